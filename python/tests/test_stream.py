@@ -240,8 +240,9 @@ def test_what_cannot_be_streamed_is_refused(
         LayerStream(layers, "sim", order="random", engine=engine)
     with pytest.raises(ValueError, match="2 names for 5 layers"):
         LayerStream(layers, "sim", names=["a", "b"], engine=engine)
-    with pytest.raises(ValueError, match="`layer 0` ends behind the file's 1500000 bytes"):
+    with pytest.raises(forebay.Error, match="it ends behind the file's 1500000 bytes") as refused:
         LayerStream([[(file, 0, 1_500_001)]], "sim", engine=engine)
+    assert isinstance(refused.value, ValueError) and refused.value.layer == "layer 0"
     with pytest.raises(ValueError, match="`gpu_budget` cannot be `1000 bytes`"):
         LayerStream(layers, "sim", gpu_budget=1000, engine=engine)
     with pytest.raises(ValueError, match="opened by another engine"):

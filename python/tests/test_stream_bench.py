@@ -18,8 +18,8 @@ from forebay.stream_bench import __main__ as bench
 from forebay.stream_bench import arguments, plot, sources, svg, table, theory
 from forebay.stream_bench.samples import Point, Sample, in_turn, summed_up
 from forebay.stream_bench.shape import Shape
+from samples import samples_of
 from tensors import device_or_skip
-
 
 
 def seeds(count: int) -> Iterator[random.Random]:
@@ -119,12 +119,6 @@ def test_what_a_backward_turn_computes_is_three_times_a_forward_one() -> None:
         assert shape.operations(tokens, backward=True) == 3 * forward
     weights = 5120 * (14336 + 12288) + 9 * 3 * 5120 * 1536
     assert shape.operations(1, backward=False) == 2 * weights + 4 * 12288
-
-
-def samples_of(walls: list[float], **more: Any) -> list[Sample]:
-    """A turn of a pass each, behind one that only warms up."""
-    warm = Sample(-1, 0, 100.0, 100.0)
-    return [warm, *(Sample(number, 0, wall, 0.5, **more) for number, wall in enumerate(walls))]
 
 
 def point_of(tokens: int, ways: dict[str, list[float]], order: str = "forward") -> dict[str, Any]:
@@ -252,19 +246,6 @@ def test_passes_from_rest_are_told_apart_where_others_follow() -> None:
     assert [sample["place"] for sample in point["samples"]["ours"]] == [0, 1, 0, 1, 2, 0, 1, 2]
     cells = table.drawn(result_of([point])).splitlines()[1].split()
     assert cells[7:9] == ["+46.4%", "+150.0%"]
-
-
-def test_stall_and_compute_are_measured_alike() -> None:
-    told = {"compute_s": 0.24, "stall_s": 0.03, "mapped_bytes": 3e9, "file_bytes": 0.0}
-    alone = samples_of([0.12] * 3, forward_s=0.12)
-    samples = {
-        "compute": alone,
-        "transfer": samples_of([0.06] * 3),
-        "ours": samples_of([0.3] * 3, forward_s=0.18, stall_s=0.05, told=told),
-    }
-    ours = summed_up(Point("forward", 3, 10**9, 1), samples, {"ours": 3})["ways"]["ours"]
-    assert ours["compute_beside"] == pytest.approx(1.5) and ours["stall_s"] == 0.05
-    assert ours["bytes"] == {"mapped_bytes": 3 * 10**9, "file_bytes": 0} and ours["reads"] == 3
 
 
 def test_other_words_and_another_order_weigh_otherwise() -> None:

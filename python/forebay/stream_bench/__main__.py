@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .ways.way import Way
 
 #: Grows when a key of what is written changes its meaning or goes away.
-SCHEMA = 5
+SCHEMA = 6
 
 # A mapped layer's pages are registered when it first comes, but not those of a file that was written
 # just before.

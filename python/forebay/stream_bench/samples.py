@@ -100,8 +100,8 @@ def summed_up(
         return max(link, part * (drive or 0.0))
 
     def line(name: str, drive: float | None) -> theory.Pass:
-        each = transfer(name, drive)
-        return theory.line(point.order, work, each, point.layers, rooms[name])
+        compute = _least(point, work, samples[name], alone)
+        return theory.line(point.order, compute, transfer(name, drive), point.layers, rooms[name])
 
     def over_line(name: str, found: Sequence[Sample]) -> float:
         """A drive's rate changes: each pass is held against the raw one of its own round."""
@@ -131,6 +131,25 @@ def summed_up(
             if name not in ALONE
         },
     }
+
+
+def _least(
+    point: Point, work: list[float], samples: Sequence[Sample], alone: Sequence[Sample]
+) -> list[float]:
+    """The turns' compute alone, or beside this way where that took less, each direction by itself.
+
+    A GPU at its limit of power is slower by itself in one tenth of a second than in another, and
+    most of all where it never rests (docs/internals/layers.md).
+    """
+
+    def to_alone(of: Callable[[Sample], float]) -> float:
+        beside, by_itself = middle(samples, of), middle(alone, of)
+        return min(1.0, beside / by_itself) if beside > 0 and by_itself > 0 else 1.0
+
+    forward = to_alone(lambda sample: sample.forward_s)
+    backward = to_alone(lambda sample: sample.backward_s)
+    there, back = work[: point.layers], work[point.layers :]
+    return [turn * forward for turn in there] + [turn * backward for turn in back]
 
 
 def _work(point: Point, alone: Sequence[Sample]) -> list[float]:

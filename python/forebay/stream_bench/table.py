@@ -35,7 +35,7 @@ LEGEND = """\
 compute, transfer: of a layer, each alone in this run; over all turns of a pass for compute
 transfer: over the link; from a drive as plain reads past the page cache bring it, where that takes longer
 reads: layers that come in a pass; what is on the GPU at the turn is not read again
-line: what a pass takes at best with this compute, this transfer and the way's buffers
+line: what a pass takes at best with the way's buffers, this transfer and this compute, or the same beside where that took less
 overhead: a pass beyond its line, from a drive each with the plain reads of its round; over compute: beyond compute alone
 from rest: the overhead of a turn's first pass, before which the way had nothing to do
 stall: what the compute waits in a pass

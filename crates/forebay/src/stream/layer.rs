@@ -84,30 +84,32 @@ impl Layer {
     /// Refuses what cannot be streamed: no bytes, or some that the file does not have.
     fn check(&self, number: usize, engine: &Engine) -> Result<()> {
         let name = self.called(number);
+        self.look(engine).map_err(|error| error.of_layer(Operation::Read, &name))
+    }
+
+    fn look(&self, engine: &Engine) -> Result<()> {
         let Some(first) = self.parts.iter().find(|part| part.len > 0) else {
             let (option, value) = ("layers".into(), "one that is empty".into());
             let expected = "layers with bytes: leave it out".into();
-            let empty = Error::BadOption { name: option, value, expected };
-            return Err(empty.of_layer(Operation::Read, &name));
+            return Err(Error::BadOption { name: option, value, expected });
         };
         for part in &self.parts {
             if !part.file.is_of(engine) {
                 let reason = "the file was opened by another engine: open it with this one";
-                return Err(refuse(part, reason.into()).of_layer(Operation::Read, &name));
+                return Err(refuse(part, reason.into()));
             }
-            let size = part.file.len();
-            let size = size.map_err(|error| error.of_layer(Operation::Read, &name))?;
+            let size = part.file.len()?;
             let end = part.offset.checked_add(part.len);
             if end.is_none_or(|end| end > size) {
                 let reason = format!(
-                    "the layer `{name}` ends behind the file's {size} bytes: end it there, or look \
-                     whether all of the file has been written"
+                    "it ends behind the file's {size} bytes: end it there, or look whether all of \
+                     the file has been written"
                 );
                 return Err(refuse(part, reason));
             }
         }
         if slices::length(self.lens()).is_none() {
-            return Err(refuse(first, format!("the layer `{name}` is larger than memory")));
+            return Err(refuse(first, "it is larger than memory".into()));
         }
         Ok(())
     }

@@ -13,26 +13,25 @@ use forebay::stream::{LayerStream, Order, StreamOptions, Unplanned};
 use forebay::{Error, Residency};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::lab::fuse::Fuse;
 use crate::lab::watchdog::Watchdog;
 use crate::lab::{as_nobody, child, or_skip};
-use crate::rig::{Model, Rig, SLOT, ordered};
+use crate::rig::{Model, Rig, ordered};
 use crate::writing::{writable, write_back};
 use crate::{LEN, SHORT};
 
-const COUNT: usize = 5;
+pub(crate) const COUNT: usize = 5;
 
 /// Until a file was not changed for long enough.
 pub(crate) const SETTLED: Duration = Duration::from_millis(2100);
 
-fn options(model: &Model, budget: u64) -> StreamOptions {
+pub(crate) fn options(model: &Model, budget: u64) -> StreamOptions {
     let mut options = ordered(Order::Forward, Some(2 * model.layers[0].len()));
     options.mapped_budget = Some(budget);
     options
 }
 
 /// Brings all of the model's files into the page cache.
-fn bring_in(rig: &Rig) {
+pub(crate) fn bring_in(rig: &Rig) {
     for number in 0..2 {
         fs::read(rig.folder.path().join(format!("file {number}"))).expect("it is there");
     }
@@ -322,34 +321,6 @@ fn what_is_cut_fails_its_layer() {
     let is_end = matches!(cause, Error::EndOfFile { .. } | Error::FileChanged { .. });
     assert!(is_end && cause.to_string().contains("file 1"), "{error:?}");
     assert_eq!(error.to_string(), "cannot read the layer `layer 0`");
-}
-
-#[test]
-fn what_cannot_be_pinned_comes_through_slots_and_says_why() {
-    let rig = Rig::new();
-    let small = rig.model(COUNT, 3000);
-    thread::sleep(SETTLED);
-    let stream = rig.stream(&small, options(&small, u64::MAX));
-    for _ in 0..4 {
-        bring_in(&rig);
-        small.check_all(&rig.pass(&stream, SHORT).expect("a pass"), &[0, 1, 2, 3, 4]);
-    }
-    let (bytes, refused) = stream.mapped();
-    assert_eq!((bytes, refused.as_deref()), (0, Some("`layer 0` lies in too many small parts")));
-
-    let len = 2 * SLOT as u64;
-    let Some(fuse) = or_skip(Fuse::new(vec![7; 4 * 2 * SLOT])) else { return };
-    let file = rig.engine.open(fuse.path()).expect("the file opens");
-    let layer = |n| forebay::stream::Layer::named(format!("layer {n}")).with(&file, n * len, len);
-    let layers: Vec<_> = (0..4).map(layer).collect();
-    let mut options = ordered(Order::Forward, Some(2 * len));
-    options.mapped_budget = Some(u64::MAX);
-    let stream = LayerStream::new(&rig.engine, &rig.gpu(), &layers, options).expect("a stream");
-    for _ in 0..4 {
-        rig.pass(&stream, SHORT).expect("a pass");
-    }
-    let refused = stream.mapped().1.expect("a reason");
-    assert!(refused.starts_with("fuse, on which `"), "{refused}");
 }
 
 #[test]

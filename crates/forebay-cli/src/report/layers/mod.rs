@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::digest::grouped;
 
 /// What the writer's `layers_schema` says; docs/json-schema.md describes every key.
-pub const SCHEMA: u64 = 5;
+pub const SCHEMA: u64 = 6;
 
 /// What one run of `forebay stream` measured.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -92,7 +92,8 @@ pub struct Way {
     pub pass_low_s: Option<f64>,
     /// Seconds of the longest.
     pub pass_high_s: Option<f64>,
-    /// Seconds that theory says with this compute, this transfer and this way's buffers.
+    /// Seconds that theory says with this compute, or the same beside where that took less (from
+    /// version 6 on), this transfer and this way's buffers.
     pub line_s: f64,
     /// Seconds of a layer's transfer alone by this way.
     pub transfer_layer_s: Option<f64>,

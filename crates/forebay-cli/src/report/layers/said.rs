@@ -16,7 +16,11 @@ pub const LEGEND: [(&str, &str); 10] = [
      the transfer over the link, or by plain reads of the drive where these take longer",
     ),
     ("reads", "layers that come in a pass; what is on the GPU at the turn is not read again"),
-    ("line", "what a pass takes at best with this compute, this transfer and the way's buffers"),
+    (
+        "line",
+        "what a pass takes at best with the way's buffers, this transfer and this compute, or the \
+         same beside where that took less (before version 6 of the file: alone)",
+    ),
     (
         "overhead, over compute",
         "a pass beyond its line (from a drive: that of its own round), and \

@@ -115,7 +115,7 @@ fn what_is_wrong_is_told_with_the_file_and_the_remedy() {
         (LARGE.replacen("\"tokens\": 8192", "\"tokens\": 0", 1), "`tokens` has to be 1 or more"),
         (LARGE.replacen("\"turns\"", "\"others\"", 1), "missing field `turns`"),
         (LARGE[..LARGE.len() / 2].to_owned(), "EOF while parsing"),
-        (failed().replace("\"layers_schema\":1", "\"layers_schema\":6"), "it has version 6"),
+        (failed().replace("\"layers_schema\":1", "\"layers_schema\":7"), "it has version 7"),
     ] {
         fs::write(&path, text).unwrap();
         let output = forebay(folder.path(), &["results"]);

@@ -10,8 +10,8 @@ use crate::units::{GIB, parse_duration, parse_rate, parse_size};
 /// How the simulated GPU behaves.
 ///
 /// Its text form is `sim`, or `sim:` and any of `bandwidth=50GB/s`, `latency=10us`,
-/// `uplink=100GB/s`, `memory=8G`, `seed=7`, `copy-faults=0.01`, `lost-after=20` and `cufile`, with
-/// commas between them.
+/// `uplink=100GB/s`, `memory=8G`, `pages=1G`, `seed=7`, `copy-faults=0.01`, `lost-after=20` and
+/// `cufile`, with commas between them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimConfig {
     /// Link speed in bytes per second, each direction; `None` is as fast as memory copies.
@@ -23,6 +23,10 @@ pub struct SimConfig {
     pub uplink: Option<u64>,
     /// Bytes of device memory. It is only address space until it is written.
     pub memory: u64,
+    /// Bytes of [read-only memory](crate::gpu::Device::register_read_only), as pages of files are,
+    /// that its driver pins at most, those pinned for GPUs beside it counted in; `None`: whatever
+    /// it is asked to.
+    pub pages: Option<u64>,
     /// Seed of the faults.
     pub seed: u64,
     /// Share of copies that fail, 0 to 1.
@@ -88,6 +92,7 @@ impl Default for SimConfig {
             latency: Duration::ZERO,
             uplink: None,
             memory: 16 * GIB,
+            pages: None,
             seed: 0,
             copy_faults: 0.0,
             lost_after: None,
@@ -97,11 +102,12 @@ impl Default for SimConfig {
 }
 
 /// Every setting, and what it may hold.
-const KEYS: [(&str, &str); 8] = [
+const KEYS: [(&str, &str); 9] = [
     ("bandwidth", "a rate above zero, such as `50GB/s`"),
     ("latency", "a time, such as `10us`"),
     ("uplink", "a rate above zero, such as `100GB/s`"),
     ("memory", "a size above zero, such as `8G`"),
+    ("pages", "a size, such as `1G`"),
     ("seed", "a whole number"),
     ("copy-faults", "a share from 0 to 1, such as `0.01`"),
     ("lost-after", "a number of copies"),
@@ -120,6 +126,7 @@ impl SimConfig {
             "latency" => self.latency = parse_duration(value)?,
             "uplink" => self.uplink = Some(parse_rate(value).filter(|&rate| rate > 0)?),
             "memory" => self.memory = parse_size(value).filter(|&len| len > 0)?,
+            "pages" => self.pages = Some(parse_size(value)?),
             "seed" => self.seed = value.parse().ok()?,
             "copy-faults" => {
                 let share: f64 = value.parse().ok()?;
@@ -198,6 +205,9 @@ impl fmt::Display for SimConfig {
         if self.memory != plain.memory {
             settings.push(format!("memory={}", self.memory));
         }
+        if let Some(bytes) = self.pages {
+            settings.push(format!("pages={bytes}"));
+        }
         if self.seed != plain.seed {
             settings.push(format!("seed={}", self.seed));
         }
@@ -218,17 +228,19 @@ impl fmt::Display for SimConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::units::MIB;
 
     #[test]
     fn text_and_back() {
-        let text = "sim:bandwidth=50GB/s,latency=10us,uplink=2GB/s,memory=8G,seed=7,\
-                    copy-faults=0.01,lost-after=9,cufile=short";
+        let text = "sim:bandwidth=50GB/s,latency=10us,uplink=2GB/s,memory=8G,pages=1M,\
+                    seed=7,copy-faults=0.01,lost-after=9,cufile=short";
         let config: SimConfig = text.parse().expect("a full text");
         let expected = SimConfig {
             bandwidth: Some(50_000_000_000),
             latency: Duration::from_micros(10),
             uplink: Some(2_000_000_000),
             memory: 8 * GIB,
+            pages: Some(MIB),
             seed: 7,
             copy_faults: 0.01,
             lost_after: Some(9),
@@ -248,7 +260,8 @@ mod tests {
         assert_eq!(
             message("sim:speed=1"),
             "`sim` cannot be `speed=1`: it takes settings that start with `bandwidth=`, \
-             `latency=`, `uplink=`, `memory=`, `seed=`, `copy-faults=`, `lost-after=` or `cufile=`"
+             `latency=`, `uplink=`, `memory=`, `pages=`, `seed=`, `copy-faults=`, `lost-after=` or \
+             `cufile=`"
         );
         assert_eq!(
             message("sim:bandwidth=fast"),
@@ -261,6 +274,7 @@ mod tests {
             "sim:seed",
             "sim:seed=-1",
             "sim:memory=0",
+            "sim:pages=few",
             "sim:bandwidth=0GB/s",
             "sim:uplink=0GB/s",
             "sim:copy-faults=1.5",

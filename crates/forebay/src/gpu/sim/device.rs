@@ -35,6 +35,8 @@ pub struct SimDevice {
     /// Copies that it takes before it is lost.
     left: AtomicU64,
     lost: AtomicBool,
+    /// Bytes of files' pages that it pins at most.
+    pages: Option<u64>,
     /// How its cuFile is played, and the seed of that.
     cufile: Option<(CuFilePlay, u64)>,
     home: Home,
@@ -85,10 +87,11 @@ impl SimDevice {
             simulated: true,
         };
         let left = AtomicU64::new(config.lost_after.unwrap_or(u64::MAX));
+        let pages = config.pages;
         let timeline = Timeline::new(config, Arc::clone(&registered), uplink.clone());
         let timeline = Arc::new(Mutex::new(timeline));
         let (played, lost, home) = (Arc::default(), AtomicBool::new(false), Home::here());
-        Self { info, clock, registered, timeline, uplink, played, left, lost, cufile, home }
+        Self { info, clock, registered, timeline, uplink, played, left, lost, pages, cufile, home }
     }
 
     /// Says that a stream captures what is queued on it, or does so no more.
@@ -270,7 +273,7 @@ impl Device for SimDevice {
     unsafe fn register_read_only(&self, host: NonNull<u8>, len: usize) -> DeviceResult<()> {
         // SAFETY: the caller keeps the memory mapped until it is unregistered.
         let kept = unsafe { copied(HostAddress(host), len) }?;
-        self.registered("register")?.add_read_only(HostAddress(host), kept)
+        self.registered("register")?.add_read_only(HostAddress(host), kept, self.pages)
     }
 
     unsafe fn unregister(&self, host: NonNull<u8>) -> DeviceResult<()> {

@@ -286,8 +286,20 @@ impl Registrations {
         Ok(())
     }
 
-    /// The same for memory that is only read from, and held these bytes.
-    pub(super) fn add_read_only(&mut self, host: HostAddress, kept: Box<[u8]>) -> DeviceResult<()> {
+    /// The same for memory that is only read from, and held these bytes. Of such memory no more is
+    /// pinned than `limit` bytes.
+    pub(super) fn add_read_only(
+        &mut self,
+        host: HostAddress,
+        kept: Box<[u8]>,
+        limit: Option<u64>,
+    ) -> DeviceResult<()> {
+        let pinned = self.ranges.values().filter(|range| range.kept.is_some());
+        let pinned: u64 = pinned.map(|range| range.len).sum();
+        if let Some(limit) = limit.filter(|&limit| pinned + kept.len() as u64 > limit) {
+            let detail = format!("{} bytes beside {pinned}, of {limit}", kept.len());
+            return Err(Fault::OutOfMemory.in_call("register_read_only", detail));
+        }
         self.add(host, kept.len())?;
         self.held(host.number()).kept = Some(kept);
         Ok(())

@@ -92,9 +92,9 @@ fn kinds_are_told_apart() {
 
 #[test]
 fn what_makes_no_sense_is_named() {
-    let version = "it has version 6, and this program reads 1 to 5";
-    assert_eq!(why("/layers_schema", 6.into()), version);
-    assert_eq!(layers(br#"{"layers_schema": 6}"#).unwrap_err(), version);
+    let version = "it has version 7, and this program reads 1 to 6";
+    assert_eq!(why("/layers_schema", 7.into()), version);
+    assert_eq!(layers(br#"{"layers_schema": 7}"#).unwrap_err(), version);
     assert!(why("/layers_schema", "1".into()).contains("invalid type: string"));
     assert_eq!(why("/layers", 0.into()), "`layers` has to be 1 or more, not `0`");
     assert_eq!(
