@@ -109,7 +109,10 @@ impl Layer {
             }
         }
         if slices::length(self.lens()).is_none() {
-            return Err(refuse(first, "it is larger than memory".into()));
+            return Err(refuse(
+                first,
+                "it is larger than any memory: make several layers of it".into(),
+            ));
         }
         Ok(())
     }
