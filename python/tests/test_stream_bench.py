@@ -432,6 +432,7 @@ def test_a_tiny_comparison_runs_on_a_gpu(order: str, source: str, tmp_path: Path
     assert known["command"][-len(flags.split()) :] == flags.split()
     assert known["layers_schema"] == bench.SCHEMA and not known["simulated"]
     assert known["environment"]["gpu"] and known["environment"]["driver"]
+    assert ("plain_reads" in known) == (source in sources.COLD)
     assert [point["tokens"] for point in known["points"]] == [128, 256]
     for point in known["points"]:
         assert {"forebay", "two-buffers", "mmap"} <= set(point["ways"])

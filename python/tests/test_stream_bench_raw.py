@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from forebay.stream_bench import raw
+from forebay.stream_bench import raw, table
 
 
 def test_plain_reads_bring_whole_layers_by_any_kind(tmp_path: Path) -> None:
@@ -16,6 +16,14 @@ def test_plain_reads_bring_whole_layers_by_any_kind(tmp_path: Path) -> None:
     assert reads.kind in raw.KINDS and reads.tried.keys() == set(raw.KINDS)
     assert sorted({len(tries) for tries in reads.tried.values()}) == [1, 3]
     assert all(reads.read([3, 1], kind) > 0 for kind in raw.KINDS)
+    told = reads.described()
+    kinds = [(one["threads"], one["request_bytes"]) for one in told["tried"]]
+    assert kinds == raw.KINDS and (told["threads"], told["request_bytes"]) == reads.kind
+    assert told["past_page_cache"] == reads.is_direct
+    threads, size = reads.kind
+    said = f"plain reads: {threads} threads that read {size >> 20} MiB"
+    assert table.plain_reads({"plain_reads": told}).startswith(said)
+    assert table.plain_reads({}) == ""
     os.truncate(path, 3 * nbytes + 4096)
     with pytest.raises(OSError, match="cannot read `.*` at .*: it ends there"):
         reads.read([3])

@@ -63,7 +63,6 @@ def _measured(given: Namespace) -> dict[str, Any]:
     raw: Raw | None = None
     if given.source in COLD:
         raw = Raw(model.path, model.nbytes, model.passes("forward", 0))
-        _say(_fastest(raw))
     else:
         residency.touch(given.file)
     ways: dict[str, Way] = {}
@@ -75,6 +74,9 @@ def _measured(given: Namespace) -> dict[str, Any]:
         if link is None:
             link = Pinned(model, given.source, device, given.buffers)
         result = _described(given, device, absent)
+        if raw is not None:
+            result["plain_reads"] = raw.described()
+            _say(table.plain_reads(result))
         result["settings"] = {name: way.settings for name, way in ways.items() if way.settings}
         _sweep(given, model, device, (link, raw), ways, result)
     finally:
@@ -105,12 +107,6 @@ def _open(given: Namespace, model: Model, device: str, ways: dict[str, Way]) -> 
         rounds.check(model, ways[name], given.order, _CHECKED.get(given.source, 1))
         _say(f"{name}: {kind.checked} is what the file holds")
     return absent
-
-
-def _fastest(raw: Raw) -> str:
-    threads, piece = raw.kind
-    past = "past" if raw.is_direct else "through, for want of O_DIRECT,"
-    return f"the drive's limit: {threads} threads that read {piece >> 20} MiB {past} the page cache"
 
 
 def _described(given: Namespace, device: str, absent: dict[str, str]) -> dict[str, Any]:
@@ -200,8 +196,8 @@ def _tell(result: dict[str, Any]) -> None:
     layers = f"{result['layers']} layers of {size:,.0f} MB"
     machine = f"{about['gpu']['name']}, {about['cpus']} cores"
     print(f"{layers}, {result['order']}, from {result['from']}, {machine}\n")
-    texts = [table.drawn(result), table.LEGEND, table.free_from(result), table.planned(result)]
-    for text in filter(None, [*texts, plot.drawn(result)]):
+    texts = [table.drawn(result), table.LEGEND, table.plain_reads(result), table.free_from(result)]
+    for text in filter(None, [*texts, table.planned(result), plot.drawn(result)]):
         print(text, end="\n\n")
     if stray := table.strays(result):
         _say(stray)

@@ -9,7 +9,7 @@ import threading
 import time
 from contextlib import suppress
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +51,20 @@ class Raw:
     def is_direct(self) -> bool:
         """Whether it goes past the page cache, which not every file system allows."""
         return bool(self._flags & os.O_DIRECT)
+
+    def described(self) -> dict[str, Any]:
+        """The kind that was taken, and what each kind needed when it was tried."""
+        tried = [
+            {"threads": threads, "request_bytes": nbytes, "seconds": seconds}
+            for (threads, nbytes), seconds in self.tried.items()
+        ]
+        threads, nbytes = self.kind
+        return {
+            "threads": threads,
+            "request_bytes": nbytes,
+            "past_page_cache": self.is_direct,
+            "tried": tried,
+        }
 
     def read(self, layers: Sequence[int], kind: Kind | None = None) -> float:
         """Reads whole layers; the seconds that it took."""

@@ -138,6 +138,15 @@ def planned(result: Found) -> str:
     return "\n".join(lines)
 
 
+def plain_reads(result: Found) -> str:
+    """How the drive was read that lines are of; nothing where no drive takes part."""
+    if (found := result.get("plain_reads")) is None:
+        return ""
+    past = "past" if found["past_page_cache"] else "through, for want of O_DIRECT,"
+    size = found["request_bytes"] >> 20
+    return f"plain reads: {found['threads']} threads that read {size} MiB {past} the page cache"
+
+
 def _spread(ratios: list[float]) -> str:
     off = median(abs(ratio - 1) for ratio in ratios)
     return f"{min(ratios):.3f} to {max(ratios):.3f}, {off:.1%} off"

@@ -21,8 +21,15 @@ const RARE: u64 = 16;
 const PLENTY: u64 = 64;
 
 /// Threads where nothing is known and nothing else limits them: 8 fill 56 GB/s where the link
-/// takes 55.5.
-const START: usize = 10;
+/// takes 55.5, but only while nobody else uses the memory. Layers of 200 MB came at 52.0 GB/s
+/// through 10 and at 54.0 through 12 on a machine that was disturbed, and at 54.7 through either on
+/// one that was not (`benches/runs/2026-11-25-h200-readers`).
+const START: usize = 12;
+
+/// One core in so many is left to who copies, plans and computes. With 16 readers on 16 cores
+/// layers take 1.16 to 1.27 times as long as with 14, most likely since whoever has to stop for
+/// those leaves a slot half filled; with 8 on 8 up to 1.2 times as long as with 7 (the same runs).
+const LEFT: usize = 8;
 
 /// A pause from which on readers are slow at first. After 3 ms they are as fast as before, after 10
 /// no more in one run of two, after 30 in neither (`benches/runs/2026-11-22-h200-layers-e`).
@@ -88,7 +95,8 @@ impl ReaderLimits {
     /// is rounded, but not up.
     pub(crate) fn of(cores: usize, quota_thousandths: Option<u64>) -> Self {
         let quota = quota_thousandths.map_or(u64::MAX, |quota| quota.saturating_add(500) / 1000);
-        let max = cores.min(usize::try_from(quota).unwrap_or(usize::MAX)).max(LEAST);
+        let cores = cores.min(usize::try_from(quota).unwrap_or(usize::MAX));
+        let max = (cores - cores / LEFT).max(LEAST);
         Self { start: max.min(START), max }
     }
 }

@@ -118,7 +118,7 @@ impl Climb {
         let step_down = if moody.is_some() { home / 2 } else { home / 4 };
         self.level = match down {
             true => (home - step_down.max(1)).max(least),
-            false => home + (home * self.aim.look / 2).max(1),
+            false => home + (home * self.aim.look / 4).max(1),
         };
         self.level = self.level.clamp(self.min, self.max);
         if self.level == home {

@@ -41,7 +41,7 @@ pub(super) struct Aim {
     enough: u64,
     /// A look up has to gain this, at first sight and when looked at again.
     step_up: (u64, u64),
-    /// Halves of a level that a look goes up.
+    /// Quarters of a level that a look goes up.
     look: usize,
     /// Whether lower levels are compared with the highest rate that is known, not the held one.
     holds_on: bool,
@@ -55,14 +55,15 @@ impl Aim {
         reaches_on: 1025,
         enough: 982,
         step_up: (1015, 1020),
-        look: 2,
+        look: 4,
         holds_on: true,
     };
-    /// Where each level more costs others something.
+    /// Where each level more costs others something, and far too many do harm: the best may lie
+    /// between a level and half as much again.
     pub(super) const ROUGH: Self = Self {
         reaches: GROWS,
         reaches_on: GROWS,
-        enough: 975,
+        enough: 990,
         step_up: (1020, 1035),
         look: 1,
         holds_on: false,

@@ -18,7 +18,13 @@ struct Machine {
     one: u64,
     all: u64,
     link: u64,
+    /// Readers at once, each of which more costs all of them a tenth.
+    crowd: u64,
 }
+
+/// Sixteen cores, and more memory than they can use.
+const MACHINE: Machine =
+    Machine { cores: 16, one: 8 * GB, all: 100 * GB, link: 2000 * GB, crowd: 64 };
 
 /// Slots, and the pieces that fill one.
 const SLOTS: usize = 4;
@@ -78,12 +84,13 @@ impl World {
                 self.queued.extend((0..pieces).map(|_| slot));
             }
         }
-        let Machine { cores, one, all, .. } = self.machine;
+        let Machine { cores, one, all, crowd, .. } = self.machine;
         while self.running.len() < count
             && let Some(slot) = self.queued.pop_front()
         {
             let busy = self.running.len() as u64 + 1;
-            let share = all.min(one * cores.min(busy)) / busy;
+            let lost = busy.saturating_sub(crowd).min(9);
+            let share = all.min(one * cores.min(busy)) / busy * (10 - lost) / 10;
             let took_ns = MIB * SECOND / share * (80 + self.dice.next() % 41) / 100;
             // Twice as long at first, and ever less so.
             let awake_ns = self.woke_ns.map_or(SLOW_NS, |woke_ns| self.now_ns - woke_ns);
@@ -150,17 +157,27 @@ fn tuned(machine: Machine, limits: ReaderLimits, seed: u64) -> (u64, u64, usize)
 #[test]
 fn readers_grow_until_the_memory_binds() {
     for seed in seeds() {
-        let machine = Machine { cores: 16, one: 8 * GB, all: 100 * GB, link: 2000 * GB };
-        let (rate, _, count) = tuned(machine, ReaderLimits { start: 4, max: 16 }, seed);
+        let (rate, _, count) = tuned(MACHINE, ReaderLimits { start: 4, max: 16 }, seed);
         assert!(rate > 92 * GB && count >= 11, "seed {seed}: {count} readers, {rate}");
     }
+}
+
+#[test]
+fn a_few_readers_more_are_found_where_many_more_do_harm() {
+    // As on a machine that others use: 10 readers are 0.91 of the best number, and 15 are 0.82.
+    let machine = Machine { one: 4 * GB, crowd: 11, ..MACHINE };
+    let run = |seed| {
+        let (rate, _, count) = tuned(machine, ReaderLimits { start: 10, max: 16 }, seed);
+        assert!(rate > 41 * GB && (11..=13).contains(&count), "seed {seed}: {count}, {rate}");
+    };
+    seeds().for_each(run);
 }
 
 #[test]
 fn a_link_that_binds_is_kept_at_work_by_fewer() {
     for seed in seeds() {
         for (link, most) in [(55 * GB, 10), (25 * GB, 6), (12 * GB, 4)] {
-            let machine = Machine { cores: 16, one: 8 * GB, all: 100 * GB, link };
+            let machine = Machine { link, ..MACHINE };
             let limits = ReaderLimits { start: 10, max: 16 };
             let (rate, start_rate, count) = tuned(machine, limits, seed);
             assert!(rate * 1000 >= start_rate * 995, "seed {seed}: {rate} of {start_rate}");
@@ -171,7 +188,7 @@ fn a_link_that_binds_is_kept_at_work_by_fewer() {
 
 #[test]
 fn a_link_that_binds_no_more_is_noticed_at_once() {
-    let slow = Machine { cores: 16, one: 8 * GB, all: 100 * GB, link: 12 * GB };
+    let slow = Machine { link: 12 * GB, ..MACHINE };
     for seed in seeds() {
         for link in [55 * GB, 2000 * GB] {
             let mut tuner = ReaderTuner::new(ReaderLimits { start: 10, max: 10 }, MIB);
@@ -199,7 +216,7 @@ fn pauses_do_not_mislead() {
     };
     for seed in seeds() {
         for link in [45 * GB, 50 * GB, 55 * GB] {
-            let machine = Machine { cores: 16, one: 7 * GB, all: 100 * GB, link };
+            let machine = Machine { one: 7 * GB, link, ..MACHINE };
             let (mut tuner, mut world) = (ReaderTuner::new(limits, MIB), World::new(machine, seed));
             let mut rates = [(); 60].map(|()| pass(&mut world, &mut tuner));
             rates.sort_unstable();
@@ -215,7 +232,7 @@ fn pauses_do_not_mislead() {
 
 #[test]
 fn a_search_that_pauses_interrupt_goes_back_to_what_it_knows() {
-    let machine = Machine { cores: 16, one: 4 * GB, all: 40 * GB, link: 2000 * GB };
+    let machine = Machine { one: 4 * GB, all: 40 * GB, ..MACHINE };
     let limits = ReaderLimits { start: 10, max: 16 };
     let mut interrupted = 0;
     for seed in seeds() {
@@ -235,7 +252,7 @@ fn a_search_that_pauses_interrupt_goes_back_to_what_it_knows() {
 
 #[test]
 fn an_application_that_asks_for_little_changes_nothing() {
-    let machine = Machine { cores: 16, one: 8 * GB, all: 100 * GB, link: 55 * GB };
+    let machine = Machine { link: 55 * GB, ..MACHINE };
     for seed in seeds() {
         let limits = ReaderLimits { start: 10, max: 16 };
         let (mut tuner, mut world) = (ReaderTuner::new(limits, MIB), World::new(machine, seed));
@@ -250,7 +267,7 @@ fn an_application_that_asks_for_little_changes_nothing() {
 
 #[test]
 fn readers_beyond_the_cores_are_let_go() {
-    let machine = Machine { cores: 2, one: 6 * GB, all: 100 * GB, link: 55 * GB };
+    let machine = Machine { cores: 2, one: 6 * GB, link: 55 * GB, ..MACHINE };
     let run = |seed| {
         let (rate, _, count) = tuned(machine, ReaderLimits { start: 10, max: 16 }, seed);
         assert!(rate > 11 * GB, "seed {seed}: {count} readers, {rate}");
@@ -266,16 +283,17 @@ fn a_quota_bounds_the_readers() {
         let limits = ReaderLimits::of(cores, quota);
         (limits.start, limits.max)
     };
-    assert_eq!(limits(16, None), (10, 16));
+    assert_eq!(limits(16, None), (12, 14));
+    assert_eq!(limits(8, None), (7, 7));
     assert_eq!(limits(4, None), (4, 4));
     assert_eq!(limits(1, None), (2, 2));
     assert_eq!(limits(64, Some(3_500)), (4, 4));
     assert_eq!(limits(64, Some(4_400)), (4, 4));
     assert_eq!(limits(64, Some(0)), (2, 2));
     assert_eq!(limits(2, Some(64_000)), (2, 2));
-    assert_eq!(limits(192, Some(u64::MAX)), (10, 192));
+    assert_eq!(limits(192, Some(u64::MAX)), (12, 168));
     let found = Readers::Found(ReaderLimits::of(192, None));
-    assert_eq!(found.at_most(64), Readers::Found(ReaderLimits { start: 10, max: 64 }));
+    assert_eq!(found.at_most(64), Readers::Found(ReaderLimits { start: 12, max: 64 }));
     assert_eq!(found.at_most(2), Readers::Found(ReaderLimits { start: 2, max: 2 }));
     assert_eq!(Readers::Fixed(5).at_most(4), Readers::Fixed(4));
 }
