@@ -67,6 +67,8 @@ mod _forebay {
     #[pymodule_export]
     use super::many::ManyTransfer;
     #[pymodule_export]
+    use super::readers_at_first;
+    #[pymodule_export]
     use super::run_command;
     #[pymodule_export]
     use super::transfer::Transfer;
@@ -98,6 +100,12 @@ fn check_interpreter() -> PyResult<()> {
         "forebay cannot be used in subinterpreters: import it in the main one, or in a process of \
          its own (`multiprocessing`)",
     ))
+}
+
+/// How many threads an engine begins with to read what is in memory, where nobody says.
+#[pyfunction]
+fn readers_at_first() -> usize {
+    forebay::Options::default().readers_at_first()
 }
 
 /// Runs the `forebay` command with these arguments, the program's name first; its exit code. The

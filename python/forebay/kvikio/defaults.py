@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from .._forebay import readers_at_first
 from . import _environment
 
 
@@ -38,16 +39,12 @@ class RemoteReactorDispatch(enum.IntEnum):
     PER_PREAD = 1
 
 
-def _readers_at_first() -> int:
-    # As many as an engine begins with, so that setting what was read changes nothing.
-    return max(2, min(10, len(os.sched_getaffinity(0))))
-
-
 _REMOTE = "remote files are not offered"
 
 _KNOWN: dict[str, tuple[Any, str | None]] = {
     "compat_mode": (CompatMode.AUTO, "every route goes by host memory, whatever the mode"),
-    "thread_pool_nthreads": (_readers_at_first(), None),
+    # So that setting what was read changes nothing.
+    "thread_pool_nthreads": (readers_at_first(), None),
     "task_size": (4 << 20, "the engine cuts a transfer by what the drive and the link need"),
     "gds_threshold": (
         16 << 10,

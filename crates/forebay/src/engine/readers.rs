@@ -4,6 +4,15 @@ use crate::options::Options;
 use crate::topology::System;
 use crate::tune::{ReaderLimits, Readers};
 
+impl Options {
+    /// Threads with which an engine of these limits begins to read what is in memory: `readers`,
+    /// or what this process may use, of which one core in eight is left, from 2 to 12.
+    #[must_use]
+    pub fn readers_at_first(&self) -> usize {
+        number(self).start()
+    }
+}
+
 /// As many as were set, or as are found within what the process may use.
 pub(super) fn number(options: &Options) -> Readers {
     if let Some(count) = options.readers {
