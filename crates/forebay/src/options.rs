@@ -240,7 +240,7 @@ impl Options {
         Variable {
             name: "FOREBAY_READERS",
             about: "threads that read resident bytes",
-            default: "as many as are of use, at first one a core, 2 to 12",
+            default: "as many as are of use, at first 7 of 8 cores, 2 to 12",
             takes: "a number of threads from 1 to 1024",
             set: |options, text| text.trim().parse().ok().map(|n| options.readers = Some(n)),
         },

@@ -63,6 +63,7 @@ def _measured(given: Namespace) -> dict[str, Any]:
     raw: Raw | None = None
     if given.source in COLD:
         raw = Raw(model.path, model.nbytes, model.passes("forward", 0))
+        _say(table.plain_reads({"plain_reads": raw.described()}))
     else:
         residency.touch(given.file)
     ways: dict[str, Way] = {}
@@ -76,7 +77,6 @@ def _measured(given: Namespace) -> dict[str, Any]:
         result = _described(given, device, absent)
         if raw is not None:
             result["plain_reads"] = raw.described()
-            _say(table.plain_reads(result))
         result["settings"] = {name: way.settings for name, way in ways.items() if way.settings}
         _sweep(given, model, device, (link, raw), ways, result)
     finally:

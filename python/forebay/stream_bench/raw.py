@@ -55,8 +55,8 @@ class Raw:
     def described(self) -> dict[str, Any]:
         """The kind that was taken, and what each kind needed when it was tried."""
         tried = [
-            {"threads": threads, "request_bytes": nbytes, "seconds": seconds}
-            for (threads, nbytes), seconds in self.tried.items()
+            {"threads": threads, "request_bytes": nbytes, "passes_s": passes_s}
+            for (threads, nbytes), passes_s in self.tried.items()
         ]
         threads, nbytes = self.kind
         return {

@@ -216,7 +216,6 @@ EXPECTED: dict[str, Any] = {
 """Of each behaviour what it returns, or raises."""
 
 
-
 class NumberOfReaders:
     """One for each core but for one of eight, from 2 to 12; fewer where a quota binds."""
 

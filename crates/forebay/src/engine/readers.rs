@@ -1,15 +1,18 @@
 //! How many readers an engine begins with, and may have: what the process may use of the machine.
 
+use super::threads::Shares;
 use crate::options::Options;
 use crate::topology::System;
 use crate::tune::{ReaderLimits, Readers};
 
 impl Options {
     /// Threads with which an engine of these limits begins to read what is in memory: `readers`,
-    /// or what this process may use, of which one core in eight is left, from 2 to 12.
+    /// or what this process may use, of which one core in eight is left, from 2 to 12; in either
+    /// case no more than `threads` leaves to readers.
     #[must_use]
     pub fn readers_at_first(&self) -> usize {
-        number(self).start()
+        let readers = number(self);
+        readers.at_most(Shares::of(self.threads, readers.most()).readers).start()
     }
 }
 

@@ -22,13 +22,14 @@ const PLENTY: u64 = 64;
 
 /// Threads where nothing is known and nothing else limits them: 8 fill 56 GB/s where the link
 /// takes 55.5, but only while nobody else uses the memory. Layers of 200 MB came at 52.0 GB/s
-/// through 10 and at 54.0 through 12 on a machine that was disturbed, and at 54.7 through either on
+/// through 10 and at 54.0 through 12 on a machine that was disturbed, and as fast through either on
 /// one that was not (`benches/runs/2026-11-25-h200-readers`).
 const START: usize = 12;
 
 /// One core in so many is left to who copies, plans and computes. With 16 readers on 16 cores
 /// layers take 1.16 to 1.27 times as long as with 14, most likely since whoever has to stop for
-/// those leaves a slot half filled; with 8 on 8 up to 1.2 times as long as with 7 (the same runs).
+/// those leaves a slot half filled; with 8 on 8 1.1 and 1.2 times as long as with 7
+/// (the same runs; `docs/internals/tuning.md`).
 const LEFT: usize = 8;
 
 /// A pause from which on readers are slow at first. After 3 ms they are as fast as before, after 10
@@ -92,7 +93,7 @@ pub(crate) struct ReaderLimits {
 impl ReaderLimits {
     /// For `cores`, of which a control group may use a quota in thousandths of a core. Threads
     /// above the quota would be stopped for the rest of its period, and hold slots meanwhile; so it
-    /// is rounded, but not up.
+    /// is rounded, but not up. Of eight cores one is left, of fewer none.
     pub(crate) fn of(cores: usize, quota_thousandths: Option<u64>) -> Self {
         let quota = quota_thousandths.map_or(u64::MAX, |quota| quota.saturating_add(500) / 1000);
         let cores = cores.min(usize::try_from(quota).unwrap_or(usize::MAX));

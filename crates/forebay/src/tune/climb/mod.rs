@@ -63,7 +63,7 @@ impl Aim {
     pub(super) const ROUGH: Self = Self {
         reaches: GROWS,
         reaches_on: GROWS,
-        enough: 990,
+        enough: 975,
         step_up: (1020, 1035),
         look: 1,
         holds_on: false,
