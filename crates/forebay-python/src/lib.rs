@@ -102,10 +102,11 @@ fn check_interpreter() -> PyResult<()> {
     ))
 }
 
-/// How many threads an engine begins with to read what is in memory, where nobody says.
+/// How many threads an engine begins with to read what is in memory, where no argument says. A
+/// variable that makes no sense is told when an engine is made, and not here.
 #[pyfunction]
 fn readers_at_first() -> usize {
-    forebay::Options::default().readers_at_first()
+    forebay::Options::from_env().unwrap_or_default().readers_at_first()
 }
 
 /// Runs the `forebay` command with these arguments, the program's name first; its exit code. The

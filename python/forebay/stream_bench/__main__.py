@@ -63,7 +63,7 @@ def _measured(given: Namespace) -> dict[str, Any]:
     raw: Raw | None = None
     if given.source in COLD:
         raw = Raw(model.path, model.nbytes, model.passes("forward", 0))
-        _say(table.plain_reads({"plain_reads": raw.described()}))
+        _say(table.plain_reads(raw.described()))
     else:
         residency.touch(given.file)
     ways: dict[str, Way] = {}
@@ -196,8 +196,9 @@ def _tell(result: dict[str, Any]) -> None:
     layers = f"{result['layers']} layers of {size:,.0f} MB"
     machine = f"{about['gpu']['name']}, {about['cpus']} cores"
     print(f"{layers}, {result['order']}, from {result['from']}, {machine}\n")
-    texts = [table.drawn(result), table.LEGEND, table.plain_reads(result), table.free_from(result)]
-    for text in filter(None, [*texts, table.planned(result), plot.drawn(result)]):
+    texts = [table.drawn(result), table.LEGEND, table.plain_reads(result.get("plain_reads"))]
+    texts += [table.free_from(result), table.planned(result), plot.drawn(result)]
+    for text in filter(None, texts):
         print(text, end="\n\n")
     if stray := table.strays(result):
         _say(stray)

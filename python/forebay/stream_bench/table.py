@@ -138,9 +138,9 @@ def planned(result: Found) -> str:
     return "\n".join(lines)
 
 
-def plain_reads(result: Found) -> str:
+def plain_reads(found: Found | None) -> str:
     """How the drive was read that lines are of; nothing where no drive takes part."""
-    if (found := result.get("plain_reads")) is None:
+    if found is None:
         return ""
     past = "past" if found["past_page_cache"] else "through, for want of O_DIRECT,"
     size = found["request_bytes"] >> 20

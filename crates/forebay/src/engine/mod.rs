@@ -113,11 +113,9 @@ impl Engine {
     /// [`Error::BadOption`] where the limits do not fit together.
     pub fn new(options: Options) -> Result<Self> {
         options.check()?;
-        let readers = readers::number(&options);
-        let shares = threads::Shares::of(options.threads, readers.most());
+        let (readers, shares) = readers::shared(&options);
         let threads =
             threads::Threads::new(options.threads, shares, System::live().numa_nodes().len());
-        let readers = readers.at_most(shares.readers);
         let limits = Limits {
             slot_size: options.slot_size,
             segment: options.segment_size,

@@ -11,13 +11,19 @@ impl Options {
     /// case no more than `threads` leaves to readers.
     #[must_use]
     pub fn readers_at_first(&self) -> usize {
-        let readers = number(self);
-        readers.at_most(Shares::of(self.threads, readers.most()).readers).start()
+        shared(self).0.start()
     }
 }
 
+/// How many readers there may be beside all other threads, and what those have.
+pub(super) fn shared(options: &Options) -> (Readers, Shares) {
+    let readers = number(options);
+    let shares = Shares::of(options.threads, readers.most());
+    (readers.at_most(shares.readers), shares)
+}
+
 /// As many as were set, or as are found within what the process may use.
-pub(super) fn number(options: &Options) -> Readers {
+fn number(options: &Options) -> Readers {
     if let Some(count) = options.readers {
         return Readers::Fixed(count);
     }
@@ -34,5 +40,23 @@ pub(super) fn cores() -> usize {
     match rustix::thread::sched_getaffinity(None) {
         Ok(cores) => usize::try_from(cores.count()).unwrap_or(1),
         Err(_) => std::thread::available_parallelism().map_or(1, usize::from),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_begins_with_no_more_readers_than_its_threads_allow() {
+        let of = |readers, threads| {
+            let options = Options { readers, threads, ..Options::default() };
+            options.readers_at_first()
+        };
+        let plenty = Options::default().threads;
+        assert_eq!(of(Some(5), plenty), 5);
+        assert_eq!((of(Some(5), 8), of(Some(1), 8)), (2, 1));
+        assert_eq!(of(None, 8), 2);
+        assert!((2..=12).contains(&of(None, plenty)));
     }
 }
