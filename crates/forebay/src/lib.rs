@@ -36,6 +36,7 @@
 //! trace      what all of these did and when, where somebody asks
 //! events     what subscribers of `tracing` are told of the control path
 //! process    tells a forked child from the process that made an engine
+//! user_copy  copies to and from a caller's memory, which may be a mapping without pages
 //! stream     layers of a model, each brought while the one before it is computed
 //! proof      counters of others around a span of work, and what they prove of its way
 //! ```
@@ -120,6 +121,7 @@
 //! - `topology/calls.rs`: asks file systems and device nodes about what is below them
 //! - `trace/nvtx.rs`: loads the library of a tool, and calls it
 //! - `trace/nvtx_tests.rs`: plays a tool
+//! - `user_copy.rs`: has the kernel copy to and from a caller's memory
 //! - `examples/nvtx_tool.rs`: is a tool, for tests
 //! - `tests/bad_input/rings.rs`: sends signals to its threads
 //! - `tests/cuda.rs`: calls a real GPU's driver
@@ -130,6 +132,7 @@
 //! - `tests/cuda_processes.rs`: asks a real GPU's driver for a context
 //! - `tests/cufile/main.rs`: lends memory to cuFile
 //! - `tests/cufile/processes.rs`: opens cuFile as another library would
+//! - `tests/cut_mappings.rs`: maps files, and lends the mappings
 //! - `tests/events/streams.rs`: queues a copy on a stream, as a caller would
 //! - `tests/lab/fuse/mod.rs`: forks the guardian of a mount
 //! - `tests/cuda/ordered.rs`: queues work on a real GPU's streams
@@ -176,6 +179,7 @@ mod trace;
 mod transfer;
 mod tune;
 pub mod units;
+mod user_copy;
 
 pub use engine::{
     Engine, File, Found, ManyOutcome, ManyTransfer, OpenOptions, Piece, PieceResult, RequestOptions,

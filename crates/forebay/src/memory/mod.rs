@@ -17,8 +17,11 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use crate::error::{Error, Operation, Place, Result};
 use crate::gpu::{Device, DeviceId, is_quiet};
+use crate::user_copy::{copy_from_user, copy_to_user};
 
 use allocation::{Allocation, Memory};
 pub(crate) use allocation::{Keep, Last};
@@ -192,15 +195,21 @@ impl Buffer {
     /// Fills it with `byte`; returns when that is done.
     ///
     /// # Errors
-    /// The GPU's.
+    /// The GPU's, and [`Error::HostCopy`] where borrowed host memory is not accessible.
     pub fn fill(&mut self, byte: u8) -> Result<()> {
+        const PART: usize = 1 << 20;
         self.check_usable(None)?;
         let (address, len) = (self.address(), self.len);
         if let Some(start) = self.host_pointer() {
             let len = usize::try_from(len).expect("inside one mapping");
-            // SAFETY: mapped memory of this process (`check_usable`); nobody else uses it while a
-            // call of ours does, as whoever lent it has promised.
-            unsafe { start.write_bytes(byte, len) };
+            let part = vec![byte; len.min(PART)];
+            for at in (0..len).step_by(PART) {
+                let len = PART.min(len - at);
+                // SAFETY: the range is inside this buffer, which no call uses meanwhile; the owner
+                // of borrowed memory promises the same.
+                unsafe { copy_to_user(part.as_ptr(), start.add(at), len) }
+                    .map_err(not_copied(len))?;
+            }
             return Ok(());
         }
         self.on_gpu(Operation::Copy, |device, stream| {
@@ -212,14 +221,15 @@ impl Buffer {
     /// Copies `out.len()` bytes from `offset` into host memory; returns when they are there.
     ///
     /// # Errors
-    /// The GPU's, and [`Error::BadOption`] for a range beyond the buffer.
+    /// The GPU's, [`Error::BadOption`] for a range beyond the buffer, and [`Error::HostCopy`] where
+    /// `out` or borrowed host memory is not accessible.
     pub fn download(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         self.check_usable(None)?;
         let from = self.checked(offset, out.len())?;
         if let Some(start) = self.host_pointer() {
-            // SAFETY: as in `fill`; the range is checked.
-            unsafe { out.as_mut_ptr().copy_from(start.add(from), out.len()) };
-            return Ok(());
+            // SAFETY: as in `fill`; the range is checked, and `out` is borrowed.
+            return unsafe { copy_to_user(start.add(from), out.as_mut_ptr(), out.len()) }
+                .map_err(not_copied(out.len()));
         }
         self.through_pinned(out.len(), |pinned, at, len| {
             let address = self.address() + offset + at as u64;
@@ -227,26 +237,32 @@ impl Buffer {
                 // SAFETY: both ranges are checked and ours until the synchronisation that follows.
                 unsafe { device.copy_to_host(stream, pinned.pointer(), address, len) }
             })?;
-            out[at..at + len].copy_from_slice(&pinned.bytes()[..len]);
-            Ok(())
+            let out = &mut out[at..at + len];
+            // SAFETY: the pinned memory holds `len` bytes, and `out` is borrowed.
+            unsafe { copy_to_user(pinned.bytes().as_ptr(), out.as_mut_ptr(), len) }
+                .map_err(not_copied(len))
         })
     }
 
     /// Copies `bytes` from host memory to `offset`; returns when they are there.
     ///
     /// # Errors
-    /// The GPU's, and [`Error::BadOption`] for a range beyond the buffer.
+    /// The GPU's, [`Error::BadOption`] for a range beyond the buffer, and [`Error::HostCopy`] where
+    /// `bytes` or borrowed host memory is not accessible.
     pub fn upload(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check_usable(None)?;
         let to = self.checked(offset, bytes.len())?;
         if let Some(start) = self.host_pointer() {
-            // SAFETY: as in `fill`; the range is checked.
-            unsafe { start.add(to).copy_from(bytes.as_ptr(), bytes.len()) };
-            return Ok(());
+            // SAFETY: as in `download`, with source and target exchanged.
+            return unsafe { copy_from_user(bytes.as_ptr(), start.add(to), bytes.len()) }
+                .map_err(not_copied(bytes.len()));
         }
         self.through_pinned(bytes.len(), |pinned, at, len| {
             let address = self.address() + offset + at as u64;
-            pinned.bytes_mut()[..len].copy_from_slice(&bytes[at..at + len]);
+            let bytes = &bytes[at..at + len];
+            // SAFETY: as in `download`, with source and target exchanged.
+            unsafe { copy_from_user(bytes.as_ptr(), pinned.bytes_mut().as_mut_ptr(), len) }
+                .map_err(not_copied(len))?;
             self.on_gpu(Operation::Copy, |device, stream| {
                 // SAFETY: both ranges are checked and ours until the synchronisation that follows.
                 unsafe { device.copy_to_device(stream, address, pinned.pointer(), len) }
@@ -340,6 +356,11 @@ impl Buffer {
             _ => Ok(()),
         }
     }
+}
+
+/// Why `len` bytes of host memory were not copied.
+fn not_copied(len: usize) -> impl Fn(Errno) -> Error {
+    move |source| Error::HostCopy { len: len as u64, source }
 }
 
 impl fmt::Debug for Buffer {

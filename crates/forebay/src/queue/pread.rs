@@ -53,7 +53,7 @@ impl PreadRing {
         let rest = op.rest();
         let (offset, len) = (op.offset_of(rest.start), rest.len());
         let base = if op.segment.bounce {
-            let piece = self.bounce.enter(op).map_err(|_| Errno::NOMEM)?;
+            let piece = self.bounce.enter(op)?;
             piece.expect("one op at a time needs one")
         } else {
             op.address
@@ -73,10 +73,7 @@ impl PreadRing {
         }
         .map(|moved| moved as u64)
         .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO));
-        if op.segment.bounce {
-            self.bounce.leave(base, op, moved.unwrap_or(0));
-        }
-        moved
+        if op.segment.bounce { self.bounce.leave(base, op, moved) } else { moved }
     }
 }
 

@@ -163,7 +163,7 @@ impl UringRing {
         if !op.segment.bounce {
             return Ok(Some(op.address));
         }
-        self.bounce.enter(op).map_err(|_| Errno::NOMEM)
+        self.bounce.enter(op)
     }
 
     fn prepare(&mut self, op: &Op, base: u64, index: usize) -> Result<squeue::Entry, Errno> {
@@ -266,12 +266,12 @@ impl UringRing {
                 continue;
             };
             self.recall.ops -= usize::from(flight.unwanted);
-            let result = match u64::try_from(entry.result()) {
+            let mut result = match u64::try_from(entry.result()) {
                 Ok(moved) => Ok(moved),
                 Err(_) => Err(Errno::from_raw_os_error(-entry.result())),
             };
             if flight.op.segment.bounce {
-                self.bounce.leave(flight.base, &flight.op, result.unwrap_or(0));
+                result = self.bounce.leave(flight.base, &flight.op, result);
             }
             let took_ns = u64::try_from(flight.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
             let size = size_if_short(&flight.op, result);
@@ -315,7 +315,7 @@ impl Ring for UringRing {
             }
             Err(errno) => {
                 if op.segment.bounce {
-                    self.bounce.leave(base, &op, 0);
+                    let _ = self.bounce.leave(base, &op, Err(errno));
                 }
                 self.refuse(op, errno);
             }

@@ -8,7 +8,6 @@
 #![expect(unsafe_code, reason = "maps the device's memory and moves bytes by raw address")]
 
 use std::collections::BTreeMap;
-use std::io;
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +17,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use super::fault::Fault;
 use crate::gpu::{DeviceError, DeviceResult};
 use crate::units::{MIB, align_up};
+use crate::user_copy::copy_from_user;
 
 /// Allocations begin at multiples of this, and at least this much lies between two of them.
 const GRANULE: u64 = 2 * MIB;
@@ -238,27 +238,10 @@ struct Registration {
 /// # Safety
 /// The range is mapped.
 pub(super) unsafe fn copied(host: HostAddress, len: usize) -> DeviceResult<Box<[u8]>> {
-    let refused =
-        |reason: String| -> DeviceError { Fault::HostRefused.in_call("register", reason) };
     let mut kept = vec![0_u8; len].into_boxed_slice();
-    let (to, from) = (kept.as_mut_ptr(), host.0.as_ptr());
-    let mut done = 0;
-    while done < len {
-        let part = |start: *mut u8| libc::iovec {
-            iov_base: start.wrapping_add(done).cast(),
-            iov_len: len - done,
-        };
-        let (to, from) = (part(to), part(from));
-        // SAFETY: one range is the caller's, who keeps it mapped, the other is new and as long.
-        let moved = unsafe {
-            libc::process_vm_readv(libc::getpid(), &raw const to, 1, &raw const from, 1, 0)
-        };
-        match usize::try_from(moved) {
-            Ok(0) => return Err(refused("the memory ends early".into())),
-            Ok(moved) => done += moved,
-            Err(_) => return Err(refused(io::Error::last_os_error().to_string())),
-        }
-    }
+    // SAFETY: the caller keeps the range mapped; the copy is new and as long.
+    unsafe { copy_from_user(host.0.as_ptr(), kept.as_mut_ptr(), len) }
+        .map_err(|errno| Fault::HostRefused.in_call("register", errno.to_string()))?;
     Ok(kept)
 }
 

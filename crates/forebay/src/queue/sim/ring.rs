@@ -123,14 +123,14 @@ impl Ring for SimRing {
         self.flights.sort_by_key(|flight| (flight.due, flight.id));
         let ready = self.flights.iter().take_while(|flight| flight.due <= now).count();
         for Flight { id, op, state, base, cancelled, .. } in self.flights.drain(..ready) {
-            let (result, size) = if cancelled {
+            let (mut result, size) = if cancelled {
                 world.drop_op(id, &op, &state);
                 (Err(Errno::CANCELED), None)
             } else {
                 world.end(id, &op, base, &state)
             };
             if op.segment.bounce {
-                self.bounce.leave(base, &op, result.unwrap_or(0));
+                result = self.bounce.leave(base, &op, result);
             }
             let at_ns = u64::try_from(now.as_nanos()).expect("a short run");
             done.push(Completion { op, result, size, took_ns: 50_000, at_ns });

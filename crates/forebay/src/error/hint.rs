@@ -1,0 +1,124 @@
+//! What to do about an error.
+
+use rustix::io::Errno;
+
+use super::{Error, Operation};
+use crate::gpu::DeviceError;
+
+impl Error {
+    /// What to do about it, as one sentence without a period; `None` where the message says all.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Io { source, operation, .. } => return io_hint(*source, *operation),
+            Self::EndOfFile { .. } => {
+                "ask for fewer bytes, or look whether all of the file has been written".into()
+            }
+            Self::FileChanged { .. } => {
+                "read it again once nobody cuts it; a writer should write a new file and rename it"
+                    .into()
+            }
+            Self::FileOverwritten { .. } => {
+                "what was computed since may be wrong: compute it again once nobody writes to it; \
+                 a writer should write a new file and rename it"
+                    .into()
+            }
+            Self::NoProgress { .. } => {
+                "look whether the file changed meanwhile; if it did not, its file system reports a \
+                 size that it does not have"
+                    .into()
+            }
+            Self::NotAFile { .. } => "give a regular file or a block device".into(),
+            Self::RouteUnavailable { .. } => {
+                "leave the route out, and the fastest one that can be had is taken".into()
+            }
+            Self::NoDevice { .. } => {
+                "`--gpu none` moves bytes to host memory, `--gpu sim` to a simulated GPU".into()
+            }
+            Self::NotDeviceMemory { .. } => {
+                "give the address of memory that is allocated on a GPU, and a length within it; \
+                 host memory is moved to and from as a slice"
+                    .into()
+            }
+            Self::Device { operation, source, .. } => return device_hint(*operation, source),
+            Self::CopyNotOver { .. } => {
+                "its memory is lost to this process, which has to be started anew: look at the \
+                 kernel's log (`dmesg`) for what became of the GPU"
+                    .into()
+            }
+            Self::HostMemory { .. } => {
+                "set `FOREBAY_ARENA_SIZE` to less, or raise the memory limit of this process".into()
+            }
+            Self::HostCopy { source, .. } => return io_hint(*source, Operation::Copy),
+            Self::MemoryLimit { file, .. } => format!(
+                "set `FOREBAY_ARENA_SIZE` or `FOREBAY_SLOT_SIZE` to less, or raise the limit in \
+                 `{}`",
+                file.display()
+            ),
+            Self::Resource { what: "io_uring", .. } => {
+                "leave `FOREBAY_RING` at `auto`, and threads that `pread` stand in for it".into()
+            }
+            Self::Resource { .. } => {
+                "raise the limit on threads and open files (`ulimit -u`, `ulimit -n`)".into()
+            }
+            Self::TimedOut { place, .. } => match &place.drive {
+                Some(drive) => format!("look at the kernel's log for errors of {drive}"),
+                None => "look whether the file system still answers".into(),
+            },
+            Self::Forked { .. } => {
+                "make an engine after the fork, in the process that uses it; where the parent has \
+                 opened a GPU before, start a new program (`exec`): the driver serves no child"
+                    .into()
+            }
+            Self::Layer { source, .. } => return source.hint(),
+            Self::BadOption { .. } | Self::Cancelled { .. } | Self::BadRequest { .. } => {
+                return None;
+            }
+        })
+    }
+}
+
+fn device_hint(operation: Operation, source: &DeviceError) -> Option<String> {
+    let hint = if source.is_loss() {
+        "the GPU serves this process no more: look at the kernel's log (`dmesg`) for what became \
+         of it, and start the process anew"
+    } else if source.is_nonsense() {
+        "look whether the driver's library and its kernel module are of one version (`nvidia-smi` \
+         says so), or load another"
+    } else if operation == Operation::Allocate {
+        "free memory on the GPU, or move the file in parts"
+    } else if operation == Operation::GiveLayers {
+        "free memory on the GPU, or give a smaller `gpu_budget`: what is too small for two layers \
+         cuts them in slices, between their parts"
+    } else {
+        return None;
+    };
+    Some(hint.into())
+}
+
+fn io_hint(errno: Errno, operation: Operation) -> Option<String> {
+    Some(
+        match errno {
+            Errno::NOENT => "look at the path's spelling; a relative path starts at this folder",
+            Errno::NOTDIR => {
+                "a part of the path that should be a folder is a file: look at its spelling"
+            }
+            Errno::ACCESS | Errno::PERM => "ask the owner for the permission, or run as the owner",
+            Errno::NOSPC | Errno::DQUOT => "free room on that file system, or write elsewhere",
+            Errno::ROFS => "the file system is mounted read-only: remount it or write elsewhere",
+            Errno::IO => "the drive or its file system failed: look at the kernel's log (`dmesg`)",
+            Errno::BADF if operation == Operation::Open => "give a descriptor that is open",
+            Errno::NOMEM => "raise the memory limit of this process",
+            Errno::FAULT => {
+                "the memory given to the call is not accessible: it is unmapped, or maps a file \
+                 that became shorter; map it anew"
+            }
+            Errno::MFILE | Errno::NFILE => "raise the limit on open files (`ulimit -n`)",
+            Errno::INVAL if matches!(operation, Operation::Read | Operation::Write) => {
+                "the file system refuses this alignment: `FOREBAY_DIRECT_IO=off` avoids O_DIRECT"
+            }
+            _ => return None,
+        }
+        .into(),
+    )
+}
