@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 mod lab;
+#[path = "lab/settings.rs"]
+mod settings;
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -16,11 +18,11 @@ use forebay::clock::SystemClock;
 use forebay::gpu::sim::{CuFilePlay, SimConfig, SimDevice};
 use forebay::gpu::{Device, DeviceId};
 use forebay::{
-    Buffer, DirectIo, Engine, Error, File, OpenOptions, Options, RequestOptions, RingChoice, Route,
-    SyncMode, Transfer,
+    Buffer, DirectIo, Engine, Error, File, OpenOptions, RequestOptions, Route, SyncMode, Transfer,
 };
 use lab::seeds::{self, Dice, index};
 use lab::watchdog::Watchdog;
+use settings::options;
 
 /// Seeds of every run of the tests, and what each of their threads does.
 const SEEDS: u64 = 4;
@@ -41,27 +43,12 @@ const CUFILE: [Option<CuFilePlay>; 6] = [
     Some(CuFilePlay::Fail),
 ];
 
-const KIB: u64 = 1 << 10;
-
 /// `len` bytes that differ from place to place and from seed to seed.
 fn noise(seed: u64, len: u64) -> Vec<u8> {
     let mut dice = Dice(seed);
     let mut bytes: Vec<u8> = (0..len.div_ceil(8)).flat_map(|_| dice.next().to_le_bytes()).collect();
     bytes.truncate(index(len));
     bytes
-}
-
-fn options(dice: &mut Dice) -> Options {
-    let mut options = Options::default();
-    options.slot_size = 256 * KIB;
-    options.segment_size = dice.one_of(&[4 * KIB, 16 * KIB, 256 * KIB]);
-    options.arena_size = Some(512 * KIB);
-    options.readers = Some(index(1 + dice.below(4)));
-    options.depth = dice.one_of(&[None, Some(1), Some(3), Some(32)]);
-    options.small_size = dice.one_of(&[0, 64 * KIB]);
-    options.ring = dice.one_of(&[RingChoice::Auto, RingChoice::Pread]);
-    options.direct_io = dice.one_of(&[DirectIo::Auto, DirectIo::Auto, DirectIo::Off]);
-    options
 }
 
 fn gpus(dice: &mut Dice, engine: &Engine) -> Vec<DeviceId> {

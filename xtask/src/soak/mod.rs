@@ -27,7 +27,7 @@ use crate::{bundle, test};
 const TELLS_EVERY: Duration = Duration::from_secs(30);
 
 /// The tests that it runs.
-const KINDS: [Kind; 3] = [
+const KINDS: [Kind; 5] = [
     Kind {
         target: "forebay lib forebay",
         test: "queue::sim::every_seed_moves_every_byte",
@@ -44,6 +44,20 @@ const KINDS: [Kind; 3] = [
         target: "forebay test served",
         test: "every_byte_of_a_failing_file_system_is_accounted_for",
         replay: "FOREBAY_STRESS=1 cargo test --release -p forebay --test served",
+        is_simulated: false,
+    },
+    Kind {
+        target: "forebay test differential",
+        test: "random_requests_agree_with_a_model",
+        replay: "FOREBAY_STRESS=1 cargo test --release -p forebay --test differential \
+                 random_requests",
+        is_simulated: false,
+    },
+    Kind {
+        target: "forebay test differential",
+        test: "what_was_acknowledged_outlives_a_kill_and_a_power_cut",
+        replay: "FOREBAY_STRESS=1 cargo test --release -p forebay --test differential \
+                 what_was_acknowledged",
         is_simulated: false,
     },
 ];
@@ -81,7 +95,7 @@ fn soak(root: &Path, wishes: Wishes) -> Result<bool> {
 
 /// The executables of the tests, built in release mode.
 fn programs(root: &Path) -> Result<Vec<PathBuf>> {
-    let targets = ["--lib", "--test", "stress", "--test", "served"];
+    let targets = ["--lib", "--test", "stress", "--test", "served", "--test", "differential"];
     let built = bundle::executables(root, &[&["-p", "forebay"], targets.as_slice()].concat())?;
     let find = |kind: &Kind| {
         let found = built.iter().find(|(name, _)| name == kind.target);

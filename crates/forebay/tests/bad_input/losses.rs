@@ -1,9 +1,7 @@
-//! Writes that end all of a sudden: by a quota, by a file system that takes no more, by a signal
-//! that nobody can catch and a loss of power.
+//! Writes that end all of a sudden: by a quota, by a file system that takes no more.
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -12,7 +10,7 @@ use std::time::{Duration, Instant};
 use forebay::{Engine, Error, OpenOptions, Operation, RequestOptions, RingChoice, Route, SyncMode};
 use rustix::io::Errno;
 
-use crate::lab::{self, FileSystem, LoopDrive, child, or_skip, pattern, watchdog::Watchdog};
+use crate::lab::{self, FileSystem, LoopDrive, or_skip, pattern, watchdog::Watchdog};
 use crate::{sim, small_engine};
 
 const MIB: usize = 1 << 20;
@@ -141,88 +139,5 @@ fn a_file_system_that_takes_no_more_in_the_middle_of_writes() {
         file.evict().expect("an eviction");
         let (buffer, _) = file.read_whole(None).expect("it can be read");
         assert!(buffer.as_slice() == Some(&bytes[..]));
-    }
-}
-
-/// Bytes of a record, and of those that are small.
-const RECORD: [usize; 2] = [700_001, 3000];
-
-/// Where a record lies, and what it holds.
-fn record(number: u64) -> (u64, Vec<u8>) {
-    let len = RECORD[usize::from(number % 3 == 2)];
-    (number * RECORD[0] as u64, pattern(number, len))
-}
-
-/// Writes records until it is killed, and says of each that it is durable.
-fn write_for_ever(role: &str) {
-    let (way, path) = role.split_once(' ').expect("a way and a path");
-    let engine = small_engine(|_| {});
-    let file = engine.open_with(path, &OpenOptions::writing()).expect("the file opens");
-    let gpu = sim(&engine, "sim");
-    let mut says = std::io::stdout();
-    for number in 0.. {
-        let (offset, bytes) = record(number);
-        let mut buffer = engine.allocate(gpu, bytes.len() as u64).expect("memory");
-        buffer.upload(0, &bytes).expect("an upload");
-        let mode = if number % 2 == 0 { SyncMode::Data } else { SyncMode::All };
-        match way {
-            "staged" => file.write_with(offset, &buffer, &ways()[1].synced(mode)),
-            "host" => file.write_with(offset, &bytes, &ways()[0].synced(mode)),
-            _ => {
-                let written = file.write(offset, &buffer);
-                written.and_then(|outcome| file.sync_data().map(|()| outcome))
-            }
-        }
-        .expect("a write");
-        writeln!(says, "durable {number}").and_then(|()| says.flush()).expect("a reader");
-    }
-}
-
-/// Kills a process that writes records to `path` after some; which of them it said to be durable.
-fn kill_a_writer(way: &str, path: &Path) -> u64 {
-    let mut writer = child::start(&format!("{way} {}", path.display()));
-    let says = BufReader::new(writer.stdout.take().expect("its output"));
-    let mut durable = 0;
-    for line in says.lines() {
-        let line = line.expect("text");
-        let Some((_, number)) = line.split_once("durable ") else { continue };
-        durable = number.trim().parse::<u64>().expect("a number") + 1;
-        if durable == 12 {
-            writer.kill().expect("it is ours"); // and what it said before goes on coming
-        }
-    }
-    writer.wait().expect("it ends");
-    durable
-}
-
-#[test]
-fn what_was_made_durable_outlives_a_kill_and_a_loss_of_power() {
-    if let Some(role) = child::role() {
-        return write_for_ever(&role);
-    }
-    let _watchdog = Watchdog::start();
-    for (file_system, way) in [
-        (FileSystem::Ext4, "cached"),
-        (FileSystem::Ext4, "staged"),
-        (FileSystem::Xfs, "staged"),
-        (FileSystem::Xfs, "host"),
-    ] {
-        lab::note(format!("{file_system:?}, {way}"));
-        let Some(mut drive) = or_skip(LoopDrive::with(file_system)) else { return };
-        let path = drive.path().join("data");
-        let made = fs::File::create(&path).and_then(|file| file.sync_all());
-        made.and_then(|()| fs::File::open(drive.path())?.sync_all()).expect("a file");
-        let durable = kill_a_writer(way, &path);
-        assert!(durable >= 12, "the writer ended by itself after {durable} records");
-        if or_skip(drive.lose_power(file_system)).is_none() {
-            return;
-        }
-        let there = fs::read(&path).expect("the file is there");
-        for number in 0..durable {
-            let (offset, bytes) = record(number);
-            let start = usize::try_from(offset).expect("small");
-            let got = there.get(start..start + bytes.len());
-            assert!(got == Some(&bytes[..]), "record {number} of {durable} was lost");
-        }
     }
 }

@@ -31,10 +31,28 @@ pub(crate) fn start(role: &str) -> Child {
 
 /// The same, with these variables.
 pub(crate) fn start_with(role: &str, variables: &[(&str, &OsStr)]) -> Child {
+    let program = std::env::current_exe().expect("this program has a path");
+    spawn(Command::new(program), role, variables)
+}
+
+/// Starts the running test again, in a process with this role and, for root, a mount namespace of
+/// its own: its mounts and its files in memory go with it, even where it is killed.
+pub(crate) fn start_apart(role: &str) -> Child {
+    let inside = "mount -t tmpfs none /dev/shm && exec \"$0\" \"$@\"";
+    let apart = |program: &OsStr| {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", inside]).arg(program);
+        command
+    };
+    let works = apart("true".as_ref()).output().is_ok_and(|done| done.status.success());
+    let program = std::env::current_exe().expect("this program has a path");
+    spawn(if works { apart(program.as_os_str()) } else { Command::new(program) }, role, &[])
+}
+
+fn spawn(mut command: Command, role: &str, variables: &[(&str, &OsStr)]) -> Child {
     let thread = std::thread::current();
     let test = thread.name().expect("the harness names a test's thread after it");
-    let program = std::env::current_exe().expect("this program has a path");
-    Command::new(program)
+    command
         .args([test, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"])
         .env(ROLE, role)
         .envs(variables.iter().copied())
