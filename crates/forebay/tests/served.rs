@@ -254,5 +254,5 @@ fn run(seed: u64) -> Option<()> {
 
 #[test]
 fn every_byte_of_a_failing_file_system_is_accounted_for() {
-    seeds::each("served", SEEDS, run);
+    seeds::each("-p forebay --test served", SEEDS, run);
 }

@@ -305,7 +305,7 @@ fn run(seed: u64, folder: &Path) {
 
 #[test]
 fn random_threads_lose_nothing() {
-    seeds::each("stress", SEEDS, |seed| {
+    seeds::each("-p forebay --test stress", SEEDS, |seed| {
         let _watchdog = Watchdog::new(Duration::from_secs(600));
         let folder = tempfile::tempdir().unwrap();
         run(seed, folder.path());

@@ -27,7 +27,7 @@ use crate::{bundle, test};
 const TELLS_EVERY: Duration = Duration::from_secs(30);
 
 /// The tests that it runs.
-const KINDS: [Kind; 5] = [
+const KINDS: [Kind; 6] = [
     Kind {
         target: "forebay lib forebay",
         test: "queue::sim::every_seed_moves_every_byte",
@@ -58,6 +58,12 @@ const KINDS: [Kind; 5] = [
         test: "what_was_acknowledged_outlives_a_kill_and_a_power_cut",
         replay: "FOREBAY_STRESS=1 cargo test --release -p forebay --test differential \
                  what_was_acknowledged",
+        is_simulated: false,
+    },
+    Kind {
+        target: "forebay-cli test cli",
+        test: "signals::signals_at_random_moments_leave_nothing",
+        replay: "FOREBAY_STRESS=1 cargo test --release -p forebay-cli --test cli signals_at_random",
         is_simulated: false,
     },
 ];
@@ -95,8 +101,9 @@ fn soak(root: &Path, wishes: Wishes) -> Result<bool> {
 
 /// The executables of the tests, built in release mode.
 fn programs(root: &Path) -> Result<Vec<PathBuf>> {
-    let targets = ["--lib", "--test", "stress", "--test", "served", "--test", "differential"];
-    let built = bundle::executables(root, &[&["-p", "forebay"], targets.as_slice()].concat())?;
+    let engine = ["--lib", "--test=stress", "--test=served", "--test=differential"];
+    let packages = [["-p", "forebay"].as_slice(), &engine, &["-p", "forebay-cli", "--test=cli"]];
+    let built = bundle::executables(root, &packages.concat())?;
     let find = |kind: &Kind| {
         let found = built.iter().find(|(name, _)| name == kind.target);
         found.map(|(_, file)| file.clone()).ok_or_else(|| format!("cargo built no {}", kind.target))

@@ -70,9 +70,18 @@ impl Running {
         worker(id)
     }
 
+    pub(crate) fn pid(&self) -> Pid {
+        pid(self.child.id())
+    }
+
+    /// Whether it has ended, though nothing has waited for it.
+    pub(crate) fn has_ended(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
+        stat.is_ok_and(|stat| stat.contains(") Z "))
+    }
+
     pub(crate) fn send(&self, signal: Signal) {
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
-        kill_process(pid, signal).unwrap();
+        kill_process(self.pid(), signal).unwrap();
     }
 
     pub(crate) fn end(&mut self) -> ExitStatus {

@@ -31,6 +31,7 @@ mod probe;
 mod program;
 mod proof;
 mod report;
+mod signals;
 mod silent;
 mod stream;
 mod sweep;

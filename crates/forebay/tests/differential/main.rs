@@ -32,7 +32,7 @@ fn apart(test: &str, seeds: u64, of_seed: impl Fn(u64)) {
         let _watchdog = Watchdog::new(Duration::from_secs(270));
         return of_seed(role.parse().expect("a seed"));
     }
-    seeds::each(&format!("differential {test}"), seeds, |seed| {
+    seeds::each(&format!("-p forebay --test differential {test}"), seeds, |seed| {
         child::finish(child::start_apart(&seed.to_string()));
         Some(())
     });

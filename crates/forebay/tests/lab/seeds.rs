@@ -34,8 +34,8 @@ pub(crate) fn index(number: u64) -> usize {
     usize::try_from(number).expect("a small number")
 }
 
-/// Runs `run` with each seed, unless the machine lacks what it needs; `test` names the test for
-/// whoever runs one again.
+/// Runs `run` with each seed, unless the machine lacks what it needs. `test` is what cargo takes to
+/// run the test again, as `-p forebay --test stress`.
 pub(crate) fn each(test: &str, most: u64, run: impl Fn(u64) -> Option<()>) {
     let number = |name: &str| {
         std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a variable's number"))
@@ -56,7 +56,7 @@ pub(crate) fn each(test: &str, most: u64, run: impl Fn(u64) -> Option<()>) {
             return;
         }
         let seed = first.wrapping_add(done);
-        note(format!("FOREBAY_SEED={seed} FOREBAY_STRESS=1 cargo test -p forebay --test {test}"));
+        note(format!("FOREBAY_SEED={seed} FOREBAY_STRESS=1 cargo test {test}"));
         if soaks {
             note(format!("soak: at={seed} seeds={done}"));
         }
