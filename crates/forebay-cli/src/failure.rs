@@ -8,6 +8,7 @@ use anstyle::{AnsiColor, Style};
 use forebay::{Error, Operation, Place};
 use rustix::io::Errno;
 
+use crate::bench::held::named;
 use crate::report::plain::plain;
 
 /// `Result` with a [`Failure`].
@@ -30,7 +31,8 @@ impl Failure {
     /// A failure without cause or hint.
     #[must_use]
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), causes: Vec::new(), hint: None, usage: false }
+        let message = named(&message.into());
+        Self { message, causes: Vec::new(), hint: None, usage: false }
     }
 
     /// A command that makes no sense.
@@ -60,7 +62,7 @@ impl Failure {
     /// Adds a cause.
     #[must_use]
     pub fn because(mut self, cause: impl Into<String>) -> Self {
-        self.causes.push(cause.into());
+        self.causes.push(named(&cause.into()));
         self
     }
 
@@ -151,7 +153,7 @@ impl From<Error> for Failure {
         let mut causes = Vec::new();
         let mut source = error.source();
         while let Some(cause) = source {
-            causes.push(cause.to_string());
+            causes.push(named(&cause.to_string()));
             source = cause.source();
         }
         let hint = match &error {
@@ -160,7 +162,7 @@ impl From<Error> for Failure {
             ),
             other => other.hint(),
         };
-        Self { message: error.to_string(), causes, hint, usage }
+        Self { message: named(&error.to_string()), causes, hint, usage }
     }
 }
 

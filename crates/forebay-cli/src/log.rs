@@ -14,6 +14,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
+use crate::bench::held::named;
 use crate::failure::Result;
 use crate::report::plain::plain;
 use crate::variables::LOG;
@@ -100,6 +101,7 @@ struct Said {
 
 impl Said {
     fn add(&mut self, field: &Field, text: &str) {
+        let text = &named(text);
         // Writing to a string cannot fail.
         let _ = match field.name() {
             "message" => write!(self.message, "{text}"),

@@ -10,9 +10,9 @@ use rustix::fs::{FallocateFlags, StatVfs, fallocate, fstatvfs, statvfs};
 use rustix::io::Errno;
 
 use super::data::{PIECE, Pattern};
+use super::held::{self, no_link};
 use super::memory::whole;
 use super::parallel::{cores, each_piece};
-use super::scratch::no_link;
 use crate::failure::{Failure, Result};
 use crate::steps::Step;
 
@@ -57,7 +57,8 @@ pub fn fill(path: &Path, pattern: Pattern, len: u64) -> Result<()> {
 
 /// Takes the room for `len` bytes, where the file system can, and looks whether enough is left.
 fn reserve(file: &File, path: &Path, len: u64) -> Result<()> {
-    let folder = path.parent().unwrap_or(path);
+    let name = held::name(path);
+    let folder = name.parent().unwrap_or(&name);
     let inspect =
         |errno: Errno| Failure::io(format!("cannot inspect `{}`", folder.display()), &errno.into());
     let before = Room::from(fstatvfs(file).map_err(inspect)?);
@@ -106,7 +107,7 @@ pub fn claim(path: &Path) -> Result<Claimed> {
     let _step = Step::begin("open", path);
     let cannot = || format!("cannot write to the device `{}`", path.display());
     // Without O_CREAT this is the kernel's way to ask whether a device is in use.
-    let flags = libc::O_EXCL | no_link(true);
+    let flags = libc::O_EXCL | no_link(path, true);
     let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
     let mut file = opened.map_err(|error| match error.kind() {
         ErrorKind::ResourceBusy => Failure::new(cannot())
@@ -131,7 +132,7 @@ pub fn put(path: &Path, pattern: Pattern, start: u64, end: u64) -> Result<()> {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).custom_flags(no_link(true)).open(path)
+    OpenOptions::new().write(true).custom_flags(no_link(path, true)).open(path)
 }
 
 fn put_range(

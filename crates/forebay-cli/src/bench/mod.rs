@@ -11,6 +11,7 @@ pub mod data;
 pub mod demand;
 pub mod drives;
 pub mod environment;
+pub(crate) mod held;
 mod left_out;
 pub mod line;
 pub mod make;
@@ -218,8 +219,8 @@ impl Bench<'_> {
                 size,
                 target: memory.name(),
                 simulated: self.target.is_simulated(),
-                read_path: read_path.display().to_string(),
-                write_path: subject.write_path().display().to_string(),
+                read_path: subject.name(Direction::Read).display().to_string(),
+                write_path: subject.name(Direction::Write).display().to_string(),
                 drives: environment.drives.iter().map(|drive| drive.id.clone()).collect(),
             };
             results.extend(line::rows(&lines, &setting));

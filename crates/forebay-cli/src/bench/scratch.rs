@@ -6,8 +6,8 @@
 //! only the files that a run makes.
 //!
 //! Where others may write to the place of scratch they may put another folder there under its name.
-//! So files are made and removed by a descriptor of the folder, and a run looks before each of its
-//! steps whether the name is still that of its own folder.
+//! So files are made, opened and removed through a descriptor of the folder, and a run looks before
+//! each of its steps whether the name is still that of its own folder.
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
@@ -22,6 +22,7 @@ use rustix::fs::{
     AtFlags, Dir, FlockOperation, Mode, OFlags, Stat, flock, fstat, openat, unlinkat,
 };
 
+use super::held;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::steps::Step;
@@ -56,24 +57,31 @@ impl Part {
     }
 }
 
-/// A folder of ours: its name, and what it is whoever has that name.
+/// A folder of ours: its name, and a descriptor that stays true when another folder gets the name.
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
     itself: OwnedFd,
+    /// The path through the descriptor; the name where there is no `/proc`.
+    at: PathBuf,
 }
 
 impl Folder {
     /// Makes it, for this user alone.
     fn create(path: PathBuf) -> io::Result<Self> {
         fs::DirBuilder::new().mode(0o700).create(&path)?;
-        match rustix::fs::open(&path, FOLDER, Mode::empty()) {
-            Ok(itself) => Ok(Self { path, itself }),
-            Err(errno) => {
-                let _ = fs::remove_dir(&path);
-                Err(errno.into())
-            }
-        }
+        let opened = rustix::fs::open(&path, FOLDER, Mode::empty()).map_err(io::Error::from);
+        let folder = opened.and_then(|itself| match names_in(&itself).is_empty() {
+            true => Ok(Self::of(path.clone(), itself)),
+            // Between the two calls another folder got the name.
+            false => Err(replaced()),
+        });
+        folder.inspect_err(|_| drop(fs::remove_dir(&path)))
+    }
+
+    fn of(path: PathBuf, itself: OwnedFd) -> Self {
+        let at = held::path(&itself).unwrap_or_else(|| path.clone());
+        Self { path, itself, at }
     }
 
     /// Makes a file in it that was not there.
@@ -83,13 +91,23 @@ impl Folder {
         Ok(openat(&self.itself, name, how, Mode::RUSR | Mode::WUSR)?.into())
     }
 
+    /// Whether it belongs to the owner of `file`, which was just made in it, and to nobody else as
+    /// far as the file system has modes: a folder of another user may get its name before it is
+    /// opened.
+    fn is_of(&self, file: &File) -> io::Result<()> {
+        let (own, file) = (fstat(&self.itself)?, fstat(file)?);
+        let is_private = |facts: Stat| facts.st_mode & 0o077 == 0;
+        let is_own = own.st_uid == file.st_uid && (is_private(own) || !is_private(file));
+        if is_own { Ok(()) } else { Err(replaced()) }
+    }
+
     /// Whether its name is still its own; the error says why not.
     fn is_there(&self) -> io::Result<()> {
         let number = |facts: Stat| (facts.st_dev, facts.st_ino);
         if number(rustix::fs::lstat(&self.path)?) == number(fstat(&self.itself)?) {
             return Ok(());
         }
-        Err(io::Error::other("somebody else put another folder in its place"))
+        Err(replaced())
     }
 
     /// Removes the files of a run, wherever the folder is, and the folder where it still has its
@@ -106,6 +124,10 @@ impl Folder {
             let _ = fs::remove_dir(&self.path);
         }
     }
+}
+
+fn replaced() -> io::Error {
+    io::Error::other("another folder was put in its place")
 }
 
 /// The names in a folder, without those of the folder itself and of the one above.
@@ -161,17 +183,18 @@ impl Scratch {
     /// # Errors
     /// The system's.
     pub fn add(&self, number: u32) -> Result<PathBuf> {
-        let (part, path) = (Part::Numbered(number), self.path(Part::Numbered(number)));
+        let part = Part::Numbered(number);
+        let path = self.path(part);
         let _step = Step::begin("make", &path);
         let made = self.folder.create_file(&part.name());
         made.map_err(|error| Failure::io(format!("cannot make `{}`", path.display()), &error))?;
         Ok(path)
     }
 
-    /// Looks whether its paths still lead to its files.
+    /// Looks whether the folder still has its name.
     ///
     /// # Errors
-    /// They do not: somebody else moved or removed the folder.
+    /// It has not: it was moved or removed.
     pub fn check(&self) -> Result<()> {
         let _step = Step::begin("look at", &self.folder.path);
         self.folder.is_there().map_err(|error| {
@@ -183,9 +206,15 @@ impl Scratch {
         })
     }
 
-    /// The path of one of its files.
+    /// The path that opens one of its files, through the folder's descriptor.
     #[must_use]
     pub fn path(&self, part: Part) -> PathBuf {
+        self.folder.at.join(part.name())
+    }
+
+    /// The name of one of its files, for people.
+    #[must_use]
+    pub fn name(&self, part: Part) -> PathBuf {
         self.folder.path.join(part.name())
     }
 }
@@ -201,6 +230,7 @@ impl Drop for Scratch {
 /// other run can ever see it complete and unlocked.
 fn fill(folder: &Folder) -> io::Result<File> {
     let mut mark = folder.create_file(MARK)?;
+    folder.is_of(&mark)?;
     for part in Part::ALWAYS {
         folder.create_file(&part.name())?;
     }
@@ -234,7 +264,7 @@ fn remove_leftover(path: &Path) -> Option<()> {
         return None;
     }
     let _lock = locked_mark(&itself)?;
-    Folder { path: path.to_owned(), itself }.remove();
+    Folder::of(path.to_owned(), itself).remove();
     (!path.exists()).then_some(())
 }
 
@@ -246,11 +276,6 @@ fn locked_mark(folder: &OwnedFd) -> Option<File> {
     let mut text = Vec::new();
     Read::take(&mut mark, 1024).read_to_end(&mut text).ok()?;
     (text == MARK_TEXT.as_bytes()).then_some(mark)
-}
-
-/// The flags to open a file with: what is written is scratch, which is no link.
-pub(crate) const fn no_link(write: bool) -> i32 {
-    if write { libc::O_NOFOLLOW } else { 0 }
 }
 
 /// A number that nobody can guess.
@@ -291,6 +316,45 @@ mod tests {
         assert_eq!(mode(&scratch.path(Part::Write)), 0o600);
         drop(scratch);
         assert!(names(place.path()).is_empty());
+    }
+
+    #[test]
+    fn files_are_reached_where_another_folder_has_the_name() {
+        let place = tempfile::tempdir().unwrap();
+        let scratch = Scratch::create(place.path()).unwrap();
+        let (name, moved) = (scratch.folder.path.clone(), place.path().join("moved"));
+        let other = place.path().join("other");
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join("write"), "precious").unwrap();
+        fs::rename(&name, &moved).unwrap();
+        symlink(&other, &name).unwrap();
+        assert_eq!(scratch.name(Part::Write), name.join("write"));
+        fs::write(scratch.path(Part::Write), "data").unwrap();
+        assert_eq!(fs::read(moved.join("write")).unwrap(), b"data");
+        assert_eq!(fs::read(other.join("write")).unwrap(), b"precious");
+        scratch.check().unwrap_err();
+    }
+
+    #[test]
+    fn a_folder_of_another_user_is_not_taken_for_a_new_one() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        let folder = |name: &str| {
+            let itself = rustix::fs::open(at(name), FOLDER, Mode::empty()).unwrap();
+            Folder::of(at(name), itself)
+        };
+        for name in ["open", "own", "foreign"] {
+            fs::create_dir(at(name)).unwrap();
+            fs::set_permissions(at(name), fs::Permissions::from_mode(0o700)).unwrap();
+        }
+        fs::set_permissions(at("open"), fs::Permissions::from_mode(0o755)).unwrap();
+        fill(&folder("own")).unwrap();
+        assert!(fill(&folder("open")).unwrap_err().to_string().contains("another folder"));
+        if std::os::unix::fs::chown(at("foreign"), Some(65534), None).is_err() {
+            println!("skipped: a folder of another user: this takes root");
+            return;
+        }
+        assert!(fill(&folder("foreign")).unwrap_err().to_string().contains("another folder"));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use super::make::{self, Room};
 use super::memory::whole;
 use super::scratch::{Part, Scratch, random};
 use crate::failure::{Failure, Result};
+use crate::report::json::Direction;
 use crate::steps::Step;
 
 /// What is read and what is written.
@@ -87,15 +88,26 @@ impl Subject {
         self.scratch_path(Part::Write)
     }
 
+    /// The name of the file of a direction, for people.
+    #[must_use]
+    pub fn name(&self, direction: Direction) -> PathBuf {
+        let part = match (direction, &self.given) {
+            (Direction::Read, Some((path, _))) => return path.clone(),
+            (Direction::Read, None) => Part::Read,
+            (Direction::Write, _) => Part::Write,
+        };
+        self.scratch.as_ref().map(|scratch| scratch.name(part)).unwrap_or_default()
+    }
+
     fn scratch_path(&self, part: Part) -> PathBuf {
         // Without scratch nothing is written, and nothing asks for its path but reports.
         self.scratch.as_ref().map(|scratch| scratch.path(part)).unwrap_or_default()
     }
 
-    /// Looks whether the paths of scratch are still those of its files.
+    /// Looks whether scratch still has its name.
     ///
     /// # Errors
-    /// They are another's.
+    /// It has not.
     pub fn check_scratch(&self) -> Result<()> {
         self.scratch.as_ref().map_or(Ok(()), Scratch::check)
     }

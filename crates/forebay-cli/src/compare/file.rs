@@ -3,13 +3,14 @@
 //!
 //! A file that was there is never touched unless the user said so.
 
-use std::fs::{self, Metadata};
+use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use forebay::units::MIB;
 
+use crate::bench::held;
 use crate::bench::make::{self, Claimed, Room};
 use crate::bench::scratch::{self, Part, Scratch};
 use crate::failure::{Failure, Result};
@@ -26,6 +27,8 @@ pub(super) struct Allowed {
 /// A file that is written and read back.
 #[derive(Debug)]
 pub(super) struct TestFile {
+    name: PathBuf,
+    /// The path that opens it, whatever file has its name by then.
     path: PathBuf,
     /// Where it is.
     pub(super) folder: PathBuf,
@@ -35,12 +38,22 @@ pub(super) struct TestFile {
 #[derive(Debug)]
 enum Origin {
     Scratch(Scratch),
-    /// Made by us at the user's path: device and number, for somebody may put another there.
-    New((u64, u64)),
-    /// The user's, with what it had before.
-    Given((u64, u64), u64),
-    /// A device, which nobody else takes meanwhile, with its bytes.
-    Device((u64, u64), Claimed),
+    /// Made by us at the user's path.
+    New(File),
+    /// The user's, with the bytes that it had before.
+    Given(File, u64),
+    /// A device, which no other program can take meanwhile.
+    Device(Claimed),
+}
+
+impl Origin {
+    fn held(&self) -> Option<&File> {
+        match self {
+            Self::Scratch(_) => None,
+            Self::New(file) | Self::Given(file, _) => Some(file),
+            Self::Device(claimed) => Some(&claimed.file),
+        }
+    }
 }
 
 impl TestFile {
@@ -68,18 +81,23 @@ impl TestFile {
 
     fn scratch(folder: &Path) -> Result<Self> {
         let scratch = Scratch::create(folder)?;
-        let path = scratch.path(Part::Write);
-        Ok(Self { path, folder: folder.to_owned(), origin: Origin::Scratch(scratch) })
+        let (name, path) = (scratch.name(Part::Write), scratch.path(Part::Write));
+        Ok(Self { name, path, folder: folder.to_owned(), origin: Origin::Scratch(scratch) })
     }
 
     fn create(path: &Path) -> Result<Self> {
         let step = Step::begin("create", path);
-        let made = interrupt::create_output(path).and_then(|file| file.metadata());
+        let made = interrupt::create_output(path);
         drop(step);
-        let failed =
-            |error: io::Error| Failure::io(format!("cannot create `{}`", path.display()), &error);
-        let origin = Origin::New(number(&made.map_err(failed)?));
-        Ok(Self { path: path.to_owned(), folder: folder_of(path), origin })
+        let made = made
+            .map_err(|error| Failure::io(format!("cannot create `{}`", path.display()), &error))?;
+        Ok(Self::at(path.to_owned(), Origin::New(made)))
+    }
+
+    fn at(name: PathBuf, origin: Origin) -> Self {
+        let path = origin.held().and_then(held::path).unwrap_or_else(|| name.clone());
+        let folder = folder_of(&name);
+        Self { name, path, folder, origin }
     }
 
     fn given(path: &Path, facts: &Metadata, overwrite: bool) -> Result<Self> {
@@ -95,11 +113,15 @@ impl TestFile {
                 ));
         }
         let _step = Step::begin("look at", path);
-        // What is written is opened without following links, and this one the user has named.
-        let path = fs::canonicalize(path)
-            .map_err(|error| Failure::io(format!("cannot inspect `{name}`"), &error))?;
-        let folder = folder_of(&path);
-        Ok(Self { path, folder, origin: Origin::Given(number(facts), facts.len()) })
+        let failed = |error| Failure::io(format!("cannot inspect `{name}`"), &error);
+        // Links are followed here and never later.
+        let path = fs::canonicalize(path).map_err(failed)?;
+        let file = held::open(&path).map_err(failed)?;
+        // Between the two looks another file may have got the name.
+        if !file.metadata().map_err(failed)?.is_file() {
+            return Err(Failure::usage(format!("`{name}` is no regular file")));
+        }
+        Ok(Self::at(path, Origin::Given(file, facts.len())))
     }
 
     fn device(path: &Path, overwrite: bool) -> Result<Self> {
@@ -114,16 +136,17 @@ impl TestFile {
         let path = fs::canonicalize(path)
             .map_err(|error| Failure::io(format!("cannot inspect `{name}`"), &error))?;
         let claimed = make::claim(&path)?;
-        let facts = claimed.file.metadata();
-        let facts = facts
-            .map_err(|error| Failure::io(format!("cannot inspect `{}`", path.display()), &error))?;
-        let folder = folder_of(&path);
-        Ok(Self { path, folder, origin: Origin::Device(number(&facts), claimed) })
+        Ok(Self::at(path, Origin::Device(claimed)))
     }
 
-    /// Where it is now.
+    /// The path that opens it.
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What it is called.
+    pub(super) fn name(&self) -> &Path {
+        &self.name
     }
 
     /// Whether there is room for it.
@@ -132,7 +155,7 @@ impl TestFile {
     /// There is not, or the system's.
     pub(super) fn check_room(&self, len: u64) -> Result<()> {
         let had = match &self.origin {
-            Origin::Device(_, claimed) => return claimed.check(&self.path, len),
+            Origin::Device(claimed) => return claimed.check(&self.name, len),
             Origin::Given(_, had) => *had,
             Origin::Scratch(_) | Origin::New(_) => 0,
         };
@@ -143,27 +166,23 @@ impl TestFile {
     pub(super) fn given_len(&self) -> Option<u64> {
         match &self.origin {
             Origin::Given(_, len) if *len > 0 => Some((*len).min(MIB)),
-            Origin::Device(_, claimed) => Some(claimed.len.min(MIB)),
+            Origin::Device(claimed) => Some(claimed.len.min(MIB)),
             _ => None,
         }
     }
 
-    /// Looks whether its path still leads to it.
+    /// Looks whether its name still leads to it.
     ///
     /// # Errors
     /// It is another's.
     pub(super) fn check(&self) -> Result<()> {
-        let expected = match &self.origin {
+        let file = match &self.origin {
             Origin::Scratch(scratch) => return scratch.check(),
-            Origin::New(number) | Origin::Given(number, _) | Origin::Device(number, _) => *number,
+            origin => origin.held().expect("all but scratch have one"),
         };
-        let _step = Step::begin("look at", &self.path);
-        let found = fs::symlink_metadata(&self.path).and_then(|facts| {
-            let other = || io::Error::other("somebody else put another file in its place");
-            if number(&facts) == expected { Ok(()) } else { Err(other()) }
-        });
-        found.map_err(|error| {
-            Failure::io(format!("cannot go on with `{}`", self.path.display()), &error)
+        let _step = Step::begin("look at", &self.name);
+        held::check(file, &self.name).map_err(|error| {
+            Failure::io(format!("cannot go on with `{}`", self.name.display()), &error)
                 .hint("give a folder that only you may write")
         })
     }
@@ -177,14 +196,10 @@ impl TestFile {
 impl Drop for TestFile {
     fn drop(&mut self) {
         if matches!(self.origin, Origin::New(_)) {
-            let _step = Step::begin_long("remove", &self.path);
-            interrupt::end_output(&self.path, false);
+            let _step = Step::begin_long("remove", &self.name);
+            interrupt::end_output(&self.name, false);
         }
     }
-}
-
-fn number(facts: &Metadata) -> (u64, u64) {
-    (facts.dev(), facts.ino())
 }
 
 fn folder_of(path: &Path) -> PathBuf {
@@ -221,7 +236,7 @@ mod tests {
         }
         assert_eq!(fs::read(&path).unwrap(), b"bytes");
         let taken = TestFile::find(Some(&link), FILES).unwrap();
-        assert_eq!(taken.path(), fs::canonicalize(&path).unwrap());
+        assert_eq!(taken.name(), fs::canonicalize(&path).unwrap());
         assert_eq!(taken.given_len(), Some(5));
         drop(taken);
         assert!(path.exists(), "it is the user's");
@@ -232,7 +247,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("new");
         let file = TestFile::find(Some(&path), Allowed::default()).unwrap();
-        assert_eq!((file.path(), file.given_len()), (path.as_path(), None));
+        assert_eq!((file.name(), file.given_len()), (path.as_path(), None));
         file.check().unwrap();
         drop(file);
         assert!(!path.exists());
@@ -240,6 +255,7 @@ mod tests {
         let file = TestFile::find(Some(&path), Allowed::default()).unwrap();
         fs::rename(&path, place.path().join("moved")).unwrap();
         fs::write(&path, "precious").unwrap();
+        fs::write(file.path(), "data").unwrap();
         let failure = file.check().unwrap_err();
         assert!(failure.causes[0].contains("another file"), "{failure:?}");
         drop(file);
@@ -251,7 +267,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let file = TestFile::find(Some(place.path()), Allowed::default()).unwrap();
         file.check().unwrap();
-        assert!(file.path().starts_with(place.path()) && file.path() != place.path());
+        assert!(file.name().starts_with(place.path()) && file.name() != place.path());
         file.check_room(MIB).unwrap();
         assert!(file.check_room(u64::MAX / 2).is_err());
         drop(file);

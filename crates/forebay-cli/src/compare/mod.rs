@@ -143,7 +143,7 @@ impl Comparison<'_> {
         let head = draw::Head {
             environment: &self.environment,
             sockets: ready.sockets.as_ref(),
-            path: self.file.path(),
+            path: self.file.name(),
             len: self.args.size,
             cache: ready.cache,
         };
@@ -153,7 +153,7 @@ impl Comparison<'_> {
             target: &ready.memory.name(),
             simulated,
             size: self.args.size,
-            paths: vec![self.file.path().display().to_string()],
+            paths: vec![self.file.name().display().to_string()],
             drives: self.environment.drives.iter().map(|drive| drive.id.clone()).collect(),
         };
         let results = run::rows(&ready.ways, &place);

@@ -86,7 +86,9 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
             region: *region,
         };
         task.lanes = files.parts.iter().map(lane).collect();
-        files.keep();
+        if asked.writes() {
+            files.keep();
+        }
     }
     measure(&engine, &asked, &tasks)
 }

@@ -2,9 +2,9 @@
 //!
 //! Reads need bytes to read, so what is missing is made before, and removed after: by a signal as
 //! well. Writes make what is missing and leave it, as gdsio does, with a `mark`, and touch nothing
-//! that has none unless the user said so.
+//! that has none unless the user said so. A file is opened once, and from then on by its descriptor.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use rustix::fs::SeekFrom;
 use super::mark;
 use super::options::{Asked, GdsioArgs, Job, WRITTEN_TWICE, Where};
 use crate::bench::data::Pattern;
+use crate::bench::held;
 use crate::bench::make::{self, Room};
 use crate::bench::scratch;
 use crate::failure::{Failure, Result};
@@ -40,12 +41,12 @@ impl From<&GdsioArgs> for Rights {
 /// The files of a job, one for each of its parts.
 #[derive(Debug)]
 pub(super) struct Files {
-    /// Each thread's file, and its part of it.
+    /// What opens each thread's file, and its part of it.
     pub(super) parts: Vec<(PathBuf, Region)>,
+    /// What the paths of the parts go through.
+    held: Vec<File>,
     /// Files that go when this does.
     made: Vec<PathBuf>,
-    /// Files that a write is to leave, and that go as well where it never begins.
-    fresh: Vec<PathBuf>,
 }
 
 impl Drop for Files {
@@ -53,11 +54,6 @@ impl Drop for Files {
         for path in &self.made {
             let _step = Step::begin_long("remove", path);
             interrupt::end_output(path, false);
-        }
-        for path in &self.fresh {
-            let _step = Step::begin_long("remove", path);
-            // Nobody can do anything about it.
-            let _ = fs::remove_file(path);
         }
     }
 }
@@ -68,6 +64,17 @@ struct Need {
     /// Where its bytes begin and end.
     from: u64,
     to: u64,
+    /// The file once it was looked at or made. What is judged by it is what is read and written.
+    file: Option<File>,
+}
+
+impl Need {
+    /// What opens the file from now on.
+    fn at(&self) -> Result<PathBuf> {
+        let path = self.file.as_ref().and_then(held::path);
+        let path = path.map_or_else(|| fs::canonicalize(&self.path), Ok);
+        path.map_err(|error| cannot("look at", &self.path, &error))
+    }
 }
 
 impl Files {
@@ -83,50 +90,66 @@ impl Files {
     ) -> Result<Self> {
         let threads = if asked.transfer.is_batch() { 1 } else { u64::from(job.threads) };
         let part = |start| Region { start: start + asked.shift, len: asked.size - asked.shift };
-        let (parts, needs): (Vec<(PathBuf, Region)>, Vec<Need>) = match &job.at {
+        let mut files = Self { parts: Vec::new(), held: Vec::new(), made: Vec::new() };
+        let mut needs = Vec::new();
+        match &job.at {
             Where::Folder(folder) => {
-                let one = |number| {
+                let folder = files.hold(folder)?;
+                for number in 0..threads {
                     let path = folder.join(format!("gdsio.{number}"));
-                    let need =
-                        Need { path: path.clone(), from: job.start, to: job.start + asked.size };
-                    ((path, part(job.start)), need)
-                };
-                (0..threads).map(one).unzip()
+                    files.parts.push((path.clone(), part(job.start)));
+                    let (from, to) = (job.start, job.start + asked.size);
+                    needs.push(Need { path, from, to, file: None });
+                }
             }
             Where::File(path) => {
                 let apart = if shares(asked, job, path, threads) { 0 } else { asked.size };
                 let starts = (0..threads).map(|thread| job.start + thread * apart);
-                let parts = starts.map(|start| (path.clone(), part(start))).collect();
+                let path = match path.file_name() {
+                    Some(name) => files.hold(&folder_of(path))?.join(name),
+                    None => path.clone(),
+                };
+                files.parts = starts.map(|start| (path.clone(), part(start))).collect();
                 let to = job.start + (threads - 1) * apart + asked.size;
-                (parts, vec![Need { path: path.clone(), from: job.start, to }])
+                needs.push(Need { path, from: job.start, to, file: None });
             }
-        };
-        let mut files = Self { parts, made: Vec::new(), fresh: Vec::new() };
+        }
         // A mix of both reads what is there.
         if asked.read_percent > 0 {
-            files.for_reads(engine, &needs, asked.writes())?;
+            files.for_reads(engine, &mut needs, asked.writes())?;
         }
         if asked.writes() {
-            let paths = for_writes(engine, &needs, rights, &mut files.fresh)?;
-            for (need, path) in needs.iter().zip(paths) {
-                let own = files.parts.iter_mut().filter(|(part, _)| *part == need.path);
-                own.for_each(|(part, _)| part.clone_from(&path));
-            }
-            // What is written stays.
-            for path in std::mem::take(&mut files.made) {
-                interrupt::end_output(&path, true);
-            }
+            files.for_writes(engine, &mut needs, rights)?;
+        }
+        for need in needs {
+            let at = need.at()?;
+            let own = files.parts.iter_mut().filter(|(part, _)| *part == need.path);
+            own.for_each(|(part, _)| part.clone_from(&at));
+            files.held.extend(need.file);
         }
         Ok(files)
     }
 
     /// What was made to be written to stays from now on.
     pub(super) fn keep(&mut self) {
-        self.fresh.clear();
+        for path in std::mem::take(&mut self.made) {
+            interrupt::end_output(&path, true);
+        }
+    }
+
+    /// A path to `folder` that stays the same when another folder gets its name.
+    fn hold(&mut self, folder: &Path) -> Result<PathBuf> {
+        let _step = Step::begin("open", folder);
+        let mut how = OpenOptions::new();
+        how.read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY);
+        let opened = how.open(folder).map_err(|error| cannot("open", folder, &error))?;
+        let path = held::path(&opened).unwrap_or_else(|| folder.to_owned());
+        self.held.push(opened);
+        Ok(path)
     }
 
     /// Makes what is missing, for good where it `stays`, and makes whole what is ours.
-    fn for_reads(&mut self, engine: &Engine, needs: &[Need], stays: bool) -> Result<()> {
+    fn for_reads(&mut self, engine: &Engine, needs: &mut [Need], stays: bool) -> Result<()> {
         let mut missing = Vec::new();
         for need in needs {
             if let Some(make) = Missing::look(engine, need)? {
@@ -136,17 +159,15 @@ impl Files {
         let Some((first, _)) = missing.first() else { return Ok(()) };
         let folder = folder_of(&first.path);
         let bytes = missing.iter().map(|(need, _)| need.to - need.from).sum();
-        let smaller = |failure: Failure| {
-            failure.hint("give a smaller `-s`, or a folder where there is more room")
-        };
         Room::of(&folder)?.check(&folder, bytes).map_err(smaller)?;
         let gone = missing.iter().filter(|(_, make)| *make == Missing::All).count();
         let gone = if stays { 0 } else { gone };
-        super::tell(&laid_out(&folder, missing.len(), bytes, gone));
+        super::tell(&laid_out(&held::name(&folder), missing.len(), bytes, gone));
         let key = scratch::random().map_err(|e| Failure::io("cannot get random bytes", &e))?;
-        for (number, (need, make)) in missing.iter().enumerate() {
-            if *make == Missing::All {
-                self.make(&need.path, stays)?;
+        for (number, (need, make)) in missing.into_iter().enumerate() {
+            if make == Missing::All {
+                // A run that is killed leaves it, and the next may go on with it.
+                self.make(need, !stays)?;
             }
             let pattern = Pattern::new(key.wrapping_add(number as u64));
             lay(engine, need, pattern).map_err(smaller)?;
@@ -154,18 +175,44 @@ impl Files {
         Ok(())
     }
 
-    fn make(&mut self, path: &Path, stays: bool) -> Result<()> {
+    /// Makes the file of `need`, and has it removed by a signal as long as it may not stay.
+    fn make(&mut self, need: &mut Need, only_attribute: bool) -> Result<()> {
+        let path = &need.path;
         let _step = Step::begin("make", path);
         let file = interrupt::create_output(path).map_err(|error| cannot("make", path, &error))?;
-        self.made.push(path.to_owned());
-        // A run that is killed leaves it, and the next may go on with it.
-        mark::set(&file, path, !stays).map_err(|error| cannot("mark", path, &error))
+        self.made.push(path.clone());
+        let marked = mark::set(&file, path, only_attribute);
+        marked.map_err(|error| cannot("mark", path, &error))?;
+        need.file = Some(file);
+        Ok(())
     }
+
+    /// Makes the files of writes, as far as they are missing, when all others may be written to.
+    fn for_writes(&mut self, engine: &Engine, needs: &mut [Need], rights: Rights) -> Result<()> {
+        for need in needs.iter_mut() {
+            may_be_written(engine, need, rights)?;
+        }
+        let missing = needs.iter_mut().filter(|need| need.file.is_none()).collect::<Vec<_>>();
+        let Some(first) = missing.first() else { return Ok(()) };
+        let bytes = missing.iter().map(|need| need.to - need.from).sum();
+        let folder = folder_of(&first.path);
+        Room::of(&folder)?.check(&folder, bytes).map_err(smaller)?;
+        for need in missing {
+            self.make(need, false)?;
+            let file = need.file.as_ref().expect("just made");
+            file.set_len(need.to).map_err(|error| cannot("make", &need.path, &error))?;
+        }
+        Ok(())
+    }
+}
+
+fn smaller(failure: Failure) -> Failure {
+    failure.hint("give a smaller `-s`, or a folder where there is more room")
 }
 
 /// Writes bytes where `need` has its own, and nowhere else: a file that is there may be longer.
 fn lay(engine: &Engine, need: &Need, pattern: Pattern) -> Result<()> {
-    let path = fs::canonicalize(&need.path).map_err(|e| cannot("look at", &need.path, &e))?;
+    let path = need.at()?;
     make::put(&path, pattern, align_down(need.from, 8), need.to)?;
     let synced = File::open(&path).and_then(|file| file.sync_all());
     synced.map_err(|error| cannot("write to", &path, &error))?;
@@ -185,35 +232,39 @@ enum Missing {
 }
 
 impl Missing {
-    fn look(engine: &Engine, need: &Need) -> Result<Option<Self>> {
-        let Need { path, from, to } = need;
+    fn look(engine: &Engine, need: &mut Need) -> Result<Option<Self>> {
+        let Need { path, from, to, .. } = &*need;
         let step = Step::begin("look at", path);
-        let facts = match fs::metadata(path) {
-            Ok(facts) => facts,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Some(Self::All)),
-            Err(error) => return Err(cannot("look at", path, &error)),
-        };
+        if let Err(error) = fs::metadata(path) {
+            return match error.kind() {
+                ErrorKind::NotFound => Ok(Some(Self::All)),
+                _ => Err(cannot("look at", path, &error)),
+            };
+        }
         drop(step);
-        let file = steps::open(engine, path)?;
-        let len = file.len()?;
+        let len = steps::open(engine, path)?.len()?;
         let opened = open(path).map_err(|error| cannot("open", path, &error))?;
-        let is_ours = facts.is_file() && mark::is_ours(&opened, path);
-        let has_hole = facts.is_file() && has_hole(&opened, *from, (*to).min(len));
+        let is_file = opened.metadata().is_ok_and(|facts| facts.is_file());
+        let is_ours = is_file && mark::is_ours(&opened, path);
+        let has_hole = is_file && has_hole(&opened, *from, (*to).min(len));
         if is_ours && (len < *to || has_hole) {
+            need.file = Some(opened);
             return Ok(Some(Self::Bytes));
         }
+        let name = held::name(path);
         if len < *to {
             let (has, wanted) = (format_size(len), format_size(*to));
-            return Err(Failure::new(format!("cannot read {wanted} of `{}`", path.display()))
+            return Err(Failure::new(format!("cannot read {wanted} of `{}`", name.display()))
                 .because(format!("it has {has}, and was not made by `forebay gdsio`"))
                 .hint("give a smaller `-s` or `-o`; a file that is not there is made"));
         }
         if has_hole {
             say(&format!(
                 "`{}` has holes: what is read of them comes from no drive",
-                path.display()
+                name.display()
             ));
         }
+        need.file = Some(opened);
         Ok(None)
     }
 }
@@ -240,79 +291,50 @@ fn shares(asked: &Asked, job: &Job, path: &Path, threads: u64) -> bool {
     is_shared
 }
 
-/// Makes the files of writes, as far as they are missing, when all others may be written to; the
-/// paths to write by.
-fn for_writes(
-    engine: &Engine,
-    needs: &[Need],
-    rights: Rights,
-    fresh: &mut Vec<PathBuf>,
-) -> Result<Vec<PathBuf>> {
-    let found = needs.iter().map(|need| may_be_written(engine, need, rights));
-    let found = found.collect::<Result<Vec<_>>>()?;
-    let missing = || needs.iter().zip(&found).filter(|(_, found)| found.is_none());
-    if let Some((first, _)) = missing().next() {
-        let bytes = missing().map(|(need, _)| need.to - need.from).sum();
-        let folder = folder_of(&first.path);
-        Room::of(&folder)?.check(&folder, bytes).map_err(|failure| {
-            failure.hint("give a smaller `-s`, or a folder where there is more room")
-        })?;
-    }
-    let path = |(need, found): (&Need, Option<PathBuf>)| match found {
-        Some(path) => Ok(path),
-        None => made_for_writes(need, fresh),
+/// Opens a file that may be written to; leaves `need` without one where there is none.
+fn may_be_written(engine: &Engine, need: &mut Need, rights: Rights) -> Result<()> {
+    let path = &need.path;
+    let looking = Step::begin("look at", path);
+    let facts = match fs::metadata(path) {
+        Ok(facts) => facts,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(cannot("look at", path, &error)),
     };
-    needs.iter().zip(found).map(path).collect()
-}
-
-/// Looks whether a file may be written to; the path to write by, or nothing where there is none.
-fn may_be_written(engine: &Engine, need: &Need, rights: Rights) -> Result<Option<PathBuf>> {
-    let looking = Step::begin("look at", &need.path);
-    // Links are followed here and never later: what is judged is what is written.
-    let path = match fs::canonicalize(&need.path) {
-        Ok(path) => path,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(cannot("look at", &need.path, &error)),
-    };
-    let facts = fs::metadata(&path).map_err(|error| cannot("look at", &path, &error))?;
     drop(looking);
-    if facts.file_type().is_block_device() {
-        return device_for_writes(path, need, rights).map(Some);
+    let is_device = facts.file_type().is_block_device();
+    if is_device && !rights.devices {
+        return Err(not_without_a_word(&held::name(path)));
     }
     // It says what no bytes can be written to.
-    drop(steps::open(engine, &path)?);
-    // By a handle that cannot write.
-    let _step = Step::begin("open", &path);
-    let file = open(&path).map_err(|error| cannot("open", &path, &error))?;
-    if !facts.is_file() || (!rights.files && !mark::is_ours(&file, &path)) {
+    drop(steps::open(engine, path)?);
+    let step = Step::begin("open", path);
+    // Links are followed here and never later, and by a handle that cannot write. What is judged
+    // is what is written.
+    let file = match need.file.take() {
+        Some(file) => file,
+        None => open(path).map_err(|error| cannot("open", path, &error))?,
+    };
+    let facts = file.metadata().map_err(|error| cannot("look at", path, &error))?;
+    if is_device && facts.file_type().is_block_device() {
+        check_end(&file, need)?;
+    } else if !facts.is_file() || (!rights.files && !mark::is_ours(&file, path)) {
+        let path = held::path(&file).map_or_else(|| path.clone(), |path| held::name(&path));
         return Err(Failure::new(format!("cannot write to `{}`", path.display()))
             .because("`forebay gdsio` did not make it, and nobody said that it may be lost")
             .hint("give another folder, or `--overwrite` where its bytes are of no use"));
     }
-    if facts.len() < need.to {
-        grow(&path, &facts, need.to)?;
-    }
-    Ok(Some(path))
+    need.file = Some(file);
+    drop(step);
+    if facts.is_file() && facts.len() < need.to { grow(need, facts.len()) } else { Ok(()) }
 }
 
-fn made_for_writes(need: &Need, fresh: &mut Vec<PathBuf>) -> Result<PathBuf> {
-    let path = &need.path;
-    let _step = Step::begin("make", path);
-    let failed = |error: io::Error| cannot("make", path, &error);
-    let file = File::create_new(path).map_err(failed)?;
-    fresh.push(path.clone());
-    mark::set(&file, path, false).map_err(|error| cannot("mark", path, &error))?;
-    file.set_len(need.to).map_err(failed)?;
-    fs::canonicalize(path).map_err(failed)
-}
-
-fn grow(path: &Path, facts: &Metadata, len: u64) -> Result<()> {
-    let folder = folder_of(path);
-    Room::of(&folder)?.check(&folder, len - facts.len())?;
+fn grow(need: &Need, len: u64) -> Result<()> {
+    let (path, folder) = (need.at()?, folder_of(&need.path));
+    Room::of(&folder)?.check(&folder, need.to - len)?;
     let mut how = OpenOptions::new();
-    let file = how.write(true).custom_flags(libc::O_NOFOLLOW).open(path);
-    let grown = file.and_then(|file| file.set_len(len));
-    grown.map_err(|error| cannot("write to", path, &error))
+    let file = how.write(true).custom_flags(held::no_link(&path, true)).open(&path);
+    let grown = file.and_then(|file| file.set_len(need.to));
+    grown.map_err(|error| cannot("write to", &path, &error))
 }
 
 /// Refuses to write to a device where nobody said so, before anybody opens it.
@@ -377,19 +399,17 @@ fn number(path: &Path) -> Result<(u64, u64)> {
     Ok(if is_device { (u64::MAX, facts.rdev()) } else { (facts.dev(), facts.ino()) })
 }
 
-fn device_for_writes(path: PathBuf, need: &Need, rights: Rights) -> Result<PathBuf> {
-    if !rights.devices {
-        return Err(not_without_a_word(&path));
+/// Whether a device has the bytes that are needed of it.
+fn check_end(device: &File, need: &Need) -> Result<()> {
+    let end = io::Seek::seek(&mut &*device, io::SeekFrom::End(0));
+    let len = end.map_err(|error| cannot("look at", &need.path, &error))?;
+    if len >= need.to {
+        return Ok(());
     }
-    let end = open(&path).and_then(|mut file| io::Seek::seek(&mut file, io::SeekFrom::End(0)));
-    let len = end.map_err(|error| cannot("look at", &path, &error))?;
-    if len < need.to {
-        let (has, wanted) = (format_size(len), format_size(need.to));
-        return Err(Failure::new(format!("cannot write {wanted} to `{}`", path.display()))
-            .because(format!("it has {has}"))
-            .hint("give a smaller `-s` or `-o`, or fewer threads"));
-    }
-    Ok(path)
+    let (has, wanted) = (format_size(len), format_size(need.to));
+    Err(Failure::new(format!("cannot write {wanted} to `{}`", need.path.display()))
+        .because(format!("it has {has}"))
+        .hint("give a smaller `-s` or `-o`, or fewer threads"))
 }
 
 /// Opens a file to look at, and waits for no pipe.

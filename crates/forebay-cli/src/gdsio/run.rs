@@ -344,11 +344,7 @@ pub(super) fn check_direct_io(at: &Where, transfer: Transfer) -> Result<()> {
     }
     // What does not let anybody make a file is told when one is made.
     let Ok(scratch) = Scratch::create(&folder) else { return Ok(()) };
-    let path = scratch.path(Part::Write);
-    match std::fs::File::create_new(&path) {
-        Ok(_) => opens_past_the_cache(&path, &folder, transfer),
-        Err(_) => Ok(()),
-    }
+    opens_past_the_cache(&scratch.path(Part::Write), &folder, transfer)
 }
 
 fn opens_past_the_cache(path: &Path, named: &Path, transfer: Transfer) -> Result<()> {

@@ -1,6 +1,6 @@
 //! The files of a path of a sweep: the user's own, or scratch.
 
-use std::fs;
+use std::fs::{self, File, Metadata};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use forebay::units::{GIB, format_size};
 use super::plan::Planned;
 use crate::args::SweepArgs;
 use crate::bench::data::Pattern;
+use crate::bench::held;
 use crate::bench::make::{self, Room};
 use crate::bench::scratch::{Scratch, random, remove_leftovers};
 use crate::bench::subject::{check_size, is_folder};
@@ -36,6 +37,8 @@ pub(super) struct Place {
     /// Scratch of crashed runs that was removed.
     pub(super) leftovers: usize,
     scratch: Option<Scratch>,
+    /// The user's file and its name, where it is written to.
+    held: Option<(File, PathBuf)>,
 }
 
 impl Place {
@@ -63,16 +66,14 @@ impl Place {
             let len = len.filter(|len| len.checked_mul(most_files.into()).is_some());
             let len = len.ok_or_else(|| Failure::usage("no file system has so much room"))?;
             let folder = path.to_owned();
-            return Ok(Self { files, len, folder, leftovers, scratch: Some(scratch) });
+            return Ok(Self { files, len, folder, leftovers, scratch: Some(scratch), held: None });
         }
         let text = path.display();
         if most_files > 1 {
             return Err(Failure::usage(format!("`{text}` is one file, not {most_files}"))
                 .hint("give a folder, where scratch files are made, or leave `--files` out"));
         }
-        if writes {
-            may_write(path, args)?;
-        }
+        let held = if writes { Some(may_write(path, args)?) } else { None };
         let opening = Step::begin("open", path);
         let len = engine.open(path)?.len()?;
         check_size(path, len)?;
@@ -86,8 +87,9 @@ impl Place {
             Some(parent) if parent != Path::new("") => parent.to_owned(),
             _ => PathBuf::from("."),
         };
-        // Some ways follow no links where they write.
-        Ok(Self { files: vec![real(path)?], len, folder, leftovers: 0, scratch: None })
+        let file = held.as_ref().and_then(|(file, _)| held::path(file));
+        let file = file.map_or_else(|| real(path), Ok)?;
+        Ok(Self { files: vec![file], len, folder, leftovers: 0, scratch: None, held })
     }
 
     /// Bytes of scratch that are to be made.
@@ -111,11 +113,17 @@ impl Place {
         Ok(())
     }
 
-    /// Looks whether scratch is still where it was made.
+    /// Looks whether what is written to still has its name.
     ///
     /// # Errors
-    /// It is not.
+    /// It has not.
     pub(super) fn check(&self) -> Result<()> {
+        if let Some((file, name)) = &self.held {
+            held::check(file, name).map_err(|error| {
+                Failure::io(format!("cannot go on with `{}`", name.display()), &error)
+                    .hint("give a folder that only you may write")
+            })?;
+        }
         self.scratch.as_ref().map_or(Ok(()), Scratch::check)
     }
 
@@ -169,22 +177,31 @@ fn real(path: &Path) -> Result<PathBuf> {
         .map_err(|error| Failure::io(format!("cannot look at `{}`", path.display()), &error))
 }
 
-/// Whether the user said that `path` may be written.
-fn may_write(path: &Path, args: &SweepArgs) -> Result<()> {
+/// Opens the file at `path`, which the user said may be written, with the name that it has.
+fn may_write(path: &Path, args: &SweepArgs) -> Result<(File, PathBuf)> {
     let text = path.display();
-    let looking = Step::begin("look at", path);
-    let is_device = fs::metadata(path).is_ok_and(|facts| facts.file_type().is_block_device());
-    drop(looking);
-    let (allowed, flag) = if is_device {
+    let _step = Step::begin("open", path);
+    let is_device = |facts: &Metadata| facts.file_type().is_block_device();
+    let found = fs::metadata(path).is_ok_and(|facts| is_device(&facts));
+    let (allowed, flag) = if found {
         (args.overwrite_device, "`--overwrite-device` writes to it, and what is on it is lost")
     } else {
         (args.overwrite, "`--overwrite` writes to it; a folder gets a scratch file")
     };
-    if allowed {
-        // Nobody's mounted file system is written to behind its back.
-        return if is_device { make::claim(&real(path)?).map(drop) } else { Ok(()) };
+    let refused = || Failure::usage(format!("`{text}` would be written"));
+    if !allowed {
+        return Err(refused().because("no file is written that was not made for it").hint(flag));
     }
-    Err(Failure::usage(format!("`{text}` would be written"))
-        .because("no file is written that was not made for it")
-        .hint(flag))
+    let name = real(path)?;
+    if found {
+        // Nobody's mounted file system is written to behind its back.
+        drop(make::claim(&name)?);
+    }
+    let failed = |error| Failure::io(format!("cannot open `{text}`"), &error);
+    let file = held::open(&name).map_err(failed)?;
+    // Between the two looks another file may have got the name.
+    if is_device(&file.metadata().map_err(failed)?) != found {
+        return Err(refused().because("another file was put in its place"));
+    }
+    Ok((file, name))
 }

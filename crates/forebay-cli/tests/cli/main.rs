@@ -34,6 +34,7 @@ mod report;
 mod signals;
 mod silent;
 mod stream;
+mod swapped;
 mod sweep;
 #[allow(dead_code, reason = "the library's own tests use the rest")]
 #[path = "../../../forebay/tests/topology/tree.rs"]

@@ -12,9 +12,9 @@ use forebay::units::{ByteRange, MIB, align_down};
 
 use crate::bench::cpu::{Spent, timed};
 use crate::bench::data::Pattern;
+use crate::bench::held::no_link;
 use crate::bench::memory::{HostMemory, whole};
 use crate::bench::parallel::each_range;
-use crate::bench::scratch::no_link;
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 use crate::steps::Step;
@@ -98,7 +98,7 @@ impl Storage {
             return Ok(Err(format!("less than {WRITE_ALIGN} bytes cannot be written directly")));
         }
         let mut how = OpenOptions::new();
-        how.read(true).write(write).custom_flags(libc::O_DIRECT | no_link(write));
+        how.read(true).write(write).custom_flags(libc::O_DIRECT | no_link(path, write));
         let opening = Step::begin("open", path);
         let opened = how.open(path);
         drop(opening);

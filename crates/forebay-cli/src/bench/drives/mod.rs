@@ -167,7 +167,7 @@ impl Bench<'_> {
     fn rows(&self, found: &Found, entries: &[Entry], lens: &[u64], target: &str) -> Vec<Row> {
         let all = &found.places.all;
         let path = |direction| -> Vec<String> {
-            all.iter().map(|place| place.path(direction).display().to_string()).collect()
+            all.iter().map(|place| place.subject.name(direction).display().to_string()).collect()
         };
         let (read, written) = (path(Direction::Read), path(Direction::Write));
         let drives: Vec<Vec<String>> = all.iter().map(|place| place.drives.clone()).collect();

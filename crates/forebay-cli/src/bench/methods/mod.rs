@@ -17,8 +17,8 @@ use ::forebay::proof::cufile::Counters;
 
 use super::cpu::Spent;
 use super::data::{Expected, Pattern};
+use super::held::no_link;
 use super::memory::Memory;
-use super::scratch::no_link;
 use crate::failure::{Failure, Result};
 use crate::report::json::{Cache, Direction, MethodName, Settings};
 use crate::steps::Step;
@@ -135,7 +135,7 @@ fn open(job: &Job) -> Result<File> {
     OpenOptions::new()
         .read(true)
         .write(write)
-        .custom_flags(no_link(write))
+        .custom_flags(no_link(&job.path, write))
         .open(&job.path)
         .map_err(|error| Failure::io(format!("cannot open `{}`", job.path.display()), &error))
 }

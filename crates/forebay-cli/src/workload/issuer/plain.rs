@@ -21,8 +21,8 @@ use forebay::{Buffer, Route};
 
 use super::{Call, Done, Issuer, Means, Taken, bytes_of};
 use crate::bench::data::Pattern;
+use crate::bench::held::no_link;
 use crate::bench::memory::{put_into, whole};
-use crate::bench::scratch::no_link;
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 use crate::steps::Step;
@@ -264,7 +264,7 @@ pub(super) fn open(plain: Plain, means: &Means<'_>) -> Result<File> {
     let _step = Step::begin("open", means.path);
     let direct = if plain.is_direct() { libc::O_DIRECT } else { 0 };
     let mut how = OpenOptions::new();
-    how.read(true).write(means.writes).custom_flags(direct | no_link(means.writes));
+    how.read(true).write(means.writes).custom_flags(direct | no_link(means.path, means.writes));
     how.open(means.path).map_err(|error| {
         let text = format!("cannot open `{}` past the page cache", means.path.display());
         match error.kind() {

@@ -23,9 +23,9 @@ use ::forebay::{Buffer, Engine, Route};
 use super::{Job, Way};
 use crate::bench::cpu::{Spent, timed};
 use crate::bench::drives::targets::Targets;
+use crate::bench::held::no_link;
 use crate::bench::memory::whole;
 use crate::bench::methods::Moved;
-use crate::bench::scratch::no_link;
 use crate::failure::{Failure, Result};
 use crate::report::json::{Cache, Direction, Settings};
 
@@ -171,12 +171,15 @@ impl Way for OneQueue {
             };
             let write = job.direction == Direction::Write;
             let mut how = OpenOptions::new();
-            how.read(true).write(write).custom_flags(no_link(write));
+            how.read(true).write(write).custom_flags(no_link(&part.path, write));
             let cached = how.open(&part.path).map_err(|error| failed(&error))?;
             let direct = match job.cache {
                 Cache::Resident => None,
                 Cache::Cold => {
-                    match how.custom_flags(libc::O_DIRECT | no_link(write)).open(&part.path) {
+                    match how
+                        .custom_flags(libc::O_DIRECT | no_link(&part.path, write))
+                        .open(&part.path)
+                    {
                         Ok(file) => Some(file),
                         Err(error) if error.kind() == ErrorKind::InvalidInput => None,
                         Err(error) => return Err(failed(&error)),

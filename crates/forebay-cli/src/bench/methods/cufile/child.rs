@@ -28,9 +28,9 @@ use super::order::{Answer, Order, SUMS_MAX, bytes};
 use crate::args::ProbeArgs;
 use crate::bench::cpu::used;
 use crate::bench::data::{PIECE, Pattern};
+use crate::bench::held::no_link;
 use crate::bench::memory::{HostMemory, Memory, whole};
 use crate::bench::parallel::{cores, each_range};
-use crate::bench::scratch::no_link;
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
 
@@ -205,7 +205,7 @@ impl<'a> State<'a> {
         let open = |direct: bool| {
             let mut how = OpenOptions::new();
             how.read(true).write(write);
-            let found = how.custom_flags(no_link(write)).open(path)?;
+            let found = how.custom_flags(no_link(path, write)).open(path)?;
             // cuFile refuses descriptors with O_NOFOLLOW: the file that was found is opened anew.
             let again = format!("/proc/self/fd/{}", found.as_raw_fd());
             how.custom_flags(if direct { libc::O_DIRECT } else { 0 }).open(again)

@@ -1,0 +1,175 @@
+//! Another user of the folder puts links in the place of scratch and of files, while each verb runs:
+//! what the links lead to is never written.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::program::program;
+
+const PRECIOUS: &[u8] = b"precious";
+
+/// What files of ours are called in scratch, and by `gdsio` and `compare`.
+const NAMES: [&str; 7] = ["read", "write", "file-0", "file-1", "gdsio.0", "gdsio.1", "target"];
+
+/// Each verb that writes, in the folder that is swapped or with files in `sub`, which is.
+const VERBS: [&str; 8] = [
+    "bench . --size 4M --repeats 3 --gpu none --write",
+    "bench . --size 4M --repeats 3 --gpu sim",
+    "compare -s 4 -r 2 --gpu sim",
+    "sweep . --request-size 64K --direction write --depth 1 --files 2 --time 20ms --repeats 2 \
+     --size 4M --gpu none -o ../results",
+    "sweep . --way cpu,cpu-cached-gpu --request-size 64K --direction write --depth 1 --files 2 \
+     --time 20ms --repeats 2 --size 4M --gpu none -o ../results",
+    "tune . --write --dry-run --duration 1",
+    "gdsio -D . -w 2 -s 1M -i 64K -x 0 -I 1 --gpu sim",
+    "doctor . --gpu sim",
+];
+
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let place = Self(tempfile::tempdir_in(".").unwrap());
+        fs::create_dir_all(place.open().join("sub")).unwrap();
+        fs::create_dir(place.victim()).unwrap();
+        NAMES.iter().for_each(|name| fs::write(place.victim().join(name), PRECIOUS).unwrap());
+        place
+    }
+
+    /// Where others may rename.
+    fn open(&self) -> PathBuf {
+        self.0.path().join("open")
+    }
+
+    fn victim(&self) -> PathBuf {
+        fs::canonicalize(self.0.path()).unwrap().join("victim")
+    }
+
+    /// Runs a verb while `swap` works on the folder again and again.
+    #[track_caller]
+    fn run(&self, line: &str, swap: impl Fn(&Path, &Path) + Sync) -> Output {
+        let _ = fs::remove_file(self.0.path().join("results"));
+        let (open, victim, ended) = (self.open(), self.victim(), AtomicBool::new(false));
+        let output = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    swap(&open, &victim);
+                }
+            });
+            let mut command = Command::new(program());
+            command.current_dir(&open).args(line.split_whitespace()).stdin(Stdio::null());
+            let output = command.env("XDG_CACHE_HOME", self.0.path().join("cache")).output();
+            ended.store(true, Ordering::Relaxed);
+            output.unwrap()
+        });
+        // What `sub` leads to at first may be there already.
+        let is_refused = output.status.code() == Some(2);
+        assert!(!is_refused || line.contains("sub/target"), "{line}: {output:?}");
+        for name in NAMES {
+            let found = fs::read(self.victim().join(name));
+            assert!(found.is_ok_and(|found| found == PRECIOUS), "{line}: {name}: {output:?}");
+        }
+        output
+    }
+
+    /// Takes away what a swap has left.
+    fn clean(&self) {
+        fs::remove_dir_all(self.open()).unwrap();
+        fs::create_dir_all(self.open().join("sub")).unwrap();
+    }
+}
+
+/// Names in the folder that are those of `kind`, and no links.
+fn found(open: &Path, kind: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(open).into_iter().flatten().flatten();
+    let is_it = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        name.starts_with(kind) && !name.ends_with(".old") && !path.is_symlink()
+    };
+    entries.map(|entry| entry.path()).filter(is_it).collect()
+}
+
+fn old(path: &Path) -> PathBuf {
+    path.with_file_name(format!("{}.old", path.file_name().unwrap().to_str().unwrap()))
+}
+
+/// Puts a link in the place of `path` for a moment.
+fn flicker(path: &Path, to: &Path) {
+    if fs::rename(path, old(path)).is_ok() {
+        let is_swapped = symlink(to, path).is_ok();
+        thread::sleep(Duration::from_micros(500));
+        if is_swapped {
+            let _ = fs::remove_file(path);
+        }
+        let _ = fs::rename(old(path), path);
+        thread::sleep(Duration::from_micros(300));
+    }
+}
+
+#[test]
+fn scratch_that_is_swapped_for_a_link_is_an_error_before_anything_is_written() {
+    let place = Place::new();
+    let kind = ".forebay-scratch-";
+    for line in VERBS {
+        for wait in [0, 10, 60] {
+            let output = place.run(line, |open, victim| {
+                for path in found(open, kind) {
+                    thread::sleep(Duration::from_millis(wait));
+                    if fs::rename(&path, old(&path)).is_ok() {
+                        let _ = symlink(victim, &path);
+                    }
+                }
+            });
+            // `gdsio` only tries a path in scratch, and is done with it soon.
+            if wait == 0 && !line.starts_with("gdsio") && !line.starts_with("doctor") {
+                let told = String::from_utf8_lossy(&output.stderr);
+                assert_eq!(output.status.code(), Some(1), "{line}: {told}");
+                assert!(told.contains("another folder was put in its place"), "{line}: {told}");
+            }
+            place.clean();
+        }
+        place.run(line, |open, victim| {
+            found(open, kind).iter().for_each(|path| flicker(path, victim));
+        });
+        place.clean();
+    }
+    assert_eq!(fs::read_dir(place.victim()).unwrap().count(), NAMES.len());
+}
+
+#[test]
+fn files_and_folders_that_are_swapped_for_links_lead_to_no_other_file() {
+    let place = Place::new();
+    for line in [
+        "gdsio -D . -w 2 -s 1M -i 64K -x 0 -I 0 --gpu sim",
+        "gdsio -D . -w 2 -s 1M -i 64K -x 4 -I 1 --gpu sim",
+        "compare -f target -s 4 -r 2 --gpu sim",
+    ] {
+        for _ in 0..3 {
+            place.run(line, |open, victim| {
+                for path in ["gdsio.", "target"].iter().flat_map(|kind| found(open, kind)) {
+                    let name = path.file_name().unwrap();
+                    flicker(&path, &victim.join(name));
+                }
+            });
+            place.clean();
+        }
+    }
+    assert_eq!(fs::read_dir(place.victim()).unwrap().count(), NAMES.len());
+    for line in [
+        "gdsio -D sub -w 2 -s 1M -i 64K -x 0 -I 0 --gpu sim",
+        "gdsio -D sub -w 2 -s 1M -i 64K -x 4 -I 1 --gpu sim",
+        "gdsio -f sub/gdsio.0 -w 2 -s 1M -i 64K -x 4 -I 1 --gpu sim",
+        "bench sub --size 4M --repeats 3 --gpu none --write",
+        "compare -f sub/target -s 4 -r 2 --gpu sim",
+    ] {
+        for _ in 0..3 {
+            place.run(line, |open, victim| flicker(&open.join("sub"), victim));
+            place.clean();
+        }
+    }
+}
