@@ -2,7 +2,7 @@
 //!
 //! Reads need bytes to read, so what is missing is made before, and removed after: by a signal as
 //! well. Writes make what is missing and leave it, as gdsio does, with a `mark`, and touch nothing
-//! that has none unless the user said so. A file is opened once, and from then on by its descriptor.
+//! that has none unless the user said so. A file is opened once, and then used by its descriptor.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};

@@ -1,4 +1,4 @@
-//! Another user of the folder puts links in the place of scratch and of files, while each verb runs:
+//! Another user of the folder puts links in the place of scratch and of files while each verb runs:
 //! what the links lead to is never written.
 
 use std::fs;
