@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::lab::fuse::{Faults, Fuse};
+use crate::lab::hanging::HangingDrive;
 use crate::lab::or_skip;
 use crate::lab::watchdog::Watchdog;
 use crate::program::program;
@@ -284,4 +285,34 @@ fn ctrl_c_ends_a_command_that_waits_for_an_answer() {
             assert!(said.contains("caused by: it may wait for a file that does not"), "{said}");
         }
     }
+}
+
+/// The file system above remembers its files and tells of them; what is below it is not asked for
+/// long.
+#[test]
+fn a_loop_device_whose_image_is_silent_holds_up_no_look() {
+    let _watchdog = Watchdog::start();
+    let Some(drive) = or_skip(HangingDrive::new(32 << 20)) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(drive.path().join("data"), vec![7; 8192]).unwrap();
+    drive.fuse().set(|faults| faults.silent = true);
+    let at = drive.path().to_str().unwrap();
+    let lines = ["map FOLDER/data --extents --json", "doctor FOLDER/data --gpu none"];
+    let begin = |line: &str| {
+        let mut command = std::process::Command::new(program());
+        command.current_dir(folder.path()).env("NO_COLOR", "1").env("FOREBAY_WATCHDOG", "30s");
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        command.args(line.replace("FOLDER", at).split(' ')).spawn().unwrap()
+    };
+    let ends = ends(lines.map(begin).into());
+    drive.fuse().set(|faults| faults.silent = false);
+    let [map, doctor] = &ends[..] else { unreachable!("one for each line") };
+    let map = map.as_ref().expect("`map` ends");
+    assert!(map.status.success(), "{map:?}");
+    let report: MapReport = serde_json::from_slice(&map.stdout).unwrap();
+    let steps = report.maps[0].walk();
+    let (_, image) = steps.into_iter().find(|(_, step)| step.kind == "backing_file").unwrap();
+    assert_eq!(image.facts["answers"], Value::Unknown { unknown: "no answer within 3 s".into() });
+    assert!(image.children.iter().any(|step| step.kind == "mount"), "{image:?}");
+    assert!(doctor.is_some(), "`doctor` ends");
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::file::File;
-use super::overdue::Overdue;
+use super::overdue::{Overdue, TOLD_MAX};
 use super::{Engine, Inner};
 use crate::error::Error;
 use crate::events::{self, Found};
@@ -176,7 +176,7 @@ fn depth(options: &Options, queue: &Queue, below: &Below, memory: &Memory) -> De
 impl File {
     /// The queue of the drive from which it is read past the page cache; `None`: it cannot be.
     pub(crate) fn drive_past_cache(&self) -> Option<usize> {
-        let (engine, handle) = (self.engine(), self.handle());
+        let (engine, handle) = (self.engine(), self.shared_handle());
         let can_be = !handle.is_memory() && engine.around_cache(handle).is_ok();
         can_be.then(|| engine.drive(handle, true).ok()).flatten()
     }
@@ -192,16 +192,54 @@ impl Engine {
     }
 
     /// The queue of a file's drive, which gets its ring when one is first `needs_ring`.
-    pub(super) fn drive(&self, handle: &Handle, needs_ring: bool) -> Result<usize, Error> {
+    pub(super) fn drive(&self, handle: &Arc<Handle>, needs_ring: bool) -> Result<usize, Error> {
         match handle.queue().get() {
             Some(&index) => Ok(index),
             None => self.drive_of(handle, &self.below(handle), needs_ring),
         }
     }
 
-    /// What is under a file.
-    pub(super) fn below(&self, handle: &Handle) -> Arc<Below> {
-        self.inner.drives.resolver.resolve_file(handle.fd(), handle.path())
+    /// What is under a file. To find out may take names and devices to be looked at whose server
+    /// or drive hangs; then nothing is told, now and until it has answered.
+    pub(super) fn below(&self, handle: &Arc<Handle>) -> Arc<Below> {
+        let resolver = &self.inner.drives.resolver;
+        if let Some(known) = resolver.known(handle.fd()) {
+            return known;
+        }
+        let (drives, file) = (Arc::clone(&self.inner.drives), Arc::clone(handle));
+        let resolve = move || drives.resolver.resolve_file(file.fd(), file.path());
+        self.ask(handle, resolve).unwrap_or_else(|| {
+            self.note(format!(
+                "what is below `{}` did not answer in {} ms: until it does, the file has a queue \
+                 of its own (`forebay map` shows what hangs)",
+                handle.path().display(),
+                TOLD_MAX.as_millis()
+            ));
+            Arc::new(Below::untold(handle.device()))
+        })
+    }
+
+    /// What a question to the file system of a file finds in the time that the start of a transfer
+    /// has for it.
+    fn ask<T: Send + 'static>(
+        &self,
+        handle: &Handle,
+        question: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let whom = format!("device:{}", handle.device());
+        self.inner.drives.overdue.ask(&whom, TOLD_MAX, question)
+    }
+
+    /// The size of a file, as its file system says now. `None`: its server has not said in time.
+    ///
+    /// # Errors
+    /// As [`Handle::size`].
+    pub(super) fn size_in_time(&self, handle: &Arc<Handle>) -> Result<Option<u64>, Error> {
+        if !handle.opens_slowly() {
+            return handle.size().map(Some);
+        }
+        let file = Arc::clone(handle);
+        self.ask(handle, move || file.size()).transpose()
     }
 
     /// As [`drive`](Self::drive), of a file with this below it.
@@ -218,7 +256,7 @@ impl Engine {
         if needs_ring {
             self.give_ring(index)?;
         }
-        if needs_ring || ring_tried || handle.is_memory() {
+        if below.is_told() && (needs_ring || ring_tried || handle.is_memory()) {
             handle.queue().get_or_init(|| index);
         }
         Ok(index)

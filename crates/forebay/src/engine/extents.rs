@@ -6,19 +6,15 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::{Engine, Inner};
+use super::Engine;
+use super::overdue::TOLD_MAX;
 use crate::error::Result;
 use crate::file::{Handle, Places};
 use crate::plan::{Io, Reason};
 use crate::queue::Share;
 use crate::topology::{Below, Row, Run};
 use crate::units::ByteRange;
-
-/// How long a first read waits to be told the extents of its file, which may lie on a drive that
-/// hangs. A spinning disk needs a few hundredths of a second.
-const TOLD_MAX: Duration = Duration::from_millis(250);
 
 /// What is to be read, and how.
 pub(super) type Part = (ByteRange, Io, Reason);
@@ -37,7 +33,9 @@ impl Engine {
             None => {
                 let below = self.below(file);
                 let Some(row) = below.row() else {
-                    file.places().get_or_init(Places::default);
+                    if below.is_told() {
+                        file.places().get_or_init(Places::default);
+                    }
                     return Ok((self.drive_of(file, &below, needs_ring)?, Vec::new()));
                 };
                 let Some(runs) = self.runs(file, &below, row) else {
@@ -71,9 +69,8 @@ impl Engine {
         let (asked, under) = (Arc::clone(file), Arc::clone(below));
         // The file is let go of there as well: whoever waits may be its last owner.
         let runs = move || under.row().map(|row| row.runs_of(asked.fd())).unwrap_or_default();
-        let Inner { drives, core, .. } = &*self.inner;
         let volume = &below.queue.id;
-        let told = drives.overdue.ask(volume, TOLD_MAX, runs, |job| core.aside(job));
+        let told = self.inner.drives.overdue.ask(volume.as_str(), TOLD_MAX, runs);
         if told.is_none() {
             let ms = TOLD_MAX.as_millis();
             self.note(format!(

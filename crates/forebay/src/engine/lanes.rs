@@ -46,7 +46,7 @@ impl Engine {
     /// Where it was not `demanded`: slots are faster.
     pub(super) fn straight_queue(
         &self,
-        file: &Handle,
+        file: &Arc<Handle>,
         (port, gpu): (&Arc<dyn Port>, &DeviceInfo),
         direction: Direction,
         demanded: bool,
@@ -63,7 +63,7 @@ impl Engine {
 
     fn choose_interface(
         &self,
-        file: &Handle,
+        file: &Arc<Handle>,
         (port, gpu): (&Arc<dyn Port>, &DeviceInfo),
         direction: Direction,
     ) -> Choice {
@@ -146,7 +146,7 @@ mod tests {
 
         /// Has an interface, or slots, be known for a rate.
         fn reaches(&self, name: Option<&str>, rate: u64) {
-            let id = self.engine.below(self.file.handle()).queue.id.clone();
+            let id = self.engine.below(self.file.shared_handle()).queue.id.clone();
             let uuid = &self.uuid;
             let id = name.map_or(id.clone(), |name| id.by(&format!("cufile-{name}-{uuid}")));
             let learned = Learned { depth: 8, size: 128 << 10, rate: Rate(rate) };

@@ -308,8 +308,12 @@ impl Engine {
 
     fn file(&self, handle: Handle) -> File {
         handle.tell_opened();
-        if self.inner.options.direct_io == DirectIo::Auto && handle.opens_slowly() {
-            let _ = handle.direct(); // whoever asks for it is told what came of it
+        // What may ask a server is asked here, since a transfer must begin without it.
+        if handle.opens_slowly() {
+            handle.residency_source();
+            if self.inner.options.direct_io == DirectIo::Auto {
+                let _ = handle.direct(); // the error is kept for the call that needs it
+            }
         }
         File::new(Arc::new(handle), self.clone())
     }

@@ -1,50 +1,76 @@
-//! Volumes that were asked something and have not answered in time.
+//! Questions to drives and servers that may never be answered.
 //!
-//! A question to a volume with a drive that hangs may hang in its thread, and of those there are
-//! few. So nobody waits for long, and a volume that owes an answer is not asked again.
+//! No signal ends such a call for sure, so a thread of its own makes it. Nobody waits for long, and
+//! a drive or server that owes an answer is not asked again: it holds one thread.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::mpsc::{RecvTimeoutError, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
 use std::time::Duration;
 
-use crate::topology::QueueId;
+use crate::events;
 
-/// See the module's own text.
+/// How long the start of a transfer waits for an answer about its file. A spinning disk needs a few
+/// hundredths of a second.
+pub(super) const TOLD_MAX: Duration = Duration::from_millis(250);
+
+/// The drives and servers that owe an answer, by a name of the asker's choice.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Overdue(Arc<Mutex<HashSet<QueueId>>>);
+pub(super) struct Overdue(Arc<Mutex<HashSet<String>>>);
+
+/// Takes a drive off the list when its answer has come, or never will.
+struct Owed(Overdue, String);
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        self.0.lock().remove(&self.1);
+    }
+}
 
 impl Overdue {
-    fn lock(&self) -> MutexGuard<'_, HashSet<QueueId>> {
+    fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What `question` finds about a volume, where it does within `most`; `aside` has a thread run
-    /// it. `None`: the volume owes this answer, or an earlier one.
+    /// What `question` to the drive or server `whom` finds within `most`, on a thread that has the
+    /// caller's mounts. `None`: it owes this answer or an earlier one, or there is no thread.
     pub(super) fn ask<T: Send + 'static>(
         &self,
-        volume: &QueueId,
+        whom: &str,
         most: Duration,
         question: impl FnOnce() -> T + Send + 'static,
-        aside: impl FnOnce(Box<dyn FnOnce() + Send>),
     ) -> Option<T> {
-        if self.lock().contains(volume) {
+        if self.lock().contains(whom) {
             return None;
         }
-        let (tell, told) = mpsc::sync_channel(1);
-        let (owed, asked) = (self.clone(), volume.clone());
-        aside(Box::new(move || {
+        let (tell, told) = sync_channel(1);
+        let owed = Owed(self.clone(), whom.to_owned());
+        let asks = move || {
+            let _owed = owed; // dropped after the channel, also by a panic
+            let tell = tell;
             let _ = tell.send(question());
-            owed.lock().remove(&asked);
-        }));
-        told.recv_timeout(most).ok().or_else(|| {
-            let mut overdue = self.lock();
-            // If it has not come meanwhile, whoever brings it will find the volume here.
-            let answer = told.try_recv().ok();
-            if answer.is_none() {
-                overdue.insert(volume.clone());
+        };
+        let thread = Builder::new().name("forebay-ask".into()).spawn(asks);
+        thread
+            .inspect_err(|error| events::thread_refused("thread that asks drives", error))
+            .ok()?;
+        match told.recv_timeout(most) {
+            Ok(answer) => Some(answer),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => {
+                let mut overdue = self.lock();
+                // An answer that comes from now on finds the name on the list.
+                match told.try_recv() {
+                    Ok(answer) => Some(answer),
+                    Err(TryRecvError::Disconnected) => None,
+                    Err(TryRecvError::Empty) => {
+                        overdue.insert(whom.to_owned());
+                        None
+                    }
+                }
             }
-            answer
-        })
+        }
     }
 }
 
@@ -54,30 +80,30 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::topology::Resolver;
 
     /// Far above what the slowest machine needs: it only tells late from never.
     const BOUND: Duration = Duration::from_secs(100);
-
-    fn beside(job: Box<dyn FnOnce() + Send>) {
-        thread::spawn(job);
-    }
+    const SOON: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_volume_that_owes_an_answer_is_asked_again_when_it_has_answered() {
+    fn a_drive_that_owes_an_answer_is_asked_again_when_it_has_answered() {
         let overdue = Overdue::default();
-        let folder = tempfile::tempdir().unwrap();
-        let volume = Resolver::default().resolve(folder.path()).queue.id.clone();
         let (gate, shut) = channel::<()>();
-        let hangs = move || shut.recv().is_err();
-        assert_eq!(overdue.ask(&volume, Duration::from_millis(1), hangs, beside), None);
-        let never = |_| unreachable!("it owes an answer");
-        assert_eq!(overdue.ask(&volume, BOUND, || 1, never), None);
+        assert_eq!(overdue.ask("drive", SOON, move || shut.recv().is_err()), None);
+        assert_eq!(overdue.ask("drive", BOUND, || -> u8 { unreachable!("it is not asked") }), None);
+        assert_eq!(overdue.ask("other", BOUND, || 1), Some(1));
         drop(gate);
         while !overdue.lock().is_empty() {
             thread::yield_now();
         }
-        assert_eq!(overdue.ask(&volume, BOUND, || 2, beside), Some(2));
+        assert_eq!(overdue.ask("drive", BOUND, || 2), Some(2));
         assert!(overdue.lock().is_empty());
+    }
+
+    #[test]
+    fn a_question_that_panics_is_no_debt() {
+        let overdue = Overdue::default();
+        assert_eq!(overdue.ask("drive", BOUND, || -> u8 { panic!("on purpose") }), None);
+        assert_eq!(overdue.ask("drive", BOUND, || 2), Some(2));
     }
 }

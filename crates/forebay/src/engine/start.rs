@@ -108,9 +108,14 @@ impl Engine {
         let (mut end, mut is_sized) = (range.end, false);
         let mut parts = match call.direction {
             Direction::Read => {
-                let size = call.size.map_or_else(|| call.file.size(), Ok)?;
-                is_sized = call.file.is_sized(size);
-                if is_sized {
+                let size = match call.size {
+                    Some(size) => Some(size),
+                    None if call.may_wait => Some(call.file.size()?),
+                    None => self.size_in_time(call.file)?,
+                };
+                let size = size.filter(|&size| call.file.is_sized(size));
+                is_sized = size.is_some();
+                if let Some(size) = size {
                     end = size.clamp(range.start, range.end);
                 } else if !matches!(way, Ok((_, Reason::Demanded))) {
                     way = Err(Reason::NoDirectIo); // that would end where the size says
@@ -194,6 +199,9 @@ impl Engine {
     pub(super) fn around_cache(&self, file: &Handle) -> Result<Alignment, String> {
         if self.inner.options.direct_io == DirectIo::Off {
             return Err("O_DIRECT is switched off (`FOREBAY_DIRECT_IO=off`)".to_owned());
+        }
+        if file.opens_slowly() && !file.knows_direct() {
+            return Err("no second descriptor with O_DIRECT was opened with the file".to_owned());
         }
         let direct = file.direct().map_err(str::to_owned)?;
         let (memory, offset) = (direct.alignment().memory, direct.alignment().offset);

@@ -73,6 +73,8 @@ pub(crate) struct Handle {
     identity: (u64, u64),
     /// The number of the device that it is, or that its file system reports for its files.
     device: u64,
+    /// Its file system's block, as it was when the file was opened.
+    block: u64,
     file_system: FileSystem,
     drive: OnceLock<BlockDevice>,
     direct: OnceLock<Result<Direct, String>>,
@@ -133,6 +135,7 @@ impl Handle {
             is_named: false,
             spared: None,
             identity: identity(stat),
+            block: u64::try_from(stat.st_blksize).unwrap_or(0),
             device: if kind == Kind::BlockDevice { stat.st_rdev } else { stat.st_dev },
             file_system: FileSystem::of(&file_system),
             drive: OnceLock::new(),
@@ -191,11 +194,13 @@ impl Handle {
     /// What the page cache dirties as one, at the least: a page, or a larger block of the file
     /// system (XFS and ext4 have blocks of up to 64 KiB on pages of 4 from Linux 6.12 on).
     pub(crate) fn cache_unit(&self) -> u64 {
-        let block = rustix::fs::fstat(&self.fd)
-            .ok()
-            .and_then(|stat| u64::try_from(stat.st_blksize).ok())
-            .filter(|block| block.is_power_of_two() && *block <= 1 << 20);
-        page_size().max(block.unwrap_or(0))
+        let is_sane = self.block.is_power_of_two() && self.block <= 1 << 20;
+        page_size().max(if is_sane { self.block } else { 0 })
+    }
+
+    /// The number of the device that it is, or that its file system reports for its files.
+    pub(crate) fn device(&self) -> u64 {
+        self.device
     }
 
     /// Its size now, in bytes; the whole device for a block device.
@@ -211,6 +216,21 @@ impl Handle {
             Kind::BlockDevice => calls::device_size(self.fd()),
         };
         size.map_err(|errno| self.failed(Operation::Inspect, ByteRange::at(0, 0), errno))
+    }
+
+    /// Its size in bytes as the kernel knew it last: no server is asked.
+    ///
+    /// # Errors
+    /// As [`size`](Self::size).
+    pub(crate) fn last_size(&self) -> Result<u64> {
+        use rustix::fs::{AtFlags, StatxFlags, statx};
+        if self.kind == Kind::BlockDevice {
+            return self.size();
+        }
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let stat = statx(&self.fd, c"", flags, StatxFlags::SIZE);
+        stat.map(|stat| stat.stx_size)
+            .map_err(|errno| self.failed(Operation::Inspect, ByteRange::at(0, 0), errno))
     }
 
     /// Whether its file system, which says so of it, knows its `size`. Where it does not, and where

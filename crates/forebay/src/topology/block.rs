@@ -177,6 +177,17 @@ impl Resolve<'_> {
     }
 }
 
+impl Folder {
+    /// The serial number in a disk's folder, for which its driver may wait for the disk.
+    pub(super) fn serial(&self) -> Option<String> {
+        let Some(patience) = self.system().probe().patience() else {
+            return self.text("serial").ok();
+        };
+        let (own, path) = (self.clone(), self.system().root().join(self.path()).join("serial"));
+        patience.look(&path, move || own.text("serial").ok()).ok().flatten()
+    }
+}
+
 /// What a block device's own folder tells about the drive.
 pub(super) fn fill(drive: &mut Drive, folder: &Folder, layer: &Layer, number: u64) {
     drive.device = Some(number).filter(|&number| number != 0);

@@ -87,6 +87,19 @@ impl Resolver {
         self.below_with(&stat, || asked::find(&self.system, path).real)
     }
 
+    /// As [`resolve_file`](Self::resolve_file), where the answer is known: neither a server nor a
+    /// drive is asked.
+    pub(crate) fn known(&self, file: BorrowedFd<'_>) -> Option<Arc<Below>> {
+        self.look_at_mounts();
+        let stat = stat_of(file).ok()?;
+        self.recall(self.key(&stat)?, &stat)
+    }
+
+    fn recall(&self, key: Key, stat: &Stat) -> Option<Arc<Below>> {
+        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        memory.find(key, stat.inode)
+    }
+
     /// Forgets all answers, so that the next ones are read anew.
     pub fn forget(&self) {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner).known.clear();
@@ -102,11 +115,9 @@ impl Resolver {
         real: impl FnOnce() -> std::path::PathBuf,
     ) -> Arc<Below> {
         let key = stat.as_ref().ok().and_then(|stat| self.key(stat));
-        let known = key.and_then(|key| {
-            let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-            memory.find(key, stat.as_ref().map_or(0, |stat| stat.inode))
-        });
-        if let Some(below) = known {
+        if let (Some(key), Ok(stat)) = (key, stat)
+            && let Some(below) = self.recall(key, stat)
+        {
             return below;
         }
         // Before the reading, so that what changes meanwhile is seen afterwards.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::map::{Layer, LayerKind};
+use super::probe::Refusal;
 use super::resolve::{Resolve, Span};
 use super::system::{Absent, Folder, shown};
 
@@ -32,8 +33,12 @@ impl Resolve<'_> {
         layer.say_if("offset_bytes", folder.number("loop/offset").filter(|&offset| offset > 0));
         let path = PathBuf::from(std::ffi::OsString::from_vec(bytes.clone()));
         layer.say("backing_file", shown(&path));
-        let told = self.system.probe().loop_file(&folder.name()).ok();
         let stat = self.system.probe().stat(&path);
+        // An image that does not answer is not asked a second time by way of the device.
+        let told = match stat {
+            Err(Refusal::Silent) => None,
+            _ => self.system.probe().loop_file(&folder.name()).ok(),
+        };
         let mut child = Layer::new(LayerKind::BackingFile, shown(&path));
         let span = match (&stat, told) {
             // The name is what the file had when it was attached: another may have it now.
@@ -60,8 +65,11 @@ impl Resolve<'_> {
                     _ => self.unknown_drive(&mut child, number, &reason),
                 }
             }
-            (Err(super::probe::Refusal::NotRecorded), _) if path.is_absolute() => {
+            (Err(refusal @ (Refusal::NotRecorded | Refusal::Silent)), _) if path.is_absolute() => {
                 child.say("found_by", "name");
+                if *refusal == Refusal::Silent {
+                    child.unknown("answers", refusal);
+                }
                 let (below, span) = self.file(&path, None);
                 child.children.push(below);
                 span

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use super::calls;
 use super::patience::{LOOK_MAX, Patience, Silent};
+use super::resolve::device_text;
 
 /// The links that are followed for one path, as in the kernel.
 const LINKS_MAX: usize = 40;
@@ -199,22 +200,29 @@ impl Probe for Live {
     }
 
     fn dm_table(&self, device: u64) -> Answer<String> {
-        Ok(calls::dm_table(device)?)
+        let node = format!("/dev/block/{}", device_text(device));
+        self.look(node.as_ref(), move |_| Ok(calls::dm_table(device)?))
     }
 
     fn loop_file(&self, name: &str) -> Answer<(u64, u64)> {
-        Ok(calls::loop_file(name)?)
+        // The kernel asks the file system of the image for its number.
+        let own = name.to_owned();
+        self.look(&Path::new("/dev").join(name), move |_| Ok(calls::loop_file(&own)?))
     }
 
     fn access(&self, device: &Path) -> Answer<()> {
-        // The kernel asks the control group of devices here as well (`inode_permission`).
-        let wanted = Access::READ_OK.union(Access::WRITE_OK);
-        Ok(rustix::fs::accessat(CWD, device, wanted, AtFlags::empty())?)
+        self.look(device, access)
     }
 
     fn patience(&self) -> Option<&Patience> {
         self.patience.as_ref()
     }
+}
+
+fn access(device: &Path) -> Answer<()> {
+    // The kernel asks the control group of devices here as well (`inode_permission`).
+    let wanted = Access::READ_OK.union(Access::WRITE_OK);
+    Ok(rustix::fs::accessat(CWD, device, wanted, AtFlags::empty())?)
 }
 
 fn stat(path: &Path) -> Answer<Stat> {

@@ -88,6 +88,22 @@ pub struct Below {
     pub(super) row: Option<Row>,
 }
 
+impl Below {
+    /// Of a file with this device number, where nothing could be told in time.
+    pub(crate) fn untold(device: u64) -> Self {
+        let layer = Layer::new(LayerKind::Unknown, device_text(device));
+        let id = QueueId(format!("unknown:{}", device_text(device)));
+        let (members, hardware) = (Vec::new(), Vec::new());
+        let queue = Queue { id, members, hardware, layout: Layout::Unknown };
+        Self { layer, drives: Vec::new(), queue, per_file: true, row: None }
+    }
+
+    /// Whether it was found out.
+    pub(crate) fn is_told(&self) -> bool {
+        !(self.per_file && self.layer.kind == LayerKind::Unknown && self.drives.is_empty())
+    }
+}
+
 /// The resolving of one path.
 #[derive(Debug)]
 pub(super) struct Resolve<'a> {

@@ -177,7 +177,7 @@ impl System {
     /// reading (`virtio_blk` does); `sequence` is the kernel's count of disks (Linux 5.15), by
     /// which the same disk is told from another in its place.
     pub(super) fn serial(&self, folder: &Folder, sequence: Option<&str>) -> Option<String> {
-        let read = || folder.text("serial").ok();
+        let read = || folder.serial();
         let Some(sequence) = sequence else { return read() };
         let key = (folder.path.clone(), sequence.to_owned());
         let known = || self.inner.serials.lock().unwrap_or_else(PoisonError::into_inner);

@@ -252,3 +252,26 @@ fn a_wait_for_a_stream_that_is_held_up_can_be_given_up() {
     let end = wait(gpu, own, &mut || true);
     assert!(matches!(end, Err(Error::Device { .. })), "{end:?}");
 }
+
+#[test]
+fn a_transfer_starts_at_once_whose_server_is_silent() {
+    let _watchdog = Watchdog::start();
+    let Some(fuse) = or_skip(Fuse::new(pattern(1, OFFSET + LEN))) else { return };
+    let rig = Rig::with(Duration::from_millis(300));
+    let file = rig.engine.open(fuse.path()).expect("the file opens");
+    fuse.set(|faults| faults.silent = true);
+    let (tell, told) = std::sync::mpsc::channel();
+    let (of, buffer, caller) = (file.clone(), rig.buffer(LEN), rig.caller());
+    std::thread::spawn(move || {
+        // SAFETY: the stream is alive, and one of the GPU.
+        let start =
+            unsafe { of.start_read_on(caller, OFFSET as u64, buffer, &RequestOptions::default()) };
+        tell.send(start.expect("a start").wait_for(BOUND))
+    });
+    let end = told.recv_timeout(BOUND);
+    fuse.set(|faults| faults.silent = false);
+    let end = end.expect("it starts, and ends by the watchdog");
+    assert!(matches!(end, Some(Err(Error::TimedOut { .. }))), "{end:?}");
+    let (end, _) = rig.read(&file, rig.buffer(LEN)).expect("a start").wait();
+    assert_eq!(end.expect("the server answers again").bytes, LEN as u64);
+}

@@ -220,12 +220,11 @@ impl Engine {
                 return Err(call.unavailable(Route::Staged, reason.into()));
             }
         } else if !many.is_block {
-            let size = file.size()?;
-            let is_sized = file.is_sized(size);
-            if !is_sized && !matches!(way, Ok((_, Reason::Demanded))) {
+            let size = self.size_in_time(file)?.filter(|&size| file.is_sized(size));
+            if size.is_none() && !matches!(way, Ok((_, Reason::Demanded))) {
                 way = Err(Reason::NoDirectIo); // that would end where the size says
             }
-            end = if is_sized { size } else { u64::MAX };
+            end = size.unwrap_or(u64::MAX);
         }
         let drive = self.drive(file, way.is_ok())?;
         Ok(Source { file: Arc::clone(file), way, drive, end })

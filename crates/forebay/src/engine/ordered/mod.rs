@@ -230,15 +230,20 @@ impl File {
 
     /// Where a file ends that is to be read, or nowhere; opens what it needs for its drive.
     fn prepared_end(&self, direction: Direction, asked: ByteRange) -> Result<u64> {
-        if self.engine().options().direct_io == DirectIo::Auto {
-            let _ = self.handle().direct(); // whoever asks for it is told what came of it
+        let (engine, handle) = (self.engine(), self.shared_handle());
+        // One that opens slowly was opened so with the file.
+        if engine.options().direct_io == DirectIo::Auto && !handle.opens_slowly() {
+            let _ = handle.direct(); // whoever asks for it is told what came of it
         }
         if direction == Direction::Write {
             return Ok(u64::MAX);
         }
-        let size = self.handle().size()?;
-        if !self.handle().is_sized(size.max(1)) {
-            let place = self.handle().place(asked.start, asked.len());
+        let size = match engine.size_in_time(handle)? {
+            Some(size) => size,
+            None => handle.last_size()?,
+        };
+        if !handle.is_sized(size.max(1)) {
+            let place = handle.place(asked.start, asked.len());
             let reason = "how long the file is shows only when it is read, which takes its time";
             return Err(bad_request(Operation::Read, place, reason.into()));
         }
