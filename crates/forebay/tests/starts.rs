@@ -50,8 +50,9 @@ fn memory(engine: &Engine, gpu: Option<DeviceId>) -> forebay::Buffer {
     buffer.expect("memory")
 }
 
-/// Reads and writes, one and many, to the host and to a GPU.
-const WAYS: usize = 6;
+/// Reads up to the end of the file and beyond, of one and of many ranges, and writes, with host
+/// memory and with a GPU's.
+const WAYS: usize = 10;
 
 /// Waits for a transfer.
 type Wait = Box<dyn FnOnce() -> Result<(), Error> + Send>;
@@ -61,10 +62,12 @@ fn start(engine: &Engine, gpu: DeviceId, file: &File, way: usize) -> Wait {
     let (exactly, plain) = (RequestOptions::exactly(), RequestOptions::default());
     let started = match way / 2 {
         0 => file.start_read(0, memory, &exactly),
-        1 => file.start_write(0, memory, &plain),
-        _ => {
-            let pieces = [Piece::new(file, 0, 1 << 20, 0), Piece::new(file, 2 << 20, 9, 1 << 20)];
-            let many = engine.start_read_many(&pieces, vec![memory], &exactly).expect("a start");
+        1 => file.start_read(100, memory, &plain),
+        2 => file.start_write(0, memory, &plain),
+        beyond => {
+            let len = [9, 2 << 20][beyond - 3];
+            let pieces = [Piece::new(file, 0, 1000, 0), Piece::new(file, 2 << 20, len, 1000)];
+            let many = engine.start_read_many(&pieces, vec![memory], &plain).expect("a start");
             return Box::new(move || many.wait().0.map(drop));
         }
     };

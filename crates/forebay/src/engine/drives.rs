@@ -230,13 +230,22 @@ impl Engine {
         self.inner.drives.overdue.ask(&whom, TOLD_MAX, question)
     }
 
-    /// The size of a file, as its file system says now. `None`: its server has not said in time.
+    /// The size of a file that is to be moved up to `end`. Its server is asked only where the
+    /// kernel knows of fewer bytes; `None`: it has not said in time.
     ///
     /// # Errors
     /// As [`Handle::size`].
-    pub(super) fn size_in_time(&self, handle: &Arc<Handle>) -> Result<Option<u64>, Error> {
+    pub(super) fn size_in_time(
+        &self,
+        handle: &Arc<Handle>,
+        end: u64,
+    ) -> Result<Option<u64>, Error> {
         if !handle.opens_slowly() {
             return handle.size().map(Some);
+        }
+        let known = handle.last_size()?;
+        if end <= known {
+            return Ok(Some(known));
         }
         let file = Arc::clone(handle);
         self.ask(handle, move || file.size()).transpose()

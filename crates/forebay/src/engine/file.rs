@@ -486,8 +486,7 @@ impl File {
     ) -> Result<Call<'a>> {
         self.check_access(direction, offset, memory.len())?;
         let span = self.part(direction.operation(), offset, memory, &(0..memory.len()))?;
-        let call = Call::new(&self.handle, direction, offset, span, options);
-        Ok(Call { may_wait: false, ..call })
+        Ok(Call { may_wait: false, ..Call::new(&self.handle, direction, offset, span, options) })
     }
 }
 

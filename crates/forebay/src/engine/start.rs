@@ -108,12 +108,7 @@ impl Engine {
         let (mut end, mut is_sized) = (range.end, false);
         let mut parts = match call.direction {
             Direction::Read => {
-                let size = match call.size {
-                    Some(size) => Some(size),
-                    None if call.may_wait => Some(call.file.size()?),
-                    None => self.size_in_time(call.file)?,
-                };
-                let size = size.filter(|&size| call.file.is_sized(size));
+                let size = self.size_of(call, range.end)?;
                 is_sized = size.is_some();
                 if let Some(size) = size {
                     end = size.clamp(range.start, range.end);
@@ -177,6 +172,17 @@ impl Engine {
         straight.into_iter().for_each(|straight| self.send_straight(straight, &mut request));
         self.launch(request);
         Ok(state)
+    }
+
+    /// The size of the file that a call reads up to `end`, where its file system knows it and says
+    /// so in time.
+    fn size_of(&self, call: &Call<'_>, end: u64) -> Result<Option<u64>> {
+        let size = match call.size {
+            Some(size) => Some(size),
+            None if call.may_wait => Some(call.file.size()?),
+            None => self.size_in_time(call.file, end)?,
+        };
+        Ok(size.filter(|&size| call.file.is_sized(size)))
     }
 
     /// Hands a request to the scheduler, and plans its first window: the caller is awake.

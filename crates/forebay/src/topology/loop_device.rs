@@ -15,20 +15,10 @@ impl Resolve<'_> {
         use std::os::unix::ffi::OsStringExt;
         layer.kind = LayerKind::Loop;
         let number = super::block::number(folder);
-        let bytes = folder.bytes("loop/backing_file");
-        let mut bytes = match bytes {
+        let bytes = match attached(folder) {
             Ok(bytes) => bytes,
-            Err(absent) => {
-                let reason = match absent {
-                    Absent::Missing => "no file is attached".to_owned(),
-                    absent => format!("`loop/backing_file`: {absent}"),
-                };
-                return self.unknown_drive(layer, number, &reason);
-            }
+            Err(reason) => return self.unknown_drive(layer, number, &reason),
         };
-        if bytes.last() == Some(&b'\n') {
-            bytes.pop();
-        }
         layer.say_if("direct_io", folder.flag("loop/dio"));
         layer.say_if("offset_bytes", folder.number("loop/offset").filter(|&offset| offset > 0));
         let path = PathBuf::from(std::ffi::OsString::from_vec(bytes.clone()));
@@ -84,4 +74,13 @@ impl Resolve<'_> {
         let (device, inode) = file.unwrap_or_default();
         span.owned(format!("loop:{}:{device}:{inode}", super::resolve::device_text(number)))
     }
+}
+
+/// The path of the attached file, or why there is none.
+fn attached(folder: &Folder) -> Result<Vec<u8>, String> {
+    let bytes = folder.bytes("loop/backing_file").map_err(|absent| match absent {
+        Absent::Missing => "no file is attached".to_owned(),
+        absent => format!("`loop/backing_file`: {absent}"),
+    })?;
+    Ok(bytes.strip_suffix(b"\n").map_or_else(|| bytes.clone(), <[u8]>::to_vec))
 }

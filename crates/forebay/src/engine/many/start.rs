@@ -171,6 +171,7 @@ impl Engine {
         let mut numbers: FxHashMap<*const Handle, usize> = FxHashMap::default();
         let mut wanted: Vec<Wanted> = Vec::with_capacity(many.pieces.len());
         let mut last = None;
+        let mut reaches = None;
         for piece in many.pieces {
             let file = Arc::as_ptr(piece.file.shared_handle());
             let number = match last {
@@ -178,7 +179,11 @@ impl Engine {
                 _ => match numbers.entry(file) {
                     Entry::Occupied(known) => *known.get(),
                     Entry::Vacant(new) => {
-                        sources.push(self.source(many, piece, gpu)?);
+                        let reach = match piece.file.handle().opens_slowly() {
+                            true => reaches.get_or_insert_with(|| many.reaches())[&file],
+                            false => 0,
+                        };
+                        sources.push(self.source(many, piece, gpu, reach)?);
                         *new.insert(sources.len() - 1)
                     }
                 },
@@ -201,11 +206,13 @@ impl Engine {
         Ok((sorted.into_iter().map(|(_, source)| source).collect(), wanted))
     }
 
+    /// The file of a `piece`, whose pieces `reach` so far.
     fn source(
         &self,
         many: &Many<'_>,
         piece: &Piece<'_>,
         gpu: Option<&Arc<dyn Device>>,
+        reach: u64,
     ) -> Result<Source> {
         let file = piece.file.shared_handle();
         let span = Span { address: 0, len: piece.len, gpu: gpu.cloned(), keep: None };
@@ -220,7 +227,7 @@ impl Engine {
                 return Err(call.unavailable(Route::Staged, reason.into()));
             }
         } else if !many.is_block {
-            let size = self.size_in_time(file)?.filter(|&size| file.is_sized(size));
+            let size = self.size_in_time(file, reach)?.filter(|&size| file.is_sized(size));
             if size.is_none() && !matches!(way, Ok((_, Reason::Demanded))) {
                 way = Err(Reason::NoDirectIo); // that would end where the size says
             }
@@ -246,6 +253,16 @@ impl<'a> Many<'a> {
     ) -> Result<Vec<Span>> {
         let span = |buffer: &Buffer| part(direction, pieces, buffer, &(0..buffer.len()));
         buffers.iter().map(span).collect()
+    }
+
+    /// Up to where the pieces of each file reach.
+    fn reaches(&self) -> FxHashMap<*const Handle, u64> {
+        let mut reaches = FxHashMap::default();
+        for piece in self.pieces {
+            let reach = reaches.entry(Arc::as_ptr(piece.file.shared_handle())).or_insert(0);
+            *reach = piece.offset.saturating_add(piece.len).max(*reach);
+        }
+        reaches
     }
 
     pub(in crate::engine) fn refusal(&self, piece: &Piece<'_>, reason: String) -> Error {

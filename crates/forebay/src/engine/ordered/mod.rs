@@ -238,7 +238,7 @@ impl File {
         if direction == Direction::Write {
             return Ok(u64::MAX);
         }
-        let size = match engine.size_in_time(handle)? {
+        let size = match engine.size_in_time(handle, asked.end)? {
             Some(size) => size,
             None => handle.last_size()?,
         };
