@@ -35,6 +35,8 @@ impl Slot {
 #[derive(Debug)]
 pub(crate) struct Window {
     pub(crate) transfer: usize,
+    /// Its place among the windows of its transfer.
+    pub(crate) index: usize,
     pub(crate) direction: Direction,
     /// The wanted bytes of the file.
     pub(crate) range: ByteRange,
@@ -93,6 +95,7 @@ impl Window {
             sent: 0,
             copies: 0,
             waiting: Vec::new(),
+            index: 0,
         }
     }
 

@@ -44,6 +44,8 @@ impl Scheduler {
         }
         for (key, window) in &self.windows {
             *open.entry(window.transfer).or_default() += 1;
+            let own = &self.transfers[window.transfer].windows;
+            assert_eq!(own.get(window.index), Some(&key), "its transfer knows window {key}");
             let ops = ops.remove(&key).unwrap_or(0);
             let planning = window.outstanding.checked_sub(ops);
             assert!(planning.is_some_and(|n| n <= 1), "window {key} has {ops} ops: {window:?}");
@@ -60,21 +62,21 @@ impl Scheduler {
     fn check_lists(&self) {
         let mut listed: HashMap<usize, u32> = HashMap::new();
         let waiting = self.links.iter().flat_map(|link| link.waiting.all());
-        let gated = self.drives.iter().flat_map(|drive| &drive.waiting);
+        let gated = self.drives.iter().flat_map(|drive| drive.waiting.all());
         let opens = self.transfers.iter().filter(|(_, active)| active.opens);
         let opens: Vec<usize> = opens.map(|(key, _)| key).collect();
-        let gated = gated.chain(&opens).copied();
-        for key in self.openable.iter().copied().chain(waiting).chain(gated) {
+        let gated = gated.chain(opens);
+        for key in self.openable.all().chain(waiting).chain(gated) {
             *listed.entry(key).or_default() += 1;
         }
         for (key, active) in &self.transfers {
             let times = listed.remove(&key).unwrap_or(0);
-            assert_eq!(times, u32::from(active.listed), "lists that hold {key}: {active:?}");
+            assert_eq!(times, u32::from(active.is_listed()), "lists that hold {key}: {active:?}");
             let bytes_left = !active.request.parts.is_empty();
-            assert!(!active.listed || (bytes_left && !active.stopped), "listed: {active:?}");
-            assert!(!active.listed || !active.is_shut(), "listed behind its gate: {active:?}");
+            assert!(!active.is_listed() || (bytes_left && !active.stopped), "listed: {active:?}");
+            assert!(!active.is_listed() || !active.is_shut(), "listed behind its gate: {active:?}");
             let waits = self.waits_for_peer(key) || active.is_shut();
-            let goes_on = active.listed || active.open > 0 || waits;
+            let goes_on = active.is_listed() || active.open > 0 || waits;
             assert!(goes_on, "nothing goes on with {key}: {active:?}");
         }
         assert!(listed.is_empty(), "ended transfers in lists: {listed:?}");
@@ -194,7 +196,7 @@ impl Scheduler {
         }
         for (key, active) in &self.transfers {
             let found = waiting.remove(&key).unwrap_or(0);
-            assert_eq!(found, active.writes_waiting, "writes of {key} that wait: {active:?}");
+            assert_eq!(found, active.writes_waiting.len(), "writes of {key} that wait: {active:?}");
         }
     }
 
@@ -254,7 +256,7 @@ impl Scheduler {
     /// Whether a write of a transfer waits for its turn at a file.
     pub(crate) fn waits_for_turn(&self, state: &Arc<State>) -> bool {
         let own = |active: &Active| Arc::ptr_eq(&active.request.state, state);
-        self.transfers.iter().any(|(_, active)| own(active) && active.writes_waiting > 0)
+        self.transfers.iter().any(|(_, active)| own(active) && !active.writes_waiting.is_empty())
     }
 
     /// Free bytes and all bytes of a link's slots; not where a copy was lost.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::slots::{self, Need};
 use super::turns::{Priority, Turn, Turns};
-use super::{Active, Claim, Request, Scheduler};
+use super::{Active, Claim, Listed, Request, Scheduler};
 use crate::plan::{Io, Reason, Segment};
 use crate::queue::op::{Direction, Line, WindowKey};
 use crate::queue::window::PIECES_MAX;
@@ -28,6 +28,7 @@ impl Scheduler {
     pub(super) fn offer_to_ring(&mut self, key: usize, push: fn(&mut Turns, Turn)) {
         let active = &mut self.transfers[key];
         active.opens = true;
+        active.listed = Listed::Ring;
         let drive = active.request.drive;
         if let Some(turn) = active.turn(key, Line::Direct) {
             push(&mut self.drives[drive].direct, turn);

@@ -10,12 +10,15 @@
 
 mod batches;
 #[cfg(test)]
+mod cancel_tests;
+#[cfg(test)]
 mod checks;
 mod cold;
 mod copies;
 mod depth;
 mod lines;
 mod link;
+mod openable;
 mod ops;
 #[cfg(test)]
 mod peer_tests;
@@ -36,7 +39,7 @@ mod windows;
 mod writer_tests;
 mod writers;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -44,6 +47,7 @@ use slab::Slab;
 
 pub(crate) use depth::Depth;
 use link::Link;
+use openable::{Listed, Openable};
 pub(crate) use ops::EACH_MAX;
 pub(crate) use peers::{Peer, Staged};
 pub(crate) use readers::Post;
@@ -112,8 +116,9 @@ struct Active {
     next: usize,
     /// Next byte of the first part that is in no window yet.
     cursor: u64,
-    /// Windows that are not closed, and whether there has been one.
+    /// Windows and syncs that are not over, the windows, and whether there has been one.
     open: u32,
+    windows: Vec<WindowKey>,
     has_opened: bool,
     /// Whether its caller opens windows although readers could.
     insists: bool,
@@ -123,8 +128,8 @@ struct Active {
     /// Set by the first error and by a cancel: nothing new starts.
     stopped: bool,
     synced: bool,
-    /// Whether it stands in `openable`, or in `waiting` of its link or of its drive.
-    listed: bool,
+    /// Where it waits to open its next window.
+    listed: Listed,
     /// The line that its last window took: who fills its windows is the limit.
     pace: Line,
     /// Whether the ring of its drive opens its next window, when its turn comes.
@@ -137,8 +142,8 @@ struct Active {
     slot: Option<Slot>,
     /// Ops that its drive was promised of its next window.
     promised: usize,
-    /// Writes that wait for their turn at a file.
-    writes_waiting: usize,
+    /// Writes that wait for their turn at a file, by their tickets.
+    writes_waiting: BTreeMap<u64, (u64, u64)>,
     /// The number of its last copy; zero before the first.
     copied: u64,
     /// Ops for its drive's ring.
@@ -284,7 +289,7 @@ struct Drive {
     /// Which way the last one goes.
     direction: Direction,
     /// Transfers that open their next window when its pool wants more.
-    waiting: VecDeque<usize>,
+    waiting: Openable,
 }
 
 /// What serves one or several drives by one thread.
@@ -328,7 +333,7 @@ pub(crate) struct Scheduler {
     transfers: Slab<Active>,
     windows: Slab<Window>,
     /// Transfers that may open a window, in turn.
-    openable: VecDeque<usize>,
+    openable: Openable,
     /// Transfers with ops for the readers.
     turns: Turns,
     /// How many ops these have.
@@ -347,7 +352,8 @@ pub(crate) struct Scheduler {
     /// Drives with something in flight on each piece of hardware.
     sharers: Vec<usize>,
     links: Vec<Link>,
-    /// Files that are being written.
+    /// Files that are being written, and the writes that had to wait for their turn so far.
+    waited: u64,
     writers: HashMap<(u64, u64), Writers>,
     small_writes: Arc<SmallWrites>,
     readers: Sleepers,
@@ -367,7 +373,7 @@ impl Scheduler {
             limits,
             transfers: Slab::new(),
             windows: Slab::new(),
-            openable: VecDeque::new(),
+            openable: Openable::default(),
             turns: Turns::default(),
             queued: 0,
             planned: 0,
@@ -380,6 +386,7 @@ impl Scheduler {
             rings: Vec::new(),
             pool: PoolState::default(),
             links: Vec::new(),
+            waited: 0,
             writers: HashMap::new(),
             small_writes: Arc::default(),
             readers: Sleepers::default(),
@@ -421,7 +428,7 @@ impl Scheduler {
             flying_len: 0,
             filled_len: 0,
             direction: Direction::Read,
-            waiting: VecDeque::new(),
+            waiting: Openable::default(),
         });
         self.drives.len() - 1
     }

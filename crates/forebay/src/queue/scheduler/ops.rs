@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::depth::Landed;
-use super::{Crew, DriveWork, Limits, ReaderWork, Request, Scheduler};
+use super::{Crew, DriveWork, Limits, Listed, ReaderWork, Request, Scheduler};
 use crate::error::{Error, Operation, Place};
 use crate::plan::{Alignment, Reason, Route};
 use crate::queue::op::{Completion, Direction, Line, Op, Owner, WindowKey, Work};
@@ -90,9 +90,9 @@ impl Scheduler {
         if active.cached.ops.is_empty()
             && active.waits.ops.is_empty()
             && !self.can_wait(key)
-            && let Some(at) = self.openable.iter().position(|&other| other == key)
+            && let Listed::Openable(ticket) = active.listed
         {
-            self.openable.remove(at);
+            self.openable.remove(ticket);
             if let Some(claim) = self.claim_of(key) {
                 return Some(ReaderWork::Open(claim));
             }
@@ -283,10 +283,11 @@ impl Scheduler {
     pub(super) fn ask_back(&mut self, transfer: usize) {
         let drive = self.transfers[transfer].request.drive;
         let Some(ring) = self.drives.get(drive).and_then(|state| state.ring) else { return };
-        let open = self.windows.iter().filter(|(_, w)| w.transfer == transfer && w.outstanding > 0);
+        let windows = &self.transfers[transfer].windows;
+        let open = windows.iter().filter(|window| self.windows[**window].outstanding > 0);
         let unwanted = &mut self.rings[ring].unwanted;
         let before = unwanted.len();
-        unwanted.extend(open.map(|(key, _)| key));
+        unwanted.extend(open);
         if unwanted.len() > before {
             self.call_back(ring);
         }

@@ -60,12 +60,12 @@ impl Rig {
         self.start_by(Reason::NoDirectIo)
     }
 
-    fn start_by(&mut self, reason: Reason) -> (Arc<State>, Claim) {
+    pub(super) fn start_by(&mut self, reason: Reason) -> (Arc<State>, Claim) {
         let (state, claim) = self.start_to(None, reason, Priority::Normal);
         (state, claim.expect("host memory needs no slot"))
     }
 
-    fn start_to(
+    pub(super) fn start_to(
         &mut self,
         link: Option<usize>,
         reason: Reason,

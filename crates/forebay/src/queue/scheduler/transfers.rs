@@ -1,12 +1,13 @@
 //! How transfers begin, take turns, fail and end.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::turns::Turns;
-use super::{Active, Claim, Queue, Request, Scheduler};
+use super::turns::{Priority, Turns};
+use super::{Active, Claim, Listed, Queue, Request, Scheduler};
 use crate::error::Error;
 use crate::plan::{Io, Reason, Segment};
-use crate::queue::op::{Direction, Line, Op, Owner, WindowKey, Work};
+use crate::queue::op::{Direction, Line, Op, Owner, Work};
 use crate::transfer::{State, SyncMode};
 use crate::units::ByteRange;
 
@@ -19,6 +20,11 @@ const AHEAD_MIN: usize = 4;
 const AHEAD_SHARE: usize = 4;
 
 impl Active {
+    /// Whether it waits to open its next window.
+    pub(super) fn is_listed(&self) -> bool {
+        self.listed != Listed::Nowhere
+    }
+
     /// Whether its gate lets it read nothing more.
     pub(super) fn is_shut(&self) -> bool {
         self.cursor >= self.request.limit()
@@ -94,20 +100,21 @@ impl Scheduler {
             next,
             cursor,
             open: 0,
+            windows: Vec::new(),
             has_opened: false,
             insists: false,
             end,
             error: None,
             stopped: false,
             synced: false,
-            listed: false,
+            listed: Listed::Nowhere,
             waits_since_ns: 0,
             pace,
             opens: false,
             tried: 0,
             slot: None,
             promised: 0,
-            writes_waiting: 0,
+            writes_waiting: BTreeMap::new(),
             copied: 0,
             direct: Queue::default(),
             waits: Queue::default(),
@@ -137,9 +144,8 @@ impl Scheduler {
         self.drop_queued(key);
         // Windows whose copies now never come are closed by whoever completes their last op, except
         // those that wait for nothing else.
-        let stuck: Vec<WindowKey> =
-            self.windows.iter().filter(|(_, w)| w.transfer == key).map(|(k, _)| k).collect();
-        for window in stuck {
+        let left = self.transfers.get(key).map(|active| active.windows.clone());
+        for window in left.unwrap_or_default() {
             self.close_if_done(window);
         }
     }
@@ -148,15 +154,8 @@ impl Scheduler {
     /// held up by another file for long.
     fn drop_queued(&mut self, key: usize) {
         let dropped = self.drain_ops(key);
-        let request = &self.transfers[key].request;
-        let (drive, direction) = (request.drive, request.direction);
-        let files = match direction {
-            Direction::Read => Vec::new(),
-            Direction::Write => request.files(),
-        };
-        for file in files {
-            self.drop_waiting_writes(key, file.identity());
-        }
+        let drive = self.transfers[key].request.drive;
+        self.drop_waiting_writes(key);
         dropped.iter().for_each(|op| self.count_out(op));
         self.open_for(drive);
     }
@@ -168,12 +167,11 @@ impl Scheduler {
         let promised = std::mem::take(&mut active.promised);
         let slot = active.slot.take();
         active.opens = false;
-        if std::mem::take(&mut active.listed) {
-            self.openable.retain(|&k| k != key);
-            self.drives[drive].waiting.retain(|&k| k != key);
-            if let Some(link) = link {
-                self.links[link].waiting.remove(drive, key);
-            }
+        match (std::mem::replace(&mut active.listed, Listed::Nowhere), link) {
+            (Listed::Openable(ticket), _) => self.openable.remove(ticket),
+            (Listed::Drive(ticket), _) => self.drives[drive].waiting.remove(ticket),
+            (Listed::Link(since), Some(link)) => self.links[link].waiting.remove(drive, since),
+            (Listed::Nowhere | Listed::Ring | Listed::Link(_), _) => {}
         }
         self.drives[drive].promised -= promised;
         self.open_for(drive);
@@ -204,29 +202,34 @@ impl Scheduler {
         let active = &mut self.transfers[key];
         let cached = active.pace == Line::Cached;
         // Where neither slots nor ops for its drive are a bound.
-        let is_bounded = cached || active.writes_waiting > 0;
+        let is_bounded = cached || !active.writes_waiting.is_empty();
         let room = !is_bounded || active.request.link.is_some() || active.open < windows_max;
         let next_part = active.request.parts.front();
         // A part of a write begins only when all windows of the part before it are closed.
         let begins = next_part.is_some_and(|part| active.cursor == part.0.start);
         let writes = active.request.direction == Direction::Write;
         let barrier = writes && begins && active.open > 0;
-        let may = !active.listed && !active.stopped && next_part.is_some() && room && !barrier;
+        let may = !active.is_listed() && !active.stopped && next_part.is_some() && room && !barrier;
         if !may || active.is_shut() || self.waits_for_peer(key) {
             return;
         }
-        let active = &mut self.transfers[key];
-        active.listed = true;
-        let drive = active.request.drive;
+        let drive = self.transfers[key].request.drive;
         if self.is_ring_to_open(key) {
             self.offer_to_ring(key, Turns::push);
         } else if cached {
-            self.openable.push_back(key);
-            self.effects.work += 1;
+            self.add_openable(key);
         } else {
-            self.drives[drive].waiting.push_back(key);
+            let ticket = self.drives[drive].waiting.push(key, Priority::Normal);
+            self.transfers[key].listed = Listed::Drive(ticket);
             self.open_for(drive);
         }
+    }
+
+    /// Has a reader open a window of a transfer when its turn comes.
+    fn add_openable(&mut self, key: usize) {
+        let active = &mut self.transfers[key];
+        active.listed = Listed::Openable(self.openable.push(key, active.request.priority));
+        self.effects.work += 1;
     }
 
     /// Lets transfers that wait for a drive open windows, until enough ops wait for it.
@@ -235,13 +238,12 @@ impl Scheduler {
             if !self.wants_more(drive) {
                 return;
             }
-            let Some(key) = self.drives[drive].waiting.pop_front() else { return };
+            let Some(key) = self.drives[drive].waiting.pop() else { return };
             let ops = self.next_window_len(key) / self.request_size(key);
             let ops = usize::try_from(ops).unwrap_or(1);
             self.drives[drive].promised += ops;
             self.transfers[key].promised = ops;
-            self.openable.push_back(key);
-            self.effects.work += 1;
+            self.add_openable(key);
         }
     }
 

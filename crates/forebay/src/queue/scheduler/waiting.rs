@@ -5,7 +5,7 @@
 //! bound, or nothing yet, stands in another line, since there are slots that others may not have.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap};
 
 use super::slots::Need;
 use super::turns::Priority;
@@ -35,7 +35,7 @@ type Waiter = (u64, usize);
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     /// None of them is empty.
-    lines: BTreeMap<Class, VecDeque<Waiter>>,
+    lines: BTreeMap<Class, BTreeMap<u64, usize>>,
     came: u64,
 }
 
@@ -48,17 +48,19 @@ impl Waiting {
         self.lines.is_empty()
     }
 
-    pub(super) fn push(&mut self, line: Class, key: usize) {
+    /// Puts a transfer in a line; since when it stands there.
+    pub(super) fn push(&mut self, line: Class, key: usize) -> u64 {
         self.came += 1;
-        self.lines.entry(line).or_default().push_back((self.came, key));
+        self.lines.entry(line).or_default().insert(self.came, key);
+        self.came
     }
 
-    /// Takes a transfer out that stands in some line of its drive.
-    pub(super) fn remove(&mut self, drive: usize, key: usize) {
-        for line in self.lines.iter_mut().filter(|(line, _)| line.drive == drive) {
-            line.1.retain(|&(_, other)| other != key);
-        }
-        self.lines.retain(|_, line| !line.is_empty());
+    /// Takes the transfer out that stands in some line of its drive since then.
+    pub(super) fn remove(&mut self, drive: usize, since: u64) {
+        self.lines.retain(|line, waiters| {
+            let removed = line.drive == drive && waiters.remove(&since).is_some();
+            !removed || !waiters.is_empty()
+        });
     }
 
     /// Whether somebody waits who has nothing yet.
@@ -73,12 +75,12 @@ impl Waiting {
 
     /// The first of each line, in no order.
     pub(super) fn first(&self) -> impl Iterator<Item = usize> {
-        self.lines.values().filter_map(|line| Some(line.front()?.1))
+        self.lines.values().filter_map(|line| Some(*line.first_key_value()?.1))
     }
 
     pub(super) fn heads(&self) -> Heads {
-        let of = |(&line, waiters): (&Class, &VecDeque<Waiter>)| {
-            Some(Reverse((line.is_normal, *waiters.front()?, line)))
+        let of = |(&line, waiters): (&Class, &BTreeMap<u64, usize>)| {
+            Some(Reverse((line.is_normal, first_of(waiters)?, line)))
         };
         Heads(self.lines.iter().filter_map(of).collect())
     }
@@ -86,29 +88,35 @@ impl Waiting {
     /// Takes out the first of a line; whoever is first there now comes in its place.
     pub(super) fn serve(&mut self, line: Class, heads: &mut Heads) {
         let Some(waiters) = self.lines.get_mut(&line) else { return };
-        waiters.pop_front();
-        match waiters.front() {
-            Some(&next) => heads.0.push(Reverse((line.is_normal, next, line))),
+        waiters.pop_first();
+        match first_of(waiters) {
+            Some(next) => heads.0.push(Reverse((line.is_normal, next, line))),
             None => drop(self.lines.remove(&line)),
         }
     }
 
-    /// Puts the first of a line, which has changed, in another one, as the last that came.
-    pub(super) fn change(&mut self, from: Class, to: Class, heads: &mut Heads) {
-        let first = self.lines.get(&from).and_then(|waiters| Some(waiters.front()?.1));
+    /// Puts the first of a line, which has changed, in another one, as the last that came; since
+    /// when it stands there.
+    pub(super) fn change(&mut self, from: Class, to: Class, heads: &mut Heads) -> Option<u64> {
+        let first = self.lines.get(&from).and_then(first_of);
         self.serve(from, heads);
-        let Some(key) = first else { return };
-        self.push(to, key);
+        let (_, key) = first?;
+        let since = self.push(to, key);
         if self.lines[&to].len() == 1 {
-            heads.0.push(Reverse((to.is_normal, (self.came, key), to)));
+            heads.0.push(Reverse((to.is_normal, (since, key), to)));
         }
+        Some(since)
     }
 
     /// All of them.
     #[cfg(test)]
     pub(super) fn all(&self) -> impl Iterator<Item = usize> {
-        self.lines.values().flatten().map(|&(_, key)| key)
+        self.lines.values().flatten().map(|(_, &key)| key)
     }
+}
+
+fn first_of(waiters: &BTreeMap<u64, usize>) -> Option<Waiter> {
+    waiters.first_key_value().map(|(&came, &key)| (came, key))
 }
 
 impl Iterator for Heads {
@@ -157,12 +165,11 @@ mod tests {
         let mut waiting = Waiting::default();
         let bounded = line(0, Priority::Normal, 9);
         let unbounded = line(0, Priority::Normal, u64::MAX);
-        for (key, line) in [(1, bounded), (2, bounded), (3, unbounded)] {
-            waiting.push(line, key);
-        }
+        let lines = [(1, bounded), (2, bounded), (3, unbounded)];
+        let since = lines.map(|(key, line)| waiting.push(line, key));
         assert_eq!(served(&mut waiting, &[1]), [3]);
         assert_eq!(waiting.all().collect::<Vec<_>>(), [1, 2]);
-        waiting.remove(0, 1);
+        waiting.remove(0, since[0]);
         assert_eq!(served(&mut waiting, &[]), [2]);
     }
 

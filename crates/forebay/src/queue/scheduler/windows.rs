@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::turns::{Priority, Turns};
+use super::turns::Turns;
 use super::waiting::Class;
-use super::{Claim, Link, Request, Scheduler};
+use super::{Claim, Link, Listed, Request, Scheduler};
 use crate::plan::{Layout, Reason, Segment};
 use crate::queue::op::{Direction, Line, Op, Owner, WindowKey, Work};
 use crate::queue::window::{Slot, Window};
@@ -13,7 +13,7 @@ use crate::units::{ByteRange, align_down};
 impl Scheduler {
     /// The next window to be planned, where one may be opened now.
     pub(crate) fn claim(&mut self) -> Option<Claim> {
-        while let Some(key) = self.openable.pop_front() {
+        while let Some(key) = self.openable.pop() {
             if let Some(claim) = self.claim_of(key) {
                 return Some(claim);
             }
@@ -26,7 +26,7 @@ impl Scheduler {
     pub(super) fn claim_of(&mut self, key: usize) -> Option<Claim> {
         let need = self.need(key);
         let active = &mut self.transfers[key];
-        active.listed = false;
+        active.listed = Listed::Nowhere;
         let drive = active.request.drive;
         let slot = match active.request.link {
             None => None,
@@ -48,12 +48,12 @@ impl Scheduler {
     pub(super) fn wait_for_slot(&mut self, key: usize, link: usize) {
         let now = self.now_ns();
         let active = &mut self.transfers[key];
-        active.listed = true;
         active.waits_since_ns = now;
         let promised = std::mem::take(&mut active.promised);
         let Request { drive, priority, .. } = active.request;
         let line = Class::new(drive, priority, self.need(key));
-        self.links[link].waiting.push(line, key);
+        let since = self.links[link].waiting.push(line, key);
+        self.transfers[key].listed = Listed::Link(since);
         self.drives[drive].promised -= promised;
         self.open_for(drive);
     }
@@ -96,7 +96,9 @@ impl Scheduler {
         window.for_readers = for_readers;
         window.promised = std::mem::take(&mut active.promised);
         window.filled_ns = now;
+        window.index = active.windows.len();
         let window = self.windows.insert(window);
+        active.windows.push(window);
         let filled_link = request.link.filter(|_| request.direction == Direction::Read);
         if let Some(link) = filled_link {
             self.links[link].filling.push(window);
@@ -216,6 +218,11 @@ impl Scheduler {
         }
         let window = self.windows.remove(key);
         let transfer = window.transfer;
+        let others = &mut self.transfers[transfer].windows;
+        others.swap_remove(window.index);
+        others.get(window.index).into_iter().for_each(|&moved| {
+            self.windows[moved].index = window.index;
+        });
         if !stopped {
             self.count_came(transfer, window.range);
         }
@@ -261,7 +268,8 @@ impl Scheduler {
             let Link { slots, waiting, .. } = &mut self.links[link];
             let now = Class::new(drive, priority, need);
             if now != line {
-                waiting.change(line, now, &mut heads);
+                let since = waiting.change(line, now, &mut heads);
+                since.into_iter().for_each(|s| self.transfers[key].listed = Listed::Link(s));
             } else if let Some(slot) = slots.take(drive, need) {
                 waiting.serve(line, &mut heads);
                 served_others |= !line.is_first;
@@ -279,12 +287,9 @@ impl Scheduler {
             self.offer_to_ring(key, Turns::push_first);
         } else {
             // Before those who wait for no slot, but behind urgent ones.
-            let urgent = |key: &&usize| self.transfers[**key].request.priority == Priority::Urgent;
-            let at = match self.transfers[key].request.priority {
-                Priority::Urgent => 0,
-                Priority::Normal => self.openable.iter().take_while(urgent).count(),
-            };
-            self.openable.insert(at, key);
+            let active = &mut self.transfers[key];
+            let ticket = self.openable.push_first(key, active.request.priority);
+            active.listed = Listed::Openable(ticket);
             self.effects.work += 1;
         }
     }

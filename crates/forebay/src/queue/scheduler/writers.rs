@@ -5,7 +5,7 @@
 //! see [`SmallWrites`](crate::queue::SmallWrites)). Both kinds take turns: while the other one
 //! waits nobody joins, and all that wait go.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 use super::Scheduler;
 use crate::queue::op::{Line, Op, Owner};
@@ -18,9 +18,9 @@ pub(super) struct Writers {
     pub(super) is_writing: bool,
     /// How many around it are.
     pub(super) around: usize,
-    /// What waits for its turn, of either kind.
-    pub(super) through_waits: VecDeque<Op>,
-    pub(super) around_waits: VecDeque<Op>,
+    /// What waits for its turn, of either kind, by its ticket.
+    pub(super) through_waits: BTreeMap<u64, Op>,
+    pub(super) around_waits: BTreeMap<u64, Op>,
     /// How many of those through the page cache go before the others have their turn.
     turns: usize,
 }
@@ -33,7 +33,7 @@ impl Writers {
     /// What waits for its turn.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> impl Iterator<Item = &Op> {
-        self.through_waits.iter().chain(&self.around_waits)
+        self.through_waits.values().chain(self.around_waits.values())
     }
 
     fn is_waited_for(&self) -> bool {
@@ -56,10 +56,11 @@ impl Scheduler {
                 writers.around += 1;
                 return self.queue(key, op);
             }
-            true => writers.through_waits.push_back(op),
-            false => writers.around_waits.push_back(op),
-        }
-        self.transfers[key].writes_waiting += 1;
+            true => writers.through_waits.insert(self.waited, op),
+            false => writers.around_waits.insert(self.waited, op),
+        };
+        self.transfers[key].writes_waiting.insert(self.waited, file);
+        self.waited += 1;
         self.next_write(file);
     }
 
@@ -83,22 +84,22 @@ impl Scheduler {
     }
 
     /// Counts out the writes of a transfer that wait for their turn at a file.
-    pub(super) fn drop_waiting_writes(&mut self, key: usize, file: File) {
-        let Some(writers) = self.writers.get_mut(&file) else { return };
-        let windows = &mut self.windows;
-        for waits in [&mut writers.through_waits, &mut writers.around_waits] {
-            waits.retain(|op| match op.owner {
-                Owner::Piece(window, piece) if windows[window].transfer == key => {
-                    windows[window].complete(piece);
-                    self.transfers[key].writes_waiting -= 1;
-                    false
-                }
-                _ => true,
-            });
+    pub(super) fn drop_waiting_writes(&mut self, key: usize) {
+        let mut files = Vec::new();
+        for (ticket, file) in std::mem::take(&mut self.transfers[key].writes_waiting) {
+            let writers = self.writers.get_mut(&file).expect("something waits there");
+            let op = writers.through_waits.remove(&ticket);
+            let op = op.or_else(|| writers.around_waits.remove(&ticket));
+            writers.turns = writers.turns.min(writers.through_waits.len());
+            if let Some(Op { owner: Owner::Piece(window, piece), .. }) = op {
+                self.windows[window].complete(piece);
+            }
+            if files.last() != Some(&file) {
+                files.push(file);
+            }
         }
-        writers.turns = writers.turns.min(writers.through_waits.len());
         // They have not had their turn, but may have been all that waited.
-        self.next_write(file);
+        files.into_iter().for_each(|file| self.next_write(file));
     }
 
     /// Lets writes that have waited for callers' own go.
@@ -116,9 +117,9 @@ impl Scheduler {
         };
         if writers.turns > 0 || writers.around_waits.is_empty() {
             writers.turns = writers.turns.saturating_sub(1);
-            if let Some(op) = writers.through_waits.pop_front() {
+            if let Some((ticket, op)) = writers.through_waits.pop_first() {
                 writers.is_writing = true;
-                return self.queue_first(op);
+                return self.queue_first(ticket, op);
             }
         }
         if writers.around_waits.is_empty() {
@@ -126,18 +127,18 @@ impl Scheduler {
         } else if self.small_writes.begin_around(file) {
             let ops = std::mem::take(&mut writers.around_waits);
             writers.around = ops.len();
-            for op in ops {
+            for (ticket, op) in ops {
                 let key = self.transfer_of(&op);
-                self.transfers[key].writes_waiting -= 1;
+                self.transfers[key].writes_waiting.remove(&ticket);
                 self.queue(key, op);
             }
         }
     }
 
     /// Queues a write first in line: the same thread takes it, with warm caches.
-    fn queue_first(&mut self, op: Op) {
+    fn queue_first(&mut self, ticket: u64, op: Op) {
         let key = self.transfer_of(&op);
-        self.transfers[key].writes_waiting -= 1;
+        self.transfers[key].writes_waiting.remove(&ticket);
         self.push_op_first(key, Line::Waits, op);
         self.call_pool(self.transfers[key].request.drive);
     }
