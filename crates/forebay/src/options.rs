@@ -69,7 +69,7 @@ pub struct Options {
     /// Threads at most, for all drives and GPUs together (`FOREBAY_THREADS`), 8 to 4096. A quarter
     /// of them may read what is in memory, an eighth feed rings, half wait for drives where
     /// io_uring does not, and the rest is for a thread for each GPU, for those that the kernel
-    /// starts for io_uring, a quarter at most, and for those that close files.
+    /// starts for io_uring, a quarter at most, and for those that close files and free memory.
     pub threads: usize,
     /// Blocking reads of resident bytes and writes through the page cache up to this many bytes are
     /// made by the calling thread (`FOREBAY_SMALL_SIZE`); 0 switches that off. At most 1 MiB. Up to

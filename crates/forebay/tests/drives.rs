@@ -213,6 +213,35 @@ fn a_close_that_hangs_holds_up_nobody() {
     }
 }
 
+#[test]
+fn memory_of_a_gpu_is_freed_beside_closes_that_hang() {
+    let _watchdog = Watchdog::start();
+    let faults = Faults { closes: true, ..Faults::default() };
+    let Some(fuse) = or_skip(Fuse::with(pattern(9, LEN), faults)) else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("other");
+    fs::write(&path, pattern(1, LEN)).expect("room for a file");
+    let engine = engine(few);
+    let device = engine.device(&"sim".parse().expect("a name")).expect("a GPU").expect("a GPU");
+    let files: Vec<File> = (0..4).map(|_| engine.open(fuse.path()).expect("it opens")).collect();
+    let moved: Vec<Transfer> = files.iter().map(|file| start(&engine, file, None)).collect();
+    lab::fuse::drop_pages(&fuse.path());
+    fuse.set(|faults| faults.hang_closes = true);
+    drop(files);
+    for transfer in moved {
+        transfer.wait().0.expect("only its close hangs");
+    }
+    fuse.wait_for_parked(1);
+    let free = || device.memory().expect("a GPU has memory").0;
+    let other = engine.open(&path).expect("the file opens");
+    let before = free();
+    for _ in 0..4 {
+        drop(start(&engine, &other, Some(device.id())));
+    }
+    assert!(becomes_so(|| free() == before), "{} of {before} bytes are free", free());
+    assert!(fuse.parked() > 0, "a close still hangs");
+}
+
 /// Threads of this process whose names begin so.
 fn threads(names: &[&str]) -> usize {
     let tasks = fs::read_dir("/proc/self/task").expect("the kernel lists threads");

@@ -105,8 +105,7 @@ impl Engine {
 
     /// What the first GPU that knows the address says of it, or the driver where no GPU is open.
     fn address_kind(&self, address: u64) -> AddressKind {
-        // Drivers take their time, and others want the list meanwhile.
-        let known: Vec<_> = self.links().iter().map(|link| Arc::clone(&link.device)).collect();
+        let known = self.inner.links.devices();
         let mut kinds = known.iter().map(|device| device.address_kind(address));
         let told = kinds.find(|kind| *kind != AddressKind::Unknown);
         told.unwrap_or_else(|| gpu::address_kind(address))

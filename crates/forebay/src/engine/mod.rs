@@ -15,6 +15,7 @@ mod identity;
 mod interrupt;
 mod lanes;
 mod learn;
+mod links;
 mod many;
 mod notes;
 mod ordered;
@@ -35,7 +36,7 @@ mod trace;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub(crate) use self::sizes::Entrant;
@@ -54,7 +55,7 @@ use crate::gpu::{self, Device, DeviceId, GpuSelector};
 use crate::memory::{Buffer, HostMemory};
 use crate::options::{DirectIo, Options};
 use crate::process::{Home, Housed, Kept};
-use crate::queue::{Bell, Core, Idlers, Limits, Planner, PreadRing, Reader, Scheduler};
+use crate::queue::{Bell, Chore, Core, Idlers, Limits, Planner, PreadRing, Reader, Scheduler};
 use crate::staging::Arena;
 use crate::topology::System;
 use crate::trace::{self as tracks, Ranges};
@@ -83,22 +84,12 @@ struct Inner {
     readers: usize,
     tools: ReaderTools,
     threads: threads::Threads,
-    links: Mutex<Vec<Link>>,
+    links: links::Links,
     drives: Arc<drives::Drives>,
     notes: Arc<Mutex<Vec<String>>>,
     keepers: ordered::Keepers,
     providers: Providers,
     sizes: Arc<sizes::Sizes>,
-}
-
-/// A GPU of this engine.
-#[derive(Debug)]
-struct Link {
-    device: Arc<dyn Device>,
-    index: usize,
-    /// Whether it has its first slots.
-    has_slots: bool,
-    lanes: Arc<small::Lanes>,
 }
 
 /// How often, and how many times, a caller looks whether readers have begun with its transfer
@@ -148,7 +139,7 @@ impl Engine {
                     threads,
                     seats: Arc::new(seats::Seats::new(readers.start())),
                 },
-                links: Mutex::default(),
+                links: links::Links::default(),
                 drives: Arc::new(drives::Drives::new(&options)),
                 notes: Arc::default(),
                 keepers: ordered::Keepers::default(),
@@ -177,12 +168,12 @@ impl Engine {
     pub fn device(&self, wanted: &GpuSelector) -> Result<Option<Arc<dyn Device>>> {
         self.check(Operation::Open)?;
         let Some(device) = gpu::open(wanted)? else { return Ok(None) };
-        // The same GPU opened twice is one device to its users.
-        if let Some(known) = self.known(device.id()) {
-            return same_settings(wanted, known).map(Some);
+        // The same GPU opened twice, by two threads at once for example, is one to its users.
+        let known = self.bring_in(&device)?;
+        if Arc::ptr_eq(&known, &device) {
+            return Ok(Some(known));
         }
-        self.add_device(&device)?;
-        Ok(Some(device))
+        same_settings(wanted, known).map(Some)
     }
 
     /// Brings in a device that the caller made, a simulated one of a test for example.
@@ -201,15 +192,6 @@ impl Engine {
 
     pub(crate) fn home(&self) -> &Home {
         &self.inner.home
-    }
-
-    fn known(&self, id: DeviceId) -> Option<Arc<dyn Device>> {
-        let links = self.links();
-        links.iter().find(|link| link.device.id() == id).map(|link| Arc::clone(&link.device))
-    }
-
-    fn links(&self) -> MutexGuard<'_, Vec<Link>> {
-        self.inner.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Memory on a GPU of this engine.
@@ -246,9 +228,7 @@ impl Engine {
         let turn = self.inner.tools.arena.room().enter(len, 0)?;
         let mut memory = HostMemory::map(bytes)?;
         drop(turn);
-        // Registering takes long, and others want the list meanwhile.
-        let known = self.links().iter().map(|link| Arc::clone(&link.device)).collect::<Vec<_>>();
-        for device in &known {
+        for device in &self.inner.links.devices() {
             match memory.register(device) {
                 // A GPU that is gone keeps nobody from the others.
                 Err(Error::Device { source, .. }) if source.is_loss() => {}
@@ -365,58 +345,6 @@ impl Engine {
         self.inner.core.with(|scheduler| scheduler.cancel(state.key(), state));
     }
 
-    /// The link of a GPU; its submitter is started with the first call.
-    fn link(&self, device: &Arc<dyn Device>) -> Result<usize> {
-        let mut links = self.links();
-        if let Some(link) = links.iter().find(|link| Arc::ptr_eq(&link.device, device)) {
-            return Ok(link.index);
-        }
-        let inner = &self.inner;
-        let node = seats::node_of(&System::live(), &device.info().pci_address);
-        node.iter().for_each(|node| inner.tools.seats.add(node));
-        let slots_max = inner.tools.arena.add_link(device, node);
-        let index =
-            inner.threads.start_submitter(&inner.core, device, &inner.tools.arena, slots_max)?;
-        let lanes = Arc::new(small::Lanes::new(Arc::clone(device)));
-        links.push(Link { device: Arc::clone(device), index, has_slots: false, lanes });
-        drop(links);
-        events::gpu_found(device.info());
-        Ok(index)
-    }
-
-    /// What small transfers of a GPU go through; `None` where it cannot be had, and while much is
-    /// queued on the link: a copy on a stream of its own waits until those of others are done
-    /// (measured on an H200: 64 KiB beside 8 GiB took as long as the 8 GiB). Those of the link take
-    /// turns. For a little it is worth waiting, since else one that had to go the long way sends
-    /// all who come while it is copied that way as well, and so on for ever.
-    fn idle_lanes(&self, device: &Arc<dyn Device>) -> Option<Arc<small::Lanes>> {
-        let index = self.link(device).ok()?;
-        if self.inner.core.lock().queued_len(index) > small::QUEUED_MAX {
-            return None;
-        }
-        let links = self.links();
-        let link = links.iter().find(|link| link.index == index).expect("added above");
-        Some(Arc::clone(&link.lanes))
-    }
-
-    /// The link of a GPU, with slots.
-    fn ready_link(&self, device: &Arc<dyn Device>) -> Result<usize> {
-        let index = self.link(device)?;
-        let mut links = self.links();
-        let link = links.iter_mut().find(|link| link.index == index).expect("added above");
-        if link.has_slots {
-            return Ok(index);
-        }
-        let grown = self.inner.tools.arena.grow(index);
-        if let Ok(slots) = &grown {
-            self.inner.core.with(|scheduler| scheduler.add_slots(index, slots));
-            link.has_slots = true;
-        }
-        drop(links);
-        self.inner.tools.arena.tell_grown(index, &grown);
-        grown.map(|_| index)
-    }
-
     /// Works as a reader for one transfer as long as there is something to do for it, then waits:
     /// the caller's thread is awake, and the others have to be woken.
     pub(crate) fn help(&self, state: &Arc<State>) {
@@ -442,9 +370,12 @@ impl Engine {
         }
     }
 
-    /// Starts the readers, once.
+    /// Starts the readers, once; refuses a transfer where too many that ended cannot let go.
     fn start_readers(&self) -> Result<()> {
         let inner = &self.inner;
+        if inner.core.is_stuck() {
+            return Err(Error::Resource { what: "next transfer", source: Errno::BUSY });
+        }
         inner.threads.start_readers(&inner.tools, inner.readers)
     }
 }
@@ -461,7 +392,7 @@ impl Drop for Inner {
         if self.drives.has_any() {
             // The user's folder may lie on a server that hangs.
             let (drives, core) = (Arc::clone(&self.drives), Arc::clone(&self.core));
-            self.core.aside(move || drives.remember(&core));
+            self.core.aside(Chore::Close, move || drives.remember(&core));
         }
         // What waits there may hold the core, and so itself.
         self.core.finish_aside();

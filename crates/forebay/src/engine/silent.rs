@@ -451,3 +451,35 @@ fn memory_that_is_being_registered_holds_up_nobody() {
     drop(shut);
     assert_eq!(pinned.join().unwrap(), 4096);
 }
+
+#[test]
+fn a_gpu_whose_memory_is_being_pinned_holds_up_no_other() {
+    let (slow, folder) = (Silent::new("sim"), tempfile::tempdir().unwrap());
+    let (engine, device) = engine_with(&slow);
+    let other: Arc<dyn Device> =
+        Arc::new(SimDevice::new(1, SimConfig::default(), Arc::new(SystemClock::new())));
+    engine.add_device(&other).unwrap();
+    let path = folder.path().join("file");
+    fs::write(&path, vec![7; 1 << 20]).unwrap();
+    let read = |device: &Arc<dyn Device>, len| {
+        let buffer = engine.allocate(device.id(), len).unwrap();
+        let file = engine.open(&path).unwrap();
+        let (sender, done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let transfer = file.start_read(0, buffer, &RequestOptions::default()).unwrap();
+            sender.send(transfer.wait().0.unwrap().bytes)
+        });
+        done
+    };
+    let shut = slow.gate.lock().unwrap();
+    let waits = read(&device, 1 << 20);
+    while slow.registering.load(Ordering::Relaxed) == 0 {
+        std::thread::yield_now();
+    }
+    // The bound only tells late from never.
+    let bound = Duration::from_secs(60);
+    assert_eq!(read(&other, 1 << 20).recv_timeout(bound), Ok(1 << 20));
+    assert!(waits.try_recv().is_err(), "its memory is being pinned");
+    drop(shut);
+    assert_eq!(waits.recv_timeout(bound), Ok(1 << 20));
+}

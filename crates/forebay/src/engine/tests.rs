@@ -137,7 +137,10 @@ fn readers_are_started_when_more_are_wanted() {
 fn an_engine_ends_beside_a_close_that_hangs() {
     let engine = Engine::new(Options::default()).unwrap();
     let (gate, shut) = std::sync::mpsc::channel::<()>();
-    engine.inner.core.aside(move || assert!(shut.recv().is_err(), "its sender is dropped"));
+    engine
+        .inner
+        .core
+        .aside(Chore::Free, move || assert!(shut.recv().is_err(), "its sender is dropped"));
     let (sender, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         drop(engine);

@@ -17,8 +17,8 @@ use crate::gpu::Device;
 use crate::memory::Parts;
 use crate::options::{Options, RingChoice};
 use crate::queue::{
-    Bell, Claim, Closers, Core, Crew, EACH_MAX, Idlers, KernelThreads, LaneRing, Plan, Planner,
-    Pool, PreadRing, Reader, RingWorker, Slot, Tools, UringRing, Waker,
+    Bell, Chore, Claim, Closers, Core, Crew, EACH_MAX, Idlers, KernelThreads, LaneRing, Plan,
+    Planner, Pool, PreadRing, Reader, RingWorker, Slot, Tools, UringRing, Waker,
 };
 use crate::staging::{Arena, Submitter};
 
@@ -26,8 +26,8 @@ use crate::staging::{Arena, Submitter};
 /// hangs; then they stay, with what they hold, until it answers.
 const END_BOUND: Duration = Duration::from_secs(2);
 
-/// How the bound on threads is divided; what is left is for a thread for each GPU: one in 32.
-/// Closers are one in 64.
+/// How the bound on threads is divided; what is left is for a thread for each GPU: one in 32. Of
+/// those that close files there is one in 64, and of those that free memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shares {
     /// Threads that read what is in memory.
@@ -39,7 +39,7 @@ pub(super) struct Shares {
     pub(super) pool: usize,
     /// Threads that the kernel starts for rings; each has one at least.
     kernel: usize,
-    /// Threads that close files and free memory.
+    /// Threads that close files, and as many that free memory.
     closers: usize,
 }
 
@@ -49,7 +49,7 @@ impl Shares {
         let quarter = (most / 4).max(1);
         let (readers, rings) = (readers.min(quarter), (most / 8).max(1));
         let closers = (most / 64).max(1);
-        let rest = most.saturating_sub(readers + rings + (most / 32).max(1) + closers);
+        let rest = most.saturating_sub(readers + rings + (most / 32).max(1) + 2 * closers);
         let pool = rest.saturating_sub(rings).clamp(1, 2 * quarter);
         let kernel = rest.saturating_sub(pool).clamp(rings, quarter.max(rings));
         Self { readers, rings, pool, kernel, closers }
@@ -140,7 +140,7 @@ impl Threads {
     /// At most `most` at a time, the kernel's among them, divided by `shares`; on a machine of so
     /// many NUMA `nodes`.
     pub(super) fn new(most: usize, shares: Shares, nodes: usize) -> Self {
-        let most = most.saturating_sub(shares.kernel + shares.closers);
+        let most = most.saturating_sub(shares.kernel + 2 * shares.closers);
         Self {
             alive: Arc::new(Alive { most, count: Mutex::default(), none: Condvar::new() }),
             shares,
@@ -246,28 +246,32 @@ impl Threads {
         })
     }
 
-    /// Starts the submitter of a GPU; returns its link.
+    /// Starts the submitter of a GPU; returns its link, which `number` makes once nothing can fail
+    /// any more.
     pub(super) fn start_submitter(
         &self,
         core: &Arc<Core>,
         device: &Arc<dyn Device>,
         arena: &Arc<Arena>,
-        slots_max: usize,
+        number: impl FnOnce(Bell) -> usize,
     ) -> Result<usize> {
-        let bell = Arc::<Idlers>::default();
-        let link = core.add_link(slots_max, Bell::List(Arc::clone(&bell)));
-        let submitter =
-            Submitter::new(link, Arc::clone(device)).map_err(|source| Error::Device {
-                operation: Operation::Copy,
-                device: device.id(),
-                len: 0,
-                place: None,
-                source,
-            })?;
-        let (core, arena) = (Arc::clone(core), Arc::clone(arena));
-        self.spawn(format!("forebay-copy-{link}"), "copy thread", move || {
-            submitter.with_arena(arena).run(&core, &bell);
+        let submitter = Submitter::new(usize::MAX, Arc::clone(device));
+        let submitter = submitter.map_err(|source| Error::Device {
+            operation: Operation::Copy,
+            device: device.id(),
+            len: 0,
+            place: None,
+            source,
         })?;
+        let bell = Arc::<Idlers>::default();
+        let (tell, told) = sync_channel::<usize>(1);
+        let (core, arena, own) = (Arc::clone(core), Arc::clone(arena), Arc::clone(&bell));
+        self.spawn(format!("forebay-copy-{}", device.id().index), "copy thread", move || {
+            let Ok(link) = told.recv() else { return };
+            submitter.serving(link, arena).run(&core, &own);
+        })?;
+        let link = number(Bell::List(bell));
+        tell.send(link).unwrap_or(());
         Ok(link)
     }
 
@@ -276,11 +280,14 @@ impl Threads {
         let threads = self.clone();
         Arc::new_cyclic(|closers: &Weak<Closers>| {
             let closers = closers.clone();
-            let start = move || {
+            let start = move |chore| {
                 let closers = closers.upgrade().ok_or(Errno::AGAIN)?;
-                let run = move || closers.run();
-                let name = "forebay-close".to_owned();
-                let started = threads.spawn_as(Quota::Reserved, name, "closing threads", run);
+                let (name, what) = match chore {
+                    Chore::Close => ("forebay-close", "threads that close files"),
+                    Chore::Free => ("forebay-free", "threads that free memory"),
+                };
+                let run = move || closers.run(chore);
+                let started = threads.spawn_as(Quota::Reserved, name.to_owned(), what, run);
                 started.map_err(errno_of)
             };
             Closers::new(self.shares.closers, Box::new(start))

@@ -58,6 +58,9 @@ impl Error {
             Self::Resource { what: "io_uring", .. } => {
                 "leave `FOREBAY_RING` at `auto`, and threads that `pread` stand in for it".into()
             }
+            Self::Resource { source: Errno::BUSY, .. } => {
+                "look for a drive, server or GPU that hangs: closes and frees wait for it".into()
+            }
             Self::Resource { .. } => {
                 "raise the limit on threads and open files (`ulimit -u`, `ulimit -n`)".into()
             }

@@ -1,87 +1,121 @@
-//! Threads that let go of what may take long to let go of: the close of a file waits for its server
-//! (FUSE, NFS) or, where the file has no name any more, for its drive; memory of a GPU waits for
-//! what the driver has to do before.
+//! Threads that do what may take long to do: the close of a file waits for its server (FUSE, NFS)
+//! or, where the file has no name any more, for its drive; to free memory of a GPU waits for what
+//! its driver has to do before.
 //!
-//! Whoever ends a transfer has others to serve, so the last share in such a thing is dropped here.
-//! A thread is started when there is something to do, and ends when there is nothing left. There
-//! are few; where all of them hang, the rest waits, and so do files and memory that nobody uses.
+//! The thread that ends a transfer has others to serve, so it leaves the last share in such a thing
+//! to these. Files and memory have threads and a queue each, so that a server that hangs keeps no
+//! memory from being freed. A thread is started when there is something to do, and ends when there
+//! is nothing left. There are few; where all of one kind hang, the rest of that kind waits, and the
+//! engine starts no further transfers once too much does ([`Closers::is_stuck`]).
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+/// What a job waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Chore {
+    /// A drive or a server, as it closes files.
+    Close,
+    /// The driver of a GPU, as it frees memory.
+    Free,
+}
+
+impl Chore {
+    pub(crate) const ALL: [Self; 2] = [Self::Close, Self::Free];
+}
+
 /// Starts a thread that calls [`Closers::run`].
-type Start = Box<dyn Fn() -> Result<(), Errno> + Send + Sync>;
+type Start = Box<dyn Fn(Chore) -> Result<(), Errno> + Send + Sync>;
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// Jobs that may wait behind one that hangs: each holds a file or memory.
+const JOBS_MAX: usize = 64 << 10;
+
 /// See the module's own text.
 pub(crate) struct Closers {
-    state: Mutex<State>,
+    /// By what their jobs wait for.
+    lanes: [Mutex<Lane>; Chore::ALL.len()],
     most: usize,
     start: Start,
 }
 
-#[derive(Default)]
-struct State {
+struct Lane {
     jobs: VecDeque<Job>,
     /// Threads that are started, or about to be.
     running: usize,
+    /// When a job was last begun or done.
+    moved: Instant,
 }
 
 impl Closers {
-    /// Of at most `most` threads, each made by `start`.
+    /// Of at most `most` threads for files and as many for memory, each made by `start`.
     pub(crate) fn new(most: usize, start: Start) -> Self {
-        Self { state: Mutex::default(), most, start }
+        let lane = || Mutex::new(Lane { jobs: VecDeque::new(), running: 0, moved: Instant::now() });
+        Self { lanes: [lane(), lane()], most, start }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self, chore: Chore) -> MutexGuard<'_, Lane> {
+        self.lanes[chore as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has a thread run `job`; where there is to be none, it is run at once.
-    pub(super) fn push(&self, job: impl FnOnce() + Send + 'static) {
+    pub(super) fn push(&self, chore: Chore, job: impl FnOnce() + Send + 'static) {
         if self.most == 0 {
             return job();
         }
-        let mut state = self.lock();
-        state.jobs.push_back(Box::new(job));
-        if state.running == self.most {
+        let mut lane = self.lock(chore);
+        lane.jobs.push_back(Box::new(job));
+        if lane.running == self.most {
             return;
         }
-        state.running += 1;
-        drop(state);
-        if (self.start)().is_err() {
+        lane.running += 1;
+        drop(lane);
+        if (self.start)(chore).is_err() {
             // Another one does it: one that runs, or the next that can be started.
-            self.lock().running -= 1;
+            self.lock(chore).running -= 1;
         }
+    }
+
+    /// Whether more jobs wait than may, and none was begun or done in this `time`.
+    pub(super) fn is_stuck(&self, time: Duration) -> bool {
+        let is_stuck = |chore| {
+            let lane = self.lock(chore);
+            lane.jobs.len() >= JOBS_MAX && lane.moved.elapsed() >= time
+        };
+        Chore::ALL.into_iter().any(is_stuck)
     }
 
     /// Does what no thread could be had for, where none can be had now either: nobody who comes
     /// later would.
     pub(super) fn finish(&self) {
-        let mut state = self.lock();
-        if state.jobs.is_empty() || state.running > 0 {
-            return;
-        }
-        state.running += 1;
-        drop(state);
-        if (self.start)().is_err() {
-            self.run();
+        for chore in Chore::ALL {
+            let mut lane = self.lock(chore);
+            if lane.jobs.is_empty() || lane.running > 0 {
+                continue;
+            }
+            lane.running += 1;
+            drop(lane);
+            if (self.start)(chore).is_err() {
+                self.run(chore);
+            }
         }
     }
 
-    /// Runs what there is to do.
-    pub(crate) fn run(&self) {
+    /// Runs what there is to do of one kind.
+    pub(crate) fn run(&self, chore: Chore) {
         loop {
-            let mut state = self.lock();
-            let Some(job) = state.jobs.pop_front() else {
-                state.running -= 1;
+            let mut lane = self.lock(chore);
+            lane.moved = Instant::now();
+            let Some(job) = lane.jobs.pop_front() else {
+                lane.running -= 1;
                 return;
             };
-            drop(state);
+            drop(lane);
             job();
         }
     }
@@ -90,16 +124,24 @@ impl Closers {
 impl Default for Closers {
     /// Without threads.
     fn default() -> Self {
-        Self::new(0, Box::new(|| Err(Errno::AGAIN)))
+        Self::new(0, Box::new(|_| Err(Errno::AGAIN)))
     }
 }
 
 impl fmt::Debug for Closers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never waits: in a forked child the lock may be held for ever.
-        let Ok(state) = self.state.try_lock() else { return f.write_str("Closers(busy)") };
-        let State { jobs, running } = &*state;
-        write!(f, "Closers({running} of {} at {} jobs)", self.most, jobs.len())
+        f.write_str("Closers")?;
+        for (chore, lane) in Chore::ALL.iter().zip(&self.lanes) {
+            // Never waits: in a forked child the lock may be held for ever.
+            match lane.try_lock() {
+                Ok(lane) => {
+                    let Lane { running, jobs, .. } = &*lane;
+                    write!(f, " {chore:?}: {running} of {} at {} jobs", self.most, jobs.len())?;
+                }
+                Err(_) => write!(f, " {chore:?}: busy")?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -115,10 +157,10 @@ mod tests {
         let starts = Arc::clone(starts);
         Arc::new_cyclic(|closers: &Weak<Closers>| {
             let closers = closers.clone();
-            let start = move || {
+            let start = move |chore| {
                 let closers = closers.upgrade().filter(|_| starts.load(Ordering::Relaxed));
                 let closers = closers.ok_or(Errno::AGAIN)?;
-                std::thread::spawn(move || closers.run());
+                std::thread::spawn(move || closers.run(chore));
                 Ok(())
             };
             Closers::new(most, Box::new(start))
@@ -131,10 +173,10 @@ mod tests {
         let (gate, shut) = channel::<()>();
         let (sender, done) = channel();
         let running = Arc::new(AtomicUsize::new(0));
-        closers.push(move || assert!(shut.recv().is_err(), "its sender is dropped"));
+        closers.push(Chore::Close, move || assert!(shut.recv().is_err(), "its sender is dropped"));
         for number in 0..100 {
             let (sender, running) = (sender.clone(), Arc::clone(&running));
-            closers.push(move || {
+            closers.push(Chore::Close, move || {
                 assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "beside the one that hangs");
                 running.fetch_sub(1, Ordering::SeqCst);
                 sender.send(number).unwrap();
@@ -153,10 +195,10 @@ mod tests {
             let sender = sender.clone();
             move || sender.send(number).unwrap()
         };
-        closers.push(job(1));
+        closers.push(Chore::Close, job(1));
         assert!(done.try_recv().is_err());
         starts.store(true, Ordering::Relaxed);
-        closers.push(job(2));
+        closers.push(Chore::Close, job(2));
         assert!([1, 2].into_iter().eq(done.iter().take(2)));
     }
 
@@ -166,7 +208,7 @@ mod tests {
         let done = Arc::new(AtomicUsize::new(0));
         for _ in 0..3 {
             let done = Arc::clone(&done);
-            closers.push(move || {
+            closers.push(Chore::Close, move || {
                 done.fetch_add(1, Ordering::Relaxed);
             });
         }
@@ -174,6 +216,48 @@ mod tests {
         closers.finish();
         assert_eq!(done.load(Ordering::Relaxed), 3);
         closers.finish();
-        assert_eq!(closers.lock().running, 0);
+        assert_eq!(closers.lock(Chore::Close).running, 0);
+    }
+
+    #[test]
+    fn memory_is_freed_beside_closes_that_all_hang() {
+        let closers = closers(2, &Arc::new(AtomicBool::new(true)));
+        let (gate, shut) = channel::<()>();
+        let shut = Arc::new(Mutex::new(shut));
+        for _ in 0..4 {
+            let shut = Arc::clone(&shut);
+            closers.push(Chore::Close, move || assert!(shut.lock().unwrap().recv().is_err()));
+        }
+        let (sender, done) = channel();
+        for number in 0..100 {
+            let sender = sender.clone();
+            closers.push(Chore::Free, move || sender.send(number).unwrap());
+        }
+        let mut freed: Vec<i32> = done.iter().take(100).collect();
+        freed.sort_unstable();
+        assert!((0..100).eq(freed));
+        drop(gate);
+    }
+
+    #[test]
+    fn what_waits_behind_one_that_hangs_is_bounded() {
+        let closers = closers(1, &Arc::new(AtomicBool::new(true)));
+        let (gate, shut) = channel::<()>();
+        let (begins, began) = channel();
+        closers.push(Chore::Free, move || {
+            begins.send(()).unwrap();
+            assert!(shut.recv().is_err(), "its sender is dropped");
+        });
+        began.recv().unwrap();
+        (1..JOBS_MAX).for_each(|_| closers.push(Chore::Free, || ()));
+        assert!(!closers.is_stuck(Duration::ZERO), "one more has room");
+        closers.push(Chore::Free, || ());
+        assert!(!closers.is_stuck(Duration::from_secs(3600)), "it may only be slow");
+        assert!(closers.is_stuck(Duration::ZERO));
+        drop(gate);
+        while closers.lock(Chore::Free).running > 0 {
+            std::thread::yield_now();
+        }
+        assert!(!closers.is_stuck(Duration::ZERO));
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::closers::Closers;
+use super::closers::{Chore, Closers};
 use super::idlers::Idlers;
 use super::op::now_ns;
 use super::pool::Pool;
@@ -22,6 +22,9 @@ use crate::transfer::{State, Unused};
 /// Tries to get the lock before sleeping on it. It is held for about a microsecond, and a thread
 /// that sleeps on it is back only after 50.
 const LOCK_TRIES: usize = 200;
+
+/// How long no file is closed and no memory freed before that counts as a hang.
+const STUCK_AFTER: Duration = Duration::from_secs(3);
 
 /// How a sleeping thread is told of work.
 #[derive(Debug, Clone)]
@@ -196,15 +199,15 @@ impl Core {
         let waited_for = Arc::downgrade(&state);
         // Memory first: a close may hang.
         if let Some(state) = Arc::into_inner(state).filter(State::owns_memory) {
-            self.closers.push(move || drop(state));
+            self.closers.push(Chore::Free, move || drop(state));
         }
         let Some(mut files) = unused else { return };
         let memory = std::mem::take(&mut files.memory);
         if !memory.is_empty() {
-            self.closers.push(move || drop(memory));
+            self.closers.push(Chore::Free, move || drop(memory));
         }
         if files.has_files() {
-            self.closers.push(move || {
+            self.closers.push(Chore::Close, move || {
                 drop(files);
                 waited_for.upgrade().iter().for_each(|state| state.closed());
             });
@@ -233,9 +236,15 @@ impl Core {
         self.recorder.end(now_ns())
     }
 
-    /// Has a thread of its own kind do what may take for ever.
-    pub(crate) fn aside(&self, job: impl FnOnce() + Send + 'static) {
-        self.closers.push(job);
+    /// Has a thread do what may take for ever, one of those that do such a `chore`.
+    pub(crate) fn aside(&self, chore: Chore, job: impl FnOnce() + Send + 'static) {
+        self.closers.push(chore, job);
+    }
+
+    /// Whether no further transfer may begin: the files and the memory of those that have ended
+    /// wait for a drive, a server or a GPU that hangs, and are too many.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.closers.is_stuck(STUCK_AFTER)
     }
 
     /// The same, for all that was to be done so: the engine has ended, and no more will come.

@@ -30,7 +30,7 @@ mod worker;
 use rustix::io::Errno;
 
 pub(crate) use batch::{Batch, Scatter};
-pub(crate) use closers::Closers;
+pub(crate) use closers::{Chore, Closers};
 pub(crate) use core::{Bell, Core};
 pub(crate) use gate::Gate;
 pub(crate) use idlers::Idlers;

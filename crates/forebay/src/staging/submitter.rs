@@ -120,9 +120,9 @@ impl Submitter {
         })
     }
 
-    /// The same, for slots that lie in `arena`.
-    pub(crate) fn with_arena(mut self, arena: Arc<Arena>) -> Self {
-        self.arena = Some(arena);
+    /// The same, for the link with this number, whose slots lie in `arena`.
+    pub(crate) fn serving(mut self, link: usize, arena: Arc<Arena>) -> Self {
+        (self.link, self.arena) = (link, Some(arena));
         self
     }
 

@@ -13,7 +13,7 @@ use super::{Engine, File};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Source, Span, Target};
 use crate::plan::Wanted;
-use crate::queue::{Batch, Direction};
+use crate::queue::{Batch, Chore, Direction};
 use crate::transfer::{Outcome, State, Transfer};
 pub(crate) use blocks::BlockRead;
 pub(super) use start::Many;
@@ -167,7 +167,7 @@ impl ManyTransfer {
     fn let_go(&self, results: Option<Results>) {
         let Some(results) = results else { return };
         if self.engine.inner.home.is_here() {
-            self.engine.inner.core.aside(move || drop(results));
+            self.engine.inner.core.aside(Chore::Close, move || drop(results));
         } else {
             std::mem::forget(results); // the parent's
         }

@@ -14,7 +14,7 @@ use crate::error::{Error, Place, Result};
 use crate::events;
 use crate::gpu::{Device, DeviceError, DeviceId};
 use crate::plan::{Reason, Route};
-use crate::queue::Direction;
+use crate::queue::{Chore, Direction};
 use crate::transfer::{Outcome, State, SyncMode};
 use crate::units::ByteRange;
 
@@ -360,7 +360,7 @@ impl Ordered {
         }
         let health = Arc::clone(&self.health);
         let (device, event) = (Arc::clone(&self.track().device), self.track().event);
-        self.work.engine().inner.core.aside(move || {
+        self.work.engine().inner.core.aside(Chore::Free, move || {
             let said = if device.is_done(event).is_err() { GONE } else { UNKNOWN };
             std::thread::sleep(NAPS[1]); // the next one who asks is not far
             health.store(said, Ordering::Relaxed);
@@ -382,9 +382,9 @@ impl Ordered {
             self.state.tell_refused(&self.not_over(source.clone()));
             let state = Arc::clone(&self.state);
             let core = &self.work.engine().inner.core;
-            core.aside(move || track.settle(&state, &source));
+            core.aside(Chore::Free, move || track.settle(&state, &source));
             let (handles, engine) = self.work.into_parts();
-            return engine.inner.core.aside(move || drop(handles));
+            return engine.inner.core.aside(Chore::Close, move || drop(handles));
         }
         let drained = track.has_passed() == self.work.blocks();
         let mut rest = None;
@@ -410,8 +410,8 @@ impl Ordered {
         drop(self.moving);
         let (handles, engine) = self.work.into_parts();
         // To give these back may take long, and the close of a file may hang.
-        engine.inner.core.aside(move || drop(rest));
-        engine.inner.core.aside(move || drop(handles));
+        engine.inner.core.aside(Chore::Free, move || drop(rest));
+        engine.inner.core.aside(Chore::Close, move || drop(handles));
         engine.end(self.state, result);
     }
 }

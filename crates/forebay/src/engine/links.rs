@@ -1,0 +1,194 @@
+//! The GPUs of an engine. Each has a link to the scheduler, its first slots, and lanes for small
+//! transfers.
+//!
+//! What a driver does for one GPU (streams, pinned memory) is done under a lock of that GPU alone:
+//! a driver that takes long for one holds up no other. The list itself is locked for looks only.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use super::small::Lanes;
+use super::{Engine, seats, small};
+use crate::error::Result;
+use crate::events;
+use crate::gpu::{Device, DeviceId};
+use crate::topology::System;
+
+/// See the module's own text.
+#[derive(Debug, Default)]
+pub(super) struct Links(Mutex<Vec<Arc<Link>>>);
+
+/// A GPU of the engine.
+#[derive(Debug)]
+struct Link {
+    device: Arc<dyn Device>,
+    lanes: Arc<Lanes>,
+    /// Its number in the scheduler and in the arena, once its copy thread runs.
+    index: OnceLock<usize>,
+    /// Whether it has its first slots.
+    has_slots: AtomicBool,
+    /// Held by the thread that makes either.
+    turn: Mutex<()>,
+}
+
+impl Link {
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Links {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Link>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The GPUs that can be used.
+    pub(super) fn devices(&self) -> Vec<Arc<dyn Device>> {
+        let links = self.lock();
+        let ready = links.iter().filter(|link| link.index.get().is_some());
+        ready.map(|link| Arc::clone(&link.device)).collect()
+    }
+
+    /// The first link whose GPU `is_same`, or a new one of `device`.
+    fn of(&self, device: &Arc<dyn Device>, is_same: impl Fn(&dyn Device) -> bool) -> Arc<Link> {
+        let mut links = self.lock();
+        if let Some(link) = links.iter().find(|link| is_same(&*link.device)) {
+            return Arc::clone(link);
+        }
+        let link = Arc::new(Link {
+            device: Arc::clone(device),
+            lanes: Arc::new(Lanes::new(Arc::clone(device))),
+            index: OnceLock::new(),
+            has_slots: AtomicBool::new(false),
+            turn: Mutex::default(),
+        });
+        links.push(Arc::clone(&link));
+        link
+    }
+
+    /// The link of a GPU, however often that was opened.
+    fn to(&self, device: &Arc<dyn Device>) -> Arc<Link> {
+        let known = (device.id(), device.registry());
+        self.of(device, |other| (other.id(), other.registry()) == known)
+    }
+}
+
+impl Engine {
+    /// The device that the engine has for the GPU of `device`, which is brought in where it has
+    /// none.
+    pub(super) fn bring_in(&self, device: &Arc<dyn Device>) -> Result<Arc<dyn Device>> {
+        let id = device.id();
+        let link = self.inner.links.of(device, |other| other.id() == id);
+        self.begin(&link)?;
+        Ok(Arc::clone(&link.device))
+    }
+
+    pub(super) fn known(&self, id: DeviceId) -> Option<Arc<dyn Device>> {
+        self.inner.links.devices().into_iter().find(|device| device.id() == id)
+    }
+
+    /// The link of a GPU; its submitter is started with the first call.
+    pub(super) fn link(&self, device: &Arc<dyn Device>) -> Result<usize> {
+        self.begin(&self.inner.links.to(device))
+    }
+
+    /// The number of a link, once its submitter runs.
+    fn begin(&self, link: &Link) -> Result<usize> {
+        if let Some(&index) = link.index.get() {
+            return Ok(index);
+        }
+        let turn = link.turn();
+        if let Some(&index) = link.index.get() {
+            return Ok(index);
+        }
+        let (inner, device) = (&self.inner, &link.device);
+        let node = seats::node_of(&System::live(), &device.info().pci_address);
+        node.iter().for_each(|node| inner.tools.seats.add(node));
+        let arena = &inner.tools.arena;
+        let number = |bell| {
+            let _links = inner.links.lock(); // the scheduler and the arena number it alike
+            inner.core.add_link(arena.add_link(device, node), bell)
+        };
+        let index = inner.threads.start_submitter(&inner.core, device, arena, number)?;
+        link.index.get_or_init(|| index);
+        drop(turn);
+        events::gpu_found(device.info());
+        Ok(index)
+    }
+
+    /// What small transfers of a GPU go through; `None` where it cannot be had, and while much is
+    /// queued on the link: a copy on a stream of its own waits until those of others are done
+    /// (measured on an H200: 64 KiB beside 8 GiB took as long as the 8 GiB). Those of the link take
+    /// turns. For a little it is worth waiting, since else one that had to go the long way sends
+    /// all who come while it is copied that way as well, and so on for ever.
+    pub(super) fn idle_lanes(&self, device: &Arc<dyn Device>) -> Option<Arc<Lanes>> {
+        let link = self.inner.links.to(device);
+        let index = self.begin(&link).ok()?;
+        if self.inner.core.lock().queued_len(index) > small::QUEUED_MAX {
+            return None;
+        }
+        Some(Arc::clone(&link.lanes))
+    }
+
+    /// The link of a GPU, with slots.
+    pub(super) fn ready_link(&self, device: &Arc<dyn Device>) -> Result<usize> {
+        let link = self.inner.links.to(device);
+        let index = self.begin(&link)?;
+        if link.has_slots.load(Ordering::Acquire) {
+            return Ok(index);
+        }
+        let turn = link.turn();
+        if link.has_slots.load(Ordering::Acquire) {
+            return Ok(index);
+        }
+        let grown = self.inner.tools.arena.grow(index);
+        if let Ok(slots) = &grown {
+            self.inner.core.with(|scheduler| scheduler.add_slots(index, slots));
+            link.has_slots.store(true, Ordering::Release);
+        }
+        drop(turn);
+        self.inner.tools.arena.tell_grown(index, &grown);
+        grown.map(|_| index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+    use crate::gpu::cuda::CudaDevice;
+    use crate::gpu::sim::table::{PLAIN, TABLE};
+    use crate::options::Options;
+
+    #[test]
+    fn a_gpu_that_is_opened_twice_has_one_link() {
+        let engine = Engine::new(Options::default()).unwrap();
+        let open =
+            || -> Arc<dyn Device> { Arc::new(CudaDevice::open_with(&TABLE, PLAIN[0]).unwrap()) };
+        let [first, second] = [open(), open()];
+        engine.add_device(&first).unwrap();
+        engine.add_device(&second).unwrap();
+        assert_eq!(engine.link(&first).unwrap(), engine.link(&second).unwrap());
+        assert_eq!(engine.inner.links.lock().len(), 1);
+    }
+
+    #[test]
+    fn a_gpu_that_several_threads_open_at_once_is_one() {
+        const THREADS: usize = 8;
+        for _ in 0..50 {
+            let engine = Engine::new(Options::default()).unwrap();
+            let (wanted, at_once) = ("sim".parse().unwrap(), Barrier::new(THREADS));
+            let open = || {
+                at_once.wait();
+                engine.device(&wanted).unwrap().unwrap()
+            };
+            let devices: Vec<_> = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(open)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            assert!(devices.iter().all(|device| Arc::ptr_eq(device, &devices[0])));
+            assert_eq!(engine.inner.links.lock().len(), 1);
+        }
+    }
+}
