@@ -55,15 +55,7 @@ impl Error {
                  `{}`",
                 file.display()
             ),
-            Self::Resource { what: "io_uring", .. } => {
-                "leave `FOREBAY_RING` at `auto`, and threads that `pread` stand in for it".into()
-            }
-            Self::Resource { source: Errno::BUSY, .. } => {
-                "look for a drive, server or GPU that hangs: closes and frees wait for it".into()
-            }
-            Self::Resource { .. } => {
-                "raise the limit on threads and open files (`ulimit -u`, `ulimit -n`)".into()
-            }
+            Self::Resource { what, source } => resource_hint(what, *source).into(),
             Self::TimedOut { place, .. } => match &place.drive {
                 Some(drive) => format!("look at the kernel's log for errors of {drive}"),
                 None => "look whether the file system still answers".into(),
@@ -97,6 +89,16 @@ fn device_hint(operation: Operation, source: &DeviceError) -> Option<String> {
         return None;
     };
     Some(hint.into())
+}
+
+fn resource_hint(what: &str, source: Errno) -> &'static str {
+    match (what, source) {
+        ("io_uring", _) => {
+            "leave `FOREBAY_RING` at `auto`, and threads that `pread` stand in for it"
+        }
+        (_, Errno::BUSY) => "look for a drive, server or GPU that hangs: closes and frees wait",
+        _ => "raise the limit on threads and open files (`ulimit -u`, `ulimit -n`)",
+    }
 }
 
 fn io_hint(errno: Errno, operation: Operation) -> Option<String> {
