@@ -224,7 +224,7 @@ def seed() -> Iterator[int]:
 
 def test_a_process_killed_at_any_moment_leaves_a_whole_file(path: Path, seed: int) -> None:
     rng = random.Random(seed)
-    for _ in range(8):
+    for _ in range(int(os.environ.get("FOREBAY_STRESS", "8"))):
         process = writer(path)
         try:
             assert process.stdout is not None

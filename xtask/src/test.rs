@@ -170,6 +170,7 @@ fn dependencies(report: &mut Report, cargo: impl Fn(&[&str]) -> Command) -> Resu
 fn slow(report: &mut Report, root: &Path, cargo: impl Fn(&[&str]) -> Command) -> Result<()> {
     heading("slow tests");
     tests(report, "slow tests", cargo(&["test", "--workspace", "--no-fail-fast"]), &["--ignored"])?;
+    python::slow(report, root)?;
     sanitize::for_tests(report, root)?;
     wheels::for_tests(report, root)?;
     heading("soak");

@@ -27,7 +27,7 @@ use crate::{bundle, test};
 const TELLS_EVERY: Duration = Duration::from_secs(30);
 
 /// The tests that it runs.
-const KINDS: [Kind; 6] = [
+const KINDS: [Kind; 7] = [
     Kind {
         target: "forebay lib forebay",
         test: "queue::sim::every_seed_moves_every_byte",
@@ -64,6 +64,13 @@ const KINDS: [Kind; 6] = [
         target: "forebay-cli test cli",
         test: "signals::signals_at_random_moments_leave_nothing",
         replay: "FOREBAY_STRESS=1 cargo test --release -p forebay-cli --test cli signals_at_random",
+        is_simulated: false,
+    },
+    Kind {
+        target: "forebay-cli test cli",
+        test: "mutated::files_with_changed_bytes_end_no_command",
+        replay: "FOREBAY_STRESS=1 cargo test --release -p forebay-cli --test cli \
+                 with_changed_bytes",
         is_simulated: false,
     },
 ];

@@ -22,6 +22,7 @@ mod log;
 mod machine;
 mod manual;
 mod map;
+mod mutated;
 mod pages;
 mod paths;
 #[allow(dead_code, reason = "the library's own tests use the rest")]

@@ -1,0 +1,208 @@
+//! Files that the command reads, with some of their bytes changed: records of systems, with a
+//! `cufile.json` among them, job files, and what the engine remembers. Whatever they hold, the
+//! command ends soon, by itself, and does what it would do without them or says what is wrong.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::lab::note;
+use crate::lab::seeds::{self, Dice, index};
+use crate::program::program;
+
+/// Some for each kind of file.
+const SEEDS: u64 = 10;
+
+/// Records with block devices of all kinds, and of a machine with a GPU and cuFile's settings.
+const RECORDS: [(&str, &[u8]); 2] = [
+    ("map", include_bytes!("../../../forebay/tests/topology/linux-6.12-iommu.tar.gz")),
+    ("doctor", include_bytes!("../../../forebay/tests/doctor/h200.tar.gz")),
+];
+
+/// Job files with a last line that is always refused, so that nothing runs.
+const GDSIO_JOB: &str = "[global]\nname=x\nxfer_type=2\nrw=randwrite\nbs=4k\nsize = 500M\n\
+                         runtime=120\ndo_verify=1\n[job1]\nnuma_node=0\ngpu_dev_id=1\n\
+                         num_threads=16\ndirectory=a\n; more\n[job2]\nnum_threads=2\n\
+                         filename=b\nstart_offset=1M\nio_size=64K\n";
+const GDSIO_LAST: &str = "\n[job3]\nnothing=1\n";
+const SWEEP_JOB: &str = "path = [\"a\"]\nrequest-size = [\"64K\", 4096]\ndepth = [1, 8]\n\
+                         pattern = [\"random\", \"strided:1M\"]\ndirection = \"mixed:70\"\n\
+                         time = \"500ms\"\nrate = 1000.5\njson = true\n";
+const SWEEP_LAST: &str = "\nno-such-flag = 1\n";
+
+/// What is put into a file.
+const TOKENS: [&str; 22] = [
+    "\0",
+    "\u{1b}[2J",
+    "\u{feff}",
+    "\u{202e}",
+    "\n",
+    "\"",
+    "\"\"\"",
+    "{",
+    "[",
+    "//",
+    "/*",
+    "=",
+    ",",
+    "-1",
+    "0",
+    "1e999",
+    "nan",
+    "18446744073709551616",
+    "null",
+    "../../../..",
+    "%s%n",
+    "é",
+];
+
+/// Changes some bytes.
+fn mutate(dice: &mut Dice, bytes: &mut Vec<u8>) {
+    for _ in 0..=dice.below(4) {
+        let len = bytes.len() as u64;
+        let (one, other) = (index(dice.below(len + 1)), index(dice.below(len + 1)));
+        let (start, end) = (one.min(other), one.max(other).min(one.min(other) + 40));
+        match dice.below(6) {
+            0 => bytes.truncate(start),
+            1 => drop(bytes.drain(start..end)),
+            2 => {
+                let part = bytes[start..end].to_vec();
+                let times = index(dice.one_of(&[1, 2, 2000]));
+                bytes.splice(start..start, part.repeat(times));
+            }
+            3 if start < bytes.len() => bytes[start] ^= 1 << dice.below(8),
+            _ => {
+                let times = index(dice.one_of(&[1, 1, 1, 3000]));
+                let token = dice.one_of(&TOKENS).repeat(times);
+                bytes.splice(start..end, token.into_bytes());
+            }
+        }
+    }
+}
+
+/// Runs the command to its end, and returns its exit code and what it printed.
+fn outcome(folder: &Path, arguments: &[&str]) -> (i32, String) {
+    let mut command = Command::new(program());
+    command.args(arguments).current_dir(folder).env("XDG_CACHE_HOME", folder.join("cache"));
+    let [out, err] = ["out", "err"].map(|name| folder.join(name));
+    command.stdout(fs::File::create(&out).unwrap()).stderr(fs::File::create(&err).unwrap());
+    let (mut child, start) = (command.spawn().unwrap(), Instant::now());
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if start.elapsed() > Duration::from_secs(100) {
+            child.kill().unwrap();
+            panic!("{arguments:?} hangs");
+        }
+        sleep(Duration::from_millis(2));
+    };
+    let code = status.code();
+    let text = |path| String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned();
+    let (out, err) = (text(out), text(err));
+    assert!(!err.contains("panicked"), "{err}");
+    let code = code.unwrap_or_else(|| panic!("{arguments:?} ended by a signal: {err}"));
+    assert!(code <= 2, "{arguments:?} ended with {code}: {err}");
+    assert!(code == 0 || err.contains("error: "), "{arguments:?}: {err}");
+    (code, out)
+}
+
+/// All regular files below a folder.
+fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        match entry.file_type().unwrap() {
+            kind if kind.is_dir() => files(&entry.path(), found),
+            kind if kind.is_file() => found.push(entry.path()),
+            _ => {}
+        }
+    }
+}
+
+fn record(dice: &mut Dice, folder: &Path) -> Option<()> {
+    let (verb, archive) = dice.one_of(&RECORDS);
+    let mut tar = Command::new("tar");
+    let tar =
+        tar.args(["-xzf", "-", "--strip-components=1", "-C"]).arg(folder).stdin(Stdio::piped());
+    let Ok(mut tar) = tar.spawn() else {
+        println!("skipped: records with changed bytes: there is no `tar`");
+        return None;
+    };
+    tar.stdin.take().unwrap().write_all(archive).unwrap();
+    assert!(tar.wait().unwrap().success());
+    let mut all = Vec::new();
+    files(folder, &mut all);
+    all.sort();
+    let settings = all.iter().filter(|path| path.ends_with("cufile.json")).cloned();
+    let mut chosen: Vec<PathBuf> = settings.filter(|_| dice.below(2) == 0).collect();
+    for _ in 0..=dice.below(20) {
+        chosen.push(all[index(dice.below(all.len() as u64))].clone());
+    }
+    for path in chosen {
+        let mut bytes = fs::read(&path).unwrap();
+        mutate(dice, &mut bytes);
+        fs::write(&path, bytes).unwrap();
+    }
+    for verb in [verb, "map", "doctor"] {
+        outcome(folder, &[verb, "--fixture", "."]);
+    }
+    Some(())
+}
+
+fn job(dice: &mut Dice, folder: &Path) {
+    let (text, last, arguments) = dice.one_of(&[
+        (GDSIO_JOB, GDSIO_LAST, ["gdsio", "job"].as_slice()),
+        (SWEEP_JOB, SWEEP_LAST, &["sweep", "--job", "job"]),
+    ]);
+    let mut bytes = text.as_bytes().to_vec();
+    mutate(dice, &mut bytes);
+    bytes.extend(last.bytes());
+    fs::write(folder.join("job"), bytes).unwrap();
+    assert_ne!(outcome(folder, arguments).0, 0);
+}
+
+fn memory(dice: &mut Dice, folder: &Path) {
+    fs::write(folder.join("file"), (0..=250).cycle().take(20_000_001).collect::<Vec<u8>>())
+        .unwrap();
+    let read = ["read", "file", "--gpu", "sim", "--checksum"];
+    let sum = |text: &str| text.split("xxh3").nth(1).expect("a sum").to_owned();
+    if outcome(folder, &["tune", "file", "--duration", "1"]).0 != 0 {
+        return println!("skipped: what an engine remembers: nothing can be tuned in this folder");
+    }
+    let (code, before) = outcome(folder, &read);
+    let mut all = Vec::new();
+    files(&folder.join("cache"), &mut all);
+    assert!(code == 0 && !all.is_empty(), "{all:?}");
+    for path in all {
+        let mut bytes = fs::read(&path).unwrap();
+        mutate(dice, &mut bytes);
+        fs::write(&path, bytes).unwrap();
+    }
+    let (code, after) = outcome(folder, &read);
+    assert_eq!((code, sum(&after)), (0, sum(&before)));
+}
+
+fn run(seed: u64) -> Option<()> {
+    let mut dice = Dice(seed);
+    let folder = tempfile::tempdir_in(".").unwrap();
+    note(format!("in {}", folder.path().display()));
+    match seed % SEEDS {
+        0 => memory(&mut dice, folder.path()),
+        1..=4 => job(&mut dice, folder.path()),
+        _ => return record(&mut dice, folder.path()),
+    }
+    Some(())
+}
+
+#[test]
+fn files_with_changed_bytes_end_no_command() {
+    seeds::each("-p forebay-cli --test cli with_changed_bytes", SEEDS, run);
+}
+
+#[test]
+#[ignore = "slow: its like runs with the others"]
+fn many_files_with_changed_bytes_end_no_command() {
+    seeds::each("-p forebay-cli --test cli with_changed_bytes", 50 * SEEDS, run);
+}
