@@ -108,6 +108,7 @@
 //! - `queue/sim/peers.rs`: plays a port
 //! - `queue/sim/world.rs`: plays the kernel that moves an op's bytes
 //! - `staging/submitter.rs`: queues copies
+//! - `stream/closing.rs`: orders work on streams that a caller names
 //! - `stream/mapped.rs`: pins what it has mapped
 //! - `stream/mapper/tests.rs`: takes layers for a stream that it names
 //! - `stream/marks.rs`: marks streams of others

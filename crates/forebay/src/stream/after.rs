@@ -22,7 +22,7 @@ pub(super) struct Copied {
 }
 
 /// One of them.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct One {
     unit: usize,
     /// Passed when its copies are over.
@@ -75,24 +75,39 @@ impl Shared {
 
     /// Looks at the files of layers whose copies are over by now. One that is another than before
     /// is told with the layer, whose bytes may be of both; and its pages go.
-    pub(super) fn look_again(&self, state: &mut State) {
-        while let Some(first) = state.copied.all.front() {
-            match first.ready.is_passed() {
-                Ok(true) => {}
+    pub(super) fn look_again(&self) {
+        loop {
+            let Some(first) = self.lock().copied.all.front().cloned() else { return };
+            let changed = match first.ready.is_passed() {
+                Ok(true) => self.changed(&first),
                 Ok(false) => return,
-                Err(_) => return state.copied.all.clear(), // the GPU fails, which others tell
+                Err(_) => return self.lock().copied.all.clear(), // the GPU fails, which others tell
+            };
+            let mut state = self.lock();
+            let is_first = |one: &mut One| one.ready.event() == first.ready.event();
+            // Another thread may have looked at it meanwhile, or is about to.
+            if state.copied.all.pop_front_if(is_first).is_some() {
+                self.tell_changed(&mut state, first.unit, changed);
             }
-            let one = state.copied.all.pop_front().expect("it is the first");
-            self.judge(state, &one);
         }
     }
 
     /// Looks at the files of a layer whose copies are over.
-    pub(super) fn judge(&self, state: &mut State, one: &One) {
-        let Some(file) = one.stamps.outdated() else { return };
-        self.group.let_pages_go(one.unit);
-        let error = self.overwritten(one.unit, file);
-        state.copied.changed.push_back(error);
+    pub(super) fn judge(&self, one: &One) {
+        let changed = self.changed(one);
+        self.tell_changed(&mut self.lock(), one.unit, changed);
+    }
+
+    /// What a change of its files since it was pinned means.
+    fn changed(&self, one: &One) -> Option<Error> {
+        one.stamps.outdated().map(|file| self.overwritten(one.unit, file))
+    }
+
+    fn tell_changed(&self, state: &mut State, unit: usize, changed: Option<Error>) {
+        if let Some(error) = changed {
+            self.group.let_pages_go(unit);
+            state.copied.changed.push_back(error);
+        }
     }
 
     fn overwritten(&self, unit: usize, file: &File) -> Error {
@@ -107,9 +122,8 @@ impl Group {
     /// Looks at the files of layers that were copied; whether copies of others are under way.
     pub(super) fn look_again(&self) -> bool {
         let look = |stream: &Arc<Shared>| {
-            let mut state = stream.lock();
-            stream.look_again(&mut state);
-            !state.copied.all.is_empty()
+            stream.look_again();
+            !stream.lock().copied.all.is_empty()
         };
         // Each is looked at, whatever the others say.
         let still = self.streams().iter().filter(|stream| look(stream)).count();

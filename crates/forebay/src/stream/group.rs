@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::StreamOptions;
@@ -19,8 +19,10 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::gpu::Device;
 
-/// See the module's own text. Whoever has the lock of a stream's state may take those of this, and
-/// never the other way round.
+/// Time between two looks whether the loader has ended, which it is about to.
+const NAP: Duration = Duration::from_micros(50);
+
+/// See the module's own text. The order of its locks stands in [`turn`](super::turn).
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) engine: Engine,
@@ -154,9 +156,9 @@ impl Group {
         homes.stuck |= !is_settled;
         homes.streams -= 1;
         if homes.streams == 0 {
-            homes.give_back();
-            let stuck = homes.stuck;
+            let (given, stuck) = (homes.give_back(), homes.stuck);
             drop(homes);
+            drop(given); // the driver unpins it
             self.give_all_pages_back(stuck);
             self.homes().maps.gone();
         }
@@ -199,21 +201,33 @@ impl Group {
     }
 
     /// Waits until the loader has nothing any more of a stream that is closing, and has ended where
-    /// it was the last.
-    pub(super) fn wait_for_loader(&self, seat: usize) {
+    /// it was the last; whether that came about in time.
+    pub(super) fn wait_for_loader(&self, seat: usize, until: Instant) -> bool {
+        let left = || until.saturating_duration_since(Instant::now());
         let mut queue = self.queue();
         while queue.works.get(seat) == Some(&true) {
-            queue = self.parted.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            if left().is_zero() {
+                return false;
+            }
+            let waited = self.parted.wait_timeout(queue, left());
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         let is_last = !queue.works.contains(&true);
         drop(queue);
         if is_last {
             // Whoever else closes it returns when it has ended.
             let mut loader = self.handle();
+            while loader.as_ref().is_some_and(|loader| !loader.is_finished()) {
+                if left().is_zero() {
+                    return false;
+                }
+                thread::sleep(NAP); // the driver unpins its slots
+            }
             if let Some(loader) = loader.take() {
                 let _ = loader.join();
             }
         }
+        true
     }
 
     /// Whether no stream is to bring anything any more.

@@ -97,14 +97,15 @@ impl Homes {
         Some(pages)
     }
 
-    /// Gives back what nothing reads any more; keeps for ever what a copy may.
-    pub(super) fn give_back(&mut self) {
+    /// Hands out what nothing reads any more; keeps for ever what a copy may.
+    pub(super) fn give_back(&mut self) -> Vec<Arc<Home>> {
         self.gone = true;
-        for place in self.places.iter_mut().map(std::mem::take) {
-            if self.stuck {
-                Box::leak(Box::new(place)); // so that whoever looks for leaks sees who did it
-            }
+        let all = self.places.iter_mut().filter_map(|place| std::mem::take(place).home).collect();
+        if self.stuck {
+            Box::leak(Box::new(all)); // so that whoever looks for leaks sees who did it
+            return Vec::new();
         }
+        all
     }
 }
 

@@ -2,6 +2,7 @@
 //! and lets them go: both take as long as the driver likes, and neither may hold up who queues
 //! copies. It looks again at files when their pages were copied (`after`).
 
+use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
@@ -58,12 +59,23 @@ pub(super) enum Wish {
     Look,
 }
 
-/// A unit's pages on their way out: given back once these are passed, and else never.
+/// A unit's pages on their way out, which are given back once nothing reads them, and else never.
 #[derive(Debug)]
 struct Leaving {
     unit: usize,
     home: Option<Arc<Home>>,
-    marks: Vec<Mark>,
+    copies: Copies,
+}
+
+/// What is known of the copies from pages that are on their way out.
+#[derive(Debug)]
+enum Copies {
+    /// Some may be about to be queued.
+    Begin,
+    /// All are queued before these.
+    Before(Vec<Mark>),
+    /// A GPU fails, or a stream's copies did not end: nobody knows.
+    Unknown,
 }
 
 /// Pages and where to copy from, or why there are none.
@@ -212,31 +224,22 @@ impl Group {
             Ok(()) if is_wanted => {}
             Ok(()) => self.let_pages_go(number),
             // It has memory of the streams' own by now, or they have ended.
-            Err(home) => self.let_go(number, home, Vec::new()),
+            Err(home) => self.let_go(number, home, Copies::Before(Vec::new())),
         }
     }
 
     /// Lets the pages of a unit go, if it has any pinned; it is brought by other ways from now on.
     pub(super) fn let_pages_go(self: &Arc<Self>, number: usize) {
-        let streams = self.streams();
         let mut homes = self.homes();
         let Some(home) = homes.take_pages(number) else { return };
         homes.maps.came[number] = 0;
-        let lanes = streams.iter().flat_map(|stream| {
-            [stream.memory_lane, stream.file_lane].map(|lane| stream.marks.put(lane)) //
-        });
-        let marks: Result<Vec<Mark>, _> = lanes.collect();
-        let is_stuck = homes.stuck;
         drop(homes);
-        match marks {
-            Ok(marks) if !is_stuck => self.let_go(number, home, marks),
-            _ => std::mem::forget(home), // a GPU fails, and may still read it
-        }
+        self.let_go(number, home, Copies::Begin);
     }
 
     /// Has the thread give pages back. Where there is none they go when the last stream ends.
-    pub(super) fn let_go(self: &Arc<Self>, unit: usize, home: Arc<Home>, marks: Vec<Mark>) {
-        self.mapper.leaving().push(Leaving { unit, home: Some(home), marks });
+    fn let_go(self: &Arc<Self>, unit: usize, home: Arc<Home>, copies: Copies) {
+        self.mapper.leaving().push(Leaving { unit, home: Some(home), copies });
         self.wish(Wish::Look);
     }
 
@@ -250,15 +253,31 @@ impl Group {
     /// Gives pages back that nothing reads any more; whether others are still to go.
     fn give_pages_back(&self) -> bool {
         let _giving = self.mapper.giving();
-        let mut leaving = self.mapper.leaving();
-        let passed = std::mem::take(&mut *leaving).into_iter();
-        let (over, still): (Vec<_>, Vec<_>) = passed.partition(Leaving::is_over);
-        *leaving = still;
-        let goes_on = !leaving.is_empty();
+        let mut leaving = std::mem::take(&mut *self.mapper.leaving());
         // The driver takes as long as it likes.
-        drop(leaving);
+        leaving.iter_mut().for_each(|pages| self.mark_copies(pages));
+        leaving.retain(|pages| !matches!(pages.copies, Copies::Unknown));
+        let (over, still): (Vec<_>, Vec<_>) = leaving.into_iter().partition(Leaving::is_over);
         self.give(over);
-        goes_on
+        let mut leaving = self.mapper.leaving();
+        leaving.extend(still);
+        !leaving.is_empty()
+    }
+
+    /// Marks the copies from pages that are on their way out, once nobody queues any.
+    fn mark_copies(&self, pages: &mut Leaving) {
+        let uses = pages.home.as_ref().map_or(1, Arc::strong_count);
+        if !matches!(pages.copies, Copies::Begin) || uses > 1 {
+            return;
+        }
+        fence(Ordering::Acquire); // after the copies of the last other share
+        let streams = self.streams();
+        let lanes = streams.iter().flat_map(|stream| {
+            [stream.memory_lane, stream.file_lane].map(|lane| stream.marks.put(lane)) //
+        });
+        let marks: Result<Vec<Mark>, _> = lanes.collect();
+        let is_stuck = self.homes().stuck;
+        pages.copies = marks.ok().filter(|_| !is_stuck).map_or(Copies::Unknown, Copies::Before);
     }
 
     /// Gives all pages back that were let go, which nothing may read any more, unless some copy is
@@ -353,7 +372,10 @@ fn run(wishes: &Receiver<Wish>, streams: &Weak<Group>) {
 impl Leaving {
     /// Whether nothing reads the pages any more.
     fn is_over(&self) -> bool {
-        self.marks.iter().all(|mark| mark.is_passed().unwrap_or(false))
+        match &self.copies {
+            Copies::Before(marks) => marks.iter().all(|mark| mark.is_passed().unwrap_or(false)),
+            Copies::Begin | Copies::Unknown => false,
+        }
     }
 }
 

@@ -14,6 +14,8 @@
 //!     reading    one layer on that way; `ring` is the slots, small ones where a drive brings it
 //!   mapper     a thread: pins pages of files for the GPU, and lets them go (`mapped`)
 //!     after      whether the files stayed what they were while their pages were copied
+//! turn       which thread submits work of a stream; the order of the locks
+//! closing    the end of a stream, within the watchdog's time
 //! shared     what both know: who has which layer; `store` is their memory on the GPU
 //! group      what streams of the same layers to several GPUs share; `homes`: where on the host
 //!            layers are kept
@@ -32,6 +34,7 @@
 #![expect(unsafe_code, reason = "orders work on streams that a caller names")]
 
 mod after;
+mod closing;
 mod failing;
 mod group;
 mod homes;
@@ -57,6 +60,7 @@ mod taking;
 mod ties;
 mod together;
 mod trace;
+mod turn;
 mod writing;
 
 use std::fmt;
@@ -405,21 +409,13 @@ impl LayerStream {
     /// # Errors
     /// A layer that could not be written back, if nobody was told before, the first of several. A
     /// copy, or compute with
-    /// a layer, that does not end; what it may touch is never given back then. A file that changed
+    /// a layer, that does not end; what it may touch is never given back then. A call of the driver
+    /// that does not return within a few times [`watchdog`](crate::Options::watchdog); what is left
+    /// is given back when it does. A file that changed
     /// while its pages were copied. Of several the first; called again, the next.
     pub fn close(&self) -> Result<Vec<String>> {
         self.shared.check_home()?;
-        self.shared.ask_to_close();
-        self.shared.group.wait_for_loader(self.shared.seat);
-        let exports = self.shared.exports();
-        // It has an end: what does not get on is given up now.
-        let written = self.shared.flush(&mut || true);
-        let settled = self.shared.give_back();
-        written?; // which says more, where it is the same copy
-        settled?;
-        let mut state = self.shared.lock();
-        self.shared.look_again(&mut state);
-        state.copied.told().map(|()| exports)
+        self.shared.close()
     }
 }
 

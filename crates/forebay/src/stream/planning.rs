@@ -16,6 +16,7 @@ use super::predicting::{Known, Made};
 use super::rates::Came;
 use super::shared::{Shared, State, closed};
 use super::statistics::{LayerTimes, REMEMBERED};
+use super::turn::Submit;
 use crate::error::{Error, Result};
 use crate::gpu::DeviceId;
 use crate::units::ByteRange;
@@ -121,7 +122,7 @@ impl Drop for Probing<'_> {
 
 impl Shared {
     /// Begins to plan, once the GPU is done with the first pass.
-    pub(super) fn plan_if_due(self: &Arc<Self>, state: &mut State) {
+    pub(super) fn plan_if_due(self: &Arc<Self>, state: &mut Submit<'_>) {
         let pass = state.schedule.sequence().pass_len();
         let (from, has_waited) = match state.plan {
             Plan::Waiting { from } => (from, true),
@@ -196,7 +197,8 @@ impl Shared {
     pub(super) fn placement(&self) -> Result<Placement, Unplanned> {
         let ended = |source| Unplanned::Ended { source };
         self.check_home().map_err(ended)?;
-        let mut state = self.lock();
+        let mut state = self.submit().map_err(ended)?;
+        state.gather();
         match &state.plan {
             Plan::Made(made) => {
                 let (made, pass) = (made.clone(), state.schedule.sequence().pass_len());
@@ -361,7 +363,8 @@ impl Shared {
             return Err(format!("`{name}` takes {len} bytes, of `host_budget` {left} are left"));
         }
         let home = Home::in_memory(&self.engine, shelf).map_err(|error| in_full(&error))?;
-        let is_new = self.group.homes().keep(number, home).is_ok();
+        let kept = self.group.homes().keep(number, home); // the lock is not held where it is dropped
+        let is_new = kept.is_ok();
         *left -= if is_new { len } else { 0 };
         Ok(is_new)
     }

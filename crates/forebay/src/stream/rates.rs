@@ -29,11 +29,11 @@ impl<'a> Measuring<'a> {
 
 impl Drop for Measuring<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
-        state.is_measuring = false;
-        // What goes wrong then is told to whoever takes a layer.
-        let _ = self.0.pump(&mut state);
-        drop(state);
+        self.0.lock().is_measuring = false;
+        if let Ok(mut turn) = self.0.submit() {
+            // What goes wrong then is told to whoever takes a layer.
+            let _ = self.0.pump(&mut turn);
+        }
         self.0.came.notify_all();
         self.0.group.ring();
     }

@@ -17,6 +17,7 @@ use super::schedule::{Load, Schedule};
 use super::statistics::Times;
 use super::store::Store;
 use super::ties::Ties;
+use super::turn::Turn;
 use super::writing::{Writer, Writes};
 use super::{StreamOptions, StreamStatistics};
 use crate::engine::Engine;
@@ -48,6 +49,8 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// Rung for who takes layers.
     pub(super) came: Condvar,
+    /// Rung for who waits for the turn.
+    pub(super) turned: Condvar,
 }
 
 /// Copies that were queued from where a layer is kept on the host.
@@ -77,6 +80,7 @@ pub(super) enum From {
 
 #[derive(Debug)]
 pub(super) struct State {
+    pub(super) turn: Turn,
     pub(super) schedule: Schedule,
     /// There until it is closed.
     pub(super) store: Option<Arc<Store>>,
@@ -91,6 +95,8 @@ pub(super) struct State {
     pub(super) closing: bool,
     /// Since when.
     pub(super) closed: Option<Instant>,
+    /// Whether what is queued with layers that are held was marked for that.
+    pub(super) is_marked: bool,
     pub(super) writes: Writes,
     pub(super) copied: Copied,
     /// Whether the end of a pass was told, so that the next call goes on behind it.
@@ -154,6 +160,7 @@ impl Shared {
         let file_lane = file_lane.inspect_err(|_| drop(device.destroy_stream(memory_lane)));
         let file_lane = file_lane.map_err(failed)?;
         let state = State {
+            turn: Turn::Free,
             schedule: Schedule::new(sequence, count),
             store: Some(Arc::new(store)),
             frees: vec![Vec::new(); count],
@@ -162,6 +169,7 @@ impl Shared {
             lost: None,
             closing: false,
             closed: None,
+            is_marked: false,
             writes: Writes::default(),
             copied: Copied::default(),
             turned: false,
@@ -194,6 +202,7 @@ impl Shared {
             ties: OnceLock::new(),
             state: Mutex::new(state),
             came: Condvar::new(),
+            turned: Condvar::new(),
         }))
     }
 
@@ -213,19 +222,19 @@ impl Shared {
     /// Has the first layers brought.
     pub(super) fn begin(&self) -> Result<()> {
         let begun = self.marks.put(self.memory_lane).map_err(|source| self.failed(0, source))?;
-        let mut state = self.lock();
-        state.times.begin(begun);
-        self.pump(&mut state)
+        let mut turn = self.submit()?;
+        turn.times.begin(begun);
+        self.pump(&mut turn)
     }
 
     /// Tells what is taken next of an order that is told.
     pub(super) fn tell(&self, layers: &[usize]) -> Result<()> {
-        let mut state = self.lock();
-        state.check_open()?;
+        let mut turn = self.submit()?;
+        turn.check_open()?;
         let bad = |value: String, expected: String| {
             Err(Error::BadOption { name: "prefetch".into(), value, expected })
         };
-        if !state.schedule.sequence().is_told() {
+        if !turn.schedule.sequence().is_told() {
             let expected = "a stream whose order is told while it runs (`order=\"told\"`)";
             return bad("a layer".into(), expected.into());
         }
@@ -234,8 +243,8 @@ impl Shared {
             return bad(unknown.to_string(), format!("numbers of the {count} layers, from 0"));
         }
         let units = |layer| (0..self.slices).map(move |slice| layer * self.slices + slice);
-        layers.iter().copied().flat_map(units).for_each(|unit| state.schedule.tell(unit));
-        self.pump(&mut state)
+        layers.iter().copied().flat_map(units).for_each(|unit| turn.schedule.tell(unit));
+        self.pump(&mut turn)
     }
 
     /// Its memory.
@@ -259,10 +268,18 @@ impl Shared {
     }
 
     pub(super) fn statistics(&self) -> StreamStatistics {
-        let mut state = self.lock();
-        self.look_again(&mut state);
-        let written_bytes = state.writes.bytes;
-        StreamStatistics { written_bytes, ..state.times.told() }
+        self.look_again();
+        let of = |state: &State| {
+            let written_bytes = state.writes.bytes;
+            StreamStatistics { written_bytes, ..state.times.told() }
+        };
+        match self.submit() {
+            Ok(mut turn) => {
+                turn.gather();
+                of(&turn)
+            }
+            Err(_) => of(&self.lock()), // it is closed: what was gathered before
+        }
     }
 
     /// The position that is taken next, and the layers that it is about to ask for.
@@ -297,9 +314,12 @@ impl Shared {
 
     /// Says that a job came to nothing; what may still write to its buffer has to be passed.
     pub(super) fn gave_up(&self, load: Load, mark: Mark, error: Error) {
+        // The load's own until it has ended.
+        let mut frees = self.lock().frees[load.buffer].clone();
+        frees.retain(|mark| !matches!(mark.is_passed(), Ok(true)));
+        frees.push(mark);
         let mut state = self.lock();
-        state.frees[load.buffer].retain(|mark| !matches!(mark.is_passed(), Ok(true)));
-        state.frees[load.buffer].push(mark);
+        state.frees[load.buffer] = frees;
         state.schedule.failed(load.buffer);
         state.failures.entry(load.unit).or_insert(error);
         drop(state);
@@ -310,79 +330,6 @@ impl Shared {
     pub(super) fn lose(&self, error: Error) {
         self.lock().lost.get_or_insert(error);
         self.came.notify_all();
-    }
-
-    pub(super) fn ask_to_close(&self) {
-        let mut state = self.lock();
-        if !state.closing {
-            self.mark_held(&mut state); // nothing more is taken
-        }
-        state.closing = true;
-        state.closed.get_or_insert_with(Instant::now);
-        drop(state);
-        self.group.ring();
-        self.came.notify_all();
-    }
-
-    /// Waits until no copy of the stream runs, and nobody computes with what was taken.
-    pub(super) fn settle(&self) -> Result<()> {
-        let until = Instant::now() + self.engine.options().watchdog;
-        self.await_probe(until);
-        for lane in [self.memory_lane, self.file_lane] {
-            // The first answer may only be a failure that is known already.
-            let end = self.quiet(lane, until).or_else(|_| self.quiet(lane, until));
-            match end {
-                Ok(true) => {}
-                Ok(false) => return Err(self.not_over(stuck())),
-                Err(source) => return Err(self.not_over(source)),
-            }
-        }
-        let (frees, unmarked) = {
-            let state = self.lock();
-            (state.frees.clone(), state.unmarked.clone())
-        };
-        for (buffer, marks) in frees.iter().enumerate() {
-            // What failed is over.
-            let mut ends = marks.iter().map(|mark| {
-                mark.wait_while(&mut || Instant::now() < until).unwrap_or(true) //
-            });
-            if !ends.all(|is_over| is_over) {
-                return Err(self.not_over(self.stuck_in(buffer)));
-            }
-        }
-        unmarked.map_or(Ok(()), |source| Err(self.not_over(source)))
-    }
-
-    /// What stands for a buffer that somebody computes with for ever.
-    fn stuck_in(&self, buffer: usize) -> DeviceError {
-        let state = self.lock();
-        let held = state.taken.iter().find(|held| held.buffer == buffer);
-        held.map_or_else(stuck, |held| self.unknown_end("cuEventQuery", "NO_ANSWER", held.unit))
-    }
-
-    /// What stands for a unit with which somebody may compute for ever.
-    pub(super) fn unknown_end(&self, call: &'static str, name: &str, unit: usize) -> DeviceError {
-        let unit = &self.units()[unit].name;
-        let detail = format!("nothing says when the stream is done for which `{unit}` was taken");
-        DeviceError { call, code: -1, name: name.into(), detail }
-    }
-
-    /// Waits until all that is queued on a lane is done; whether it is.
-    fn quiet(&self, lane: Stream, until: Instant) -> DeviceResult<bool> {
-        self.marks.put(lane)?.wait_while(&mut || Instant::now() < until)
-    }
-
-    /// Gives the memory back, once all copies are over; where one does not end, never.
-    pub(super) fn give_back(&self) -> Result<()> {
-        let settled = self.settle();
-        let Some(store) = self.lock().store.take() else { return settled };
-        if settled.is_err() {
-            std::mem::forget(store);
-        } else {
-            drop(store);
-        }
-        self.group.leave(settled.is_ok());
-        settled
     }
 
     pub(super) fn not_over(&self, source: DeviceError) -> Error {

@@ -235,7 +235,6 @@ impl Times {
 
     /// Notes that a layer was taken; `pass` is how many a pass takes.
     pub(super) fn enter(&mut self, visit: Visit, pass: u64) {
-        self.gather();
         let number = visit.times.position.checked_div(pass).unwrap_or(0);
         self.visits.push_back(Visit { pass: number, ..visit });
     }
@@ -251,7 +250,7 @@ impl Times {
 
     /// Notes what the GPU is done with, in the order in which it was taken, up to the first that it
     /// is not: whoever runs far ahead of it asks no more for that. What is kept holds up nothing.
-    fn gather(&mut self) {
+    pub(super) fn gather(&mut self) {
         let (layers, passes, origin) = (&mut self.layers, &mut self.passes, &mut self.origin);
         let mut place = 0;
         while let Some(visit) = self.visits.get(place) {
@@ -274,14 +273,12 @@ impl Times {
         passes.drain(..passes.len().saturating_sub(REMEMBERED));
     }
 
-    /// What layers took from this position on.
-    pub(super) fn told_from(&mut self, position: u64) -> Vec<LayerTimes> {
-        self.gather();
+    /// What layers took from this position on, as far as it was gathered.
+    pub(super) fn told_from(&self, position: u64) -> Vec<LayerTimes> {
         self.layers.iter().filter(|times| times.position >= position).cloned().collect()
     }
 
-    pub(super) fn told(&mut self) -> StreamStatistics {
-        self.gather();
+    pub(super) fn told(&self) -> StreamStatistics {
         let mut routes = self.routes.clone();
         routes.sort_by_key(|share| std::cmp::Reverse(share.bytes));
         StreamStatistics {

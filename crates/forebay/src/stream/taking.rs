@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::failing::released;
@@ -19,6 +19,7 @@ use super::schedule::{Load, Next};
 use super::shared::{From, FromPages, Held, Kept, Shared, State, refused};
 use super::statistics::Visit;
 use super::store::Store;
+use super::turn::Submit;
 use super::{LayerTimes, Step, Taken, refuse};
 use crate::error::{Error, Operation, Result};
 use crate::gpu::{CallerStream, DeviceResult, Stream};
@@ -48,17 +49,14 @@ impl Shared {
         compute: CallerStream,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Step> {
-        let mut state = self.lock();
+        let mut state = self.submit()?;
         state.check().map_err(|error| self.asked(&state, error))?;
         let position = state.schedule.position();
         // SAFETY: the caller's promise.
-        unsafe { self.check_stream(compute) }?;
-        // SAFETY: the caller's promise.
-        let asked = unsafe { self.marks.put_on(compute) };
-        let asked = asked.map_err(|source| self.compute_failed(compute, source))?;
+        let asked = state.unlocked(|| unsafe { self.mark_checked(compute) })?;
         // SAFETY: the caller's promise.
         unsafe { self.release_current(&mut state, compute, &asked) }?;
-        self.look_again(&mut state);
+        state.unlocked(|| self.look_again());
         state.copied.told()?;
         let pass = state.schedule.sequence().pass_len();
         if pass > 0 && position > 0 && position.is_multiple_of(pass) && !state.turned {
@@ -67,12 +65,19 @@ impl Shared {
             return Ok(Step::End);
         }
         state.taking = true;
-        let (mut state, found) = self.wait_for_next(state, go_on);
-        state.taking = false;
-        let buffer = match found? {
-            Found::There(buffer) => buffer,
-            Found::Nothing => return Ok(Step::End),
-            Found::GaveUp => return Ok(Step::Interrupted),
+        let (mut state, buffer) = match self.wait_for_next(state, go_on) {
+            Ok((mut state, found)) => {
+                state.taking = false;
+                match found {
+                    Found::There(buffer) => (state, buffer),
+                    Found::Nothing => return Ok(Step::End),
+                    Found::GaveUp => return Ok(Step::Interrupted),
+                }
+            }
+            Err(error) => {
+                self.lock().taking = false;
+                return Err(error);
+            }
         };
         let loaded = state.loads[buffer].clone().expect("it is there, so it was brought");
         let hold = || {
@@ -82,7 +87,9 @@ impl Shared {
                 self.marks.put_on(compute)
             }
         };
-        let entered = hold().map_err(|source| self.compute_failed(compute, source))?;
+        let entered = state.unlocked(hold);
+        let entered = entered.map_err(|source| self.compute_failed(compute, source))?;
+        state.gather();
         let unit = state.schedule.sequence().at(position).expect("it is there");
         state.schedule.take(buffer);
         state.turned = false;
@@ -126,40 +133,36 @@ impl Shared {
     /// Waits until the layer that is next is there.
     fn wait_for_next<'a>(
         self: &'a Arc<Self>,
-        mut state: MutexGuard<'a, State>,
+        mut state: Submit<'a>,
         go_on: &mut dyn FnMut() -> bool,
-    ) -> (MutexGuard<'a, State>, Result<Found>) {
+    ) -> Result<(Submit<'a>, Found)> {
         loop {
-            match self.look_for_next(&mut state) {
-                Ok(Next::Coming) => {}
+            match self.look_for_next(&mut state)? {
+                Next::Coming => {}
                 // It may be changed again by whoever takes it.
-                Ok(Next::There(buffer)) if state.writes.of(buffer) => {}
-                Ok(Next::There(buffer)) if self.is_stale(&mut state, buffer) => continue,
-                Ok(Next::There(buffer)) => return (state, Ok(Found::There(buffer))),
-                Ok(_) => return (state, Ok(Found::Nothing)),
-                Err(error) => return (state, Err(error)),
+                Next::There(buffer) if state.writes.of(buffer) => {}
+                Next::There(buffer) if self.is_stale(&mut state, buffer) => continue,
+                Next::There(buffer) => return Ok((state, Found::There(buffer))),
+                _ => return Ok((state, Found::Nothing)),
             }
-            let (mut waited, result) =
-                self.came.wait_timeout(state, ASKS_EVERY).unwrap_or_else(PoisonError::into_inner);
-            if result.timed_out() {
-                drop(waited); // what is asked may wait for who wants the lock
+            let (waited, timed_out) = state.wait(ASKS_EVERY)?;
+            state = waited;
+            if timed_out {
+                drop(state); // what is asked may wait for who wants the turn
                 let asked = catch_unwind(AssertUnwindSafe(&mut *go_on));
-                waited = self.lock();
                 match asked {
-                    Ok(true) => {}
-                    Ok(false) => return (waited, Ok(Found::GaveUp)),
+                    Ok(true) => state = self.submit()?,
+                    Ok(false) => return Ok((self.submit()?, Found::GaveUp)),
                     Err(panic) => {
-                        waited.taking = false;
-                        drop(waited);
+                        self.lock().taking = false;
                         resume_unwind(panic);
                     }
                 }
             }
-            state = waited;
         }
     }
 
-    fn look_for_next(&self, state: &mut State) -> Result<Next> {
+    fn look_for_next(&self, state: &mut Submit<'_>) -> Result<Next> {
         self.pump(state)?;
         state.check_open().map_err(|error| self.asked(state, error))?;
         let next = state.next_unit();
@@ -184,7 +187,7 @@ impl Shared {
     }
 
     /// Has brought what can be brought now.
-    pub(super) fn pump(&self, state: &mut State) -> Result<()> {
+    pub(super) fn pump(&self, state: &mut Submit<'_>) -> Result<()> {
         while !state.closing && state.lost.is_none() && !state.is_measuring {
             let wanted = state.schedule.wanted();
             if wanted.is_some_and(|(_, unit)| state.failures.contains_key(&unit)) {
@@ -194,7 +197,9 @@ impl Shared {
             // They stay known until copies are queued behind them.
             let frees = state.frees[load.buffer].clone();
             let store = state.store()?;
-            match self.copy_kept(&store, load, (self.memory_lane, &frees)) {
+            let copied =
+                state.unlocked(|| self.copy_kept(&store, load, (self.memory_lane, &frees)));
+            match copied {
                 Ok(Some(kept)) => self.arrived_in(state, load, kept),
                 Ok(None) => {
                     let (seat, since, unpinned) = (self.seat, Instant::now(), false);
@@ -221,9 +226,9 @@ impl Shared {
         load: Load,
         (lane, frees): (Stream, &[Mark]),
     ) -> DeviceResult<Option<Kept>> {
-        // Nobody may take the pages away before the copies are queued.
-        let homes = self.group.homes();
-        let Some(home) = homes.filled(load.unit) else { return Ok(None) };
+        // Pages are not given back before this share in them is.
+        let home = self.group.homes().filled(load.unit).cloned();
+        let Some(home) = home else { return Ok(None) };
         self.wait_for(lane, frees)?;
         let begun = self.marks.put(lane)?;
         for copies in home.copies_to(store.buffers[load.buffer].address()) {
@@ -233,7 +238,7 @@ impl Shared {
             unsafe { self.device.copy_batch_to_device(lane, &copies) }?;
         }
         let marks = (begun, self.marks.put(lane)?);
-        let of = |pages: &Pages| FromPages { home: Arc::downgrade(home), stamps: pages.stamps() };
+        let of = |pages: &Pages| FromPages { home: Arc::downgrade(&home), stamps: pages.stamps() };
         let pages = home.pages().map(of);
         let from = if pages.is_some() { From::Pages } else { From::Memory };
         Ok(Some(Kept { marks, from, pages, routes: Vec::new() }))
@@ -241,7 +246,7 @@ impl Shared {
 
     /// Whether what a buffer holds came from pages of files that have changed since; then it is to
     /// come anew.
-    fn is_stale(self: &Arc<Self>, state: &mut State, buffer: usize) -> bool {
+    fn is_stale(self: &Arc<Self>, state: &mut Submit<'_>, buffer: usize) -> bool {
         let Some(load) = state.loads[buffer].clone() else { return false };
         let Some(unit) = state.next_unit().filter(|_| load.from == From::Pages && !load.counted)
         else {
@@ -252,8 +257,8 @@ impl Shared {
             load.pages.as_ref().is_some_and(|it| std::ptr::eq(it.home.as_ptr(), Arc::as_ptr(home)))
         };
         let home = self.group.home(unit);
-        let is_current = home.as_ref().is_some_and(|home| {
-            home.pages().is_some_and(Pages::is_current) //
+        let is_current = state.unlocked(|| {
+            home.as_ref().is_some_and(|home| home.pages().is_some_and(Pages::is_current)) //
         });
         if is_current && home.as_ref().is_some_and(is_there) {
             return false;
@@ -288,10 +293,10 @@ impl Shared {
         (position, unit): (u64, usize),
         compute: CallerStream,
     ) -> Result<()> {
-        let mut state = self.lock();
+        let mut state = self.submit()?;
         self.held(&state, (position, unit), Operation::Release)?;
         // SAFETY: the caller's promise.
-        let freed = unsafe { self.mark_released(compute) }?;
+        let freed = state.unlocked(|| unsafe { self.mark_checked(compute) })?;
         self.release_locked(&mut state, position, freed)?;
         self.pump(&mut state)
     }
@@ -302,7 +307,7 @@ impl Shared {
     /// As for [`LayerStream::next`](super::LayerStream::next).
     unsafe fn release_current(
         &self,
-        state: &mut State,
+        state: &mut Submit<'_>,
         compute: CallerStream,
         asked: &Mark,
     ) -> Result<()> {
@@ -315,16 +320,16 @@ impl Shared {
             asked.clone()
         } else {
             // SAFETY: the caller's promise.
-            unsafe { self.mark_released(of_it) }?
+            state.unlocked(|| unsafe { self.mark_checked(of_it) })?
         };
         self.release_locked(state, current, freed)
     }
 
-    /// Marks what a caller has queued with a layer.
+    /// Marks what a caller has queued on a stream that is not captured.
     ///
     /// # Safety
     /// As for [`LayerStream::next`](super::LayerStream::next).
-    unsafe fn mark_released(&self, compute: CallerStream) -> Result<Mark> {
+    unsafe fn mark_checked(&self, compute: CallerStream) -> Result<Mark> {
         // SAFETY: the caller's promise.
         unsafe {
             self.check_stream(compute)?;
@@ -333,15 +338,23 @@ impl Shared {
     }
 
     /// Releases what was taken at `position`, whose use ends before the mark.
-    fn release_locked(&self, state: &mut State, position: u64, freed: Mark) -> Result<()> {
+    fn release_locked(
+        &self,
+        state: &mut Submit<'_>,
+        position: u64,
+        freed: Mark,
+    ) -> Result<()> {
         let Held { buffer, .. } = state.held(position).expect("just seen");
         let len = state.store()?.buffers[buffer].len();
         let failed = |source| self.failed(len, source);
         // What is passed is waited for no more: a layer that stays has nobody who would.
-        forget_passed(&mut state.frees[buffer]);
-        state.frees[buffer].push(freed.clone());
+        let mut frees = state.frees[buffer].clone();
+        state.unlocked(|| forget_passed(&mut frees));
+        frees.push(freed.clone());
+        state.frees[buffer] = frees;
         let mut others = state.taken.iter().filter(|held| held.position != position);
-        if others.all(|held| held.buffer != buffer) {
+        let is_unused = others.all(|held| held.buffer != buffer);
+        if is_unused {
             self.fill_unused(state, buffer).map_err(failed)?;
         }
         state.taken.retain(|held| held.position != position);
@@ -351,30 +364,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Marks what is queued on the streams of all that is held, so that the stream's end is none of
-    /// that.
-    pub(super) fn mark_held(&self, state: &mut State) {
-        for Held { buffer, unit, compute, .. } in state.taken.clone() {
-            let mark = || {
-                // SAFETY: whoever named the stream keeps it alive until the layer is released, or
-                // this is closed.
-                unsafe {
-                    if self.device.is_capturing(compute)? {
-                        return Err(self.unknown_end("cuStreamIsCapturing", "CAPTURING", unit));
-                    }
-                    self.marks.put_on(compute)
-                }
-            };
-            match mark() {
-                Ok(mark) => state.frees[buffer].push(mark),
-                Err(source) => drop(state.unmarked.get_or_insert(source)),
-            }
-        }
-    }
-
     /// Fills a buffer that no caller holds any more with what is no number, if that is to be done
     /// and it is not being written back: behind all that copies to it or has used it.
-    pub(super) fn fill_unused(&self, state: &mut State, buffer: usize) -> DeviceResult<()> {
+    pub(super) fn fill_unused(&self, state: &mut Submit<'_>, buffer: usize) -> DeviceResult<()> {
         let goes_on = !state.closing && state.lost.is_none();
         let Some(store) = state.store.clone().filter(|_| self.checks && goes_on) else {
             return Ok(());
@@ -383,10 +375,15 @@ impl Shared {
             return Ok(()); // whoever writes it comes back here
         }
         let memory = &store.buffers[buffer];
-        self.wait_for(self.memory_lane, &state.frees[buffer])?;
-        // SAFETY: the buffer stays until the lane is quiet.
-        unsafe { self.device.fill(self.memory_lane, memory.address(), NAN, memory.len()) }?;
-        state.frees[buffer] = vec![self.marks.put(self.memory_lane)?];
+        let frees = state.frees[buffer].clone();
+        let fill = || {
+            self.wait_for(self.memory_lane, &frees)?;
+            // SAFETY: the buffer stays until the lane is quiet.
+            unsafe { self.device.fill(self.memory_lane, memory.address(), NAN, memory.len()) }?;
+            self.marks.put(self.memory_lane)
+        };
+        let filled = state.unlocked(fill)?;
+        state.frees[buffer] = vec![filled];
         state.schedule.failed(buffer); // its bytes are gone
         Ok(())
     }
@@ -402,7 +399,7 @@ impl Shared {
     /// Has the next call take the first layer of a pass. What was brought ahead gives way, or is
     /// taken from where it is.
     pub(super) fn rewind(&self) -> Result<()> {
-        let mut state = self.lock();
+        let mut state = self.submit()?;
         state.check()?;
         if state.schedule.sequence().is_told() {
             return Err(refused("one whose order is told", "one that has a first layer"));
@@ -417,7 +414,7 @@ impl Shared {
 
     /// Keeps a unit that was taken at `position` until it is released by itself.
     pub(super) fn keep(&self, (position, unit): (u64, usize)) -> Result<()> {
-        let mut state = self.lock();
+        let mut state = self.submit()?;
         state.check_open()?;
         let Held { buffer, .. } = self.held(&state, (position, unit), Operation::Use)?;
         state.schedule.keep(buffer);

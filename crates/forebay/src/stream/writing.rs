@@ -78,7 +78,7 @@ impl Shared {
         let unit = &self.units()[number];
         let of_it = |error: Error| error.of_layer(Operation::Write, &unit.name);
         let ties = self.ties();
-        let mut state = self.lock();
+        let mut state = self.submit()?;
         state.check_open()?;
         let Held { buffer, .. } = self.held(&state, (position, number), Operation::Write)?;
         if let Some(part) = unit.parts.iter().find(|part| !part.file.is_writable()) {
@@ -98,11 +98,15 @@ impl Shared {
             let reason = "streams to other GPUs share the layer, and would keep the old bytes";
             return Err(of_it(refused(&unit.first, reason.into())));
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.check_stream(compute) }?;
         let store = state.store()?;
-        // SAFETY: the caller's promise.
-        let computed = unsafe { self.marks.put_on(compute) };
+        let mark = || {
+            // SAFETY: the caller's promise.
+            unsafe {
+                self.check_stream(compute)?;
+                Ok(self.marks.put_on(compute))
+            }
+        };
+        let computed = state.unlocked(mark)?;
         let computed = computed.map_err(|source| of_it(self.compute_failed(compute, source)))?;
         let ready = state.loads[buffer].as_ref().expect("it was brought").ready.clone();
         state.schedule.hold(buffer);
@@ -192,9 +196,7 @@ impl Shared {
                 return Err(self.not_over(stuck()));
             }
         }
-        let mut state = self.lock();
-        write.copied.iter().for_each(|one| self.judge(&mut state, one));
-        drop(state);
+        write.copied.iter().for_each(|one| self.judge(one));
         let memory = &write.store.buffers[write.buffer];
         let (mut transfers, mut error) = (Vec::with_capacity(unit.parts.len()), None);
         for (part, &place) in unit.parts.iter().zip(&unit.places).filter(|(part, _)| part.len > 0) {
@@ -290,7 +292,12 @@ fn run(writes: &Receiver<Write>, shared: &Weak<Shared>) {
             std::mem::forget(Arc::clone(&write.store)); // nobody knows what reads the buffer
             Err(refused(&shared.units()[write.unit].first, "what writes it has panicked".into()))
         });
-        let mut state = shared.lock();
+        let Ok(mut state) = shared.submit() else {
+            // It is closed, and nothing comes to that buffer any more.
+            shared.written(&mut shared.lock(), &write, ended);
+            shared.came.notify_all();
+            continue;
+        };
         if let Err(error) = &ended
             && !is_known
         {

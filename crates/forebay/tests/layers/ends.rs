@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay::gpu::Device;
+use forebay::gpu::sim::SimCall;
 use forebay::stream::{Layer, LayerStream, Order, Step};
 use forebay::{Error, OpenOptions};
 
@@ -188,6 +189,80 @@ fn what_is_still_being_written_is_waited_for_and_not_for_ever() {
     assert_eq!(error.to_string(), "cannot write the layer `layer 0`");
     assert!(matches!(error.without_layer(), Error::TimedOut { .. }), "{error:?}");
     fuse.set(|faults| faults.hang_writes = false);
+}
+
+/// Waits until a thread is in a call of the driver that hangs.
+fn wait_for_hang(rig: &Rig) {
+    let until = Instant::now() + AT_ONCE;
+    while rig.device.hanging() == 0 {
+        assert!(Instant::now() < until, "no call hangs");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Closes a stream whose driver hangs.
+fn closes_in_time(stream: &LayerStream) {
+    let began = Instant::now();
+    let error = stream.close().expect_err("the driver hangs");
+    assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
+    assert!(matches!(error, Error::CopyNotOver { .. }), "{error:?}");
+    let reason = std::error::Error::source(&error).expect("a reason").to_string();
+    assert!(reason.contains("a call of the driver does not return"), "{reason}");
+}
+
+#[test]
+fn a_driver_that_hangs_for_one_gpu_delays_neither_its_end_nor_the_other_gpu() {
+    let _watchdog = Watchdog::start();
+    let first = Rig::with_watchdog("sim:bandwidth=4GB/s", Duration::from_secs(1));
+    let second = first.beside("sim:bandwidth=4GB/s");
+    let model = first.model(6, LEN);
+    let options = ordered(Order::Forward, Some(2 * model.layers[0].len()));
+    let gpus = [first.gpu(), second.gpu()];
+    let streams = LayerStream::group(&first.engine, &gpus, &model.layers, options);
+    let streams = streams.expect("streams");
+    let all: Vec<usize> = (0..6).collect();
+    thread::scope(|scope| {
+        first.next(&streams[0]).expect("it can be read").expect("a layer");
+        first.device.hang(Some(SimCall::RecordOnCaller));
+        let hung = scope.spawn(|| drop(first.next(&streams[0])));
+        wait_for_hang(&first);
+        for _ in 0..2 {
+            model.check_all(&second.pass(&streams[1], SHORT).expect("a pass"), &all);
+        }
+        closes_in_time(&streams[0]);
+        model.check_all(&second.pass(&streams[1], SHORT).expect("a pass"), &all);
+        assert!(!hung.is_finished());
+        first.device.hang(None);
+        hung.join().expect("no panic");
+    });
+    streams.iter().for_each(|stream| drop(stream.close().expect("all copies are over")));
+}
+
+#[test]
+fn a_copy_that_cannot_be_queued_does_not_delay_the_end() {
+    let _watchdog = Watchdog::start();
+    // The loader copies what comes from files, the caller what is in pinned memory.
+    for host_budget in [0, 1 << 30] {
+        let rig = Rig::with_watchdog("sim:bandwidth=4GB/s", Duration::from_millis(300));
+        let model = rig.model(6, LEN);
+        let mut options = ordered(Order::Told, Some(2 * model.layers[0].len()));
+        options.host_budget = host_budget;
+        let stream = rig.stream(&model, options);
+        stream.prefetch(&[0, 1, 2]).expect("layers that there are");
+        (0..3).for_each(|_| drop(rig.next(&stream).expect("it can be read").expect("a layer")));
+        thread::scope(|scope| {
+            rig.device.hang(Some(SimCall::CopyToDevice));
+            let hung = scope.spawn(|| {
+                let _ = stream.prefetch(&[0, 1, 2]);
+                drop(rig.next(&stream));
+            });
+            wait_for_hang(&rig);
+            closes_in_time(&stream);
+            rig.device.hang(None);
+            hung.join().expect("no panic");
+        });
+        stream.close().expect("all copies are over");
+    }
 }
 
 /// That a child was refused for what it is.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::config::{CuFilePlay, SimConfig};
 use super::fault::Fault;
+use super::hang::{Hang, SimCall};
 use super::memory::{HostAddress, Registrations, copied};
 use super::timeline::{Direction, Timeline, lock};
 use super::uplink::Uplink;
@@ -35,6 +36,7 @@ pub struct SimDevice {
     /// Copies that it takes before it is lost.
     left: AtomicU64,
     lost: AtomicBool,
+    hang: Hang,
     /// Bytes of files' pages that it pins at most.
     pages: Option<u64>,
     /// How its cuFile is played, and the seed of that.
@@ -91,7 +93,31 @@ impl SimDevice {
         let timeline = Timeline::new(config, Arc::clone(&registered), uplink.clone());
         let timeline = Arc::new(Mutex::new(timeline));
         let (played, lost, home) = (Arc::default(), AtomicBool::new(false), Home::here());
-        Self { info, clock, registered, timeline, uplink, played, left, lost, pages, cufile, home }
+        let hang = Hang::default();
+        Self {
+            info,
+            clock,
+            registered,
+            timeline,
+            uplink,
+            played,
+            left,
+            lost,
+            hang,
+            pages,
+            cufile,
+            home,
+        }
+    }
+
+    /// Lets a call hang, and no other, until it is called again; `None`: none.
+    pub fn hang(&self, call: Option<SimCall>) {
+        self.hang.set(call);
+    }
+
+    /// How many threads are in a call that [hangs](Self::hang).
+    pub fn hanging(&self) -> usize {
+        self.hang.threads()
     }
 
     /// Says that a stream captures what is queued on it, or does so no more.
@@ -193,6 +219,9 @@ impl SimDevice {
         direction: Direction,
         copies: &[DeviceCopy],
     ) -> DeviceResult<()> {
+        if direction == Direction::ToDevice {
+            self.hang.pass(SimCall::CopyToDevice);
+        }
         let (now, mut timeline) = (self.clock.now(), self.timeline(direction.call())?);
         for group in copies.chunks(BATCH_MAX) {
             // SAFETY: the caller's promise.
@@ -355,6 +384,7 @@ impl Device for SimDevice {
     }
 
     unsafe fn record_on_caller(&self, event: Event, stream: CallerStream) -> DeviceResult<()> {
+        self.hang.pass(SimCall::RecordOnCaller);
         self.record(event, Stream(stream.0))
     }
 

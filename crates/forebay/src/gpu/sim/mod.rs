@@ -10,6 +10,7 @@ mod config;
 mod device;
 mod fault;
 mod gate;
+mod hang;
 mod memory;
 mod timeline;
 mod uplink;
@@ -21,5 +22,6 @@ mod tests;
 
 pub use config::{CuFilePlay, SimConfig};
 pub use device::SimDevice;
+pub use hang::SimCall;
 #[cfg(test)]
 pub(crate) use fault::Dice;

@@ -133,7 +133,7 @@ fn pages_that_are_on_their_way_out_go_with_the_stream() {
         *stream.shared.group.mapper.wishes() = None;
         let left = (0..4).filter_map(|number| stream.shared.group.homes().take_pages(number));
         for (number, home) in left.enumerate() {
-            let leaving = Leaving { unit: number, home: Some(home), marks: Vec::new() };
+            let leaving = Leaving { unit: number, home: Some(home), copies: Copies::Begin };
             stream.shared.group.mapper.leaving().push(leaving);
         }
         if stream.shared.group.mapper.leaving().len() == 4 {

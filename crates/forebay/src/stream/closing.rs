@@ -1,0 +1,169 @@
+//! The end of a stream: it waits for copies and compute, each for as long as the watchdog does, also
+//! where a call of the driver never returns.
+
+#![expect(unsafe_code, reason = "orders work on streams that a caller names")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::shared::{Held, Shared, stuck};
+use super::turn::Turn;
+use crate::aside::within;
+use crate::error::Result;
+use crate::gpu::{DeviceError, DeviceResult, Stream};
+
+impl Shared {
+    /// Ends the stream, as [`LayerStream::close`](super::LayerStream::close) does.
+    pub(super) fn close(self: &Arc<Self>) -> Result<Vec<String>> {
+        let bound = self.engine.options().watchdog;
+        self.ask_to_close();
+        let marked = self.mark_held(bound);
+        // A loader ends when the copies of all its streams have, or have not in time.
+        let streams = u32::try_from(self.group.streams().len()).unwrap_or(u32::MAX);
+        let bound_of_all = bound.saturating_mul(streams.saturating_add(1));
+        let until = Instant::now() + bound_of_all;
+        let is_parted = marked.is_ok() && self.group.wait_for_loader(self.seat, until);
+        let exports = self.exports();
+        // It has an end: what does not get on is given up now. A driver that does not answer may
+        // hold that up too.
+        let until = Instant::now() + bound;
+        let written = self.flush(&mut || is_parted || Instant::now() < until);
+        marked?;
+        if !is_parted {
+            return Err(self.not_over(no_answer("the thread that brings layers waits for it")));
+        }
+        let settled = self.bounded(bound.saturating_mul(3), Self::give_back);
+        written?; // which says more, where it is the same copy
+        settled?;
+        self.look_again();
+        self.lock().copied.told().map(|()| exports)
+    }
+
+    /// Has nothing more taken or brought.
+    fn ask_to_close(&self) {
+        let mut state = self.lock();
+        state.closing = true;
+        state.closed.get_or_insert_with(Instant::now);
+        drop(state);
+        self.group.ring();
+        self.came.notify_all();
+    }
+
+    /// Marks what is queued on the streams of all that is held, so that the stream's end is none of
+    /// that. Nothing more is taken.
+    fn mark_held(self: &Arc<Self>, bound: Duration) -> Result<()> {
+        let state = self.lock();
+        let is_quiet = state.taken.is_empty() && state.turn == Turn::Free;
+        if is_quiet || state.is_marked {
+            return Ok(());
+        }
+        drop(state);
+        self.bounded(bound.saturating_mul(2), Self::mark_all)
+    }
+
+    fn mark_all(&self) -> Result<()> {
+        let waits = |_| self.not_over(no_answer("another thread waits for it"));
+        let mut turn = self.submit().map_err(waits)?;
+        if std::mem::replace(&mut turn.is_marked, true) {
+            return Ok(());
+        }
+        for Held { buffer, unit, compute, .. } in turn.taken.clone() {
+            let mark = || {
+                // SAFETY: whoever named the stream keeps it alive until the layer is released, or
+                // this is closed.
+                unsafe {
+                    if self.device.is_capturing(compute)? {
+                        return Err(self.unknown_end("cuStreamIsCapturing", "CAPTURING", unit));
+                    }
+                    self.marks.put_on(compute)
+                }
+            };
+            match turn.unlocked(mark) {
+                Ok(mark) => turn.frees[buffer].push(mark),
+                Err(source) => drop(turn.unmarked.get_or_insert(source)),
+            }
+        }
+        Ok(())
+    }
+
+    /// What `work` comes to on a thread of its own, which is left behind where a call of the driver
+    /// does not return in time.
+    fn bounded(self: &Arc<Self>, bound: Duration, work: fn(&Self) -> Result<()>) -> Result<()> {
+        let of = Arc::clone(self);
+        match within(bound, "forebay-closes", move || work(&of)) {
+            Ok(Some(ended)) => ended,
+            Ok(None) => Err(self.not_over(no_answer("the stream's end waits for it"))),
+            Err(_) => work(self), // without a thread there is no bound
+        }
+    }
+
+    /// Waits until no copy of the stream runs, and nobody computes with what was taken.
+    pub(super) fn settle(&self) -> Result<()> {
+        let until = Instant::now() + self.engine.options().watchdog;
+        self.await_probe(until);
+        for lane in [self.memory_lane, self.file_lane] {
+            // The first answer may only be a failure that is known already.
+            let end = self.quiet(lane, until).or_else(|_| self.quiet(lane, until));
+            match end {
+                Ok(true) => {}
+                Ok(false) => return Err(self.not_over(stuck())),
+                Err(source) => return Err(self.not_over(source)),
+            }
+        }
+        let (frees, unmarked) = {
+            let state = self.lock();
+            (state.frees.clone(), state.unmarked.clone())
+        };
+        for (buffer, marks) in frees.iter().enumerate() {
+            // What failed is over.
+            let mut ends = marks.iter().map(|mark| {
+                mark.wait_while(&mut || Instant::now() < until).unwrap_or(true) //
+            });
+            if !ends.all(|is_over| is_over) {
+                return Err(self.not_over(self.stuck_in(buffer)));
+            }
+        }
+        unmarked.map_or(Ok(()), |source| Err(self.not_over(source)))
+    }
+
+    /// What stands for a buffer that somebody computes with for ever.
+    fn stuck_in(&self, buffer: usize) -> DeviceError {
+        let state = self.lock();
+        let held = state.taken.iter().find(|held| held.buffer == buffer);
+        held.map_or_else(stuck, |held| self.unknown_end("cuEventQuery", "NO_ANSWER", held.unit))
+    }
+
+    /// What stands for a unit with which somebody may compute for ever.
+    fn unknown_end(&self, call: &'static str, name: &str, unit: usize) -> DeviceError {
+        let unit = &self.units()[unit].name;
+        let detail = format!("nothing says when the stream is done for which `{unit}` was taken");
+        DeviceError { call, code: -1, name: name.into(), detail }
+    }
+
+    /// Waits until all that is queued on a lane is done; whether it is.
+    fn quiet(&self, lane: Stream, until: Instant) -> DeviceResult<bool> {
+        self.marks.put(lane)?.wait_while(&mut || Instant::now() < until)
+    }
+
+    /// Gives the memory back, once all copies are over; where one does not end, never.
+    pub(super) fn give_back(&self) -> Result<()> {
+        let waits = |_| self.not_over(no_answer("another thread waits for it"));
+        drop(self.submit().map_err(waits)?); // a copy that is being queued
+        let settled = self.settle();
+        let Some(store) = self.lock().store.take() else { return settled };
+        if settled.is_err() {
+            std::mem::forget(store);
+        } else {
+            drop(store);
+        }
+        self.group.leave(settled.is_ok());
+        settled
+    }
+
+}
+
+/// A call of the driver that has not returned within the bound, and what waits for it.
+fn no_answer(who: &str) -> DeviceError {
+    let detail = format!("a call of the driver does not return, and {who}");
+    DeviceError { call: "close", code: -1, name: "NO_ANSWER".into(), detail }
+}

@@ -1,0 +1,114 @@
+//! The turn of a stream: the right of one thread to decide what is copied or filled, to queue that
+//! at the driver, and to note it. The state is unlocked while the driver is called, so a call that
+//! is slow, or never returns, delays only the threads that wait for the turn.
+//!
+//! Order of locks: the turn, then `Shared::state`, then `Group::homes`, then those of the mapper.
+//! Under none of the last three is the driver called, or a file looked at. `Mapper::giving` is held
+//! while pages are unpinned; only a stream's end waits for it, within the watchdog's time.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::shared::{Shared, State, closed};
+use crate::error::Result;
+
+/// Time between two looks whether a stream was closed too long ago to wait for the turn.
+const LOOKS_EVERY: Duration = Duration::from_millis(50);
+
+/// Who has the turn.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Turn {
+    #[default]
+    Free,
+    /// Some thread, which may be in a call of the driver.
+    Taken,
+}
+
+/// The turn, with the state locked. Dropping it gives both back.
+pub(super) struct Submit<'a> {
+    shared: &'a Shared,
+    /// `None` only while the driver is called.
+    state: Option<MutexGuard<'a, State>>,
+}
+
+impl Shared {
+    /// Waits for the turn.
+    ///
+    /// # Errors
+    /// A stream that was closed longer ago than the watchdog waits, while another thread has the
+    /// turn.
+    pub(super) fn submit(&self) -> Result<Submit<'_>> {
+        let bound = self.engine.options().watchdog;
+        let mut state = self.lock();
+        while state.turn == Turn::Taken {
+            if state.closed.is_some_and(|since| since.elapsed() > bound) {
+                return Err(closed());
+            }
+            let waited = self.turned.wait_timeout(state, LOOKS_EVERY.min(bound));
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.turn = Turn::Taken;
+        Ok(Submit { shared: self, state: Some(state) })
+    }
+}
+
+impl<'a> Submit<'a> {
+    /// Calls the driver, or looks at files, with the state unlocked.
+    pub(super) fn unlocked<R>(&mut self, call: impl FnOnce() -> R) -> R {
+        self.state = None;
+        let result = call();
+        self.state = Some(self.shared.lock());
+        result
+    }
+
+    /// Notes what the GPU is done with.
+    pub(super) fn gather(&mut self) {
+        let mut times = std::mem::take(&mut self.times);
+        let times = self.unlocked(|| {
+            times.gather();
+            times
+        });
+        self.times = times;
+    }
+
+    /// Gives the turn up until something came, for at most `bound`; whether it took that long.
+    ///
+    /// # Errors
+    /// As [`Shared::submit`].
+    pub(super) fn wait(mut self, bound: Duration) -> Result<(Self, bool)> {
+        let shared = self.shared;
+        let mut state = self.state.take().expect("it is locked between calls of the driver");
+        state.turn = Turn::Free;
+        std::mem::forget(self); // it has neither any more
+        shared.turned.notify_one();
+        let waited = shared.came.wait_timeout(state, bound);
+        let (state, result) = waited.unwrap_or_else(PoisonError::into_inner);
+        drop(state);
+        Ok((shared.submit()?, result.timed_out()))
+    }
+}
+
+impl Deref for Submit<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        self.state.as_ref().expect("it is locked between calls of the driver")
+    }
+}
+
+impl DerefMut for Submit<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        self.state.as_mut().expect("it is locked between calls of the driver")
+    }
+}
+
+impl Drop for Submit<'_> {
+    fn drop(&mut self) {
+        // A call of the driver that panicked has left it unlocked.
+        let mut state = self.state.take().unwrap_or_else(|| self.shared.lock());
+        state.turn = Turn::Free;
+        drop(state);
+        self.shared.turned.notify_one();
+    }
+}
