@@ -96,15 +96,18 @@ impl Step {
     /// The same, which goes on for as long as the calling thread reads, writes or touches new
     /// pages; none where the kernel does not tell.
     pub(crate) fn of_thread(operation: &'static str, path: &Path) -> Option<Self> {
-        let folder = format!("/proc/self/task/{}", rustix::thread::gettid());
-        let text = |name: &str| std::fs::read_to_string(format!("{folder}/{name}")).ok();
-        text("io").zip(text("stat")).and_then(|(io, stat)| signs(&io, &stat))?;
-        let life = move || {
-            let text = |name: &str| std::fs::read_to_string(format!("{folder}/{name}"));
-            let (io, stat) = (text("io").unwrap_or_default(), text("stat").unwrap_or_default());
-            signs(&io, &stat).unwrap_or(0)
-        };
-        Some(Self::with_life(operation, path, Duration::ZERO, life))
+        signs_of_thread().map(|life| Self::with_life(operation, path, Duration::ZERO, life))
+    }
+
+    /// The same, which goes on as well for as long as `count` changes.
+    pub(crate) fn of_requests(
+        operation: &'static str,
+        path: &Path,
+        count: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Self {
+        let signs = signs_of_thread();
+        let life = move || count().wrapping_add(signs.as_ref().map_or(0, |signs| signs()));
+        Self::with_life(operation, path, Duration::ZERO, life)
     }
 
     /// The same, which has `least` at least and goes on for as long as `life` changes.
@@ -132,6 +135,18 @@ impl Drop for Step {
         drop(steps);
         drop(ended); // its life may be the last to hold an engine
     }
+}
+
+/// Tells what the calling thread has done so far; `None` where the kernel does not tell.
+fn signs_of_thread() -> Option<impl Fn() -> u64 + Send + Sync + 'static> {
+    let folder = format!("/proc/self/task/{}", rustix::thread::gettid());
+    let text = |name: &str| std::fs::read_to_string(format!("{folder}/{name}")).ok();
+    text("io").zip(text("stat")).and_then(|(io, stat)| signs(&io, &stat))?;
+    Some(move || {
+        let text = |name: &str| std::fs::read_to_string(format!("{folder}/{name}"));
+        let (io, stat) = (text("io").unwrap_or_default(), text("stat").unwrap_or_default());
+        signs(&io, &stat).unwrap_or(0)
+    })
 }
 
 /// What a thread has done so far, as its files `io` and `stat` say: bytes read and written, and

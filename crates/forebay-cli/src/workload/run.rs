@@ -22,7 +22,6 @@ use crate::bench::stats::{cpu_per_gb, rate};
 use crate::failure::{Failure, Result};
 use crate::report::json::Cache;
 use crate::results::{CpuCost, Share, Steady};
-use crate::steps::Step;
 
 /// What a load came to.
 #[derive(Debug)]
@@ -128,7 +127,6 @@ impl<'a> Ready<'a> {
     /// The first of any thread.
     pub fn run(mut self, targets: &[String]) -> Result<(Ran, Moved<'a>)> {
         let Self { load, lanes, .. } = self;
-        let _watched = self.watched();
         let workers = std::mem::take(&mut self.workers);
         let ended = AtomicUsize::new(0);
         let clock = thread::current();
@@ -171,23 +169,6 @@ impl<'a> Ready<'a> {
         finish(load, all, (lanes, targets), &span, start)
     }
 
-    /// Has the command end where reads bring nothing for too long. Writes may wait for a drive as
-    /// long as they like.
-    fn watched(&self) -> Option<Step> {
-        let Self { load, lanes, counters, .. } = self;
-        let path = &lanes.first().filter(|_| !load.writes())?.path;
-        let (counters, engine) = (Arc::clone(counters), self.engine.clone());
-        let distance = load.rate.map_or(0.0, |rate| 2.0 * f64::from(load.batch) / rate);
-        let distance = distance.clamp(0.0, 86_400.0);
-        let least = load.warm_up.saturating_add(Duration::from_secs_f64(distance));
-        // A call may be of many requests: each that ends shows that the drive lives.
-        let life = move || {
-            let calls: u64 = counters.iter().map(|counter| counter.read().1).sum();
-            calls + engine.statistics().file.count()
-        };
-        Some(Step::with_life("read", path, least, life))
-    }
-
     /// The thread of a lane.
     fn worker(&self, index: usize) -> Result<Worker> {
         let (load, lane, of) = (self.load, &self.lanes[index], self.lanes.len());
@@ -203,6 +184,7 @@ impl<'a> Ready<'a> {
                 .because(format!("each thread has {have} of it"))
                 .hint("give a larger `--size`, fewer `--threads`, or smaller requests")
         })?;
+        let life = Arc::default();
         let means = Means {
             engine: &self.engine,
             device: lane.device.as_ref(),
@@ -212,6 +194,7 @@ impl<'a> Ready<'a> {
             depth,
             batch,
             key: self.key.wrapping_add(apart),
+            life: &life,
         };
         let due = load.rate.map(|rate| {
             let distance = (float(of) * float(batch) / rate).min(86_400.0);
@@ -230,6 +213,10 @@ impl<'a> Ready<'a> {
             phase: Arc::clone(&self.phase),
             counters: Arc::clone(&self.counters),
             index,
+            // Writes may wait for a drive as long as they like.
+            watched: (!load.writes()).then(|| lane.path.clone()),
+            life,
+            engine: self.engine.clone(),
         })
     }
 }

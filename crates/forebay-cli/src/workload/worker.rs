@@ -1,15 +1,19 @@
 //! One thread: keeps its calls in flight until it is told to stop.
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+
+use forebay::Engine;
 
 use super::issuer::{Call, Issuer};
 use super::latency::Latencies;
 use super::pattern::Offsets;
 use crate::failure::Result;
 use crate::report::json::Direction;
+use crate::steps::Step;
 
 /// A thread that waits for a call to be due looks so often whether all is over.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
@@ -119,6 +123,11 @@ pub(super) struct Worker {
     pub(super) counters: Arc<[Counter]>,
     /// Which of the counters is its own.
     pub(super) index: usize,
+    /// What it reads, if the command is to end where nothing of it comes for too long.
+    pub(super) watched: Option<PathBuf>,
+    /// Counts what shows that it goes on: requests that have ended, and looks while none is made.
+    pub(super) life: Arc<AtomicU64>,
+    pub(super) engine: Engine,
 }
 
 impl Worker {
@@ -135,11 +144,25 @@ impl Worker {
             span: 0,
             moved: [0; 2],
         };
+        let step = self.step();
         let result = self.work(start, &mut progress);
+        drop(step);
         let Progress { last, ended, latencies, moved, .. } = progress;
         let done = Instant::now();
         let (issuer, places, [read, written]) = (self.issuer, self.depth, moved);
         Worked { issuer, places, latencies, read, written, last, ended, done, result }
+    }
+
+    /// Has the command end where what it reads brings nothing for too long.
+    fn step(&self) -> Option<Step> {
+        let (life, engine) = (Arc::clone(&self.life), self.engine.clone());
+        let (counters, index) = (Arc::clone(&self.counters), self.index);
+        let count = move || {
+            let (seen, (_, own)) = (engine.statistics(), counters[index].read());
+            let of_engine = seen.file.count().wrapping_add(seen.copy.count());
+            own.wrapping_add(life.load(Ordering::Relaxed)).wrapping_add(of_engine)
+        };
+        Some(Step::of_requests("read", self.watched.as_ref()?, count))
     }
 
     fn work(&mut self, start: Instant, progress: &mut Progress) -> Result<()> {
@@ -193,6 +216,7 @@ impl Worker {
     ) -> Result<()> {
         let until = due.min(Instant::now() + SLEEP_MAX);
         if free.len() == self.depth {
+            self.life.fetch_add(1, Ordering::Relaxed);
             std::thread::sleep(until.saturating_duration_since(Instant::now()));
         } else if let Some(done) = self.issuer.wait_until(until)? {
             free.push(done.place);

@@ -241,6 +241,47 @@ fn a_path_that_stops_in_the_middle_of_a_measurement_ends_it() {
     assert!(said.contains("  caused by: nothing answered within 5s: "), "{said}");
 }
 
+/// The end of the command of this line, which may take `bound` without a sign of life.
+fn end(line: &str, fuse: &Fuse, folder: &Path, bound: &str) -> (bool, String) {
+    let mut command = command(line, fuse, folder, bound);
+    let child = command.env("XDG_STATE_HOME", folder).spawn().unwrap();
+    let end = ends(vec![child]).pop().unwrap().unwrap_or_else(|| panic!("`{line}` does not end"));
+    (end.status.success(), String::from_utf8(end.stderr).unwrap())
+}
+
+#[test]
+fn a_call_may_take_longer_than_the_bound_as_long_as_its_requests_end() {
+    let _watchdog = Watchdog::start();
+    for way in ["cpu", "io-uring"] {
+        // Of 128 KiB each: 64 of them are a call of 1.9 s.
+        let faults = Faults { uncached: true, pause: Duration::from_millis(30), ..Faults::default() };
+        let Some(fuse) = or_skip(Fuse::with(vec![7; 8 << 20], faults)) else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let line = format!(
+            "sweep FILE --way {way} --gpu none --request-size 128K --batch 64 --threads 1 --depth 1 \
+             --pattern sequential --direction read --bytes 8M --repeats 1 --warm-up 0s -o results"
+        );
+        let (is_right, said) = end(&line, &fuse, folder.path(), "1s");
+        assert!(is_right, "{way}: {said}");
+    }
+}
+
+#[test]
+fn gdsio_ends_with_the_name_of_the_file_that_stands_still() {
+    let _watchdog = Watchdog::start();
+    for kind in ["0", "1"] {
+        let Some((fuse, folder)) = rig(|faults| faults.hang_from = Some(4 << 20)) else { return };
+        std::fs::write(folder.path().join("other"), vec![7; 8 << 20]).unwrap();
+        // Both jobs run at once, and the first of them goes on.
+        let line = format!("gdsio -f other -f FILE -x {kind} -s 8M -i 128K -I 0 -T 50 --gpu sim");
+        let (is_right, said) = end(&line, &fuse, folder.path(), "2s");
+        let path = fuse.path().display().to_string();
+        drop(fuse);
+        assert!(!is_right && said.contains(&format!("error: cannot read `{path}`")), "{said}");
+        assert!(said.contains("  caused by: nothing answered within 2s: "), "{said}");
+    }
+}
+
 #[test]
 fn a_path_that_is_not_opened_is_silent_to_those_who_look() {
     let _watchdog = Watchdog::start();

@@ -7,6 +7,7 @@ mod uring;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use forebay::gpu::Device;
@@ -104,6 +105,8 @@ pub struct Means<'a> {
     pub batch: usize,
     /// What tells the memory of this thread from that of others.
     pub key: u64,
+    /// Counts requests that have ended, also those of a call that has not.
+    pub life: &'a Arc<AtomicU64>,
 }
 
 /// Makes the requests of one thread.

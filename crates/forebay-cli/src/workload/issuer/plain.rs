@@ -14,6 +14,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use forebay::gpu::{Device, DeviceError, Stream};
@@ -151,6 +152,7 @@ pub struct PlainIssuer {
     order: VecDeque<usize>,
     /// Bytes read and written.
     moved: [u64; 2],
+    life: Arc<AtomicU64>,
 }
 
 impl PlainIssuer {
@@ -183,6 +185,7 @@ impl PlainIssuer {
             places,
             order: VecDeque::new(),
             moved: [0; 2],
+            life: Arc::clone(means.life),
         })
     }
 
@@ -197,6 +200,7 @@ impl PlainIssuer {
             let bytes = &mut bytes[index * size..][..size];
             let read = self.file.read_exact_at(bytes, offset);
             read.map_err(|error| self.failed(Direction::Read, offset, &error))?;
+            self.life.fetch_add(1, Ordering::Relaxed);
         }
         let Place { pinned, gpu: Some(gpu) } = &mut self.places[place] else { return Ok(()) };
         let bytes = pinned.as_mut_slice().expect("it is the host's");
@@ -223,6 +227,7 @@ impl PlainIssuer {
             let bytes = self.places[place].pinned.as_slice().expect("it is the host's");
             let wrote = self.file.write_all_at(&bytes[index * size..][..size], offset);
             wrote.map_err(|error| self.failed(Direction::Write, offset, &error))?;
+            self.life.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }

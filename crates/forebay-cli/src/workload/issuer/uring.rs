@@ -13,6 +13,8 @@ use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay::Buffer;
@@ -59,6 +61,7 @@ pub struct UringIssuer {
     ended: VecDeque<(usize, Instant)>,
     /// Bytes read and written.
     moved: [u64; 2],
+    life: Arc<AtomicU64>,
 }
 
 impl UringIssuer {
@@ -94,6 +97,7 @@ impl UringIssuer {
             in_flight: 0,
             ended: VecDeque::new(),
             moved: [0; 2],
+            life: Arc::clone(means.life),
         })
     }
 
@@ -184,6 +188,7 @@ impl UringIssuer {
     }
 
     fn count(&mut self, place: usize, index: usize, ended: io::Result<()>, at: Instant) {
+        self.life.fetch_add(1, Ordering::Relaxed);
         let own = &mut self.places[place];
         own.left -= 1;
         match ended {
@@ -332,7 +337,8 @@ mod tests {
     fn issuer(engine: &Engine, path: &std::path::Path, writes: bool) -> Option<UringIssuer> {
         let request_size = SIZE;
         let (depth, batch, key) = (3, 2, 7);
-        let means = Means { engine, device: None, path, writes, request_size, depth, batch, key };
+        let (device, life) = (None, &Arc::default());
+        let means = Means { engine, device, path, writes, request_size, depth, batch, key, life };
         UringIssuer::new(&means).inspect_err(|why| println!("skipped: {why:?}")).ok()
     }
 
