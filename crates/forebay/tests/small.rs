@@ -5,12 +5,15 @@ mod lab;
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use forebay::gpu::DeviceId;
+use forebay::clock::SystemClock;
+use forebay::gpu::sim::{SimConfig, SimDevice};
+use forebay::gpu::{Device, DeviceId};
 use forebay::{
     Buffer, Engine, Error, File, OpenOptions, Operation, Options, Outcome, Reason, RequestOptions,
-    Result, Route, Source, SyncMode,
+    Result, Route, Source, SyncMode, Target,
 };
 use lab::fuse::Fuse;
 use lab::watchdog::Watchdog;
@@ -69,6 +72,41 @@ fn alone(test: impl FnOnce(&Path)) {
     let _watchdog = Watchdog::start();
     let folder = tempfile::tempdir().expect("a folder");
     test(&folder.path().join("data"));
+}
+
+#[test]
+fn memory_that_cannot_be_pinned_is_tried_once_and_noted() {
+    let _watchdog = Watchdog::start();
+    let engine = engine();
+    let sim = Arc::new(SimDevice::new(3, SimConfig::default(), Arc::new(SystemClock::new())));
+    let device: Arc<dyn Device> = Arc::clone(&sim) as _;
+    engine.add_device(&device).expect("a new device");
+    let folder = tempfile::tempdir().expect("a folder");
+    let bytes = pattern(3, 4 * SMALL);
+    fs::write(folder.path().join("data"), &bytes).expect("room");
+    let file = engine.open(folder.path().join("data")).expect("the file opens");
+    // A large read, after which the long way has memory.
+    let (mut buffer, _) = file.read_whole(Some(device.id())).expect("all bytes");
+    sim.refuse_pinning(true);
+    let (before, began) = (sim.pinnings(), Instant::now());
+    for _ in 0..200 {
+        let target = Target::Buffer(&mut buffer, 0..4096);
+        let outcome = file.read_with(4096, target, &RequestOptions::exactly());
+        assert_eq!(outcome.expect("the long way").bytes, 4096);
+    }
+    // It is tried again every ten seconds.
+    let most = 1 + began.elapsed().as_secs() / 10;
+    let tried = sim.pinnings() - before;
+    assert!((1..=most).contains(&tried), "{tried} attempts, {most} at most");
+    let is_told = |note: &String| {
+        note.starts_with("small transfers to and from sim:3 take longer")
+            && note.contains("the host pins no more memory")
+    };
+    assert!(engine.notes().iter().any(is_told), "{:?}", engine.notes());
+    sim.refuse_pinning(false);
+    let mut target = vec![0; 4096];
+    buffer.download(0, &mut target).expect("a download");
+    assert!(target == bytes[4096..8192]);
 }
 
 #[test]

@@ -254,7 +254,8 @@ fn a_call_may_take_longer_than_the_bound_as_long_as_its_requests_end() {
     let _watchdog = Watchdog::start();
     for way in ["cpu", "io-uring"] {
         // Of 128 KiB each: 64 of them are a call of 1.9 s.
-        let faults = Faults { uncached: true, pause: Duration::from_millis(30), ..Faults::default() };
+        let faults =
+            Faults { uncached: true, pause: Duration::from_millis(30), ..Faults::default() };
         let Some(fuse) = or_skip(Fuse::with(vec![7; 8 << 20], faults)) else { return };
         let folder = tempfile::tempdir().unwrap();
         let line = format!(

@@ -1,6 +1,12 @@
 //! What a user should know of what the machine refuses.
 
+use std::error::Error as _;
+use std::iter::successors;
+
 use rustix::io::Errno;
+
+use crate::error::Error;
+use crate::gpu::DeviceId;
 
 /// Says that there may be more threads than the options allow.
 pub(super) fn unbounded(errno: Errno) -> String {
@@ -22,6 +28,13 @@ pub(super) fn misplaced(errno: Errno) -> String {
 /// Says that readers may run far from the GPU.
 pub(super) fn unseated(errno: Errno) -> String {
     format!("readers may not choose their processors here ({errno}), and may run far from the GPU")
+}
+
+/// Says that small transfers of a GPU have no pinned memory of their own.
+pub(super) fn no_lane(gpu: DeviceId, error: &Error) -> String {
+    let causes = successors(error.source(), |&error| error.source());
+    let reason = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
+    format!("small transfers to and from {gpu} take longer, by way of other threads: {reason}")
 }
 
 /// Says that rings use the pinned memory unregistered.

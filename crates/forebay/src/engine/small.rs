@@ -7,18 +7,18 @@
 #![expect(unsafe_code, reason = "moves bytes between files, its own memory and the caller's")]
 
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, TryLockError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 use super::Engine;
 use super::peers::{RESIDENT, UNASKED_WRITE};
 use super::readers::cores;
 use super::start::Call;
-use crate::error::{Error, Result};
+use crate::error::{Error, Operation, Result};
 use crate::events;
 use crate::file::{Source, read_at_raw, read_nowait_raw, write_at_raw};
-use crate::gpu::{Device, DeviceError, DeviceResult, Stream, is_quiet};
-use crate::memory::HostMemory;
+use crate::gpu::{Device, DeviceError, DeviceId, DeviceResult, Stream, is_quiet};
+use crate::memory::{HostMemory, Room};
 use crate::plan::{Reason, Route};
 use crate::queue::{Direction, SmallWrite};
 use crate::transfer::{Outcome, RouteShare, Stages, SyncMode};
@@ -31,6 +31,9 @@ use crate::units::{ByteRange, MIB};
 /// limit).
 const LANES: std::ops::RangeInclusive<usize> = 8..=64;
 
+/// Time after which a lane that could not be made is tried again.
+const AGAIN: Duration = Duration::from_secs(10);
+
 /// Bytes that may be queued on a link for others: 19 µs of 55 GB/s, a third of what it takes to
 /// wake somebody.
 pub(super) const QUEUED_MAX: u64 = MIB;
@@ -40,6 +43,8 @@ pub(super) const QUEUED_MAX: u64 = MIB;
 pub(super) struct Lanes {
     device: Arc<dyn Device>,
     lanes: Box<[Mutex<Option<Lane>>]>,
+    /// When a lane could not be made the last time, and why.
+    refused: Mutex<Option<(Instant, Error)>>,
 }
 
 #[derive(Debug)]
@@ -58,12 +63,18 @@ impl Drop for Lane {
 }
 
 impl Lane {
-    /// `None`: it cannot be had.
-    fn new(device: &Arc<dyn Device>, len: u64) -> Option<Self> {
-        let mut memory = HostMemory::map(usize::try_from(len).expect("a small size")).ok()?;
-        memory.register(device).ok()?;
-        let stream = device.create_stream().ok()?;
-        Some(Self { device: Arc::clone(device), memory, stream })
+    /// # Errors
+    /// The host's and the GPU's; [`Error::MemoryLimit`].
+    fn new(device: &Arc<dyn Device>, len: u64, room: &Room) -> Result<Self> {
+        let turn = room.enter(len, 0)?;
+        let mut memory = HostMemory::map(usize::try_from(len).expect("a small size"))?;
+        drop(turn);
+        memory.register(device)?;
+        let stream = device.create_stream().map_err(|source| {
+            let (operation, device) = (Operation::Allocate, device.id());
+            Error::Device { operation, device, len, place: None, source }
+        })?;
+        Ok(Self { device: Arc::clone(device), memory, stream })
     }
 
     /// Copies the first `len` bytes of its memory to the GPU; as for [`end`](Self::end).
@@ -101,14 +112,42 @@ struct NotOver(DeviceError);
 impl Lanes {
     pub(super) fn new(device: Arc<dyn Device>) -> Self {
         let count = cores().clamp(*LANES.start(), *LANES.end());
-        Self { device, lanes: (0..count).map(|_| Mutex::new(None)).collect() }
+        let lanes = (0..count).map(|_| Mutex::new(None)).collect();
+        Self { device, lanes, refused: Mutex::default() }
+    }
+
+    fn refused(&self) -> MutexGuard<'_, Option<(Instant, Error)>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why small transfers of the GPU take the long way, if a lane could not be made.
+    pub(super) fn refusal(&self) -> Option<(DeviceId, Error)> {
+        self.refused().as_ref().map(|(_, error)| (self.device.id(), error.clone()))
+    }
+
+    /// A new lane; `None` where none can be made, or none could a short while ago.
+    fn make(&self, len: u64, room: &Room) -> Option<Lane> {
+        if self.refused().as_ref().is_some_and(|(at, _)| at.elapsed() < AGAIN) {
+            return None;
+        }
+        match Lane::new(&self.device, len, room) {
+            Ok(lane) => {
+                *self.refused() = None;
+                Some(lane)
+            }
+            Err(error) => {
+                events::memory_refused(&error);
+                *self.refused() = Some((Instant::now(), error));
+                None
+            }
+        }
     }
 
     /// Runs `step` with a lane that nobody uses; `None` where there is none. A lane that a copy may
     /// still touch is given up for good.
     fn with<T>(
         &self,
-        len: u64,
+        (len, room): (u64, &Room),
         step: impl FnOnce(&mut Lane) -> Result<T, NotOver>,
     ) -> Option<Result<T, NotOver>> {
         for lane in &self.lanes {
@@ -118,7 +157,10 @@ impl Lanes {
                 Err(TryLockError::WouldBlock) => continue,
             };
             if lane.is_none() {
-                *lane = Lane::new(&self.device, len);
+                *lane = self.make(len, room);
+            }
+            if lane.is_none() {
+                continue; // another one may have been made before
             }
             let done = lane.as_mut().map(step);
             if matches!(done, Some(Err(_))) {
@@ -169,7 +211,8 @@ impl Engine {
             }
             Some(device) => {
                 let lanes = self.idle_lanes(device)?;
-                let done = lanes.with(self.options().small_size, |lane| {
+                let memory = (self.options().small_size, self.inner.tools.arena.room());
+                let done = lanes.with(memory, |lane| {
                     // SAFETY: the lane's memory holds a small read, and nobody else has the lane.
                     if !unsafe { read_all(call, range, lane.memory.pointer()) } {
                         return Ok(false);
@@ -218,7 +261,8 @@ impl Engine {
             }
             Some(device) => {
                 let lanes = self.idle_lanes(device)?;
-                let copied = lanes.with(self.options().small_size, |lane| {
+                let memory = (self.options().small_size, self.inner.tools.arena.room());
+                let copied = lanes.with(memory, |lane| {
                     if !lane.copy_out(call.span.address, len)? {
                         return Ok(None);
                     }

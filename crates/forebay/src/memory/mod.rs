@@ -11,6 +11,7 @@ mod host;
 mod known;
 mod node;
 mod parts;
+mod room;
 
 use std::any::Any;
 use std::fmt;
@@ -21,6 +22,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Operation, Place, Result};
 use crate::gpu::{Device, DeviceId, is_quiet};
+use crate::topology::System;
 use crate::user_copy::{copy_from_user, copy_to_user};
 
 use allocation::{Allocation, Memory};
@@ -31,6 +33,7 @@ pub(crate) use node::Node;
 #[cfg(test)]
 pub(crate) use node::nodes_of;
 pub(crate) use parts::Parts;
+pub(crate) use room::Room;
 
 /// Memory of ours: on a GPU, or on the host and pinned for every GPU of its engine.
 ///
@@ -291,7 +294,11 @@ impl Buffer {
         if total == 0 {
             return Ok(());
         }
-        let mut pinned = HostMemory::map(total.min(PART))?;
+        let part = total.min(PART);
+        let room = Room::new(System::live());
+        let turn = room.enter(part as u64, 0)?;
+        let mut pinned = HostMemory::map(part)?;
+        drop(turn);
         if let Some(device) = self.gpu() {
             pinned.register(device)?;
         }

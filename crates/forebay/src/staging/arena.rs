@@ -8,12 +8,10 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 use crate::events;
 use crate::gpu::Device;
-use crate::memory::{HostMemory, Node, Parts};
+use crate::memory::{HostMemory, Node, Parts, Room};
 use crate::queue::Slot;
 use crate::topology::System;
 use crate::units::{MIB, format_size};
-
-use super::Room;
 
 /// Pinned bytes for each GPU in use, unless the caller sets a bound.
 const PER_LINK: u64 = 256 * MIB;

@@ -2,11 +2,9 @@
 //! talks to its copy engine.
 
 mod arena;
-mod room;
 mod submitter;
 
 pub(crate) use arena::Arena;
-pub(crate) use room::Room;
 #[cfg(test)]
 pub(crate) use submitter::Pause;
 pub(crate) use submitter::Submitter;

@@ -159,7 +159,6 @@ impl Shared {
         self.group.leave(settled.is_ok());
         settled
     }
-
 }
 
 /// A call of the driver that has not returned within the bound, and what waits for it.

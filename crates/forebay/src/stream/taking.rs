@@ -338,12 +338,7 @@ impl Shared {
     }
 
     /// Releases what was taken at `position`, whose use ends before the mark.
-    fn release_locked(
-        &self,
-        state: &mut Submit<'_>,
-        position: u64,
-        freed: Mark,
-    ) -> Result<()> {
+    fn release_locked(&self, state: &mut Submit<'_>, position: u64, freed: Mark) -> Result<()> {
         let Held { buffer, .. } = state.held(position).expect("just seen");
         let len = state.store()?.buffers[buffer].len();
         let failed = |source| self.failed(len, source);

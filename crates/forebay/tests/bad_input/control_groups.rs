@@ -125,6 +125,28 @@ fn a_small_control_group_is_enough_and_more_than_it_has_is_an_error() {
 }
 
 #[test]
+fn memory_that_copies_pass_through_is_held_against_the_group() {
+    inside(|_| {
+        let engine = Engine::new(Options::default()).expect("the defaults fit");
+        let gpu = sim(&engine, "sim");
+        let mut buffer = engine.allocate(gpu, 8 * MIB).expect("memory of a simulated GPU");
+        let mut bytes = pattern(7, 8 << 20);
+        buffer.upload(0, &bytes).expect("an upload");
+        let mut held = Vec::new();
+        while let Ok(memory) = engine.allocate_pinned(2 * MIB) {
+            held.push(memory);
+        }
+        // What is left is less than a copy passes through.
+        assert!(left(&buffer.upload(0, &bytes).expect_err("no room")) < 8 * MIB);
+        assert!(left(&buffer.download(0, &mut bytes).expect_err("no room")) < 8 * MIB);
+        drop(held);
+        let expected = std::mem::replace(&mut bytes, vec![0; 8 << 20]);
+        buffer.download(0, &mut bytes).expect("a download");
+        assert!(bytes == expected);
+    });
+}
+
+#[test]
 fn those_who_ask_at_once_do_not_get_the_same_room() {
     inside(|_| {
         let engine = Engine::new(Options::default()).expect("the defaults fit");

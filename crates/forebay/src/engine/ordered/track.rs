@@ -20,6 +20,9 @@ use crate::units::{ByteRange, align_down};
 /// Slots of a track at most: one is copied, one is ready behind it, and two are being filled.
 const SLOTS_MAX: u64 = 4;
 
+/// Bytes of memory for the two numbers.
+const NUMBERS: u64 = 4096;
+
 /// Bytes between the two numbers, so that host and GPU do not write to one cache line.
 const APART: usize = 256;
 
@@ -42,7 +45,9 @@ impl Track {
         let count = blocks.count().clamp(1, SLOTS_MAX);
         let slot_len = blocks.len + SKEW;
         let slots = engine.allocate_pinned(count * slot_len)?;
-        let mut numbers = HostMemory::map(4096)?;
+        let turn = engine.inner.tools.arena.room().enter(NUMBERS, 0)?;
+        let mut numbers = HostMemory::map(usize::try_from(NUMBERS).expect("a page"))?;
+        drop(turn);
         numbers.register(device)?;
         let failed = |source| {
             let (operation, device, len) = (Operation::Allocate, device.id(), 0);

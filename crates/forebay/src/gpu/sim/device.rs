@@ -37,6 +37,9 @@ pub struct SimDevice {
     left: AtomicU64,
     lost: AtomicBool,
     hang: Hang,
+    /// Whether it refuses to pin memory, and how often somebody wanted it to.
+    refuses_pinning: AtomicBool,
+    pinnings: AtomicU64,
     /// Bytes of files' pages that it pins at most.
     pages: Option<u64>,
     /// How its cuFile is played, and the seed of that.
@@ -94,6 +97,7 @@ impl SimDevice {
         let timeline = Arc::new(Mutex::new(timeline));
         let (played, lost, home) = (Arc::default(), AtomicBool::new(false), Home::here());
         let hang = Hang::default();
+        let (refuses_pinning, pinnings) = (AtomicBool::new(false), AtomicU64::new(0));
         Self {
             info,
             clock,
@@ -104,6 +108,8 @@ impl SimDevice {
             left,
             lost,
             hang,
+            refuses_pinning,
+            pinnings,
             pages,
             cufile,
             home,
@@ -113,6 +119,16 @@ impl SimDevice {
     /// Lets a call hang, and no other, until it is called again; `None`: none.
     pub fn hang(&self, call: Option<SimCall>) {
         self.hang.set(call);
+    }
+
+    /// Refuses to pin host memory from now on, or does so no more.
+    pub fn refuse_pinning(&self, on: bool) {
+        self.refuses_pinning.store(on, Ordering::Release);
+    }
+
+    /// How often it was asked to pin host memory.
+    pub fn pinnings(&self) -> u64 {
+        self.pinnings.load(Ordering::Acquire)
     }
 
     /// How many threads are in a call that [hangs](Self::hang).
@@ -296,6 +312,10 @@ impl Device for SimDevice {
     }
 
     unsafe fn register(&self, host: NonNull<u8>, len: usize) -> DeviceResult<()> {
+        self.pinnings.fetch_add(1, Ordering::AcqRel);
+        if self.refuses_pinning.load(Ordering::Acquire) {
+            return Err(Fault::HostRefused.in_call("register", "the host pins no more memory"));
+        }
         self.registered("register")?.add(HostAddress(host), len)
     }
 

@@ -22,6 +22,6 @@ mod tests;
 
 pub use config::{CuFilePlay, SimConfig};
 pub use device::SimDevice;
-pub use hang::SimCall;
 #[cfg(test)]
 pub(crate) use fault::Dice;
+pub use hang::SimCall;
