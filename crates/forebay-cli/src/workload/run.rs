@@ -214,9 +214,8 @@ impl<'a> Ready<'a> {
             counters: Arc::clone(&self.counters),
             index,
             // Writes may wait for a drive as long as they like.
-            watched: (!load.writes()).then(|| lane.path.clone()),
+            watched: (!load.writes()).then(|| (lane.path.clone(), self.engine.clone())),
             life,
-            engine: self.engine.clone(),
         })
     }
 }

@@ -123,11 +123,10 @@ pub(super) struct Worker {
     pub(super) counters: Arc<[Counter]>,
     /// Which of the counters is its own.
     pub(super) index: usize,
-    /// What it reads, if the command is to end where nothing of it comes for too long.
-    pub(super) watched: Option<PathBuf>,
+    /// What it reads, and the engine, if the command is to end where nothing comes for too long.
+    pub(super) watched: Option<(PathBuf, Engine)>,
     /// Counts what shows that it goes on: requests that have ended, and looks while none is made.
     pub(super) life: Arc<AtomicU64>,
-    pub(super) engine: Engine,
 }
 
 impl Worker {
@@ -155,14 +154,15 @@ impl Worker {
 
     /// Has the command end where what it reads brings nothing for too long.
     fn step(&self) -> Option<Step> {
-        let (life, engine) = (Arc::clone(&self.life), self.engine.clone());
+        let (path, engine) = self.watched.clone()?;
+        let life = Arc::clone(&self.life);
         let (counters, index) = (Arc::clone(&self.counters), self.index);
         let count = move || {
             let (seen, (_, own)) = (engine.statistics(), counters[index].read());
             let of_engine = seen.file.count().wrapping_add(seen.copy.count());
             own.wrapping_add(life.load(Ordering::Relaxed)).wrapping_add(of_engine)
         };
-        Some(Step::of_requests("read", self.watched.as_ref()?, count))
+        Some(Step::of_requests("read", &path, count))
     }
 
     fn work(&mut self, start: Instant, progress: &mut Progress) -> Result<()> {

@@ -259,8 +259,9 @@ fn a_call_may_take_longer_than_the_bound_as_long_as_its_requests_end() {
         let Some(fuse) = or_skip(Fuse::with(vec![7; 8 << 20], faults)) else { return };
         let folder = tempfile::tempdir().unwrap();
         let line = format!(
-            "sweep FILE --way {way} --gpu none --request-size 128K --batch 64 --threads 1 --depth 1 \
-             --pattern sequential --direction read --bytes 8M --repeats 1 --warm-up 0s -o results"
+            "sweep FILE --way {way} --gpu none --request-size 128K --batch 64 --threads 1 \
+             --depth 1 --pattern sequential --direction read --bytes 8M --repeats 1 \
+             --warm-up 0s -o results"
         );
         let (is_right, said) = end(&line, &fuse, folder.path(), "1s");
         assert!(is_right, "{way}: {said}");

@@ -84,9 +84,10 @@ impl Shared {
                 Err(_) => return self.lock().copied.all.clear(), // the GPU fails, which others tell
             };
             let mut state = self.lock();
-            let is_first = |one: &mut One| one.ready.event() == first.ready.event();
+            let is_first = |one: &One| one.ready.event() == first.ready.event();
             // Another thread may have looked at it meanwhile, or is about to.
-            if state.copied.all.pop_front_if(is_first).is_some() {
+            if state.copied.all.front().is_some_and(is_first) {
+                state.copied.all.pop_front();
                 self.tell_changed(&mut state, first.unit, changed);
             }
         }

@@ -1,5 +1,5 @@
-//! The end of a stream: it waits for copies and compute, each for as long as the watchdog does, also
-//! where a call of the driver never returns.
+//! The end of a stream: it waits for copies and compute, each for as long as the watchdog does,
+//! also where a call of the driver never returns.
 
 #![expect(unsafe_code, reason = "orders work on streams that a caller names")]
 

@@ -363,7 +363,7 @@ impl Shared {
             return Err(format!("`{name}` takes {len} bytes, of `host_budget` {left} are left"));
         }
         let home = Home::in_memory(&self.engine, shelf).map_err(|error| in_full(&error))?;
-        let kept = self.group.homes().keep(number, home); // the lock is not held where it is dropped
+        let kept = self.group.homes().keep(number, home); // dropped with the homes unlocked
         let is_new = kept.is_ok();
         *left -= if is_new { len } else { 0 };
         Ok(is_new)

@@ -95,6 +95,8 @@ fn stood_still(due: Option<Duration>, calls: Option<u64>) -> (Worked, Duration) 
         phase: Arc::clone(&phase),
         counters: [Counter::default()].into(),
         index: 0,
+        watched: None,
+        life: Arc::default(),
     };
     let start = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
     let worked = worker.run(start);

@@ -1,5 +1,5 @@
-//! Calls of the simulated driver that do not return, as where a queue is full behind work that never
-//! ends.
+//! Calls of the simulated driver that do not return, as where a queue is full behind work that
+//! never ends.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
