@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::small::Lanes;
 use super::{Engine, seats, small};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::events;
 use crate::gpu::{Device, DeviceId};
 use crate::topology::System;
@@ -47,6 +47,11 @@ impl Links {
         let links = self.lock();
         let ready = links.iter().filter(|link| link.index.get().is_some());
         ready.map(|link| Arc::clone(&link.device)).collect()
+    }
+
+    /// The GPUs whose small transfers have no memory of their own, and why.
+    pub(super) fn refused_lanes(&self) -> Vec<(DeviceId, Error)> {
+        self.lock().iter().filter_map(|link| link.lanes.refusal()).collect()
     }
 
     /// The first link whose GPU `is_same`, or a new one of `device`.

@@ -310,9 +310,8 @@ impl Engine {
         notes.extend(self.inner.tools.arena.misplaced().map(notes::misplaced));
         notes.extend(self.inner.tools.arena.refused());
         notes.extend(self.inner.tools.seats.refusal().map(notes::unseated));
-        let refusals =
-            self.links().iter().filter_map(|link| link.lanes.refusal()).collect::<Vec<_>>();
-        notes.extend(refusals.into_iter().map(|(gpu, error)| notes::no_lane(gpu, &error)));
+        let refused = self.inner.links.refused_lanes().into_iter();
+        notes.extend(refused.map(|(gpu, error)| notes::no_lane(gpu, &error)));
         notes
     }
 
