@@ -31,6 +31,8 @@ pub enum Operation {
     Write,
     /// Making a file's bytes durable.
     Sync,
+    /// Closing a file.
+    Close,
     /// Reserving room for a file's bytes.
     Preallocate,
     /// Reserving memory on a GPU.
@@ -57,6 +59,7 @@ impl fmt::Display for Operation {
             Self::Read => "read",
             Self::Write => "write",
             Self::Sync => "sync",
+            Self::Close => "close",
             Self::Preallocate => "preallocate",
             Self::Allocate => "allocate",
             Self::GiveLayers => "give layers",

@@ -226,7 +226,8 @@ pub(crate) fn transfer_ended(
             target: TRANSFER, parent: span, direction, path, bytes, routes = %Routes(routes),
             not_direct = not_direct.as_deref(), elapsed_ns, "transfer ended"
         ),
-        Err(error @ Error::Cancelled { .. }) => debug!(
+        // An end of the file is often expected, and its caller is told.
+        Err(error @ (Error::Cancelled { .. } | Error::EndOfFile { .. })) => debug!(
             target: TRANSFER, parent: span, direction, path, error = error as Cause<'_>, elapsed_ns,
             "transfer ended early"
         ),
@@ -250,6 +251,10 @@ pub(crate) fn small_ended(
             target: TRANSFER, direction, path, offset, len, bytes, routes = %Routes(routes),
             not_direct = not_direct.as_deref(), elapsed_ns = ns(*elapsed), small = true,
             "transfer ended"
+        ),
+        Err(error @ Error::EndOfFile { .. }) => debug!(
+            target: TRANSFER, direction, path, offset, len, error = error as Cause<'_>,
+            small = true, "transfer ended early"
         ),
         Err(error) => warn!(
             target: TRANSFER, direction, path, offset, len, error = error as Cause<'_>,

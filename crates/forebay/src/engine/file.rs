@@ -108,8 +108,8 @@ impl RequestOptions {
 /// child is refused with [`Error::Forked`](crate::Error::Forked).
 #[derive(Debug, Clone)]
 pub struct File {
-    handle: Arc<Handle>,
-    engine: Engine,
+    pub(super) handle: Arc<Handle>,
+    pub(super) engine: Engine,
 }
 
 impl File {

@@ -8,6 +8,7 @@
 #[expect(unsafe_code, reason = "lends memory of simulated GPUs")]
 mod beside;
 mod borrow;
+mod close;
 mod drives;
 mod extents;
 mod file;

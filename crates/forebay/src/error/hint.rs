@@ -108,7 +108,10 @@ fn io_hint(errno: Errno, operation: Operation) -> Option<String> {
             Errno::NOTDIR => {
                 "a part of the path that should be a folder is a file: look at its spelling"
             }
-            Errno::ACCESS | Errno::PERM => "ask the owner for the permission, or run as the owner",
+            Errno::ACCESS => "ask the owner for the permission, or run as the owner",
+            Errno::PERM => {
+                "run as the owner; where that is so, the file may be immutable (`lsattr`, `chattr -i`)"
+            }
             Errno::NOSPC | Errno::DQUOT => "free room on that file system, or write elsewhere",
             Errno::ROFS => "the file system is mounted read-only: remount it or write elsewhere",
             Errno::IO => "the drive or its file system failed: look at the kernel's log (`dmesg`)",

@@ -9,7 +9,7 @@
 
 use std::ffi::{c_long, c_uint};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd as _};
 
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -185,6 +185,19 @@ pub(crate) fn reserve(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<bool> 
 /// Asks the kernel to drop the file's clean pages that nobody uses.
 pub(crate) fn drop_pages(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::fs::fadvise(fd, 0, None, rustix::fs::Advice::DontNeed)?)
+}
+
+/// Closes a duplicate of the descriptor, which has the file system report what it would at the
+/// end: NFS and FUSE send their last writes then.
+pub(crate) fn flush(fd: BorrowedFd<'_>) -> io::Result<()> {
+    retried(|| {
+        let duplicate = fd.try_clone_to_owned()?.into_raw_fd();
+        // SAFETY: it is this function's own, and not used again, whatever the call returns.
+        match unsafe { libc::close(duplicate) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    })
 }
 
 /// The size of a block device in bytes.
