@@ -19,7 +19,8 @@ from tensors import device_or_skip, torch_or_skip
 
 torch = torch_or_skip()
 
-from forebay.torch import _replace, save_checkpoint  # noqa: E402  # after torch is known
+from forebay import _access, _replace
+from forebay.torch import save_checkpoint  # noqa: E402  # after torch is known
 
 OLD, NEW = content(3 << 20, seed=1), content(5 << 20, seed=2)
 
@@ -135,14 +136,19 @@ class Steps:
         return noted
 
 
-ALL_STEPS = ["open", "open", "fchmod", "fsync", "rename", "fsync"]
+ALL_STEPS = ["open", "open", "open", "fchmod", "fsync", "rename", "fsync"]
+
+
+def note(monkeypatch: pytest.MonkeyPatch, steps: Steps) -> None:
+    for module in [_replace, _access]:
+        monkeypatch.setattr(module, "os", steps)
 
 
 def test_the_drive_has_the_bytes_before_the_name_and_the_name_before_the_end(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = Steps()
-    monkeypatch.setattr(_replace, "os", steps)
+    note(monkeypatch, steps)
     save_checkpoint(path, NEW)
     assert steps.seen == ALL_STEPS
 
@@ -152,11 +158,11 @@ def test_the_drive_has_the_bytes_before_the_name_and_the_name_before_the_end(
 def test_a_step_that_fails_leaves_the_old_file_and_nothing_else(
     path: Path, monkeypatch: pytest.MonkeyPatch, last: int, error: BaseException
 ) -> None:
-    monkeypatch.setattr(_replace, "os", Steps(last, error))
+    note(monkeypatch, Steps(last, error))
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(type(error)):
         save_checkpoint(path, NEW)
-    assert path.read_bytes() == (OLD if last < 5 else NEW)
+    assert path.read_bytes() == (OLD if last < 6 else NEW)
     assert beside(path) == []
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -191,13 +197,14 @@ import sys
 sys.path.insert(0, {os.path.dirname(__file__)!r})
 from conftest import content
 from test_torch_checkpoint import NEW, Steps
-from forebay.torch import _replace, save_checkpoint
-_replace.os = Steps({last})
+from forebay import _access, _replace
+from forebay.torch import save_checkpoint
+_replace.os = _access.os = Steps({last})
 save_checkpoint({str(path)!r}, NEW)
 """
     assert run(code, check=False).returncode == -signal.SIGKILL
-    assert path.read_bytes() == (OLD if last < 5 else NEW)
-    assert len(beside(path)) == (1 if 2 <= last <= 4 else 0)
+    assert path.read_bytes() == (OLD if last < 6 else NEW)
+    assert len(beside(path)) == (1 if 3 <= last <= 5 else 0)
     assert all(name.startswith(".checkpoint.") for name in beside(path))
     save_checkpoint(path, NEW)  # what was left is in nobody's way
     assert path.read_bytes() == NEW

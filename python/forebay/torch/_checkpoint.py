@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 
+from .._replace import replaced
 from .._types import Path
-from ._places import Place, Tensors, by_device, check, places
-from ._replace import replaced
+from ._places import Place, Tensors, by_device, check, listed, places
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
@@ -20,19 +20,28 @@ Parts: TypeAlias = Tensors | Bytes | Sequence[torch.Tensor | Bytes]
 def save_checkpoint(path: Path, parts: Parts) -> int:
     """Replaces a file by the bytes of `parts`, one after another, and returns how many those are.
 
-    Whoever opens `path`, at whatever moment and after whatever crash, finds the old file whole or
-    the new one whole. When the call returns, the new one is on the drive, under its name. Where it
-    raises, the old one is as it was, and nothing is left beside it; only should the last step fail,
-    to bring the folder to the drive, is the new one there already.
+    Whoever opens `path`, at any moment and after any crash, finds the old file whole or the new one
+    whole. When the call returns, the new one is on the drive, under its name. If it raises, the old
+    one is as it was, and nothing else is left; only if the last step fails, syncing the folder, is
+    the new one in place already, and the error says so.
 
-    It is written beside the old one, so the file system needs room for both. A process that is
+    The new file keeps the old one's owner, group, permissions, ACL and attributes. Where the system
+    does not let it, permissions are cut, and nobody may do more than before. Other names of the old
+    file (hard links) keep the old bytes.
+
+    It is written next to the old one, so the file system needs room for both. A process that is
     killed leaves what it had written, as `.NAME.*.tmp`: remove such files when no process writes.
     """
-    wanted = _in_a_row(parts)
+    return write(path, _in_a_row(parts), sync=True)
+
+
+def write(path: Path, wanted: list[Place], sync: bool) -> int:
+    """Replaces a file by one with these bytes at these places, and returns how many those are."""
     end = max((begin + length for begin, length, _ in wanted), default=0)
-    with replaced(path) as file:
-        if end > 0:
-            file.preallocate(0, end)  # a drive that is full says so before the work
+    total = sum(length for _, length, _ in wanted)
+    with replaced(path, sync) as file:
+        if 0 < end == total:
+            file.preallocate(0, end)  # a full drive is reported before the work
         return sum(file.writev(group).bytes for group in by_device(wanted))
 
 
@@ -43,7 +52,7 @@ def _in_a_row(parts: Parts) -> list[Place]:
         return places(parts, None)
     wanted: list[Place] = []
     begin = 0
-    for number, part in enumerate(parts):
+    for number, part in enumerate(listed("parts", parts)):
         place = _place(number, part, begin)
         wanted += place
         begin += sum(length for _, length, _ in place)
@@ -52,7 +61,7 @@ def _in_a_row(parts: Parts) -> list[Place]:
 
 def _place(number: int, part: Any, begin: int) -> list[Place]:
     if isinstance(part, torch.Tensor):
-        check(f"part {number}", part, begin)
+        check(f"part {number}", part)
         return places([part], begin)
     if isinstance(part, bytes | bytearray | memoryview):
         length = memoryview(part).nbytes

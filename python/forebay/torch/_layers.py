@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,10 +34,7 @@ class TensorAt(NamedTuple):
     @property
     def nbytes(self) -> int:
         """How many bytes it has."""
-        count = 1
-        for length in self.shape:
-            count *= length
-        return count * int(self.dtype.itemsize)
+        return math.prod(map(operator.index, self.shape)) * int(self.dtype.itemsize)
 
 
 class Layer(forebay.stream.Layer):
@@ -131,8 +130,15 @@ def _named(
     layer: Mapping[str, TensorAt] | Sequence[TensorAt],
 ) -> list[tuple[str, TensorAt]]:
     if isinstance(layer, Mapping):
-        return [(name, TensorAt(*tensor)) for name, tensor in layer.items()]
-    return [(str(number), TensorAt(*tensor)) for number, tensor in enumerate(layer)]
+        return [(name, _tensor(tensor)) for name, tensor in layer.items()]
+    return [(str(number), _tensor(tensor)) for number, tensor in enumerate(layer)]
+
+
+def _tensor(tensor: TensorAt) -> TensorAt:
+    """A tensor whose numbers are Python's own, which do not overflow."""
+    file, offset, dtype, shape, length = TensorAt(*tensor)
+    length = None if length is None else operator.index(length)
+    return TensorAt(file, offset, dtype, tuple(map(operator.index, shape)), length)
 
 
 def _view(memory: torch.Tensor, place: tuple[int, int], tensor: TensorAt) -> torch.Tensor:

@@ -29,7 +29,7 @@ class Order:
 
     def at(self, first: int, count: int) -> torch.Tensor:
         """The records at `count` positions from `first` on."""
-        records = torch.arange(first, first + count, dtype=torch.int64)
+        records = torch.arange(first, first + count, dtype=torch.int64, device="cpu")
         if not self._keys:
             return records
         records = self._mixed(records)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch  # type: ignore[import-not-found,unused-ignore]
+
+from .._asked import whole
 
 Tensors: TypeAlias = torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
 """One tensor, several, or several by name."""
@@ -22,14 +25,22 @@ def places(tensors: Tensors, offsets: Offsets | None) -> list[Place]:
 
     One number for several tensors is where the first of them begins.
     """
+    if not isinstance(tensors, torch.Tensor | Mapping):
+        tensors = listed("tensors", tensors)
     named = list(_named(tensors))
-    if offsets is None or isinstance(offsets, int):
-        begins = _in_a_row((nbytes(tensor) for _, tensor in named), offsets or 0)
-    else:
+    for name, tensor in named:
+        check(name, tensor)
+    first = 0 if offsets is None else _number(offsets)
+    if first is None:
         begins = _given(tensors, offsets)
+    else:
+        begins = _in_a_row((nbytes(tensor) for _, tensor in named), first)
     found: list[Place] = []
     for (name, tensor), begin in zip(named, begins, strict=True):
-        check(name, tensor, begin)
+        if begin < 0:
+            raise ValueError(
+                f"{name} would begin at {begin}: an offset counts from the file's start"
+            )
         if nbytes(tensor) > 0:
             found.append((begin, nbytes(tensor), tensor.detach()))
     return found
@@ -48,6 +59,32 @@ def nbytes(tensor: torch.Tensor) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 
+def listed(name: str, values: Any) -> list[Any]:
+    """What is in a sequence."""
+    try:
+        return list(values)
+    except TypeError:
+        kind = type(values).__name__
+        raise TypeError(f"`{name}` cannot be a `{kind}`: give tensors of torch") from None
+
+
+def shape_of(name: str, shape: Any) -> tuple[int, ...]:
+    """A shape whose lengths are numbers of any library, or a single such number."""
+    one = _number(shape)
+    lengths = [shape] if one is not None else listed(name, shape)
+    return tuple(whole(name, length, "whole numbers from 0") for length in lengths)
+
+
+def _number(value: Any) -> int | None:
+    """A whole number of any library; `None` for a list of them, as an array has it."""
+    if getattr(value, "ndim", 0) != 0:
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
 def _named(tensors: Tensors) -> Iterable[tuple[str, torch.Tensor]]:
     if isinstance(tensors, torch.Tensor):
         return [("the tensor", tensors)]
@@ -64,29 +101,42 @@ def _in_a_row(lengths: Iterable[int], first: int) -> list[int]:
     return begins
 
 
-def _given(tensors: Tensors, offsets: Sequence[int] | Mapping[str, int]) -> list[int]:
+def _given(tensors: Tensors, offsets: Any) -> list[int]:
     if isinstance(tensors, Mapping):
         if not isinstance(offsets, Mapping):
             raise TypeError("the tensors are given by name: give `offsets` by the same names")
         if missing := [name for name in tensors if name not in offsets]:
             raise ValueError(f"`offsets` does not say where tensor `{missing[0]}` begins")
-        return [offsets[name] for name in tensors]
+        return [_index(offsets[name]) for name in tensors]
     if isinstance(offsets, Mapping):
         raise TypeError("`offsets` is given by name, and the tensors are not")
     count = 1 if isinstance(tensors, torch.Tensor) else len(tensors)
-    if len(offsets) != count:
-        raise ValueError(f"`offsets` has {len(offsets)} numbers for {count} tensors")
-    return list(offsets)
+    try:
+        found = [_index(offset) for offset in offsets]
+    except TypeError as error:
+        raise TypeError(f"`offsets` takes a whole number, or one for each tensor: {error}") from None
+    if len(found) != count:
+        raise ValueError(f"`offsets` has {len(found)} numbers for {count} tensors")
+    return found
 
 
-def check(name: str, tensor: torch.Tensor, begin: int) -> None:
+def _index(offset: Any) -> int:
+    return operator.index(offset)
+
+
+def check(name: str, tensor: torch.Tensor) -> None:
     """Refuses what the engine would refuse too, which does not know the tensor's name."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name} is a `{type(tensor).__name__}`, and no tensor of torch")
-    if begin < 0:
-        raise ValueError(f"{name} would begin at {begin}: an offset counts from the file's start")
-    if tensor.layout != torch.strided or tensor.is_quantized:
-        raise ValueError(f"{name} is sparse or quantized: its elements alone do not make it up")
+    if tensor.layout != torch.strided:
+        raise ValueError(
+            f"{name} is sparse: give its `.to_dense()`, or the tensors that it is made of "
+            "(`.indices()` and `.values()`)"
+        )
+    if tensor.is_quantized:
+        raise ValueError(
+            f"{name} is quantized: give its `.int_repr()`, and keep scale and zero point"
+        )
     if not tensor.is_contiguous():
         raise ValueError(
             f"the elements of {name} do not lie in one piece in their order: give its "

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
+import resource
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -16,9 +18,14 @@ from .._forebay import Engine, File
 from .._types import Path
 from ._ahead import Ahead
 from ._order import Order, share
+from ._places import shape_of
 
 _OPEN_MOST = 256
-"""Files that are kept open: a process may have 1,024 descriptors, and a file needs two."""
+"""Files that are kept open."""
+
+_DESCRIPTORS_OF_FILE = 2
+_SHARE = 4
+"""The open files of one loop take a quarter of the descriptors that the process may have."""
 
 
 class RecordDataset(
@@ -72,10 +79,9 @@ class RecordDataset(
         world_size: int = 1,
         engine: Engine | None = None,
     ) -> None:
-        _need("batch_size", batch_size, 1)
-        _need("prefetch", prefetch, 1)
-        _need("header", header, 0)
-        _need("world_size", world_size, 1)
+        batch_size, prefetch = _need("batch_size", batch_size, 1), _need("prefetch", prefetch, 1)
+        header, world_size = _need("header", header, 0), _need("world_size", world_size, 1)
+        rank, seed = _index("rank", rank), _index("seed", seed)
         if not 0 <= rank < world_size:
             raise ValueError(
                 f"`rank` is {rank}: of {world_size} ranks the last is {world_size - 1}"
@@ -85,12 +91,13 @@ class RecordDataset(
         self.dtype = dtype
         self.device = torch.empty(0, device=device).device
         self.batch_size, self.prefetch, self.drop_last = batch_size, prefetch, drop_last
-        self.shuffle, self.seed, self.epoch = shuffle, seed, 0
+        self.shuffle, self.seed = shuffle, seed
+        self._epoch = _shared(torch.zeros(1, dtype=torch.int64, device="cpu"))
         self.header = header
         self.record_bytes = math.prod(self.record_shape) * dtype.itemsize
         counts = [_records_of(path, header, self.record_bytes) for path in self.paths]
         # The number of the first record behind each file.
-        self._ends = torch.tensor(counts, dtype=torch.int64).cumsum(0)
+        self._ends = torch.tensor(counts, dtype=torch.int64, device="cpu").cumsum(0)
         self.records = sum(counts)
         self._share = share(self.records, rank, world_size, drop_last)
         self._engine = engine
@@ -101,17 +108,26 @@ class RecordDataset(
         whole, rest = divmod(end - first, self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
+    @property
+    def epoch(self) -> int:
+        """Which epoch's order loops have that begin now."""
+        return int(self._epoch)
+
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the order of the loops that begin from now on."""
-        _need("epoch", epoch, 0)
-        self.epoch = epoch
+        """Chooses the order of the loops that begin from now on, also in workers that are running."""
+        self._epoch.fill_(_need("epoch", epoch, 0))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        # A copy has an epoch of its own; in a worker it is the dataset's.
+        self._epoch = _shared(self._epoch)
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         return self.batches()
 
     def batches(self, first: int = 0) -> Iterator[torch.Tensor]:
         """The epoch's batches from the one with number `first` on: to go on where one stopped."""
-        _need("first", first, 0)
+        first = _need("first", first, 0)
         order = Order(self.records, self.shuffle, self.seed, self.epoch)
         worker: Any = torch.utils.data.get_worker_info()
         begin, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
@@ -156,35 +172,49 @@ class RecordDataset(
     def _fill(
         self, engine: Engine, files: _Files, batch: torch.Tensor, records: torch.Tensor
     ) -> None:
-        # In the files' order: what touches in a file is read in one piece.
+        # In the files' order: neighbours in a file are read in one piece.
         records, places = records.sort()
         file_of = torch.searchsorted(self._ends, records, right=True)
-        needed, file_of_needed = torch.unique(file_of, return_inverse=True)
-        begins = torch.cat([torch.zeros(1, dtype=torch.int64), self._ends])[file_of]
-        engine.read_many(
-            files=[files[number] for number in needed.tolist()],
-            file_of=file_of_needed.tolist(),
-            offsets=((records - begins) * self.record_bytes + self.header).tolist(),
-            lengths=[self.record_bytes] * len(records),
-            target=batch,
-            at=(places * self.record_bytes).tolist(),
-            stream=None,
-        )
+        needed, counts = torch.unique_consecutive(file_of, return_counts=True)
+        zero = torch.zeros(1, dtype=torch.int64, device="cpu")
+        begins = torch.cat([zero, self._ends])[file_of]
+        offsets = ((records - begins) * self.record_bytes + self.header).tolist()
+        at = (places * self.record_bytes).tolist()
+        first = 0
+        # All in one call, unless that needs more open files than there may be.
+        for some, lengths in zip(needed.split(files.most), counts.split(files.most), strict=True):
+            after = first + int(lengths.sum())
+            engine.read_many(
+                files=[files[number] for number in some.tolist()],
+                file_of=(torch.searchsorted(some, file_of[first:after])).tolist(),
+                offsets=offsets[first:after],
+                lengths=[self.record_bytes] * (after - first),
+                target=batch,
+                at=at[first:after],
+                stream=None,
+            )
+            first = after
 
 
 class _Files:
-    """Files by number, opened when they are needed, the last ones used kept."""
+    """Files by number, opened when they are needed; the `most` that were used last stay open."""
 
     def __init__(self, engine: Engine, paths: list[Path]) -> None:
         self._engine, self._paths = engine, paths
         self._open: OrderedDict[int, File] = OrderedDict()
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if limit == resource.RLIM_INFINITY:
+            limit = _OPEN_MOST * _DESCRIPTORS_OF_FILE * _SHARE
+        self.most = max(1, min(_OPEN_MOST, limit // (_DESCRIPTORS_OF_FILE * _SHARE)))
 
     def __getitem__(self, number: int) -> File:
-        file = self._open.pop(number, None) or self._engine.open(self._paths[number])
+        file = self._open.pop(number, None)
+        if file is None:
+            if len(self._open) == self.most:
+                _, oldest = self._open.popitem(last=False)
+                oldest.close()
+            file = self._engine.open(self._paths[number])
         self._open[number] = file
-        if len(self._open) > _OPEN_MOST:
-            # A batch that needs it still has it.
-            self._open.popitem(last=False)
         return file
 
 
@@ -195,10 +225,20 @@ def _listed(paths: Path | Iterable[Path]) -> list[Path]:
 
 
 def _shape(shape: Sequence[int] | int) -> tuple[int, ...]:
-    found = (shape,) if isinstance(shape, int) else tuple(shape)
+    found = shape_of("record_shape", shape)
     if any(length < 1 for length in found):
         raise ValueError(f"`record_shape` is {found}: a record has bytes")
     return found
+
+
+def _shared(number: torch.Tensor) -> torch.Tensor:
+    """A number in memory that worker processes share, where the system has such memory."""
+    untyped: Any = number
+    try:
+        untyped.share_memory_()
+    except RuntimeError:
+        pass  # there, loaders have no workers either
+    return number
 
 
 def _records_of(path: Path, header: int, record_bytes: int) -> int:
@@ -213,6 +253,15 @@ def _records_of(path: Path, header: int, record_bytes: int) -> int:
     return (size - header) // record_bytes
 
 
-def _need(name: str, value: Any, least: int) -> None:
-    if not isinstance(value, int) or value < least:
-        raise ValueError(f"`{name}` is {value!r}: it is a whole number from {least} up")
+def _need(name: str, value: Any, least: int) -> int:
+    number = _index(name, value)
+    if number < least:
+        raise ValueError(f"`{name}` is {number}: it is a whole number from {least} up")
+    return number
+
+
+def _index(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"`{name}` cannot be `{value!r}`: it takes a whole number") from None

@@ -10,8 +10,10 @@ from typing import Any
 import torch  # type: ignore[import-not-found,unused-ignore]
 
 from .. import _process
+from .._asked import BYTES, whole
 from .._types import Path
-from ._places import Offsets, Place, Tensors, by_device, nbytes, places
+from ._checkpoint import write
+from ._places import Offsets, Place, Tensors, by_device, nbytes, places, shape_of
 
 
 def load(
@@ -35,10 +37,11 @@ def load(
         forebay.EndOfFile: the file ends before the tensor is full.
         ValueError: without a shape, the bytes up to the file's end are no whole elements.
     """
+    offset = whole("offset", offset, BYTES)
     with _process.open(path) as file:
         if shape is None:
             shape = _length(file.size, dtype, path, offset)
-        tensor = torch.empty(shape, dtype=dtype, device=device)
+        tensor = torch.empty(shape_of("shape", shape), dtype=dtype, device=device)
         file.readv(places(tensor, offset))
     return tensor
 
@@ -64,25 +67,21 @@ def load_into(path: Path, tensors: Tensors, offsets: Offsets | None = None) -> i
 
 
 def save(
-    path: Path, tensors: Tensors, offsets: Offsets | None = None, *, sync: bool = False
+    path: Path, tensors: Tensors, offsets: Offsets | None = None, *, sync: bool = True
 ) -> int:
-    """Makes a file of tensors' bytes and returns how many those are.
+    """Replaces a file by tensors' bytes and returns how many those are.
 
     Args:
-        path: the file, which is cut to nothing first where it is there.
+        path: the file; as with `save_checkpoint` the old one stays whole until the new one takes
+            its name, so the tensors may be mapped from it.
         tensors: one, several, or several by name; one after another, in their order.
         offsets: where each begins instead. Bytes between them are zero.
-        sync: whether to return only when the drive has it all.
-
-    A crash halfway leaves half a file: `save_checkpoint` does not.
+        sync: whether the bytes are on the drive before the file takes its name. Without it the call
+            does not wait for the drive, and after a power cut the file may be empty or cut off.
     """
     wanted = places(tensors, offsets)
     _refuse_overlap(wanted)
-    with _process.open(path, "w") as file:
-        written = sum(file.writev(group).bytes for group in by_device(wanted))
-        if sync:
-            file.sync()
-    return written
+    return write(path, wanted, sync)
 
 
 def _length(size: int, dtype: torch.dtype, path: Path, offset: int) -> int:

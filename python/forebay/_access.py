@@ -1,0 +1,120 @@
+"""Who may use a file that replaces another: nobody who could not use the old one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+from contextlib import suppress
+
+_ACL = "system.posix_acl_access"
+_ACL_VERSION = 2
+
+_USER_OBJ, _USER, _GROUP_OBJ, _GROUP, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
+
+_COPIED = ("user.", "system.", "security.selinux", "security.SMACK64")
+"""Attributes that describe a file, or say who may use it.
+
+Those that belong to the old bytes (capabilities, hashes) are left out, as a write removes them.
+"""
+
+_Entry = tuple[int, int, int]
+"""Tag, permissions and number of an ACL's entry."""
+
+
+def keep(old: int, new: int, path: str) -> None:
+    """Gives a new file the owner, group, ACL, attributes and permissions of the old one.
+
+    Both are descriptors, `old` of `O_PATH`; `path` is the old file's name. The set-user-ID and
+    set-group-ID bits go, as with every write. What the system refuses is left out, and permissions
+    are cut so that nobody gains any:
+
+    - Without the old group, the new group and all others may do what both the old group and all
+      others might.
+    - Without the old ACL, the group may do what the ACL's own entry for it says.
+    """
+    there = os.fstat(old)
+    source = f"/proc/self/fd/{old}"
+    if not os.path.exists(source):
+        source = path
+    same_group = _own(new, there.st_uid, there.st_gid)
+    _copy_attributes(source, new)
+    mode = stat.S_IMODE(there.st_mode) & 0o777
+    acl = _acl_of(source)
+    if acl is not None:
+        mode = _keep_acl(new, acl, same_group)
+    else:
+        _remove_acl(new)  # the folder may have given it one
+        if not same_group:
+            mode = _without_group(mode)
+    os.fchmod(new, mode)
+
+
+def _own(new: int, user: int, group: int) -> bool:
+    """Sets owner and group where that is allowed; whether the group is the wanted one."""
+    made = os.fstat(new)
+    if (made.st_uid, made.st_gid) != (user, group):
+        for owner in (user, -1):
+            with suppress(OSError):
+                os.fchown(new, owner, group)
+                break
+    return os.fstat(new).st_gid == group
+
+
+def _without_group(mode: int) -> int:
+    both = mode >> 3 & mode & 7
+    return mode & 0o700 | both << 3 | both
+
+
+def _copy_attributes(source: str, new: int) -> None:
+    try:
+        names = os.listxattr(source)
+    except OSError:
+        return  # the file system has none
+    for name in names:
+        if name.startswith(_COPIED) and name != _ACL:
+            with suppress(OSError):
+                os.setxattr(new, name, os.getxattr(source, name))
+
+
+def _acl_of(source: str) -> list[_Entry] | None:
+    """The entries of a file's ACL; `None` if it has only permissions."""
+    try:
+        raw = os.getxattr(source, _ACL)
+    except OSError as error:
+        if error.errno in (errno.ENODATA, errno.ENOTSUP, errno.EOPNOTSUPP):
+            return None
+        raise
+    return list(struct.iter_unpack("<HHI", raw[4:]))
+
+
+def _keep_acl(new: int, acl: list[_Entry], same_group: bool) -> int:
+    """Gives a file an ACL, or what of it permissions can express; the permissions that result."""
+    plain = {tag: permissions for tag, permissions, _ in acl}
+    mask = plain.get(_MASK, 7)
+    user, group, other = plain[_USER_OBJ], plain[_GROUP_OBJ], plain[_OTHER]
+    if not same_group:
+        group = other = group & mask & other
+    changed = {_GROUP_OBJ: group, _OTHER: other}
+    entries = [(tag, changed.get(tag, permissions), number) for tag, permissions, number in acl]
+    raw = struct.pack("<I", _ACL_VERSION)
+    raw += b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(new, _ACL, raw)
+        shown = plain.get(_MASK, group)  # the mask stands in the group's place
+    except OSError:
+        _remove_acl(new)
+        shown = group & mask
+        for tag, permissions, _ in acl:
+            if tag in (_USER, _GROUP):
+                other &= permissions & mask
+    return user << 6 | shown << 3 | other
+
+
+def _remove_acl(new: int) -> None:
+    try:
+        os.removexattr(new, _ACL)
+    except OSError as error:
+        if error.errno not in (errno.ENODATA, errno.ENOTSUP, errno.EOPNOTSUPP):
+            raise

@@ -1,0 +1,130 @@
+"""A file that takes the place of another at once, or not at all.
+
+The new file is written next to the old one, synced, and renamed over it: nothing changes for
+others before the rename. The folder is synced last, since the name is in it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from . import _access, _process
+from ._errors import of_system
+from ._forebay import File
+from ._types import Path
+
+_NAME_MAX = 255
+"""Bytes of a name on Linux's file systems."""
+
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+"""What file systems answer that cannot sync a folder; there is nothing else to do."""
+
+_HINTS = {
+    errno.ENOSPC: "free room on that file system: both files are there until the old one goes",
+    errno.EDQUOT: "free room within the quota: both files are there until the old one goes",
+    errno.EPERM: (
+        "the file or its folder may be immutable or append-only (`lsattr`, `chattr -i`), or the "
+        "folder lets only owners replace files (the sticky bit)"
+    ),
+    errno.EACCES: "the folder must be writable: the new file is made next to the old one",
+}
+
+
+@contextmanager
+def replaced(path: Path, sync: bool = True) -> Iterator[File]:
+    """A new file, which becomes `path` when the block ends, and is removed if that fails.
+
+    A link is followed: the file that it names is replaced. Owner, group, permissions and ACL are
+    those of the old file, as far as `forebay._access.keep` can keep them. Without `sync` the bytes
+    are not on the drive when the file takes its name.
+    """
+    whole = os.path.realpath(os.fsdecode(path))
+    parent, name = os.path.split(whole)
+    # Everything is done in this one folder, even if the folder itself is renamed meanwhile.
+    folder = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    old = None
+    try:
+        old = _old(folder, name, whole)
+        with _tried(f"cannot make a file next to `{whole}`", parent):
+            temporary, number = _new(folder, name, 0o666 if old is None else 0o600)
+        try:
+            try:
+                with _process.open(number) as file:
+                    yield file
+                if old is not None:
+                    _access.keep(old, number, whole)
+                if sync:
+                    with _tried(f"cannot sync what replaces `{whole}`", whole):
+                        os.fsync(number)
+            except BaseException:
+                with suppress(OSError):
+                    os.close(number)
+                raise
+            with _tried(f"cannot close what replaces `{whole}`", whole):
+                os.close(number)
+            with _tried(f"cannot replace `{whole}`", whole):
+                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            _remove(temporary, folder)
+            raise
+        if sync:
+            _sync(folder, parent, whole)
+    finally:
+        if old is not None:
+            os.close(old)
+        os.close(folder)
+
+
+@contextmanager
+def _tried(what: str, path: str) -> Iterator[None]:
+    """Names what was tried in the system's error."""
+    try:
+        yield
+    except OSError as error:
+        raise of_system(error, what, path, _HINTS.get(error.errno or 0)) from None
+
+
+def _old(folder: int, name: str, whole: str) -> int | None:
+    """A descriptor of the file that is there, which cannot read it; `None` if there is none."""
+    try:
+        old = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    kind = os.fstat(old).st_mode
+    if stat.S_ISREG(kind):
+        return old
+    os.close(old)
+    if stat.S_ISDIR(kind):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), whole)
+    raise OSError(errno.EINVAL, "only a regular file can be replaced", whole)
+
+
+def _new(folder: int, name: str, permissions: int) -> tuple[str, int]:
+    """A file with a name that cannot be guessed, and its descriptor."""
+    ending = f".{secrets.token_hex(16)}.tmp"
+    room = _NAME_MAX - len(ending) - 1
+    start = os.fsdecode(os.fsencode(name)[:room])
+    temporary = f".{start}{ending}"
+    return temporary, os.open(temporary, _NEW, permissions, dir_fd=folder)
+
+
+def _sync(folder: int, parent: str, whole: str) -> None:
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            what = f"the new file is in place as `{whole}`, but its folder `{parent}` cannot be synced"
+            hint = "after a power cut the old file may be back: look at the kernel's log (`dmesg`)"
+            raise of_system(error, what, parent, hint) from None
+
+
+def _remove(temporary: str, folder: int) -> None:
+    with suppress(OSError):  # the first error counts
+        os.unlink(temporary, dir_fd=folder)

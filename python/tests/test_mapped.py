@@ -1,0 +1,117 @@
+"""A file that is the source of what is written to it: nothing is lost."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import forebay
+import forebay.kvikio as kvikio
+import pytest
+from conftest import content
+
+OLD = content(300_000)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "mapped"
+    path.write_bytes(OLD)
+    return path
+
+
+@pytest.fixture(params=[mmap.MAP_SHARED, mmap.MAP_PRIVATE])
+def mapping(path: Path, request: pytest.FixtureRequest) -> Iterator[mmap.mmap]:
+    with open(path, "r+b") as file:
+        made = mmap.mmap(file.fileno(), 100_000, request.param, mmap.PROT_READ, offset=65536)
+    yield made
+    made.close()
+
+
+def to_engine(path: Path) -> None:
+    forebay.open(path, "w")
+
+
+def to_engine_and_back(path: Path) -> None:
+    forebay.open(os.fsencode(path), "w+b")
+
+
+def to_kvikio(path: Path) -> None:
+    kvikio.CuFile(path, "w")
+
+
+def to_kvikio_and_back(path: Path) -> None:
+    kvikio.CuFile(str(path), "w+")
+
+
+def to_file_of_numbers(path: Path) -> None:
+    np = pytest.importorskip("numpy", reason="no numpy")
+    from forebay.kvikio.numpy import tofile
+
+    tofile(np.zeros(100), path)
+
+
+CUTS = [to_engine, to_engine_and_back, to_kvikio, to_kvikio_and_back, to_file_of_numbers]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("name", ["same", "link", "hard link", "removed"])
+def test_a_mapped_file_is_not_cut(
+    path: Path, mapping: mmap.mmap, cut: Callable[[Path], None], name: str
+) -> None:
+    other = path.parent / "other"
+    if name == "link":
+        other.symlink_to(path)
+    elif name != "same":
+        os.link(path, other)
+        if name == "removed":
+            path.unlink()
+    named = path if name == "same" else other
+    with pytest.raises(forebay.RequestError, match="has it mapped at 0x") as refused:
+        cut(named)
+    assert refused.value.errno == errno.EBUSY and "rename" in (refused.value.hint or "")
+    assert os.fsencode(refused.value.filename) == os.fsencode(named)
+    assert named.read_bytes() == OLD and mapping[:] == OLD[65536:165536]
+
+
+def test_a_file_that_is_mapped_no_more_is_cut(path: Path, mapping: mmap.mmap) -> None:
+    mapping.close()
+    for cut in CUTS:
+        path.write_bytes(OLD)
+        cut(path)
+        assert path.stat().st_size in (0, 800)
+
+
+def test_other_mappings_are_in_nobodys_way(path: Path, mapping: mmap.mmap) -> None:
+    other = path.parent / "other"
+    other.write_bytes(OLD)
+    for file in [other, path.parent / "new"]:
+        with forebay.open(file, "w") as opened:
+            opened.write_from(mapping)
+        assert file.read_bytes() == OLD[65536:165536]
+    # What is not cut may be written.
+    for mode in ["r+", "rw"]:
+        with forebay.open(path, mode) as opened:
+            opened.write_from(mapping, 65536)
+    assert path.read_bytes() == OLD
+
+
+def test_a_mapped_file_is_replaced_by_what_is_mapped_from_it(path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="no torch")
+    import forebay.torch
+
+    header = torch.arange(5, dtype=torch.uint8)
+    mapped = torch.from_file(str(path), shared=True, size=len(OLD), dtype=torch.uint8)
+    for save in [forebay.torch.save, forebay.torch.save_checkpoint]:
+        path.write_bytes(OLD)
+        mapped = torch.from_file(str(path), shared=True, size=len(OLD), dtype=torch.uint8)
+        assert save(path, [header, mapped]) == 5 + len(OLD)
+        assert path.read_bytes() == bytes(range(5)) + OLD
+        assert bytes(mapped.numpy()) == OLD
+    path.write_bytes(OLD)
+    mapped = torch.from_file(str(path), shared=False, size=len(OLD), dtype=torch.uint8)
+    assert forebay.torch.save(path, {"m": mapped, "h": header}, {"m": 5, "h": 0}, sync=False)
+    assert path.read_bytes() == bytes(range(5)) + OLD

@@ -1,0 +1,251 @@
+"""Who may use a file that replaced another: nobody who might not use the old one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import forebay
+import pytest
+
+pytest.importorskip("torch", reason="no torch")
+
+from forebay.torch import save_checkpoint  # noqa: E402  # after it is known that there is a torch
+
+ACL, DEFAULT_ACL = "system.posix_acl_access", "system.posix_acl_default"
+ALICE, FRIEND, SECRET, USERS = 61001, 61002, 62001, 62002
+NEW = b"new" * 1000
+
+Entry = tuple[int, int, int]
+NOBODY = 0xFFFFFFFF
+OWNER, NAMED, GROUP, NAMED_GROUP, MASK, OTHER = 1, 2, 4, 8, 16, 32
+
+
+def acl(user: int, group: int, other: int, mask: int, *named: Entry) -> bytes:
+    entries = [(OWNER, user, NOBODY), *[one for one in named if one[0] == NAMED]]
+    entries += [(GROUP, group, NOBODY), *[one for one in named if one[0] == NAMED_GROUP]]
+    entries += [(MASK, mask, NOBODY), (OTHER, other, NOBODY)]
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder that all may write to, and reach."""
+    if os.geteuid() != 0:
+        pytest.skip("not root, who alone can give files to others")
+    made = tmp_path / "folder"
+    made.mkdir()
+    made.chmod(0o777)
+    for above in [made.parent, *made.parent.parents][:3]:
+        above.chmod(above.stat().st_mode | 0o011)
+    return made
+
+
+def old(folder: Path, mode: int, user: int = ALICE, group: int = SECRET) -> Path:
+    path = folder / "checkpoint"
+    path.write_bytes(b"old")
+    os.chown(path, user, group)
+    path.chmod(mode)
+    return path
+
+
+def with_acl(path: Path, value: bytes) -> None:
+    try:
+        os.setxattr(path, ACL, value)
+    except OSError as error:
+        pytest.skip(f"no ACL on this file system: {error}")
+
+
+def save_as(path: Path, user: int, group: int, groups: list[int]) -> None:
+    code = f"""
+import os, sys
+import forebay
+from forebay._replace import replaced
+os.setgroups({groups}); os.setgid({group}); os.setuid({user})
+with replaced({str(path)!r}) as file:
+    file.write_from({NEW!r})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert path.read_bytes() == NEW
+
+
+def may(path: Path, way: str, user: int, *groups: int) -> bool:
+    """Whether a user may read or write the file."""
+    flags = {"read": os.O_RDONLY, "write": os.O_WRONLY}[way]
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups(groups)
+            os.setgid(groups[0])
+            os.setuid(user)
+            os.close(os.open(path, flags))
+            os._exit(0)
+        except PermissionError:
+            os._exit(1)
+        finally:
+            os._exit(2)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, 1)
+    return code == 0
+
+
+def whose(path: Path) -> tuple[int, int, int]:
+    there = path.stat()
+    return there.st_uid, there.st_gid, stat.S_IMODE(there.st_mode)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o664, 0o604])
+def test_root_leaves_a_file_to_its_owner_and_group(folder: Path, mode: int) -> None:
+    path = old(folder, mode)
+    save_checkpoint(path, NEW)
+    assert whose(path) == (ALICE, SECRET, mode) and path.read_bytes() == NEW
+
+
+def test_an_owner_keeps_a_group_that_is_not_the_first_of_hers(folder: Path) -> None:
+    path = old(folder, 0o660)
+    save_as(path, ALICE, USERS, [SECRET])
+    assert whose(path) == (ALICE, SECRET, 0o660)
+
+
+@pytest.mark.parametrize(
+    ("mode", "after"),
+    [(0o640, 0o600), (0o660, 0o600), (0o644, 0o644), (0o664, 0o644), (0o604, 0o600)],
+)
+def test_without_the_group_nobody_gains_a_permission(folder: Path, mode: int, after: int) -> None:
+    path = old(folder, mode)
+    tried = [(FRIEND, [USERS]), (FRIEND, [SECRET]), (FRIEND, [FRIEND])]
+    before = [(way, who) for who in tried for way in ("read", "write") if may(path, way, who[0], *who[1])]
+    save_as(path, ALICE, USERS, [])
+    assert whose(path) == (ALICE, USERS, after)
+    now = [(way, who) for who in tried for way in ("read", "write") if may(path, way, who[0], *who[1])]
+    assert all(one in before for one in now)
+
+
+def test_another_user_takes_the_file_and_opens_it_to_nobody(folder: Path) -> None:
+    path = old(folder, 0o640)
+    save_as(path, FRIEND, USERS, [])
+    assert whose(path) == (FRIEND, USERS, 0o600)
+
+
+def test_an_acl_is_kept(folder: Path) -> None:
+    path = old(folder, 0o600)
+    with_acl(path, acl(6, 0, 0, 6, (NAMED, 6, FRIEND)))
+    before = os.getxattr(path, ACL)
+    assert may(path, "write", FRIEND, USERS) and not may(path, "read", FRIEND + 1, SECRET)
+    save_checkpoint(path, NEW)
+    assert os.getxattr(path, ACL) == before and whose(path) == (ALICE, SECRET, 0o660)
+    assert may(path, "write", FRIEND, USERS) and not may(path, "read", FRIEND + 1, SECRET)
+    save_as(path, ALICE, USERS, [])
+    assert may(path, "write", FRIEND, USERS) and not may(path, "read", FRIEND + 1, USERS)
+
+
+def test_an_acl_that_lets_the_group_in_does_not_let_in_another_one(folder: Path) -> None:
+    path = old(folder, 0o600)
+    with_acl(path, acl(6, 6, 0, 6, (NAMED, 4, FRIEND)))
+    save_as(path, ALICE, USERS, [])
+    assert not may(path, "read", FRIEND + 1, USERS) and not may(path, "read", FRIEND + 1, SECRET)
+    assert may(path, "read", FRIEND, FRIEND) and not may(path, "write", FRIEND, FRIEND)
+
+
+def test_an_acl_that_cannot_be_kept_is_cut_to_permissions(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from forebay import _access
+
+    path = old(folder, 0o600)
+    with_acl(path, acl(6, 4, 4, 6, (NAMED, 0, FRIEND), (NAMED_GROUP, 6, USERS)))
+
+    class NoAcl:
+        def __getattr__(self, name: str) -> object:
+            return getattr(os, name)
+
+        def setxattr(self, *_: object) -> None:
+            raise OSError(errno.ENOTSUP, "a file system without ACLs")
+
+    monkeypatch.setattr(_access, "os", NoAcl())
+    save_checkpoint(path, NEW)
+    monkeypatch.undo()
+    assert whose(path) == (ALICE, SECRET, 0o640) and ACL not in os.listxattr(path)
+    assert not may(path, "read", FRIEND, FRIEND) and not may(path, "write", FRIEND, USERS)
+
+
+def test_the_folders_default_acl_opens_no_file_that_had_none(folder: Path) -> None:
+    path = old(folder, 0o640)
+    try:
+        os.setxattr(folder, DEFAULT_ACL, acl(7, 7, 7, 7, (NAMED, 7, FRIEND)))
+    except OSError as error:
+        pytest.skip(f"no ACL on this file system: {error}")
+    assert not may(path, "read", FRIEND, FRIEND)
+    save_checkpoint(path, NEW)
+    assert whose(path) == (ALICE, SECRET, 0o640) and not may(path, "read", FRIEND, FRIEND)
+    assert ACL not in os.listxattr(path)
+    save_checkpoint(folder / "new", NEW)  # a new file is as the folder says
+    assert may(folder / "new", "read", FRIEND, FRIEND)
+
+
+def test_nobody_else_may_open_the_new_file_before_it_takes_its_name(folder: Path) -> None:
+    path = old(folder, 0o666)
+    from forebay._replace import replaced
+
+    with replaced(path) as file:
+        file.write_from(NEW)
+        [beside] = [one for one in folder.iterdir() if one != path]
+        assert stat.S_IMODE(beside.stat().st_mode) == 0o600
+    assert whose(path) == (ALICE, SECRET, 0o666)
+
+
+def test_the_bits_that_a_write_clears_are_cleared_and_attributes_kept(folder: Path) -> None:
+    path = old(folder, 0o6755)
+    try:
+        os.setxattr(path, "user.note", b"kept")
+    except OSError:
+        pytest.skip("no attributes on this file system")
+    save_checkpoint(path, NEW)
+    assert whose(path) == (ALICE, SECRET, 0o755)
+    assert os.getxattr(path, "user.note") == b"kept"
+
+
+def test_other_names_of_the_file_keep_the_old_bytes(folder: Path) -> None:
+    path = old(folder, 0o600)
+    os.link(path, folder / "other")
+    save_checkpoint(path, NEW)
+    assert (folder / "other").read_bytes() == b"old" and path.read_bytes() == NEW
+
+
+def test_a_file_that_cannot_change_says_why(folder: Path) -> None:
+    path = old(folder, 0o600)
+    if subprocess.run(["chattr", "+i", str(path)], check=False, capture_output=True).returncode:
+        pytest.skip("this file system knows no immutable files")
+    try:
+        with pytest.raises(PermissionError, match="cannot replace `.*checkpoint`.*immutable"):
+            save_checkpoint(path, NEW)
+        with pytest.raises(PermissionError, match="immutable"):
+            forebay.open(path, "r+")
+        assert path.read_bytes() == b"old" and len(list(folder.iterdir())) == 1
+    finally:
+        subprocess.run(["chattr", "-i", str(path)], check=True)
+
+
+def test_a_key_of_a_zarr_store_stays_as_private_as_it_was(folder: Path) -> None:
+    pytest.importorskip("zarr.abc.store", reason="no zarr 3")
+    import asyncio
+
+    from forebay.kvikio.zarr import GDSStore
+    from zarr.core.buffer import default_buffer_prototype
+
+    path = old(folder, 0o640)
+    value = default_buffer_prototype().buffer.from_bytes(NEW)
+
+    async def write() -> None:
+        await (await GDSStore.open(folder)).set("checkpoint", value)
+
+    asyncio.run(write())
+    assert whose(path) == (ALICE, SECRET, 0o640) and path.read_bytes() == NEW
