@@ -14,8 +14,29 @@ sys.path.insert(0, sys.argv.pop(1))
 from forebay._command import main
 sys.exit(main())
 """
-"""Runs the package that runs this, and no other that the current folder or the path may have."""
+"""Runs this package, and no other that the current folder or the path may have."""
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def interpreter() -> list[str]:
+    """This Python, which never imports from the current folder.
+
+    What this process ignores (``-I``, ``-E``, ``-s``) the new one ignores as well.
+    """
+    # Without an executable, where Python is embedded, the path is searched for one.
+    words = [sys.executable or "python3", "-P"]
+    if sys.flags.isolated:
+        words.append("-I")
+    if sys.flags.ignore_environment:
+        words.append("-E")
+    if sys.flags.no_user_site:
+        words.append("-s")
+    return words
+
+
+def program() -> list[str]:
+    """The words that start this command in a new process; a verb follows them."""
+    return [*interpreter(), "-c", START, PACKAGE]
 
 
 def main() -> int:
@@ -25,8 +46,6 @@ def main() -> int:
 
         del sys.argv[1]
         return measure()
-    # The command has handlers of its own; a pipe that nobody reads ends it.
+    # The command has handlers of its own; a closed pipe ends it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # Without an executable, where Python is embedded, this one is looked for by its name.
-    program = [sys.executable or "python3", "-P", "-c", START, PACKAGE]
-    return run_command(["forebay", *sys.argv[1:]], program)
+    return run_command(["forebay", *sys.argv[1:]], program())

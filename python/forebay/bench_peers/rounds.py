@@ -6,11 +6,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from .._command import interpreter
 from .sides import Side
 
 
@@ -31,7 +31,7 @@ def order(sides: list[Side], states: list[str], number: int) -> list[tuple[Side,
 
 def run(job: dict[str, Any], variables: dict[str, str], timeout_s: float) -> dict[str, Any]:
     """What a process of its own answers to a job; `failed` where it gives no answer."""
-    command = [sys.executable, "-m", "forebay.bench_peers.turn"]
+    command = [*interpreter(), "-m", "forebay.bench_peers.turn"]
     # A session of its own, so that whatever it started ends with it.
     process = subprocess.Popen(
         command,
