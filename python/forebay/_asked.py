@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # What budgets and parts of files take.
-_BYTES = "a whole number of bytes, from 0 to 2**64 - 1"
+BYTES = "a whole number of bytes, from 0 to 2**64 - 1"
 
 _ORDERS = "`forward`, `backward`, `training`, `told`, or a list of layers' numbers"
 
@@ -52,9 +52,9 @@ def opened(
         [(name, _parts(name, parts)) for name, parts in zip(names, layers, strict=True)],
         order=_order(order, len(layers)),
         passes=_given("passes", passes, "a whole number of loops, from 0 to 2**64 - 1"),
-        gpu_budget=_given("gpu_budget", gpu_budget, _BYTES),
-        host_budget=_count("host_budget", host_budget, _BYTES),
-        mapped_budget=_given("mapped_budget", mapped_budget, _BYTES),
+        gpu_budget=_given("gpu_budget", gpu_budget, BYTES),
+        host_budget=_count("host_budget", host_budget, BYTES),
+        mapped_budget=_given("mapped_budget", mapped_budget, BYTES),
         check=check,
     )
 
@@ -144,8 +144,8 @@ def _parts(name: str, parts: Iterable[Part]) -> list[tuple[File, int, int]]:
         if three is None or len(three) != 3 or not isinstance(three[0], File):
             raise _wrong("layers", part, f"{_LAYERS}, and part {number} of `{name}` is none")
         file, offset, length = three
-        offset = _count(f"offset of part {number} of {name}", offset, _BYTES)
-        length = _count(f"length of part {number} of {name}", length, _BYTES)
+        offset = _count(f"offset of part {number} of {name}", offset, BYTES)
+        length = _count(f"length of part {number} of {name}", length, BYTES)
         described.append((file, offset, length))
     return described
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno as _errno
+from collections.abc import Callable
 from typing import Any
 
 __all__ = [
@@ -27,6 +28,12 @@ __all__ = [
 ]
 
 
+# Control characters and those that turn text around: names of files may have them.
+_ACTS = [*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F]
+_ACTS += [*range(0x2028, 0x202F), *range(0x2066, 0x206A)]
+_ESCAPED = {number: repr(chr(number))[1:-1] for number in _ACTS}
+
+
 class Error(OSError):
     """Something that the engine could not do.
 
@@ -40,6 +47,7 @@ class Error(OSError):
         length: how many there were.
         bytes: how many of them had arrived.
         layer: what the layer of a stream is called that it concerns, or ``None``.
+        report: what a command had measured that failed, or ``None``.
     """
 
     hint: str | None = None
@@ -48,10 +56,12 @@ class Error(OSError):
     length: int | None = None
     bytes: int | None = None
     layer: str | None = None
+    report: dict[str, Any] | None = None
 
     def __str__(self) -> str:
         text = self.strerror or ""
-        return f"{text} ({self.hint})" if self.hint else text
+        text = f"{text} ({self.hint})" if self.hint else text
+        return text.translate(_ESCAPED)
 
 
 class RequestError(Error, ValueError):
@@ -62,8 +72,12 @@ class EndOfFile(Error, EOFError):
     """The file ends before all bytes that were asked for."""
 
 
-class FileChanged(EndOfFile):
-    """The file became shorter, or was written to, while it was read."""
+class FileChanged(Error):
+    """The file became shorter, or was written to, while it was read.
+
+    It is not an `EndOfFile`: bytes that were read before, and what was computed with them, may be
+    wrong.
+    """
 
 
 class RouteUnavailable(Error):
@@ -169,3 +183,19 @@ def refused(message: str) -> Error:
     """The exception for an option that cannot be what it is, as the compiled part raises it."""
     about = dict.fromkeys(("errno", "path", "hint", "route"))
     return make({**about, "kind": "request", "message": message})
+
+
+def of_system(error: OSError, tried: str, path: str | bytes, hint: str | None = None) -> Error:
+    """The exception for what the system refused to Python itself."""
+    about = {"kind": "system", "message": f"{tried}: {error.strerror}", "errno": error.errno}
+    return make({**about, "hint": hint, "route": None, "path": path})
+
+
+def close(closing: Callable[[], None], raised: BaseException | None) -> None:
+    """Closes something at the end of a ``with`` block, whose own exception is raised first."""
+    try:
+        closing()
+    except Exception as error:
+        if raised is None:
+            raise
+        raised.add_note(f"closing failed as well: {error}")

@@ -52,6 +52,8 @@ def open(file: Path | int, mode: str = "r") -> File:
 def read(path: Path, device: Any = "auto") -> Buffer:
     """Reads a whole file into new memory, by default on the first GPU, or on the host without one.
 
+    ``None`` is the host. `Engine.read` has the same default.
+
     The buffer speaks DLPack, and ``__cuda_array_interface__`` or the buffer protocol.
     """
     return default_engine().read(path, device)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import operator
 import os
 from typing import TYPE_CHECKING, Any
+
+from . import _errors
 
 if TYPE_CHECKING:
     from ._forebay import File
@@ -58,6 +61,7 @@ class RawFile(io.RawIOBase):
         bases = {os.SEEK_SET: 0, os.SEEK_CUR: self._at}
         if whence not in bases and whence != os.SEEK_END:
             raise ValueError(f"`whence` is {whence}: it takes 0, 1 or 2")
+        offset = operator.index(offset)
         base = self._file.size if whence == os.SEEK_END else bases[whence]
         if base + offset < 0:
             raise ValueError(f"{base + offset} lies before the start of the file")
@@ -92,6 +96,12 @@ class RawFile(io.RawIOBase):
         if not self.closed:
             super().close()
             self._file.close()
+
+    def __exit__(self, *raised: Any) -> None:
+        _errors.close(self.close, raised[1])
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("cannot copy or pickle a `RawFile`: it owns an open file")
 
     def _check(self) -> None:
         if self.closed:

@@ -19,4 +19,8 @@ def tell(level: int, logger: str, text: str) -> None:
     """Hands a line on to `logging`."""
     import logging
 
+    package = logging.getLogger("forebay")
+    if not package.handlers:
+        # Without a handler of the program's, `logging` would print warnings.
+        package.addHandler(logging.NullHandler())
     logging.getLogger(logger).log(level, "%s", text)

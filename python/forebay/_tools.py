@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ._command import PACKAGE, START
+from ._command import program
 from ._errors import Error, RequestError
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def bench(*paths: Path, **options: Any) -> Report:
     """Measures every way to move bytes against what the machine can do.
 
     The options are the command's: ``size="8G"``, ``gpu="none"``, ``resident=True``, ``repeats=5``.
+    Data that came back wrong raise `Error`, whose ``report`` has the measurements.
     """
     return _run("bench", paths, options)
 
@@ -105,9 +106,8 @@ def _run(verb: str, paths: Sequence[Path], options: Mapping[str, Any]) -> Report
     import errno
     import json
     import subprocess
-    import sys
 
-    command = [sys.executable, "-P", "-c", START, PACKAGE, verb, "--json"]
+    command = [*program(), verb, "--json"]
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
         if value is True:
@@ -115,19 +115,33 @@ def _run(verb: str, paths: Sequence[Path], options: Mapping[str, Any]) -> Report
         elif value is not None and value is not False:
             command += [flag, str(value)]
     command += ["--", *(os.fsdecode(path) for path in paths)]
-    # What is said beside the data is told where there is no data.
+    # What is printed next to the data counts where there is no data, or where it failed.
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
-    if not done.stdout:
-        said = done.stderr.decode(errors="replace").splitlines() or [f"ended with {done.returncode}"]
-        behind = [line.partition("caused by: ")[2] for line in said if "caused by: " in line]
-        text = ": ".join([f"forebay {verb}", said[0].removeprefix("error: "), *behind])
-        no_sense = done.returncode == 2
-        kind, number = (RequestError, errno.EINVAL) if no_sense else (Error, errno.EIO)
-        error = kind(number, text)
-        hints = [line.removeprefix("hint: ") for line in said if line.startswith("hint: ")]
-        error.hint = "; ".join(hints) or None
-        raise error
-    return Report(verb, json.loads(done.stdout))
+    found = Report(verb, json.loads(done.stdout)) if done.stdout else None
+    # A `doctor` that finds something broken ends with 1, and its report says what.
+    if found is not None and (done.returncode == 0 or verb == "doctor"):
+        return found
+    said = done.stderr.decode(errors="replace").splitlines()
+    errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
+    behind = [line.partition("caused by: ")[2] for line in said if "caused by: " in line]
+    first = errors or said[: found is None] or [_wrong(found, done.returncode)]
+    text = ": ".join([f"forebay {verb}", first[0], *behind])
+    no_sense = done.returncode == 2
+    kind, number = (RequestError, errno.EINVAL) if no_sense else (Error, errno.EIO)
+    error = kind(number, text)
+    hints = [line.removeprefix("hint: ") for line in said if line.startswith("hint: ")]
+    if found is not None:
+        error.report = found
+        hints.append("`report` of this exception has what was measured")
+    error.hint = "; ".join(hints) or None
+    raise error
+
+
+def _wrong(found: Report | None, code: int) -> str:
+    """What a command found that printed its data and failed."""
+    rows = found.get("results", []) if found is not None else []
+    wrong = [f"{row['method']} ({row['direction']})" for row in rows if row.get("verified") is False]
+    return f"wrong data by {', '.join(wrong)}" if wrong else f"ended with {code}"
 
 
 def _text(value: Any) -> str:

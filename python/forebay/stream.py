@@ -17,7 +17,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from . import _asked
+from . import _asked, _errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -339,7 +339,7 @@ class LayerStream:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        _errors.close(self.close, value)
 
     def _named(self, stream: Stream) -> Stream:
         """A stream, or torch's current one on the layers' GPU where that is meant."""

@@ -182,6 +182,58 @@ def test_offsets_are_distances_from_the_start(engine: forebay.Engine, data: Data
             file.read_into(bytearray(100), (1 << 63) - 50)
 
 
+def test_whole_numbers_of_numpy_are_numbers(engine: forebay.Engine, data: Data) -> None:
+    np = pytest.importorskip("numpy", reason="no numpy")
+    path, bytes_ = data
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        for number in [np.int64, np.uint32, np.array]:
+            target = np.zeros(100, "u1")
+            with engine.open(np.int64(descriptor)) as file:
+                assert file.read_into(target, number(7), size=number(50), stream=None) == 50
+                assert target.tobytes() == bytes_[7:57] + bytes(50)
+                address = np.uint64(target.ctypes.data)
+                file.readv([(number(8), number(10), address)], device="cpu")
+                assert target[:10].tobytes() == bytes_[8:18]
+                file.readv([(number(9), number(10), target)])
+                assert target[:10].tobytes() == bytes_[9:19]
+                engine.read_many(
+                    files=file,
+                    offsets=[number(10)],
+                    lengths=[number(10)],
+                    addresses=[address],
+                    device="cpu",
+                )
+                assert target[:10].tobytes() == bytes_[10:20]
+                assert file.read_into((address, np.int64(5), "cpu"), number(11)) == 5
+                assert file.residency(number(0), number(10))
+            assert engine.allocate(number(100)).nbytes == 100
+            made = forebay.Engine(remember=False, readers=number(3), nvtx=np.False_)
+            assert made.options()["readers"] == 3
+    finally:
+        os.close(descriptor)
+    raw = forebay.RawFile(engine.open(path))
+    assert type(raw.seek(np.int64(5))) is int and raw.read(2) == bytes_[5:7]
+    for wrong in [1.5, np.float64(1), np.zeros(2, int)]:
+        with pytest.raises(TypeError):
+            engine.open(path).read_into(bytearray(1), wrong)
+
+
+def test_an_engine_and_the_package_read_to_the_same_memory(data: Data) -> None:
+    path, bytes_ = data
+    engine = forebay.default_engine()
+    assert forebay.read(path).device == engine.read(path).device
+    for device in ["cpu", None]:
+        found = [forebay.read(path, device), engine.read(path, device)]
+        assert [buffer.device for buffer in found] == ["cpu", "cpu"]
+        assert found[0].tobytes() == bytes_
+
+
+def test_a_file_that_changed_is_no_early_end() -> None:
+    assert not issubclass(forebay.FileChanged, EOFError)
+    assert issubclass(forebay.FileChanged, forebay.Error)
+
+
 def test_an_early_end_is_an_error_that_counts(engine: forebay.Engine, data: Data) -> None:
     path, bytes_ = data
     got = bytearray(b"-" * 100)

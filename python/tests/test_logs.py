@@ -8,6 +8,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import forebay
+
 
 def run(code: str, *arguments: str) -> str:
     done = subprocess.run(
@@ -36,11 +38,13 @@ def test_the_loggers_level_says_what_is_told(tmp_path: Path) -> None:
     assert run(code, str(tmp_path / "file"), "WARNING") == ""
 
 
-def test_what_fails_is_told_without_any_setting(tmp_path: Path) -> None:
+def test_what_fails_is_logged_where_the_program_has_a_handler(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(3_000_000))
-    told = run(
-        """
+    code = """
         import os, sys
+        if len(sys.argv) > 2:
+            import logging
+            logging.basicConfig()
         before = len(os.listdir("/proc/self/task"))
         import forebay
         engine = forebay.Engine()
@@ -51,10 +55,51 @@ def test_what_fails_is_told_without_any_setting(tmp_path: Path) -> None:
             engine.open(sys.argv[1]).read_into(target)
         except forebay.Error:
             pass
-        """,
-        str(tmp_path / "file"),
-    )
+    """
+    told = run(code, str(tmp_path / "file"), "with a handler")
     assert "lost" in told.lower(), told
+    # The program has caught the error, and has set up no logging.
+    assert run(code, str(tmp_path / "file")) == ""
+
+
+def test_an_end_of_the_file_is_no_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(3_000_000))
+    code = """
+        import logging, sys
+        logging.basicConfig(level=sys.argv[2])
+        import forebay
+        with forebay.open(sys.argv[1]) as file:
+            for size in [100, 3_000_000]:
+                try:
+                    file.read_into(bytearray(size), 2_999_999)
+                except forebay.EndOfFile:
+                    pass
+    """
+    assert run(code, str(tmp_path / "file"), "WARNING") == ""
+    assert run(code, str(tmp_path / "file"), "DEBUG").count("ended early") == 2
+
+
+def test_no_name_breaks_a_line_or_acts_on_a_terminal(tmp_path: Path) -> None:
+    acts = "\n\r\x1b]0;owned\x07\x7f\x9b31m\u202e\u2066\u200f\u061c\u2028"
+    name = os.fsencode(tmp_path) + f"/a{acts}ERROR forged".encode()
+    with open(name, "wb") as file:
+        file.write(bytes(100_000))
+    code = """
+        import logging, os, sys
+        logging.basicConfig(level="DEBUG", format="%(levelname)s %(message)s")
+        import forebay
+        path = os.fsencode(sys.argv[1])
+        forebay.open(path).read_into(bytearray(100_000))
+    """
+    told = run(code, os.fsdecode(name))
+    assert "forged" in told
+    lines = told.split("\n")[:-1]
+    assert all(line.isprintable() and line.startswith("DEBUG ") for line in lines), told
+    try:
+        forebay.open(name + b"-missing")
+    except FileNotFoundError as error:
+        assert "forged-missing" in str(error) and str(error).isprintable()
+        assert os.fsencode(error.filename) == name + b"-missing"
 
 
 def test_a_forked_child_tells_as_well(tmp_path: Path) -> None:

@@ -91,6 +91,49 @@ def test_what_holds_no_bytes_is_refused(engine: forebay.Engine, data: Data, targ
         file.read_into(target)
 
 
+def test_texts_of_any_length_are_no_bytes(engine: forebay.Engine, data: Data) -> None:
+    np = pytest.importorskip("numpy", reason="no numpy")
+    if not hasattr(np, "dtypes") or not hasattr(np.dtypes, "StringDType"):
+        pytest.skip("numpy is older than 2")
+    import forebay.kvikio as kvikio
+    from forebay.kvikio.numpy import fromfile, tofile
+
+    path, bytes_ = data
+    texts = np.array(["x" * 100, "y" * 100], np.dtypes.StringDType())
+    with engine.open(path, "r+") as file, kvikio.CuFile(path, "r+") as other:
+        for call in [
+            lambda: file.read_into(texts),
+            lambda: file.write_from(texts),
+            lambda: file.start_read_into(texts).result(),
+            lambda: file.start_write_from(texts).result(),
+            lambda: file.readv([(0, 16, texts)]),
+            lambda: file.writev([(0, 16, texts)]),
+            lambda: engine.read_many(
+                files=file, offsets=[0], lengths=[16], target=texts, at=[0]
+            ),
+            lambda: engine.write_many([(file, 0, 16, texts)]),
+            lambda: other.read(texts),
+            lambda: other.pwrite(texts),
+            lambda: fromfile(path, np.dtypes.StringDType()),
+            lambda: tofile(texts, path.parent / "other"),
+        ]:
+            with pytest.raises(BufferError, match="StringDType"):
+                call()
+    assert list(texts) == ["x" * 100, "y" * 100] and path.read_bytes() == bytes_
+
+
+def test_types_without_a_format_whose_bytes_are_values_are_moved(
+    engine: forebay.Engine, data: Data
+) -> None:
+    np = pytest.importorskip("numpy", reason="no numpy")
+    path, bytes_ = data
+    for dtype in ["M8[ns]", "m8[s]", [("when", "M8[us]"), ("what", "f4")], "U3", "S5", "V7"]:
+        array = np.zeros(10, dtype)
+        with engine.open(path) as file:
+            assert file.read_into(array) == array.nbytes
+        assert array.tobytes() == bytes_[: array.nbytes]
+
+
 def test_objects_of_python_are_no_bytes(engine: forebay.Engine, data: Data) -> None:
     np = pytest.importorskip("numpy", reason="no numpy")
     path, bytes_ = data

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import forebay
 import pytest
+from faulty import mounted
 
 Data = tuple[Path, bytes]
 
@@ -150,3 +151,12 @@ def test_the_command_is_this_packages_own(tmp_path: Path, monkeypatch: pytest.Mo
         (tmp_path / "forebay" / name).write_text("raise SystemExit('another package')\n")
     monkeypatch.chdir(tmp_path)
     assert forebay.map(tmp_path).rows()
+
+
+def test_a_bench_whose_data_were_wrong_raises_with_its_report(tmp_path: Path) -> None:
+    with mounted(tmp_path, inverted=1) as folder:
+        with pytest.raises(forebay.Error, match="forebay bench: .*wrong") as error:
+            forebay.bench(folder, size="1M", gpu="none", repeats=3)
+        report = error.value.report
+        assert isinstance(report, forebay.Report) and report["schema"] == 1
+        assert any(row["verified"] is False for row in report["results"])

@@ -22,6 +22,8 @@ const CPU: i32 = 1;
 const CUDA: i32 = 2;
 const CUDA_HOST: i32 = 3;
 const CUDA_MANAGED: i32 = 13;
+/// Elements whose meaning only their library knows.
+const OPAQUE: u8 = 3;
 /// A device of some other kind: the simulated GPU.
 const OTHER: i32 = 12;
 
@@ -161,6 +163,10 @@ fn extent(tensor: &DlTensor) -> PyResult<(u64, bool)> {
         _ => &[],
     };
     let (shape, strides) = (list(tensor.shape), list(tensor.strides));
+    if tensor.dtype.code == OPAQUE {
+        let text = "its elements are opaque handles, whose bytes are not values";
+        return Err(PyBufferError::new_err(text));
+    }
     let bits = u64::from(tensor.dtype.bits) * u64::from(tensor.dtype.lanes);
     let items = shape.iter().try_fold(1_u64, |all, &len| all.checked_mul(u64::try_from(len).ok()?));
     let bytes = items.and_then(|items| Some(items.checked_mul(bits)?.div_ceil(8)));

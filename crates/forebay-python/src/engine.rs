@@ -23,15 +23,16 @@ use crate::stream::Ordering;
 use crate::waiting::{Apart, interruptible};
 use crate::whole;
 
-/// This Python with this package, in whose process cuFile's driver is opened first; its folder may
+/// The program that opens cuFile's driver first: this Python with this package, whose folder may
 /// hold the vendor's wheels too.
 fn probe(py: Python<'_>) -> PyResult<Option<Program>> {
     let file: Option<PathBuf> = py.import("sys")?.getattr("executable")?.extract()?;
     let Some(file) = file.filter(|file| !file.as_os_str().is_empty()) else { return Ok(None) };
-    let package: PathBuf = py.import("forebay")?.getattr("__file__")?.extract()?;
-    let mut arguments: Vec<OsString> = ["-m", "forebay", "probe"].map(Into::into).into();
-    let packages = package.ancestors().nth(2);
-    arguments.extend(packages.into_iter().flat_map(|folder| ["--packages".into(), folder.into()]));
+    let command = py.import("forebay._command")?;
+    let words: Vec<OsString> = command.call_method0("program")?.extract()?;
+    let packages: OsString = command.getattr("PACKAGE")?.extract()?;
+    let mut arguments = words[1..].to_vec();
+    arguments.extend(["probe".into(), "--packages".into(), packages]);
     Ok(Some(Program { file, arguments }))
 }
 
@@ -79,15 +80,18 @@ impl Engine {
         Ok(Buffer::new(raised(py, made)?))
     }
 
-    /// Reads a whole file into new memory.
-    #[pyo3(signature = (path, device = None))]
-    fn read(
-        &self,
-        py: Python<'_>,
-        path: &Bound<'_, PyAny>,
-        device: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Buffer> {
-        let (path, device) = (path_of(path)?, self.device(py, device)?);
+    /// Reads a whole file into new memory: by default (`"auto"`) on the first GPU, or on the host
+    /// without one; `None` is the host.
+    #[pyo3(signature = (path, device = Where::First))]
+    fn read(&self, py: Python<'_>, path: &Bound<'_, PyAny>, device: Where<'_>) -> PyResult<Buffer> {
+        let path = path_of(path)?;
+        let device = match device {
+            Where::First => {
+                let found = raised(py, py.detach(|| self.engine.device(&"auto".parse()?)))?;
+                found.map(|device| device.id())
+            }
+            Where::Named(device) => self.device(py, device.as_ref())?,
+        };
         let file = raised(py, py.detach(|| self.engine.open(&path)))?;
         let read = interruptible(py, |go_on| file.read_whole_while(device, go_on))?;
         Ok(Buffer::new(raised(py, read)?.0))
@@ -145,6 +149,22 @@ impl Engine {
         known.set_item("watchdog", limits.watchdog.as_secs_f64())?;
         known.set_item("nvtx", limits.nvtx)?;
         Ok(known)
+    }
+}
+
+/// What a caller gave as `device=`, where leaving it out is not `None`.
+enum Where<'py> {
+    /// Nothing: the first GPU.
+    First,
+    /// A GPU, or `None` for the host.
+    Named(Option<Bound<'py, PyAny>>),
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Where<'py> {
+    type Error = PyErr;
+
+    fn extract(object: pyo3::Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Self::Named((!object.is_none()).then(|| object.to_owned())))
     }
 }
 
@@ -212,7 +232,7 @@ impl Engine {
 /// The GPU that Python calls so: `"cuda"`, `"cuda:1"`, `1`, `"sim"`, `"cpu"`, a UUID, a PCI
 /// address, or a device of torch.
 fn selector(device: &Bound<'_, PyAny>) -> PyResult<GpuSelector> {
-    let text = device.str()?.to_string();
+    let text = whole::text_of(device)?;
     let name = match text.as_str() {
         "cpu" | "host" => "none",
         "cuda" => "0",
@@ -251,8 +271,8 @@ fn set(limits: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<(
         return Err(PyTypeError::new_err(text));
     }
     let text = match value.extract::<bool>() {
-        Ok(on) if value.is_instance_of::<pyo3::types::PyBool>() => switch(name, on).to_owned(),
-        _ => value.str()?.to_string(),
+        Ok(on) => switch(name, on).to_owned(),
+        Err(_) => whole::text_of(value)?,
     };
     raised(value.py(), limits.set(&variable, &text))
 }

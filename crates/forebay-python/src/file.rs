@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use forebay::{OpenOptions, RequestOptions, SyncMode};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyInt};
+use pyo3::types::{PyBool, PyBytes, PyDict};
 
 use crate::engine::Engine;
 use crate::failure::raised;
@@ -63,7 +63,7 @@ pub(crate) fn opened(
     let py = engine.py();
     let how = how(mode)?;
     let inner = &engine.get().engine;
-    let opened = if file.is_instance_of::<PyInt>() && !file.is_instance_of::<PyBool>() {
+    let opened = if whole::is_number(file)? && !file.is_instance_of::<PyBool>() {
         let number: i32 = file.extract()?;
         if number < 0 {
             return Err(PyValueError::new_err(format!("{number} is no file descriptor")));
@@ -73,6 +73,9 @@ pub(crate) fn opened(
         py.detach(|| inner.open_borrowed_fd(borrowed))
     } else {
         let path = path_of(file)?;
+        if how.truncate {
+            py.import("forebay._mapped")?.call_method1("refuse_cut", (&path, mode))?;
+        }
         py.detach(|| inner.open_with(&path, &how))
     };
     let file = raised(py, opened)?;
@@ -173,10 +176,11 @@ impl File {
         format!("<forebay.File {:?}, mode '{}'{closed}>", self.path, self.mode)
     }
 
-    /// Closes it. What is under way goes on; closing it again does nothing.
-    fn close(&self, py: Python<'_>) {
+    /// Closes it. What is under way goes on; closing it again does nothing. Where it was opened for
+    /// writing, what the file system reports last is raised, and the file is closed all the same.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
         let file = self.lock().take();
-        py.detach(|| drop(file));
+        raised(py, py.detach(|| file.map_or(Ok(()), forebay::File::close)))
     }
 
     fn __enter__(this: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
@@ -184,9 +188,22 @@ impl File {
         Ok(this)
     }
 
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
-        self.close(py);
+    #[pyo3(signature = (_kind = None, value = None, _trace = None))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _kind: Option<&Bound<'_, PyAny>>,
+        value: Option<&Bound<'_, PyAny>>,
+        _trace: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        match (self.close(py), value) {
+            // The block's own exception is raised.
+            (Err(error), Some(value)) => {
+                let note = format!("closing failed as well: {}", error.value(py));
+                value.call_method1("add_note", (note,)).map(drop)
+            }
+            (closed, _) => closed,
+        }
     }
 
     /// Reads bytes from `offset` into a target, all of it or its first `size` bytes, and returns

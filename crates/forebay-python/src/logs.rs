@@ -244,10 +244,10 @@ struct Line {
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // To a text nothing fails.
+        // Writing to a text never fails.
         let _ = match field.name() {
-            "message" => write!(self.message, "{value:?}"),
-            name => write!(self.fields, " {name}={value:?}"),
+            "message" => write!(Escaped(&mut self.message), "{value:?}"),
+            name => write!(Escaped(&mut self.fields), " {name}={value:?}"),
         };
     }
 
@@ -257,5 +257,26 @@ impl Visit for Line {
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
         self.record_debug(field, &format_args!("{value}"));
+    }
+}
+
+/// Escapes what would break a line, act on a terminal, or turn text around: names of files may
+/// have it.
+struct Escaped<'a>(&'a mut String);
+
+impl fmt::Write for Escaped<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for letter in text.chars() {
+            match letter {
+                '\u{61c}'
+                | '\u{200e}'
+                | '\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2066}'..='\u{2069}' => write!(self.0, "{}", letter.escape_unicode())?,
+                _ if letter.is_control() => write!(self.0, "{}", letter.escape_debug())?,
+                _ => self.0.push(letter),
+            }
+        }
+        Ok(())
     }
 }

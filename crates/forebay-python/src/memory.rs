@@ -227,6 +227,19 @@ impl Drop for View {
     }
 }
 
+/// Why an array's bytes are not its values.
+const REFERENCES: &str = "its elements are objects of Python, or refer to other memory \
+                          (`StringDType`), and its bytes are addresses: give an array of numbers, \
+                          or of texts of a fixed length (`astype(\"S\")`)";
+
+/// Whether elements of a type of numpy's refer to other memory; `None` for what has no such type.
+fn holds_references(object: &Bound<'_, PyAny>) -> PyResult<Option<bool>> {
+    let py = object.py();
+    let Some(kind) = object.getattr_opt(intern!(py, "dtype"))? else { return Ok(None) };
+    let holds = kind.getattr_opt(intern!(py, "hasobject"))?;
+    holds.map(|holds| holds.extract()).transpose()
+}
+
 fn view_of(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Found> {
     let py = object.py();
     let mut view = Box::new(MaybeUninit::<ffi::Py_buffer>::zeroed());
@@ -237,18 +250,21 @@ fn view_of(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Found> {
         if failed == 0 { Ok(()) } else { Err(PyErr::fetch(py)) }
     };
     let flags = ffi::PyBUF_ANY_CONTIGUOUS | writable;
-    // Some types have no format (numpy's dates), and their bytes may be moved all the same.
-    if view_with(flags | ffi::PyBUF_FORMAT).is_err() {
-        view_with(flags).map_err(|error| explained(object, usage, error))?;
+    if let Err(error) = view_with(flags | ffi::PyBUF_FORMAT) {
+        // Some types of numpy have no format. Those of plain bytes (dates) can be moved; those
+        // whose elements refer to other memory (`StringDType`) cannot.
+        match holds_references(object)? {
+            Some(false) => view_with(flags).map_err(|error| explained(object, usage, error))?,
+            Some(true) => return Err(refused(usage, REFERENCES)),
+            None => return Err(explained(object, usage, error)),
+        }
     }
     // SAFETY: filled in, since one of the calls has succeeded.
     let view = unsafe { view.assume_init() };
     let (address, len) = (view.buf as u64, u64::try_from(view.len).unwrap_or(0));
     let view = View(view);
     if view.holds_objects() {
-        let text = "its elements are objects of Python, whose bytes are addresses: give an array \
-                    of numbers";
-        return Err(refused(usage, text));
+        return Err(refused(usage, REFERENCES));
     }
     let keep = Bound::new(py, view)?.into_any().unbind();
     let (on_gpu, device, order) = (false, None, Order::None);
@@ -310,6 +326,15 @@ fn tensor_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Found>> {
     let Some(element_size) = object.getattr_opt(intern!(py, "element_size"))? else {
         return Ok(None);
     };
+    if let Some(layout) = object.getattr_opt(intern!(py, "layout"))?
+        && layout.str()?.to_str()? != "torch.strided"
+    {
+        let text = format!(
+            "cannot move the bytes of this tensor: its layout is `{layout}`; give its \
+             `.to_dense()`, or the tensors that it is made of (`.indices()` and `.values()`)"
+        );
+        return Err(PyBufferError::new_err(text));
+    }
     let is_contiguous: bool = object.call_method0(intern!(py, "is_contiguous"))?.extract()?;
     let is_lazy = |name| object.call_method0(name)?.extract::<bool>();
     if !is_contiguous {
@@ -383,6 +408,9 @@ fn interface_of(
     }
     if usage == Use::Target && is_read_only {
         return Err(refused(usage, read_only(object)));
+    }
+    if kind.contains('O') {
+        return Err(refused(usage, REFERENCES));
     }
     let digits = kind.trim_start_matches(|c: char| !c.is_ascii_digit());
     let size: i64 = digits.parse().map_err(|_| missing("typestr"))?;

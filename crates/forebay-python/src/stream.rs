@@ -4,7 +4,9 @@ use forebay::gpu::CallerStream;
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt, PyString};
+use pyo3::types::{PyDict, PyString};
+
+use crate::whole;
 
 /// What a call is ordered by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +83,7 @@ fn ordering(stream: &Bound<'_, PyAny>) -> PyResult<Ordering> {
             _ => Err(unknown(stream)),
         };
     }
-    if stream.is_instance_of::<PyInt>() {
+    if whole::is_number(stream)? {
         return Ok(Ordering::Stream(CallerStream(stream.extract()?)));
     }
     if let Some(protocol) = stream.getattr_opt(intern!(py, "__cuda_stream__"))? {

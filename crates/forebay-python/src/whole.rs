@@ -5,6 +5,8 @@ use forebay::Error;
 use pyo3::exceptions::PyOverflowError;
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyInt;
 
 use crate::failure::exception;
 
@@ -69,4 +71,22 @@ fn shown(value: &Bound<'_, PyAny>) -> String {
             Err(_) => value.to_string(),
         },
     }
+}
+
+/// Whether an object is a whole number of any library: an array, which may turn into one, is none.
+pub(crate) fn is_number(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static INTEGRAL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    if object.is_instance_of::<PyInt>() {
+        return Ok(true);
+    }
+    if object.getattr_opt(intern!(object.py(), "__index__"))?.is_none() {
+        return Ok(false);
+    }
+    object.is_instance(INTEGRAL.import(object.py(), "numbers", "Integral")?)
+}
+
+/// An object as text; whole numbers of any library as Python writes its own.
+pub(crate) fn text_of(object: &Bound<'_, PyAny>) -> PyResult<String> {
+    let number = object.call_method0(intern!(object.py(), "__index__"));
+    Ok(number.unwrap_or_else(|_| object.clone()).str()?.to_string())
 }

@@ -74,15 +74,6 @@ def told() -> Iterator[None]:
 
 def missing(error: OSError, tried: str) -> engine_errors.Error:
     """What the system refused to Python itself, as the engine would say it."""
-    number = error.errno or errno.EIO
-    about = {
-        "kind": "system",
-        "message": f"{tried}: {error.strerror}",
-        "errno": number,
-        "hint": "look at the path's spelling; a relative path starts at this folder"
-        if number == errno.ENOENT
-        else None,
-        "route": None,
-        "path": error.filename,
-    }
-    return with_runtime_error(engine_errors.make(about))
+    hint = "look at the path's spelling; a relative path starts at this folder"
+    known = hint if error.errno == errno.ENOENT else None
+    return with_runtime_error(engine_errors.of_system(error, tried, error.filename, known))

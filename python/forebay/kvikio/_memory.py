@@ -44,7 +44,7 @@ def is_on_gpu(memory: Any) -> bool:
 def size_of(memory: Any) -> int | None:
     """How many bytes it has; `None` where that is the engine's to find out."""
     if isinstance(memory, tuple) and len(memory) == 3:
-        return int(memory[1])
+        return operator.index(memory[1])
     size = getattr(memory, "nbytes", None)
     if size is not None:
         return int(size)

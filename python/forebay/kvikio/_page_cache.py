@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import numbers
+import operator
 import os
 import warnings
 from collections.abc import Iterator
@@ -103,8 +105,8 @@ def _descriptor(file: Any) -> Iterator[int]:
     if isinstance(file, io.IOBase):
         yield file.fileno()
         return
-    if isinstance(file, int):
-        yield file
+    if isinstance(file, numbers.Integral):
+        yield operator.index(file)
         return
     if not isinstance(file, (str, os.PathLike)):
         text = f"`file` cannot be a `{type(file).__name__}`: give a path, a descriptor or a file"

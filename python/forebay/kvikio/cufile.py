@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pathlib
 import stat
 from typing import Any
 
+from .._errors import close
 from .._forebay import File, Transfer
+from .._mapped import refuse_cut
 from . import _memory, defaults
 from ._engines import engine
 from ._errors import ClosedFile, missing, told
@@ -90,6 +93,7 @@ class CuFile:
                 nothing.
 
         Raises:
+            forebay.RequestError: the file would be cut, and this process has it mapped.
             FileNotFoundError: there is none; it is a ``RuntimeError`` as well.
             ValueError: other flags.
         """
@@ -99,33 +103,42 @@ class CuFile:
             text = f"no flags `{flags}`: there are `r`, `r+`, `w` and `w+`"
             raise ValueError(text)
         self._path = path
+        if number & os.O_TRUNC:
+            with told():
+                refuse_cut(path, flags)
         try:
-            self._fd = _opened(path, number)
+            self._descriptor = _Descriptor(_opened(path, number))
         except OSError as error:
             raise missing(error, f"cannot open `{os.fsdecode(path)}`") from None
         try:
             with told():
-                self._file: File = engine().open(self._fd)
+                self._file: File = engine().open(self._descriptor.number)
         except BaseException:
-            self.close()
+            self._descriptor.close()
             raise
 
     def close(self) -> None:
-        """Closes it. What is under way goes on; closing it again does nothing."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-        if file := getattr(self, "_file", None):
-            file.close()
+        """Closes it. What is under way goes on; closing it again does nothing.
 
-    def __del__(self) -> None:
-        if getattr(self, "_fd", -1) >= 0:
-            self.close()
+        Copies by `copy.copy` share the file, and are closed with it.
+
+        Raises:
+            OSError: the file system reports that bytes written before may be lost; the file is
+                closed all the same. It is a ``RuntimeError`` as well.
+        """
+        try:
+            self._descriptor.close()
+        except OSError as error:
+            error.filename = self._path
+            raise missing(error, f"cannot close `{os.fsdecode(self._path)}`") from None
+        finally:
+            with told():
+                self._file.close()
 
     @property
     def closed(self) -> bool:
         """Whether it is closed."""
-        return self._fd < 0
+        return self._descriptor.number < 0
 
     @property
     def file(self) -> File:
@@ -136,20 +149,20 @@ class CuFile:
 
     def fileno(self) -> int:
         """Its descriptor, or -1 where it is closed."""
-        return self._fd
+        return self._descriptor.number
 
     def open_flags(self) -> int:
         """The flags of its descriptor, as open(2) takes them."""
         import fcntl
 
         self.file  # noqa: B018 (raises where it is closed)
-        return fcntl.fcntl(self._fd, fcntl.F_GETFL)
+        return fcntl.fcntl(self.fileno(), fcntl.F_GETFL)
 
     def __enter__(self) -> CuFile:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, *raised: Any) -> None:
+        close(self.close, raised[1])
 
     def __repr__(self) -> str:
         closed = ", closed" if self.closed else ""
@@ -288,6 +301,28 @@ class CuFile:
     def _part(self, buf: Any, size: Any, offset: Any) -> tuple[Any, int | None]:
         wanted = None if size is None else _memory.count("size", size)
         return _memory.part_of(buf, _memory.count("dev_offset", offset), wanted)
+
+
+class _Descriptor:
+    """An open descriptor, which copies of a `CuFile` share."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def close(self) -> None:
+        """Closes it, once."""
+        number, self.number = self.number, -1
+        if number >= 0:
+            os.close(number)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            self.close()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("cannot copy or pickle an open file: open it again by its path")
 
 
 def _opened(path: str | bytes, flags: int) -> int:

@@ -89,7 +89,7 @@ def _name_of(name: str) -> str:
 def _checked(name: str, value: Any) -> Any:
     kind = type(_KNOWN[_name_of(name)][0])
     if kind is list:
-        return [int(code) for code in value]
+        return [operator.index(code) for code in value]
     try:
         value = kind(operator.index(value))
     except TypeError:

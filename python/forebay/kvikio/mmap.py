@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from .._errors import close
 from . import _memory
 from ._errors import ClosedFile
 from .cufile import CuFile, IOFuture
@@ -72,8 +73,8 @@ class Mmap:
     def __enter__(self) -> Mmap:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, *raised: Any) -> None:
+        close(self.close, raised[1])
 
     def read(self, buf: Any, size: int | None = None, offset: int = 0) -> int:
         """Reads into memory and returns how many bytes there were.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
@@ -45,8 +46,9 @@ class LikeWrapper:
 def _path_of(file: Any) -> Any:
     if not isinstance(file, FileLike):
         return os.fspath(file)
-    # A file that was opened by its descriptor has that as its name.
-    return f"/proc/self/fd/{file.fileno()}" if isinstance(file.name, int) else file.name
+    # By its name another file may be found by now, or none.
+    known = f"/proc/self/fd/{file.fileno()}"
+    return known if os.path.exists(known) else file.name
 
 
 def fromfile(
@@ -70,11 +72,15 @@ def fromfile(
 
     Raises:
         NotImplementedError: the file is to be read as text.
-        ValueError: `offset` lies beyond the end, or `count` is negative.
+        ValueError: `offset` lies beyond the end, `count` is negative, or elements of `dtype` have
+            no bytes.
     """
     if sep != "":
         raise NotImplementedError("`sep` is not empty: use `numpy.fromfile` for files of text")
     path, kind = _path_of(file), np.dtype(dtype)
+    count, offset = operator.index(count), operator.index(offset)
+    if kind.itemsize == 0:
+        raise ValueError(f"`dtype` is {kind!r}, whose elements have no bytes: give a length")
     there = os.path.getsize(path)
     if not 0 <= offset <= there:
         raise ValueError(f"`offset` is {offset}, and the file has {there} bytes")

@@ -19,6 +19,7 @@ try:
 except ImportError as error:
     raise ImportError("`forebay.kvikio.zarr` needs zarr 3: install `zarr>=3`") from error
 
+from .. import _access
 from .cufile import CuFile
 
 __all__ = ["GDSStore"]
@@ -55,13 +56,15 @@ def _read(path: Path, prototype: Any, asked: Any) -> Buffer:
 
 def _write(path: Path, value: Buffer, exclusive: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Whoever reads meanwhile finds the old bytes or the new ones, and never a part of them.
+    # A concurrent reader finds the old bytes or the new ones, and never a part of them.
     number, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".partial")
-    os.close(number)
     try:
-        os.chmod(name, 0o666 & ~_umask())
-        with CuFile(name, "w") as file:
-            file.write(value.as_array_like())
+        try:
+            with CuFile(name, "w") as file:
+                file.write(value.as_array_like())
+            _set_access(number, path)
+        finally:
+            os.close(number)
         if exclusive:
             os.link(name, path)
         else:
@@ -71,6 +74,19 @@ def _write(path: Path, value: Buffer, exclusive: bool) -> None:
         os.unlink(name)
         raise
     os.unlink(name)
+
+
+def _set_access(number: int, path: Path) -> None:
+    """Lets use a new file whoever may use the one that it replaces, or any new one."""
+    try:
+        old = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except FileNotFoundError:
+        os.fchmod(number, 0o666 & ~_umask())
+        return
+    try:
+        _access.keep(old, number, os.fspath(path))
+    finally:
+        os.close(old)
 
 
 def _umask() -> int:

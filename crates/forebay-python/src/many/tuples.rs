@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PyIterator, PyTuple};
+use pyo3::types::{PyIterator, PyTuple};
 
 use super::{Asked, How, Wanted, place};
 use crate::engine::Engine;
@@ -54,7 +54,7 @@ pub(super) fn by_tuples<'py>(
         let offset = whole::offset(&request.get_item(first)?).map_err(named)?;
         let len = whole::length(&request.get_item(first + 1)?).map_err(named)?;
         let object = request.get_item(first + 2)?;
-        let (memory, at) = if object.is_instance_of::<PyInt>() {
+        let (memory, at) = if whole::is_number(&object)? {
             let address = whole::address(&object)?;
             if len > 0 {
                 ranges.push((address, len));
