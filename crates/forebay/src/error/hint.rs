@@ -110,7 +110,7 @@ fn io_hint(errno: Errno, operation: Operation) -> Option<String> {
             }
             Errno::ACCESS => "ask the owner for the permission, or run as the owner",
             Errno::PERM => {
-                "run as the owner; where that is so, the file may be immutable (`lsattr`, `chattr -i`)"
+                "run as the owner, or look whether the file is immutable (`lsattr`, `chattr -i`)"
             }
             Errno::NOSPC | Errno::DQUOT => "free room on that file system, or write elsewhere",
             Errno::ROFS => "the file system is mounted read-only: remount it or write elsewhere",
