@@ -120,7 +120,7 @@ def _sync(folder: int, parent: str, whole: str) -> None:
         os.fsync(folder)
     except OSError as error:
         if error.errno not in _NO_SYNC:
-            what = f"the new file is in place as `{whole}`, but its folder `{parent}` cannot be synced"
+            what = f"the new file is in place as `{whole}`, but its folder cannot be synced"
             hint = "after a power cut the old file may be back: look at the kernel's log (`dmesg`)"
             raise of_system(error, what, parent, hint) from None
 

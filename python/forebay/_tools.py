@@ -140,7 +140,8 @@ def _run(verb: str, paths: Sequence[Path], options: Mapping[str, Any]) -> Report
 def _wrong(found: Report | None, code: int) -> str:
     """What a command found that printed its data and failed."""
     rows = found.get("results", []) if found is not None else []
-    wrong = [f"{row['method']} ({row['direction']})" for row in rows if row.get("verified") is False]
+    failed = [row for row in rows if row.get("verified") is False]
+    wrong = [f"{row['method']} ({row['direction']})" for row in failed]
     return f"wrong data by {', '.join(wrong)}" if wrong else f"ended with {code}"
 
 

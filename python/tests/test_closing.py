@@ -78,6 +78,27 @@ def test_a_folder_that_cannot_be_synced_has_the_new_file(tmp_path: Path, number:
         assert [name.name for name in folder.iterdir()] == ["file"]
 
 
+def test_the_end_of_a_stream_hides_no_exception_of_the_loop(
+    tmp_path: Path, engine: forebay.Engine
+) -> None:
+    from forebay.stream import LayerStream
+
+    with mounted(tmp_path, write=errno.EIO) as folder:
+        (tmp_path / "below" / "model").write_bytes(content(100_000))
+        engine.gpu("sim")
+        with engine.open(folder / "model", "r+") as file:
+            layers = [[(file, 0, 50_000)], [(file, 50_000, 50_000)]]
+            with pytest.raises(KeyError, match="the loop's own") as own:
+                with LayerStream(layers, "sim", engine=engine) as stream:
+                    next(iter(stream)).write_back()
+                    raise KeyError("the loop's own")
+            [note] = own.value.__notes__
+            assert "closing failed as well: cannot write" in note
+            with pytest.raises(forebay.Error, match="cannot write"):
+                with LayerStream(layers, "sim", engine=engine) as stream:
+                    next(iter(stream)).write_back()
+
+
 def owners(tmp_path: Path, engine: forebay.Engine) -> dict[str, Any]:
     """An object of each class that owns memory, threads or open files."""
     path = tmp_path / "file"
@@ -113,7 +134,11 @@ def owners(tmp_path: Path, engine: forebay.Engine) -> dict[str, Any]:
     return made
 
 
-WAYS: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))]
+WAYS: list[Callable[[Any], Any]] = [
+    copy.copy,
+    copy.deepcopy,
+    lambda one: pickle.loads(pickle.dumps(one)),
+]
 
 
 @pytest.mark.parametrize("way", range(len(WAYS)))

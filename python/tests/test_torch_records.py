@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 import threading
@@ -266,6 +268,87 @@ def test_workers_of_a_loader_share_the_batches(paths: list[Path], workers: int) 
         found = numbers(loader)
         assert sorted(found) == list(range(TOTAL))
     assert len(loader) == 13
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_a_new_epoch_reaches_workers_that_are_running(paths: list[Path], context: str) -> None:
+    records = dataset(paths, batch_size=1)
+    loader = torch.utils.data.DataLoader(
+        records,
+        batch_size=None,
+        num_workers=1,
+        persistent_workers=True,
+        multiprocessing_context=context,
+    )
+    for epoch in [0, 1, 2, 0]:
+        records.set_epoch(epoch)
+        assert records.epoch == epoch
+        alone = dataset(paths, batch_size=1)
+        alone.set_epoch(epoch)
+        assert numbers(loader) == numbers(alone)
+
+
+def test_a_copy_has_an_epoch_of_its_own(paths: list[Path]) -> None:
+    records = dataset(paths)
+    records.set_epoch(3)
+    for copied in [copy.deepcopy(records), pickle.loads(pickle.dumps(records))]:
+        assert copied.epoch == 3 and numbers(copied) == numbers(records)
+        copied.set_epoch(4)
+        assert records.epoch == 3 and copied.epoch == 4
+
+
+@pytest.mark.parametrize("limit", [64, 1024])
+def test_open_files_stay_within_the_limit_of_the_process(tmp_path: Path, limit: int) -> None:
+    code = f"""
+import os, resource, torch
+from forebay.torch import RecordDataset
+paths = []
+for number in range(1200):
+    paths.append({str(tmp_path)!r} + f"/{{number}}")
+    with open(paths[-1], "wb") as file:
+        file.write(number.to_bytes(4, "little"))
+resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))
+records = RecordDataset(paths, (), torch.int32, "cpu", batch_size=1000)
+found = torch.cat(list(records)).tolist()
+assert sorted(found) == list(range(1200)) and found != sorted(found)
+print("all")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "all\n"), done.stderr
+
+
+def test_another_default_device_is_in_nobodys_way(paths: list[Path]) -> None:
+    expected = numbers(dataset(paths))
+    before = torch.get_default_device()
+    torch.set_default_device("meta")
+    try:
+        found = [batch.clone() for batch in dataset(paths)]
+    finally:
+        torch.set_default_device(before)
+    assert numbers(found) == expected
+
+
+def test_whole_numbers_of_other_libraries_are_numbers(paths: list[Path]) -> None:
+    np = pytest.importorskip("numpy", reason="no numpy")
+    for number in [np.int64, np.array, lambda n: torch.tensor(n)]:
+        changes = {
+            "batch_size": number(8),
+            "header": number(HEADER),
+            "prefetch": number(2),
+            "seed": number(3),
+            "rank": number(0),
+            "world_size": number(1),
+        }
+        records = RecordDataset(paths, number(3), torch.int32, "cpu", **changes)
+        records.set_epoch(number(2))
+        expected = dataset(paths, seed=3)
+        expected.set_epoch(2)
+        assert numbers(records.batches(number(1))) == numbers(expected.batches(1))
+        assert RecordDataset(paths, [number(3)], torch.int32, "cpu", **changes).record_shape == (3,)
+    with pytest.raises(TypeError, match="`batch_size` cannot be `8.5`"):
+        dataset(paths, batch_size=8.5)
 
 
 def test_a_loop_may_be_closed_by_the_thread_that_reads_for_it() -> None:

@@ -78,6 +78,54 @@ def test_offsets_are_given_as_the_tensors_are(tmp_path: Path) -> None:
     assert into[0].tolist() == [11, 12]
 
 
+def test_whole_numbers_of_other_libraries_are_numbers(tmp_path: Path) -> None:
+    np = pytest.importorskip("numpy", reason="no numpy")
+    path, tensor = tmp_path / "file", torch.arange(20, dtype=torch.uint8)
+    for number in [np.int64, np.array, lambda n: torch.tensor(n)]:
+        forebay.torch.save(path, [tensor, tensor], [number(0), number(20)])
+        forebay.torch.save(path, tensor, number(0))
+        assert path.read_bytes() == bytes(range(20))
+        for shape in [number(3), [number(3)], (number(1), number(3))]:
+            found = forebay.torch.load(path, torch.uint8, shape, "cpu", offset=number(5))
+            assert found.flatten().tolist() == [5, 6, 7]
+        into = {"a": torch.zeros(2, dtype=torch.uint8)}
+        forebay.torch.load_into(path, into, {"a": number(7)})
+        assert into["a"].tolist() == [7, 8]
+    at = forebay.torch.TensorAt(None, 0, torch.uint8, (np.int32(70_000), np.int32(70_000)))
+    assert at.nbytes == 70_000**2
+    for wrong in [1.5, "1"]:
+        with pytest.raises(TypeError):
+            forebay.torch.save(path, tensor, wrong)
+        with pytest.raises(TypeError):
+            forebay.torch.load(path, torch.uint8, offset=wrong)
+
+
+@pytest.mark.parametrize("save", ["save", "save_checkpoint"])
+def test_what_is_no_tensor_is_refused_by_its_name(tmp_path: Path, save: str) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"as it was")
+    call = getattr(forebay.torch, save)
+    for given, says in [
+        ({"state": {"a": torch.zeros(1)}}, "tensor `state` is a `dict`"),
+        ({"step": 5}, "tensor `step` is a `int`"),
+        ({"name": "x"}, "tensor `name` is a `str`"),
+        ([torch.zeros(1), None], "1 is a `NoneType`"),
+        (5, "cannot be a `int`"),
+        (None, "cannot be a `NoneType`"),
+    ]:
+        with pytest.raises(TypeError, match=says):
+            call(path, given)
+    for given, says in [
+        (torch.eye(2).to_sparse(), "sparse.*to_dense"),
+        (torch.eye(2).to_sparse_csr(), "sparse.*to_dense"),
+    ]:
+        with pytest.raises(ValueError, match=says):
+            call(path, given)
+        with forebay.open(path) as file, pytest.raises(BufferError, match="to_dense"):
+            file.read_into(given)
+    assert path.read_bytes() == b"as it was"
+
+
 def test_a_file_that_was_longer_is_cut(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(content(100))
     forebay.torch.save(tmp_path / "file", torch.zeros(3, dtype=torch.uint8), sync=True)

@@ -12,7 +12,7 @@ use crate::test::target;
 const OLDEST: (u32, u32) = (3, 11);
 
 /// What the tests need beside the package; what is missing beyond that skips its own tests.
-const NEEDED: [&str; 4] = ["maturin==1.9.6", "pytest==9.*", "mypy==2.*", "numpy"];
+const NEEDED: [&str; 5] = ["maturin==1.9.6", "pytest==9.*", "mypy==2.*", "numpy", "fusepy"];
 
 /// What runs the tests, after the interpreter, from the root of the repository.
 pub(crate) const PYTEST: [&str; 6] =

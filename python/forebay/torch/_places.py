@@ -114,7 +114,8 @@ def _given(tensors: Tensors, offsets: Any) -> list[int]:
     try:
         found = [_index(offset) for offset in offsets]
     except TypeError as error:
-        raise TypeError(f"`offsets` takes a whole number, or one for each tensor: {error}") from None
+        text = f"`offsets` takes a whole number, or one for each tensor: {error}"
+        raise TypeError(text) from None
     if len(found) != count:
         raise ValueError(f"`offsets` has {len(found)} numbers for {count} tensors")
     return found

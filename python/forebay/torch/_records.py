@@ -114,7 +114,7 @@ class RecordDataset(
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the order of the loops that begin from now on, also in workers that are running."""
+        """Chooses the order of the loops that begin from now on, in running workers too."""
         self._epoch.fill_(_need("epoch", epoch, 0))
 
     def __setstate__(self, state: dict[str, Any]) -> None:

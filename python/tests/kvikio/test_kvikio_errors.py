@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import pickle
 from pathlib import Path
 
@@ -117,3 +118,39 @@ def test_a_drive_is_told_of(data: Data) -> None:
         assert known == file.about()
     with pytest.raises(FileNotFoundError):
         kvikio.block_device_info(data[0].parent / "none")
+
+
+def test_a_file_of_numbers_is_read_by_its_descriptor(tmp_path: Path) -> None:
+    np = pytest.importorskip("numpy", reason="no numpy")
+    from forebay.kvikio.numpy import fromfile, tofile
+
+    path = tmp_path / "numbers"
+    path.write_bytes(bytes(range(80)))
+    with open(path, "rb") as file:
+        path.rename(tmp_path / "moved")
+        path.write_bytes(bytes(80))
+        assert fromfile(file, "u1", np.int64(3), offset=np.int64(5)).tolist() == [5, 6, 7]
+    with open(path, "wb") as file:
+        path.unlink()
+        tofile(np.arange(5, dtype="u1"), file)
+        assert os.fstat(file.fileno()).st_size == 5
+    for dtype in ["U", "S", "V", str]:
+        with pytest.raises(ValueError, match="no bytes"):
+            fromfile(tmp_path / "moved", dtype)
+
+
+def test_whole_numbers_of_numpy_are_numbers(data: Data) -> None:
+    np = pytest.importorskip("numpy", reason="no numpy")
+    path, bytes_ = data
+    target = bytearray(10)
+    for number in (np.int64, np.array):
+        with kvikio.CuFile(path) as file:
+            assert file.read(target, number(5), number(7), number(4096)) == 5
+            assert target[:5] == bytes_[7:12]
+            assert kvikio.get_page_cache_info(np.int64(file.fileno()), number(0), number(1))[1] == 1
+        with kvikio.Mmap(path, "r", number(100), number(50)) as mapped:
+            assert mapped.read(target, number(10), number(60)) == 10 and target == bytes_[60:70]
+        with kvikio.defaults.set({"num_threads": number(3), "http_status_codes": [number(500)]}):
+            assert kvikio.defaults.get("num_threads") == 3
+    with pytest.raises(TypeError):
+        kvikio.defaults.set("http_status_codes", [1.5])
