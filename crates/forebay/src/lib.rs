@@ -145,6 +145,7 @@
 //! - `tests/layers/main.rs`: queues work on streams, as a caller would
 //! - `tests/layers/messages.rs`: names streams that there are not, as a caller might
 //! - `tests/layers/rig.rs`: queues work on streams, as a caller would
+//! - `tests/layers/threads.rs`: queues work on streams of its own, as a caller would
 //! - `tests/layers/writing.rs`: queues work on streams of its own, as a caller would
 //! - `tests/lent.rs`: lends memory, as a caller would
 //! - `tests/lab/fork.rs`: forks, and ends the child

@@ -70,6 +70,9 @@ pub struct Options {
     /// of them may read what is in memory, an eighth feed rings, half wait for drives where
     /// io_uring does not, and the rest is for a thread for each GPU, for those that the kernel
     /// starts for io_uring, a quarter at most, and for those that close files and free memory.
+    /// Threads that serve streams of layers and transfers in a stream's order, and those that ask
+    /// cuFile, or look at a path that may not answer, are not counted: `docs/variables.md` lists
+    /// them.
     pub threads: usize,
     /// Blocking reads of resident bytes and writes through the page cache up to this many bytes are
     /// made by the calling thread (`FOREBAY_SMALL_SIZE`); 0 switches that off. At most 1 MiB. Up to

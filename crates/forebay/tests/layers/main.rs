@@ -12,6 +12,7 @@ mod messages;
 mod rig;
 mod scheduled;
 mod shapes;
+mod threads;
 mod unpinned;
 mod writing;
 

@@ -15,8 +15,9 @@ use forebay::gpu::DeviceId;
 use forebay::units::{KIB, MIB};
 use forebay::{
     Buffer, Engine, Error, File, OpenOptions, Options, Outcome, Reason, RequestOptions, Residency,
-    Route,
+    Route, Target,
 };
+use lab::child;
 use lab::pages::held;
 use lab::watchdog::Watchdog;
 use lab::{pattern, skip};
@@ -287,6 +288,34 @@ fn a_library_that_does_not_answer_holds_nobody_up_for_long() {
     let error = rig.read(&rig.cold(), (0, LEN, 0), &demanded()).expect_err("it is silent");
     assert!(error.to_string().contains("does not answer"), "{error}");
     assert!(start.elapsed() < Duration::from_secs(30) && asked.elapsed() < Duration::from_secs(2));
+}
+
+/// In a process of its own: whose library does not forget one file forgets none any more.
+#[test]
+fn files_that_are_never_forgotten_hold_few_descriptors() {
+    if child::role().is_none() {
+        child::run("forgetting");
+        return;
+    }
+    let _watchdog = Watchdog::start();
+    let rig = Rig::new("sim:cufile=hang-close");
+    if !comes_from_a_drive(&rig) {
+        return;
+    }
+    let descriptors = || fs::read_dir("/proc/self/fd").expect("this process").count();
+    let before = descriptors();
+    let mut direct = 0;
+    for _ in 0..600 {
+        let file = rig.cold();
+        let read = file.read_with(0, Target::from(&mut rig.buffer(4096)), &demanded());
+        direct += usize::from(read.is_ok());
+    }
+    assert!((200..400).contains(&direct), "{direct} files were registered");
+    let held = descriptors() - before;
+    assert!(held < 300, "{held} descriptors are held");
+    // Other routes go on.
+    let outcome = rig.read(&rig.cold(), (0, LEN, 0), &RequestOptions::exactly()).expect("a read");
+    assert_eq!((outcome.bytes, bytes_by(&outcome, Route::Direct)), (LEN as u64, 0));
 }
 
 #[test]

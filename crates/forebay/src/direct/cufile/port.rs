@@ -3,10 +3,11 @@
 #![expect(unsafe_code, reason = "hands on the addresses that it is given")]
 
 use std::fs::File;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -27,6 +28,9 @@ const UNIT: u64 = 4096;
 
 /// How long the driver may take to know a file or memory, or to make a lane.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+
+/// Time between two looks whether it has forgotten files.
+const LOOKS_EVERY: Duration = Duration::from_millis(1);
 
 const NO_ANSWER: &str = "cuFile does not answer when it is to know a file or memory: its log may \
                          say why (`cufile.log`)";
@@ -128,9 +132,20 @@ impl CuFilePort {
 /// port may be let go of under any lock.
 static LET_GO: OnceLock<Option<Sender<RegisteredFile>>> = OnceLock::new();
 
+/// How many of them the library has not forgotten yet. Each holds a descriptor.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// As many may wait before another file is registered.
+const WAITING_MAX: usize = 256;
+
 fn forgetter() -> Option<Sender<RegisteredFile>> {
     let (let_go, files) = channel::<RegisteredFile>();
-    let forgets = move || files.into_iter().for_each(drop);
+    let forgets = move || {
+        for file in files {
+            drop(file);
+            WAITING.fetch_sub(1, Ordering::Release);
+        }
+    };
     let thread = thread::Builder::new().name("forebay-forget".into()).spawn(forgets);
     thread.ok().map(|_| let_go)
 }
@@ -140,10 +155,26 @@ impl Drop for CuFilePort {
         // In a forked child there is no such thread, and nothing that the library may be told.
         let Some(file) = self.file.take().filter(|_| self.session.is_here()) else { return };
         if let Some(forgetter) = LET_GO.get_or_init(forgetter) {
+            WAITING.fetch_add(1, Ordering::Release);
             // Where the thread has ended it comes back, and is dropped here.
-            let _ = forgetter.send(file);
+            if forgetter.send(file).is_err() {
+                WAITING.fetch_sub(1, Ordering::Release);
+            }
         }
     }
+}
+
+/// Waits until the library has forgotten enough files for another one, as long as its answers may
+/// take.
+fn wait_for_forgotten() -> Result<(), String> {
+    let until = Instant::now() + ANSWERS_WITHIN;
+    while WAITING.load(Ordering::Acquire) >= WAITING_MAX {
+        if Instant::now() > until {
+            return Err(NO_ANSWER.into());
+        }
+        thread::sleep(LOOKS_EVERY);
+    }
+    Ok(())
 }
 
 /// What the library answers to `question`, asked on a thread of its own: should it hang, the caller
@@ -173,6 +204,7 @@ fn register(
 ) -> Result<Result<RegisteredFile, String>, String> {
     let (own, device) = (Arc::clone(session), Arc::clone(device));
     ask(session, move || {
+        wait_for_forgotten().inspect_err(|_| own.fall_silent())?;
         let mut file = Some(file);
         let mut registered = Err(CuFileFailure::Io(Errno::NODEV));
         let entered = device.within(&mut || {

@@ -61,13 +61,15 @@ pub enum CuFilePlay {
     Hang,
     /// It does not answer when it is to know a file.
     HangOpen,
+    /// It does not answer when it is to forget a file.
+    HangClose,
     /// Each request takes 20 ms more.
     Slow,
 }
 
 impl CuFilePlay {
     /// Every way, with its name.
-    pub const ALL: [(&'static str, Self); 10] = [
+    pub const ALL: [(&'static str, Self); 11] = [
         ("p2pdma", Self::P2pDma),
         ("nvidia-fs", Self::NvidiaFs),
         ("refuse", Self::Refuse),
@@ -77,6 +79,7 @@ impl CuFilePlay {
         ("lie", Self::Lie),
         ("hang", Self::Hang),
         ("hang-open", Self::HangOpen),
+        ("hang-close", Self::HangClose),
         ("slow", Self::Slow),
     ];
 
@@ -114,7 +117,7 @@ const KEYS: [(&str, &str); 9] = [
     (
         "cufile",
         "nothing, `p2pdma`, `nvidia-fs`, `refuse`, `short`, `fail`, `calls-only`, `lie`, `hang`, \
-         `hang-open` or `slow`",
+         `hang-open`, `hang-close` or `slow`",
     ),
 ];
 

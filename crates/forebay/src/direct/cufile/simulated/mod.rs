@@ -182,7 +182,10 @@ unsafe extern "C" fn handle_register(out: *mut FileHandle, descriptor: *mut Desc
 }
 
 unsafe extern "C" fn handle_deregister(handle: FileHandle) {
-    library().files.get_or_insert_default().remove(&(handle as usize));
+    let file = library().files.get_or_insert_default().remove(&(handle as usize));
+    if file.is_some_and(|played| played.play == CuFilePlay::HangClose) {
+        hang();
+    }
 }
 
 unsafe extern "C" fn read(
