@@ -24,10 +24,12 @@ pub enum DirectIo {
 /// How requests reach the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RingChoice {
-    /// `io_uring` where the kernel allows it, else threads that `pread`.
+    /// `io_uring` where the kernel allows it, else threads that `pread`. Files on a file system
+    /// that is not known to complete requests in full (FUSE, 9p, CIFS, NFS and others) are always
+    /// read and written by threads: see [`File::no_io_uring`](crate::File::no_io_uring).
     #[default]
     Auto,
-    /// `io_uring`, or an error.
+    /// The same, but an error where the kernel refuses `io_uring`.
     Uring,
     /// Threads that `pread` and `pwrite`.
     Pread,

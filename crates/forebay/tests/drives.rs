@@ -300,7 +300,7 @@ fn becomes_so(is_so: impl Fn() -> bool) -> bool {
     true
 }
 
-/// `waits`: a thread waits for each answer, the kernel's where it is none of ours.
+/// `waits`: a thread waits for each answer.
 fn hold_bounds((ring, direct_io): (RingChoice, DirectIo), waits: bool) {
     const DRIVES: usize = 6;
     let _watchdog = Watchdog::start();
@@ -338,10 +338,8 @@ fn hold_bounds((ring, direct_io): (RingChoice, DirectIo), waits: bool) {
     let all = if or_skip(bounded).is_some() { &["forebay-", "iou-wrk"][..] } else { &["forebay-"] };
     let is_bound = becomes_so(|| threads(all) <= most);
     assert!(is_bound, "{own} threads and {kernel} of the kernel's");
-    let is_ring = (ring, direct_io) == WAYS[0] && lab::has_uring();
-    let has_one_each = || fuses.iter().map(Fuse::parked).sum::<usize>() == threads(&["iou-wrk"]);
-    let right = !waits || !is_ring || !is_bounded || becomes_so(has_one_each);
-    assert!(right, "{parked} requests waited for {kernel} threads");
+    // Where a thread waits for each answer it is one of the engine's: no ring serves FUSE.
+    assert!(kernel == 0 && (!waits || parked <= own), "{parked} requests, {kernel} threads");
     for fuse in &fuses {
         fuse.set(|faults| faults.hang_from = None);
     }

@@ -19,6 +19,7 @@ use forebay::clock::SystemClock;
 use forebay::gpu::Device;
 use forebay::gpu::sim::SimDevice;
 use forebay::{Engine, OpenOptions, Options, RequestOptions, Transfer};
+use lab::hanging::HangingDrive;
 use lab::{child, or_skip, watchdog::Watchdog};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -140,6 +141,7 @@ fn a_signal() {
     assert_eq!(status.signal(), Some(Signal::TERM.as_raw()));
 }
 
+/// Of a drive: on FUSE a thread waits in a call that the kernel ends only when the server answers.
 #[test]
 fn beside_a_drive_that_hangs() {
     if let Some(paths) = paths() {
@@ -147,8 +149,11 @@ fn beside_a_drive_that_hangs() {
         #[allow(clippy::exit, reason = "that is what is tested")]
         std::process::exit(7);
     }
-    let bytes = vec![7; usize::try_from(LEN).unwrap()];
-    let Some(fuse) = or_skip(lab::fuse::Fuse::new(bytes)) else { return };
-    fuse.set(|faults| faults.hang_from = Some(0));
-    assert_eq!(end_of(Some(&fuse.path()), |_| ()).code(), Some(7));
+    let Some(drive) = or_skip(HangingDrive::new(64 << 20)) else { return };
+    let path = drive.path().join("file");
+    fs::write(&path, vec![7; usize::try_from(LEN).unwrap()]).unwrap();
+    let engine = Engine::new(Options::default()).unwrap();
+    engine.open_with(&path, &OpenOptions::writing()).unwrap().evict().unwrap();
+    drive.hang(true);
+    assert_eq!(end_of(Some(&path), |_| ()).code(), Some(7));
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::file::File;
 use super::overdue::{Overdue, TOLD_MAX};
-use super::{Engine, Inner};
+use super::{Engine, Inner, notes};
 use crate::error::Error;
 use crate::events::{self, Found};
 use crate::file::{Handle, Lane};
@@ -174,6 +174,22 @@ fn depth(options: &Options, queue: &Queue, below: &Below, memory: &Memory) -> De
 }
 
 impl File {
+    /// Why threads move its bytes past the page cache and not io_uring; `None` where io_uring may.
+    ///
+    /// io_uring goes on by itself with a request that came back short. On some file systems (FUSE
+    /// with `direct_io` for one) it then reads from the wrong offset and reports success, so it
+    /// serves only block devices, ext4, XFS, Btrfs, F2FS, and overlays of those whose files report
+    /// an alignment for O_DIRECT.
+    #[must_use]
+    pub fn no_io_uring(&self) -> Option<String> {
+        if !self.engine().home().is_here() {
+            return Some("the file was opened before this process was forked".into());
+        }
+        let _ = self.handle().direct(); // it knows the alignment
+        let refuses = !self.handle().allows_io_uring();
+        refuses.then(|| notes::by_threads(self.handle().file_system()))
+    }
+
     /// The queue of the drive from which it is read past the page cache; `None`: it cannot be.
     pub(crate) fn drive_past_cache(&self) -> Option<usize> {
         let (engine, handle) = (self.engine(), self.shared_handle());
@@ -262,8 +278,10 @@ impl Engine {
         // is when an error has to name it.
         let _ = handle.drive();
         let DriveQueue { index, ring_tried, .. } = self.queue(&below.queue, below, handle);
-        if needs_ring {
+        if needs_ring && handle.allows_io_uring() {
             self.give_ring(index)?;
+        } else if needs_ring && self.inner.options.ring != RingChoice::Pread {
+            self.note(notes::by_threads(handle.file_system()));
         }
         if below.is_told() && (needs_ring || ring_tried || handle.is_memory()) {
             handle.queue().get_or_init(|| index);

@@ -13,7 +13,16 @@ pub(super) fn unbounded(errno: Errno) -> String {
     let remedy = if errno == Errno::INVAL { ": Linux 5.15 and newer can" } else { "" };
     format!(
         "the kernel does not bound the threads that it starts itself for io_uring ({errno}), of \
-         which file systems in user space and remote ones may need many{remedy}"
+         which a drive that hangs may hold many{remedy}"
+    )
+}
+
+/// Says that threads serve the files of a file system although there is io_uring.
+pub(super) fn by_threads(file_system: &str) -> String {
+    format!(
+        "files on `{file_system}` are read and written by threads: io_uring is used only where the \
+         file system is known to complete requests in full, since it may go on with a short one at \
+         the wrong offset"
     )
 }
 

@@ -38,6 +38,7 @@ impl Alignment {
 pub(crate) struct Direct {
     fd: OwnedFd,
     alignment: Alignment,
+    reports_alignment: bool,
 }
 
 /// Why a file has no such descriptor.
@@ -79,9 +80,12 @@ impl Direct {
             return Err(Refusal::Lasting("the file lives in memory".into()));
         }
         let fd = open_direct(handle)?;
-        let alignment = alignment(handle, fd.as_fd())?;
-        handle.supports_nowait(); // rings want to know, and this thread may wait
-        Ok(Self { fd, alignment })
+        let reported = reported_alignment(fd.as_fd());
+        let alignment = match reported {
+            Some((memory, offset)) => judged(memory, offset)?,
+            None => default_alignment(handle, fd.as_fd())?,
+        };
+        Ok(Self { fd, alignment, reports_alignment: reported.is_some() })
     }
 
     /// The descriptor.
@@ -92,6 +96,11 @@ impl Direct {
     /// What requests on it must keep to.
     pub(crate) fn alignment(&self) -> Alignment {
         self.alignment
+    }
+
+    /// Whether its file system has reported that alignment.
+    pub(super) fn reports_alignment(&self) -> bool {
+        self.reports_alignment
     }
 
     /// Reads the first unit, since a file system may take the flag and refuse the request. That a
@@ -153,13 +162,16 @@ fn open_direct(handle: &Handle) -> Result<OwnedFd, Refusal> {
     })
 }
 
-/// What `statx` reports (Linux 6.1), else the default or the drive's block where that is larger.
-fn alignment(handle: &Handle, fd: BorrowedFd<'_>) -> Result<Alignment, String> {
-    if let Ok(stat) = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
-        && stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0
-    {
-        return judged(stat.stx_dio_mem_align, stat.stx_dio_offset_align);
-    }
+/// Memory and offset alignment as `statx` reports them (Linux 6.1).
+fn reported_alignment(fd: BorrowedFd<'_>) -> Option<(u32, u32)> {
+    let stat = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    let is_reported = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    is_reported.then_some((stat.stx_dio_mem_align, stat.stx_dio_offset_align))
+}
+
+/// The alignment where the file system reports none: the default, or the drive's block where that
+/// is larger.
+fn default_alignment(handle: &Handle, fd: BorrowedFd<'_>) -> Result<Alignment, String> {
     let block = match handle.kind() {
         Kind::BlockDevice => rustix::fs::ioctl_blksszget(fd).ok(),
         Kind::Regular => handle.drive().logical_block_size(),

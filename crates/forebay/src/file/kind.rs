@@ -64,6 +64,14 @@ impl FileSystem {
         self.is_memory() || ["ext4", "xfs", "btrfs", "f2fs"].contains(&self.name())
     }
 
+    /// True if the kernel is known to complete each O_DIRECT request here in full, to the end of
+    /// the file or to an error. io_uring goes on by itself with a request that came back short, and
+    /// on a FUSE file opened with `direct_io` it then reads from the wrong offset and reports
+    /// success.
+    pub(super) fn completes_requests(self) -> bool {
+        self.is_memory() || ["ext4", "xfs", "btrfs", "f2fs"].contains(&self.name())
+    }
+
     /// Whether its files are made up when they are read, so that their sizes mean nothing.
     pub(crate) fn makes_sizes_up(self) -> bool {
         matches!(self.0, PROC | SYSFS | CONFIGFS)

@@ -316,6 +316,17 @@ impl Handle {
         (self.refused.get().expect("set above, or before"), is_news)
     }
 
+    /// True if io_uring may move its bytes past the page cache. Other files are left to threads:
+    /// see [`FileSystem::completes_requests`]. An overlay passes on the alignment that the file
+    /// system below reports; FUSE reports none.
+    pub(crate) fn allows_io_uring(&self) -> bool {
+        let reports_alignment =
+            || matches!(self.direct.get(), Some(Ok(direct)) if direct.reports_alignment());
+        self.kind == Kind::BlockDevice
+            || self.file_system.completes_requests()
+            || (self.file_system.is_overlay() && reports_alignment())
+    }
+
     /// Tells subscribers that it was opened.
     pub(crate) fn tell_opened(&self) {
         events::file_opened(&self.path, self.file_system(), self.writable(), self.reopened());

@@ -1,11 +1,10 @@
 //! The threads that the kernel starts for rings, and how many each ring may have of them.
 //!
-//! What it cannot begin without waiting it gives to threads that it adds to the process: requests
-//! of FUSE and of network file systems, some of btrfs, those that find a device's queue full. Left
-//! alone it starts up to four for each core and ring, and a file system that hangs has them
-//! all. They count with ours: a ring has one, and takes a quarter of what is left when it
-//! first serves a file system that may need them. `io_uring_register(2)` says how
-//! they are bounded, from Linux 5.15 on.
+//! What it cannot begin without waiting it gives to threads that it adds to the process: some
+//! requests of btrfs, those that find a device's queue full. Left alone it starts up to four for
+//! each core and ring, and a drive that hangs has them all. They count with ours: a ring has one,
+//! and takes a quarter of what is left when it first serves a file system that may need them.
+//! `io_uring_register(2)` says how they are bounded, from Linux 5.15 on.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -189,13 +189,7 @@ impl UringRing {
             }
             (Work::Sync { .. }, _) => return Err(Errno::INVAL),
         };
-        // A file system that cannot be asked not to wait (FUSE) gets a thread of the kernel: newer
-        // kernels take a file that can be polled for one that will not wait, and the ring would.
-        let flags = match op.file.supports_nowait() {
-            true => squeue::Flags::empty(),
-            false => squeue::Flags::ASYNC,
-        };
-        Ok(entry.flags(flags).user_data(index as u64))
+        Ok(entry.user_data(index as u64))
     }
 
     fn refuse(&mut self, op: Op, errno: Errno) {

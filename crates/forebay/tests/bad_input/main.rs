@@ -13,6 +13,7 @@ mod losses;
 mod lost_gpus;
 mod requests;
 mod rings;
+mod short_requests;
 mod taken_back;
 
 use std::error::Error as _;

@@ -1,5 +1,6 @@
-//! Requests that the kernel still has when nobody wants them any more: what it can take back comes
-//! back, although the file system would never have answered.
+//! Requests on FUSE that are under way when their transfer is cancelled. Threads make them, and a
+//! thread in a call cannot be interrupted: the transfer drains when the server answers, and until
+//! then its memory stays with the engine.
 
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::lab::fuse::{self, Faults, Fuse};
 use crate::lab::watchdog::Watchdog;
-use crate::lab::{Overlay, child, has_uring, memory_folder, note, or_skip, pattern, skip};
+use crate::lab::{Overlay, child, memory_folder, note, or_skip, pattern, skip};
 use crate::small_engine;
 
 const SIZE: usize = 8 << 20;
@@ -21,7 +22,7 @@ const SIZE: usize = 8 << 20;
 const BEFORE: u8 = 0xee;
 
 /// A file on a file system that gives no bytes from some place on, and an engine with a simulated
-/// GPU that reads it by its ring alone.
+/// GPU.
 struct Rig {
     engine: Engine,
     gpu: Arc<dyn Device>,
@@ -33,19 +34,15 @@ struct Rig {
 }
 
 impl Rig {
-    /// Runs `check` with a ring that is soon full and one that is not, and with an overlay over the
-    /// file system where one is asked for: the kernel then knows that reads may wait, which it does
-    /// not see of FUSE itself.
+    /// Runs `check` with few and with many requests in flight, and with an overlay over the file
+    /// system where one is asked for.
     fn each(interruptible: bool, overlaid: bool, check: impl Fn(&Self)) {
-        if !has_uring() {
-            return skip("io_uring is refused here");
-        }
         for depth in [2, 64] {
             note(format!("depth {depth}"));
             let faults = Faults { uncached: true, interruptible, ..Faults::default() };
             let Some(fuse) = or_skip(Fuse::with(pattern(3, SIZE), faults)) else { return };
             let engine = small_engine(|options| {
-                options.ring = RingChoice::Uring;
+                options.ring = RingChoice::Auto;
                 options.depth = Some(depth);
             });
             let wanted: GpuSelector = "sim".parse().expect("a name");
@@ -76,14 +73,8 @@ impl Rig {
         self.gpu.memory().expect("an answer").0
     }
 
-    /// A transfer that was cancelled ends although the file system gives no answer, and so does one
-    /// whose bound expires or that is dropped.
-    fn assert_drains(&self, begun: impl Fn()) {
-        let free = self.free_memory();
-        let transfer = self.start();
-        begun();
-        assert!(!transfer.is_done());
-        transfer.cancel();
+    /// The bytes of a cancelled transfer are those of the file, or as they were before.
+    fn assert_cancelled(&self, transfer: Transfer) {
         let (result, buffer) = transfer.wait();
         let error = result.expect_err("it was cancelled");
         assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
@@ -93,22 +84,15 @@ impl Rig {
         let right = pattern(3, SIZE);
         let wrong = (0..SIZE).filter(|&at| bytes[at] != right[at] && bytes[at] != BEFORE);
         assert_eq!(wrong.count(), 0, "bytes that the file does not hold");
-        drop(buffer);
+    }
 
-        let transfer = self.start();
-        begun();
-        let (result, buffer) = transfer.wait_at_most(Duration::from_millis(20));
-        assert!(matches!(result, Err(Error::TimedOut { .. })) && buffer.is_none());
-        while self.free_memory() < free {
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        drop(self.start());
+    fn wait_for_memory(&self, free: u64) {
         while self.free_memory() < free {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// Nothing of what was taken back stands in the way of what comes next.
+    /// Nothing of what was cancelled stands in the way of what comes next.
     fn assert_answers(&self) {
         self.fuse.set(|faults| *faults = Faults::default());
         let (result, buffer) = self.start().wait();
@@ -126,24 +110,48 @@ fn requests_that_are_answered_with_try_again_for_ever() {
             faults.fail_at = Some(200_000);
             faults.fail_errno = Some(libc::EAGAIN);
         });
-        // The kernel asks again by itself; a few rounds show that it does.
+        // The engine asks again by itself; a few rounds show that it does.
         let asked = || {
             let before = rig.fuse.reads();
-            while rig.fuse.reads() < before + 3000 {
+            while rig.fuse.reads() < before + 30 {
                 std::thread::sleep(Duration::from_millis(1));
             }
         };
-        rig.assert_drains(asked);
+        let free = rig.free_memory();
+        let transfer = rig.start();
+        asked();
+        assert!(!transfer.is_done());
+        transfer.cancel();
+        rig.assert_cancelled(transfer);
+        let transfer = rig.start();
+        asked();
+        let (result, buffer) = transfer.wait_at_most(Duration::from_millis(20));
+        assert!(matches!(result, Err(Error::TimedOut { .. })) && buffer.is_none());
+        rig.wait_for_memory(free);
+        drop(rig.start());
+        rig.wait_for_memory(free);
         rig.assert_answers();
     });
 }
 
 #[test]
-fn requests_that_hang_where_they_can_be_interrupted() {
+fn requests_that_hang_keep_their_memory_until_they_are_answered() {
     for overlaid in [true, false] {
         Rig::each(true, overlaid, |rig| {
             rig.fuse.set(|faults| faults.hang_from = Some(3 << 20));
-            rig.assert_drains(|| rig.fuse.wait_for_parked(1));
+            let free = rig.free_memory();
+            let cancelled = rig.start();
+            rig.fuse.wait_for_parked(1);
+            cancelled.cancel();
+            assert!(cancelled.wait_for(Duration::from_millis(50)).is_none(), "it is in flight");
+            let start = Instant::now();
+            let (result, buffer) = rig.start().wait_at_most(Duration::from_millis(20));
+            assert!(matches!(result, Err(Error::TimedOut { .. })) && buffer.is_none());
+            drop(rig.start());
+            assert!(start.elapsed() < Duration::from_secs(10), "a caller waits for the server");
+            rig.fuse.set(|faults| faults.hang_from = None);
+            rig.assert_cancelled(cancelled);
+            rig.wait_for_memory(free);
             rig.assert_answers();
         });
     }

@@ -11,7 +11,6 @@ use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,6 +29,8 @@ use crate::report::json::Direction;
 
 /// Requests in flight at most: the kernel makes no larger ring (`IORING_MAX_ENTRIES`).
 const IN_FLIGHT_MAX: usize = 32768;
+/// Where a short request goes on: a multiple of every drive's block.
+const BLOCK: usize = 4096;
 /// How long what is in flight is waited for when nobody wants it any more. A drive that hangs keeps
 /// its memory for longer, so that is never given back.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
@@ -43,6 +44,8 @@ struct Place {
     address: u64,
     direction: Direction,
     offsets: Vec<u64>,
+    /// Bytes of each request that are over.
+    moved: Vec<usize>,
     /// Requests that are not over.
     left: usize,
     failed: Option<Failure>,
@@ -71,6 +74,11 @@ impl UringIssuer {
     /// The system's; a file system without O_DIRECT; a policy that forbids `io_uring`.
     pub fn new(means: &Means<'_>) -> Result<Self> {
         let file = open(Plain::Uring, means)?;
+        if let Some(reason) = means.engine.open(means.path)?.no_io_uring() {
+            let text = format!("cannot use `io_uring` on `{}`", means.path.display());
+            let hint = "`--way cpu` needs none: it has one request of each thread in flight";
+            return Err(Failure::new(text).because(reason).hint(hint));
+        }
         let len = means.request_size * means.batch as u64;
         let memory = (0..means.depth).map(|place| {
             let mut buffer = means.engine.allocate_pinned(len)?;
@@ -83,6 +91,7 @@ impl UringIssuer {
             address: buffer.as_mut_slice().expect("it is the host's").as_mut_ptr() as u64,
             direction: Direction::Read,
             offsets: Vec::with_capacity(means.batch),
+            moved: Vec::with_capacity(means.batch),
             left: 0,
             failed: None,
         };
@@ -101,15 +110,17 @@ impl UringIssuer {
         })
     }
 
-    /// Gives the kernel one request of a place.
+    /// Gives the kernel what is left of one request of a place.
     fn push(&mut self, place: usize, index: usize) -> io::Result<()> {
-        let Place { address, direction, ref offsets, .. } = self.places[place];
-        let memory = (address + (index * self.request_size) as u64) as *mut u8;
+        let Place { address, direction, ref offsets, ref moved, .. } = self.places[place];
+        let moved = moved[index];
+        let memory = (address + (index * self.request_size + moved) as u64) as *mut u8;
         let fd = types::Fd(self.file.as_raw_fd());
-        let len = u32::try_from(self.request_size).map_err(|_| Errno::INVAL)?;
+        let len = u32::try_from(self.request_size - moved).map_err(|_| Errno::INVAL)?;
+        let offset = offsets[index] + moved as u64;
         let entry = match direction {
-            Direction::Read => opcode::Read::new(fd, memory, len).offset(offsets[index]).build(),
-            Direction::Write => opcode::Write::new(fd, memory, len).offset(offsets[index]).build(),
+            Direction::Read => opcode::Read::new(fd, memory, len).offset(offset).build(),
+            Direction::Write => opcode::Write::new(fd, memory, len).offset(offset).build(),
         };
         let entry: squeue::Entry = entry.user_data((place * self.batch + index) as u64);
         // SAFETY: the memory is this place's, `request_size` bytes for each index, which nobody
@@ -156,10 +167,11 @@ impl UringIssuer {
             let number = whole(number);
             let (place, index) = (number / self.batch, number % self.batch);
             match self.ended_with(place, index, result) {
+                Ok(false) => again.push((place, index)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {
                     again.push((place, index));
                 }
-                ended => self.count(place, index, ended, at),
+                ended => self.count(place, index, ended.map(drop), at),
             }
         }
         for (place, index) in again {
@@ -169,22 +181,24 @@ impl UringIssuer {
         }
     }
 
-    /// What came of a request; one that the kernel cut short is made whole.
-    fn ended_with(&mut self, place: usize, index: usize, result: i32) -> io::Result<()> {
+    /// Whether a request is over. One that came back short goes on, in the ring, from the last
+    /// whole block: O_DIRECT takes no other offset.
+    fn ended_with(&mut self, place: usize, index: usize, result: i32) -> io::Result<bool> {
         let done = usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))?;
-        if done >= self.request_size {
-            return Ok(());
+        let Place { direction, ref mut moved, .. } = self.places[place];
+        let moved = &mut moved[index];
+        if *moved + done >= self.request_size {
+            return Ok(true);
         }
-        let Place { address, direction, ref offsets, .. } = self.places[place];
-        let at = offsets[index] + done as u64;
-        let rest = (address + (index * self.request_size + done) as u64) as *mut u8;
-        // SAFETY: it is this request's part of the place's memory, and the kernel is done with it;
-        // other requests of the place may be on their way, into parts of their own.
-        let rest = unsafe { std::slice::from_raw_parts_mut(rest, self.request_size - done) };
-        match direction {
-            Direction::Read => self.file.read_exact_at(rest, at),
-            Direction::Write => self.file.write_all_at(rest, at),
+        let whole_blocks = done - done % BLOCK;
+        if whole_blocks == 0 {
+            return Err(match direction {
+                Direction::Read => io::ErrorKind::UnexpectedEof.into(),
+                Direction::Write => io::ErrorKind::WriteZero.into(),
+            });
         }
+        *moved += whole_blocks;
+        Ok(false)
     }
 
     fn count(&mut self, place: usize, index: usize, ended: io::Result<()>, at: Instant) {
@@ -250,6 +264,8 @@ impl Issuer for UringIssuer {
         own.direction = call.direction;
         own.offsets.clear();
         own.offsets.extend_from_slice(call.offsets);
+        own.moved.clear();
+        own.moved.resize(call.offsets.len(), 0);
         own.left = call.offsets.len();
         let pushed = (0..call.offsets.len()).try_for_each(|index| self.push(place, index));
         pushed.and_then(|()| self.submit(0)).map_err(|error| {

@@ -46,11 +46,18 @@ impl Scheduler {
         self.claim_of(turn.key)
     }
 
+    /// True if the ring of its drive serves a request: a provider's lane, or io_uring where the
+    /// file allows that.
+    pub(super) fn has_ring(&self, request: &Request) -> bool {
+        let has_ring = self.drives.get(request.drive).is_some_and(|drive| drive.ring.is_some());
+        has_ring && (request.peer.is_some() || request.file.allows_io_uring())
+    }
+
     /// Notes who fills the windows of a transfer, and whether a try has found that nothing is
     /// resident, from the plan of a window that starts at `start`.
     pub(super) fn note_pace(&mut self, key: usize, start: u64, segments: &[Segment]) {
-        let Request { direction, drive, .. } = self.transfers[key].request;
-        let has_ring = self.drives.get(drive).is_some_and(|drive| drive.ring.is_some());
+        let direction = self.transfers[key].request.direction;
+        let has_ring = self.has_ring(&self.transfers[key].request);
         let reads = direction == Direction::Read;
         let waits = |s: &Segment| s.io == Io::Direct || (reads && !s.reason.is_in_memory());
         let slot_size = self.limits.slot_size;

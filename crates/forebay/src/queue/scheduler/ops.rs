@@ -448,7 +448,8 @@ impl Scheduler {
     /// Where an op waits.
     pub(super) fn line_of(&self, key: usize, op: &Op) -> Line {
         let has_ring = self.drives[self.transfers[key].request.drive].ring.is_some();
-        if op.is_direct() && has_ring && !op.by_call {
+        let by_ring = op.port.is_some() || op.file.allows_io_uring();
+        if op.is_direct() && has_ring && by_ring && !op.by_call {
             Line::Direct
         } else if op.is_in_memory() {
             Line::Cached

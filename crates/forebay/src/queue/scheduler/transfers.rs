@@ -90,7 +90,7 @@ impl Scheduler {
         let cursor = request.parts.front().map_or(request.range.start, |part| part.0.start);
         let end = request.end;
         self.begun += 1;
-        let has_ring = self.drives.get(request.drive).is_some_and(|drive| drive.ring.is_some());
+        let has_ring = self.has_ring(&request);
         let pace = if request.cold && has_ring { Line::Direct } else { Line::Cached };
         let entry = self.transfers.vacant_entry();
         let next = entry.key();
