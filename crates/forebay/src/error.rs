@@ -268,6 +268,13 @@ pub enum Error {
         /// What the system said.
         source: Errno,
     },
+    /// A thread of the engine, or a call, has panicked, so that the engine's state is not known any
+    /// more. All of its transfers fail with this, and so do all new ones.
+    #[error("the engine has failed: {cause}")]
+    EngineFailed {
+        /// Who panicked, and what it said.
+        cause: std::sync::Arc<str>,
+    },
     /// A bound expired. What is in flight goes on; its memory stays with the engine until then.
     #[error("no end of the transfer of {place} within {bound:?}: {done} bytes had arrived")]
     TimedOut {

@@ -7,6 +7,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,74 +35,111 @@ const TRANSFER: &str = "forebay::transfer";
 /// What fields hold as an error, with its causes.
 type Cause<'a> = &'a (dyn StdError + 'static);
 
+/// Runs a call of a subscriber. Its panic would end an engine's thread, and with it the transfers
+/// that this thread serves; the panic hook has reported it.
+fn guarded<T>(tell: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(tell)).ok()
+}
+
 fn ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 pub(crate) fn engine_made(options: &Options, readers: usize) {
-    let Options { threads, in_flight, slot_size, segment_size, .. } = *options;
-    debug!(target: ENGINE, readers, threads, in_flight, slot_size, segment_size, "engine made");
+    guarded(|| {
+        let Options { threads, in_flight, slot_size, segment_size, .. } = *options;
+        debug!(target: ENGINE, readers, threads, in_flight, slot_size, segment_size, "engine made");
+    });
 }
 
 /// Whether all its threads have ended, or some are held up and keep what they hold.
 pub(crate) fn engine_ended(all: bool) {
-    match all {
+    guarded(|| match all {
         true => debug!(target: ENGINE, "engine ended"),
         false => warn!(
             target: ENGINE,
             "engine ended, but for threads that a drive or a GPU holds up: they keep their memory"
         ),
-    }
+    });
 }
 
 /// What a user should know about an engine.
 pub(crate) fn note(note: &str) {
-    info!(target: ENGINE, note, "the engine does without something");
+    guarded(|| {
+        info!(target: ENGINE, note, "the engine does without something");
+    });
 }
 
 /// The kernel refuses something that would be faster.
 pub(crate) fn refused(what: &'static str, errno: Errno) {
-    info!(target: ENGINE, what, error = &errno as Cause<'_>, "refused by the kernel");
+    guarded(|| {
+        info!(target: ENGINE, what, error = &errno as Cause<'_>, "refused by the kernel");
+    });
 }
 
 pub(crate) fn readers_started(readers: usize) {
-    debug!(target: ENGINE, readers, "readers started");
+    guarded(|| {
+        debug!(target: ENGINE, readers, "readers started");
+    });
 }
 
 pub(crate) fn reader_hired(readers: usize) {
-    debug!(target: ENGINE, readers, "reader hired");
+    guarded(|| {
+        debug!(target: ENGINE, readers, "reader hired");
+    });
 }
 
 /// The engine goes on with the threads that it has.
 pub(crate) fn thread_refused(what: &'static str, error: Cause<'_>) {
-    info!(target: ENGINE, what, error, "thread refused");
+    guarded(|| {
+        info!(target: ENGINE, what, error, "thread refused");
+    });
 }
 
 pub(crate) fn gpu_found(info: &DeviceInfo) {
-    let DeviceInfo { id, name, pci_address, driver, memory, simulated, .. } = info;
-    let (gpu, name) = (display(id), name.as_str());
-    let pci_address = Some(pci_address.as_str()).filter(|address| !address.is_empty());
-    let (driver, memory, simulated) = (driver.as_str(), *memory, *simulated);
-    debug!(target: GPU, gpu, name, pci_address, driver, memory, simulated, "GPU brought in");
+    guarded(|| {
+        let DeviceInfo { id, name, pci_address, driver, memory, simulated, .. } = info;
+        let (gpu, name) = (display(id), name.as_str());
+        let pci_address = Some(pci_address.as_str()).filter(|address| !address.is_empty());
+        let (driver, memory, simulated) = (driver.as_str(), *memory, *simulated);
+        debug!(target: GPU, gpu, name, pci_address, driver, memory, simulated, "GPU brought in");
+    });
+}
+
+/// A panic has left it in a state that nobody knows: its transfers fail, and so do all to come.
+pub(crate) fn engine_failed(cause: &str) {
+    guarded(|| {
+        warn!(target: ENGINE, cause, "engine failed");
+    });
 }
 
 /// It answers this process with nothing but errors from now on.
 pub(crate) fn gpu_lost(gpu: DeviceId, error: &DeviceError) {
-    warn!(target: GPU, gpu = %gpu, error = error as Cause<'_>, "GPU lost");
+    guarded(|| {
+        warn!(target: GPU, gpu = %gpu, error = error as Cause<'_>, "GPU lost");
+    });
 }
 
 /// It does not say whether a copy is over, so the copy's memory is given up.
 pub(crate) fn copy_not_over(gpu: DeviceId, error: &DeviceError) {
-    warn!(target: GPU, gpu = %gpu, error = error as Cause<'_>, "copy not over, memory given up");
+    guarded(|| {
+        warn!(
+            target: GPU, gpu = %gpu, error = error as Cause<'_>, "copy not over, memory given up"
+        );
+    });
 }
 
 /// `gpu`: whose slots it holds.
 pub(crate) fn memory_made(len: u64, gpu: Option<DeviceId>) {
-    debug!(target: MEMORY, len, gpu = gpu.map(display), "pinned memory made");
+    guarded(|| {
+        debug!(target: MEMORY, len, gpu = gpu.map(display), "pinned memory made");
+    });
 }
 
 pub(crate) fn memory_refused(error: &Error) {
-    warn!(target: MEMORY, error = error as Cause<'_>, "pinned memory refused");
+    guarded(|| {
+        warn!(target: MEMORY, error = error as Cause<'_>, "pinned memory refused");
+    });
 }
 
 /// A queue for one drive, or for a volume of several.
@@ -117,42 +155,55 @@ pub(crate) struct Found<'a> {
 }
 
 pub(crate) fn drive_found(found: &Found<'_>) {
-    let Found { queue, drive, layout, members, depth_max, depths: [read, write] } = *found;
-    debug!(
-        target: DRIVE, queue, drive, layout, members, depth_max,
-        remembered_read_depth = read, remembered_write_depth = write, "drive found"
-    );
+    guarded(|| {
+        let Found { queue, drive, layout, members, depth_max, depths: [read, write] } = *found;
+        debug!(
+            target: DRIVE, queue, drive, layout, members, depth_max,
+            remembered_read_depth = read, remembered_write_depth = write, "drive found"
+        );
+    });
 }
 
 pub(crate) fn ring_made(ring: usize) {
-    debug!(target: DRIVE, ring, "ring made");
+    guarded(|| {
+        debug!(target: DRIVE, ring, "ring made");
+    });
 }
 
 /// What the engine has found about a drive; `saved`: for the engines to come.
 pub(crate) fn depth_found(queue: usize, direction: &'static str, learned: Learned, saved: bool) {
-    let Learned { depth, size: request_size, rate: Rate(bytes_per_second) } = learned;
-    debug!(
-        target: DRIVE, queue, direction, depth, request_size, bytes_per_second, saved, "depth found"
-    );
+    guarded(|| {
+        let Learned { depth, size: request_size, rate: Rate(bytes_per_second) } = learned;
+        debug!(
+            target: DRIVE, queue, direction, depth, request_size, bytes_per_second, saved,
+            "depth found"
+        );
+    });
 }
 
 /// `reopened`: why another descriptor moves its bytes.
 pub(crate) fn file_opened(path: &Path, file_system: &str, writes: bool, reopened: Option<&str>) {
-    debug!(target: FILE, path = %path.display(), file_system, writes, reopened, "file opened");
+    guarded(|| {
+        debug!(target: FILE, path = %path.display(), file_system, writes, reopened, "file opened");
+    });
 }
 
 /// A file has a second descriptor, for requests around the page cache.
 pub(crate) fn direct_opened(path: &Path, unit: u32) {
-    debug!(target: FILE, path = %path.display(), unit, "O_DIRECT opened");
+    guarded(|| {
+        debug!(target: FILE, path = %path.display(), unit, "O_DIRECT opened");
+    });
 }
 
 /// What nobody demands otherwise goes through the page cache; `lasts`: for good.
 pub(crate) fn direct_refused(path: &Path, reason: &str, lasts: bool) {
-    let path = display(path.display());
-    match lasts {
-        true => info!(target: FILE, path, reason, "no O_DIRECT, through the page cache"),
-        false => debug!(target: FILE, path, reason, "no O_DIRECT now, through the page cache"),
-    }
+    guarded(|| {
+        let path = display(path.display());
+        match lasts {
+            true => info!(target: FILE, path, reason, "no O_DIRECT, through the page cache"),
+            false => debug!(target: FILE, path, reason, "no O_DIRECT now, through the page cache"),
+        }
+    });
 }
 
 /// A transfer, as its call describes it.
@@ -188,14 +239,19 @@ pub(crate) fn transfer_begins(path: &Path, range: ByteRange, len: u64, begin: &B
     let not_direct = begin.not_direct.as_deref();
     // Of several pieces the range is none of a file.
     let offset = pieces.is_none().then_some(range.start);
-    let span = debug_span!(
-        target: TRANSFER, "transfer", direction, path = %path.display(), offset, len, pieces
-    );
+    let span = guarded(|| {
+        debug_span!(
+            target: TRANSFER, "transfer", direction, path = %path.display(), offset, len, pieces
+        )
+    });
+    let span = span.unwrap_or_else(Span::none);
     let (route, reason) = (way.map(|way| way.0.name()), way.map(|way| way.1.text()));
-    debug!(
-        target: TRANSFER, parent: &span, direction, path = %path.display(), offset, len, pieces,
-        gpu = gpu.map(display), route, reason, not_direct, "transfer begins"
-    );
+    guarded(|| {
+        debug!(
+            target: TRANSFER, parent: &span, direction, path = %path.display(), offset, len, pieces,
+            gpu = gpu.map(display), route, reason, not_direct, "transfer begins"
+        );
+    });
     Told { span, direction }
 }
 
@@ -219,23 +275,25 @@ pub(crate) fn transfer_ended(
     took: Duration,
     result: &Result<Outcome, Error>,
 ) {
-    let Told { span, direction } = told;
-    let (path, elapsed_ns) = (display(path.display()), ns(took));
-    match result {
-        Ok(Outcome { bytes, routes, not_direct, .. }) => debug!(
-            target: TRANSFER, parent: span, direction, path, bytes, routes = %Routes(routes),
-            not_direct = not_direct.as_deref(), elapsed_ns, "transfer ended"
-        ),
-        // An end of the file is often expected, and its caller is told.
-        Err(error @ (Error::Cancelled { .. } | Error::EndOfFile { .. })) => debug!(
-            target: TRANSFER, parent: span, direction, path, error = error as Cause<'_>, elapsed_ns,
-            "transfer ended early"
-        ),
-        Err(error) => warn!(
-            target: TRANSFER, parent: span, direction, path, error = error as Cause<'_>, elapsed_ns,
-            "transfer failed"
-        ),
-    }
+    guarded(|| {
+        let Told { span, direction } = told;
+        let (path, elapsed_ns) = (display(path.display()), ns(took));
+        match result {
+            Ok(Outcome { bytes, routes, not_direct, .. }) => debug!(
+                target: TRANSFER, parent: span, direction, path, bytes, routes = %Routes(routes),
+                not_direct = not_direct.as_deref(), elapsed_ns, "transfer ended"
+            ),
+            // An end of the file is often expected, and its caller is told.
+            Err(error @ (Error::Cancelled { .. } | Error::EndOfFile { .. })) => debug!(
+                target: TRANSFER, parent: span, direction, path, error = error as Cause<'_>,
+                elapsed_ns, "transfer ended early"
+            ),
+            Err(error) => warn!(
+                target: TRANSFER, parent: span, direction, path, error = error as Cause<'_>,
+                elapsed_ns, "transfer failed"
+            ),
+        }
+    });
 }
 
 /// A small transfer has ended on its caller's own thread: the only event of it.
@@ -245,36 +303,44 @@ pub(crate) fn small_ended(
     (offset, len): (u64, u64),
     result: &Result<Outcome, Error>,
 ) {
-    let path = display(path.display());
-    match result {
-        Ok(Outcome { bytes, routes, not_direct, elapsed, .. }) => debug!(
-            target: TRANSFER, direction, path, offset, len, bytes, routes = %Routes(routes),
-            not_direct = not_direct.as_deref(), elapsed_ns = ns(*elapsed), small = true,
-            "transfer ended"
-        ),
-        Err(error @ Error::EndOfFile { .. }) => debug!(
-            target: TRANSFER, direction, path, offset, len, error = error as Cause<'_>,
-            small = true, "transfer ended early"
-        ),
-        Err(error) => warn!(
-            target: TRANSFER, direction, path, offset, len, error = error as Cause<'_>,
-            small = true, "transfer failed"
-        ),
-    }
+    guarded(|| {
+        let path = display(path.display());
+        match result {
+            Ok(Outcome { bytes, routes, not_direct, elapsed, .. }) => debug!(
+                target: TRANSFER, direction, path, offset, len, bytes, routes = %Routes(routes),
+                not_direct = not_direct.as_deref(), elapsed_ns = ns(*elapsed), small = true,
+                "transfer ended"
+            ),
+            Err(error @ Error::EndOfFile { .. }) => debug!(
+                target: TRANSFER, direction, path, offset, len, error = error as Cause<'_>,
+                small = true, "transfer ended early"
+            ),
+            Err(error) => warn!(
+                target: TRANSFER, direction, path, offset, len, error = error as Cause<'_>,
+                small = true, "transfer failed"
+            ),
+        }
+    });
 }
 
 /// Whether anybody hears of cancels, whose description costs something.
 pub(crate) fn hears_cancels() -> bool {
-    enabled!(target: TRANSFER, Level::DEBUG)
+    guarded(|| enabled!(target: TRANSFER, Level::DEBUG)).unwrap_or(false)
 }
 
 /// A transfer that is on its way was asked to stop.
 pub(crate) fn cancel_asked(path: &Path, range: ByteRange, done: u64) {
-    let (offset, len) = (range.start, range.len());
-    debug!(target: TRANSFER, path = %path.display(), offset, len, bytes = done, "cancel asked for");
+    guarded(|| {
+        let (offset, len) = (range.start, range.len());
+        debug!(
+            target: TRANSFER, path = %path.display(), offset, len, bytes = done, "cancel asked for"
+        );
+    });
 }
 
 /// A transfer in a stream's order has stood still for so long that it is given up.
 pub(crate) fn watchdog_fired(path: &Path, bound: Duration) {
-    warn!(target: TRANSFER, path = %path.display(), bound_ns = ns(bound), "watchdog fired");
+    guarded(|| {
+        warn!(target: TRANSFER, path = %path.display(), bound_ns = ns(bound), "watchdog fired");
+    });
 }

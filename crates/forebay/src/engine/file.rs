@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::lent::Borrowed;
 use super::start::Call;
 use super::{Engine, bad_request};
 use crate::error::{Error, Operation, Place, Result};
@@ -13,7 +14,7 @@ use crate::memory::{Buffer, Source, Span, Target};
 use crate::plan::Route;
 use crate::queue::{Direction, Priority};
 use crate::topology::BlockDevice;
-use crate::transfer::{Outcome, State, SyncMode, Transfer};
+use crate::transfer::{Outcome, SyncMode, Transfer};
 use crate::units::ByteRange;
 
 /// Memory at first for a whole file whose size is not known: most that the kernel makes up fit.
@@ -459,9 +460,9 @@ impl File {
             return done;
         }
         let on_gpu = call.span.gpu.is_some();
-        let borrowed = Borrowed(self.engine.start(&call, None)?);
-        self.engine.help(&borrowed.0);
-        if on_gpu { borrowed.0.wait_awake().0 } else { borrowed.0.wait().0 }
+        let borrowed = Borrowed::new(&self.engine, self.engine.start(&call, None)?);
+        self.engine.help(&borrowed.state);
+        if on_gpu { borrowed.state.wait_awake().0 } else { borrowed.state.wait().0 }
     }
 
     pub(super) fn start(
@@ -487,14 +488,5 @@ impl File {
         self.check_access(direction, offset, memory.len())?;
         let span = self.part(direction.operation(), offset, memory, &(0..memory.len()))?;
         Ok(Call { may_wait: false, ..Call::new(&self.handle, direction, offset, span, options) })
-    }
-}
-
-/// A transfer on memory that a caller lent. However the call ends, the loan ends after it.
-pub(super) struct Borrowed(pub(super) Arc<State>);
-
-impl Drop for Borrowed {
-    fn drop(&mut self) {
-        self.0.wait_drained();
     }
 }

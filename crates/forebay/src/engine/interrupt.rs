@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::Engine;
 use super::file::{File, RequestOptions};
+use super::lent::OnUnwind;
 use super::many::{ManyOutcome, Piece};
 use super::start::Call;
 use crate::error::{Error, Operation, Result};
@@ -202,6 +203,7 @@ impl Engine {
                 false
             }
         };
+        let guard = OnUnwind::new(self, Some(state));
         let goes_on = has_server || self.help_while(state, &mut go_on);
         let ended = if goes_on && state.wait_near_end(ASKS_EVERY, &mut go_on) {
             state.wait().0
@@ -211,6 +213,7 @@ impl Engine {
             }
             Self::drain(state)
         };
+        drop(guard);
         match panic {
             Some(said) => resume_unwind(said),
             None => ended,

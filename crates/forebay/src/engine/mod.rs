@@ -16,6 +16,7 @@ mod identity;
 mod interrupt;
 mod lanes;
 mod learn;
+mod lent;
 mod links;
 mod many;
 mod notes;
@@ -126,6 +127,8 @@ impl Engine {
             Core::new(Scheduler::new(limits), readers, pool, closers).with_ranges(ranges)
         });
         events::engine_made(&options, readers.start());
+        let arena = Arc::new(Arena::new(options.slot_size, options.arena_size));
+        core.leaks_on_failure(Arc::clone(&arena) as _);
         let engine = Self {
             inner: Kept::new(Inner {
                 home: Home::here(),
@@ -134,7 +137,7 @@ impl Engine {
                 threads: threads.clone(),
                 tools: ReaderTools {
                     planner: Planner { segment: options.segment_size },
-                    arena: Arc::new(Arena::new(options.slot_size, options.arena_size)),
+                    arena,
                     core,
                     bell,
                     threads,
@@ -308,6 +311,8 @@ impl Engine {
         let mut notes = self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         notes.extend(self.inner.tools.arena.parts().refusal().map(notes::unregistered));
         notes.extend(self.inner.threads.kernel().refusal().map(notes::unbounded));
+        notes.extend(self.inner.core.failure().map(|error| error.to_string()));
+        notes.extend(self.inner.core.ring_failure().map(notes::ring_lost));
         notes.extend(self.inner.tools.arena.misplaced().map(notes::misplaced));
         notes.extend(self.inner.tools.arena.refused());
         notes.extend(self.inner.tools.seats.refusal().map(notes::unseated));

@@ -26,6 +26,11 @@ pub(super) fn by_threads(file_system: &str) -> String {
     )
 }
 
+/// Says that threads do what io_uring did.
+pub(super) fn ring_lost(errno: Errno) -> String {
+    format!("io_uring takes no more requests here ({errno}): threads read and write instead")
+}
+
 /// Says that pinned memory may lie far from its GPU.
 pub(super) fn misplaced(errno: Errno) -> String {
     format!(

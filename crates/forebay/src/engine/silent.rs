@@ -2,6 +2,8 @@
 //! that takes for ever to copy to the host or to register memory, or whose driver takes nothing
 //! more while a stream stands still.
 
+mod panics;
+
 use std::collections::HashSet;
 use std::fs;
 use std::ptr::NonNull;
@@ -26,6 +28,8 @@ use crate::process::Home;
 struct Silent {
     inner: SimDevice,
     silent: AtomicBool,
+    /// Whether a copy panics.
+    panics: AtomicBool,
     /// Whether a copy is only queued when what was queued before is done: others have the driver's
     /// lock, and wait for the stream.
     locked: AtomicBool,
@@ -56,6 +60,7 @@ impl Silent {
         Arc::new(Self {
             inner,
             silent: AtomicBool::new(false),
+            panics: AtomicBool::new(false),
             locked: AtomicBool::new(false),
             held: AtomicBool::new(false),
             outward: Mutex::default(),
@@ -140,6 +145,7 @@ impl Device for Silent {
         source: NonNull<u8>,
         len: usize,
     ) -> DeviceResult<()> {
+        assert!(!self.panics.load(Ordering::Relaxed), "the driver is broken");
         if self.locked.load(Ordering::Relaxed) {
             self.inner.synchronize(stream)?;
         }

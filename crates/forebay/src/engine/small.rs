@@ -7,7 +7,7 @@
 #![expect(unsafe_code, reason = "moves bytes between files, its own memory and the caller's")]
 
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Engine;
@@ -151,11 +151,8 @@ impl Lanes {
         step: impl FnOnce(&mut Lane) -> Result<T, NotOver>,
     ) -> Option<Result<T, NotOver>> {
         for lane in &self.lanes {
-            let mut lane = match lane.try_lock() {
-                Ok(lane) => lane,
-                Err(TryLockError::Poisoned(lane)) => lane.into_inner(),
-                Err(TryLockError::WouldBlock) => continue,
-            };
+            // One that a panic has left may have a copy under way: it is given up.
+            let Ok(mut lane) = lane.try_lock() else { continue };
             if lane.is_none() {
                 *lane = self.make(len, room);
             }

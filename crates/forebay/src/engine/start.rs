@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::file::RequestOptions;
+use super::lent::OnUnwind;
 use super::{Engine, bad_request, peers};
 use crate::error::{Error, Operation, Result};
 use crate::events::Begin;
@@ -104,6 +105,7 @@ pub(super) type Way = Result<(Alignment, Reason), Reason>;
 impl Engine {
     /// Starts what `call` asks. `buffer`: memory that the transfer owns until it has drained.
     pub(super) fn start(&self, call: &Call<'_>, buffer: Option<Buffer>) -> Result<Arc<State>> {
+        let _guard = OnUnwind::new(self, None);
         let (range, mut way) = (call.range()?, self.way(call)?);
         let (mut end, mut is_sized) = (range.end, false);
         let mut parts = match call.direction {
@@ -133,8 +135,7 @@ impl Engine {
                 split_write(range, alignment, call.file.cache_unit(), reason).into()
             }
         };
-        let known = ByteRange { start: range.start, end };
-        let mut straight = self.straight(call, known, is_sized)?;
+        let mut straight = self.straight(call, ByteRange { start: range.start, end }, is_sized)?;
         let link = call.span.gpu.as_ref().map(|device| self.ready_link(device)).transpose()?;
         let (drive, beside) = match call.direction {
             Direction::Read => self.spread(call.file, &mut parts, way.is_ok())?,
@@ -188,6 +189,7 @@ impl Engine {
     /// Hands a request to the scheduler, and plans its first window: the caller is awake.
     pub(super) fn launch(&self, request: Request) {
         let state = Arc::clone(&request.state);
+        let _guard = OnUnwind::new(self, Some(&state));
         let now = now_ns();
         let claim = self.inner.core.with(|scheduler| {
             scheduler.tell_time(now);

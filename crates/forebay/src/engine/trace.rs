@@ -54,6 +54,9 @@ impl Engine {
     /// Makes a small transfer here and now, if it can be, and says so to all who want to know.
     #[inline]
     pub(super) fn move_small_traced(&self, call: &Call<'_>) -> Option<Result<Outcome>> {
+        if self.inner.core.failure().is_some() {
+            return None; // the long way refuses it
+        }
         let (ranges, len) = (self.ranges(), call.span.len);
         let is_small = ranges.are_on() && len <= self.options().small_size;
         let range = is_small.then(|| ranges.begin(Kind::Transfer, c"small", len));

@@ -5,6 +5,9 @@ use rustix::io::Errno;
 use super::{Error, Operation};
 use crate::gpu::DeviceError;
 
+const ENGINE_FAILED: &str = "make another engine, or start the process anew; this is a bug of \
+                             Forebay: please report it with the panic's message";
+
 impl Error {
     /// What to do about it, as one sentence without a period; `None` where the message says all.
     #[must_use]
@@ -56,6 +59,7 @@ impl Error {
                 file.display()
             ),
             Self::Resource { what, source } => resource_hint(what, *source).into(),
+            Self::EngineFailed { .. } => ENGINE_FAILED.into(),
             Self::TimedOut { place, .. } => match &place.drive {
                 Some(drive) => format!("look at the kernel's log for errors of {drive}"),
                 None => "look whether the file system still answers".into(),

@@ -109,6 +109,11 @@ impl Keep {
         }
     }
 
+    /// Whether the memory is a GPU's.
+    pub(crate) fn is_on_gpu(&self) -> bool {
+        matches!(self.0.memory, Memory::Device { .. })
+    }
+
     /// Has a provider that carries bytes to the memory again know it, by `ask`, which is given what
     /// was allocated. Memory that others own stays unknown: they may free it at any time.
     pub(crate) fn become_known(&self, ask: impl FnOnce(u64, u64) -> Option<Box<dyn KnownMemory>>) {

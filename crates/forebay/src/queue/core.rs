@@ -1,19 +1,20 @@
 //! The scheduler behind its lock, and the bells that wake those who wait for it.
 
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
 use super::closers::{Chore, Closers};
+use super::failure::Failure;
 use super::idlers::Idlers;
 use super::op::now_ns;
 use super::pool::Pool;
 use super::scheduler::{Depth, Effects, Scheduler};
 use super::small_writes::SmallWrites;
 use super::spans;
-use super::uring::Waker;
+use super::waker::Waker;
 use crate::error::Error;
 use crate::events;
 use crate::trace::{Ranges, Recorder, Trace};
@@ -25,6 +26,9 @@ const LOCK_TRIES: usize = 200;
 
 /// How long no file is closed and no memory freed before that counts as a hang.
 const STUCK_AFTER: Duration = Duration::from_secs(3);
+
+/// Readers of an engine at most (`FOREBAY_READERS`).
+const READERS_MAX: usize = 1024;
 
 /// How a sleeping thread is told of work.
 #[derive(Debug, Clone)]
@@ -89,6 +93,9 @@ pub(crate) struct Core {
     closers: Arc<Closers>,
     recorder: Recorder,
     small_writes: Arc<SmallWrites>,
+    /// What the kernel said where a ring has failed.
+    ring_failure: OnceLock<Errno>,
+    failure: Failure,
 }
 
 /// Lets callers wait for the end of any transfer.
@@ -119,6 +126,8 @@ impl Core {
             ends: Ends::default(),
             closers,
             recorder: Recorder::default(),
+            ring_failure: OnceLock::new(),
+            failure: Failure::default(),
         }
     }
 
@@ -135,8 +144,34 @@ impl Core {
                 Err(TryLockError::Poisoned(_)) => break,
             }
         }
-        // A panic under the lock is a bug of ours; what follows still drains what it can.
+        if let Ok(held) = self.scheduler.lock() {
+            return held;
+        }
+        self.fail("a thread panicked while it changed the scheduler's state");
         self.scheduler.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The scheduler, also where a thread has panicked while it had the lock.
+    pub(super) fn lock_anyhow(&self) -> MutexGuard<'_, Scheduler> {
+        self.scheduler.lock().unwrap_or_else(|poisoned| {
+            self.scheduler.clear_poison();
+            poisoned.into_inner()
+        })
+    }
+
+    pub(super) fn failed(&self) -> &Failure {
+        &self.failure
+    }
+
+    /// Wakes all threads that sleep, whatever the scheduler knows of them.
+    pub(super) fn wake_all(&self) {
+        self.readers.ring_times(READERS_MAX);
+        self.pool.ring_times(self.pool.unstarted());
+        for bells in [&self.rings, &self.links] {
+            let bells = bells.read().unwrap_or_else(PoisonError::into_inner);
+            bells.iter().for_each(Bell::ring);
+        }
+        self.ends.tell();
     }
 
     /// Runs `step` under the lock, then tells those whom it concerns.
@@ -154,18 +189,19 @@ impl Core {
     }
 
     /// Tells those whom the effects concern. Not under the lock.
-    pub(crate) fn act(&self, effects: Effects) {
-        spans::slots(&self.recorder, effects.slots);
+    /// Subscribers hear of it last: what they do holds up nobody who waits.
+    pub(crate) fn act(&self, mut effects: Effects) {
         self.readers.ring_times(effects.readers);
         if !effects.rings.is_empty() {
             let bells = self.rings.read().unwrap_or_else(PoisonError::into_inner);
             effects.rings.iter().for_each(|&ring| bells[ring].ring_times(1));
         }
         self.pool.ring_times(effects.pool);
+        let mut refused = Vec::new();
         for _ in 0..effects.starts {
             if let Err(errno) = self.pool.start() {
                 self.with(|scheduler| scheduler.cannot_start(errno));
-                events::thread_refused("thread that waits for drives", &errno);
+                refused.push(errno);
             }
         }
         if !effects.links.is_empty() {
@@ -173,18 +209,23 @@ impl Core {
             effects.links.iter().for_each(|&link| bells[link].ring_times(1));
         }
         effects.gates.iter().for_each(|gate| gate.call());
-        for (path, reason) in &effects.refused {
-            events::direct_refused(path, reason, true);
-        }
-        if effects.finished.is_empty() {
-            return;
-        }
-        for (state, result) in effects.finished {
+        let has_ended = !effects.finished.is_empty();
+        effects.finished.reverse();
+        while let Some((state, result)) = effects.finished.pop() {
             spans::ended(&self.recorder, &state, result.is_err());
             let unused = state.finish(result);
             self.let_go(state, unused);
         }
-        self.ends.tell();
+        if has_ended {
+            self.ends.tell();
+        }
+        spans::slots(&self.recorder, std::mem::take(&mut effects.slots));
+        for errno in &refused {
+            events::thread_refused("thread that waits for drives", errno);
+        }
+        for (path, reason) in &effects.refused {
+            events::direct_refused(path, reason, true);
+        }
     }
 
     /// Ends a transfer that the scheduler does not know.
@@ -195,7 +236,7 @@ impl Core {
     }
 
     /// Lets go of what nobody but an ended transfer holds; this thread has others to serve.
-    fn let_go(&self, state: Arc<State>, unused: Option<Unused>) {
+    pub(super) fn let_go(&self, state: Arc<State>, unused: Option<Unused>) {
         let waited_for = Arc::downgrade(&state);
         // Memory first: a close may hang.
         if let Some(state) = Arc::into_inner(state).filter(State::owns_memory) {
@@ -262,6 +303,19 @@ impl Core {
         let mut bells = self.rings.write().unwrap_or_else(PoisonError::into_inner);
         bells.push(bell);
         self.lock().add_ring()
+    }
+
+    /// Has threads do what a ring did, which has failed for good.
+    pub(super) fn lose_ring(&self, ring: usize, errno: Errno) {
+        self.with(|scheduler| scheduler.lose_ring(ring));
+        if self.ring_failure.set(errno).is_ok() {
+            events::refused("requests by io_uring", errno);
+        }
+    }
+
+    /// What the kernel said where a ring has failed.
+    pub(crate) fn ring_failure(&self) -> Option<Errno> {
+        self.ring_failure.get().copied()
     }
 
     /// Adds a link whose submitter is woken by `bell`.

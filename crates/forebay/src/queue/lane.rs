@@ -10,7 +10,7 @@ use slab::Slab;
 use super::Ring;
 use super::op::{Completion, Direction, Op, Work, now_ns};
 use super::pread::size_if_short;
-use super::uring::Waker;
+use super::waker::Waker;
 use crate::file::{Landed, Lane, LaneRequest};
 
 /// How long a thread that waits for a lane overhears that it is called.

@@ -9,6 +9,7 @@ mod batch;
 mod bounce;
 mod closers;
 mod core;
+mod failure;
 mod gate;
 mod idlers;
 mod kernel_threads;
@@ -24,6 +25,7 @@ mod sim;
 mod small_writes;
 mod spans;
 mod uring;
+mod waker;
 mod window;
 mod worker;
 
@@ -47,7 +49,8 @@ pub(crate) use scheduler::{
     Staged,
 };
 pub(crate) use small_writes::{SmallWrite, SmallWrites};
-pub(crate) use uring::{UringRing, Waker};
+pub(crate) use uring::UringRing;
+pub(crate) use waker::Waker;
 pub(crate) use window::Slot;
 pub(crate) use worker::{Plan, Reader, RingWorker, Tools};
 
@@ -77,6 +80,11 @@ pub(crate) trait Ring {
     /// Hands finished ops back. With `wait`, blocks until there is one or until the ring is woken.
     ///
     /// # Errors
-    /// The ring itself failed; its ops are still its own.
+    /// The ring has failed for good; its ops are still its own.
     fn reap(&mut self, wait: bool, done: &mut Vec<Completion>) -> Result<(), Errno>;
+
+    /// Closes a ring that has failed, and hands its ops back once the kernel touches none of their
+    /// memory any more: as ops that have to be tried again. Where the kernel does not say so they
+    /// stay, with their memory.
+    fn close(&mut self, _done: &mut Vec<Completion>) {}
 }

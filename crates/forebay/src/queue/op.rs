@@ -8,6 +8,7 @@ use super::batch::Batch;
 use crate::error::Operation;
 use crate::file::{Handle, Port};
 use crate::plan::{Io, Reason, Segment};
+use crate::transfer::Touch;
 use crate::units::ByteRange;
 
 /// Which way bytes go.
@@ -90,6 +91,8 @@ pub(crate) struct Op {
     pub(crate) again: u16,
     /// The line by which it counts as in flight on its drive; `Cached` where a caller runs it.
     pub(crate) counted: Option<Line>,
+    /// There while a thread or the kernel has it.
+    pub(crate) touch: Option<Touch>,
 }
 
 /// On whose behalf an op runs.

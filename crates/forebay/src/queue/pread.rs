@@ -7,7 +7,7 @@
 #![expect(unsafe_code, reason = "reads into memory that the scheduler owns for the op")]
 
 use std::os::fd::BorrowedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -17,6 +17,15 @@ use super::bounce::Bounce;
 use super::op::{Completion, Direction, Op, Work, now_ns};
 use crate::file::{Handle, Port, read_at_raw, read_nowait_raw, write_at_raw};
 use crate::units::ByteRange;
+
+/// The first pause before an op is tried again, and the longest: each is twice as long as the one
+/// before.
+const PAUSES: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(10)];
+
+/// How long to wait before an op is tried again for the `again`th time in a row.
+fn pause_before(again: u16) -> Duration {
+    (PAUSES[0] * (1_u32 << (again - 1).min(10))).min(PAUSES[1])
+}
 
 /// Runs each op in `submit`, on the caller's thread.
 #[derive(Debug)]
@@ -175,6 +184,9 @@ impl Ring for PreadRing {
     }
 
     fn submit(&mut self, op: Op) {
+        if op.again > 0 {
+            std::thread::sleep(pause_before(op.again));
+        }
         let start = Instant::now();
         let result = self.run(&op);
         let took_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -229,6 +241,7 @@ mod tests {
                     empty: 0,
                     again: 0,
                     counted: None,
+                    touch: None,
                 });
                 let mut done = Vec::new();
                 ring.reap(true, &mut done).unwrap();

@@ -174,6 +174,7 @@ mod tests {
                 empty: 0,
                 again: 0,
                 counted: None,
+                touch: None,
             });
             let mut done: Vec<Completion> = Vec::new();
             while done.is_empty() {

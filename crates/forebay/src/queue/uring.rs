@@ -1,9 +1,11 @@
 //! The ring of the kernel: many ops in flight from one thread.
 //!
-//! An op stays in `ops` until its completion has been reaped; a ring that is dropped with ops in
-//! flight leaks them and its memory, since the kernel may still write there. So it does with its
-//! hold on the pinned parts that the kernel knows; where nothing is in flight it lets go of them
-//! last, after the ring itself.
+//! An op stays in `ops` until its completion has been reaped. A ring that fails, or is dropped with
+//! ops in flight, is closed, and its thread waits until the kernel has ended what it had of them:
+//! the kernel then lets go of the files that are registered with the ring, among them the only
+//! write end of a pipe, whose read end we poll. Where there is no such pipe the ops and the ring's
+//! memory are leaked, since the kernel may still write there. The hold on the pinned parts that the
+//! kernel knows goes last.
 //!
 //! Ops that are not wanted any more are asked back, again and again until they come: the kernel can
 //! take back only what waits for one of its threads or lets itself be interrupted there, and an op
@@ -12,12 +14,12 @@
 #![expect(unsafe_code, reason = "hands memory to the kernel that the scheduler owns for each op")]
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, Probe, opcode, squeue, types};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use slab::Slab;
 
@@ -27,6 +29,7 @@ use super::kernel_threads::{KernelThreads, Lent};
 use super::op::{Completion, Direction, Op, Owner, WindowKey, Work, now_ns};
 use super::pread::{descriptor, size_if_short};
 use super::registered::Registered;
+use super::waker::Waker;
 use crate::memory::Parts;
 use crate::units::{ByteRange, MIB};
 
@@ -52,29 +55,9 @@ const COMPLETIONS: u32 = 4096;
 /// Memory that ops may bounce through, which are few unless a caller's own memory is unaligned.
 const BOUNCE_MAX: u64 = 32 * MIB;
 
-/// Wakes the thread that waits in a ring.
-#[derive(Debug, Clone)]
-pub(crate) struct Waker(Arc<OwnedFd>);
-
-impl Waker {
-    pub(crate) fn new() -> Result<Self, Errno> {
-        eventfd(0, EventfdFlags::CLOEXEC).map(|fd| Self(Arc::new(fd)))
-    }
-
-    pub(crate) fn wake(&self) {
-        // Only a counter at its maximum refuses, and then a wake-up is under way already.
-        let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
-    }
-
-    /// Waits for a wake-up, for ever with `None`; whether there was one.
-    pub(crate) fn wait(&self, longest: Option<Duration>) -> bool {
-        let longest = longest.and_then(|longest| rustix::event::Timespec::try_from(longest).ok());
-        let mut polled = [PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN)];
-        let is_woken = poll(&mut polled, longest.as_ref()).is_ok_and(|ready| ready > 0);
-        // It does not block: there is one to be read.
-        is_woken && rustix::io::read(&*self.0, &mut [0; 8]).is_ok()
-    }
-}
+/// How long the kernel may refuse to take anything in, for want of memory for example, before the
+/// ring counts as failed.
+const REFUSED_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 struct Flight {
@@ -113,6 +96,12 @@ pub(crate) struct UringRing {
     unsubmitted: bool,
     recall: Recall,
     kernel_threads: Lent,
+    /// The pipe that hangs up when the kernel has let go of the closed ring.
+    gone: Option<OwnedFd>,
+    /// Whether the ring is closed.
+    closed: bool,
+    /// Since when the kernel takes nothing in, and how long the next pause is.
+    refused_since: Option<(Instant, Duration)>,
 }
 
 impl UringRing {
@@ -121,7 +110,8 @@ impl UringRing {
     /// use it.
     ///
     /// # Errors
-    /// The kernel's: EPERM where a policy forbids io_uring, ENOSYS before Linux 5.1.
+    /// The kernel's: EPERM where a policy forbids io_uring, or one of its calls; ENOSYS before
+    /// Linux 5.1.
     pub(crate) fn new(
         segment: u64,
         waker: Waker,
@@ -130,7 +120,7 @@ impl UringRing {
     ) -> Result<Self, Errno> {
         // One issuer whose completions are run when it asks (Linux 6.1) spares interrupts; kernels
         // that do not know the flags refuse them with EINVAL.
-        let ring = IoUring::builder()
+        let mut ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_cqsize(COMPLETIONS)
@@ -139,6 +129,8 @@ impl UringRing {
             .or_else(|_| IoUring::builder().dontfork().build(ENTRIES))
             .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
         check_operations(&ring)?;
+        try_out(&mut ring)?;
+        let gone = watch_end(&ring);
         let kernel_threads = Lent::new(&ring, kernel_threads);
         let registered = Registered::new(&ring, parts);
         let pieces = usize::try_from((BOUNCE_MAX / segment).max(2)).map_err(|_| Errno::INVAL)?;
@@ -155,6 +147,9 @@ impl UringRing {
             unsubmitted: false,
             recall: Recall { ops: 0, pause: Box::default(), length: PAUSES[0], pausing: false },
             kernel_threads,
+            gone,
+            closed: false,
+            refused_since: None,
         })
     }
 
@@ -216,7 +211,7 @@ impl UringRing {
         if self.waiting_for_wake {
             return Ok(());
         }
-        let fd = types::Fd(self.waker.0.as_fd().as_raw_fd());
+        let fd = types::Fd(self.waker.fd().as_raw_fd());
         let entry = opcode::Read::new(fd, self.woken.as_mut_ptr(), 8).build().user_data(WAKE);
         self.push(&entry)?;
         self.waiting_for_wake = true;
@@ -240,6 +235,41 @@ impl UringRing {
             let entry = opcode::AsyncCancel::new(index as u64).build().user_data(CANCEL);
             if self.push(&entry).is_err() {
                 break;
+            }
+        }
+    }
+
+    /// Waits a little where the kernel takes nothing in.
+    ///
+    /// # Errors
+    /// It has not for too long.
+    fn pause(&mut self, errno: Errno) -> Result<(), Errno> {
+        let (since, pause) = self.refused_since.unwrap_or((Instant::now(), PAUSES[0]));
+        if since.elapsed() > REFUSED_MAX {
+            return Err(errno);
+        }
+        std::thread::sleep(pause);
+        self.refused_since = Some((since, (pause * 2).min(PAUSES[1])));
+        Ok(())
+    }
+
+    /// Closes the ring and waits until the kernel has ended all that it had of it; false: it does
+    /// not say so.
+    fn end_in_kernel(&mut self) -> bool {
+        if !std::mem::replace(&mut self.closed, true) {
+            // A child that was forked meanwhile may hold the ring open, and what the ring holds is
+            // pinned as long: so it lets go of the parts by itself.
+            let _ = self.ring.submitter().unregister_buffers();
+            // SAFETY: dropped once, here: `closed` was not set before.
+            unsafe { std::mem::ManuallyDrop::drop(&mut self.ring) };
+        }
+        let Some(gone) = &self.gone else { return false };
+        loop {
+            let mut polled = [PollFd::new(gone, PollFlags::empty())];
+            match poll(&mut polled, None) {
+                Ok(_) => return polled[0].revents().contains(PollFlags::HUP),
+                Err(Errno::INTR) => {}
+                Err(_) => return false,
             }
         }
     }
@@ -282,6 +312,31 @@ fn check_operations(ring: &IoUring) -> Result<(), Errno> {
         [opcode::Read::CODE, opcode::Write::CODE, opcode::AsyncCancel::CODE, opcode::Timeout::CODE];
     let has = needed.iter().all(|&code| probe.is_supported(code));
     if asked.is_ok() && has { Ok(()) } else { Err(Errno::NOSYS) }
+}
+
+/// Has the kernel carry out one request that does nothing: a filter on system calls may allow the
+/// setup of a ring and refuse its use.
+fn try_out(ring: &mut IoUring) -> Result<(), Errno> {
+    // SAFETY: the entry has no memory.
+    let pushed = unsafe { ring.submission().push(&opcode::Nop::new().build()) };
+    pushed.map_err(|_| Errno::NOSYS)?;
+    loop {
+        match ring.submit_and_wait(1) {
+            Ok(_) => break,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+        }
+    }
+    ring.completion().for_each(drop);
+    Ok(())
+}
+
+/// The read end of a pipe whose write end only the ring has. The kernel lets go of a ring's files
+/// when it has ended all of its requests.
+fn watch_end(ring: &IoUring) -> Option<OwnedFd> {
+    let (reads, writes) = std::io::pipe().ok()?;
+    ring.submitter().register_files(&[writes.as_raw_fd()]).ok()?;
+    Some(reads.into())
 }
 
 impl Ring for UringRing {
@@ -351,10 +406,21 @@ impl Ring for UringRing {
         if self.unsubmitted || wait || !self.ops.is_empty() {
             let want = usize::from(wait);
             match self.ring.submit_and_wait(want) {
-                Ok(_) => self.unsubmitted = false,
+                Ok(_) => {
+                    self.unsubmitted = false;
+                    self.refused_since = None;
+                }
                 Err(e) => match Errno::from_io_error(&e) {
-                    // A signal, or a completion queue that must be emptied first.
-                    Some(Errno::INTR | Errno::BUSY | Errno::AGAIN) => {}
+                    // A signal.
+                    Some(Errno::INTR) => {}
+                    // No memory now, or a completion queue that must be emptied first.
+                    Some(errno @ (Errno::BUSY | Errno::AGAIN | Errno::NOMEM)) => {
+                        let before = done.len();
+                        self.collect(done);
+                        if done.len() == before {
+                            self.pause(errno)?;
+                        }
+                    }
                     other => return Err(other.unwrap_or(Errno::IO)),
                 },
             }
@@ -367,25 +433,52 @@ impl Ring for UringRing {
         }
         Ok(())
     }
+
+    fn close(&mut self, done: &mut Vec<Completion>) {
+        if !self.end_in_kernel() {
+            return;
+        }
+        self.waiting_for_wake = false;
+        done.append(&mut self.refused);
+        for Flight { op, base, .. } in self.ops.drain() {
+            if op.segment.bounce {
+                let _ = self.bounce.leave(base, &op, Err(Errno::AGAIN));
+            }
+            let result = Err(Errno::AGAIN);
+            done.push(Completion { op, result, size: None, took_ns: 0, at_ns: 0 });
+        }
+        for op in self.held.drain(..) {
+            let result = Err(Errno::AGAIN);
+            done.push(Completion { op, result, size: None, took_ns: 0, at_ns: 0 });
+        }
+    }
 }
 
 impl Drop for UringRing {
     fn drop(&mut self) {
-        if !self.ops.is_empty() {
-            return; // the kernel may still write into their memory, and into ours
+        if !self.ops.is_empty() && !self.end_in_kernel() {
+            // The kernel may still write into their memory, and into ours.
+            std::mem::forget(std::mem::take(&mut self.ops));
+            return;
         }
-        // A child that was forked meanwhile may hold the ring open, and what the ring holds is
-        // pinned as long: so it lets go of the parts by itself.
-        let _ = self.ring.submitter().unregister_buffers();
-        // SAFETY: dropped once, here. Closing the ring cancels the waker's read; its eight bytes
-        // are leaked where that read has not been reaped, since cancelling is not instant. The
-        // parts go after the ring: until it is closed, its table says that their addresses are
-        // theirs. What the kernel then still has to unpin are pages, which it holds itself.
+        let was_closed = std::mem::replace(&mut self.closed, true);
+        if !was_closed {
+            // A child that was forked meanwhile may hold the ring open, and what the ring holds is
+            // pinned as long: so it lets go of the parts by itself.
+            let _ = self.ring.submitter().unregister_buffers();
+        }
+        // SAFETY: dropped once, here, the ring unless it was closed before. Closing the ring
+        // cancels the waker's read; its eight bytes are leaked where that read has not been reaped,
+        // since cancelling is not instant. The parts go after the ring: until it is closed, its
+        // table says that their addresses are theirs. What the kernel then still has to unpin are
+        // pages, which it holds itself.
         unsafe {
-            std::mem::ManuallyDrop::drop(&mut self.ring);
+            if !was_closed {
+                std::mem::ManuallyDrop::drop(&mut self.ring);
+            }
             std::mem::ManuallyDrop::drop(&mut self.bounce);
             std::mem::ManuallyDrop::drop(&mut self.registered);
-            if !self.waiting_for_wake {
+            if was_closed || !self.waiting_for_wake {
                 std::mem::ManuallyDrop::drop(&mut self.woken);
             }
         }

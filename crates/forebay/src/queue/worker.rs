@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use super::Ring;
 use super::core::Core;
 use super::idlers::Idlers;
@@ -111,17 +113,30 @@ impl<R: Ring> RingWorker<R> {
             let window = claim.window;
             (window, spans::planned(&mut self.track, to, overlaps, &claim, plan))
         });
-        if self.ring.reap(waits, &mut self.done).is_err() {
-            // The ring's ops are still the kernel's. Give it time; nothing else is safe.
-            std::thread::sleep(std::time::Duration::from_millis(1));
+        if let Err(errno) = self.ring.reap(waits, &mut self.done) {
+            self.lose_ring(core, errno);
+            return Next::Stop;
         }
         spans::reaped(&mut self.track, to, overlaps, &self.done);
         Next::Again
     }
 
-    /// Hands over what the last step made, and takes as many ops as the ring has room for, or up to
-    /// a window that has to be planned before there are more.
-    fn exchange(&mut self, scheduler: &mut Scheduler) -> Option<Claim> {
+    /// Has threads do what the ring did, which has failed for good. What the kernel has of it comes
+    /// back first: another request for the same bytes would race with it.
+    fn lose_ring(&mut self, core: &Core, errno: Errno) {
+        if let Crew::Ring(ring) = self.crew {
+            core.lose_ring(ring, errno);
+        }
+        for closes in [false, true] {
+            if closes {
+                self.ring.close(&mut self.done);
+            }
+            core.with(|scheduler| self.hand_over(scheduler));
+        }
+    }
+
+    /// Hands over what the last step made.
+    fn hand_over(&mut self, scheduler: &mut Scheduler) {
         if std::mem::take(&mut self.asleep) {
             scheduler.wakes(self.crew);
         }
@@ -129,6 +144,12 @@ impl<R: Ring> RingWorker<R> {
         if let Some((window, (piece, segments))) = self.planned.take() {
             scheduler.opened(window, piece, segments);
         }
+    }
+
+    /// Hands over what the last step made, and takes as many ops as the ring has room for, or up to
+    /// a window that has to be planned before there are more.
+    fn exchange(&mut self, scheduler: &mut Scheduler) -> Option<Claim> {
+        self.hand_over(scheduler);
         let room = self.ring.room();
         while self.taken.len() < room {
             match scheduler.take_drive_work(self.crew)? {
@@ -157,13 +178,15 @@ impl<R: Ring> RingWorker<R> {
 
     /// Repeats the step until the engine ends. A ring that cannot be woken sleeps in its pool.
     pub(crate) fn run(mut self, core: &Core, planner: Planner, pool: Option<&Pool>) {
-        loop {
-            match self.step(core, pool.is_none(), |claim| planner.plan(claim)) {
-                Next::Again => {}
-                Next::Stop => return,
-                Next::Wait => pool.into_iter().for_each(Pool::sleep),
+        core.guard(|| {
+            loop {
+                match self.step(core, pool.is_none(), |claim| planner.plan(claim)) {
+                    Next::Again => {}
+                    Next::Stop => return,
+                    Next::Wait => pool.into_iter().for_each(Pool::sleep),
+                }
             }
-        }
+        });
     }
 }
 
@@ -305,12 +328,14 @@ impl<R: Ring> Reader<R> {
 
     /// Repeats the step until the engine ends.
     pub(crate) fn run(mut self, core: &Core, tools: &impl Tools, idlers: &Idlers) {
-        loop {
-            match self.step(core, tools) {
-                Next::Again => {}
-                Next::Wait => idlers.sleep(),
-                Next::Stop => return,
+        core.guard(|| {
+            loop {
+                match self.step(core, tools) {
+                    Next::Again => {}
+                    Next::Wait => idlers.sleep(),
+                    Next::Stop => return,
+                }
             }
-        }
+        });
     }
 }

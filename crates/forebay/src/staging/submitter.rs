@@ -366,20 +366,22 @@ impl Submitter {
         // Else the kernel stretches each nap by 50 µs.
         rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)).unwrap_or(());
         let mut active = Instant::now();
-        loop {
-            if self.is_copying() {
-                active = Instant::now();
-            }
-            match self.step(core, active.elapsed() < LINGER) {
-                Pause::Watch => std::thread::yield_now(),
-                Pause::Nap => std::thread::sleep(NAP),
-                Pause::Wait => {
-                    idlers.sleep();
+        core.guard(|| {
+            loop {
+                if self.is_copying() {
                     active = Instant::now();
                 }
-                Pause::Stop => return,
+                match self.step(core, active.elapsed() < LINGER) {
+                    Pause::Watch => std::thread::yield_now(),
+                    Pause::Nap => std::thread::sleep(NAP),
+                    Pause::Wait => {
+                        idlers.sleep();
+                        active = Instant::now();
+                    }
+                    Pause::Stop => return,
+                }
             }
-        }
+        });
     }
 }
 

@@ -3,6 +3,7 @@
 mod caller;
 mod outcome;
 mod told;
+mod touch;
 mod wait;
 
 use std::fmt;
@@ -25,6 +26,7 @@ use crate::units::ByteRange;
 pub use caller::Transfer;
 use outcome::trimmed;
 pub use outcome::{Outcome, RouteShare, Stages, SyncMode};
+pub(crate) use touch::Touch;
 
 /// The part of a transfer that caller and engine share.
 pub(crate) struct State {
@@ -54,6 +56,10 @@ pub(crate) struct State {
     stop: AtomicBool,
     /// Whether its caller is to be free to do something else at any time.
     caller_is_spared: AtomicBool,
+    /// Ops that a thread or the kernel has, which may touch the memory.
+    touches: AtomicUsize,
+    /// Whether it was ended: it is only once.
+    finished: AtomicBool,
     /// Set once `end` holds the result; read without its lock.
     ended: AtomicBool,
     end: Mutex<End>,
@@ -130,6 +136,8 @@ impl State {
             }),
             stop: AtomicBool::new(false),
             caller_is_spared: AtomicBool::new(false),
+            touches: AtomicUsize::new(0),
+            finished: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             bell: Condvar::new(),
             told: Mutex::default(),
@@ -266,8 +274,11 @@ impl State {
 
     /// Ends the transfer: from now on nothing in the kernel or on the GPU touches its memory. Files
     /// that nobody else has are to be closed by the caller, who says when they are
-    /// [`closed`](Self::closed), and memory is to be freed.
+    /// [`closed`](Self::closed), and memory is to be freed. Only the first call counts.
     pub(crate) fn finish(&self, result: Result<u64>) -> Option<Unused> {
+        if self.finished.swap(true, Ordering::AcqRel) {
+            return None;
+        }
         let batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner).take();
         let result = result.map(|bytes| batch.as_ref().map_or(bytes, |batch| batch.got()));
         let result = result.map(|bytes| Outcome {

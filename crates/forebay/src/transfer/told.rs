@@ -48,8 +48,9 @@ impl State {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((told, _range)) = told {
             let tell =
-                || events::transfer_ended(&told, file.path(), self.started.elapsed(), result);
-            // A subscriber that panics would take those with it who wait for the transfer.
+                move || events::transfer_ended(&told, file.path(), self.started.elapsed(), result);
+            // The span ends with it, which subscribers learn as well: one that panics would take
+            // those with it who wait for the transfer.
             drop(catch_unwind(AssertUnwindSafe(tell)));
         }
     }

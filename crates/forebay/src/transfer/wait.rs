@@ -104,6 +104,7 @@ impl State {
             let waited = self.wait_for(LONG);
             drop(waited);
         }
+        self.wait_untouched(); // it has ended early where the engine has failed
     }
 
     pub(crate) fn wait_for(&self, bound: Duration) -> Option<Result<Outcome>> {

@@ -6,11 +6,15 @@ use std::time::Duration;
 
 use forebay::{Engine, Error, OpenOptions, RequestOptions, RingChoice, Route};
 
+use crate::lab::hanging::HangingDrive;
 use crate::lab::{self, child, or_skip, pattern, watchdog::Watchdog};
 use crate::{assert_says, engine, sim, small_engine};
 
 /// The number of `io_uring_setup` on every architecture.
 const SETUP: i64 = 425;
+
+/// The number of `io_uring_enter` on every architecture.
+const ENTER: i64 = 426;
 
 /// The number of `io_uring_register` on every architecture.
 const REGISTER: i64 = 427;
@@ -45,12 +49,12 @@ fn read_cold(engine: &Engine, bytes: &[u8]) -> forebay::Result<()> {
 fn io_uring_that_is_refused() {
     let _watchdog = Watchdog::start();
     let bytes = pattern(1, 5_000_001);
-    for (errno, said) in [
-        (libc::EPERM, "Operation not permitted (os error 1)"),
-        (libc::ENOSYS, "Function not implemented (os error 38)"),
-    ] {
-        let asked = lab::without_call(SETUP, errno, || {
-            assert!(!lab::has_uring());
+    const EPERM: (i32, &str) = (libc::EPERM, "Operation not permitted (os error 1)");
+    const ENOSYS: (i32, &str) = (libc::ENOSYS, "Function not implemented (os error 38)");
+    for (call, (errno, said)) in [(SETUP, EPERM), (SETUP, ENOSYS), (ENTER, EPERM), (ENTER, ENOSYS)]
+    {
+        let asked = lab::without_call(call, errno, || {
+            assert!(call == ENTER || !lab::has_uring());
             let engine = engine();
             read_cold(&engine, &bytes).expect("the other ring takes over");
             let notes = engine.notes();
@@ -70,6 +74,98 @@ fn io_uring_that_is_refused() {
             return;
         }
     }
+}
+
+/// Refuses a system call to all threads of this process, from now on.
+fn refuse_to_all(number: i64, errno: i32) -> lab::Offer<()> {
+    #![expect(unsafe_code, reason = "a filter on system calls is set by its address")]
+    let number = u32::try_from(number).map_err(|_| "no such system call here".to_owned())?;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let refused = libc::SECCOMP_RET_ERRNO | errno.cast_unsigned();
+    let mut steps = [
+        step(0x20, 0, 0, 0),
+        step(0x15, 0, 1, number),
+        step(0x06, 0, 0, refused),
+        step(0x06, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: 4, filter: steps.as_mut_ptr() };
+    let (mode, all) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_TSYNC);
+    // SAFETY: the program outlives the second call, which copies it.
+    let refused = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
+            || libc::syscall(libc::SYS_seccomp, mode, all, &raw const program) != 0
+    };
+    if refused { Err("no filter on system calls here".into()) } else { Ok(()) }
+}
+
+/// What threads do then, a note says.
+fn assert_noted(engine: &Engine) {
+    let note = "io_uring takes no more requests here (Operation not permitted (os error 1)): \
+                threads read and write instead";
+    assert!(engine.notes().iter().any(|known| known == note), "{:?}", engine.notes());
+}
+
+#[test]
+fn io_uring_that_is_refused_later() {
+    if child::role().is_none() {
+        drop(child::run("refused"));
+        return;
+    }
+    if !lab::has_uring() {
+        return lab::skip("io_uring is refused here");
+    }
+    let _watchdog = Watchdog::start();
+    let bytes = pattern(1, 5_000_001);
+    let engine = small_engine(|options| options.ring = RingChoice::Uring);
+    read_cold(&engine, &bytes).expect("the ring serves");
+    if or_skip(refuse_to_all(ENTER, libc::EPERM)).is_none() {
+        return;
+    }
+    read_cold(&engine, &bytes).expect("threads take over");
+    assert_noted(&engine);
+    read_cold(&engine, &bytes).expect("and go on");
+}
+
+/// What the kernel has of the ring comes back before threads read the same bytes.
+#[test]
+fn io_uring_that_is_refused_with_requests_in_flight() {
+    if child::role().is_none() {
+        drop(child::run("refused"));
+        return;
+    }
+    if !lab::has_uring() {
+        return lab::skip("io_uring is refused here");
+    }
+    let _watchdog = Watchdog::start();
+    let Some(drive) = or_skip(HangingDrive::new(64 << 20)) else { return };
+    let path = drive.path().join("data");
+    let bytes = pattern(1, 8_000_001);
+    fs::write(&path, &bytes).expect("a file");
+    let engine = small_engine(|options| options.depth = Some(8));
+    let file = engine.open_with(&path, &OpenOptions::writing()).expect("the file opens");
+    if let Some(reason) = file.no_direct_io() {
+        return lab::skip(format!("no O_DIRECT: {reason}"));
+    }
+    file.evict().expect("an eviction");
+    drive.hang(true);
+    let start = || {
+        let buffer = engine.allocate_pinned(bytes.len() as u64).expect("memory");
+        file.start_read(0, buffer, &RequestOptions::exactly()).expect("a start")
+    };
+    let (whole, cancelled) = (start(), start());
+    drive.fuse().wait_for_parked(1);
+    if or_skip(refuse_to_all(ENTER, libc::EPERM)).is_none() {
+        return;
+    }
+    // Before the drive answers as well as after.
+    cancelled.cancel();
+    std::thread::sleep(Duration::from_millis(50));
+    drive.hang(false);
+    let (result, buffer) = whole.wait();
+    result.expect("threads read it");
+    assert!(buffer.expect("it comes back").as_slice() == Some(&bytes[..]));
+    assert!(matches!(cancelled.wait().0, Err(Error::Cancelled { .. })));
+    assert_noted(&engine);
 }
 
 #[test]

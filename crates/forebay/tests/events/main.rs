@@ -4,6 +4,7 @@ mod faults;
 #[path = "../lab/mod.rs"]
 mod lab;
 mod listener;
+mod panics;
 mod streams;
 
 use std::fs;

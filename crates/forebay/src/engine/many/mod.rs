@@ -7,8 +7,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::file::{Borrowed, RequestOptions};
+use super::file::RequestOptions;
 use super::interrupt::GoOn;
+use super::lent::Borrowed;
 use super::{Engine, File};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Source, Span, Target};
@@ -354,9 +355,9 @@ impl Engine {
         }
         let on_gpu = many.spans.first().is_some_and(|span| span.gpu.is_some());
         let (state, mut results) = self.start_many(many, Vec::new())?;
-        let borrowed = Borrowed(state);
-        self.help(&borrowed.0);
-        let (end, _) = if on_gpu { borrowed.0.wait_awake() } else { borrowed.0.wait() };
+        let borrowed = Borrowed::new(self, state);
+        self.help(&borrowed.state);
+        let (end, _) = if on_gpu { borrowed.state.wait_awake() } else { borrowed.state.wait() };
         Ok(results.outcome(end?))
     }
 

@@ -126,6 +126,7 @@ impl Scheduler {
                 empty: 0,
                 again: 0,
                 counted: None,
+                touch: None,
                 ..*op
             };
             self.queue(key, one);

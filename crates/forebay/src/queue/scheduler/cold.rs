@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::slots::{self, Need};
 use super::turns::{Priority, Turn, Turns};
-use super::{Active, Claim, Listed, Request, Scheduler};
+use super::{Active, Claim, Listed, Queue, Request, Scheduler};
 use crate::plan::{Io, Reason, Segment};
 use crate::queue::op::{Direction, Line, WindowKey};
 use crate::queue::window::PIECES_MAX;
@@ -51,6 +51,47 @@ impl Scheduler {
     pub(super) fn has_ring(&self, request: &Request) -> bool {
         let has_ring = self.drives.get(request.drive).is_some_and(|drive| drive.ring.is_some());
         has_ring && (request.peer.is_some() || request.file.allows_io_uring())
+    }
+
+    /// Has a ring serve a drive, unless it has failed: then threads do.
+    pub(crate) fn attach(&mut self, drive: usize, ring: usize) {
+        if self.rings[ring].is_lost {
+            return;
+        }
+        self.rings[ring].drives.push_back(drive);
+        self.drives[drive].ring = Some(ring);
+    }
+
+    /// Has threads serve the drives of a ring that has failed.
+    pub(crate) fn lose_ring(&mut self, ring: usize) {
+        self.rings[ring].is_lost = true;
+        self.rings[ring].unwanted.clear();
+        for drive in std::mem::take(&mut self.rings[ring].drives) {
+            self.drives[drive].ring = None;
+            self.drives[drive].direct = Turns::default();
+            let of_drive = self.transfers.iter().filter(|(_, a)| a.request.drive == drive);
+            for key in of_drive.map(|(key, _)| key).collect::<Vec<_>>() {
+                self.leave_ring(key);
+            }
+        }
+    }
+
+    /// Moves what of a transfer waits for its drive's ring to the pool.
+    fn leave_ring(&mut self, key: usize) {
+        let active = &mut self.transfers[key];
+        let Queue { ops, .. } = std::mem::take(&mut active.direct);
+        if active.pace == Line::Direct {
+            active.pace = Line::Waits;
+        }
+        let was_to_open = std::mem::take(&mut active.opens);
+        if was_to_open {
+            active.listed = Listed::Nowhere;
+        }
+        self.drives[active.request.drive].queued -= ops.len();
+        ops.into_iter().for_each(|op| self.queue(key, op));
+        if was_to_open {
+            self.list(key);
+        }
     }
 
     /// Notes who fills the windows of a transfer, and whether a try has found that nothing is

@@ -183,6 +183,9 @@ impl Scheduler {
         took_ns: u64,
         failed: Option<CopyFailure>,
     ) {
+        if self.is_closed() {
+            return;
+        }
         self.count_copy(took_ns);
         let window = &mut self.windows[copy.window];
         window.copies -= 1;

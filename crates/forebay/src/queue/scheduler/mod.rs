@@ -13,6 +13,7 @@ mod batches;
 mod cancel_tests;
 #[cfg(test)]
 mod checks;
+mod closed;
 mod cold;
 mod copies;
 mod depth;
@@ -24,6 +25,7 @@ mod ops;
 mod peer_tests;
 mod peers;
 mod readers;
+mod room;
 mod shares;
 mod sleepers;
 mod slots;
@@ -48,10 +50,10 @@ use slab::Slab;
 pub(crate) use depth::Depth;
 use link::Link;
 use openable::{Listed, Openable};
-pub(crate) use ops::EACH_MAX;
 pub(crate) use peers::{Peer, Staged};
 pub(crate) use readers::Post;
 use readers::Posts;
+pub(crate) use room::EACH_MAX;
 pub(crate) use shares::Share;
 pub(crate) use sleepers::Crew;
 use sleepers::Sleepers;
@@ -71,7 +73,7 @@ use crate::file::Handle;
 use crate::gpu::{DeviceError, DeviceId};
 use crate::plan::{Alignment, Io, Layout, Reason};
 use crate::transfer::{State, SyncMode};
-use crate::tune::{Learned, Readers};
+use crate::tune::Readers;
 use crate::units::ByteRange;
 
 /// Everything that the scheduler must know to move one transfer.
@@ -296,6 +298,8 @@ struct Drive {
 #[derive(Debug, Default)]
 struct RingState {
     drives: VecDeque<usize>,
+    /// Whether it has failed and serves none.
+    is_lost: bool,
     /// Windows of stopped transfers, some of whose ops it may have.
     unwanted: Vec<WindowKey>,
     sleepers: Sleepers,
@@ -360,6 +364,8 @@ pub(crate) struct Scheduler {
     posts: Posts,
     /// The engine ends once nothing is left.
     stopping: bool,
+    /// Why the engine has failed: it takes nothing in any more.
+    closed: Option<Arc<str>>,
     effects: Effects,
     /// Whether somebody wants to know what becomes of slots.
     traced: bool,
@@ -391,6 +397,7 @@ impl Scheduler {
             small_writes: Arc::default(),
             readers: Sleepers::default(),
             stopping: false,
+            closed: None,
             effects: Effects::default(),
             traced: false,
             stages: Stages::default(),
@@ -433,26 +440,10 @@ impl Scheduler {
         self.drives.len() - 1
     }
 
-    /// What was found about a drive, for reads and for writes.
-    pub(crate) fn learned(&self, drive: usize) -> [Option<Learned>; 2] {
-        self.drives[drive].depth.learned()
-    }
-
-    /// Bytes that a drive is to have in flight now.
-    pub(crate) fn in_flight(&self, drive: usize, direction: Direction) -> u64 {
-        self.drives[drive].depth.window(direction, self.limits.segment)
-    }
-
     /// Adds a ring, which serves no drive yet.
     pub(crate) fn add_ring(&mut self) -> usize {
         self.rings.push(RingState::default());
         self.rings.len() - 1
-    }
-
-    /// Has a ring serve a drive.
-    pub(crate) fn attach(&mut self, drive: usize, ring: usize) {
-        self.rings[ring].drives.push_back(drive);
-        self.drives[drive].ring = Some(ring);
     }
 
     pub(crate) fn add_link(&mut self, slots_max: usize) -> usize {
@@ -462,6 +453,9 @@ impl Scheduler {
 
     /// Gives a link slots, or none where they could not be had.
     pub(crate) fn add_slots(&mut self, link: usize, slots: &[Slot]) {
+        if self.is_closed() {
+            return;
+        }
         let state = &mut self.links[link];
         state.growing = false;
         if slots.is_empty() {

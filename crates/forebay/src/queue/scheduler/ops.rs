@@ -5,25 +5,23 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::depth::Landed;
-use super::{Crew, DriveWork, Limits, Listed, ReaderWork, Request, Scheduler};
+use super::{Crew, DriveWork, Listed, ReaderWork, Request, Scheduler};
 use crate::error::{Error, Operation, Place};
 use crate::plan::{Alignment, Reason, Route};
 use crate::queue::op::{Completion, Direction, Line, Op, Owner, WindowKey, Work};
-use crate::transfer::State;
+use crate::transfer::{State, Touch};
 use crate::units::{ByteRange, align_down};
 
 /// How often in a row the kernel may bring an op no further although there is more to move.
 const EMPTY_MAX: u8 = 3;
 
 /// How often in a row the kernel may ask to try an op again, for want of memory for example or
-/// after a signal; a server may answer so for ever.
-const AGAIN_MAX: u16 = 10_000;
+/// after a signal; a server may answer so for ever. Threads pause before each, so that these take
+/// ten seconds.
+const AGAIN_MAX: u16 = 1000;
 
-/// Threads of the pool that wait for one drive at most. Where io_uring is refused a drive needs as
-/// many in flight from threads as from a ring: on a virtio drive with 2 cores, 4 threads gave 0.95
-/// of the ring's rate, 8 gave 0.97, 32 gave 0.98. Each may need a huge page to bounce through,
-/// which bounds them: 32 would take 64 MiB.
-pub(crate) const EACH_MAX: usize = 24;
+/// How often a ring tries an op again, which it does at once, before that is left to a thread.
+const AGAIN_IN_RING: u16 = 3;
 
 impl Scheduler {
     /// What a reader does next; `None`: nothing.
@@ -49,8 +47,9 @@ impl Scheduler {
         {
             return Some(ReaderWork::Open(claim));
         }
-        while let Some(op) = self.pop_cached() {
+        while let Some(mut op) = self.pop_cached() {
             if self.is_wanted(&op) {
+                self.hand_out(&mut op);
                 return Some(ReaderWork::Op(op));
             }
         }
@@ -99,6 +98,7 @@ impl Scheduler {
         }
         while let Some(mut op) = self.pop_of(key) {
             if self.is_wanted(&op) {
+                self.hand_out(&mut op);
                 if !op.is_in_memory() {
                     self.count_in(self.transfers[key].request.drive, Line::Cached, &mut op);
                 }
@@ -165,6 +165,7 @@ impl Scheduler {
         while taken.is_none() && self.has_room(drive, Line::Direct) {
             taken = match self.pop_direct(drive) {
                 Some(DriveWork::Op(mut op)) if self.is_wanted(&op) => {
+                    self.hand_out(&mut op);
                     self.count_in(drive, Line::Direct, &mut op);
                     Some(DriveWork::Op(op))
                 }
@@ -184,9 +185,18 @@ impl Scheduler {
             let Some(op) = self.pop_waiting(drive) else { break };
             taken = self.is_wanted(&op).then_some(op);
         }
-        taken.iter_mut().for_each(|op| self.count_in(drive, Line::Waits, op));
+        if let Some(op) = &mut taken {
+            self.hand_out(op);
+            self.count_in(drive, Line::Waits, op);
+        }
         self.open_for(drive);
         taken
+    }
+
+    /// Notes that a thread gets an op, and with it the memory that it moves bytes to or from.
+    fn hand_out(&self, op: &mut Op) {
+        let state = &self.transfers[self.transfer_of(op)].request.state;
+        op.touch = Some(Touch::new(state));
     }
 
     /// Counts an op in flight on its drive; [`Line::Cached`] where a caller waits for it.
@@ -205,46 +215,6 @@ impl Scheduler {
         if let Work::Move(direction) = op.work {
             state.direction = direction;
         }
-    }
-
-    /// Whether a drive may have one more op of a line in flight: up to its depth, and while there
-    /// are as many in all as there may be, up to its share; beside others on the same hardware as
-    /// many as these may; beside its other line up to half; of the pool as many threads as it
-    /// leaves to others. But one of each line in any case, so that nothing that others do can hold
-    /// it up; a caller who helps needs none beside others, since the pool has one.
-    pub(super) fn has_room(&self, drive: usize, line: Line) -> bool {
-        let Limits { in_flight: most, pool, .. } = self.limits;
-        let state = &self.drives[drive];
-        let all = state.in_flight();
-        let waits = state.waits_flying + state.helped_flying;
-        let (first, own, other) = match line {
-            Line::Direct => (state.direct_flying == 0, state.direct_flying, &state.waits),
-            Line::Waits => (state.waits_flying == 0, waits, &state.direct),
-            Line::Cached => (all == 0, waits, &state.direct),
-        };
-        let share = most / (self.busy + usize::from(all == 0)).max(1);
-        let sharers = state.hardware.iter().map(|&piece| self.sharers[piece]).max().unwrap_or(0);
-        let depth = state.most / (sharers + usize::from(all == 0)).max(1);
-        let half = if other.is_empty() { depth } else { depth / 2 };
-        let threads = match line {
-            Line::Waits => pool.saturating_sub(self.pool.flying).min(EACH_MAX),
-            Line::Direct | Line::Cached => usize::MAX,
-        };
-        let admits = || state.depth.admits(state.direction, all, state.flying_len);
-        first
-            || (own < half
-                && all < depth
-                && state.waits_flying < threads
-                && all < share
-                && self.in_flight < most
-                && admits())
-    }
-
-    /// How many more threads of the pool a drive could use, at least one.
-    pub(super) fn pool_room(&self, drive: usize) -> usize {
-        let state = &self.drives[drive];
-        let most = state.depth.requests(state.direction).min(EACH_MAX);
-        most.saturating_sub(state.waits_flying).min(state.queued).max(1)
     }
 
     /// Lets the tuner of a drive learn from a request that waited for it, or that of the readers
@@ -333,7 +303,15 @@ impl Scheduler {
     }
 
     /// Takes an op back from a ring.
-    pub(crate) fn complete(&mut self, completion: Completion) {
+    pub(crate) fn complete(&mut self, mut completion: Completion) {
+        completion.op.touch = None;
+        // Where the engine has failed its transfer has ended.
+        if !self.is_closed() {
+            self.take_back(completion);
+        }
+    }
+
+    fn take_back(&mut self, completion: Completion) {
         let Completion { mut op, result, size, took_ns, at_ns } = completion;
         self.count_file(took_ns, at_ns);
         let key = self.transfer_of(&op);
@@ -448,7 +426,7 @@ impl Scheduler {
     /// Where an op waits.
     pub(super) fn line_of(&self, key: usize, op: &Op) -> Line {
         let has_ring = self.drives[self.transfers[key].request.drive].ring.is_some();
-        let by_ring = op.port.is_some() || op.file.allows_io_uring();
+        let by_ring = op.port.is_some() || (op.file.allows_io_uring() && op.again <= AGAIN_IN_RING);
         if op.is_direct() && has_ring && by_ring && !op.by_call {
             Line::Direct
         } else if op.is_in_memory() {

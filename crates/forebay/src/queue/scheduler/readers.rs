@@ -116,6 +116,9 @@ impl Scheduler {
 
     /// Counts a thread out that is done with what it was counted in for.
     pub(crate) fn ends(&mut self, post: Post) {
+        if self.is_closed() {
+            return; // it was counted in before
+        }
         match post {
             Post::Reader => self.posts.working -= 1,
             Post::Caller => {

@@ -61,6 +61,9 @@ impl Scheduler {
 
     /// Counts a thread out that went on, called or not.
     pub(crate) fn wakes(&mut self, crew: Crew) {
+        if self.is_closed() {
+            return; // it was counted before
+        }
         let sleepers = self.sleepers(crew);
         // Which of several was meant does not matter: the counts come out the same.
         if sleepers.called > 0 {
@@ -127,6 +130,9 @@ impl Scheduler {
     /// A thread of the pool could not be started. The others look for work before they sleep; where
     /// there are none, nothing of what waits for one will ever move.
     pub(crate) fn cannot_start(&mut self, errno: Errno) {
+        if self.is_closed() {
+            return;
+        }
         self.pool.sleepers.called -= 1;
         self.pool.started -= 1;
         // The next who has work for it may be luckier.

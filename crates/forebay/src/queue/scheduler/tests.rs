@@ -120,7 +120,7 @@ impl Rig {
 
     /// The error of a transfer that has ended; `None` where it has not.
     pub(super) fn ended(&mut self, state: &Arc<State>) -> Option<Error> {
-        let finished = self.scheduler.take_effects().finished;
+        let finished = std::mem::take(&mut self.scheduler.take_effects().finished);
         let mut own = finished.into_iter().filter(|(other, _)| Arc::ptr_eq(other, state));
         own.next().and_then(|(_, result)| result.err())
     }
@@ -147,7 +147,7 @@ fn what_has_left_the_page_cache_is_waited_for_by_those_who_may() {
     let op = rig.scheduler.take_pool_op().expect("the first op");
     assert_eq!(op.segment.reason, Reason::HadToWait);
     rig.complete(op, Ok(LEN / 4));
-    for (state, end) in rig.scheduler.take_effects().finished {
+    for (state, end) in std::mem::take(&mut rig.scheduler.take_effects().finished) {
         state.finish(end);
     }
     let shares = state.wait().0.expect("all bytes").routes;
@@ -304,7 +304,7 @@ fn a_file_that_ends_in_one_share_ends_for_all() {
         let done = Completion { op, result: Ok(moved), size: Some(size), took_ns: 1, at_ns: 1 };
         rig.scheduler.complete(done);
     }
-    let ends = rig.scheduler.take_effects().finished;
+    let ends = std::mem::take(&mut rig.scheduler.take_effects().finished);
     assert!(matches!(ends.as_slice(), [(_, Ok(got))] if *got == size), "{ends:?}");
 }
 

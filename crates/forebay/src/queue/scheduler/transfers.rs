@@ -35,6 +35,10 @@ impl Scheduler {
     /// Takes a transfer in. The claim, where there is one, is its first window, which the caller
     /// plans on its own thread: that spares a small transfer the way through a reader.
     pub(crate) fn start(&mut self, mut request: Request) -> (usize, Option<Claim>) {
+        if let Some(error) = self.refusal() {
+            self.effects.finished.push((request.state, Err(error)));
+            return (usize::MAX, None);
+        }
         let beside = std::mem::take(&mut request.beside);
         if !self.is_idle() {
             request.state.set_beside_others();
@@ -316,6 +320,7 @@ impl Scheduler {
                 empty: 0,
                 again: 0,
                 counted: None,
+                touch: None,
             };
             self.queue(key, op);
         }

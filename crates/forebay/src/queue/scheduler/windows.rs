@@ -129,6 +129,9 @@ impl Scheduler {
 
     /// Takes in the plan of a claimed window.
     pub(crate) fn opened(&mut self, window: WindowKey, piece: u64, segments: Vec<Segment>) {
+        if self.is_closed() {
+            return;
+        }
         let state = &mut self.windows[window];
         state.piece = piece;
         let (key, promised) = (state.transfer, std::mem::take(&mut state.promised));
@@ -188,6 +191,7 @@ impl Scheduler {
                 empty: 0,
                 again: 0,
                 counted: None,
+                touch: None,
             });
         }
         for op in ops {

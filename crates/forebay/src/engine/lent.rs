@@ -1,0 +1,72 @@
+//! Memory that a caller lends to a blocking call: however the call ends, the loan ends after the
+//! last touch.
+//!
+//! A panic in the engine's own code on the caller's thread leaves the scheduler waiting for what
+//! that thread was to do. So it fails the engine, and the caller gets its memory back when no
+//! thread and no drive touches it any more.
+
+use std::sync::Arc;
+
+use super::Engine;
+use crate::transfer::State;
+
+/// Fails the engine where the thread unwinds past it, and waits until nothing touches the memory of
+/// a transfer. It is there before the scheduler knows of the transfer.
+pub(super) struct OnUnwind<'a> {
+    engine: &'a Engine,
+    /// `None`: there is no transfer yet.
+    state: Option<Arc<State>>,
+    /// Whether the thread unwound already when the call came.
+    was_panicking: bool,
+}
+
+impl<'a> OnUnwind<'a> {
+    pub(super) fn new(engine: &'a Engine, state: Option<&Arc<State>>) -> Self {
+        let was_panicking = std::thread::panicking();
+        Self { engine, state: state.cloned(), was_panicking }
+    }
+
+    fn unwinds(&self) -> bool {
+        std::thread::panicking() && !self.was_panicking
+    }
+}
+
+impl Drop for OnUnwind<'_> {
+    fn drop(&mut self) {
+        if !self.unwinds() {
+            return;
+        }
+        let core = &self.engine.inner.core;
+        core.fail("a call panicked on its caller's thread");
+        let Some(state) = &self.state else { return };
+        if let Some(error) = core.failure()
+            && !state.is_done()
+        {
+            // The scheduler did not know it yet.
+            state.give_memory_up(&error);
+            self.engine.end(Arc::clone(state), Err(error));
+        }
+        state.wait_untouched();
+    }
+}
+
+/// A transfer on memory that a caller lent.
+pub(super) struct Borrowed<'a> {
+    pub(super) state: Arc<State>,
+    // Dropped last.
+    guard: OnUnwind<'a>,
+}
+
+impl<'a> Borrowed<'a> {
+    pub(super) fn new(engine: &'a Engine, state: Arc<State>) -> Self {
+        Self { guard: OnUnwind::new(engine, Some(&state)), state }
+    }
+}
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        if !self.guard.unwinds() {
+            self.state.wait_drained();
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! What an engine does when a GPU's driver panics under it.
+
+use std::fs;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::{Error, RequestOptions, Silent, engine_with};
+
+/// Neither the copy thread nor a caller's thread may leave others waiting when it panics.
+#[test]
+fn a_panic_in_a_copy_fails_the_engine_and_nobody_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    fs::write(&path, vec![7; 8 << 20]).unwrap();
+    let gpu = Silent::new("sim");
+    let (engine, device) = engine_with(&gpu);
+    let file = engine.open(&path).unwrap();
+    let mut lent = engine.allocate(device.id(), 8 << 20).unwrap();
+    let owned = || engine.allocate(device.id(), 8 << 20).unwrap();
+    let (first, second) = (owned(), owned());
+    gpu.panics.store(true, Ordering::Relaxed);
+    let options = RequestOptions::exactly();
+    let started = file.start_read(0, first, &options).unwrap();
+    // The bound only tells late from never.
+    let end = started.wait_for(Duration::from_secs(60));
+    let Some(Err(error @ Error::EngineFailed { .. })) = end else { panic!("{end:?}") };
+    let said = error.to_string();
+    assert!(said.contains("forebay-copy-0") && said.contains("the driver is broken"), "{said}");
+    assert!(started.wait().1.is_none(), "memory came back that a copy may still touch");
+    gpu.panics.store(false, Ordering::Relaxed);
+    let mut bytes = [0; 4096];
+    let refused = [
+        file.read(0, &mut lent).map(drop),
+        file.read(0, &mut bytes[..]).map(drop),
+        file.start_read(0, second, &options).unwrap().wait().0.map(drop),
+    ];
+    for result in refused {
+        assert!(matches!(result, Err(Error::EngineFailed { .. })), "{result:?}");
+    }
+    assert_eq!(bytes, [0; 4096]);
+    assert!(engine.notes().iter().any(|note| note.contains("forebay-copy-0")));
+    drop((file, engine));
+    assert_eq!(gpu.busy_frees.load(Ordering::Relaxed), 0);
+}

@@ -1,0 +1,266 @@
+//! What becomes of an engine in which a thread has panicked: it is closed.
+//!
+//! The state that the thread was changing may be wrong, and nobody may act on it. So all transfers
+//! end with an error, those who wait are woken, and what comes is refused. Memory that a drive or a
+//! GPU may still touch is leaked; a call that was lent memory waits until nothing touches it.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
+
+use super::core::Core;
+use crate::error::Error;
+use crate::events;
+
+/// See the module's own text.
+#[derive(Debug, Default)]
+pub(super) struct Failure {
+    cause: OnceLock<Arc<str>>,
+    /// Memory that slots lie in.
+    memory: OnceLock<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Core {
+    /// Runs the loop of an engine's thread; its panic fails the engine.
+    pub(crate) fn guard(&self, run: impl FnOnce()) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
+            let said = panic.downcast_ref::<&str>().copied();
+            let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+            let thread = std::thread::current();
+            let name = thread.name().unwrap_or("a thread");
+            self.fail(&format!("`{name}` panicked: {}", said.unwrap_or("it did not say why")));
+        }
+    }
+
+    /// Has `memory` leaked where the engine fails.
+    pub(crate) fn leaks_on_failure(&self, memory: Arc<dyn Any + Send + Sync>) {
+        let _ = self.failed().memory.set(memory);
+    }
+
+    /// What requests are refused with since the engine has failed.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        let cause = self.failed().cause.get()?;
+        Some(Error::EngineFailed { cause: Arc::clone(cause) })
+    }
+
+    /// Closes the engine; only the first call counts.
+    pub(crate) fn fail(&self, cause: &str) {
+        let cause: Arc<str> = cause.into();
+        let mut scheduler = self.lock_anyhow();
+        if scheduler.is_closed() {
+            return;
+        }
+        let waiting = scheduler.close(Arc::clone(&cause));
+        let _ = self.failed().cause.set(Arc::clone(&cause));
+        drop(scheduler);
+        std::mem::forget(self.failed().memory.get().cloned());
+        let error = Error::EngineFailed { cause: Arc::clone(&cause) };
+        let failed = waiting.transfers.into_iter().map(|state| {
+            state.give_memory_up(&error);
+            (state, Err(error.clone()))
+        });
+        for (state, result) in waiting.finished.into_iter().chain(failed) {
+            self.end(state, result);
+        }
+        waiting.gates.iter().for_each(|gate| gate.call());
+        self.wake_all();
+        events::engine_failed(&cause);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use rustix::io::Errno;
+
+    use super::super::op::{Completion, Op};
+    use super::super::scheduler::{Claim, Crew, Depth, Limits, Request, Scheduler};
+    use super::super::worker::{Plan, Reader, RingWorker, Tools};
+    use super::super::{Bell, Direction, Idlers, Planner, Priority, Ring, Slot};
+    use super::*;
+    use crate::file::{Handle, OpenHow};
+    use crate::plan::{Alignment, Io, Reason};
+    use crate::transfer::{State, SyncMode};
+    use crate::tune::Readers;
+    use crate::units::{ByteRange, KIB};
+
+    /// The bound only tells late from never.
+    const BOUND: Duration = Duration::from_secs(60);
+
+    /// Keeps an op until it is dropped, as a drive that hangs does; panics as soon as it may.
+    #[derive(Debug, Default)]
+    struct Broken {
+        kept: Vec<Op>,
+        panics: Arc<AtomicBool>,
+    }
+
+    impl Ring for Broken {
+        fn room(&self) -> usize {
+            1 - self.kept.len()
+        }
+
+        fn in_flight(&self) -> usize {
+            self.kept.len()
+        }
+
+        fn submit(&mut self, op: Op) {
+            self.kept.push(op);
+        }
+
+        fn reap(&mut self, _wait: bool, _done: &mut Vec<Completion>) -> Result<(), Errno> {
+            let may = self.kept.is_empty() || !self.panics.load(Ordering::Relaxed);
+            assert!(may, "a ring that is broken");
+            std::thread::sleep(Duration::from_millis(1));
+            Ok(())
+        }
+    }
+
+    struct Plans;
+
+    impl Tools for Plans {
+        fn plan(&self, claim: &Claim) -> Plan {
+            PLANNER.plan(claim)
+        }
+
+        fn grow(&self, _link: usize) -> Vec<Slot> {
+            Vec::new()
+        }
+
+        fn hire(&self) -> bool {
+            false
+        }
+    }
+
+    const PLANNER: Planner = Planner { segment: 64 * KIB };
+
+    struct Rig {
+        core: Arc<Core>,
+        file: Arc<Handle>,
+        idlers: Arc<Idlers>,
+        memory: Vec<u8>,
+        ring: usize,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let limits = Limits {
+                slot_size: 256 * KIB,
+                segment: 64 * KIB,
+                in_flight: 16,
+                readers: Readers::Fixed(1),
+                pool: 1,
+                host_windows: 4,
+            };
+            let idlers = Arc::<Idlers>::default();
+            let bell = || Bell::List(Arc::clone(&idlers));
+            let core = Core::new(Scheduler::new(limits), bell(), bell(), Arc::default());
+            let drive = core.add_drive(Depth::Fixed(4), 4, &[]);
+            let ring = core.add_ring(bell());
+            core.lock().attach(drive, ring);
+            core.with(|scheduler| scheduler.hired(1));
+            let file = Handle::open(std::env::current_exe().unwrap(), &OpenHow::default());
+            Self {
+                core: Arc::new(core),
+                file: Arc::new(file.unwrap()),
+                idlers,
+                memory: vec![0; 256 << 10],
+                ring,
+            }
+        }
+
+        fn start(&self, io: Io, reason: Reason) -> Arc<State> {
+            let range = ByteRange::at(0, self.memory.len() as u64);
+            let state = Arc::new(State::new(Arc::clone(&self.file), range, Vec::new(), Vec::new()));
+            let request = Request {
+                state: Arc::clone(&state),
+                file: Arc::clone(&self.file),
+                batch: None,
+                direction: Direction::Read,
+                range,
+                end: range.end,
+                is_sized: true,
+                address: self.memory.as_ptr() as u64,
+                link: None,
+                peer: None,
+                drive: 0,
+                parts: [(range, io, reason)].into(),
+                beside: Vec::new(),
+                alignment: (io == Io::Direct).then(|| Alignment::of(512, 512)),
+                cold: false,
+                exact: true,
+                sync: SyncMode::None,
+                priority: Priority::Normal,
+            };
+            let (key, claim) = self.core.with(|scheduler| scheduler.start(request));
+            state.set_key(key);
+            if let Some(claim) = claim {
+                let (piece, segments) = PLANNER.plan(&claim);
+                self.core.with(|scheduler| scheduler.opened(claim.window, piece, segments));
+            }
+            state
+        }
+
+        /// Everything that waits has ended with an error, and what comes does so at once.
+        fn assert_failed(&self, state: &State, cause: &str) {
+            for state in [state, &*self.start(Io::Buffered, Reason::InMemory)] {
+                let end = state.wait_for(BOUND);
+                let Some(Err(error @ Error::EngineFailed { .. })) = end else { panic!("{end:?}") };
+                assert!(error.to_string().contains(cause), "{error}");
+            }
+            assert!(self.core.failure().is_some() && self.core.lock().is_closed());
+        }
+    }
+
+    #[test]
+    fn a_panic_of_a_rings_thread_ends_its_transfers() {
+        let rig = Rig::new();
+        let broken = Broken::default();
+        broken.panics.store(true, Ordering::Relaxed);
+        let state = rig.start(Io::Direct, Reason::Demanded);
+        let (core, crew) = (Arc::clone(&rig.core), Crew::Ring(rig.ring));
+        let thread =
+            std::thread::spawn(move || RingWorker::new(crew, broken).run(&core, PLANNER, None));
+        rig.assert_failed(&state, "a ring that is broken");
+        thread.join().expect("the panic ends there");
+        state.wait_untouched();
+    }
+
+    #[test]
+    fn a_panic_of_a_readers_thread_ends_its_transfers() {
+        let rig = Rig::new();
+        let broken = Broken::default();
+        broken.panics.store(true, Ordering::Relaxed);
+        let state = rig.start(Io::Buffered, Reason::InMemory);
+        let (core, idlers) = (Arc::clone(&rig.core), Arc::clone(&rig.idlers));
+        let thread = std::thread::spawn(move || Reader::new(broken).run(&core, &Plans, &idlers));
+        rig.assert_failed(&state, "a ring that is broken");
+        thread.join().expect("the panic ends there");
+        state.wait_untouched();
+    }
+
+    #[test]
+    fn a_panic_under_the_lock_ends_all_and_memory_in_use_is_waited_for() {
+        let rig = Rig::new();
+        let (broken, state) = (Broken::default(), rig.start(Io::Direct, Reason::Demanded));
+        let ends = Arc::clone(&broken.panics);
+        let (core, crew) = (Arc::clone(&rig.core), Crew::Ring(rig.ring));
+        let mut worker = RingWorker::new(crew, broken);
+        while worker.held().0.in_flight() == 0 {
+            let _ = worker.step(&core, false, |claim| PLANNER.plan(claim));
+        }
+        let own = Arc::clone(&core);
+        let poisons = move || own.with(|_| panic!("under the lock"));
+        assert!(std::thread::spawn(poisons).join().is_err());
+        rig.assert_failed(&state, "changed the scheduler's state");
+        // The drive still has the memory: a call that was lent it does not come back.
+        let waiting = Arc::clone(&state);
+        let waits = std::thread::spawn(move || waiting.wait_drained());
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!waits.is_finished());
+        drop((worker, ends));
+        waits.join().expect("nothing touches it any more");
+    }
+}
