@@ -69,6 +69,19 @@ impl Pattern {
         rest.copy_from_slice(&self.word(index).to_le_bytes()[..rest.len()]);
     }
 
+    /// Writes the bytes at any `offset` of the file to `bytes`.
+    pub fn fill_at(self, offset: u64, bytes: &mut [u8]) {
+        let before = whole(offset % 8);
+        if before == 0 {
+            return self.fill(offset, bytes);
+        }
+        let mut first = [0; 8];
+        self.fill(offset - offset % 8, &mut first);
+        let (start, rest) = bytes.split_at_mut(bytes.len().min(8 - before));
+        start.copy_from_slice(&first[before..before + start.len()]);
+        self.fill(offset - offset % 8 + 8, rest);
+    }
+
     /// Whether `bytes` are those at `offset` of the file, a multiple of eight.
     #[must_use]
     pub fn matches(self, offset: u64, bytes: &[u8]) -> bool {

@@ -41,8 +41,8 @@ impl From<&GdsioArgs> for Rights {
 /// The files of a job, one for each of its parts.
 #[derive(Debug)]
 pub(super) struct Files {
-    /// What opens each thread's file, and its part of it.
-    pub(super) parts: Vec<(PathBuf, Region)>,
+    /// What opens each thread's file, its part of it, and what that holds, where it is known.
+    pub(super) parts: Vec<(PathBuf, Region, Option<Pattern>)>,
     /// What the paths of the parts go through.
     held: Vec<File>,
     /// Files that go when this does.
@@ -66,6 +66,8 @@ struct Need {
     to: u64,
     /// The file once it was looked at or made. What is judged by it is what is read and written.
     file: Option<File>,
+    /// What it was filled with here.
+    content: Option<Pattern>,
 }
 
 impl Need {
@@ -97,9 +99,9 @@ impl Files {
                 let folder = files.hold(folder)?;
                 for number in 0..threads {
                     let path = folder.join(format!("gdsio.{number}"));
-                    files.parts.push((path.clone(), part(job.start)));
+                    files.parts.push((path.clone(), part(job.start), None));
                     let (from, to) = (job.start, job.start + asked.size);
-                    needs.push(Need { path, from, to, file: None });
+                    needs.push(Need { path, from, to, file: None, content: None });
                 }
             }
             Where::File(path) => {
@@ -109,9 +111,9 @@ impl Files {
                     Some(name) => files.hold(&folder_of(path))?.join(name),
                     None => path.clone(),
                 };
-                files.parts = starts.map(|start| (path.clone(), part(start))).collect();
+                files.parts = starts.map(|start| (path.clone(), part(start), None)).collect();
                 let to = job.start + (threads - 1) * apart + asked.size;
-                needs.push(Need { path, from: job.start, to, file: None });
+                needs.push(Need { path, from: job.start, to, file: None, content: None });
             }
         }
         // A mix of both reads what is there.
@@ -123,8 +125,11 @@ impl Files {
         }
         for need in needs {
             let at = need.at()?;
-            let own = files.parts.iter_mut().filter(|(part, _)| *part == need.path);
-            own.for_each(|(part, _)| part.clone_from(&at));
+            let content = need.content.filter(|_| !asked.writes());
+            let own = files.parts.iter_mut().filter(|(part, ..)| *part == need.path);
+            own.for_each(|(part, _, holds)| {
+                (*part, *holds) = (at.clone(), content);
+            });
             files.held.extend(need.file);
         }
         Ok(files)
@@ -171,6 +176,7 @@ impl Files {
             }
             let pattern = Pattern::new(key.wrapping_add(number as u64));
             lay(engine, need, pattern).map_err(smaller)?;
+            need.content = Some(pattern);
         }
         Ok(())
     }
@@ -207,7 +213,7 @@ impl Files {
 }
 
 fn smaller(failure: Failure) -> Failure {
-    failure.hint("give a smaller `-s`, or a folder where there is more room")
+    failure.room_hint("give a smaller `-s`, or a folder where there is more room")
 }
 
 /// Writes bytes where `need` has its own, and nowhere else: a file that is there may be longer.
@@ -367,7 +373,7 @@ pub(super) fn check_apart(all: &[Files]) -> Result<()> {
     let mut seen: Vec<(usize, (u64, u64), &Path, Region)> = Vec::new();
     for (job, files) in all.iter().enumerate() {
         let mut last: Option<(&Path, (u64, u64))> = None;
-        for (path, region) in &files.parts {
+        for (path, region, _) in &files.parts {
             let number = match last {
                 Some((other, number)) if other == path => number,
                 _ => number(path)?,

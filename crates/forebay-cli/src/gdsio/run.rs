@@ -6,7 +6,6 @@ use std::sync::{PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
-use forebay::units::format_size;
 use forebay::{Engine, Route};
 
 use super::line::Line;
@@ -15,7 +14,7 @@ use super::options::{Asked, Job, Where};
 use super::place::folder_of;
 use super::proved::Watched;
 use super::words::{Io, Sizes, Transfer};
-use crate::bench::environment;
+use crate::bench::demand::check_requests;
 use crate::bench::proof::Proof;
 use crate::bench::scratch::{Part, Scratch};
 use crate::failure::{Failure, Result};
@@ -150,7 +149,7 @@ impl Task<'_> {
         match self.asked.verify {
             false => Ok(None),
             true if self.is_pass(load) => moved.check_all(engine).map(Some),
-            true => moved.check(engine),
+            true => moved.check_known(engine),
         }
     }
 }
@@ -173,14 +172,7 @@ fn in_options(mut failure: Failure) -> Failure {
 /// It says how much it takes.
 pub(super) fn check_memory(tasks: &[Task<'_>]) -> Result<()> {
     let bytes = tasks.iter().map(Task::memory).fold(0, u64::saturating_add);
-    let available = environment::memory().available;
-    if bytes <= available / 2 {
-        return Ok(());
-    }
-    let (bytes, available) = (format_size(bytes), format_size(available));
-    Err(Failure::new(format!("cannot keep {bytes} of requests in memory"))
-        .because(format!("{available} are free, half of which may be taken"))
-        .hint("give a smaller `-i`, or less of `-w` and `-B`"))
+    check_requests(bytes, "give a smaller `-i`, or less of `-w` and `-B`")
 }
 
 /// Runs all of `tasks` at once; what each of them did, and what is proven of their bytes where they

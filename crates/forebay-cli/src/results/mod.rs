@@ -232,6 +232,10 @@ pub struct Measured {
     pub joules_per_gb: Vec<Joules>,
     /// What the bytes looked like afterwards: whether those that were compared were right.
     pub verified: Option<bool>,
+    /// What they were compared with: `what was written`, or of a file that is not scratch, whose
+    /// content is not known, `a second read`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compared_with: Option<String>,
     /// For each of several targets, in their order.
     pub shares: Vec<Share>,
     /// Whether the target was a simulated GPU.

@@ -1,13 +1,14 @@
 //! The files of a path of a sweep: the user's own, or scratch.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay::Engine;
 use forebay::gpu::Device;
-use forebay::units::{GIB, format_size};
+use forebay::units::{GIB, align_down, format_size};
 
 use super::plan::Planned;
 use crate::args::SweepArgs;
@@ -37,6 +38,10 @@ pub(super) struct Place {
     /// Scratch of crashed runs that was removed.
     pub(super) leftovers: usize,
     scratch: Option<Scratch>,
+    /// What the first file of scratch is made from; each of the others has a number more.
+    key: u64,
+    /// Parts of scratch that were written to since it was made: the file's index, start and end.
+    written: Mutex<BTreeSet<(usize, u64, u64)>>,
     /// The user's file and its name, where it is written to.
     held: Option<(File, PathBuf)>,
 }
@@ -66,7 +71,9 @@ impl Place {
             let len = len.filter(|len| len.checked_mul(most_files.into()).is_some());
             let len = len.ok_or_else(|| Failure::usage("no file system has so much room"))?;
             let folder = path.to_owned();
-            return Ok(Self { files, len, folder, leftovers, scratch: Some(scratch), held: None });
+            let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
+            let (scratch, written) = (Some(scratch), Mutex::default());
+            return Ok(Self { files, len, folder, leftovers, scratch, key, written, held: None });
         }
         let text = path.display();
         if most_files > 1 {
@@ -89,7 +96,8 @@ impl Place {
         };
         let file = held.as_ref().and_then(|(file, _)| held::path(file));
         let file = file.map_or_else(|| real(path), Ok)?;
-        Ok(Self { files: vec![file], len, folder, leftovers: 0, scratch: None, held })
+        let (files, written) = (vec![file], Mutex::default());
+        Ok(Self { files, len, folder, leftovers: 0, scratch: None, key: 0, written, held })
     }
 
     /// Bytes of scratch that are to be made.
@@ -105,10 +113,43 @@ impl Place {
         let Some(scratch) = &self.scratch else { return Ok(()) };
         scratch.check()?;
         Room::of(&self.folder)?.check(&self.folder, self.scratch_len())?;
-        let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
         for (index, file) in self.files.iter().enumerate() {
-            make::fill(file, Pattern::new(key.wrapping_add(index as u64)), self.len)?;
+            make::fill(file, self.content(index), self.len)?;
             tell(self.len);
+        }
+        Ok(())
+    }
+
+    /// What a file of scratch is made to hold.
+    fn content(&self, index: usize) -> Pattern {
+        Pattern::new(self.key.wrapping_add(index as u64))
+    }
+
+    /// Takes note that the parts of `lanes` are written to.
+    pub(super) fn writes<'a>(&self, lanes: impl IntoIterator<Item = (&'a Path, Region)>) {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        for (path, region) in lanes {
+            let index = self.files.iter().position(|file| file == path);
+            written.extend(index.map(|index| (index, region.start, region.start + region.len)));
+        }
+    }
+
+    /// Makes scratch hold again what it was made with, so that reads can be compared with that.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn restore(&self) -> Result<()> {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        while self.scratch.is_some()
+            && let Some((index, start, end)) = written.first().copied()
+        {
+            let file = &self.files[index];
+            make::put(file, self.content(index), align_down(start, 8), end)?;
+            let synced = File::open(file).and_then(|file| file.sync_all());
+            synced.map_err(|error| {
+                Failure::io(format!("cannot write to `{}`", file.display()), &error)
+            })?;
+            written.pop_first();
         }
         Ok(())
     }
@@ -154,6 +195,7 @@ impl Place {
                 device: devices[target].clone(),
                 path: self.files[file].clone(),
                 region: Region { start, len: part },
+                content: self.scratch.as_ref().map(|_| self.content(file)),
             }
         };
         let lanes: Vec<Lane> = (0..all).map(lane).collect();

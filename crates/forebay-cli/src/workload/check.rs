@@ -1,5 +1,6 @@
-//! Compares what was moved last with the files: bytes that never arrived, or went to another place,
-//! are told even where nobody looked at a request while the clock ran.
+//! Compares what was moved last with what the files are to hold: bytes that never arrived, came back
+//! changed or went to another place are seen although no request was looked at while the clock ran.
+//! Of a file whose content is not known, a read is compared with a second one by plain calls.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs::File;
@@ -9,7 +10,7 @@ use std::path::Path;
 use forebay::Engine;
 use forebay::units::MIB;
 
-use super::pattern::Region;
+use super::Lane;
 use super::worker::{Made, Worked};
 use crate::bench::memory::whole;
 use crate::failure::{Failure, Result};
@@ -17,7 +18,7 @@ use crate::report::json::Direction;
 use crate::steps::{self, Step};
 
 /// Bytes that are compared at most: a look at a run, not a second run.
-const CHECKED_MAX: u64 = 64 * MIB;
+pub(super) const CHECKED_MAX: u64 = 64 * MIB;
 
 /// The calls whose bytes both the place's memory and the file must hold: the last of each place.
 /// Where anything is written no reads, and of writes only those that met no other: in which order
@@ -54,11 +55,12 @@ fn calls(last: &VecDeque<Made>, ended: u64, request_size: u64, writes: bool) -> 
 pub(super) fn holds(
     engine: &Engine,
     all: &mut [(&Path, Worked)],
+    lanes: &[Lane],
     request_size: u64,
     writes: bool,
 ) -> Result<Option<bool>> {
     let (most, mut right) = (CHECKED_MAX / (all.len() as u64).max(1), None);
-    for (path, worked) in all {
+    for ((path, worked), lane) in all.iter_mut().zip(lanes) {
         // Each thread has its share, and one call at least.
         let mut left = None;
         if worked.result.is_err() {
@@ -78,7 +80,14 @@ pub(super) fn holds(
             }
             left = Some(left.unwrap_or(most).saturating_sub(bytes));
             let memory = worked.issuer.memory(call.place)?;
-            let same = compare(&file, &memory, &call.offsets, request_size, &reading);
+            let same = compare(&memory, &call.offsets, request_size, |offset, bytes| {
+                match lane.content.filter(|_| !writes) {
+                    Some(content) => content.fill_at(offset, bytes),
+                    None => file.read_exact_at(bytes, offset)?,
+                }
+                reading.goes_on();
+                Ok(())
+            });
             right = Some(right.unwrap_or(true) && same.map_err(failed)?);
         }
     }
@@ -93,10 +102,10 @@ pub(super) fn holds(
 pub(super) fn all_holds(
     engine: &Engine,
     all: &mut [(&Path, Worked)],
-    regions: &[Region],
+    lanes: &[Lane],
     request_size: u64,
 ) -> Result<bool> {
-    for ((path, worked), region) in all.iter_mut().zip(regions) {
+    for ((path, worked), Lane { region, .. }) in all.iter_mut().zip(lanes) {
         steps::open(engine, path)?.evict()?;
         let mut written = HashSet::new();
         for place in 0..worked.places {
@@ -118,19 +127,48 @@ pub(super) fn all_holds(
     Ok(true)
 }
 
-/// Whether `memory` has, one behind the other, what the file has at `offsets`.
+/// Whether the files of known content hold it, by plain reads: of all together `most` bytes, from
+/// the beginning of each part on. `None` where no content is known.
+///
+/// # Errors
+/// The system's.
+pub(super) fn known_holds(lanes: &[Lane], most: u64) -> Result<Option<bool>> {
+    let known = || lanes.iter().filter_map(|lane| Some((lane, lane.content?)));
+    let most = most / (known().count() as u64).max(1);
+    let (mut right, mut expected, mut found) = (None, Vec::new(), Vec::new());
+    for (lane, content) in known() {
+        let reading = Step::begin("read", &lane.path);
+        let failed = |error| Failure::io(format!("cannot read `{}`", lane.path.display()), &error);
+        let file = File::open(&lane.path).map_err(failed)?;
+        let (mut start, end) = (lane.region.start, lane.region.start + lane.region.len.min(most));
+        while start < end {
+            let len = whole((end - start).min(MIB));
+            expected.resize(len, 0);
+            found.resize(len, 0);
+            content.fill_at(start, &mut expected);
+            file.read_exact_at(&mut found, start).map_err(failed)?;
+            reading.goes_on();
+            if found != expected {
+                return Ok(Some(false));
+            }
+            start += len as u64;
+        }
+        right = Some(true);
+    }
+    Ok(right)
+}
+
+/// Whether `memory` has, one behind the other, what `expected` gives for `offsets`.
 fn compare(
-    file: &File,
     memory: &[u8],
     offsets: &[u64],
     request_size: u64,
-    reading: &Step,
+    expected: impl Fn(u64, &mut [u8]) -> std::io::Result<()>,
 ) -> std::io::Result<bool> {
     let mut bytes = vec![0; whole(request_size)];
     // A call that moved fewer requests than its memory has room for leaves the rest alone.
     for (memory, &offset) in memory.chunks_exact(bytes.len()).zip(offsets) {
-        file.read_exact_at(&mut bytes, offset)?;
-        reading.goes_on();
+        expected(offset, &mut bytes)?;
         if memory != bytes {
             return Ok(false);
         }

@@ -114,6 +114,11 @@ impl Measurer {
             steady: ran.steady.clone(),
             power: None,
             joules_per_gb: Vec::new(),
+            compared_with: verified.map(|_| {
+                let is_known = |lane: &Lane| lane.content.is_some();
+                let is_known = load.writes() || lanes.iter().all(is_known);
+                if is_known { "what was written" } else { "a second read" }.into()
+            }),
             verified,
             shares: ran.shares.clone(),
             simulated: self.simulated,

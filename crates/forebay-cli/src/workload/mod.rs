@@ -4,7 +4,8 @@
 //! Threads begin together, each keeps a number of calls in flight and tells when each has ended.
 //! What counts is a span in the middle, or all where a number of bytes is to be moved; what came
 //! before (the warm-up) and what drains afterwards does not. Bytes that were moved last are
-//! compared with the file when all is over.
+//! compared, when all is over, with what the command put into the file; with a second read of a file
+//! of which it does not know that.
 //!
 //! [`pattern`] says where requests lie, [`issuer`] makes them, `worker` is one thread, [`run`] all
 //! of them, [`clock`] says when the span begins and ends, `check` compares, [`latency`] and
@@ -28,6 +29,7 @@ use forebay::gpu::Device;
 
 use self::issuer::Way;
 use self::pattern::{Pattern, Region};
+use crate::bench::data::Pattern as Data;
 use crate::report::json::Cache;
 
 /// How files are kept busy.
@@ -127,4 +129,6 @@ pub struct Lane {
     pub path: PathBuf,
     /// Its part of the file. Parts of threads that write do not overlap.
     pub region: Region,
+    /// What the file holds, where this command made it and nothing has written to it since.
+    pub content: Option<Data>,
 }

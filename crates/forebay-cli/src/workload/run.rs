@@ -13,7 +13,7 @@ use forebay::units::format_size;
 use super::clock::{Edge, Span, keep_time};
 use super::issuer::{Means, Taken, add, make};
 use super::latency::Latencies;
-use super::pattern::{Offsets, Region};
+use super::pattern::Offsets;
 use super::worker::{Counter, Phase, Worked, Worker};
 use super::{Lane, Load, check};
 use crate::bench::cpu;
@@ -81,16 +81,35 @@ pub struct Moved<'a> {
     load: &'a Load,
     all: Vec<(&'a Path, Worked)>,
     /// What each of them had of its file.
-    regions: Vec<Region>,
+    lanes: &'a [Lane],
 }
 
 impl Moved<'_> {
-    /// Whether the bytes that were moved last are right; `None` where none could be compared.
+    /// Whether the bytes that were moved last are right, and of files with a known content as many
+    /// more; `None` where none could be compared.
     ///
     /// # Errors
     /// The system's and the GPU's.
-    pub fn check(mut self, engine: &Engine) -> Result<Option<bool>> {
-        check::holds(engine, &mut self.all, self.load.request_size, self.load.writes())
+    pub fn check(self, engine: &Engine) -> Result<Option<bool>> {
+        self.check_within(engine, check::CHECKED_MAX)
+    }
+
+    /// The same, of all bytes of files with a known content.
+    ///
+    /// # Errors
+    /// The system's and the GPU's.
+    pub fn check_known(self, engine: &Engine) -> Result<Option<bool>> {
+        self.check_within(engine, u64::MAX)
+    }
+
+    fn check_within(mut self, engine: &Engine, most: u64) -> Result<Option<bool>> {
+        let (size, writes) = (self.load.request_size, self.load.writes());
+        let right = check::holds(engine, &mut self.all, self.lanes, size, writes)?;
+        if writes || right == Some(false) {
+            return Ok(right);
+        }
+        let known = check::known_holds(self.lanes, most)?;
+        Ok([right, known].into_iter().flatten().reduce(|one, other| one && other))
     }
 
     /// Whether all bytes of a pass of writes are right, if that was one: writes alone, one behind
@@ -99,7 +118,7 @@ impl Moved<'_> {
     /// # Errors
     /// The system's and the GPU's.
     pub fn check_all(mut self, engine: &Engine) -> Result<bool> {
-        check::all_holds(engine, &mut self.all, &self.regions, self.load.request_size)
+        check::all_holds(engine, &mut self.all, self.lanes, self.load.request_size)
     }
 }
 
@@ -224,7 +243,7 @@ impl<'a> Ready<'a> {
 fn finish<'a>(
     load: &'a Load,
     mut all: Vec<(&'a Path, Worked)>,
-    (lanes, targets): (&[Lane], &[String]),
+    (lanes, targets): (&'a [Lane], &[String]),
     counted: &Span,
     start: Instant,
 ) -> Result<(Ran, Moved<'a>)> {
@@ -279,8 +298,7 @@ fn finish<'a>(
         shares: shares(lanes, targets, &all, (&first, &last), start),
         of_targets,
     };
-    let regions = lanes.iter().map(|lane| lane.region).collect();
-    Ok((ran, Moved { load, all, regions }))
+    Ok((ran, Moved { load, all, lanes }))
 }
 
 fn cost(first: &Edge, last: &Edge, span: Duration, bytes: u64) -> CpuCost {
@@ -325,9 +343,10 @@ fn float(count: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::data::Pattern as Data;
     use crate::workload::End;
     use crate::workload::issuer::{Plain, Way};
-    use crate::workload::pattern::Pattern;
+    use crate::workload::pattern::{Pattern, Region};
 
     #[test]
     fn all_counts_where_an_amount_is_to_be_moved() {
@@ -360,6 +379,35 @@ mod tests {
                 std::fs::write(file.path(), bytes).unwrap();
             }
             assert_eq!(moved.check_all(&engine).unwrap(), spoilt.is_none(), "{spoilt:?}");
+        }
+    }
+
+    #[test]
+    fn a_read_is_compared_with_what_the_file_is_to_hold() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let data = Data::new(5);
+        let mut bytes = vec![0; 16 << 10];
+        data.fill(0, &mut bytes);
+        std::fs::write(file.path(), &bytes).unwrap();
+        let engine = Engine::new(forebay::Options::default()).unwrap();
+        // Sizes and places that the words of the pattern do not divide.
+        let load = Load { request_size: 1001, ..load(100) };
+        let check = |content| {
+            let lanes = lanes(file.path()).map(|lane| {
+                let region = Region { start: lane.region.start + 3, len: (8 << 10) - 3 };
+                Lane { content, region, ..lane }
+            });
+            let ready = Ready::new(&engine, &load, &lanes).unwrap();
+            ready.run(&[String::new()]).unwrap().1.check(&engine).unwrap()
+        };
+        assert_eq!(check(Some(data)), Some(true));
+        assert_eq!(check(Some(data.inverse())), Some(false));
+        for at in [3, 9000, (16 << 10) - 1] {
+            let mut wrong = bytes.clone();
+            wrong[at] = !wrong[at];
+            std::fs::write(file.path(), wrong).unwrap();
+            assert_eq!(check(Some(data)), Some(false), "{at}");
+            assert_eq!(check(None), Some(true), "a second read brings the same");
         }
     }
 
@@ -410,6 +458,7 @@ mod tests {
             device: None,
             path: path.to_owned(),
             region: Region { start, len: 8 << 10 },
+            content: None,
         })
     }
 }

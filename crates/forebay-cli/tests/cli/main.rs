@@ -6,6 +6,7 @@
 
 mod ceilings;
 mod compare;
+mod corrupted;
 mod cufile;
 mod diff;
 mod doctor;

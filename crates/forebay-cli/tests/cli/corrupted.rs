@@ -1,0 +1,133 @@
+//! Scratch of which other bytes come back than were written: each verb that says whether bytes are
+//! right says so, and ends with 1.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use forebay_cli::results::file::{read, samples};
+
+use crate::program::program;
+
+/// Files of ours in a folder: of scratch, and of `gdsio`.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let names = |folder: &Path| {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    let all = names(folder).into_iter().flat_map(|path| match path.is_dir() {
+        true => names(&path),
+        false => vec![path],
+    });
+    let is_ours = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        name.starts_with("file-") || name.starts_with("gdsio.")
+    };
+    all.filter(is_ours).collect()
+}
+
+/// Runs a verb while the bytes at `at` of each of its files of 1 MiB are turned again and again into
+/// what no file is filled with.
+fn spoilt(folder: &Path, at: u64, line: &str) -> Output {
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                for path in files(folder) {
+                    let Ok(file) = File::options().write(true).open(&path) else { continue };
+                    if file.metadata().is_ok_and(|facts| facts.len() == 1 << 20) {
+                        let _ = file.write_all_at(&[0; 100], at);
+                    }
+                }
+                thread::sleep(Duration::from_micros(200));
+            }
+        });
+        let mut command = Command::new(program());
+        let output = command.current_dir(folder).args(line.split_whitespace()).output().unwrap();
+        ended.store(true, Ordering::Relaxed);
+        output
+    })
+}
+
+#[test]
+fn a_read_of_scratch_is_compared_with_what_was_written() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    let results = folder.path().join("results");
+    for (at, way) in [(0, "forebay"), (500_001, "forebay"), (0, "cpu"), ((1 << 20) - 100, "cpu")] {
+        for pattern in ["sequential", "random"] {
+            let line = format!(
+                "sweep . --gpu none --way {way} --request-size 64K --pattern {pattern} --depth 2 \
+                 --bytes 512K --repeats 2 --size 1M -o results"
+            );
+            let output = spoilt(folder.path(), at, &line);
+            assert_eq!(output.status.code(), Some(1), "{line}: {output:?}");
+            let records = read(&results).unwrap();
+            let all: Vec<_> = samples(&records).collect();
+            assert!(!all.is_empty());
+            for (_, sample) in all {
+                let verified = sample.measured.as_ref().and_then(|measured| measured.verified);
+                assert_eq!(verified, Some(false), "{line}: {sample:?}");
+            }
+            fs::remove_file(&results).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_read_of_gdsio_is_compared_with_what_was_written() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    for at in [0, 500_001, (1 << 20) - 100] {
+        for kind in ["0", "2", "4"] {
+            for gpu in ["none", "sim"] {
+                let line = format!("gdsio -D . -w 1 -s 1M -i 64K -x {kind} -I 0 -V --gpu {gpu}");
+                let output = spoilt(folder.path(), at, &line);
+                let told = String::from_utf8_lossy(&output.stderr);
+                assert_eq!(output.status.code(), Some(1), "{line}: {told}");
+                assert!(told.contains("wrong data"), "{line}: {told}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sweep_that_writes_reads_right_bytes_afterwards() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    let line = "sweep . --gpu none --direction read,write --way forebay,cpu --request-size 12K,64K \
+                --depth 2 --bytes 512K --repeats 3 --size 1M -o results";
+    let mut command = Command::new(program());
+    let output = command.current_dir(folder.path()).args(line.split_whitespace()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let records = read(&folder.path().join("results")).unwrap();
+    let all: Vec<_> = samples(&records).filter_map(|(_, sample)| sample.measured.clone()).collect();
+    assert_eq!(all.len(), 24);
+    assert!(all.iter().all(|measured| measured.verified == Some(true)), "{all:?}");
+}
+
+#[test]
+fn a_file_of_the_users_is_said_to_be_compared_with_a_second_read() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    fs::write(folder.path().join("own"), vec![7; 1 << 20]).unwrap();
+    let run = |line: &str| {
+        let mut command = Command::new(program());
+        let output = command.current_dir(folder.path()).args(line.split(' ')).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{line}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let told = run("gdsio -f own -w 1 -s 1M -i 64K -x 4 -I 0 -V --gpu none");
+    assert!(told.contains("what a second read brought"), "{told}");
+    let told = run("gdsio -f new -w 1 -s 1M -i 64K -x 4 -I 0 -V --gpu none");
+    assert!(!told.contains("second read"), "{told}");
+    let sweep = "--gpu none --request-size 64K --depth 1 --bytes 64K --repeats 1 --size 1M -o";
+    run(&format!("sweep own {sweep} one"));
+    run(&format!("sweep . {sweep} two"));
+    for (name, compared) in [("one", "a second read"), ("two", "what was written")] {
+        let records = read(&folder.path().join(name)).unwrap();
+        let (_, sample) = samples(&records).next().unwrap();
+        let measured = sample.measured.as_ref().unwrap();
+        assert_eq!(measured.compared_with.as_deref(), Some(compared));
+    }
+}
