@@ -8,11 +8,15 @@ use anstyle::{AnsiColor, Style};
 use forebay::{Error, Operation, Place};
 use rustix::io::Errno;
 
+use crate::bench::control_group::{self, By};
 use crate::bench::held::named;
 use crate::report::plain::plain;
 
 /// `Result` with a [`Failure`].
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
+
+/// What to do about a file that grows beyond the process's limit.
+const FILE_SIZE: &str = "raise the limit on the size of files (`ulimit -f`), or write less";
 
 /// What stands on stderr when a verb fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,12 +55,29 @@ impl Failure {
         }
         let errno = Errno::from_io_error(error);
         let cause = errno.map_or_else(|| error.to_string(), |errno| errno.to_string());
+        if errno == Some(Errno::FBIG) {
+            return Self::new(message).because(cause).hint(FILE_SIZE);
+        }
         // The library knows the remedies of the system's errors.
         let hint = errno.and_then(|source| {
             let (operation, place) = (Operation::Open, Place::whole(""));
             Error::Io { operation, place, source }.hint()
         });
         Self { hint, ..Self::new(message).because(cause) }
+    }
+
+    /// No thread can be started.
+    #[must_use]
+    pub fn thread(error: &io::Error) -> Self {
+        // A thread needs room for its stack as well.
+        let memory = match control_group::grant().map(|grant| grant.by) {
+            Some(By::AddressSpace) => "on memory (`ulimit -v`), ",
+            Some(By::Data) => "on memory (`ulimit -d`), ",
+            Some(By::Group) | None => "",
+        };
+        Self::io("cannot start a thread", error).hint(format!(
+            "raise the limit {memory}on processes (`ulimit -u`, or `pids.max` of the control group)"
+        ))
     }
 
     /// Adds a cause.
@@ -71,6 +92,12 @@ impl Failure {
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// Sets what to do for want of room, unless the process's own limit was in the way.
+    #[must_use]
+    pub fn room_hint(self, hint: &str) -> Self {
+        if self.hint.as_deref() == Some(FILE_SIZE) { self } else { self.hint(hint) }
     }
 
     /// The failure of a write to stdout. A reader that went away asked for no more, so nothing is

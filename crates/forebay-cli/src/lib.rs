@@ -54,6 +54,7 @@ pub mod workload;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Parser;
 use clap::error::ErrorKind;
@@ -75,6 +76,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 /// The same in a process that runs something else as well, an interpreter's say: `program` is what
 /// starts the command anew, as what touches files runs in a process that can be left behind.
 pub fn run_as(program: &Program, arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    // Else the kernel ends the process where a file grows beyond a limit (`ulimit -f`), and nothing
+    // is removed or said. Where there is a handler, the write fails.
+    let _ = signal_hook::flag::register(libc::SIGXFSZ, Arc::default());
     let mut arguments: Vec<OsString> = arguments.into_iter().collect();
     if arguments.get(1).is_none_or(|verb| verb != watched::VERB) {
         return run_verb(program, &arguments, false);

@@ -64,6 +64,8 @@ enum News {
 enum Why {
     Signal(i32),
     Code(u8),
+    /// The system does not tell how it ended.
+    Lost,
 }
 
 /// Runs the verb of `arguments`, the program's name first, in a child; none where no child can be
@@ -104,10 +106,10 @@ fn watch(
         pass_signals(signals, news.clone());
     }
     pass_word(hear, news.clone());
-    // Were no thread to be had, nobody but this one could wait.
     let waits = thread::Builder::new().name("child".into());
-    if waits.spawn(move || drop(news.send(News::Ended(child.wait())))).is_err() {
+    if let Err(error) = waits.spawn(move || drop(news.send(News::Ended(child.wait())))) {
         child_of_ours.send(Signal::KILL);
+        Failure::thread(&error).print();
         return ExitCode::FAILURE;
     }
     match ended(&came, &child_of_ours) {
@@ -117,6 +119,11 @@ fn watch(
             child_of_ours.send(Signal::KILL);
             match why {
                 Why::Code(code) => ExitCode::from(code),
+                Why::Lost => {
+                    let text = "cannot see how the process that does the work has ended";
+                    Failure::new(text).print();
+                    ExitCode::FAILURE
+                }
                 Why::Signal(signal) => {
                     left_behind(id).print();
                     end_by(signal)
@@ -145,8 +152,7 @@ fn ended(came: &Receiver<News>, child: &Handle) -> Result<ExitStatus, Why> {
             }
             (Ok(News::Word(word)), _) => meaning(word),
             (_, Some((_, why))) => return Err(why),
-            // Nobody will ever tell how it ended.
-            (_, None) => return Err(Why::Code(1)),
+            (_, None) => return Err(Why::Lost),
         };
         let at = Instant::now() + most;
         end = match end {
@@ -218,6 +224,9 @@ fn as_ended(status: ExitStatus) -> ExitCode {
     match (status.code(), status.signal()) {
         (Some(code), _) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         (None, Some(signal)) => {
+            if signal == Signal::KILL.as_raw() {
+                killed().print();
+            }
             // One core is enough.
             let none = Rlimit { current: Some(0), maximum: Some(0) };
             let _ = rustix::process::setrlimit(Resource::Core, none);
@@ -232,6 +241,12 @@ fn end_by(signal: i32) -> ExitCode {
     let _ = emulate_default_handler(signal);
     // What shells say of such an end, where it did not come to that.
     ExitCode::from(u8::try_from(128 + signal).unwrap_or(1))
+}
+
+fn killed() -> Failure {
+    Failure::new("the process that does the work was killed (signal 9)")
+        .because("where memory is short the kernel ends processes so: see its log (`dmesg`)")
+        .hint("move less at a time, or raise the memory limit; the next run removes what scratch is left")
 }
 
 fn left_behind(id: u32) -> Failure {
@@ -275,7 +290,7 @@ pub(crate) fn aside(work: impl FnOnce() -> ExitCode + Send) -> ExitCode {
             // It has told of its panic.
             Ok(running) => running.join().unwrap_or(ExitCode::from(PANICKED)),
             Err(error) => {
-                Failure::io("cannot start a thread", &error).print();
+                Failure::thread(&error).print();
                 ExitCode::FAILURE
             }
         }
@@ -356,7 +371,7 @@ mod tests {
         wait.send(News::Ended(Ok(ExitStatus::from_raw(0x300)))).unwrap();
         assert_eq!(ended(&told, &nobody).unwrap().code(), Some(3), "sooner than that");
         drop(wait);
-        assert_eq!(ended(&told, &nobody).unwrap_err(), Why::Code(1), "nobody tells any more");
+        assert_eq!(ended(&told, &nobody).unwrap_err(), Why::Lost, "nobody tells any more");
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! How much memory the control group lets this process have, which in a container is often far
-//! less than the machine has.
+//! less than the machine has, and the process's own limits (`ulimit -v`, `ulimit -d`).
 //!
 //! Every group on the way up to the root may have a limit, and the lowest binds. Both versions of
 //! control groups are looked at (cgroups(7)); on many machines both are mounted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use rustix::param::page_size;
+use rustix::process::{Resource, getrlimit};
 
 use super::environment::unescaped;
 
@@ -19,6 +22,41 @@ pub struct Grant {
     pub limit: u64,
     /// What is left of that; pages of files that the kernel can drop count as left.
     pub available: u64,
+    /// What limits it.
+    pub by: By,
+}
+
+/// What limits the memory of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// A control group.
+    Group,
+    /// `RLIMIT_AS`.
+    AddressSpace,
+    /// `RLIMIT_DATA`.
+    Data,
+}
+
+impl By {
+    /// Its name in a sentence.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Group => "this control group",
+            Self::AddressSpace => "`ulimit -v`",
+            Self::Data => "`ulimit -d`",
+        }
+    }
+
+    /// What is to be raised.
+    #[must_use]
+    pub const fn remedy(self) -> &'static str {
+        match self {
+            Self::Group => "raise the group's memory limit",
+            Self::AddressSpace => "raise `ulimit -v`",
+            Self::Data => "raise `ulimit -d`",
+        }
+    }
 }
 
 /// The names of the files of one version.
@@ -45,12 +83,22 @@ const VERSIONS: [Names; 2] = [
     },
 ];
 
-/// What this process's groups grant; `None` where none of them has a limit.
+/// What this process's groups and its own limits grant, the lowest of them; `None` where there is
+/// no limit.
 #[must_use]
 pub fn grant() -> Option<Grant> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    granted(&groups, &mounts)
+    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let group = granted(&text("/proc/self/cgroup"), &text("/proc/self/mountinfo"));
+    let sizes = text("/proc/self/statm");
+    let of = |by, resource, field| {
+        let limit = getrlimit(resource).current?;
+        // In pages: size, resident, shared, text, lib, data (proc(5)).
+        let used = sizes.split_whitespace().nth(field).and_then(|pages| pages.parse::<u64>().ok());
+        let used = used.unwrap_or(0).saturating_mul(page_size() as u64);
+        Some(Grant { limit, available: limit.saturating_sub(used), by })
+    };
+    let own = [of(By::AddressSpace, Resource::As, 0), of(By::Data, Resource::Data, 5)];
+    group.into_iter().chain(own.into_iter().flatten()).min_by_key(|grant| grant.available)
 }
 
 /// What the groups of the text of `/proc/self/cgroup` grant, found by the text of `mountinfo`.
@@ -62,6 +110,7 @@ fn granted(groups: &str, mounts: &str) -> Option<Grant> {
     grants.reduce(|one, other| Grant {
         limit: one.limit.min(other.limit),
         available: one.available.min(other.available),
+        by: By::Group,
     })
 }
 
@@ -109,7 +158,7 @@ fn grant_of(names: &Names, folder: &Path) -> Option<Grant> {
         names.files.contains(&name).then(|| value.trim().parse::<u64>().ok())?
     });
     let used = number(names.used).unwrap_or(0).saturating_sub(droppable.sum());
-    Some(Grant { limit, available: limit.saturating_sub(used) })
+    Some(Grant { limit, available: limit.saturating_sub(used), by: By::Group })
 }
 
 #[cfg(test)]
@@ -135,7 +184,7 @@ mod tests {
         write(&top.path().join("pod/box/deep"), &[("memory.max", "1200\n")]);
         let mounts = format!("41 1 0:38 / {} rw - cgroup2 cgroup2 rw\n", top.path().display());
         let grant = granted("4:memory:/\n0::/pod/box/deep\n", &mounts).unwrap();
-        assert_eq!(grant, Grant { limit: 1000, available: 400 });
+        assert_eq!(grant, Grant { limit: 1000, available: 400, by: By::Group });
         assert_eq!(granted("0::/\n", &mounts), None);
         assert_eq!(granted("", &mounts), None);
         assert_eq!(granted("0::/pod\n", ""), None);
@@ -161,7 +210,7 @@ mod tests {
                 top.path().display()
             )
         };
-        let grant = Some(Grant { limit: 5000, available: 3000 });
+        let grant = Some(Grant { limit: 5000, available: 3000, by: By::Group });
         assert_eq!(granted("4:cpu,memory:/box\n0::/\n", &mount("/")), grant);
         // The tree that is mounted begins further down.
         assert_eq!(granted("4:memory:/docker/box\n", &mount("/docker")), grant);

@@ -1,13 +1,14 @@
 //! How much host memory a run needs, so that one which cannot have it is refused before it makes
 //! anything, rather than ended by the kernel in the middle.
 //!
-//! Only a control group's limit refuses: the machine's own memory may grow while it is used, as it
-//! does in some virtual machines.
+//! For a move, only a limit of a control group or of the process refuses: the machine's own memory may
+//! grow while it is used, as it does in some virtual machines.
 
-use forebay::units::{GIB, MIB, format_size};
+use forebay::units::{GIB, MIB, align_down, format_size};
 
 use super::ceilings::{link, storage};
 use super::control_group::{self, Grant};
+use super::environment;
 use super::make;
 use super::parallel::cores;
 use crate::failure::{Failure, Result};
@@ -79,7 +80,7 @@ impl Demand {
         len.saturating_mul(self.copies).saturating_add(self.link.min(len) + self.fixed)
     }
 
-    /// Whether the control group lets this process have that much. `flag` makes it less.
+    /// Whether the control group and the process's limits leave that much. `flag` makes it less.
     ///
     /// # Errors
     /// It does not.
@@ -95,9 +96,32 @@ impl Demand {
         let (len, bytes) = (format_size(len), format_size(bytes));
         let (available, limit) = (format_size(grant.available), format_size(grant.limit));
         Err(Failure::new(format!("cannot move {len}: it takes {bytes} of host memory"))
-            .because(format!("of the {limit} of this control group {available} are left"))
-            .hint(format!("give a smaller `{flag}`, or raise the group's memory limit")))
+            .because(format!("of the {limit} of {} {available} are left", grant.by.name()))
+            .hint(format!("give a smaller `{flag}`, or {}", grant.by.remedy())))
     }
+}
+
+/// Refuses requests that take `bytes` of host memory together, where that is more than half of what
+/// is free; `remedy` makes them less.
+///
+/// # Errors
+/// It says how much they take.
+pub(crate) fn check_requests(bytes: u64, remedy: &str) -> Result<()> {
+    let available = environment::memory().available;
+    if bytes <= available / 2 {
+        return Ok(());
+    }
+    let (bytes, available) = (format_size(bytes), format_size(available));
+    Err(Failure::new(format!("cannot keep {bytes} of requests in memory"))
+        .because(format!("{available} are free, half of which may be taken"))
+        .hint(remedy))
+}
+
+/// `most` bytes for a buffer of which `buffers` are filled at a time, or as many as leave half of
+/// the free memory: what measures a limit is made to fit.
+pub(crate) fn fitting(most: u64, buffers: u64) -> u64 {
+    let each = environment::memory().available / 2 / buffers;
+    most.min(align_down(each, MIB)).max(MIB)
 }
 
 /// Pinned memory that the engine takes for transfers of `len` bytes.
@@ -111,6 +135,7 @@ mod tests {
     use forebay::Options;
 
     use super::*;
+    use crate::bench::control_group::By;
 
     #[test]
     fn every_copy_counts() {
@@ -135,12 +160,26 @@ mod tests {
     #[test]
     fn more_than_is_left_is_refused_with_a_way_out() {
         let demand = Demand { copies: 1, link: GIB, fixed: 0 };
-        let grant = Grant { limit: 3 * GIB, available: 2 * GIB };
+        let grant = Grant { limit: 3 * GIB, available: 2 * GIB, by: By::Group };
         assert!(demand.fits(grant, GIB, "--size").is_ok());
         let failure = demand.fits(grant, GIB + MIB, "--size").unwrap_err();
         assert_eq!(failure.message, "cannot move 1 GiB: it takes 2 GiB of host memory");
         assert_eq!(failure.causes, ["of the 3 GiB of this control group 2 GiB are left"]);
         let hint = "give a smaller `--size`, or raise the group's memory limit";
         assert_eq!(failure.hint.as_deref(), Some(hint));
+        let failure = demand.fits(Grant { by: By::AddressSpace, ..grant }, 2 * GIB, "--size");
+        assert!(failure.unwrap_err().hint.unwrap().ends_with("raise `ulimit -v`"));
+    }
+
+    #[test]
+    fn requests_and_buffers_fit_into_what_is_free() {
+        let available = environment::memory().available;
+        assert!(check_requests(MIB, "less").is_ok());
+        let failure = check_requests(available.saturating_mul(2), "less").unwrap_err();
+        assert!(failure.causes[0].ends_with("are free, half of which may be taken"), "{failure:?}");
+        assert_eq!(failure.hint.as_deref(), Some("less"));
+        assert_eq!(fitting(2 * MIB, 1), 2 * MIB);
+        assert_eq!(fitting(GIB, u64::MAX), MIB);
+        assert!(fitting(u64::MAX, 2) <= available);
     }
 }

@@ -115,6 +115,7 @@ impl<'a> Sweep<'a> {
             measurers.iter().map(|measurer| measurer.targets().to_vec()).collect();
         let planned = plan::points(args, &names, &target_names)?;
         until::check(args, &planned)?;
+        plan::check_memory(&planned, &targets)?;
         let switch = Switch::find(args, &paths[0])?;
         let mut places = Vec::new();
         for (index, path) in paths.iter().enumerate() {
@@ -188,6 +189,7 @@ impl<'a> Sweep<'a> {
     /// Keeps a record, on the drive first.
     fn note(&mut self, record: Record) -> Result<()> {
         self.ledger.append(&record)?;
+        self.ledger.sync()?;
         self.records.push(record);
         Ok(())
     }
@@ -242,7 +244,9 @@ impl<'a> Sweep<'a> {
             bar.inc(1);
         }
         bar.finish_and_clear();
-        Ok(std::mem::take(&mut self.records))
+        let records = std::mem::take(&mut self.records);
+        self.ledger.finish()?;
+        Ok(records)
     }
 
     /// What is to be measured still: all points, then all again, every second time backwards, so
@@ -329,6 +333,11 @@ impl<'a> Sweep<'a> {
         place.check()?;
         let devices = &self.targets[planned.targets];
         let lanes = place.lanes(planned, devices)?;
+        if planned.load.writes() {
+            place.writes(lanes.iter().map(|lane| (lane.path.as_path(), lane.region)));
+        } else {
+            place.restore()?;
+        }
         self.meter.mark();
         let (mut measured, ran) = self.measurers[planned.targets].measure(&planned.load, &lanes)?;
         let power = self.meter.between(ran.from, ran.from + ran.span);
@@ -342,13 +351,19 @@ impl<'a> Sweep<'a> {
 
     fn sample(&mut self, index: usize, repeat: u32, ceilings: &[Ceiling]) -> Result<Sample> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let mut result = self.measure(&self.planned[index]);
+        let mut planned = self.planned[index].clone();
+        // A drive may have kept what the last repeat read.
+        planned.load.seed = plan::seed_of(planned.load.seed, repeat);
+        let mut result = self.measure(&planned);
         if let Ok(measured) = &result
             && self.goes_once(index, measured)?
         {
-            result = self.measure(&self.planned[index]);
+            let seed = planned.load.seed;
+            planned = self.planned[index].clone();
+            planned.load.seed = seed;
+            result = self.measure(&planned);
         }
-        let planned = &self.planned[index];
+        let planned = &planned;
         let result = result.map(|mut measured| {
             measured.bound = ceilings::bound(planned, &measured, ceilings);
             measured

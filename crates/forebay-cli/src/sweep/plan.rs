@@ -7,8 +7,10 @@ use forebay::Route;
 use forebay::units::format_size;
 use serde_json::{Value, json};
 
+use super::targets::Together;
 use crate::args::SweepArgs;
 use crate::args::sweep::{WayName, direction_name};
+use crate::bench::demand::check_requests;
 use crate::failure::{Failure, Result};
 use crate::report::json::Cache;
 use crate::results::Point;
@@ -135,6 +137,34 @@ pub(super) fn points(
         }
     }
     Ok(planned)
+}
+
+/// The seed of a repeat: each reads at other places, and the same sweep again at the same.
+pub(super) const fn seed_of(seed: u64, repeat: u32) -> u64 {
+    seed.wrapping_add((repeat as u64).wrapping_mul(0xD1B5_4A32_D192_ED03))
+}
+
+/// Refuses points whose requests have no room in memory, those of GPUs with what they pass through.
+///
+/// # Errors
+/// It says which part to lower.
+pub(super) fn check_memory(planned: &[Planned], targets: &[Together]) -> Result<()> {
+    for Planned { point, load, targets: target, .. } in planned {
+        let devices = &targets[*target];
+        let copies: u64 = devices.iter().map(|device| 1 + u64::from(device.is_some())).sum();
+        let calls = u64::from(load.depth).saturating_mul(point.threads.into());
+        let bytes = load.call_len().saturating_mul(calls).saturating_mul(copies);
+        let parts = [
+            ("`--depth`", u64::from(point.depth)),
+            ("`--threads`", point.threads.into()),
+            ("`--batch`", point.batch.into()),
+        ];
+        let parts = parts.iter().filter(|(_, count)| *count > 1);
+        let parts: String = parts.map(|(flag, count)| format!(", {flag} (here {count})")).collect();
+        let size = format_size(point.request_size);
+        check_requests(bytes, &format!("give less of `--request-size` (here {size}){parts}"))?;
+    }
+    Ok(())
 }
 
 /// Bytes of one call at most.

@@ -132,7 +132,8 @@ impl Place {
         if made > 0 {
             return Ok((path, made));
         }
-        let hint = |failure: Failure| failure.hint("go where there is more room, or give a file");
+        let hint =
+            |failure: Failure| failure.room_hint("go where there is more room, or give a file");
         Room::of(&self.folder)?.check(&self.folder, SCRATCH_MIN).map_err(hint)?;
         let key = scratch::random().map_err(|e| Failure::io("cannot get random bytes", &e))?;
         let start = Instant::now();

@@ -94,3 +94,116 @@ fn what_a_control_group_does_not_grant_is_refused_in_time() {
     let report: forebay_cli::report::json::Report = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report.environment.memory.total, 256 << 20);
 }
+
+/// Runs the program by a shell that first does `before`, with the words of `line`.
+fn limited(folder: &Path, before: &str, line: &str) -> (Option<i32>, String) {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("{before} && exec \"$0\" \"$@\"")]).arg(program());
+    let output = shell.args(line.split_whitespace()).current_dir(folder).output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn a_sweep_whose_requests_have_no_room_is_refused_before_its_first_sample() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    fs::write(folder.path().join("file"), vec![1; 32 << 20]).unwrap();
+    let many = [
+        "sweep file --request-size 1M --depth 64 --threads 8 --time 100ms --repeats 1 --gpu none",
+        "sweep file --way cpu --request-size 16M --threads 32 --time 100ms --repeats 1 --gpu none",
+        "sweep file --way io-uring --request-size 1M --depth 256 --repeats 1 --gpu none",
+        "sweep file --request-size 1M --depth 64 --threads 2 --repeats 1 --gpu sim",
+        "gdsio -f file -w 20 -s 8M -i 8M -x 1 -I 0 -d 0 --gpu none",
+    ];
+    let few =
+        "sweep file --request-size 64K --depth 4 --bytes 1M --repeats 1 --gpu none -o results";
+    let check = |code: Option<i32>, told: &str, line: &str| {
+        assert_eq!(code, Some(1), "{line}: {told}");
+        assert!(told.contains("of requests in memory"), "{line}: {told}");
+        let part = if line.starts_with("sweep") { "--request-size" } else { "`-i`" };
+        assert!(told.contains(part), "{line}: {told}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "{line}");
+    };
+    let state = format!("export XDG_STATE_HOME={}/state", folder.path().display());
+    for line in many {
+        let before = format!("{state}; ulimit -v 400000");
+        let (code, told) = limited(folder.path(), &before, line);
+        check(code, &told, line);
+    }
+    match Group::with_limit(150 << 20) {
+        Err(reason) => println!("skipped: memory of a control group: {reason}"),
+        Ok(group) => {
+            for line in many {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                let output = group.run(folder.path(), &words);
+                check(output.status.code(), &String::from_utf8_lossy(&output.stderr), line);
+            }
+            // What measures the limits is made to fit.
+            let words: Vec<&str> = few.split_whitespace().collect();
+            let output = group.run(folder.path(), &words);
+            assert_eq!(output.status.code(), Some(0), "{output:?}");
+        }
+    }
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_an_error_and_leaves_nothing() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    fs::write(folder.path().join("file"), vec![1; 4 << 20]).unwrap();
+    for line in [
+        "bench . --size 8M --repeats 3 --gpu none",
+        "compare -s 8 -r 1 --gpu none",
+        "sweep . --request-size 1M --depth 1 --size 8M --repeats 1 --gpu none -o results",
+        "gdsio -D . -w 1 -s 8M -i 1M -x 4 -I 0 --gpu none",
+        "gdsio -D . -w 1 -s 8M -i 1M -x 4 -I 1 --gpu none",
+        "read file --output out --gpu none",
+        "tune . --dry-run --duration 1",
+    ] {
+        // Blocks of 512 bytes or of 1 KiB, as the shell has them.
+        let (code, told) = limited(folder.path(), "ulimit -f 1000", line);
+        assert_eq!(code, Some(1), "{line}: {told}");
+        assert!(told.to_lowercase().contains("file too large"), "{line}: {told}");
+        assert!(told.contains("`ulimit -f`"), "{line}: {told}");
+        let left = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        let left: Vec<_> = left.filter(|name| name != "file" && name != "results").collect();
+        assert!(left.is_empty(), "{line}: {left:?}");
+    }
+}
+
+#[test]
+fn where_no_thread_can_be_started_it_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::copy(program(), at("forebay")).unwrap();
+    fs::write(at("file"), "data").unwrap();
+    for (name, mode) in [("forebay", 0o755), ("file", 0o644), ("", 0o755)] {
+        use std::os::unix::fs::PermissionsExt as _;
+        fs::set_permissions(at(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    // A user whom nothing else runs as: the limit is on all processes of a user.
+    let user = 61_000 + std::process::id() % 1000;
+    let mut said = 0;
+    for limit in [2, 3, 4, 5, 6, 7, 8, 9] {
+        let mut limited = Command::new("prlimit");
+        limited.arg(format!("--nproc={limit}:{limit}")).arg("setpriv");
+        limited.args([format!("--reuid={user}"), format!("--regid={user}")]);
+        limited.args(["--clear-groups", "./forebay", "read", "file", "--gpu", "sim"]);
+        let output = match limited.current_dir(folder.path()).output() {
+            Ok(output) => output,
+            Err(error) => {
+                println!("skipped: a limit on processes: {error}");
+                return;
+            }
+        };
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        if told.contains("setpriv:") || told.contains("prlimit:") {
+            println!("skipped: a limit on processes of another user: {told}");
+            return;
+        }
+        if !output.status.success() {
+            said += 1;
+            assert!(told.contains("error: cannot start"), "{limit}: {output:?}");
+            assert!(told.contains("`ulimit -u`"), "{limit}: {output:?}");
+        }
+    }
+    assert!(said > 0, "some of the limits bind");
+}

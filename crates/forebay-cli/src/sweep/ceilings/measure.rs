@@ -10,6 +10,7 @@ use forebay::units::{KIB, MIB};
 
 use crate::bench::ceilings::link::Link;
 use crate::bench::ceilings::storage::Storage;
+use crate::bench::demand::fitting;
 use crate::bench::memory::{GpuMemory, HostMemory, Memory, whole};
 use crate::bench::parallel::{cores, each_range};
 use crate::bench::stats::rate;
@@ -18,6 +19,7 @@ use crate::report::json::Direction;
 use crate::results::Ceiling;
 use crate::steps;
 use crate::sweep::files::Place;
+use crate::workload::pattern::Region;
 
 /// From here on the link is as fast as it gets.
 pub(super) const LINK_LEN: u64 = 256 * MIB;
@@ -50,19 +52,21 @@ pub(super) fn link(
     device: Option<&Arc<dyn Device>>,
     direction: Direction,
 ) -> Result<Ceiling> {
+    // Both ends of a copy may be host memory.
+    let most = fitting(LINK_LEN, 2);
     let mut memory = match device {
-        None => Memory::Host(HostMemory::allocate(LINK_LEN)?),
+        None => Memory::Host(HostMemory::allocate(most)?),
         Some(device) => {
-            let buffer = engine.allocate(device.id(), LINK_LEN)?;
+            let buffer = engine.allocate(device.id(), most)?;
             Memory::Gpu(GpuMemory { buffer, device: Arc::clone(device) })
         }
     };
     let len = match device {
-        None => LINK_LEN,
+        None => most,
         // Nobody waits long for a slow one.
         Some(_) => {
             let first = seconds_of(LINK_FIRST, &mut memory, engine, direction)?;
-            len_of(rate(LINK_FIRST, first), LINK_TIME, (LINK_FIRST, LINK_LEN))
+            len_of(rate(LINK_FIRST, first), LINK_TIME, (LINK_FIRST, most))
         }
     };
     let mut link = Link::new(engine, &memory, len)?;
@@ -88,6 +92,7 @@ pub(super) fn link(
 /// # Errors
 /// The system's, for want of memory.
 pub(super) fn memory(len: u64) -> Result<Ceiling> {
+    let len = fitting(len, 1);
     let mut memory = HostMemory::allocate(len)?;
     // Memory that nobody wrote to is one page of zeros, which is in the caches.
     memory.bytes_mut().fill(1);
@@ -148,7 +153,8 @@ pub(super) fn together(
     alone: &[f64],
 ) -> Result<f64> {
     let ready = devices.iter().zip(alone).map(|(device, alone)| {
-        let len = len_of(*alone, PART_TIME, (PART_MIN, PART_LEN));
+        let most = fitting(PART_LEN, 2 * devices.len() as u64);
+        let len = len_of(*alone, PART_TIME, (PART_MIN, most));
         let buffer = engine.allocate(device.id(), len)?;
         let mut memory = Memory::Gpu(GpuMemory { buffer, device: Arc::clone(device) });
         let mut link = Link::new(engine, &memory, len)?;
@@ -221,7 +227,11 @@ pub(in crate::sweep) fn storage(
     direction: Direction,
 ) -> Result<Option<Ceiling>> {
     let Some(file) = place.files.first() else { return Ok(None) };
-    let Ok(mut storage) = Storage::open(file, direction, place.len.min(STORAGE_LEN))? else {
+    let len = place.len.min(STORAGE_LEN);
+    if direction == Direction::Write {
+        place.writes([(file.as_path(), Region { start: 0, len })]);
+    }
+    let Ok(mut storage) = Storage::open(file, direction, len)? else {
         return Ok(None);
     };
     let mut best = 0.0_f64;
