@@ -30,7 +30,13 @@ pub(crate) fn command(args: &StreamArgs, program: &Program) -> Result<()> {
 /// The `python3` of the path, where it has the package.
 fn own_python() -> Result<Command> {
     let text = "`forebay stream` computes by torch, and so in Python";
-    let looks = format!("import importlib.util as u, sys; sys.exit(not u.find_spec('{MODULE}'))");
+    let looks = format!(
+        "import importlib.util as u, sys\n\
+         if not u.find_spec('{MODULE}'): sys.exit(1)\n\
+         from importlib import metadata as m\n\
+         try: print(m.version('forebay'))\n\
+         except m.PackageNotFoundError: pass"
+    );
     // Without `-P` the current folder's files would be run as the package's.
     let output = Command::new("python3").args(["-P", "-c", &looks]).stdin(Stdio::null()).output();
     let output = match output {
@@ -49,6 +55,13 @@ fn own_python() -> Result<Command> {
             Some(last) => failure.because(format!("it says: {last}")),
             None => failure,
         });
+    }
+    let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if !version.is_empty() && version != env!("CARGO_PKG_VERSION") {
+        let own = env!("CARGO_PKG_VERSION");
+        return Err(Failure::new(text)
+            .because(format!("the package `forebay` of `python3` is {version}, this command {own}"))
+            .hint(format!("install the same version of both (`pip install forebay=={own}`)")));
     }
     let mut python = Command::new("python3");
     python.args(["-P", "-m", MODULE]);

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::data::{PIECE, Pattern};
 use super::held::{self, no_link};
-use super::memory::whole;
+use super::memory::{close, whole};
 use super::parallel::{cores, each_piece};
 use crate::failure::{Failure, Result};
 use crate::steps::Step;
@@ -52,7 +52,7 @@ pub fn fill(path: &Path, pattern: Pattern, len: u64) -> Result<()> {
     }
     put_range(&file, pattern, (0, len), &writing).map_err(failed)?;
     drop(writing);
-    file.sync_all().map_err(failed)
+    file.sync_all().and_then(|()| close(file)).map_err(failed)
 }
 
 /// Takes the room for `len` bytes, where the file system can, and looks whether enough is left.
@@ -69,7 +69,14 @@ fn reserve(file: &File, path: &Path, len: u64) -> Result<()> {
             let enough = after.free >= after.kept() - after.kept() / 64;
             if enough { Ok(()) } else { Err(before.refusal(folder, len)) }
         }
-        Err(Errno::NOSPC | Errno::DQUOT) => Err(before.refusal(folder, len)),
+        Err(Errno::NOSPC) => Err(before.refusal(folder, len)),
+        Err(Errno::DQUOT) => {
+            let text =
+                format!("cannot make {} of scratch in `{}`", format_size(len), folder.display());
+            Err(Failure::new(text)
+                .because("a quota of this user, group or project is used up (`quota -s`)")
+                .hint("give a smaller `--size`, or go where there is more room"))
+        }
         // What cannot be taken beforehand is looked at as well as it can be.
         Err(_) => before.check(folder, len),
     }
@@ -126,7 +133,10 @@ pub fn claim(path: &Path) -> Result<Claimed> {
 /// The system's.
 pub fn put(path: &Path, pattern: Pattern, start: u64, end: u64) -> Result<()> {
     let step = Step::begin("write to", path);
-    let written = open(path).and_then(|file| put_range(&file, pattern, (start, end), &step));
+    let written = open(path).and_then(|file| {
+        put_range(&file, pattern, (start, end), &step)?;
+        close(file)
+    });
     let text = || format!("cannot write to `{}` at {start}", path.display());
     written.map_err(|error| Failure::io(text(), &error))
 }

@@ -1,10 +1,15 @@
 //! The memory that bytes move to and from: a GPU's, or the host's where there is none.
 
-#![expect(unsafe_code, reason = "anonymous mappings are made, viewed and ended by raw address")]
+#![expect(
+    unsafe_code,
+    reason = "mappings are made, viewed and ended by raw address, files by number"
+)]
 
 use std::convert::Infallible;
 use std::ffi::c_void;
+use std::fs::File;
 use std::io;
+use std::os::fd::IntoRawFd as _;
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::Arc;
@@ -20,6 +25,24 @@ use crate::failure::{Failure, Result};
 
 /// Bytes of one step where a GPU's memory is filled or checked: large enough for the link.
 const STEP: u64 = 16 * MIB;
+
+/// Closes a file. Some file systems report only here what could not be written: over a network,
+/// where a quota is used up.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn close(file: File) -> io::Result<()> {
+    // SAFETY: the number is of a descriptor that was given up just now, so that nobody else closes
+    // it.
+    match unsafe { libc::close(file.into_raw_fd()) } {
+        0 => Ok(()),
+        _ => match io::Error::last_os_error() {
+            // Linux has closed it all the same.
+            error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            error => Err(error),
+        },
+    }
+}
 
 /// Page-aligned host memory, on huge pages where the system has them, zero at first.
 #[derive(Debug)]

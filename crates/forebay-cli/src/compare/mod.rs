@@ -43,9 +43,18 @@ use crate::steps::{self, Step};
 /// Runs the verb: lines as runs end, then the report.
 pub(crate) fn command(args: &CompareArgs, command: &str, program: &Program) -> Result<()> {
     interrupt::install();
-    let mut tell = |text: &str| if args.json { Ok(()) } else { say(text) };
+    // Bytes are moved and compared to the end, whoever reads of it.
+    let mut told = Ok(());
+    let mut tell = |text: &str| {
+        if !args.json && told.is_ok() {
+            told = say(text);
+        }
+        Ok(())
+    };
     let report = run(args, command, program, &mut tell)?;
-    let shown = if args.json {
+    let shown = if told.is_err() {
+        told
+    } else if args.json {
         let text = report.to_text().map_err(|error| {
             Failure::new("cannot write the report as JSON").because(error.to_string())
         })?;

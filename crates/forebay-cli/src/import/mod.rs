@@ -274,7 +274,8 @@ fn write(path: &Path, records: &[Record]) -> Result<()> {
     if is_new && let Some(first) = rest.next() {
         ledger.begin(first)?;
     }
-    rest.try_for_each(|record| ledger.append(record))
+    rest.try_for_each(|record| ledger.append(record))?;
+    ledger.finish()
 }
 
 fn print(records: &[Record]) -> Result<()> {

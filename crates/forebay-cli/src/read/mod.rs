@@ -14,7 +14,7 @@ use twox_hash::XxHash3_64;
 
 use self::json::{ReadReport, SCHEMA, Share, Stages};
 use crate::args::ReadArgs;
-use crate::bench::memory::{Memory, whole};
+use crate::bench::memory::{Memory, close, whole};
 use crate::bench::methods::forebay::routes;
 use crate::bench::stats::rate;
 use crate::bench::subject::check_size;
@@ -173,7 +173,13 @@ impl<'a> Output<'a> {
     fn finish(mut self) -> Result<()> {
         match &mut self {
             Self::Stdout => io::stdout().flush().map_err(|error| Failure::stdout(&error)),
-            Self::File { done, .. } => {
+            Self::File { file, path, done } => {
+                // Some file systems report only when a descriptor is closed what could not be
+                // written.
+                let closed = file.try_clone().and_then(close);
+                closed.map_err(|error| {
+                    Failure::io(format!("cannot write to `{}`", path.display()), &error)
+                })?;
                 *done = true;
                 Ok(())
             }

@@ -13,6 +13,7 @@ use super::layers::Layers;
 use super::warnings::say;
 use super::{html, input};
 use crate::args::ReportArgs;
+use crate::bench::memory::close;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::steps::Step;
@@ -161,7 +162,9 @@ fn put(
 ) -> io::Result<()> {
     file.write_all(bytes)?;
     // Over a network, and where room is only taken later, a full disk is told no sooner.
-    sync(file)
+    sync(file)?;
+    // Some file systems report only when a descriptor is closed what could not be written.
+    file.try_clone().and_then(close)
 }
 
 /// A name that nobody else has, in the folder of `path`.

@@ -13,6 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
 use super::{Record, Run, SCHEMA, Sample};
+use crate::bench::memory::close;
 use crate::failure::{Failure, Result};
 
 /// Bytes of one line at most: the evidence of a sample with hundreds of drives is a MiB.
@@ -27,6 +28,8 @@ pub struct Ledger {
     file: File,
     /// Bytes of whole lines.
     len: u64,
+    /// Whether a part of a line is behind them, which goes when something is appended.
+    is_torn: bool,
 }
 
 impl Ledger {
@@ -40,10 +43,15 @@ impl Ledger {
         let file = made.map_err(|error| {
             Failure::io(format!("cannot make the results file `{}`", path.display()), &error)
         })?;
-        Self { path: path.to_owned(), file, len: 0 }.locked()
+        // Its name is to be on the drive as well; some file systems cannot sync a folder.
+        let folder = path.parent().filter(|folder| *folder != Path::new(""));
+        let _ = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
+        let ledger = Self { path: path.to_owned(), file, len: 0, is_torn: false };
+        ledger.locked()
     }
 
-    /// Goes on with a file of ours, whose records are returned.
+    /// Goes on with a file of ours, whose records are returned. The file is changed by the first
+    /// record that is appended.
     ///
     /// # Errors
     /// It is none, another run appends to it, or the system's.
@@ -54,11 +62,11 @@ impl Ledger {
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(path);
         let file = opened.map_err(|error| cannot_read(path).io(&error))?;
-        let mut ledger = Self { path: path.to_owned(), file, len: 0 }.locked()?;
+        let ledger = Self { path: path.to_owned(), file, len: 0, is_torn: false };
+        let mut ledger = ledger.locked()?;
         let (records, whole) = records(&ledger.file, path)?;
-        // What was being written when the machine went down.
-        ledger.file.set_len(whole).map_err(|error| ledger.failed(&error))?;
-        ledger.len = whole;
+        let len = ledger.file.metadata().map_err(|error| ledger.failed(&error))?.len();
+        (ledger.len, ledger.is_torn) = (whole, len > whole);
         Ok((ledger, records))
     }
 
@@ -109,6 +117,11 @@ impl Ledger {
                 .because(format!("it would have more than {}", format_size(FILE_MAX)))
                 .hint("give fewer points for one file"));
         }
+        if self.is_torn {
+            // What was being written when the machine went down.
+            self.file.set_len(self.len).map_err(|error| self.failed(&error))?;
+            self.is_torn = false;
+        }
         let written = self.file.write_all(format!("{line}\n").as_bytes());
         if let Err(error) = written {
             // What cannot be taken back is left out by whoever reads it.
@@ -117,6 +130,29 @@ impl Ledger {
         }
         self.len += line.len() as u64 + 1;
         Ok(())
+    }
+
+    /// Has what was appended reach the drive.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn sync(&self) -> Result<()> {
+        match self.file.sync_data() {
+            // Some file systems know no sync.
+            Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(()),
+            synced => synced.map_err(|error| self.failed(&error)),
+        }
+    }
+
+    /// Closes the file, where some file systems report for the first time what could not be written.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn finish(self) -> Result<()> {
+        self.sync()?;
+        // The descriptor that is closed last keeps the lock.
+        let closed = self.file.try_clone().and_then(close);
+        closed.map_err(|error| self.failed(&error))
     }
 
     fn failed(&self, error: &io::Error) -> Failure {
@@ -314,10 +350,13 @@ mod tests {
         for cut in [1, 10, 25] {
             let mut bytes = whole.clone();
             bytes.extend(&br#"{"record":"warning","text":"cut"}"#[..cut]);
-            fs::write(&path, bytes).unwrap();
+            fs::write(&path, &bytes).unwrap();
             assert_eq!(read(&path).unwrap().len(), 2);
-            drop(Ledger::reopen(&path).unwrap());
-            assert_eq!(fs::read(&path).unwrap(), whole);
+            let (mut ledger, _) = Ledger::reopen(&path).unwrap();
+            assert_eq!(fs::read(&path).unwrap(), bytes, "it may be the wrong file");
+            ledger.append(&warning("more")).unwrap();
+            let text = fs::read(&path).unwrap();
+            assert!(text.starts_with(&whole) && read(&path).unwrap().len() == 3);
         }
     }
 
@@ -362,7 +401,7 @@ mod tests {
         // It takes nothing at all.
         let path = Path::new("/dev/full");
         let file = OpenOptions::new().append(true).read(true).open(path).unwrap();
-        let mut ledger = Ledger { path: path.to_owned(), file, len: 0 };
+        let mut ledger = Ledger { path: path.to_owned(), file, len: 0, is_torn: false };
         let failure = ledger.append(&run("sweep")).unwrap_err();
         assert!(failure.hint.unwrap().contains("goes on where it stopped"));
     }

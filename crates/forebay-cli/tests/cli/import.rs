@@ -140,3 +140,46 @@ fn help_tells_what_it_takes() {
     }
     assert!(text.lines().all(|line| line.chars().count() <= 90), "{text}");
 }
+
+#[test]
+fn results_that_are_lost_when_the_file_is_closed_are_an_error() {
+    use crate::lab::fuse::{Faults, Fuse};
+    let folder = folder();
+    let import = ["import", "gdsio", "log", "-o", "results"];
+    assert_eq!(forebay(folder.path(), &import).0, Some(0));
+    let bytes = fs::read(folder.path().join("results")).unwrap();
+    let faults = Faults { closes: true, ..Faults::default() };
+    let Some(fuse) = crate::lab::or_skip(Fuse::with(bytes, faults)) else { return };
+    let at = fuse.path().display().to_string();
+    let import = ["import", "gdsio", "log", "-o", &at];
+    assert_eq!(forebay(folder.path(), &import).0, Some(0));
+    fuse.set(|faults| faults.fail_closes = Some(libc::EDQUOT));
+    let (code, _, talk) = forebay(folder.path(), &import);
+    assert_eq!(code, Some(1), "{talk}");
+    assert!(talk.contains(&format!("cannot write to the results file `{at}`")), "{talk}");
+    assert!(talk.to_lowercase().contains("quota"), "{talk}");
+}
+
+#[test]
+fn a_file_of_other_results_keeps_what_stands_behind_its_last_line() {
+    let folder = folder();
+    let sweep = |size: &str| {
+        let size = format!("--request-size={size}");
+        let words = ["sweep", ".", "--gpu=none", &size, "--depth=1", "--bytes=64K", "--size=1M"];
+        forebay(folder.path(), &[&words[..], &["--repeats=1", "-o", "results"]].concat())
+    };
+    assert_eq!(sweep("4K").0, Some(0));
+    let path = folder.path().join("results");
+    let mut text = fs::read_to_string(&path).unwrap();
+    assert_eq!(text.pop(), Some('\n'));
+    fs::write(&path, &text).unwrap();
+    let (code, _, talk) = sweep("8K");
+    assert!(code != Some(0), "{talk}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), text, "a refused file is as it was");
+    // The same sweep goes on, and measures again what was cut.
+    let (code, _, talk) = sweep("4K");
+    assert_eq!(code, Some(0), "{talk}");
+    let all = fs::read_to_string(&path).unwrap();
+    assert!(all.lines().all(|line| line.starts_with('{') && line.ends_with('}')), "{all}");
+    assert!(all.ends_with("}\n") && all.lines().count() >= text.lines().count());
+}

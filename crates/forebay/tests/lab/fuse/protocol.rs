@@ -46,6 +46,8 @@ pub(crate) struct Faults {
     pub(crate) closes: bool,
     /// Closing waits until this is taken back, where the server wants to know.
     pub(crate) hang_closes: bool,
+    /// Closing fails with this error, where the server wants to know.
+    pub(crate) fail_closes: Option<i32>,
     /// O_DIRECT is refused when the file is opened.
     pub(crate) no_direct: bool,
     /// O_DIRECT is refused when the file is read.
@@ -160,6 +162,9 @@ impl State {
             26 => Reply::Body(greeting(self.faults.interruptible)),
             28 => Reply::Body(Vec::new()),
             25 if self.faults.hang_closes => return None,
+            25 if self.faults.closes && self.faults.fail_closes.is_some() => {
+                Reply::Error(self.faults.fail_closes.unwrap_or_default())
+            }
             25 if self.faults.closes => Reply::Body(Vec::new()),
             _ => Reply::Error(libc::ENOSYS),
         })
