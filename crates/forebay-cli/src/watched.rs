@@ -246,7 +246,7 @@ fn end_by(signal: i32) -> ExitCode {
 fn killed() -> Failure {
     Failure::new("the process that does the work was killed (signal 9)")
         .because("where memory is short the kernel ends processes so: see its log (`dmesg`)")
-        .hint("move less at a time, or raise the memory limit; the next run removes what scratch is left")
+        .hint("move less at a time, or raise the memory limit; the next run removes scratch")
 }
 
 fn left_behind(id: u32) -> Failure {

@@ -1,8 +1,8 @@
 //! How much host memory a run needs, so that one which cannot have it is refused before it makes
 //! anything, rather than ended by the kernel in the middle.
 //!
-//! For a move, only a limit of a control group or of the process refuses: the machine's own memory may
-//! grow while it is used, as it does in some virtual machines.
+//! For a move, only a limit of a control group or of the process refuses: the machine's own memory
+//! may grow while it is used, as it does in some virtual machines.
 
 use forebay::units::{GIB, MIB, align_down, format_size};
 

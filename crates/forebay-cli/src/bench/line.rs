@@ -225,12 +225,11 @@ pub fn rows(lines: &[Line], setting: &Setting) -> Vec<Row> {
     let mut rows: Vec<Row> = lines.iter().filter_map(|line| row(line, lines, setting)).collect();
     let is_right = |row: &Row| row.verified != Some(false);
     let standard = |row: &&Row| row.method == MethodName::Standard && is_right(row);
-    let told = |row: &Row| (row.direction, row.cache, row.bytes_per_second.median);
+    let told = |row: &Row| ((row.direction, row.cache), row.bytes_per_second.median);
     let bases: Vec<_> = rows.iter().filter(standard).map(told).collect();
-    for row in rows.iter_mut().filter(|row| !row.method.is_ceiling()) {
-        let (direction, cache, median) = told(row);
-        let base = bases.iter().find(|base| (base.0, base.1) == (direction, cache));
-        row.speed_up = base.filter(|_| is_right(row)).map(|(.., base)| median / base);
+    for row in rows.iter_mut().filter(|row| !row.method.is_ceiling() && is_right(row)) {
+        let (own, median) = told(row);
+        row.speed_up = bases.iter().find(|base| base.0 == own).map(|(_, base)| median / base);
     }
     rows
 }

@@ -144,7 +144,7 @@ impl Ledger {
         }
     }
 
-    /// Closes the file, where some file systems report for the first time what could not be written.
+    /// Closes the file: some file systems report only then what could not be written.
     ///
     /// # Errors
     /// The system's.

@@ -1,5 +1,6 @@
-//! Compares what was moved last with what the files are to hold: bytes that never arrived, came back
-//! changed or went to another place are seen although no request was looked at while the clock ran.
+//! Compares what was moved last with what the files are to hold: bytes that never arrived, that
+//! came back changed or went to another place are seen although no request was looked at while the
+//! clock ran.
 //! Of a file whose content is not known, a read is compared with a second one by plain calls.
 
 use std::collections::{HashSet, VecDeque};

@@ -4,8 +4,8 @@
 //! Threads begin together, each keeps a number of calls in flight and tells when each has ended.
 //! What counts is a span in the middle, or all where a number of bytes is to be moved; what came
 //! before (the warm-up) and what drains afterwards does not. Bytes that were moved last are
-//! compared, when all is over, with what the command put into the file; with a second read of a file
-//! of which it does not know that.
+//! compared with what the command put into the file when all is over, and with a second read of a
+//! file of which it does not know that.
 //!
 //! [`pattern`] says where requests lie, [`issuer`] makes them, `worker` is one thread, [`run`] all
 //! of them, [`clock`] says when the span begins and ends, `check` compares, [`latency`] and

@@ -30,8 +30,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     all.filter(is_ours).collect()
 }
 
-/// Runs a verb while the bytes at `at` of each of its files of 1 MiB are turned again and again into
-/// what no file is filled with.
+/// Runs a verb while the bytes at `at` of each of its files of 1 MiB are overwritten again and
+/// again with what no file is filled with.
 fn spoilt(folder: &Path, at: u64, line: &str) -> Output {
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
