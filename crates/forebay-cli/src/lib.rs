@@ -192,6 +192,11 @@ fn command_line(arguments: &[OsString]) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
+/// The bytes of a text without the mark of UTF-8 that some editors put before it.
+pub(crate) fn without_mark(bytes: &[u8]) -> &[u8] {
+    bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
+}
+
 /// A word as a shell takes it for one.
 pub(crate) fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);

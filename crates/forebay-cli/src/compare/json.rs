@@ -28,7 +28,7 @@ impl CompareReport {
     /// # Errors
     /// None that a report of numbers and text can cause.
     pub fn to_text(&self) -> serde_json::Result<String> {
-        serde_json::to_string_pretty(self).map(|text| text + "\n")
+        crate::report::plain::json_lines(self)
     }
 }
 

@@ -30,7 +30,7 @@ use crate::failure::{Failure, Result};
 use crate::report::digest::{Axis, Digest, Metric, gather};
 use crate::report::forms::csv;
 use crate::report::input::{self, Source};
-use crate::report::plain::plain;
+use crate::report::plain::{json_lines, plain};
 use crate::report::warnings::say;
 use crate::steps::Step;
 
@@ -206,10 +206,9 @@ fn facts_of(digest: &Digest, side: &Side<'_>) -> json::Side {
 
 fn show(args: &DiffArgs, diff: &Diff, metric: Metric) -> Result<()> {
     let text = if args.json {
-        let text = serde_json::to_string_pretty(diff).map_err(|error| {
+        json_lines(diff).map_err(|error| {
             Failure::new("cannot write a comparison as JSON").because(error.to_string())
-        })?;
-        text + "\n"
+        })?
     } else if args.csv {
         csv::text(&grid::all(diff))
     } else if args.markdown {

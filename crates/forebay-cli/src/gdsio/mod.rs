@@ -242,7 +242,9 @@ fn tell(text: &str) {
 
 fn show(line: &str) -> Result<()> {
     let mut out = anstream::stdout();
-    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|error| Failure::stdout(&error))
+    writeln!(out, "{}", plain(line))
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::stdout(&error))
 }
 
 #[cfg(test)]

@@ -300,7 +300,7 @@ fn summary(args: &ReadArgs, target: &Target, outcome: &Outcome, sum: Option<u64>
     };
     let seconds = outcome.elapsed.as_secs_f64();
     let mut lines = vec![
-        ("file", plain(&format!("{} at {}", args.file.display(), args.offset))),
+        ("file", format!("{} at {}", args.file.display(), args.offset)),
         ("target", to),
         ("moved", moved(outcome.bytes)),
     ];
@@ -308,7 +308,7 @@ fn summary(args: &ReadArgs, target: &Target, outcome: &Outcome, sum: Option<u64>
         lines.push(("route", format!("{route}: {reason}")));
     }
     if let Some(why) = outcome.not_direct.as_deref().filter(|_| args.stages) {
-        lines.push(("direct", format!("not: {}", plain(why))));
+        lines.push(("direct", format!("not: {why}")));
     }
     let speed = rate(outcome.bytes, seconds);
     if speed >= SPEED_MIN {
@@ -319,5 +319,5 @@ fn summary(args: &ReadArgs, target: &Target, outcome: &Outcome, sum: Option<u64>
     if let Some(sum) = sum {
         lines.push(("xxh3-64", format!("{sum:016x}")));
     }
-    lines.iter().map(|(name, text)| format!("{name:<9}{text}\n")).collect()
+    lines.iter().map(|(name, text)| format!("{name:<9}{}\n", plain(text))).collect()
 }

@@ -1,9 +1,7 @@
 //! How long the stages of a read took, as a table for people.
 
-use comfy_table::{CellAlignment, Table};
-
 use super::json::{Stage, Stages};
-use crate::report::table::lines;
+use crate::report::table::drawn;
 
 const HEADINGS: [&str; 6] = ["stage", "count", "median", "99 %", "longest", "together"];
 
@@ -13,21 +11,12 @@ pub(super) fn render(stages: &Stages) -> String {
         let text = "none: what is small is moved by the thread that asks for it";
         return format!("{:<9}{text}\n", "stages");
     }
-    let mut table = Table::new();
-    table.load_preset(comfy_table::presets::NOTHING);
-    table.set_header(HEADINGS);
-    for (name, Stage { count, p50_s, p99_s, max_s, sum_s }) in stages.named() {
+    let rows = stages.named().map(|(name, Stage { count, p50_s, p99_s, max_s, sum_s })| {
         let times = [p50_s, p99_s, max_s, (count > 0).then_some(sum_s)];
         let times = times.map(|seconds| seconds.map_or_else(|| "–".to_owned(), time));
-        table.add_row([name.to_owned(), count.to_string()].into_iter().chain(times));
-    }
-    for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 2));
-        if index > 0 {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    format!("\n{}", lines(&table))
+        [name.to_owned(), count.to_string()].into_iter().chain(times)
+    });
+    format!("\n{}", drawn(HEADINGS, rows, |index| index > 0))
 }
 
 /// A time with three digits that count.

@@ -58,7 +58,7 @@ pub fn read(path: &Path) -> Result<Source> {
         return Err(Failure::new(text).because(why).hint(MADE_BY));
     }
     opened.take(JSON_MAX).read_to_end(&mut bytes).map_err(failed)?;
-    object(&bytes).map_err(|why| Failure::new(text).because(why).hint(MADE_BY))
+    object(crate::without_mark(&bytes)).map_err(|why| Failure::new(text).because(why).hint(MADE_BY))
 }
 
 const MADE_BY: &str = "a report is made of results files (`forebay sweep -o FILE`, `forebay \
@@ -67,6 +67,7 @@ const MADE_BY: &str = "a report is made of results files (`forebay sweep -o FILE
 
 /// Whether a file is one object over several lines, and so no records.
 fn begins_object(bytes: &[u8]) -> bool {
+    let bytes = crate::without_mark(bytes);
     let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let is_record = || String::from_utf8_lossy(line).contains("\"record\"");
     bytes.trim_ascii_start().first() == Some(&b'{') && !is_record()

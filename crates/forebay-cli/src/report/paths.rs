@@ -1,13 +1,12 @@
 //! Results of several paths as tables for people: each path alone, then all together with a
 //! picture of what share of all drives each way reaches.
 
-use comfy_table::{CellAlignment, Table};
 use forebay::units::format_size;
 
 use super::json::{Cache, Direction, MethodName, Report, Row};
 use super::plain::plain;
 use super::proof;
-use super::table::{data, footnotes, lines, note, rate, rates, route, sizes};
+use super::table::{data, drawn, footnotes, note, rate, rates, route, sizes};
 
 /// Letters of a path at most.
 const PATH_MAX: usize = 30;
@@ -73,16 +72,9 @@ fn alone<'a>(
     ceilings: &[&Row],
     reasons: &mut Vec<&'a str>,
 ) -> String {
-    let mut table = empty(&[
-        "path",
-        "drive",
-        "storage",
-        "forebay (min–max)",
-        "of limit",
-        "data",
-        "route",
-        "verdict",
-    ]);
+    let headings =
+        ["path", "drive", "storage", "forebay (min–max)", "of limit", "data", "route", "verdict"];
+    let mut table = Vec::new();
     let all = rows.iter().find(|row| is_of_all(row));
     let paths = all.and_then(|row| row.paths.as_ref()).into_iter().flatten();
     for path in paths {
@@ -91,10 +83,10 @@ fn alone<'a>(
         let storage = storage.map_or_else(none, |row| rate(row.bytes_per_second.median));
         let Some(row) = rows.iter().find(is_its).copied() else {
             // Each row that is missing has its reason among the warnings.
-            table.add_row([&shown(path), "–", &storage, "–", "–", "–", "–", "–"]);
+            table.push([shown(path), none(), storage, none(), none(), none(), none(), none()]);
             continue;
         };
-        table.add_row([
+        table.push([
             shown(path),
             drives(report, row),
             storage,
@@ -105,26 +97,19 @@ fn alone<'a>(
             proof::cell(row, reasons),
         ]);
     }
-    finish(table, &[2, 3, 4])
+    drawn(headings, table, |index| (2..5).contains(&index))
 }
 
 /// A line for each way.
 fn together<'a>(rows: &[&'a Row], ceilings: &[&'a Row], reasons: &mut Vec<&'a str>) -> String {
-    let mut table = empty(&[
-        "method",
-        "GB/s (min–max)",
-        "of limit",
-        "",
-        "CPU s/GB",
-        "data",
-        "route",
-        "verdict",
-    ]);
+    let headings =
+        ["method", "GB/s (min–max)", "of limit", "", "CPU s/GB", "data", "route", "verdict"];
+    let mut table = Vec::new();
     let cpu = |row: &Row| row.cpu_s_per_gb.map_or_else(none, |seconds| format!("{seconds:.3}"));
     for row in ceilings.iter().filter(|row| row.method == MethodName::Link) {
         let route = route(row, reasons);
         let name = "link".to_owned();
-        table.add_row([name, rates(row), String::new(), none(), cpu(row), none(), route, none()]);
+        table.push([name, rates(row), String::new(), none(), cpu(row), none(), route, none()]);
     }
     let all = || rows.iter().filter(|row| is_of_all(row));
     if let Some(limit) = all().find_map(|row| row.limit)
@@ -132,33 +117,15 @@ fn together<'a>(rows: &[&'a Row], ceilings: &[&'a Row], reasons: &mut Vec<&'a st
     {
         let sum = rate(limit.bytes_per_second);
         let name = "storage, the sum".to_owned();
-        table.add_row([name, sum, bar(1.0), "100 %".into(), none(), none(), none(), none()]);
+        table.push([name, sum, bar(1.0), "100 %".into(), none(), none(), none(), none()]);
     }
     for row in all() {
         let picture = row.share_of_limit.map_or_else(String::new, bar);
         let (data, route) = (data(row).into(), route(row, reasons));
         let (cpu, verdict) = (cpu(row), proof::cell(row, reasons));
-        table.add_row([method(row), rates(row), picture, share(row), cpu, data, route, verdict]);
+        table.push([method(row), rates(row), picture, share(row), cpu, data, route, verdict]);
     }
-    finish(table, &[1, 3, 4])
-}
-
-fn empty(headings: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(comfy_table::presets::NOTHING);
-    table.set_header(headings);
-    table
-}
-
-/// The text of a table whose columns `right` are numbers.
-fn finish(mut table: Table, right: &[usize]) -> String {
-    for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 2));
-        if right.contains(&index) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    lines(&table)
+    drawn(headings, table, |index| [1, 3, 4].contains(&index))
 }
 
 fn none() -> String {

@@ -67,9 +67,9 @@ pub(crate) fn header(facts: &Environment, path: Option<&str>, several: bool) -> 
         text,
         "machine  {} × {}, {} memory, {}",
         facts.cpu.cores,
-        facts.cpu.model,
+        plain(&facts.cpu.model),
         format_size(facts.memory.total),
-        facts.kernel
+        plain(&facts.kernel)
     );
     let mut file: Vec<String> = path.into_iter().map(str::to_owned).collect();
     file.extend(place(facts, several));
@@ -77,7 +77,7 @@ pub(crate) fn header(facts: &Environment, path: Option<&str>, several: bool) -> 
         let label = if several { "drives" } else { "file  " };
         let _ = writeln!(text, "{label}   {}", plain(&file.join(", ")));
     }
-    let _ = writeln!(text, "target   {}", target(facts));
+    let _ = writeln!(text, "target   {}", plain(&target(facts)));
     text
 }
 
@@ -141,21 +141,21 @@ fn table(rows: &[&Row]) -> String {
     drawn(HEADINGS, rows, |index| (3..7).contains(&index)) + &footnotes(&reasons)
 }
 
-/// A table without lines between its cells; columns for which `is_number` are set to the right.
-pub(crate) fn drawn<Headings, Row>(
-    headings: Headings,
-    rows: impl IntoIterator<Item = Row>,
+/// A table without lines between its cells, each of which is one line; columns for which
+/// `is_number` are set to the right.
+pub(crate) fn drawn<Row>(
+    headings: Row,
+    rows: impl IntoIterator<Item = impl IntoIterator<Item = String>>,
     is_number: impl Fn(usize) -> bool,
 ) -> String
 where
-    Headings: Into<comfy_table::Row>,
     Row: Into<comfy_table::Row>,
 {
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::NOTHING);
     table.set_header(headings);
     for row in rows {
-        table.add_row(row);
+        table.add_row(row.into_iter().map(|cell| plain(&cell)));
     }
     for (index, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
@@ -163,11 +163,7 @@ where
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    lines(&table)
-}
-
-/// The lines of a table, without the blanks at their ends.
-pub(crate) fn lines(table: &Table) -> String {
+    // No blanks at the ends of lines.
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 

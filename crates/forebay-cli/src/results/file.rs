@@ -108,7 +108,7 @@ impl Ledger {
     /// # Errors
     /// The system's, for want of room above all; the file is as it was then.
     pub fn append(&mut self, record: &Record) -> Result<()> {
-        let line = serde_json::to_string(record).map_err(|error| {
+        let line = crate::report::plain::json(record).map_err(|error| {
             Failure::new("cannot write a result as JSON").because(error.to_string())
         })?;
         if line.len() as u64 >= LINE_MAX || self.len + line.len() as u64 >= FILE_MAX {
@@ -217,7 +217,8 @@ fn records(file: &File, path: &Path) -> Result<(Vec<Record>, u64)> {
         if line.last() != Some(&b'\n') && len < LINE_MAX && !records.is_empty() {
             break; // it was being written
         }
-        records.push(record(&line, number).map_err(|why| why.failure(&cannot))?);
+        let text = if number == 1 { crate::without_mark(&line) } else { &line };
+        records.push(record(text, number).map_err(|why| why.failure(&cannot))?);
         whole += len;
     }
     if !matches!(records.first(), Some(Record::Run(_))) {

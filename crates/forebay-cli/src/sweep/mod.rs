@@ -223,7 +223,7 @@ impl<'a> Sweep<'a> {
             self.turns_words(&todo)
         ));
         if !table.is_empty() {
-            tell(table.trim_end());
+            table.lines().for_each(tell);
         }
         let bar = progress(todo.len() as u64);
         for (index, repeat) in todo {

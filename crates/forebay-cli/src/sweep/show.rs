@@ -11,6 +11,7 @@ use crate::failure::{Failure, Result};
 use crate::log;
 use crate::report::digest::{Digest, gather};
 use crate::report::forms::terminal;
+use crate::report::plain::{json, plain};
 use crate::report::table;
 use crate::report::warnings::say;
 use crate::results::file::samples;
@@ -48,7 +49,7 @@ pub(super) fn print(args: &SweepArgs, records: &[Record], failed: &[&str]) -> Re
     let mut out = anstream::stdout();
     let shown = if args.json {
         records.iter().try_for_each(|record| {
-            let line = serde_json::to_string(record).map_err(std::io::Error::other)?;
+            let line = json(record).map_err(std::io::Error::other)?;
             writeln!(out, "{line}")
         })
     } else {
@@ -75,7 +76,7 @@ fn text(args: &SweepArgs, digest: &Digest) -> String {
 
 /// A line about what is going on.
 pub(super) fn tell(text: &str) {
-    let _ = writeln!(anstream::stderr(), "{text}");
+    let _ = writeln!(anstream::stderr(), "{}", plain(text));
 }
 
 /// How many samples there are, and how many are done.

@@ -161,7 +161,7 @@ fn verdict(text: &mut String, searched: &Searched, look: Look) {
     }
     let stored = match (&searched.not_stored, searched.stored) {
         (_, true) => "the next engine begins with it".to_owned(),
-        (Some(reason), false) => format!("no: {reason}"),
+        (Some(reason), false) => look.fit(&format!("no: {reason}")),
         (None, false) => "no".to_owned(),
     };
     let before = searched.before.filter(|before| before.cell != found.cell).map(|before| {
@@ -182,7 +182,7 @@ fn settings(text: &mut String, report: &TuneReport, look: Look) {
         wrapped(text, name, &look.fit(&setting.text), " \\", look);
         if let Some(note) = &setting.note {
             let mut lines = String::new();
-            wrapped(&mut lines, "", note, "", look);
+            wrapped(&mut lines, "", &look.fit(note), "", look);
             let _ = write!(text, "{DIM}{lines}{DIM:#}");
         }
     }

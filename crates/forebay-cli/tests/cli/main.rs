@@ -33,6 +33,7 @@ mod probe;
 mod program;
 mod proof;
 mod report;
+mod shown;
 mod signals;
 mod silent;
 mod stream;

@@ -73,4 +73,4 @@ pub(crate) use replay::read_record;
 pub use resolve::Below;
 pub(crate) use row::{Row, Run};
 pub use system::System;
-pub(crate) use system::{Absent, clean, shown};
+pub(crate) use system::{Absent, clean, moves_cursor, shown};

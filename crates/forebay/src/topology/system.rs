@@ -492,7 +492,16 @@ pub(crate) fn shown(path: &Path) -> String {
     clean(&String::from_utf8_lossy(path.as_os_str().as_bytes()))
 }
 
-/// Control characters, and those that turn the direction of a line.
-fn moves_cursor(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// Whether a letter acts on a terminal: controls, the separators of lines and paragraphs, and
+/// Unicode's `Bidi_Control`.
+pub(crate) fn moves_cursor(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{61c}'
+                | '\u{200e}'
+                | '\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2066}'..='\u{2069}'
+        )
 }

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 
 use super::lanes::lanes;
 use super::{Recorded, Span, Trace, What};
+use crate::topology::moves_cursor;
 
 /// Groups, in the order in which they are shown. Each ring has one of its own behind these.
 const TRANSFERS: u64 = 1;
@@ -267,7 +268,7 @@ pub(crate) fn text(plain: &str) -> String {
     for c in plain.chars() {
         match c {
             '"' | '\\' => quoted.extend(['\\', c]),
-            c if c.is_control() => {
+            c if moves_cursor(c) => {
                 let _ = write!(quoted, "\\u{:04x}", u32::from(c));
             }
             c => quoted.push(c),
@@ -284,7 +285,7 @@ mod tests {
 
     #[test]
     fn text_is_quoted() {
-        assert_eq!(text("a\"b\\c\nd\u{9f}é"), "\"a\\\"b\\\\c\\u000ad\\u009fé\"");
+        assert_eq!(text("a\"b\\c\nd\u{9f}é\u{202e}"), "\"a\\\"b\\\\c\\u000ad\\u009fé\\u202e\"");
         assert_eq!(micros(12_345, 1000), "11.345");
         assert_eq!(micros(1, 2), "0.000");
     }

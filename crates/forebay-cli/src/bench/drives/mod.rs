@@ -32,6 +32,7 @@ use super::{LeftOut, environment, nothing_measured, progress, scratch, spinner, 
 use crate::args::BenchArgs;
 use crate::failure::{Failure, Result};
 use crate::report::json::{Cache, Direction, MethodName, Report, Row, SCHEMA};
+use crate::report::plain::plain;
 use crate::report::warnings::{self, Warning};
 use crate::steps::Step;
 
@@ -144,7 +145,7 @@ impl Bench<'_> {
             let bar = progress(entries.len() as u64 * u64::from(self.args.repeats));
             bar.tick();
             let measured = run.measure(&mut entries, &mut |entry| {
-                bar.set_message(entry.name(&paths));
+                bar.set_message(plain(&entry.name(&paths)));
                 bar.inc(1);
             });
             bar.finish_and_clear();

@@ -1,6 +1,7 @@
 //! A table as CSV (RFC 4180).
 
 use crate::report::grid::{Cell, Grid};
+use crate::report::plain::plain;
 
 /// The table, with a line of keys.
 #[must_use]
@@ -26,16 +27,15 @@ fn cell(cell: &Cell) -> String {
     }
 }
 
-/// A field, quoted where that is needed. What a spreadsheet would take for a formula has an
-/// apostrophe before it, since names in results are anybody's.
+/// What a spreadsheet takes for the beginning of a formula, in either width.
+const FORMULA: [char; 8] = ['=', '+', '-', '@', '＝', '＋', '－', '＠'];
+
+/// A field without letters that act, quoted where that is needed. What a spreadsheet would take for
+/// a formula has an apostrophe before it: names in results are foreign.
 fn field(text: &str) -> String {
-    let acts = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
-    let shown = if acts { format!("'{text}") } else { text.to_owned() };
-    if shown.contains([',', '"', '\r', '\n']) {
-        format!("\"{}\"", shown.replace('"', "\"\""))
-    } else {
-        shown
-    }
+    let text = plain(text);
+    let shown = if text.starts_with(FORMULA) { format!("'{text}") } else { text };
+    if shown.contains([',', '"']) { format!("\"{}\"", shown.replace('"', "\"\"")) } else { shown }
 }
 
 #[cfg(test)]
@@ -90,6 +90,14 @@ pub(crate) mod tests {
         assert_eq!(rows[7][at("error")], "cannot read: input/output error");
     }
 
+    #[test]
+    fn no_cell_acts() {
+        for text in ["＝1", "＋1", "－1", "＠1", "=1"] {
+            assert_eq!(field(text), format!("'{text}"));
+        }
+        assert_eq!(field("a\n\u{9b}b,\u{202e}"), r#""a\n\u{9b}b,\u{202e}""#);
+    }
+
     proptest! {
         #[test]
         fn any_text_is_one_field_and_no_formula(
@@ -101,8 +109,9 @@ pub(crate) mod tests {
             let rows = parsed(&text(&grid));
             prop_assert_eq!(rows.len(), 2);
             for (field, given) in rows.concat().iter().zip(texts.iter().chain(&texts)) {
+                let given = plain(given);
                 prop_assert_eq!(field.trim_start_matches('\''), given.trim_start_matches('\''));
-                prop_assert!(!field.starts_with(['=', '+', '-', '@']));
+                prop_assert!(!field.starts_with(FORMULA));
             }
         }
     }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use crate::report::compared::facts::ComputeFacts;
 use crate::report::digest::{Axis, Digest, Line, Metric, notes};
 use crate::report::layers::{Layers, Of, Point, QUANTITIES};
+use crate::report::plain::plain;
 
 /// Everything that has a number, as gauges.
 #[must_use]
@@ -201,8 +202,10 @@ fn joined<'a>(labels: impl IntoIterator<Item = (String, &'a str)>) -> String {
     labels.collect::<Vec<_>>().join(",")
 }
 
+/// A label's value. The format knows `\n` alone; other letters that act are shown as escapes.
 fn escaped(value: &str) -> String {
-    value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n").replace('\r', r"\\r")
+    let line = |line: &str| plain(line).replace('\\', r"\\").replace('"', "\\\"");
+    value.split('\n').map(line).collect::<Vec<_>>().join(r"\n")
 }
 
 #[cfg(test)]
@@ -273,6 +276,7 @@ mod tests {
     #[test]
     fn a_label_holds_anything() {
         assert_eq!(escaped("a\"b\\c\nd"), r#"a\"b\\c\nd"#);
+        assert_eq!(escaped("\u{1b}]0;\u{9b}\r"), r"\\u{1b}]0;\\u{9b}\\r");
         assert!(!series(&text(&digest_of(&[("a", &made::hostile())]))).is_empty());
     }
 }

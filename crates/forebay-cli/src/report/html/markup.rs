@@ -4,7 +4,7 @@
 use std::fmt::{Display, Write as _};
 
 pub(crate) use crate::report::plain::cut;
-use crate::report::plain::plain;
+use crate::report::plain::{json_escaped, plain};
 
 /// Letters of one text at most: a path has 4,096, and nobody reads more of it.
 const TEXT_MAX: usize = 4096;
@@ -74,7 +74,10 @@ impl Markup {
 
     /// JSON for scripts: no letter in it can end the element.
     pub(crate) fn data(&mut self, id: &'static str, json: &str) {
-        let json = json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026");
+        let json = json_escaped(json)
+            .replace('<', "\\u003c")
+            .replace('>', "\\u003e")
+            .replace('&', "\\u0026");
         let attributes: [Attribute<'_>; 2] = [("type", &"application/json"), ("id", &id)];
         self.within("script", &attributes, |markup| markup.text.push_str(&json));
     }

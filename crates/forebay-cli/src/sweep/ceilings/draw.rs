@@ -1,10 +1,7 @@
 //! The ceilings as a table, from the drives to the GPUs.
 
-use comfy_table::{CellAlignment, Table};
-
 use super::parts::Part;
-use crate::report::plain::plain;
-use crate::report::table::{lines, rate};
+use crate::report::table::{drawn, rate};
 use crate::results::Ceiling;
 
 const HEADINGS: [&str; 6] = ["ceiling", "of", "theory", "measured", "of theory", "what limits it"];
@@ -24,25 +21,15 @@ pub(in crate::sweep) fn render(ceilings: &[Ceiling], parts: &[Part]) -> String {
         .chain(measured(true).map(of_measured))
         .chain(between)
         .chain(measured(false).map(of_measured));
-    let mut table = Table::new();
-    table.load_preset(comfy_table::presets::NOTHING);
-    table.set_header(HEADINGS);
     let rows: Vec<[String; 6]> = rows.collect();
     if rows.is_empty() {
         return String::new();
     }
-    rows.iter().take(ROWS_MAX).for_each(|row| {
-        table.add_row(row);
-    });
-    for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 2));
-        if (2..5).contains(&index) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
     let left = rows.len().saturating_sub(ROWS_MAX);
     let more = if left > 0 { format!("{left} more\n") } else { String::new() };
-    format!("ceilings, GB/s\n{}{more}", lines(&table))
+    let shown = rows.into_iter().take(ROWS_MAX);
+    let table = drawn(HEADINGS, shown, |index| (2..5).contains(&index));
+    format!("ceilings, GB/s\n{table}{more}")
 }
 
 fn of_theory(part: &Part) -> [String; 6] {
@@ -50,7 +37,7 @@ fn of_theory(part: &Part) -> [String; 6] {
     let untold = part.rate.is_none().then(|| part.how.clone());
     let limits: Vec<String> = [part.limits.clone(), whose, untold].into_iter().flatten().collect();
     let rate = part.rate.map_or_else(dash, rate);
-    [part.name.into(), plain(&part.of), rate, dash(), dash(), plain(&limits.join("; "))]
+    [part.name.into(), part.of.clone(), rate, dash(), dash(), limits.join("; ")]
 }
 
 fn of_measured(ceiling: &Ceiling) -> [String; 6] {
@@ -60,11 +47,11 @@ fn of_measured(ceiling: &Ceiling) -> [String; 6] {
     let share = share.map(|theory| ceiling.bytes_per_second / theory * 100.0);
     [
         format!("{} {direction}", ceiling.name).trim_end().to_owned(),
-        plain(&ceiling.of),
+        ceiling.of.clone(),
         theory.map_or_else(dash, rate),
         rate(ceiling.bytes_per_second),
         share.map_or_else(dash, |share| format!("{share:.0} %")),
-        plain(ceiling.limits.as_deref().unwrap_or_default()),
+        ceiling.limits.clone().unwrap_or_default(),
     ]
 }
 
