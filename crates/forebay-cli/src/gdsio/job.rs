@@ -49,13 +49,14 @@ pub(super) fn read(path: &Path, args: &GdsioArgs) -> Result<Asked> {
     }
     file.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(cannot)?;
     drop(step);
-    let text = String::from_utf8(bytes).ok().filter(|text| text.len() as u64 <= BYTES_MAX);
+    let text = str::from_utf8(crate::without_mark(&bytes)).ok();
+    let text = text.filter(|text| text.len() as u64 <= BYTES_MAX);
     let text = text.ok_or_else(|| {
         Failure::usage(format!("`{}` is no job file", path.display()))
             .because(format!("it is no text of at most {BYTES_MAX} bytes"))
             .hint("`-f` takes a file of data")
     })?;
-    parse(&text, args).map_err(|wrong| wrong.failure(path))
+    parse(text, args).map_err(|wrong| wrong.failure(path))
 }
 
 /// What is wrong with a job file.

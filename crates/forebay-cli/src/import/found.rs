@@ -12,6 +12,10 @@ use crate::results::{Latency, Measured, Point};
 pub(super) const FOUND_MAX: usize = 100_000;
 /// Warnings of one file that are kept.
 const WARNINGS_MAX: usize = 50;
+/// Kinds of warnings that are counted at most.
+const KINDS_MAX: usize = 1000;
+/// Kinds of warnings that stand for all in an error.
+const REASONS_MAX: usize = 3;
 /// Things without an axis by which measurements are told apart at most.
 const PARTED_MAX: usize = 4;
 /// Letters of a text of others that are kept.
@@ -66,6 +70,9 @@ pub(super) struct Contents {
     pub(super) warnings: Vec<String>,
     /// Warnings that are not kept.
     left_out: usize,
+    /// How often what was warned of occurs, and the first line of each kind, by its words without
+    /// values.
+    reasons: HashMap<String, (usize, u64, String)>,
 }
 
 impl Contents {
@@ -80,6 +87,10 @@ impl Contents {
 
     /// Adds what a reader should know of a line.
     pub(super) fn warn(&mut self, line: u64, text: &str) {
+        let kind = without_values(text);
+        if self.reasons.len() < KINDS_MAX || self.reasons.contains_key(&kind) {
+            self.reasons.entry(kind).or_insert_with(|| (0, line, text.to_owned())).0 += 1;
+        }
         if self.warnings.len() < WARNINGS_MAX {
             self.warnings.push(format!("line {line}: {text}"));
         } else {
@@ -92,6 +103,17 @@ impl Contents {
         if !self.warnings.iter().any(|known| known == text) {
             self.warnings.push(text.to_owned());
         }
+    }
+
+    /// What was warned of most often, each with its first line.
+    pub(super) fn most_reasons(&self) -> Vec<String> {
+        let mut reasons: Vec<_> = self.reasons.values().collect();
+        reasons.sort_by_key(|(count, line, _)| (std::cmp::Reverse(*count), *line));
+        let text = |(count, line, text): &(usize, u64, String)| match count {
+            1 => format!("line {line}: {text}"),
+            count => format!("line {line}: {text} (and {} more lines like it)", count - 1),
+        };
+        reasons.into_iter().take(REASONS_MAX).map(text).collect()
     }
 
     /// Tells apart what agrees on all axes and differs in what has none, by its way.
@@ -183,6 +205,12 @@ pub(super) fn cause(text: &str) -> String {
     lower(&short(text))
 }
 
+/// A warning without numbers and what stands in backticks, by which lines differ.
+fn without_values(text: &str) -> String {
+    let words = text.split('`').step_by(2);
+    words.map(|words| words.replace(|c: char| c.is_ascii_digit(), "")).collect()
+}
+
 /// A number that a tool wrote; `None` where it is none, or below zero.
 pub(super) fn number(text: &str) -> Option<f64> {
     let begins = |c: char| c.is_ascii_digit() || c == '.' || c == '+';
@@ -238,6 +266,7 @@ mod tests {
         assert_eq!(contents.warnings.len(), WARNINGS_MAX + 2);
         assert_eq!(contents.warnings[0], "line 0: x");
         assert_eq!(contents.warnings[WARNINGS_MAX + 1], "10 more lines have something to warn of");
+        assert_eq!(contents.most_reasons(), ["line 0: x (and 59 more lines like it)"]);
         assert_eq!(short(&"\u{1b}".repeat(999)).chars().count(), TEXT_MAX);
     }
 }

@@ -31,6 +31,7 @@ pub use self::said::Said;
 use crate::args::{ImportArgs, ImportTool};
 use crate::bench::environment;
 use crate::failure::{Failure, Result};
+use crate::report::plain;
 use crate::report::warnings::say;
 use crate::results::file::Ledger;
 use crate::results::{Imported, Record, Run, SCHEMA, Sample};
@@ -70,7 +71,7 @@ pub fn command(args: &ImportArgs, command: &str) -> Result<()> {
     if let Some(path) = &args.output {
         let word = if samples == 1 { "measurement" } else { "measurements" };
         let text = format!("{samples} {word} of {}: `forebay report ", args.tool.name());
-        let text = text + &crate::report::plain::plain(&path.display().to_string());
+        let text = text + &plain::plain(&path.display().to_string());
         let _ = writeln!(anstream::stderr(), "{text}` shows them");
     }
     Ok(())
@@ -120,10 +121,9 @@ fn contents(args: &ImportArgs, path: &Path) -> Result<(Contents, String)> {
     let mut contents = parse(args, &text).map_err(failed)?;
     contents.part();
     if contents.found.is_empty() {
-        let first = contents.warnings.first();
-        let why = format!("it holds no result of {name}");
-        let why = first.map_or(why.clone(), |first| format!("{why}; {first}"));
-        return Err(failed(why));
+        let mut why = vec![format!("it holds no result of {name}")];
+        why.extend(contents.most_reasons());
+        return Err(failed(why.join("; ")));
     }
     for found in &mut contents.found {
         for said in &args.set {
@@ -202,8 +202,21 @@ fn read(path: &Path) -> Result<String> {
     let mut bytes = Vec::new();
     // It may grow meanwhile.
     file.take(FILE_MAX).read_to_end(&mut bytes).map_err(failed)?;
-    // Logs may hold anything.
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(text_of(&bytes))
+}
+
+/// The text of a file, which may be a log with anything in it, by the mark of its encoding.
+fn text_of(bytes: &[u8]) -> String {
+    let utf_16 = |decode: fn([u8; 2]) -> u16| -> String {
+        let units: Vec<u16> =
+            bytes[2..].chunks_exact(2).map(|two| decode([two[0], two[1]])).collect();
+        String::from_utf16_lossy(&units)
+    };
+    match bytes {
+        [0xff, 0xfe, ..] => utf_16(u16::from_le_bytes),
+        [0xfe, 0xff, ..] => utf_16(u16::from_be_bytes),
+        _ => String::from_utf8_lossy(crate::without_mark(bytes)).into_owned(),
+    }
 }
 
 fn add_records(
@@ -281,7 +294,7 @@ fn write(path: &Path, records: &[Record]) -> Result<()> {
 fn print(records: &[Record]) -> Result<()> {
     let mut text = String::new();
     for record in records {
-        let line = serde_json::to_string(record).map_err(|error| {
+        let line = plain::json(record).map_err(|error| {
             Failure::new("cannot write a result as JSON").because(error.to_string())
         })?;
         text.push_str(&line);

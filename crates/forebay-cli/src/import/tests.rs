@@ -141,6 +141,51 @@ fn the_right_tool_is_named_for_a_wrong_file() {
 }
 
 #[test]
+fn a_file_may_begin_with_the_mark_of_its_encoding() {
+    let fio = include_str!("../../tests/import/fio/random.json");
+    let table = "size,BW (GB/s)\n4096,1\n";
+    let wide = |text: &str, bytes: fn(u16) -> [u8; 2]| -> Vec<u8> {
+        "\u{feff}".encode_utf16().chain(text.encode_utf16()).flat_map(bytes).collect()
+    };
+    for (tool, text) in
+        [(ImportTool::Fio, fio), (ImportTool::Gdsio, LINE), (ImportTool::Csv, table)]
+    {
+        let marked = format!("\u{feff}{text}").into_bytes();
+        for bytes in [marked, wide(text, u16::to_le_bytes), wide(text, u16::to_be_bytes)] {
+            let place = Place::new("");
+            fs::write(place.path("log"), bytes).unwrap();
+            let mut args = place.args(tool);
+            if tool == ImportTool::Csv {
+                args.map = Some("size=size,throughput=BW (GB/s)".parse().unwrap());
+                args.way = Some("x".into());
+                args.set = vec!["direction=read".parse().unwrap()];
+            }
+            command(&args, "").unwrap();
+            let results = fs::read(place.path("results")).unwrap();
+            fs::write(place.path("results"), [b"\xef\xbb\xbf", results.as_slice()].concat())
+                .unwrap();
+            assert!(matches!(
+                input::read(&place.path("results")).unwrap(),
+                input::Source::Records(records) if file::samples(&records).count() == 1
+            ));
+        }
+    }
+}
+
+#[test]
+fn an_error_names_the_reasons_of_most_rows() {
+    let rows = "4096,MKDIRS,\n4096,READ,1\n4096,READ,20\n";
+    let place = Place::new(&format!("size,op,BW\n{rows}"));
+    let mut args = place.args(ImportTool::Csv);
+    args.map = Some("size=size,direction=op,throughput=BW".parse().unwrap());
+    args.way = Some("x".into());
+    let failure = command(&args, "").unwrap_err();
+    let why = &failure.causes[0];
+    let most = "it holds no result of csv; line 3: left out: `BW` is `1`: it has no unit";
+    assert!(why.starts_with(most) && why.contains("(and 1 more lines like it); line 2: "), "{why}");
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_before_anything_is_written() {
     let place = Place::new(LINE);
     let refused = |change: &dyn Fn(&mut ImportArgs), words: &str| {

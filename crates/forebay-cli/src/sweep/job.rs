@@ -61,7 +61,8 @@ fn text(bytes: &[u8]) -> Result<&str> {
         let text = format!("it has more than {}", format_size(LEN_MAX));
         return Err(Failure::usage(text).hint(IS_TEXT));
     }
-    str::from_utf8(bytes).map_err(|_| Failure::usage("it is no text in UTF-8").hint(IS_TEXT))
+    str::from_utf8(crate::without_mark(bytes))
+        .map_err(|_| Failure::usage("it is no text in UTF-8").hint(IS_TEXT))
 }
 
 fn parse(text: &str) -> Result<SweepArgs> {

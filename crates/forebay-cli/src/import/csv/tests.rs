@@ -118,6 +118,22 @@ fn what_is_not_there_or_not_clear_is_named() {
 }
 
 #[test]
+fn headings_as_elbencho_writes_them_name_their_units() {
+    let text = "block size,operation,time ms [last],entries [last],IOPS [last],MiB/s [last],\
+                IO lat us [avg]\n131072,MKDIRS,11,5,,,\n131072,READ,12,128,10660,1333,70\n";
+    let map = "size=block size,direction=operation,seconds=time ms [last],\
+               requests=entries [last],iops=IOPS [last],throughput=MiB/s [last],\
+               mean=IO lat us [avg]";
+    let contents = of(text, map, Some("elbencho"), None).unwrap();
+    let [found] = contents.found.as_slice() else { panic!("{contents:?}") };
+    let measured = found.measured.as_ref().unwrap();
+    assert_eq!(measured.bytes_per_second, 1333.0 * 1_048_576.0);
+    assert_eq!((measured.requests, measured.requests_per_second), (Some(128), Some(10660.0)));
+    assert_eq!(measured.seconds, Some(0.012));
+    assert_eq!(measured.latency.as_ref().unwrap().mean_ns, Some(70e3));
+}
+
+#[test]
 fn a_way_may_stand_in_a_column() {
     let text = "tool\tGB/s\na\t1\n\t2\n";
     let contents = of(text, "way=tool,throughput=GB/s:GB/s", None, Some(0)).unwrap();

@@ -89,62 +89,82 @@ fn time(unit: &str) -> Option<f64> {
 }
 
 /// The unit that a heading names at its end, as `BW (MiB/s)`, `p99 [us]`, `lat_us` or `time, ms`.
+/// What stands in brackets and is no unit (`MiB/s [last]`) is part of the name.
 pub(super) fn of_heading(kind: Kind, heading: &str) -> Option<f64> {
-    let heading = heading.trim();
-    for (open, close) in [('(', ')'), ('[', ']')] {
-        let within = heading.strip_suffix(close).and_then(|rest| Some(rest.rsplit_once(open)?.1));
-        if let Some(found) = within.and_then(|unit| scale(kind, unit.trim())) {
-            return Some(found);
-        }
+    if let Some((name, within)) = bracketed(heading) {
+        return scale(kind, within).or_else(|| of_heading(kind, name));
     }
-    let (_, last) = heading.rsplit_once([' ', '_', ',', ':'])?;
-    scale(kind, last).or_else(|| {
+    let heading = heading.trim();
+    let last = heading.rsplit([' ', '_', ',', ':']).next().unwrap_or(heading);
+    scale(kind, heading).or_else(|| scale(kind, last)).or_else(|| {
         // `mib_s` is as near as a name of a program comes to `MiB/s`.
         let (_, named) = heading.rsplit_once(' ').unwrap_or(("", heading));
         (kind == Kind::Rate).then(|| underscored(named))?
     })
 }
 
+/// What stands before brackets at the end of a heading, and within them.
+fn bracketed(heading: &str) -> Option<(&str, &str)> {
+    let heading = heading.trim();
+    [('(', ')'), ('[', ']')].into_iter().find_map(|(open, close)| {
+        let (name, within) = heading.strip_suffix(close)?.rsplit_once(open)?;
+        Some((name, within.trim()))
+    })
+}
+
 /// What a heading of sizes or counts ends in that may be a unit, and is none that is known: its
 /// numbers are in doubt.
 pub(super) fn doubtful(kind: Kind, heading: &str) -> Option<&str> {
-    let heading = heading.trim();
-    let known = |unit: &str| {
-        let of_count = ["", "#", "n", "/s", "1/s", "iops", "ops", "ops/s", "io/s", "req/s"];
-        let words = ["count", "number", "requests", "requests/s"];
-        let lower = unit.to_lowercase();
-        match kind {
-            Kind::Count => of_count.iter().chain(&words).any(|word| *word == lower),
-            _ => scale(kind, unit).is_some(),
-        }
-    };
     if !matches!(kind, Kind::Size | Kind::Count) {
         return None;
     }
-    for (open, close) in [('(', ')'), ('[', ']')] {
-        let within = heading.strip_suffix(close).and_then(|rest| Some(rest.rsplit_once(open)?.1));
-        if let Some(unit) = within {
-            return Some(unit.trim()).filter(|unit| !known(unit));
-        }
+    if let Some((name, within)) = bracketed(heading) {
+        return match is_known(kind, within) {
+            true => None,
+            false if may_be_unit(within) => Some(within),
+            false => doubtful(kind, name),
+        };
     }
+    let heading = heading.trim();
     let last = heading.rsplit([' ', '_', ',', ':', '/']).next().unwrap_or(heading);
-    let lower = last.to_lowercase();
+    // `…/s` may end anything.
+    let per_second = ["s", "sec", "second"].contains(&last);
+    let is_letter = heading.eq_ignore_ascii_case("b"); // as `a`, `b` and `c` are
+    (may_be_unit(last) && !per_second && !is_letter && !is_known(kind, last)).then_some(last)
+}
+
+fn is_known(kind: Kind, unit: &str) -> bool {
+    let of_count = ["", "#", "n", "/s", "1/s", "iops", "ops", "ops/s", "io/s", "req/s"];
+    let words = ["count", "number", "requests", "requests/s"];
+    let lower = unit.to_lowercase();
+    match kind {
+        Kind::Count => of_count.iter().chain(&words).any(|word| *word == lower),
+        _ => scale(kind, unit).is_some(),
+    }
+}
+
+/// Whether a word may stand for an amount, as `sectors`, `4k`, `thousands`, `x1000` or `%`.
+fn may_be_unit(word: &str) -> bool {
+    let lower = word.to_lowercase();
     let ends = ["bit", "bits", "byte", "bytes", "sectors", "pages", "blocks"];
-    let named = ["pb", "pib", "eb", "eib", "k", "kiops", "miops", "m", "g", "t"];
-    let others =
-        [Kind::Size, Kind::Rate, Kind::Time].iter().any(|kind| scale(*kind, last).is_some());
-    let parted = last.len() < heading.len();
-    let like = ends.iter().any(|end| lower.ends_with(end))
+    let many = ["thousand", "thousands", "million", "millions", "billion", "billions"];
+    let named = ["%", "percent", "pb", "pib", "eb", "eib", "kiops", "miops", "k", "m", "g", "t"];
+    let factor = lower.trim_start_matches(['x', '×', '*', ' ']);
+    let is_digit = |c: char| c.is_ascii_digit();
+    let rest = factor.trim_start_matches(|c| is_digit(c) || ['.', ',', '^', 'e', ' '].contains(&c));
+    let is_factor = factor.starts_with(is_digit) && ["", "k", "m", "g", "t"].contains(&rest);
+    is_factor
+        || ends.iter().chain(&many).any(|end| lower.ends_with(end))
         || named.contains(&lower.as_str())
-        || (parted && others);
-    // `s` alone may end anything, as `IO/s`.
-    (like && last != "s" && !known(last)).then_some(last)
+        || [Kind::Size, Kind::Rate, Kind::Time].iter().any(|kind| scale(*kind, word).is_some())
 }
 
 /// `…_mib_s`, `…_gb_per_s`, `…_gbps`: names have no capitals, so bits are only taken from `bit`.
 fn underscored(name: &str) -> Option<f64> {
     let lower = name.to_lowercase();
-    let amount = ["_per_sec", "_per_s", "_s"].iter().find_map(|end| lower.strip_suffix(end))?;
+    let amount = ["_per_second", "_per_sec", "_per_s", "_sec", "_s"]
+        .iter()
+        .find_map(|end| lower.strip_suffix(end))?;
     let amount = amount.rsplit('_').next()?;
     match amount {
         "b" | "bytes" => Some(1.0),
@@ -164,8 +184,8 @@ fn underscored(name: &str) -> Option<f64> {
 /// It is none, is below zero, may be read in two ways, or has no unit where it needs one.
 pub(super) fn value(kind: Kind, cell: &str, of_column: Option<f64>) -> Result<Option<f64>, String> {
     let cell = cell.trim();
-    if ["", "-", "–", "na", "n/a", "nan", "null", "none"].contains(&cell.to_lowercase().as_str())
-    {
+    let missing = ["", "-", "–", "na", "n/a", "nan", "-nan", "inf", "-inf", "null", "none"];
+    if missing.contains(&cell.to_lowercase().as_str()) {
         return Ok(None);
     }
     let is_digit = |c: char| c.is_ascii_digit() || matches!(c, '.' | ',' | '+' | '-');
@@ -225,7 +245,13 @@ mod tests {
         assert_eq!(of(Kind::Time, "p99 [us]"), Some(1e3));
         assert_eq!(of(Kind::Time, "lat_ms"), Some(1e6));
         assert_eq!(of(Kind::Size, "Block (KiB)"), Some(1024.0));
-        for heading in ["BW", "BW (best)", "BW ()", ")", "s"] {
+        // What elbencho and cloudai write.
+        assert_eq!(of(Kind::Rate, "MiB/s [last]"), Some(1_048_576.0));
+        assert_eq!(of(Kind::Rate, "bw_gb_sec"), Some(1e9));
+        assert_eq!(of(Kind::Time, "IO lat us [avg]"), Some(1e3));
+        assert_eq!(of(Kind::Time, "time ms [last]"), Some(1e6));
+        assert_eq!(of(Kind::Time, "lat (us) [p99]"), Some(1e3));
+        for heading in ["BW", "BW (best)", "BW ()", ")", "s", "[last]"] {
             assert_eq!(of(Kind::Rate, heading), None, "{heading}");
         }
     }
@@ -237,7 +263,7 @@ mod tests {
         assert_eq!(rate("1,5"), Ok(Some(1.5e6)));
         assert_eq!(rate("2 GB/s"), Ok(Some(2e9)));
         assert_eq!(rate("1e3"), Ok(Some(1e9)));
-        assert_eq!([rate(""), rate("NaN"), rate("-")], [Ok(None), Ok(None), Ok(None)]);
+        assert_eq!(["", "NaN", "-", "-nan", "inf"].map(rate), [const { Ok(None) }; 5]);
         for wrong in ["1,234", "1.234,5", "1,234,567", "-5", "x", "1e999", "3 parsecs", "1ee5"] {
             assert!(rate(wrong).is_err(), "{wrong}");
         }
@@ -268,7 +294,15 @@ mod tests {
             ["IOPS (k)", "kIOPS", "requests_M", "ops (thousands)"].map(count),
             ["k", "kIOPS", "M", "thousands"].map(Some)
         );
+        assert_eq!(
+            ["IOPS (x1000)", "IOPS (4 k)", "IOPS [%]", "IOPS (1e3)", "entries k [last]"].map(count),
+            ["x1000", "4 k", "%", "1e3", "k"].map(Some)
+        );
         assert_eq!(["IOPS", "IO/s", "iops (1/s)", "Threads", "depth [#]"].map(count), [None; 5]);
+        assert_eq!(
+            ["IOPS [last]", "entries [first]", "IOPS (avg)", "ops_per_sec", "req/sec"].map(count),
+            [None; 5]
+        );
     }
 
     proptest::proptest! {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::latency::Times;
 use crate::import::found::{self, Beside, axis, cause, count, number, short};
@@ -63,8 +63,15 @@ const KNOWN: [&str; 38] = [
 /// Options of one job without an axis that are looked at at most.
 const OPTIONS_MAX: usize = 64;
 
-/// Options by their names.
-pub(super) type Options = Map<String, Value>;
+/// Options in the order in which fio took them. The last of a name counts, but of files each.
+pub(super) type Options = Vec<(String, String)>;
+
+/// The options that an object holds under `key`; `None` where it has none.
+pub(super) fn options(object: &Value, key: &str) -> Option<Options> {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let pair = |pair: &Value| Some((pair.get(0)?.as_str()?.to_owned(), text(pair.get(1)?)));
+    Some(object.get(key)?.as_array()?.iter().filter_map(pair).collect())
+}
 
 /// A job, or several that are clones of one another.
 #[derive(Debug, Clone)]
@@ -142,7 +149,7 @@ impl Moved {
 impl Job {
     /// What an entry tells; its options are those of all jobs, and its own.
     pub(super) fn of(value: &Value, global: &Rc<Options>, line: u64, old: bool) -> Self {
-        let own = value.get("job options").and_then(Value::as_object);
+        let own = options(value, "job options");
         let told = own.is_some() || !global.is_empty();
         let number = |key: &str| value.get(key).and_then(Value::as_f64);
         let text = |key: &str| value.get(key).and_then(Value::as_str).map(short);
@@ -158,7 +165,7 @@ impl Job {
             name: text("jobname").unwrap_or_default(),
             group: number("groupid").and_then(count).unwrap_or_default(),
             host: text("hostname"),
-            own: own.cloned().unwrap_or_default(),
+            own: own.unwrap_or_default(),
             global: Rc::clone(global),
             told,
             error: number("error").and_then(count).unwrap_or_default(),
@@ -232,13 +239,26 @@ impl Job {
         }
     }
 
-    fn option(&self, key: &str) -> Option<String> {
-        let value = self.own.get(key).or_else(|| self.global.get(key))?;
-        Some(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+    /// All options, the later ones in place of those before them.
+    fn options(&self) -> impl DoubleEndedIterator<Item = (&str, &str)> {
+        let all = self.global.iter().chain(&self.own);
+        all.map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
-    fn first_option(&self, keys: &[&str]) -> Option<String> {
-        keys.iter().find_map(|key| self.option(key))
+    /// The value of an option by any of its names.
+    fn option_of(&self, names: &[&str]) -> Option<String> {
+        let found = self.options().rfind(|(key, _)| names.contains(key));
+        found.map(|(_, value)| value.to_owned())
+    }
+
+    fn option(&self, name: &str) -> Option<String> {
+        self.option_of(&[name])
+    }
+
+    /// The files that it names, between colons: fio adds those of each `filename` to the others.
+    fn file_names(&self) -> Option<String> {
+        let names = self.options().filter(|(key, _)| *key == "filename");
+        names.map(|(_, names)| names.to_owned()).reduce(|all, more| format!("{all}:{more}"))
     }
 
     /// Where it lies on all axes, as far as fio tells.
@@ -246,7 +266,7 @@ impl Job {
         if !self.told {
             return found::point("fio", self.read_percent());
         }
-        let order = self.first_option(&["rw", "readwrite"]).unwrap_or_else(|| "read".into());
+        let order = self.option_of(&["rw", "readwrite"]).unwrap_or_else(|| "read".into());
         let engine = self.option("ioengine").unwrap_or_else(|| ENGINE.into());
         let kind = short(engine.split(':').next().unwrap_or_default());
         let through_host = self.option("cuda_io").as_deref() == Some("posix");
@@ -256,7 +276,7 @@ impl Job {
         }
         let mut point = found::point(way, self.read_percent());
         point.pattern = if order.starts_with("rand") { "random" } else { "sequential" }.into();
-        let path = self.first_option(&["filename", "directory"]);
+        let path = self.file_names().or_else(|| self.option("directory"));
         point.path = path.as_deref().map(short).unwrap_or_default();
         if let Some(host) = self.host.as_ref().filter(|_| hosts) {
             point.path = format!("{host}:{}", point.path);
@@ -269,14 +289,12 @@ impl Job {
         let threads = self.option("numjobs").map_or(Some(1.0), |count| number(&count));
         point.threads = axis(threads).max(self.entries);
         let files = axis(self.option("nrfiles").map_or(Some(1.0), |count| number(&count)));
-        let named = self.option("filename").map_or(1, |names| files_named(&names));
+        let named = self.file_names().map_or(1, |names| files_named(&names));
         point.files = if files == 0 { 0 } else { files.max(named) };
         // Past the page cache; else fio's own page cache settings decide, which it does not tell.
-        let direct = self.option("direct").or_else(|| {
-            let buffered = self.option("buffered")?;
-            Some(if buffered == "0" { "1" } else { "0" }.into())
-        });
-        point.cache = direct.filter(|direct| direct == "1").map(|_| Cache::Cold);
+        let told = self.options().rfind(|(key, _)| ["direct", "buffered"].contains(key));
+        let direct = told.is_some_and(|told| [("direct", "1"), ("buffered", "0")].contains(&told));
+        point.cache = direct.then_some(Cache::Cold);
         point
     }
 
@@ -292,7 +310,7 @@ impl Job {
     /// Of 100 requests, how many are reads.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 100")]
     fn read_percent(&self) -> u8 {
-        let order = self.first_option(&["rw", "readwrite"]).unwrap_or_else(|| "read".into());
+        let order = self.option_of(&["rw", "readwrite"]).unwrap_or_else(|| "read".into());
         let order = order.split(':').next().unwrap_or_default();
         let wants = |words: &[&str]| words.contains(&order);
         if self.told && wants(&["rw", "readwrite", "randrw"]) {
@@ -325,7 +343,7 @@ impl Job {
         if !self.told || self.error != 0 {
             return false;
         }
-        let order = self.first_option(&["rw", "readwrite"]).unwrap_or_else(|| "read".into());
+        let order = self.option_of(&["rw", "readwrite"]).unwrap_or_else(|| "read".into());
         let order = order.split(':').next().unwrap_or_default();
         // What was written is read back to be compared.
         let checks = self.option("verify").is_some();
@@ -351,12 +369,19 @@ impl Job {
 
     /// The size of its requests, where all have one.
     fn request_size(&self) -> Option<u64> {
-        if self.first_option(&["bsrange", "blocksize_range", "bssplit"]).is_some() {
+        if self.option_of(&["bsrange", "blocksize_range", "bssplit"]).is_some() {
             return None;
         }
-        let text = self.first_option(&["bs", "blocksize"]);
-        let base = self.option("kb_base").is_some_and(|base| base == "1000");
-        text.map_or(Some(BLOCK), |text| block_size(&text, base))
+        let (mut size, mut base_1000) = (Some(BLOCK), false);
+        for (key, value) in self.options() {
+            match key {
+                "kb_base" => base_1000 = value == "1000",
+                // fio reads a size by the base that it has met with before.
+                "bs" | "blocksize" => size = block_size(value, base_1000),
+                _ => {}
+            }
+        }
+        size
     }
 
     /// What it showed, or why it failed; `None` where it moved nothing and did not fail.
@@ -402,8 +427,7 @@ impl Job {
 
 fn without_axis(options: &Options) -> BTreeMap<String, String> {
     let others = options.iter().filter(|(key, _)| !KNOWN.contains(&key.as_str()));
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    others.take(OPTIONS_MAX).map(|(key, value)| (short(key), short(&text(value)))).collect()
+    others.take(OPTIONS_MAX).map(|(key, value)| (short(key), short(value))).collect()
 }
 
 fn cuda(id: &u32) -> String {

@@ -6,6 +6,7 @@
 
 mod interim;
 mod job;
+mod json;
 mod latency;
 
 use std::rc::Rc;
@@ -14,9 +15,12 @@ use serde_json::{Deserializer, Value};
 
 use self::interim::Object;
 use self::job::{Job, Options};
+use self::json::{Ordered, without_nan};
 use super::found::{self, Contents, Found, short};
 use crate::results::Point;
 
+/// The member that fio's objects begin with.
+const VERSION: &str = "\"fio version\"";
 /// How fio's client calls the sum of all servers.
 const ALL_CLIENTS: &str = "All clients";
 /// The way of what is no one job.
@@ -30,14 +34,15 @@ const JOBS_MAX: usize = 20_000;
 /// It is no JSON, is cut, or is no result of fio's.
 pub(super) fn parse(text: &str) -> Result<Contents, String> {
     let mut contents = Contents::default();
+    let text = &without_nan(text);
     let mut rest = Rest { text, line: 1 };
     let mut pending: Option<Object> = None;
     let (mut objects, mut interim) = (0, 0);
     while let Some(begin) = object_in(rest.text) {
         rest.skip(begin, |line, text| talk(&mut contents, line, text));
-        let mut stream = Deserializer::from_str(rest.text).into_iter::<Value>();
+        let mut stream = Deserializer::from_str(rest.text).into_iter::<Ordered>();
         let value = match stream.next() {
-            Some(Ok(value)) => value,
+            Some(Ok(Ordered(value))) => value,
             Some(Err(error)) => return Err(broken(rest.line, &error)),
             None => break,
         };
@@ -65,14 +70,18 @@ pub(super) fn parse(text: &str) -> Result<Contents, String> {
     Ok(contents)
 }
 
-/// Where the first line begins that begins an object.
+/// Where the first object begins: at a line's beginning, or behind other text with fio's version
+/// as its first member.
 fn object_in(text: &str) -> Option<usize> {
-    let mut at = 0;
-    for line in text.split_inclusive('\n') {
-        if line.trim_start().starts_with('{') {
-            return Some(at + line.len() - line.trim_start().len());
+    let mut begins_line = true;
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '{' if begins_line || text[at + 1..].trim_start().starts_with(VERSION) => {
+                return Some(at);
+            }
+            '\n' => begins_line = true,
+            letter => begins_line &= letter.is_whitespace(),
         }
-        at += line.len();
     }
     None
 }
@@ -109,6 +118,12 @@ fn broken(first: u64, error: &serde_json::Error) -> String {
 /// Keeps what fio complained of beside its JSON.
 fn talk(contents: &mut Contents, number: u64, line: &str) {
     let lower = line.to_lowercase();
+    if let Some((_, signal)) = lower.split_once("terminating on signal") {
+        let text = "fio was stopped by signal";
+        contents
+            .warn(number, &format!("{text} {}: its jobs did not run to their end", short(signal)));
+        return;
+    }
     // What it prints for people has `err= 0` of each job that went well.
     let lower = lower.replace("err= 0:", "");
     if ["error", "fail", "err="].iter().any(|word| lower.contains(word)) {
@@ -154,9 +169,8 @@ fn take(contents: &mut Contents, value: &Value, lines: &Lines) -> Result<Object,
     if entries.len() > JOBS_MAX {
         return Err(format!("it holds more than {JOBS_MAX} jobs"));
     }
-    let global = value.get("global options").and_then(Value::as_object);
+    let global = Rc::new(job::options(value, "global options").unwrap_or_default());
     let old = contents.version.as_deref().is_some_and(|text| text.starts_with(['1', '2']));
-    let global = Rc::new(global.cloned().unwrap_or_default());
     let jobs = jobs(entries, &global, lines, old);
     for both in jobs.windows(2) {
         let together = both[0].group == both[1].group && both[0].name != both[1].name;

@@ -97,6 +97,89 @@ fn moved(count: u64) -> Value {
         "total_ios": count, "clat_ns": {"mean": 1e5, "max": 2e5, "N": count}})
 }
 
+/// The text of an object whose job options stand as fio prints them: in their order, with repeats.
+fn with_options(global: &[(&str, &str)], own: &[(&str, &str)], size: u64) -> String {
+    let options = |options: &[(&str, &str)]| {
+        let pairs: Vec<String> =
+            options.iter().map(|(key, of)| format!("\"{key}\":\"{of}\"")).collect();
+        format!("{{{}}}", pairs.join(","))
+    };
+    let mut job = job(json!("own"), moved(10));
+    job["read"]["io_bytes"] = (10 * size).into();
+    let text = json!({"fio version": "fio-3.33", "global options": "global", "jobs": [job]});
+    let text = text.to_string().replace(":\"global\"", &format!(":{}", options(global)));
+    text.replace(":\"own\"", &format!(":{}", options(own)))
+}
+
+fn point_of(global: &[(&str, &str)], own: &[(&str, &str)], size: u64) -> Point {
+    parse(&with_options(global, own, size)).unwrap().found.remove(0).point
+}
+
+#[test]
+fn an_option_that_repeats_is_what_fio_makes_of_it() {
+    // fio adds files, also those of a job to those of all.
+    let files = [("filename", "a"), ("filename", "b:c"), ("nrfiles", "2")];
+    let point = point_of(&[("filename", "all")], &files, 4096);
+    assert_eq!((point.path.as_str(), point.files), ("all:a:b:c", 4));
+    let point = point_of(&[("filename", "all")], &[], 4096);
+    assert_eq!((point.path.as_str(), point.files), ("all", 1));
+    // Of others the last counts, by whichever of its names.
+    let point = point_of(
+        &[("bs", "1k"), ("rw", "read")],
+        &[("bs", "8k"), ("blocksize", "16k"), ("readwrite", "randread"), ("bs", "64k")],
+        65_536,
+    );
+    assert_eq!((point.request_size, point.pattern.as_str()), (64 << 10, "random"));
+    for (options, cache) in [
+        ([("direct", "1"), ("buffered", "1")], None),
+        ([("buffered", "1"), ("direct", "1")], Some(Cache::Cold)),
+        ([("direct", "0"), ("buffered", "0")], Some(Cache::Cold)),
+    ] {
+        assert_eq!(point_of(&[], &options, 4096).cache, cache, "{options:?}");
+    }
+}
+
+#[test]
+fn a_base_of_sizes_holds_for_what_stands_behind_it() {
+    let base = ("kb_base", "1000");
+    let is = |size, global: &[_], own: &[_]| {
+        assert_eq!(point_of(global, own, size).request_size, size, "{global:?} {own:?}");
+    };
+    is(64_000, &[], &[base, ("bs", "64k")]);
+    is(64_000, &[base], &[("bs", "64k")]);
+    is(65_536, &[], &[("bs", "64k"), base]);
+    is(65_536, &[("bs", "64k")], &[base]);
+    is(65_536, &[base, ("kb_base", "1024")], &[("bs", "64k")]);
+}
+
+#[test]
+fn a_field_that_is_no_number_is_missing() {
+    let text = with_options(&[], &[], 4096).replace("\"iops\":1000.0", "\"iops\" : -nan");
+    let text = text
+        .replace("\"mean\":100000.0", "\"mean\":nan")
+        .replace("\"usr_cpu\":1.0", "\"usr_cpu\":inf");
+    let contents = parse(&text).unwrap();
+    let measured = shown(&contents.found[0]);
+    assert_eq!((measured.requests, measured.cpu), (Some(10), None));
+    assert_eq!(measured.latency.as_ref().unwrap().mean_ns, None, "{measured:?}");
+    assert_eq!(contents.warnings, Vec::<String>::new());
+}
+
+#[test]
+fn text_around_the_json_is_passed_over_and_a_stop_is_told() {
+    let text = with_options(&[], &[], 4096);
+    let pretty = text.replacen('{', "{\n  ", 1);
+    for before in ["", "note: a line without an end ", "a brace { and more ", "\u{feff}"] {
+        for text in [&text, &pretty] {
+            let contents = parse(&format!("{before}{text}")).unwrap();
+            assert_eq!((contents.found.len(), contents.warnings.len()), (1, 0), "{before}");
+        }
+    }
+    let contents = parse(&format!("\nfio: terminating on signal 2\n{text}")).unwrap();
+    let told = "line 2: fio was stopped by signal 2: its jobs did not run to their end";
+    assert_eq!((contents.found.len(), contents.warnings), (1, vec![told.to_owned()]));
+}
+
 fn of(jobs: &[Value]) -> Contents {
     parse(&json!({"fio version": "fio-3.40-dirty", "jobs": jobs}).to_string()).unwrap()
 }
@@ -328,12 +411,11 @@ fn what_went_well_is_no_complaint() {
 /// What stands once for all jobs is kept once.
 #[test]
 fn options_of_all_jobs_are_kept_once() {
-    let global: serde_json::Map<String, Value> =
-        (0..2_000).map(|at| (format!("option{at}"), "x".into())).collect();
+    let global: Vec<Value> = (0..2_000).map(|at| json!([format!("option{at}"), "x"])).collect();
     let jobs: Vec<Value> =
         (0..2_000).map(|at| json!({"jobname": at.to_string(), "read": moved(1)})).collect();
     let value = json!({"fio version": "x", "global options": global, "jobs": jobs});
-    let global = Rc::new(value["global options"].as_object().unwrap().clone());
+    let global = Rc::new(job::options(&value, "global options").unwrap());
     let lines = Lines::of(1, "");
     let jobs = self::jobs(value["jobs"].as_array().unwrap(), &global, &lines, false);
     // Each holds it, none a copy.

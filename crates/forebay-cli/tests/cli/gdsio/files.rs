@@ -159,6 +159,10 @@ fn two_jobs_never_write_to_the_same_bytes() {
     for two in ["directory=b\nstart_offset=128K", "directory=a\nstart_offset=128K"] {
         jobs(two);
         good(folder.path(), "jobs --gpu none");
+        // Editors put a byte-order mark first.
+        let text = fs::read_to_string(folder.path().join("jobs")).unwrap();
+        fs::write(folder.path().join("jobs"), format!("\u{feff}{text}")).unwrap();
+        good(folder.path(), "jobs --gpu none");
     }
 }
 
