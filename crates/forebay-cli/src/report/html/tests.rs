@@ -215,3 +215,41 @@ fn every_colour_can_be_read_in_both_themes_and_on_paper() {
     }
     assert!((contrast([0.0; 3], [1.0; 3]) - 21.0).abs() < 1e-9);
 }
+
+/// The hash of `text` as a policy names it, by the system's `sha256sum`; `None` where it has none.
+fn hash(text: &str) -> Option<String> {
+    use std::io::Write as _;
+    use std::process::{Command, Stdio};
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut command = Command::new("sha256sum");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
+    child.stdin.take()?.write_all(text.as_bytes()).ok()?;
+    let output = child.wait_with_output().ok()?;
+    let hex = std::str::from_utf8(&output.stdout).ok()?.get(..64)?;
+    let byte = |at: usize| u32::from_str_radix(&hex[at * 2..at * 2 + 2], 16).unwrap();
+    let mut base_64 = String::new();
+    for at in (0..32).step_by(3) {
+        let three = [0, 1, 2].map(|more| if at + more < 32 { byte(at + more) } else { 0 });
+        let bits = three[0] << 16 | three[1] << 8 | three[2];
+        let digits = if at + 2 < 32 { 4 } else { 3 };
+        for digit in 0..digits {
+            base_64.push(DIGITS[(bits >> (18 - 6 * digit) & 63) as usize].into());
+        }
+    }
+    Some(format!("'sha256-{base_64}='"))
+}
+
+#[test]
+fn a_page_allows_its_own_style_and_script_alone() {
+    for (kind, text) in [("style-src", STYLE), ("script-src", SCRIPT)] {
+        let Some(hash) = hash(text) else {
+            return println!("skipped: hashes of a page's policy: there is no `sha256sum`");
+        };
+        assert!(POLICY.contains(&format!("{kind} {hash};")), "{kind} is {hash}");
+    }
+    let page = page(&digest_of(&[("a", &made::hostile())]));
+    assert!(!page.contains("unsafe-inline") && !page.contains(" style="));
+    // A hash is that of the whole element.
+    assert!(page.contains(&format!("<style>{STYLE}</style>")));
+    assert!(page.contains(&format!("<script>{SCRIPT}</script>")));
+}
