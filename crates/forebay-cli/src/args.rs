@@ -9,12 +9,13 @@ mod stream;
 pub(crate) mod sweep;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use forebay::Route;
 use forebay::gpu::GpuSelector;
-use forebay::units::parse_size;
+use forebay::units::{parse_duration, parse_size};
 
 pub use self::compare::{CompareArgs, Mode};
 pub use self::diff::DiffArgs;
@@ -401,12 +402,12 @@ pub struct TuneArgs {
     #[arg(long)]
     pub write: bool,
 
-    /// Seconds for each direction
+    /// How long each direction is searched
     #[arg(
-        long, value_name = "SECONDS", default_value_t = 6,
-        value_parser = seconds, allow_negative_numbers = true
+        long, value_name = "TIME", default_value = "6s",
+        value_parser = search_time, allow_negative_numbers = true
     )]
-    pub duration: u16,
+    pub duration: Duration,
 
     /// Remember nothing
     #[arg(long)]
@@ -450,9 +451,10 @@ fn repeats(text: &str) -> Result<u32, String> {
     number.ok_or_else(|| "it takes a number from 3 to 1000".into())
 }
 
-fn seconds(text: &str) -> Result<u16, String> {
-    let number = text.parse().ok().filter(|number| (1..=3600).contains(number));
-    number.ok_or_else(|| "it takes a number of seconds from 1 to 3600".into())
+fn search_time(text: &str) -> Result<Duration, String> {
+    let (least, most) = (Duration::from_secs(1), Duration::from_secs(3600));
+    let time = parse_duration(text).filter(|time| (least..=most).contains(time));
+    time.ok_or_else(|| "it takes a time from 1s to 1h, such as `10s`".into())
 }
 
 fn threads(text: &str) -> Result<u16, String> {

@@ -116,17 +116,18 @@ pub fn parse_rate(text: &str) -> Option<u64> {
     parse_size(text.trim().strip_suffix("/s")?)
 }
 
-/// Parses a duration: a number followed by `ns`, `us`, `ms`, `s` or `h`.
+/// Parses a duration: a number followed by `ns`, `us`, `ms`, `s` or `h`; a bare number is in
+/// seconds.
 #[must_use]
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let text = text.trim();
-    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let scale = match unit {
         "ns" => 1,
         "us" | "µs" => 1_000,
         "ms" => 1_000_000,
-        "s" => 1_000_000_000,
+        "s" | "" => 1_000_000_000,
         "h" => 3_600_000_000_000,
         _ => return None,
     };
@@ -174,7 +175,8 @@ mod tests {
         assert_eq!(parse_duration("10us"), Some(Duration::from_micros(10)));
         assert_eq!(parse_duration("1.5ms"), Some(Duration::from_micros(1500)));
         assert_eq!(parse_duration("1h"), Some(Duration::from_secs(3600)));
-        assert_eq!(parse_duration("5"), None);
+        assert_eq!(parse_duration("0.5"), Some(Duration::from_millis(500)));
+        assert_eq!(["", "s", ".", "5x", "-5"].map(parse_duration), [None; 5]);
     }
 
     #[test]

@@ -312,13 +312,7 @@ fn cache(text: &str) -> Result<Cache, String> {
 const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 
 fn time_or_none(text: &str) -> Result<Duration, String> {
-    // A bare number is in seconds.
-    let with_unit = if text.ends_with(|c: char| c.is_ascii_digit()) {
-        format!("{text}s")
-    } else {
-        text.to_owned()
-    };
-    let time = parse_duration(&with_unit).filter(|time| *time <= TIME_MAX);
+    let time = parse_duration(text).filter(|time| *time <= TIME_MAX);
     time.ok_or_else(|| "it takes a time such as `500ms` or `10s`, a day at most".into())
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use forebay::gpu::GpuSelector;
+use forebay::units::parse_duration;
 
 use super::own::{Own, Words};
 use super::words::{self, Io, Sizes, Transfer};
@@ -403,6 +404,7 @@ pub(crate) fn count(text: &str) -> Result<u32, String> {
 }
 
 pub(crate) fn seconds(text: &str) -> Result<u64, String> {
-    let number = text.parse().ok().filter(|number| (1..=SECONDS_MAX).contains(number));
+    let time = parse_duration(text).filter(|time| time.subsec_nanos() == 0);
+    let number = time.map(|time| time.as_secs()).filter(|n| (1..=SECONDS_MAX).contains(n));
     number.ok_or_else(|| format!("it takes a number of seconds from 1 to {SECONDS_MAX}"))
 }

@@ -134,7 +134,7 @@ impl Tune<'_> {
         let (path, len) = (measured.path.clone(), measured.len);
         let mut probe = EngineProbe::new(self.options.clone(), path, len, way, device);
         let bounds = Bounds {
-            time: Duration::from_secs(self.args.duration.into()),
+            time: self.args.duration,
             in_flight: IN_FLIGHT_MAX.min(len / 2).min(environment::memory().available / 4),
             size_max: Options::default().segment_size,
         };

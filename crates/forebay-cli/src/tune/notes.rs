@@ -1,5 +1,7 @@
 //! What a reader of the findings should know, each with the next thing to try.
 
+use std::time::Duration;
+
 use forebay::units::format_size;
 
 use super::curve::Point;
@@ -76,15 +78,15 @@ pub(super) fn of_samples(seen: &Seen) -> Vec<String> {
 }
 
 /// What a search gives reason to say.
-pub(super) fn of_search(found: &Found, bounds: Bounds, duration: u16) -> Vec<String> {
+pub(super) fn of_search(found: &Found, bounds: Bounds, duration: Duration) -> Vec<String> {
     let mut notes = Vec::new();
     let curve = &found.curve;
     if !found.complete {
         let count: usize = curve.0.iter().map(|point| point.samples.len()).sum();
         notes.push(format!(
             "the time ended after {count} samples, before everything was measured three times; \
-             `--duration {}` gives more",
-            u64::from(duration) * 5
+             `--duration {}s` gives more",
+            (duration * 5).as_secs_f64()
         ));
     }
     let Some(point) = curve.found(bounds.size_max) else { return notes };
@@ -93,9 +95,9 @@ pub(super) fn of_search(found: &Found, bounds: Bounds, duration: u16) -> Vec<Str
     if spread > SPREAD_MAX {
         notes.push(format!(
             "unsteady: samples of what was found differ by {:.0} %; end other work on this drive, \
-             or try `--duration {}`",
+             or try `--duration {}s`",
             spread * 100.0,
-            u64::from(duration) * 5
+            (duration * 5).as_secs_f64()
         ));
     }
     let fastest = curve.best(u64::MAX).map_or(0.0, Point::rate);
@@ -122,8 +124,6 @@ pub(super) fn of_search(found: &Found, bounds: Bounds, duration: u16) -> Vec<Str
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use forebay::units::{KIB, MIB};
 
     use super::*;
@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn notes(curve: crate::tune::curve::Curve, complete: bool) -> Vec<String> {
-        of_search(&Found { curve, complete }, BOUNDS, 6)
+        of_search(&Found { curve, complete }, BOUNDS, Duration::from_secs(6))
     }
 
     #[test]
@@ -203,12 +203,12 @@ mod tests {
         insta::assert_snapshot!(folded(&all), @"
         the time ended after 48 samples,
           before everything was measured three times;
-          `--duration 30` gives more
+          `--duration 30s` gives more
 
         unsteady:
           samples of what was found differ by 50 %;
           end other work on this drive,
-          or try `--duration 30`
+          or try `--duration 30s`
 
         requests of 4 MiB reach 1.20 GB/s,
           20 % more than any that the engine makes by itself:

@@ -398,10 +398,10 @@ fn long_help_of_tune() {
               Measure writing, to a scratch file: as from a GPU, whose writes go past the page
               cache
 
-          --duration <SECONDS>
-              Seconds for each direction
+          --duration <TIME>
+              How long each direction is searched
 
-              [default: 6]
+              [default: 6s]
 
           --dry-run
               Remember nothing

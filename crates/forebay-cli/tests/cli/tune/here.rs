@@ -67,7 +67,7 @@ fn check(report: &TuneReport) {
 #[test]
 fn what_is_found_is_shown_and_remembered() {
     let Some(folder) = folder() else { return };
-    let first = report(folder.path(), &["--duration", "1"]);
+    let first = report(folder.path(), &["--duration", "1s"]);
     check(&first);
     let [searched] = first.searches.as_slice() else { panic!("reading only") };
     assert_eq!((searched.direction, searched.stored), (Direction::Read, true));

@@ -90,10 +90,10 @@ fn nonsense_is_exit_code_2() {
         told(&["--depth", "3"]),
     ];
     insta::assert_snapshot!(texts.join("\n"), @"
-    error: `--duration` cannot be `0`: it takes a number of seconds from 1 to 3600
+    error: `--duration` cannot be `0`: it takes a time from 1s to 1h, such as `10s`
     hint: `forebay tune --help` tells what it takes
 
-    error: `--duration` cannot be `soon`: it takes a number of seconds from 1 to 3600
+    error: `--duration` cannot be `soon`: it takes a time from 1s to 1h, such as `10s`
     hint: `forebay tune --help` tells what it takes
 
     error: `two` is one word too many

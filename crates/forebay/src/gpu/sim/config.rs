@@ -282,7 +282,7 @@ mod tests {
             "sim:uplink=0GB/s",
             "sim:copy-faults=1.5",
             "sim:copy-faults=NaN",
-            "sim:latency=5",
+            "sim:latency=x",
             "sim:lost-after=soon",
             "sim:cufile=maybe",
         ] {
