@@ -62,18 +62,18 @@ impl Prover {
     /// What is proven of a move.
     #[must_use]
     pub fn proof(&self, evidence: Evidence, moved: &Moved, direction: Direction) -> Proof {
-        self.proof_beside(evidence, moved, direction, (0, 0))
+        self.proof_beside(evidence, moved, direction, ((0, 0), 0))
     }
 
     /// The same where as many bytes were moved the other way meanwhile, so many of them said to
-    /// have gone past the page cache.
+    /// have gone past the page cache, by requests of so many bytes (0 where that is not known).
     #[must_use]
     pub fn proof_beside(
         &self,
         evidence: Evidence,
         moved: &Moved,
         direction: Direction,
-        beside: (u64, u64),
+        (beside, request): ((u64, u64), u64),
     ) -> Proof {
         let direction = match direction {
             Direction::Read => forebay::Direction::Read,
@@ -81,7 +81,7 @@ impl Prover {
         };
         let mut claim = Claim::silent(direction, moved.bytes, self.memory);
         claim.routes.clone_from(&moved.said);
-        claim.beside = beside;
+        (claim.beside, claim.request) = (beside, request);
         let claim = match &self.gpu {
             Some(gpu) => claim.on(gpu),
             None => claim,
@@ -90,17 +90,18 @@ impl Prover {
     }
 
     /// What is proven of the part that one of several targets had in a move of `all` bytes, with
-    /// those of them that are said to have gone past the page cache; `beside` is the target's own.
+    /// those of them that are said to have gone past the page cache; `own_beside` is the target's own,
+    /// with the bytes of a request.
     #[must_use]
     pub fn proof_of_part(
         &self,
         evidence: &Evidence,
         moved: &Moved,
         direction: Direction,
-        (all, beside): ((u64, u64), (u64, u64)),
+        (all, own_beside): ((u64, u64), ((u64, u64), u64)),
     ) -> Proof {
         let own = (moved.bytes, past(moved.said.iter().copied()));
-        let mut proof = self.proof_beside(evidence.of_part(own, all), moved, direction, beside);
+        let mut proof = self.proof_beside(evidence.of_part(own, all), moved, direction, own_beside);
         proof.verdict.doubts.push(DIVIDED.into());
         proof
     }

@@ -77,6 +77,7 @@ impl Watched {
             let own = &mut of_gpus[self.gpus[job]];
             own.read += had.read;
             own.written += had.written;
+            own.request = if own.request == 0 { had.request } else { own.request.min(had.request) };
             had.taken.iter().for_each(|taken| add(&mut own.taken, taken.clone()));
         }
         proofs_of(&self.provers, seen, &of_gpus)

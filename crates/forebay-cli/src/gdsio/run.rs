@@ -154,14 +154,20 @@ impl Task<'_> {
     }
 }
 
-/// The hints of ways are in the words of other verbs.
-fn in_options(mut failure: Failure) -> Failure {
+/// The hints of ways are in the words of other verbs; `shift` is how far `-U` moves requests.
+fn in_options(mut failure: Failure, shift: u64) -> Failure {
     let hint = failure.hint.as_mut();
     if let Some(hint) = hint.filter(|hint| hint.contains("`forebay`, which takes any size")) {
-        *hint =
-            "past the page cache `-i`, `-o` and `-s` have to be multiples of the drive's block: \
+        *hint = match shift {
+            0 => "past the page cache `-i`, `-o` and `-s` have to be multiples of the drive's block: \
                  try multiples of 4K, or `-O 1`, which goes through it"
-                .into();
+                .into(),
+            shift => format!(
+                "`-U` moves requests by {shift} bytes, and past the page cache they have to begin \
+                 at multiples of the drive's block: leave out `-U`, or say `-O 1`, which goes \
+                 through the page cache"
+            ),
+        };
     }
     failure
 }
@@ -199,7 +205,9 @@ pub(super) fn run_all(
             let ready = Ready::new(engine, load, &task.lanes)?;
             works.push(move || {
                 let _kept = Kept::to(task.job.node)?;
-                let (ran, moved) = ready.run(&[String::new()]).map_err(in_options)?;
+                let (ran, moved) = ready
+                    .run(&[String::new()])
+                    .map_err(|failure| in_options(failure, task.asked.shift))?;
                 Ok((index, load, ran, moved))
             });
         }
@@ -453,5 +461,17 @@ mod tests {
         let (way, kind) = plain_way(Transfer::CpuGpu, true, true);
         assert_eq!((way, kind), (Way::Plain(Plain::CpuCachedGpu), Transfer::CpuCachedGpu));
         assert_eq!(plain_way(Transfer::CpuOnly, true, false).1, Transfer::CpuOnly);
+    }
+
+    #[test]
+    fn a_hint_names_the_option_that_is_in_the_way() {
+        let hint = |shift| {
+            let failure = Failure::new("x").hint("give `forebay`, which takes any size");
+            in_options(failure, shift).hint.unwrap()
+        };
+        assert!(hint(0).contains("`-i`, `-o` and `-s`"));
+        assert!(hint(512).starts_with("`-U` moves requests by 512 bytes"));
+        let other = Failure::new("x").hint("y");
+        assert_eq!(in_options(other.clone(), 512), other);
     }
 }

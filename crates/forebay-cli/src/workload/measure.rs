@@ -186,6 +186,7 @@ pub(crate) fn proofs_of(
             let others = own.taken.iter().filter(|taken| taken.direction != direction);
             let beside = own.read.saturating_add(own.written).saturating_sub(bytes);
             let beside = (beside, past(others.map(|taken| (taken.route, taken.bytes))).min(beside));
+            let beside = (beside, own.request);
             let moved = Moved {
                 bytes,
                 route: None,

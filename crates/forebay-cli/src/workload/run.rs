@@ -61,6 +61,8 @@ pub struct OfTarget {
     pub written: u64,
     /// All of them by route.
     pub taken: Vec<Taken>,
+    /// Bytes of its smallest request.
+    pub request: u64,
 }
 
 /// A load that may begin: files are open, and memory is there.
@@ -265,7 +267,8 @@ fn finish<'a>(
     }
     let span = last.at.saturating_duration_since(first.at).max(Duration::from_nanos(1));
     let mut taken = Vec::new();
-    let mut of_targets = vec![OfTarget::default(); targets.len()];
+    let own = OfTarget { request: load.request_size, ..OfTarget::default() };
+    let mut of_targets = vec![own; targets.len()];
     let mut latencies = Latencies::default();
     for ((_, worked), lane) in all.iter().zip(lanes) {
         let mut own = of_targets.get_mut(lane.target);

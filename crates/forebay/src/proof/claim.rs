@@ -24,6 +24,9 @@ pub struct Claim {
     /// said to have gone past the page cache: both ways share one page cache, and what it gained or
     /// lost may be either's.
     pub beside: (u64, u64),
+    /// Bytes of a request, where all have the same; else of the smallest, and 0 where it is not
+    /// known. What is smaller than a block of the storage fetches the whole block.
+    pub request: u64,
 }
 
 /// The memory at the other end.
@@ -53,7 +56,7 @@ impl Claim {
     /// A claim without routes: nobody says which way the bytes went.
     #[must_use]
     pub const fn silent(direction: Direction, bytes: u64, memory: Memory) -> Self {
-        Self { direction, bytes, memory, gpu: None, routes: Vec::new(), beside: (0, 0) }
+        Self { direction, bytes, memory, gpu: None, routes: Vec::new(), beside: (0, 0), request: 0 }
     }
 
     /// What the engine says of a transfer.
@@ -110,6 +113,9 @@ impl Claim {
         if self.beside.0 > 0 {
             let (bytes, past) = (self.beside.0.into(), self.beside.1.into());
             fields.push(("beside", Json::Object(vec![("bytes", bytes), ("past", past)])));
+        }
+        if self.request > 0 {
+            fields.push(("request", self.request.into()));
         }
         Json::Object(fields)
     }

@@ -27,7 +27,7 @@ impl Evidence {
             }
         }
         if let Seen::Told(cache) = &mut own.page_cache {
-            let PageCache { len, looked, before, after, ahead, holes, encoded } = cache;
+            let PageCache { len, looked, before, after, ahead, holes, encoded, .. } = cache;
             [len, looked, before, after, ahead, holes, encoded].into_iter().for_each(by_bytes);
         }
         if let Seen::Told(mounts) = &mut own.nfs {

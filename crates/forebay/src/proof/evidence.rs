@@ -94,6 +94,9 @@ pub struct PageCache {
     /// Bytes of the range that the file system stores in another form, compressed say, at most:
     /// it makes them whole in the page cache, also for who asks to pass that.
     pub encoded: u64,
+    /// What a read past the page cache fetches at least, of the file with the largest blocks; 0
+    /// where no file can be read so.
+    pub block: u64,
 }
 
 impl PageCache {
@@ -160,6 +163,7 @@ impl Evidence {
                 ("ahead", cache.ahead.into()),
                 ("holes", cache.holes.into()),
                 ("encoded", cache.encoded.into()),
+                ("block", cache.block.into()),
             ]
         };
         let vast = |(before, after): &(String, String)| {

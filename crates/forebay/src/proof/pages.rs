@@ -90,8 +90,8 @@ impl Pages {
         self.holes = self.holes.saturating_add(more.holes);
     }
 
-    /// What changed until another edge, in files with so many `encoded` bytes.
-    pub(super) fn until(self, after: Self, encoded: u64) -> PageCache {
+    /// What changed until another edge, in files with so many `encoded` bytes and such blocks.
+    pub(super) fn until(self, after: Self, encoded: u64, block: u64) -> PageCache {
         PageCache {
             len: after.len,
             looked: after.looked,
@@ -100,6 +100,7 @@ impl Pages {
             ahead: after.ahead.saturating_sub(self.ahead),
             holes: after.holes,
             encoded,
+            block,
         }
     }
 }

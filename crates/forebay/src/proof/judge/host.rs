@@ -7,6 +7,9 @@ use crate::proof::evidence::PageCache;
 const OWNER: &str = "run as the owner of the file, or as somebody who may write it";
 /// How to have bytes from storage counted.
 const COUNTED: &str = "use a file on a block device or NFS, where `/proc` and `/sys` are mounted";
+/// Why pages of a range do not tell how many of its bytes passed the page cache.
+const AGAIN: &str = "it does not tell which bytes of a range were written again, or both read and \
+                     written";
 const CACHE: &str = "what is in the page cache";
 
 impl Judge<'_> {
@@ -56,7 +59,16 @@ impl Judge<'_> {
                 let own = grown.saturating_sub(self.claim.beside_through());
                 let least = fetched.saturating_sub(grown.saturating_add(self.claim.beside.1));
                 let most = fetched.saturating_sub(own);
-                Some(self.within((least.min(bytes), most.min(bytes)), least.min(bytes)))
+                let asked = self.asked_for(least, cache.block);
+                let why = match asked < least {
+                    true => format!(
+                        "reads of {} fetch whole blocks of {}",
+                        size(self.claim.request),
+                        size(cache.block)
+                    ),
+                    false => AGAIN.into(),
+                };
+                Some(self.within((asked.min(bytes), most.min(bytes)), asked.min(bytes), &why))
             }
             (None, Some(cache)) if cache.before.max(cache.after) <= self.slack => {
                 self.doubts.push(
@@ -68,6 +80,23 @@ impl Judge<'_> {
             }
             _ => None,
         }
+    }
+
+    /// How many bytes requests asked for at least that had so many fetched past the page cache:
+    /// storage gives whole blocks alone.
+    fn asked_for(&self, fetched: u64, block: u64) -> u64 {
+        let request = self.claim.request;
+        if request == 0 || block <= 1 || request.is_multiple_of(block) {
+            return fetched;
+        }
+        let blocks = match block.is_multiple_of(request) {
+            true => 1,
+            // It may begin and end anywhere in a block.
+            false => request.saturating_sub(1) / block + 2,
+        };
+        let whole = u128::from(block) * u128::from(blocks);
+        let asked = u128::from(fetched) * u128::from(request) / whole;
+        u64::try_from(asked).unwrap_or(fetched).min(fetched)
     }
 
     fn lack_of_read(&mut self, has_storage: bool, has_cache: bool) {
@@ -154,20 +183,17 @@ impl Judge<'_> {
         // Nobody wrote more past the page cache than was written at all.
         let (own, all) = self.storage_bytes();
         let all = [own, all].into_iter().flatten().min().unwrap_or(u64::MAX);
-        self.within((least.min(all), most.max(least).min(all)), evenly.min(all))
+        self.within((least.min(all), most.max(least).min(all)), evenly.min(all), AGAIN)
     }
 
     /// What passed the page cache, where it is known to be within bounds: what is said, as far as
     /// they let it, and where nothing is said this guess.
-    fn within(&mut self, (least, most): (u64, u64), guess: u64) -> u64 {
+    fn within(&mut self, (least, most): (u64, u64), guess: u64, why: &str) -> u64 {
         let staged = self.claim.by(Route::Staged);
         let is_told = staged > 0 || self.claim.by(Route::Cached) > 0;
         if most - least > self.slack {
             let (least, most) = (size(least), size(most));
-            self.doubts.push(format!(
-                "between {least} and {most} passed the page cache: it does not tell which bytes \
-                 of a range were written again, or both read and written"
-            ));
+            self.doubts.push(format!("between {least} and {most} passed the page cache: {why}"));
         }
         if is_told { staged.clamp(least, most) } else { guess }
     }

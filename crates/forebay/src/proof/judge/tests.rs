@@ -1,6 +1,7 @@
 //! Every verdict, reached from evidence alone.
 
 mod direct;
+mod host;
 
 use proptest::prelude::*;
 
@@ -422,7 +423,7 @@ prop_compose! {
         });
         evidence.page_cache = page_cache.map(|[len, before, after, ahead, holes]| {
             let encoded = ahead ^ holes;
-            PageCache { len, looked: len / 2, before, after, ahead, holes, encoded }
+            PageCache { len, looked: len / 2, before, after, ahead, holes, encoded, block: 4096 }
         });
         evidence.gpu = gpu.map(|(bytes, wrapped, windows)| {
             let Seen::Told(mut link) = link(bytes) else { unreachable!() };

@@ -29,6 +29,7 @@ pub struct Sources {
     files: Vec<(File, u64, u64)>,
     bytes: u64,
     encoded: u64,
+    block: u64,
     devices: Vec<(Device, bool)>,
     points: Vec<String>,
     ports: Vec<String>,
@@ -54,6 +55,7 @@ impl Sources {
             files: Vec::new(),
             bytes: 0,
             encoded: 0,
+            block: 0,
             devices: Vec::new(),
             points: Vec::new(),
             ports: rdma::ports(system),
@@ -89,6 +91,7 @@ impl Sources {
         // What a file system writes meanwhile is not known; what it wrote before does not change.
         let encoded = self.system.encoded_bytes(file.path(), offset, len);
         self.encoded = self.encoded.saturating_add(encoded);
+        self.block = self.block.max(file.direct_block().unwrap_or_default());
         self.files.push((file.clone(), offset, len));
         self
     }
@@ -259,7 +262,9 @@ impl Span<'_> {
             nvidia_fs,
             process: last.process.since(first.process, |a, b| b.since(a)),
             drives: between(&sources.devices, first.drives, last.drives),
-            page_cache: after.pages.since(before.pages, |a, b| Ok(a.until(b, sources.encoded))),
+            page_cache: after
+                .pages
+                .since(before.pages, |a, b| Ok(a.until(b, sources.encoded, sources.block))),
             gpu: Seen::Nothing(String::new()),
             nfs: after.nfs.since(before.nfs, |a, b| nfs::since(&a, &b)),
             vast: after.vast.since(before.vast, |a, b| Ok((a, b))),
