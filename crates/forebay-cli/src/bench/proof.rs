@@ -90,7 +90,7 @@ impl Prover {
     }
 
     /// What is proven of the part that one of several targets had in a move of `all` bytes, with
-    /// those of them that are said to have gone past the page cache; `own_beside` is the target's own,
+    /// those that are said to have gone past the page cache; `own_beside` is the target's own,
     /// with the bytes of a request.
     #[must_use]
     pub fn proof_of_part(

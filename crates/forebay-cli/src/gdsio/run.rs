@@ -159,7 +159,7 @@ fn in_options(mut failure: Failure, shift: u64) -> Failure {
     let hint = failure.hint.as_mut();
     if let Some(hint) = hint.filter(|hint| hint.contains("`forebay`, which takes any size")) {
         *hint = match shift {
-            0 => "past the page cache `-i`, `-o` and `-s` have to be multiples of the drive's block: \
+            0 => "past the page cache `-i`, `-o` and `-s` are multiples of the drive's block: \
                  try multiples of 4K, or `-O 1`, which goes through it"
                 .into(),
             shift => format!(

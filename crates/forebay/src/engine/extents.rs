@@ -119,6 +119,13 @@ fn shares(pieces: impl Iterator<Item = (ByteRange, usize)>, part: Part) -> Vec<S
     shares
 }
 
+impl super::File {
+    /// The unit of reads past the page cache, where the file takes them.
+    pub(crate) fn direct_block(&self) -> Option<u64> {
+        self.handle.direct().ok().map(|direct| u64::from(direct.alignment().offset))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

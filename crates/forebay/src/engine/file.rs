@@ -177,11 +177,6 @@ impl File {
         self.handle.try_direct().err()
     }
 
-    /// The unit of reads past the page cache, where the file takes them.
-    pub(crate) fn direct_block(&self) -> Option<u64> {
-        self.handle.direct().ok().map(|direct| u64::from(direct.alignment().offset))
-    }
-
     /// Why another descriptor than the one that was given moves its bytes; `None` where that one
     /// does, and for a file that was opened by its path.
     #[must_use]

@@ -496,12 +496,5 @@ pub(crate) fn shown(path: &Path) -> String {
 /// Unicode's `Bidi_Control`.
 pub(crate) fn moves_cursor(c: char) -> bool {
     c.is_control()
-        || matches!(
-            c,
-            '\u{61c}'
-                | '\u{200e}'
-                | '\u{200f}'
-                | '\u{2028}'..='\u{202e}'
-                | '\u{2066}'..='\u{2069}'
-        )
+        || matches!(u32::from(c), 0x61c | 0x200e | 0x200f | 0x2028..=0x202e | 0x2066..=0x2069)
 }

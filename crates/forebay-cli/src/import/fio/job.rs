@@ -83,7 +83,7 @@ pub(super) struct Job {
     /// Its own options, and those of all jobs.
     own: Options,
     global: Rc<Options>,
-    /// Whether there are options at all: then what is not among them has fio's default.
+    /// Whether there are options: then what is not among them has fio's default.
     told: bool,
     error: u64,
     /// Seconds of all of its threads.
@@ -257,8 +257,8 @@ impl Job {
 
     /// The files that it names, between colons: fio adds those of each `filename` to the others.
     fn file_names(&self) -> Option<String> {
-        let names = self.options().filter(|(key, _)| *key == "filename");
-        names.map(|(_, names)| names.to_owned()).reduce(|all, more| format!("{all}:{more}"))
+        let names = self.options().filter_map(|(key, name)| (key == "filename").then_some(name));
+        names.map(str::to_owned).reduce(|all, more| format!("{all}:{more}"))
     }
 
     /// Where it lies on all axes, as far as fio tells.
@@ -416,10 +416,8 @@ impl Job {
 
     fn cpu(&self, seconds: f64, bytes: u64) -> Option<CpuCost> {
         let (user_s, system_s) = self.cpu_s?;
-        let both = user_s + system_s;
-        if both <= 0.0 {
-            return None; // it ended before the kernel had counted anything
-        }
+        // Where there is none it ended before the kernel had counted anything.
+        let both = Some(user_s + system_s).filter(|both| *both > 0.0)?;
         let per_gb = (bytes > 0).then(|| both / (float(bytes) * 1e-9));
         Some(CpuCost { user_s, system_s, cores: both / seconds, s_per_gb: per_gb })
     }

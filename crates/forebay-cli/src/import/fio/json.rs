@@ -130,12 +130,12 @@ mod tests {
 
     #[test]
     fn what_is_no_number_is_no_value() {
-        let text = "a quote \"\n{\"a\" : -nan,\n\"b\":[nan, inf,-INF ,1], \"nan, :nan\": \"a:nan\\\":nan\", \
-                    \"c\": nano}";
+        let text = "a quote \"\n{\"a\" : -nan,\n\"b\":[nan, inf,-INF ,1], \"nan, :nan\": \
+                    \"a:nan\\\":nan\", \"c\": nano}";
         let read = without_nan(text);
         assert_eq!(read.len(), text.len());
-        let expected = "a quote \"\n{\"a\" : \"\"  ,\n\"b\":[\"\" , \"\" ,\"\"   ,1], \"nan, :nan\": \
-                        \"a:nan\\\":nan\", \"c\": nano}";
+        let expected = "a quote \"\n{\"a\" : \"\"  ,\n\"b\":[\"\" , \"\" ,\"\"   ,1], \
+                        \"nan, :nan\": \"a:nan\\\":nan\", \"c\": nano}";
         assert_eq!(read, expected);
     }
 

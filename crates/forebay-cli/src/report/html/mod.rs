@@ -25,8 +25,8 @@ use super::grid::people;
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
-/// Only the page's own style and script act, by the hashes of their text, and nothing is loaded: not
-/// even where escaping of a foreign text failed. A test recomputes the hashes.
+/// Only the page's own style and script act, by the hashes of their text, and nothing is loaded:
+/// not even where escaping of a foreign text failed. A test recomputes the hashes.
 const POLICY: &str = "default-src 'none'; \
     style-src 'sha256-ykQwW+uz++U2VNqCkccEnKSuq3nIRtJQKoXbfMh5VHE='; \
     script-src 'sha256-qjBGk7vRbKFzxEKMZGO1xH+vyzDpW87Ht5IDxCSS510='; \
