@@ -152,6 +152,16 @@ pub enum Error {
         /// Where.
         place: Place,
     },
+    /// A write with O_DIRECT reached the drive, but old bytes of its range stay in the page cache,
+    /// where every reader finds them: another writer changed the same folio through the page cache.
+    #[error(
+        "cannot write {place}: the drive has the bytes, but old ones stay in the page cache, where \
+         another writer has changed bytes close by"
+    )]
+    StaleCache {
+        /// The bytes that were written with O_DIRECT.
+        place: Place,
+    },
     /// The path names something that has no bytes at offsets: a folder, a FIFO, a socket.
     #[error("cannot open `{}`: it is a {kind}, not a file", path.display())]
     NotAFile {

@@ -154,6 +154,7 @@
 //! - `tests/ordered/many.rs`: queues work on streams, as a caller would
 //! - `tests/ordered/rig.rs`: queues work on streams, as a caller would
 //! - `tests/straight/ends.rs`: queues work on a stream, as a caller would
+//! - `tests/two_writers.rs`: maps a file
 
 mod aside;
 pub mod clock;

@@ -31,6 +31,11 @@ impl Error {
                  size that it does not have"
                     .into()
             }
+            Self::StaleCache { .. } => {
+                "write a file from one engine, without the route `staged`, or at places that are \
+                 at least 2 MiB apart; then write these bytes again"
+                    .into()
+            }
             Self::NotAFile { .. } => "give a regular file or a block device".into(),
             Self::RouteUnavailable { .. } => {
                 "leave the route out, and the fastest one that can be had is taken".into()
@@ -118,6 +123,12 @@ fn io_hint(errno: Errno, operation: Operation) -> Option<String> {
             }
             Errno::NOSPC | Errno::DQUOT => "free room on that file system, or write elsewhere",
             Errno::ROFS => "the file system is mounted read-only: remount it or write elsewhere",
+            Errno::IO if operation == Operation::Sync => {
+                "the drive or its file system failed, or another engine or program wrote to the \
+                 file through the page cache during a write with O_DIRECT (\"Page cache \
+                 invalidation failure\" in the kernel's log, `dmesg`): write a file from one \
+                 engine, or without the route `staged`"
+            }
             Errno::IO => "the drive or its file system failed: look at the kernel's log (`dmesg`)",
             Errno::BADF if operation == Operation::Open => "give a descriptor that is open",
             Errno::NOMEM => "raise the memory limit of this process",

@@ -200,6 +200,25 @@ pub(crate) fn flush(fd: BorrowedFd<'_>) -> io::Result<()> {
     })
 }
 
+/// Asks the kernel to drop the clean pages of a range that nobody uses.
+pub(crate) fn drop_pages_of(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<()> {
+    let len = std::num::NonZero::new(range.len());
+    Ok(rustix::fs::fadvise(fd, range.start, len, rustix::fs::Advice::DontNeed)?)
+}
+
+/// Writes the dirty pages of a range out and waits for them. They are not durable by that.
+pub(crate) fn write_out(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<()> {
+    let (start, len) = (file_offset(range.start)?, file_offset(range.len())?);
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    retried(|| {
+        // SAFETY: the call takes numbers alone.
+        let result = unsafe { libc::sync_file_range(fd.as_raw_fd(), start, len, flags) };
+        counted(isize::try_from(result).unwrap_or(-1)).map(drop)
+    })
+}
+
 /// The size of a block device in bytes.
 pub(crate) fn device_size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     use rustix::ioctl::{Getter, ioctl, opcode};

@@ -13,6 +13,7 @@ pub(crate) mod pages;
 mod port;
 mod reopen;
 mod residency;
+mod stale;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -388,6 +389,12 @@ impl Handle {
     /// that the question starts no read-ahead.
     pub(crate) fn supports_nowait(&self) -> bool {
         *self.nowait.get_or_init(|| self.nowait_at(&mut [0], 1 << 62).is_ok())
+    }
+
+    /// Whether [`supports_nowait`](Self::supports_nowait) has its answer already.
+    #[cfg(test)]
+    pub(crate) fn knows_nowait(&self) -> bool {
+        self.nowait.get().is_some()
     }
 
     /// Whether opening it once more may wait: for its server (FUSE, network file systems), or there

@@ -48,6 +48,8 @@ pub(crate) enum Work {
     Move(Direction),
     /// Makes what was written durable; with the file's metadata or without.
     Sync { metadata: bool },
+    /// Drops old bytes of the segment from the page cache, which it was written around.
+    DropStale,
 }
 
 /// Where an op waits, and who runs it.

@@ -50,6 +50,7 @@ impl PreadRing {
                 };
                 return synced.map(|()| 0);
             }
+            Work::DropStale => return op.file.drop_stale(op.segment.wanted).map(|()| 0),
             Work::Move(direction) => direction,
         };
         if let Some(batch) = &op.batch {

@@ -17,6 +17,7 @@ fn span_of(completion: &Completion) -> Span {
     let Op { work, segment, address, .. } = op;
     let name = match work {
         Work::Sync { .. } => "sync",
+        Work::DropStale => "check",
         Work::Move(direction) => direction.name(),
     };
     let bytes = (segment.covered.start + op.moved, result.unwrap_or(0));
@@ -39,6 +40,7 @@ pub(super) fn submitted(track: &mut Track, to: &Recorder, op: &Op) {
     if to.ranges().are_on() {
         let name = match op.work {
             Work::Sync { .. } => c"sync",
+            Work::DropStale => c"check",
             Work::Move(Direction::Read) => c"read",
             Work::Move(Direction::Write) => c"write",
         };

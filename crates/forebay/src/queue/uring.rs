@@ -182,7 +182,7 @@ impl UringRing {
             (Work::Move(Direction::Write), Some(index)) => {
                 opcode::WriteFixed::new(fd, memory, len, index).offset(offset).build()
             }
-            (Work::Sync { .. }, _) => return Err(Errno::INVAL),
+            (Work::Sync { .. } | Work::DropStale, _) => return Err(Errno::INVAL),
         };
         Ok(entry.user_data(index as u64))
     }

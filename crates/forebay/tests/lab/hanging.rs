@@ -1,5 +1,5 @@
-//! A drive with a kernel's name that can hang: ext4 on a loop device over the one file of a file
-//! system that fails on demand.
+//! A drive with a kernel's name that can hang: ext4 or XFS on a loop device over the one file of a
+//! file system that fails on demand.
 //!
 //! The device is detached as soon as it is mounted, so that the kernel frees it with the mount.
 
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use super::fuse::Fuse;
-use super::{Offer, tool, undo, unmount};
+use super::{FileSystem, Offer, tool, undo, unmount};
 
 /// See the module's own text.
 #[derive(Debug)]
@@ -22,8 +22,13 @@ pub(crate) struct HangingDrive {
 }
 
 impl HangingDrive {
-    /// A drive of `len` bytes.
+    /// A drive of `len` bytes with ext4.
     pub(crate) fn new(len: usize) -> Offer<Self> {
+        Self::with(FileSystem::Ext4, len)
+    }
+
+    /// A drive of `len` bytes; XFS wants 300 MiB.
+    pub(crate) fn with(file_system: FileSystem, len: usize) -> Offer<Self> {
         let fuse = Fuse::new(vec![0; len])?;
         let folder = tempfile::tempdir().map_err(|e| format!("no mount point: {e}"))?;
         let mut drive = Self { mounted: None, fuse, _folder: folder };
@@ -31,18 +36,18 @@ impl HangingDrive {
         let words = ["--show", "--find", "--direct-io=on"].map(OsStr::new);
         let device = tool("losetup", words.into_iter().chain([image.as_os_str()]))?;
         let device = PathBuf::from(device.trim());
-        let made = drive.format_and_mount(&device);
+        let made = drive.format_and_mount(file_system, &device);
         undo("losetup", ["--detach".as_ref(), device.as_os_str()]);
         made.map(|()| drive)
     }
 
-    fn format_and_mount(&mut self, device: &Path) -> Offer<()> {
-        let whole = "lazy_itable_init=0,lazy_journal_init=0";
-        let words = ["-q", "-F", "-b", "4096", "-E", whole].map(OsStr::new);
-        tool("mkfs.ext4", words.into_iter().chain([device.as_os_str()]))?;
+    fn format_and_mount(&mut self, file_system: FileSystem, device: &Path) -> Offer<()> {
+        let words = file_system.make_arguments().iter().map(OsStr::new);
+        let make = format!("mkfs.{}", file_system.name());
+        tool(&make, words.chain([device.as_os_str()]))?;
         let target = self._folder.path().join("mounted");
         fs::create_dir(&target).map_err(|e| format!("no mount point: {e}"))?;
-        let words = ["-t", "ext4", "-o", "noatime"].map(OsStr::new);
+        let words = ["-t", file_system.name(), "-o", "noatime"].map(OsStr::new);
         tool("mount", words.into_iter().chain([device.as_os_str(), target.as_os_str()]))?;
         self.mounted = Some(target);
         Ok(())

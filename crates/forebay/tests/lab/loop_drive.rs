@@ -30,7 +30,7 @@ impl FileSystem {
         }
     }
 
-    fn make_arguments(self) -> &'static [&'static str] {
+    pub(super) fn make_arguments(self) -> &'static [&'static str] {
         match self {
             // Small file systems would get blocks of 1 KiB. What mkfs leaves to be made while
             // mounted would write to an image that was cut meanwhile, and make it whole again.

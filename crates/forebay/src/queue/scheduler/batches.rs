@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use super::{Request, Scheduler};
 use crate::error::{Error, Place};
 use crate::file::Handle;
@@ -83,6 +85,16 @@ impl Request {
 }
 
 impl Scheduler {
+    /// Fails what an op was for with the kernel's error.
+    pub(super) fn fail_op(&mut self, key: usize, op: &Op, source: Errno) {
+        let (operation, place) = self.about(key, op);
+        let error = match (op.work, source) {
+            (Work::DropStale, Errno::BUSY) => Error::StaleCache { place },
+            _ => Error::Io { operation, place, source },
+        };
+        self.fail_one(key, op, error);
+    }
+
     /// Fails the transfer of an op, or of a batch the pieces that it was for.
     pub(super) fn fail_one(&mut self, key: usize, op: &Op, error: Error) {
         match &self.transfers[key].request.batch {

@@ -130,6 +130,8 @@ struct Active {
     /// Set by the first error and by a cancel: nothing new starts.
     stopped: bool,
     synced: bool,
+    /// What of a write goes around the page cache; until that is checked for old bytes.
+    unchecked: Option<ByteRange>,
     /// Where it waits to open its next window.
     listed: Listed,
     /// The line that its last window took: who fills its windows is the limit.
@@ -402,11 +404,6 @@ impl Scheduler {
             traced: false,
             stages: Stages::default(),
         }
-    }
-
-    /// What callers who write by themselves ask.
-    pub(crate) fn small_writes(&self) -> &Arc<SmallWrites> {
-        &self.small_writes
     }
 
     /// Has `threads` of the pool started when they are first needed.

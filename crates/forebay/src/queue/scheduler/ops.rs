@@ -446,11 +446,6 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn fail_op(&mut self, key: usize, op: &Op, source: Errno) {
-        let (operation, place) = self.about(key, op);
-        self.fail_one(key, op, Error::Io { operation, place, source });
-    }
-
     /// What an op does, and where, as an error names it.
     pub(super) fn about(&self, key: usize, op: &Op) -> (Operation, Place) {
         let (operation, range) = match op.work {
@@ -460,6 +455,7 @@ impl Scheduler {
                 return (Operation::Sync, op.file.place(0, 0));
             }
             Work::Sync { .. } => (Operation::Sync, self.transfers[key].request.range),
+            Work::DropStale => (Operation::Write, op.segment.wanted),
         };
         (operation, op.file.place(op.offset_of(range.start), range.len()))
     }

@@ -14,6 +14,7 @@ use crate::file::{Lane, LaneKind, Port};
 use crate::gpu::{DeviceError, DeviceKind};
 use crate::memory::KnownMemory;
 use crate::plan::Route;
+use crate::queue::op::Work;
 
 /// A port of a unit that is a quarter of a transfer, and a GPU of its own.
 #[derive(Debug)]
@@ -140,6 +141,9 @@ fn the_edges_of_a_write_wait_until_its_body_is_on_the_drive() {
         assert!(rig.scheduler.claim().is_none(), "an edge begins beside the body");
         rig.complete(op, Ok(LEN / 4));
     }
+    let check = rig.scheduler.take_pool_op().expect("a check of the page cache");
+    assert_eq!((check.work, check.segment.wanted.end), (Work::DropStale, LEN / 4 * 3));
+    rig.complete(check, Ok(0));
     let claim = rig.scheduler.claim().expect("the edge");
     assert!(claim.range.start == LEN / 4 * 3 && Arc::ptr_eq(&claim.state, &state));
     // Those of a read do not: nothing that it brings can be in the way.

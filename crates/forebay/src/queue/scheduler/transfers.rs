@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::turns::{Priority, Turns};
 use super::{Active, Claim, Listed, Queue, Request, Scheduler};
 use crate::error::Error;
+use crate::file::Handle;
 use crate::plan::{Io, Reason, Segment};
 use crate::queue::op::{Direction, Line, Op, Owner, Work};
 use crate::transfer::{State, SyncMode};
@@ -93,6 +94,9 @@ impl Scheduler {
     pub(super) fn add(&mut self, request: Request) -> usize {
         let cursor = request.parts.front().map_or(request.range.start, |part| part.0.start);
         let end = request.end;
+        let writes = request.direction == Direction::Write;
+        let around = request.parts.iter().find(|part| writes && part.1 == Io::Direct);
+        let unchecked = around.map(|part| part.0);
         self.begun += 1;
         let has_ring = self.has_ring(&request);
         let pace = if request.cold && has_ring { Line::Direct } else { Line::Cached };
@@ -111,6 +115,7 @@ impl Scheduler {
             error: None,
             stopped: false,
             synced: false,
+            unchecked,
             listed: Listed::Nowhere,
             waits_since_ns: 0,
             pace,
@@ -271,6 +276,10 @@ impl Scheduler {
         if more || active.open > 0 {
             return;
         }
+        if let Some(range) = active.unchecked.take().filter(|_| active.error.is_none()) {
+            let file = Arc::clone(&active.request.file);
+            return self.queue_last(key, vec![file], Work::DropStale, range);
+        }
         if active.request.sync != SyncMode::None && !active.synced && active.error.is_none() {
             active.synced = true;
             return self.queue_syncs(key);
@@ -300,10 +309,14 @@ impl Scheduler {
     /// Queues the sync of each of a share's files.
     fn queue_syncs(&mut self, key: usize) {
         let request = &self.transfers[key].request;
-        let files = request.files();
         let at = ByteRange::at(request.range.start, 0);
-        let (io, reason, bounce) = (Io::Buffered, Reason::Demanded, false);
         let work = Work::Sync { metadata: request.sync == SyncMode::All };
+        self.queue_last(key, request.files(), work, at);
+    }
+
+    /// Queues what is done to files once all bytes of a share have moved.
+    fn queue_last(&mut self, key: usize, files: Vec<Arc<Handle>>, work: Work, at: ByteRange) {
+        let (io, reason, bounce) = (Io::Buffered, Reason::Demanded, false);
         self.transfers[key].open += u32::try_from(files.len()).expect("as many files as are open");
         for file in files {
             let op = Op {

@@ -3,6 +3,7 @@
 use super::tests::Rig;
 use super::*;
 use crate::plan::Io;
+use crate::queue::op::Work;
 
 /// A rig whose drive has a ring, and room for all.
 struct Writing {
@@ -34,7 +35,8 @@ impl Writing {
         state
     }
 
-    /// All ops that a ring and the pool have to do now.
+    /// All ops that a ring and the pool have to do now, but for checks of the page cache, which
+    /// are done at once.
     fn take(&mut self) -> [Vec<Op>; 2] {
         let scheduler = &mut self.rig.scheduler;
         let mut ops = [Vec::new(), Vec::new()];
@@ -43,11 +45,15 @@ impl Writing {
             assert!(op.is_direct());
             ops[1].push(op);
         }
-        while let Some(op) = scheduler.take_pool_op() {
+        while let Some(op) = self.rig.scheduler.take_pool_op() {
+            if op.work == Work::DropStale {
+                self.rig.complete(op, Ok(0));
+                continue;
+            }
             assert!(op.is_cached_write());
             ops[0].push(op);
         }
-        let _ = scheduler.take_effects();
+        let _ = self.rig.scheduler.take_effects();
         ops
     }
 

@@ -6,10 +6,11 @@
 //! waits nobody joins, and all that wait go.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::Scheduler;
 use crate::queue::op::{Line, Op, Owner};
-use crate::queue::small_writes::File;
+use crate::queue::small_writes::{File, SmallWrites};
 
 /// Those of one file; there are none where all is idle.
 #[derive(Debug, Default)]
@@ -42,6 +43,11 @@ impl Writers {
 }
 
 impl Scheduler {
+    /// Writes that callers make by themselves.
+    pub(crate) fn small_writes(&self) -> &Arc<SmallWrites> {
+        &self.small_writes
+    }
+
     /// Queues a write, or has it wait for its file's turn.
     pub(super) fn push_write(&mut self, key: usize, op: Op) {
         let file = op.file.identity();

@@ -296,7 +296,7 @@ impl World {
             return (Err(Errno::IO), None);
         }
         match op.work {
-            Work::Sync { .. } => (Ok(0), None),
+            Work::Sync { .. } | Work::DropStale => (Ok(0), None),
             Work::Move(Direction::Read) => self.read(op, base),
             Work::Move(Direction::Write) => (self.write(op, base, state), None),
         }
