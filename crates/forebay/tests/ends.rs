@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 use forebay::clock::SystemClock;
 use forebay::gpu::Device;
 use forebay::gpu::sim::SimDevice;
-use forebay::{Buffer, Engine, Error, File, OpenOptions, Options, Piece, RequestOptions, Transfer};
-use lab::fuse::{Fuse, drop_pages};
+use forebay::{
+    Buffer, Engine, Error, File, OpenOptions, Operation, Options, Piece, RequestOptions, Transfer,
+};
+use lab::fuse::{Faults, Fuse, drop_pages};
 use lab::{or_skip, pattern, watchdog::Watchdog};
 
 const LEN: usize = (1 << 20) + 345;
@@ -247,4 +249,38 @@ fn memory_that_a_copy_may_touch_for_ever_is_neither_taken_back_nor_let_go() {
     assert!(transfer.reclaim().is_empty());
     drop((transfer, file, engine));
     assert!(!gone.load(Ordering::Acquire), "the owner would free it");
+}
+
+/// A file system may report only at the close of a file that bytes are lost: NFS a full quota, FUSE
+/// what its server answers.
+#[test]
+fn what_a_close_reports_is_an_error() {
+    let _watchdog = Watchdog::start();
+    let faults = Faults { closes: true, ..Faults::default() };
+    let Some(fuse) = or_skip(Fuse::with(pattern(1, LEN), faults)) else { return };
+    let engine = engine();
+    let open = || {
+        let file = engine.open_with(fuse.path(), &OpenOptions::writing()).expect("it opens");
+        file.write(0, &vec![7; 5000]).expect("a write");
+        file
+    };
+    let fails = |errno| fuse.set(|faults| faults.fail_closes = errno);
+    for is_shared in [false, true] {
+        let (file, other) = (open(), open());
+        let clone = is_shared.then(|| file.clone());
+        fails(Some(libc::EDQUOT));
+        let error = file.close().expect_err("its server has said so");
+        let Error::Io { operation, place, .. } = &error else { panic!("{error:?}") };
+        assert_eq!((*operation, &place.path), (Operation::Close, &fuse.path()), "{error:?}");
+        assert_eq!(error.errno(), Some(libc::EDQUOT), "{error:?}");
+        assert!(error.hint().expect("a hint").contains("free room"), "{error:?}");
+        let read_only = engine.open(fuse.path()).expect("it opens");
+        read_only.close().expect("nothing was written by it");
+        fails(None);
+        other.close().expect("nothing is lost");
+        if let Some(clone) = clone {
+            assert_eq!(clone.read(0, &mut vec![0; 10]).expect("it is open").bytes, 10);
+            clone.close().expect("nothing is lost since");
+        }
+    }
 }

@@ -326,3 +326,16 @@ fn short_reads_that_never_end_do_not_keep_a_long_one_from_ending() {
     });
     assert!(took < most, "{took:?}");
 }
+
+#[test]
+fn whether_reads_wait_is_known_once_a_file_is_open() {
+    for direct_io in [DirectIo::Auto, DirectIo::Off] {
+        let engine = Engine::new(Options { direct_io, ..Options::default() }).unwrap();
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let path = folder.path().join("data");
+        std::fs::write(&path, [1; 100]).unwrap();
+        let file = engine.open(&path).unwrap();
+        let handle = file.handle();
+        assert!(handle.is_memory() || handle.knows_nowait(), "{direct_io:?}");
+    }
+}
