@@ -204,5 +204,5 @@ fn files_with_changed_bytes_end_no_command() {
 #[test]
 #[ignore = "slow: its like runs with the others"]
 fn many_files_with_changed_bytes_end_no_command() {
-    seeds::each("-p forebay-cli --test cli with_changed_bytes", 50 * SEEDS, run);
+    seeds::each("-p forebay-cli --test cli with_changed_bytes", 20 * SEEDS, run);
 }
