@@ -13,6 +13,7 @@ __all__ = [
     "Error",
     "FileChanged",
     "FileThere",
+    "FileTruncated",
     "Forked",
     "Interrupted",
     "IsFolder",
@@ -73,11 +74,14 @@ class EndOfFile(Error, EOFError):
 
 
 class FileChanged(Error):
-    """The file became shorter, or was written to, while it was read.
+    """The file was written to while it was read.
 
-    It is not an `EndOfFile`: bytes that were read before, and what was computed with them, may be
-    wrong.
+    Bytes that were read before, and what was computed with them, may be wrong.
     """
+
+
+class FileTruncated(FileChanged, EndOfFile):
+    """The file became shorter while it was read."""
 
 
 class RouteUnavailable(Error):
@@ -139,6 +143,7 @@ class Interrupted(Error, InterruptedError):
 _KINDS: dict[str, tuple[type[Error], int]] = {
     "end_of_file": (EndOfFile, _errno.ENODATA),
     "file_changed": (FileChanged, _errno.ESTALE),
+    "file_truncated": (FileTruncated, _errno.ESTALE),
     "route": (RouteUnavailable, _errno.EOPNOTSUPP),
     "no_device": (NoDevice, _errno.ENODEV),
     "folder": (IsFolder, _errno.EISDIR),

@@ -232,6 +232,9 @@ def test_an_engine_and_the_package_read_to_the_same_memory(data: Data) -> None:
 def test_a_file_that_changed_is_no_early_end() -> None:
     assert not issubclass(forebay.FileChanged, EOFError)
     assert issubclass(forebay.FileChanged, forebay.Error)
+    # A file that was cut ended early as well.
+    assert issubclass(forebay.FileTruncated, forebay.FileChanged)
+    assert issubclass(forebay.FileTruncated, forebay.EndOfFile)
 
 
 def test_an_early_end_is_an_error_that_counts(engine: forebay.Engine, data: Data) -> None:

@@ -356,7 +356,7 @@ def test_an_error_names_its_layer(
         os.truncate(tmp_path / "model", 3 * NBYTES + 10)
         next(stream)
         next(stream)
-        with pytest.raises(forebay.FileChanged, match="cannot read the layer `block 3`: ") as error:
+        with pytest.raises(forebay.EndOfFile, match="cannot read the layer `block 3`: ") as error:
             next(stream)
     assert error.value.layer == "block 3"
     assert error.value.filename == str(tmp_path / "model") and error.value.hint

@@ -72,7 +72,8 @@ fn hint(error: &Error) -> Option<String> {
 fn kind(error: &Error) -> &'static str {
     match error {
         Error::EndOfFile { .. } => "end_of_file",
-        Error::FileChanged { .. } | Error::FileOverwritten { .. } => "file_changed",
+        Error::FileChanged { .. } => "file_truncated",
+        Error::FileOverwritten { .. } => "file_changed",
         Error::RouteUnavailable { .. } => "route",
         Error::NoDevice { .. } => "no_device",
         Error::NotAFile { kind: "folder", .. } => "folder",
@@ -101,6 +102,7 @@ fn place(error: &Error) -> Option<&Place> {
         | Error::EndOfFile { place, .. }
         | Error::FileChanged { place, .. }
         | Error::FileOverwritten { place }
+        | Error::StaleCache { place }
         | Error::NoProgress { place, .. }
         | Error::RouteUnavailable { place, .. }
         | Error::TimedOut { place, .. }

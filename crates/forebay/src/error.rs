@@ -374,6 +374,7 @@ impl Error {
             | Self::HostCopy { source, .. }
             | Self::Resource { source, .. } => Some(source.raw_os_error()),
             Self::MemoryLimit { .. } => Some(Errno::NOMEM.raw_os_error()),
+            Self::StaleCache { .. } => Some(Errno::BUSY.raw_os_error()),
             Self::Layer { source, .. } => source.errno(),
             _ => None,
         }

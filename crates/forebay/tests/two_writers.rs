@@ -82,6 +82,7 @@ impl Rig {
             Err(error) => {
                 lab::note(format!("{what}: {error}"));
                 let Error::StaleCache { place } = error else { panic!("{what}: {error:?}") };
+                assert_eq!(error.errno(), Some(libc::EBUSY), "{what}");
                 let range = (place.offset, place.len);
                 assert_eq!((&place.path, range), (&self.path, (0, BODY as u64)), "{what}");
                 let hint = error.hint().expect("a hint");
