@@ -99,7 +99,7 @@ impl Step {
         signs_of_thread().map(|life| Self::with_life(operation, path, Duration::ZERO, life))
     }
 
-    /// The same, which goes on as well for as long as `count` changes.
+    /// As above, and extended while `count` changes.
     pub(crate) fn of_requests(
         operation: &'static str,
         path: &Path,

@@ -43,7 +43,7 @@ use crate::steps::{self, Step};
 /// Runs the verb: lines as runs end, then the report.
 pub(crate) fn command(args: &CompareArgs, command: &str, program: &Program) -> Result<()> {
     interrupt::install();
-    // Bytes are moved and compared to the end, whoever reads of it.
+    // The run ends and is judged even if stdout is closed.
     let mut told = Ok(());
     let mut tell = |text: &str| {
         if !args.json && told.is_ok() {

@@ -97,7 +97,7 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
 /// Runs all tasks, and shows their lines.
 fn measure(engine: &Engine, asked: &Asked, tasks: &[Task<'_>]) -> Result<()> {
     let reads_back = asked.verify && asked.io.writes();
-    // Bytes are moved and compared to the end, whoever reads of it.
+    // The run ends and is judged even if stdout is closed.
     let mut shown = Ok(());
     if asked.verify && !reads_back {
         shown = shown.and_then(|()| show("Verifying data "));

@@ -125,7 +125,7 @@ pub(super) struct Worker {
     pub(super) index: usize,
     /// What it reads, and the engine, if the command is to end where nothing comes for too long.
     pub(super) watched: Option<(PathBuf, Engine)>,
-    /// Counts what shows that it goes on: requests that have ended, and looks while none is made.
+    /// Counts progress: requests that have ended, and looks while none is made.
     pub(super) life: Arc<AtomicU64>,
 }
 

@@ -29,7 +29,7 @@ use crate::report::json::Direction;
 
 /// Requests in flight at most: the kernel makes no larger ring (`IORING_MAX_ENTRIES`).
 const IN_FLIGHT_MAX: usize = 32768;
-/// Where a short request goes on: a multiple of every drive's block.
+/// A short request resumes at a multiple of this, which every drive's block divides.
 const BLOCK: usize = 4096;
 /// How long what is in flight is waited for when nobody wants it any more. A drive that hangs keeps
 /// its memory for longer, so that is never given back.
