@@ -14,6 +14,9 @@ use crate::process::{self, Result, Stream, say};
 /// The start of the line by which a test says that it did not run.
 const SKIPPED: &str = "skipped: ";
 
+/// Characters of one line of a failed test that are shown again at the end.
+const SAID_MAX: usize = 2000;
+
 /// What happened so far.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
@@ -21,6 +24,8 @@ pub(crate) struct Report {
     failed: u64,
     skipped: Vec<String>,
     failures: Vec<String>,
+    /// What failed tests said.
+    said: Vec<String>,
 }
 
 impl Report {
@@ -49,6 +54,7 @@ impl Report {
             self.skipped.push(format!("{name}: slow, `cargo xtask test --all` runs it"));
         }
         self.failures.extend(output.failures.iter().map(|test| format!("{name}: {test}")));
+        self.said.extend(output.said.iter().cloned());
         if !succeeded && output.failed == 0 {
             self.failed += 1;
             self.failures.push(name.into());
@@ -69,7 +75,7 @@ impl Report {
         self.failures.extend(failures.iter().map(|test| format!("{name}: {test}")));
     }
 
-    /// Prints what was skipped, what failed, and the sums; says whether nothing failed.
+    /// Prints what was skipped, what failed tests said, their names, and the sums; says whether nothing failed.
     pub(crate) fn finish(&self) -> bool {
         for line in self.lines() {
             say!("{line}");
@@ -88,6 +94,7 @@ impl Report {
             let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
             lines.push(format!("{SKIPPED}{line}{times}"));
         }
+        lines.extend(self.said.iter().cloned());
         lines.extend(self.failures.iter().map(|name| format!("failed: {name}")));
         lines.push(format!(
             "{} passed, {} failed, {} skipped",
@@ -107,7 +114,11 @@ pub(crate) struct TestOutput {
     ignored: u64,
     skipped: Vec<String>,
     failures: Vec<String>,
+    /// What failed tests said, up to [`SAID_MAX`] characters a line.
+    said: Vec<String>,
     quiet: bool,
+    /// Whether what failed tests said comes now.
+    failed_comes: bool,
 }
 
 impl TestOutput {
@@ -137,7 +148,7 @@ impl TestOutput {
             return false;
         }
         if let Some(result) = line.strip_prefix("test result: ") {
-            self.quiet = false;
+            (self.quiet, self.failed_comes) = (false, false);
             self.passed += count(result, "passed");
             self.failed += count(result, "failed");
             self.ignored += count(result, "ignored");
@@ -150,7 +161,10 @@ impl TestOutput {
         }
         match line {
             "successes:" => self.quiet = true,
-            "failures:" => self.quiet = false,
+            "failures:" => (self.quiet, self.failed_comes) = (false, true),
+            _ if self.failed_comes && !line.is_empty() => {
+                self.said.push(line.chars().take(SAID_MAX).collect());
+            }
             _ => {}
         }
         !self.quiet
@@ -223,6 +237,7 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
         assert_eq!(lines.last().unwrap(), "3 passed, 1 failed, 3 skipped");
         assert!(lines.contains(&"skipped: gpu: no `libcuda.so.1` (2 times)".into()));
         assert!(lines.contains(&"failed: tests: c".into()));
+        assert!(lines.contains(&"it broke".into()) && !lines.contains(&"chatter".into()));
     }
 
     #[test]

@@ -59,9 +59,11 @@ fn a_read_of_scratch_is_compared_with_what_was_written() {
     let results = folder.path().join("results");
     for (at, way) in [(0, "forebay"), (500_001, "forebay"), (0, "cpu"), ((1 << 20) - 100, "cpu")] {
         for pattern in ["sequential", "random"] {
+            // Not cold: pages that are written again and again cannot be evicted. And long enough
+            // for the other thread to have had a turn on a busy machine.
             let line = format!(
                 "sweep . --gpu none --way {way} --request-size 64K --pattern {pattern} --depth 2 \
-                 --bytes 512K --repeats 2 --size 1M -o results"
+                 --cache resident --time 300ms --repeats 2 --size 1M -o results"
             );
             let output = spoilt(folder.path(), at, &line);
             assert_eq!(output.status.code(), Some(1), "{line}: {output:?}");

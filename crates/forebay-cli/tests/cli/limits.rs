@@ -112,7 +112,7 @@ fn a_sweep_whose_requests_have_no_room_is_refused_before_its_first_sample() {
         "sweep file --way cpu --request-size 16M --threads 32 --time 100ms --repeats 1 --gpu none",
         "sweep file --way io-uring --request-size 1M --depth 256 --repeats 1 --gpu none",
         "sweep file --request-size 1M --depth 64 --threads 2 --repeats 1 --gpu sim",
-        "gdsio -f file -w 20 -s 8M -i 8M -x 1 -I 0 -d 0 --gpu none",
+        "gdsio -f file -w 40 -s 8M -i 8M -x 1 -I 0 -d 0 --gpu none",
     ];
     let few =
         "sweep file --request-size 64K --depth 4 --bytes 1M --repeats 1 --gpu none -o results";
@@ -125,7 +125,8 @@ fn a_sweep_whose_requests_have_no_room_is_refused_before_its_first_sample() {
     };
     let state = format!("export XDG_STATE_HOME={}/state", folder.path().display());
     for line in many {
-        let before = format!("{state}; ulimit -v 400000");
+        // The allocator may reserve 64 MiB for each thread, and leave none for a thread's stack.
+        let before = format!("{state} MALLOC_ARENA_MAX=1; ulimit -v 500000");
         let (code, told) = limited(folder.path(), &before, line);
         check(code, &told, line);
     }
