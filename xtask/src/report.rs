@@ -75,7 +75,8 @@ impl Report {
         self.failures.extend(failures.iter().map(|test| format!("{name}: {test}")));
     }
 
-    /// Prints what was skipped, what failed tests said, their names, and the sums; says whether nothing failed.
+    /// Prints what was skipped, what failed tests said, their names, and the sums. True if nothing
+    /// failed.
     pub(crate) fn finish(&self) -> bool {
         for line in self.lines() {
             say!("{line}");

@@ -27,7 +27,7 @@ use crate::{bundle, test};
 const TELLS_EVERY: Duration = Duration::from_secs(30);
 
 /// The tests that it runs.
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 8] = [
     Kind {
         target: "forebay lib forebay",
         test: "queue::sim::every_seed_moves_every_byte",
@@ -71,6 +71,12 @@ const KINDS: [Kind; 7] = [
         test: "mutated::files_with_changed_bytes_end_no_command",
         replay: "FOREBAY_STRESS=1 cargo test --release -p forebay-cli --test cli \
                  with_changed_bytes",
+        is_simulated: false,
+    },
+    Kind {
+        target: "forebay-cli test cli",
+        test: "mutated::results::changed_results_are_read_or_refused",
+        replay: "FOREBAY_STRESS=1 cargo test --release -p forebay-cli --test cli changed_results",
         is_simulated: false,
     },
 ];

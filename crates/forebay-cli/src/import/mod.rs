@@ -48,13 +48,32 @@ const FILES_MAX: usize = 1000;
 /// A file cannot be read, is not the tool's or holds no measurement, or the records cannot be
 /// written. Nothing is written then.
 pub fn command(args: &ImportArgs, command: &str) -> Result<()> {
+    let (records, warnings) = records(args, command)?;
+    match &args.output {
+        Some(path) => write(path, &records)?,
+        None => print(&records)?,
+    }
+    warnings.iter().for_each(|text| say(text));
+    if let Some(path) = &args.output {
+        let samples = count(&records);
+        let word = if samples == 1 { "measurement" } else { "measurements" };
+        let text = format!("{samples} {word} of {}: `forebay report ", args.tool.name());
+        let text = text + &plain::plain(&path.display().to_string());
+        let _ = writeln!(anstream::stderr(), "{text}` shows them");
+    }
+    Ok(())
+}
+
+/// The records of the files, and what to know about them.
+///
+/// # Errors
+/// A file cannot be read, is not the tool's or holds no measurement.
+pub fn records(args: &ImportArgs, command: &str) -> Result<(Vec<Record>, Vec<String>)> {
     check(args)?;
-    let mut records = Vec::new();
-    let (mut samples, mut warnings) = (0, Vec::new());
+    let (mut records, mut warnings) = (Vec::new(), Vec::new());
     for path in &args.files {
         let (contents, hash) = contents(args, path)?;
-        samples += contents.found.len();
-        if samples > found::FOUND_MAX {
+        if count(&records) + contents.found.len() > found::FOUND_MAX {
             let text = format!("cannot import more than {} measurements at once", found::FOUND_MAX);
             return Err(
                 Failure::new(text).hint("give fewer files, or several commands for one `-o`")
@@ -63,18 +82,12 @@ pub fn command(args: &ImportArgs, command: &str) -> Result<()> {
         warnings.extend(contents.warnings.iter().map(|text| format!("{}: {text}", path.display())));
         add_records(&mut records, args, path, (contents, hash), command);
     }
-    match &args.output {
-        Some(path) => write(path, &records)?,
-        None => print(&records)?,
-    }
-    warnings.iter().for_each(|text| say(text));
-    if let Some(path) = &args.output {
-        let word = if samples == 1 { "measurement" } else { "measurements" };
-        let text = format!("{samples} {word} of {}: `forebay report ", args.tool.name());
-        let text = text + &plain::plain(&path.display().to_string());
-        let _ = writeln!(anstream::stderr(), "{text}` shows them");
-    }
-    Ok(())
+    Ok((records, warnings))
+}
+
+/// How many of the records are measurements.
+fn count(records: &[Record]) -> usize {
+    records.iter().filter(|record| matches!(record, Record::Sample(_))).count()
 }
 
 /// What makes no sense together.

@@ -2,6 +2,9 @@
 //! `cufile.json` among them, job files, and what the engine remembers. Whatever they hold, the
 //! command ends soon, by itself, and does what it would do without them or says what is wrong.
 
+mod forms;
+mod results;
+
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

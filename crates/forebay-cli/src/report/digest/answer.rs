@@ -1,6 +1,6 @@
 //! The results in one sentence.
 
-use super::{Axis, Digest, Line, Metric, added, digits, rate_text};
+use super::{Axis, Digest, Line, Metric, added, digits, rate_text, ratio};
 use crate::report::json::MethodName;
 use crate::report::layers::said;
 use crate::report::plain::plain;
@@ -90,8 +90,9 @@ fn said(digest: &Digest, line: &Line, others: &[&Line]) -> String {
         let name = plain(&limit.name);
         text.push_str(&format!(", {} % of the ceiling `{name}`", digits(share * 100.0)));
     }
-    if let Some((name, rate)) = standard(line, others).filter(|(_, rate)| *rate > 0.0) {
-        let times = line.rate().unwrap_or_default() / rate;
+    let standard = standard(line, others).filter(|(_, rate)| *rate > 0.0);
+    let times = |(name, rate)| Some((name, ratio(line.rate()?, rate)?));
+    if let Some((name, times)) = standard.and_then(times) {
         text.push_str(&format!(", {} times the best of `{name}`", digits(times)));
     }
     match &line.verdict {

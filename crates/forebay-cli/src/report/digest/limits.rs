@@ -3,7 +3,7 @@
 //! Who measured may have said what binds a sample; that counts. [`super::gather`] asks here for
 //! the others by the same rule.
 
-use super::{Bound, Digest, Limit};
+use super::{Bound, Digest, Limit, ratio};
 use crate::report::json::{Cache, Direction};
 use crate::results::{self, Point, Sample};
 use crate::workload::issuer::Plain;
@@ -19,7 +19,7 @@ impl Bound {
     #[must_use]
     pub fn of_theory(&self) -> Option<f64> {
         let theory = self.in_theory.filter(|theory| theory.is_finite() && *theory > 0.0);
-        theory.filter(|_| !self.theory).map(|theory| self.rate / theory)
+        theory.filter(|_| !self.theory).and_then(|theory| ratio(self.rate, theory))
     }
 }
 

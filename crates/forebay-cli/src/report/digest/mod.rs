@@ -287,7 +287,7 @@ impl Line {
     #[must_use]
     pub fn share(&self) -> Option<f64> {
         let limit = self.limit.as_ref()?.rate;
-        self.rate().filter(|_| limit > 0.0).map(|rate| rate / limit)
+        self.rate().filter(|_| limit > 0.0).and_then(|rate| ratio(rate, limit))
     }
 
     /// What bound it: in the words of who measured, else the lowest ceiling, but only where it was
@@ -424,6 +424,11 @@ impl Digest {
     }
 }
 
+/// A ratio of two numbers of a file; `None` where it is too large to be shown in percent.
+pub(crate) fn ratio(part: f64, whole: f64) -> Option<f64> {
+    Some(part / whole).filter(|ratio| (ratio * 100.0).is_finite())
+}
+
 /// A number with three digits that count, however large.
 #[must_use]
 pub fn digits(value: f64) -> String {
@@ -469,6 +474,14 @@ mod tests {
         assert_eq!(texts, expected);
         assert_eq!(rate_text(5.4e9), "5.40 GB/s");
         assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn a_ratio_without_a_number_is_none() {
+        assert_eq!(ratio(3.0, 4.0), Some(0.75));
+        for (part, whole) in [(1e9, 1e-320), (1e308, 1.0), (0.0, 0.0), (1.0, 0.0)] {
+            assert_eq!(ratio(part, whole), None, "{part} {whole}");
+        }
     }
 
     #[test]

@@ -102,7 +102,7 @@ struct Bar {
 
 fn ceilings(digest: &Digest) -> Vec<Bar> {
     let bars = digest.ceilings.iter().take(BARS_MAX).map(|bound| {
-        let reached = people::reached(digest, bound).map(|rate| rate / bound.rate);
+        let reached = people::reached_share(digest, bound);
         let theory = if bound.theory { ", theory" } else { "" };
         let direction = bound.direction.map_or_else(String::new, |way| format!(" {}", way.name()));
         let percent = reached.map(|share| format!(", {} % reached", digits(share * 100.0)));

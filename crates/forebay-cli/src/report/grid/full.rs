@@ -2,7 +2,7 @@
 
 use super::{Cell, Column, Grid};
 use crate::power::result::Throttled;
-use crate::report::digest::{Axis, Digest, Heat, Line, Metric, digits};
+use crate::report::digest::{Axis, Digest, Heat, Line, Metric, digits, ratio};
 
 /// GPUs and drives whose temperatures have columns at most.
 const SENSORS_MAX: usize = 64;
@@ -75,6 +75,7 @@ fn heat(digest: &Digest, columns: &mut Vec<Column>, rows: &mut [Vec<Cell>]) {
             row.extend([of(|heat| heat.first), of(|heat| heat.last), of(|heat| heat.max)]);
         }
         let told = line.throttled.iter().map(|Throttled { name, reason, share }| {
+            let share = ratio(*share, 1.0).unwrap_or_default();
             format!("{name}: {reason} ({} %)", digits(share * 100.0))
         });
         let told: Vec<String> = told.collect();

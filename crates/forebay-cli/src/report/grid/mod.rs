@@ -93,6 +93,7 @@ impl Cell {
     /// One with a number, or without anything.
     #[must_use]
     pub fn maybe(number: Option<f64>) -> Self {
+        let number = number.filter(|number| number.is_finite());
         number.map_or_else(Self::empty, |number| Self::number(number, number.to_string()))
     }
 }

@@ -1,7 +1,7 @@
 //! The tables that people read: only the axes that vary, and numbers of three digits.
 
 use super::{Cell, Column, Grid};
-use crate::report::digest::{Axis, Digest, Line, Metric, digits, rate_text};
+use crate::report::digest::{Axis, Digest, Line, Metric, digits, rate_text, ratio};
 use crate::results::summary::Estimate;
 
 /// The quantities that people read; the others are in the full table.
@@ -100,7 +100,9 @@ fn mark(line: &Line, axis: Axis) -> Cell {
 
 /// A median, and between which values it lies.
 fn quantity(metric: Metric, estimate: Option<Estimate>) -> Cell {
-    let Some(estimate) = estimate else { return Cell::empty() };
+    let is_number = |value: f64| (value * metric.scale()).is_finite();
+    let is_shown = |estimate: &Estimate| is_number(estimate.min) && is_number(estimate.max);
+    let Some(estimate) = estimate.filter(is_shown) else { return Cell::empty() };
     let shown = |value: f64| digits(value * metric.scale());
     let text = match estimate.interval {
         Some((low, high)) if metric == Metric::Rate => {
@@ -119,6 +121,7 @@ fn steady(line: &Line) -> Cell {
     let slope = line.metric(Metric::Slope).map(|slope| slope.median);
     // No zero has a sign of its own.
     let percent = |slope: f64| (slope * 1000.0).round() / 10.0 + 0.0;
+    let slope = slope.filter(|slope| percent(*slope).is_finite());
     let told = slope.map_or_else(String::new, |slope| format!(", {:+.1} %", percent(slope)));
     let word = if line.unsteady == 0 { "yes" } else { "no" };
     Cell { text: format!("{word}{told}"), number: slope }
@@ -167,7 +170,7 @@ pub fn ceilings(digest: &Digest, most: usize) -> Grid {
         .map(|bound| {
             let run = digest.runs.get(bound.run).map_or("", |run| &run.name);
             let several = digest.runs.len() > 1;
-            let share = reached(digest, bound).map(|rate| rate / bound.rate);
+            let share = reached_share(digest, bound);
             let theory = bound.in_theory.filter(|_| !bound.theory);
             vec![
                 Cell::text(if several { run } else { "" }),
@@ -192,6 +195,12 @@ pub fn ceilings(digest: &Digest, most: usize) -> Grid {
 /// A share in hundredths.
 fn percent(share: Option<f64>) -> Cell {
     share.map_or_else(Cell::empty, |share| Cell::number(share, digits(share * 100.0)))
+}
+
+/// What [`reached`] gives as a share of the bound's rate.
+#[must_use]
+pub fn reached_share(digest: &Digest, bound: &crate::report::digest::Bound) -> Option<f64> {
+    reached(digest, bound).and_then(|rate| ratio(rate, bound.rate))
 }
 
 /// The best rate of the bound's run in its direction on its path or its GPU, with right data; of

@@ -2,7 +2,7 @@
 
 use super::markup::{Markup, at, cut};
 use crate::report::digest::{Bound, Digest, digits, rate_text};
-use crate::report::grid::people::reached;
+use crate::report::grid::people::{reached, reached_share};
 
 const WIDTH: f64 = 460.0;
 /// Pixels of one bar with its text.
@@ -46,9 +46,9 @@ pub(crate) fn draw(markup: &mut Markup, digest: &Digest) {
 fn said(digest: &Digest, bound: &Bound) -> String {
     let theory = if bound.theory { ", theory" } else { "" };
     let name = format!("{} of {}", cut(&bound.name, 14), cut(&bound.of, 22));
-    let reached = reached(digest, bound).map_or_else(
+    let reached = reached_share(digest, bound).map_or_else(
         || ", not comparable".to_owned(),
-        |rate| format!(", {} % reached", digits(rate / bound.rate * 100.0)),
+        |share| format!(", {} % reached", digits(share * 100.0)),
     );
     let share = bound.of_theory().map(|share| format!(", {} % of theory", digits(share * 100.0)));
     format!("{name}: {}{theory}{}{reached}", rate_text(bound.rate), share.unwrap_or_default())
