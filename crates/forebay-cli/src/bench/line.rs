@@ -433,10 +433,9 @@ mod tests {
     #[test]
     fn speed_is_compared_with_the_standard_way_of_the_same_move() {
         let mut lines = measured();
-        let is =
-            |method, cache| move |line: &&mut Line| line.method == method && line.cache == cache;
         let cold = Some(Cache::Cold);
-        lines.iter_mut().find(is(MethodName::Forebay, cold)).unwrap().samples = vec![spent(0.25)];
+        let (standard, ours) = (3, 5);
+        lines[ours].samples = vec![spent(0.25)];
         let up = |lines: &[Line], method, cache| {
             let mut rows = rows(lines, &setting()).into_iter();
             rows.find(|row| row.method == method && row.cache == cache).unwrap().speed_up
@@ -445,8 +444,12 @@ mod tests {
         assert_eq!(up(&lines, MethodName::Forebay, Some(Cache::Resident)), Some(1.0));
         assert_eq!(up(&lines, MethodName::Standard, cold), Some(1.0));
         assert_eq!(up(&lines, MethodName::Link, None), None);
-        let standard = is(MethodName::Standard, cold);
-        lines.iter_mut().find(standard).unwrap().left_out = Some("gone".into());
+        for wrong in [standard, ours] {
+            lines[wrong].verified = Some(false);
+            assert_eq!(up(&lines, MethodName::Forebay, cold), None, "wrong data have no speed-up");
+            lines[wrong].verified = Some(true);
+        }
+        lines[standard].left_out = Some("gone".into());
         assert_eq!(up(&lines, MethodName::Forebay, cold), None);
     }
 
@@ -491,10 +494,7 @@ mod tests {
         assert!((row.bytes_per_second.median - 500.0).abs() < 1e-9);
         assert!((row.share_of_limit.unwrap() - 0.2).abs() < 1e-9);
         assert!((row.cpu_s_per_gb.unwrap() - 1e6).abs() < 1e-3);
-        let ceilings = &rows[..3];
-        assert!(ceilings.iter().all(|row| row.verified.is_none() && row.limit.is_none()));
-        assert_eq!(ceilings[0].paths, None);
-        assert_eq!(ceilings[0].target, "cuda:0");
-        assert_eq!(ceilings[1].target, "host");
+        assert!(rows[..3].iter().all(|row| row.verified.is_none() && row.limit.is_none()));
+        assert_eq!((&rows[0].paths, &*rows[0].target, &*rows[1].target), (&None, "cuda:0", "host"));
     }
 }

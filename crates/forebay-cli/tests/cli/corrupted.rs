@@ -2,9 +2,10 @@
 //! right says so, and ends with 1.
 
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -33,6 +34,17 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 /// Runs a verb while the bytes at `at` of each of its files of 1 MiB are overwritten again and
 /// again with what no file is filled with.
 fn spoilt(folder: &Path, at: u64, line: &str) -> Output {
+    spoilt_to(Stdio::piped(), folder, at, line)
+}
+
+/// A pipe whose reader has gone.
+fn closed() -> Stdio {
+    let (reader, writer) = io::pipe().unwrap();
+    drop(reader);
+    writer.into()
+}
+
+fn spoilt_to(stdout: Stdio, folder: &Path, at: u64, line: &str) -> Output {
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -47,7 +59,8 @@ fn spoilt(folder: &Path, at: u64, line: &str) -> Output {
             }
         });
         let mut command = Command::new(program());
-        let output = command.current_dir(folder).args(line.split_whitespace()).output().unwrap();
+        command.current_dir(folder).args(line.split_whitespace()).stdout(stdout);
+        let output = command.output().unwrap();
         ended.store(true, Ordering::Relaxed);
         output
     })
@@ -93,6 +106,32 @@ fn a_read_of_gdsio_is_compared_with_what_was_written() {
             }
         }
     }
+}
+
+#[test]
+fn wrong_data_end_a_command_with_1_though_nobody_reads_what_it_shows() {
+    for line in [
+        "gdsio -D . -w 1 -s 1M -i 64K -x 4 -I 1 -V --gpu none",
+        "compare -m compare -f file-0 -s 1 -r 3 --gpu none",
+    ] {
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let output = spoilt_to(closed(), folder.path(), 500_001, line);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{line}: {told}");
+        assert!(told.contains("wrong data"), "{line}: {told}");
+    }
+}
+
+#[test]
+fn what_gdsio_wrote_is_read_back_though_nobody_reads_its_lines() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    let line = "gdsio -D . -w 1 -s 256K -i 64K -x 0 -I 1 -V --gpu sim";
+    let mut command = Command::new(program());
+    command.current_dir(folder.path()).args(line.split(' ')).stdout(closed());
+    let output = command.output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert_eq!(told.matches("what others counted: ").count(), 2, "{told}");
 }
 
 #[test]

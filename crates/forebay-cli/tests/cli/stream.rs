@@ -60,6 +60,13 @@ fn what_is_missing_is_named_with_the_remedy() {
         assert_eq!(output.status.code(), Some(1), "{talk}");
         assert!(talk.contains(why) && talk.contains("pip install forebay torch"), "{talk}");
     }
+    let other = "#!/bin/sh\n[ \"$2\" = -c ] && echo 0.0.7\nexit 0\n";
+    let output = stream(folder.path(), Some(other), &[]);
+    let talk = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{talk}");
+    let own = env!("CARGO_PKG_VERSION");
+    let both = format!("package `forebay` of `python3` is 0.0.7, this command {own}");
+    assert!(talk.contains(&both), "{talk}");
     let output = stream(folder.path(), Some(PYTHON), &["--tokenz", "1"]);
     let talk = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{talk}");

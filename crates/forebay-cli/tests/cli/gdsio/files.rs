@@ -1,14 +1,17 @@
 //! The files of runs: what is made, what stays, and what is never touched.
 
 use std::fs;
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use super::{TARGETS, bad, folder, good, names, word};
+use crate::interrupt::Running;
+use crate::lab::fuse::Fuse;
+use crate::lab::or_skip;
+use crate::lab::watchdog::Watchdog;
 use crate::program::program;
 
 #[test]
@@ -182,33 +185,39 @@ fn threads_share_one_file_where_it_is_short() {
     assert_eq!(fs::metadata(folder.path().join("new")).unwrap().len(), 256 << 10);
 }
 
-/// A run that ends whatever becomes of the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+#[test]
+fn a_signal_removes_what_was_made_to_be_read() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let mut command = Command::new(program());
+        command.args("gdsio -D . -w 2 -s 256K -i 64k -x 4 -T 600 --gpu none".split(' '));
+        let mut running = Running::spawn(folder(), &mut command);
+        running.wait_for(|| names(running.folder.path()).len() >= 2);
+        running.send(signal);
+        assert_eq!(running.end().signal(), Some(signal.as_raw()));
+        let left = names(running.folder.path());
+        assert!(left.is_empty(), "{signal:?} left {left:?}");
     }
 }
 
 #[test]
-fn a_signal_removes_what_was_made_to_be_read() {
-    for signal in [Signal::INT, Signal::TERM] {
-        let folder = folder();
-        let mut command = Command::new(program());
-        command.current_dir(folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
-        command.args("gdsio -D . -w 2 -s 256K -i 64k -x 4 -T 600 --gpu none".split(' '));
-        let mut running = Running(command.process_group(0).spawn().unwrap());
-        let start = Instant::now();
-        while names(folder.path()).len() < 2 {
-            // Only a bound on a hang: nothing is measured.
-            assert!(start.elapsed() < Duration::from_secs(120), "it never came that far");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let pid = Pid::from_raw(i32::try_from(running.0.id()).unwrap()).unwrap();
-        kill_process(pid, signal).unwrap();
-        assert_eq!(running.0.wait().unwrap().signal(), Some(signal.as_raw()));
-        assert!(names(folder.path()).is_empty(), "{signal:?} left {:?}", names(folder.path()));
-    }
+fn a_signal_while_files_are_made_leaves_none() {
+    let _watchdog = Watchdog::start();
+    let Some(fuse) = or_skip(Fuse::new(vec![0; 8192])) else { return };
+    let folder = folder();
+    let jobs = format!(
+        "[global]\nxfer_type=4\nrw=write\nbs=64K\nsize=64K\n\
+         [job1]\nnum_threads=200\ndirectory=.\n[job2]\nnum_threads=1\nfilename={}\n",
+        fuse.path().display()
+    );
+    fs::write(folder.path().join("jobs"), jobs).unwrap();
+    // The files of the first job are there; what is made for the second does not answer.
+    fuse.set(|faults| faults.hang_opens = true);
+    let mut command = Command::new(program());
+    let mut running = Running::spawn(folder, command.args(["gdsio", "jobs", "--gpu", "none"]));
+    fuse.wait_for_parked(1);
+    assert!(names(running.folder.path()).contains(&"gdsio.199".to_owned()));
+    running.send(Signal::INT);
+    assert_eq!(running.end().signal(), Some(Signal::INT.as_raw()));
+    let left = names(running.folder.path());
+    assert!(left.iter().all(|name| !name.starts_with("gdsio.")), "{left:?}");
 }

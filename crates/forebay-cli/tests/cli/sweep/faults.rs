@@ -11,6 +11,7 @@ use forebay_cli::results::file::{read, samples};
 use forebay_cli::results::{Point, Sample};
 
 use super::{command, folder, scratch, stderr, wait_for};
+use crate::lab::fuse::Fuse;
 use crate::lab::{FileSystem, LoopDrive, LoopOptions, Offer, or_skip, tool, unmount};
 
 /// A folder in memory with little room.
@@ -214,4 +215,29 @@ fn a_machine_without_a_shell_is_told_what_sets_queues() {
         told.contains("`sh` cannot be started: ") && told.contains("install a shell"),
         "{told}"
     );
+}
+
+#[test]
+fn each_record_reaches_the_drive_before_the_next_is_measured() {
+    let folder = folder();
+    let results = folder.path().join("results");
+    let arguments = ["--gpu=none", "--request-size=4K", "--depth=1", "--size=1M", "--bytes=64K"];
+    let arguments = [&arguments[..], &["--repeats=3", "-o"]].concat();
+    let run = |results: &Path| {
+        let mut command = command(folder.path(), &arguments);
+        command.arg(results).output().unwrap()
+    };
+    assert!(run(&results).status.success());
+    let is_sample = |line: &str| line.contains("\"record\":\"sample\"");
+    let text = fs::read_to_string(&results).unwrap();
+    let begun: String = text.split_inclusive('\n').take_while(|line| !is_sample(line)).collect();
+    let Some(fuse) = or_skip(Fuse::new(begun.clone().into_bytes())) else { return };
+    fuse.set(|faults| faults.fail_syncs = Some(libc::EIO));
+    let output = run(&fuse.path());
+    let told = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("cannot write to the results file"), "{told}");
+    let text = String::from_utf8(fuse.content()).unwrap();
+    let more = text.strip_prefix(&begun).unwrap();
+    assert!(!more.lines().any(is_sample), "{more}");
 }

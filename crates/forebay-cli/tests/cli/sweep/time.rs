@@ -1,12 +1,13 @@
 //! How long a sweep says that it takes, and how long it takes.
 
 use std::io::{BufRead as _, BufReader};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use forebay_cli::results::file::{read, samples};
 
-use super::{command, folder};
+use super::{command, folder, stderr};
 
 /// Runs a sweep: what it announced, and what it took from then on.
 fn announced(arguments: &[&str]) -> (Duration, Duration) {
@@ -72,4 +73,29 @@ fn a_sweep_takes_what_it_announced() {
     let axes = ["--request-size=4K,16K,64K,256K,1M", "--depth=1,2,4,8,16"];
     let (announced, taken) = announced(&[&arguments[..], &axes].concat());
     assert!(announced.abs_diff(taken) < taken / 10, "{announced:?} and {taken:?}");
+}
+
+/// The offsets of the reads that a sweep by the engine makes, those of its three repeats last.
+fn offsets(folder: &Path, more: &[&str]) -> Vec<String> {
+    let arguments = ["--gpu=none", "--way=forebay", "--pattern=random", "--request-size=4K"];
+    let end = ["--depth=1", "--size=8M", "--bytes=64K", "--repeats=3", "--warm-up=0s"];
+    let mut command = command(folder, &[&arguments[..], &end, more].concat());
+    let output = command.env("FOREBAY_LOG", "debug").output().unwrap();
+    let told = stderr(&output);
+    assert!(output.status.success(), "{told}");
+    let reads = told.lines().filter(|line| line.contains("transfer begins direction=read"));
+    let reads = reads.filter(|line| line.contains(" len=4096"));
+    reads.map(|line| line.split_once(" offset=").unwrap().1.to_owned()).collect()
+}
+
+#[test]
+fn each_repeat_reads_other_places_and_the_same_sweep_the_same() {
+    let folder = folder();
+    let [one, again, other] = [("1", "one"), ("1", "again"), ("2", "other")].map(|(seed, name)| {
+        let all = offsets(folder.path(), &["--seed", seed, "-o", name]);
+        all[all.len() - 48..].to_vec()
+    });
+    assert!(one[..16] != one[16..32] && one[16..32] != one[32..], "{one:?}");
+    assert_eq!(one, again);
+    assert_ne!(one, other);
 }

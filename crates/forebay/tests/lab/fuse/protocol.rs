@@ -48,6 +48,8 @@ pub(crate) struct Faults {
     pub(crate) hang_closes: bool,
     /// Closing fails with this error, where the server wants to know.
     pub(crate) fail_closes: Option<i32>,
+    /// To make the file durable fails with this error.
+    pub(crate) fail_syncs: Option<i32>,
     /// O_DIRECT is refused when the file is opened.
     pub(crate) no_direct: bool,
     /// O_DIRECT is refused when the file is read.
@@ -158,6 +160,9 @@ impl State {
             READ => return self.read(request),
             16 => return self.write(request),
             17 => Reply::Body(vec![0; 80]),
+            20 if self.faults.fail_syncs.is_some() => {
+                Reply::Error(self.faults.fail_syncs.unwrap_or_default())
+            }
             18 | 20 | 29 | 30 | 34 | 38 => Reply::Body(Vec::new()),
             26 => Reply::Body(greeting(self.faults.interruptible)),
             28 => Reply::Body(Vec::new()),
