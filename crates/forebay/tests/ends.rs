@@ -284,3 +284,17 @@ fn what_a_close_reports_is_an_error() {
         }
     }
 }
+
+/// The descriptor with O_DIRECT is a file of its own to the server.
+#[test]
+fn what_the_close_of_the_second_descriptor_reports_is_an_error() {
+    let _watchdog = Watchdog::start();
+    let faults = Faults { closes: true, ..Faults::default() };
+    let Some(fuse) = or_skip(Fuse::with(pattern(1, LEN), faults)) else { return };
+    let engine = engine();
+    let file = engine.open_with(fuse.path(), &OpenOptions::writing()).expect("it opens");
+    assert_eq!(file.no_direct_io(), None);
+    fuse.set(|faults| faults.fail_direct_closes = Some(libc::EIO));
+    let error = file.close().expect_err("its server has said so");
+    assert_eq!(error.errno(), Some(libc::EIO), "{error:?}");
+}

@@ -58,8 +58,10 @@ pub fn sample(
 ) -> Result<Result<Sample, String>> {
     method.open(job, memory)?;
     let sample = opened(method, job, memory, content, file, repeat, counters);
-    method.close();
-    sample
+    let closed = method.close(job);
+    let sample = sample?;
+    closed?;
+    Ok(sample)
 }
 
 /// What a target is filled with before a read. Both are even, so both differ from every byte of our
@@ -261,7 +263,9 @@ mod tests {
             Ok(Moved { bytes: told, route: None, reason: None, said: Vec::new() })
         }
 
-        fn close(&mut self) {}
+        fn close(&mut self, _job: &Job) -> Result<()> {
+            Ok(())
+        }
     }
 
     fn scratch(pattern: Pattern) -> tempfile::NamedTempFile {

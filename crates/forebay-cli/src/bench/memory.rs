@@ -10,6 +10,7 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::io;
 use std::os::fd::IntoRawFd as _;
+use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::Arc;
@@ -41,6 +42,19 @@ pub(crate) fn close(file: File) -> io::Result<()> {
             error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             error => Err(error),
         },
+    }
+}
+
+/// Closes the file at `path`; what that reports is a failure where it was written.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn end(file: File, path: &Path, written: bool) -> Result<()> {
+    match close(file) {
+        Err(error) if written => {
+            Err(Failure::io(format!("cannot close `{}`", path.display()), &error))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -187,8 +187,9 @@ impl<'a> Run<'a> {
                 .put(self.memory, self.written, job.len)
                 .and_then(|()| method.write(&job, self.memory)),
         };
-        method.close();
-        moved.map(drop)
+        let closed = method.close(&job);
+        moved?;
+        closed
     }
 
     /// The move of a line that is a way.

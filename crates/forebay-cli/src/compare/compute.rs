@@ -298,8 +298,8 @@ impl Method for Beside {
         self.last.map(|(spent, _)| spent)
     }
 
-    fn close(&mut self) {
-        self.inner.close();
+    fn close(&mut self, job: &Job) -> Result<()> {
+        self.inner.close(job)
     }
 }
 

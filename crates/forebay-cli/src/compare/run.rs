@@ -299,8 +299,8 @@ mod tests {
             }
         }
 
-        fn close(&mut self) {
-            self.0.close();
+        fn close(&mut self, job: &Job) -> Result<()> {
+            self.0.close(job)
         }
     }
 

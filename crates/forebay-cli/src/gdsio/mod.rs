@@ -115,7 +115,8 @@ fn measure(engine: &Engine, asked: &Asked, tasks: &[Task<'_>]) -> Result<()> {
         right = [right, at_once(&done).right].into_iter().flatten().reduce(|a, b| a && b);
     }
     let is_known = |task: &Task<'_>| task.lanes.iter().all(|lane| lane.content.is_some());
-    if right == Some(true) && !asked.writes() && !tasks.iter().all(is_known) {
+    let is_mixed = asked.writes() && asked.read_percent > 0;
+    if right == Some(true) && (is_mixed || !asked.writes() && !tasks.iter().all(is_known)) {
         tell(
             "what the files should hold is not known: what was read is what a second read brought",
         );
@@ -130,7 +131,7 @@ fn judge(right: Option<bool>, verify: bool) -> Result<()> {
         Some(false) => Err(Failure::new("wrong data: the files have other bytes than were moved")
             .hint("another program may write to the same files; else look at the kernel's log")),
         None if verify => {
-            say("nothing was compared: no request ended, or its bytes were written over");
+            say("nothing was compared: no request ended, or reads and writes met");
             Ok(())
         }
         _ => Ok(()),

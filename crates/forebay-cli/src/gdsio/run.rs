@@ -6,6 +6,7 @@ use std::sync::{PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
+use forebay::units::format_size;
 use forebay::{Engine, Route};
 
 use super::line::Line;
@@ -112,12 +113,6 @@ impl Task<'_> {
         bytes.saturating_mul(calls).saturating_mul(if self.on_gpu { 2 } else { 1 })
     }
 
-    /// Whether `load` writes all of its bytes, and no more than that.
-    fn is_pass(&self, load: &Load) -> bool {
-        let is_whole = matches!(load.end, End::Bytes(_)) && self.job.sizes.all().len() == 1;
-        is_whole && load.read_percent == 0 && load.pattern == Pattern::Sequential
-    }
-
     fn done(&self, ran: &Ran, right: Option<bool>) -> Done {
         let mean_ns =
             ran.latencies.summary(false).and_then(|latency| latency.mean_ns).unwrap_or_default();
@@ -148,8 +143,17 @@ impl Task<'_> {
     fn right(&self, engine: &Engine, load: &Load, moved: Moved<'_>) -> Result<Option<bool>> {
         match self.asked.verify {
             false => Ok(None),
-            true if self.is_pass(load) => moved.check_all(engine).map(Some),
-            true => moved.check_known(engine),
+            true => {
+                let checked = moved.check_all(engine)?;
+                if load.read_percent == 0 && checked.right == Some(true) && !checked.is_all {
+                    super::tell(&format!(
+                        "{} of what was written were compared: the order of requests that met \
+                         each other is not known",
+                        format_size(checked.bytes)
+                    ));
+                }
+                Ok(checked.right)
+            }
         }
     }
 }

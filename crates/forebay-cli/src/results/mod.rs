@@ -230,8 +230,11 @@ pub struct Measured {
     pub power: Option<Power>,
     /// Joules for each 1e9 bytes, by the parts that can be added up.
     pub joules_per_gb: Vec<Joules>,
-    /// What the bytes looked like afterwards: whether those that were compared were right.
+    /// Whether the bytes that were compared afterwards were right.
     pub verified: Option<bool>,
+    /// How many were compared, each once: of writes all that were written, or an even share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verified_bytes: Option<u64>,
     /// What they were compared with: `what was written`, or of a file that is not scratch, whose
     /// content is not known, `a second read`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,7 +1,10 @@
-//! Compares what was moved last with what the files are to hold: bytes that never arrived, that
-//! came back changed or went to another place are seen although no request was looked at while the
-//! clock ran.
-//! Of a file whose content is not known, a read is compared with a second one by plain calls.
+//! Compares what was moved with what the files are to hold: bytes that never arrived, that came
+//! back changed or went to another place are seen although no request was looked at while the clock
+//! ran.
+//!
+//! Of writes all bytes are read back, up to a bound. Of reads the last are compared: with what the
+//! command put into the file, or with a second read where that is not known. A mix of both is never
+//! found right: where reads and writes meet, what a request was to bring is not known.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs::File;
@@ -9,17 +12,45 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use forebay::Engine;
-use forebay::units::MIB;
+use forebay::units::{ByteRange, GIB, MIB};
 
 use super::Lane;
 use super::worker::{Made, Worked};
+use super::written::{Last, runs};
 use crate::bench::memory::whole;
+use crate::bench::parallel::{cores, each_range};
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 use crate::steps::{self, Step};
 
-/// Bytes that are compared at most: a look at a run, not a second run.
-pub(super) const CHECKED_MAX: u64 = 64 * MIB;
+/// Bytes that were read last, of which so many are compared at most: a look at a run, not a second
+/// run.
+const CHECKED_MAX: u64 = 64 * MIB;
+
+/// How much is compared at most.
+pub(super) struct Most {
+    /// Bytes of files with a known content.
+    pub(super) known: u64,
+    /// Bytes that were written, and reads of them: of more, an even share.
+    pub(super) written: u64,
+    pub(super) reads: usize,
+}
+
+impl Most {
+    pub(super) const USUAL: Self = Self { known: CHECKED_MAX, written: 4 * GIB, reads: 1 << 16 };
+    pub(super) const ALL: Self = Self { known: u64::MAX, written: u64::MAX, reads: usize::MAX };
+}
+
+/// What a comparison came to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// Whether the bytes are right; `None` where none were compared.
+    pub right: Option<bool>,
+    /// Bytes that were compared.
+    pub bytes: u64,
+    /// Whether these are all that were written.
+    pub is_all: bool,
+}
 
 /// The calls whose bytes both the place's memory and the file must hold: the last of each place.
 /// Where anything is written no reads, and of writes only those that met no other: in which order
@@ -48,19 +79,65 @@ fn calls(last: &VecDeque<Made>, ended: u64, request_size: u64, writes: bool) -> 
     compared.collect()
 }
 
-/// Whether the bytes of the last calls of each of `all`, with its file, are right; `None` where
-/// there were none to compare.
+/// Compares what threads that only wrote have left in their files with what they wrote.
+///
+/// # Errors
+/// The system's.
+pub(super) fn written(engine: &Engine, all: &[(&Path, Worked)], most: &Most) -> Result<Checked> {
+    let mut checked = Checked { right: None, bytes: 0, is_all: true };
+    let count = all.len().max(1);
+    for (path, worked) in all {
+        let Some(wrote) = worked.wrote.as_ref().filter(|_| worked.result.is_ok()) else { continue };
+        // What is on the drive is to be compared, not what is on its way there.
+        steps::open(engine, path)?.evict()?;
+        let size = wrote.request_size;
+        let (last, is_all) = wrote.last();
+        let runs = runs(&last, size, MIB);
+        let bytes = (last.len() as u64).saturating_mul(size);
+        let shares = bytes.div_ceil((most.written / count as u64).max(1));
+        let reads = runs.len().div_ceil((most.reads / count).max(1));
+        let step = whole(shares).max(reads).max(1);
+        let runs: Vec<&[Last]> = runs.into_iter().step_by(step).collect();
+        let reading = Step::begin("read", path);
+        let failed = |error| Failure::io(format!("cannot read `{}`", path.display()), &error);
+        let file = File::open(path).map_err(failed)?;
+        let compare = |(found, expected): &mut (Vec<u8>, Vec<u8>), number: ByteRange| {
+            let run = runs[whole(number.start)];
+            let len = whole(size) * run.len();
+            found.resize(len, 0);
+            expected.resize(len, 0);
+            let pieces = expected.chunks_exact_mut(whole(size)).zip(run);
+            pieces.for_each(|(bytes, last)| wrote.fill(last, bytes));
+            file.read_exact_at(found, run[0].offset).map_err(|error| Some(failed(error)))?;
+            reading.goes_on();
+            if found == expected { Ok(()) } else { Err(None) }
+        };
+        let state = || (Vec::new(), Vec::new());
+        match each_range(runs.len() as u64, 1, cores().min(8), state, compare) {
+            Ok(()) => {}
+            Err(None) => return Ok(Checked { right: Some(false), ..checked }),
+            Err(Some(failure)) => return Err(failure),
+        }
+        let requests: usize = runs.iter().map(|run| run.len()).sum();
+        checked.bytes += requests as u64 * size;
+        checked.is_all &= is_all && step == 1;
+        checked.right = checked.right.or((requests > 0).then_some(true));
+    }
+    Ok(checked)
+}
+
+/// Compares the bytes of the last calls of each of `all` with its file.
 ///
 /// # Errors
 /// The system's and the GPU's.
-pub(super) fn holds(
+pub(super) fn last(
     engine: &Engine,
     all: &mut [(&Path, Worked)],
     lanes: &[Lane],
     request_size: u64,
     writes: bool,
-) -> Result<Option<bool>> {
-    let (most, mut right) = (CHECKED_MAX / (all.len() as u64).max(1), None);
+) -> Result<Checked> {
+    let (most, mut checked) = (CHECKED_MAX / (all.len() as u64).max(1), Checked::default());
     for ((path, worked), lane) in all.iter_mut().zip(lanes) {
         // Each thread has its share, and one call at least.
         let mut left = None;
@@ -89,43 +166,11 @@ pub(super) fn holds(
                 reading.goes_on();
                 Ok(())
             });
-            right = Some(right.unwrap_or(true) && same.map_err(failed)?);
+            checked.right = Some(checked.right.unwrap_or(true) && same.map_err(failed)?);
+            checked.bytes += bytes;
         }
     }
-    Ok(right)
-}
-
-/// Whether every request's place in the regions of `all`, each with its file, has what a thread
-/// that wrote there had in its memory.
-///
-/// # Errors
-/// The system's and the GPU's.
-pub(super) fn all_holds(
-    engine: &Engine,
-    all: &mut [(&Path, Worked)],
-    lanes: &[Lane],
-    request_size: u64,
-) -> Result<bool> {
-    for ((path, worked), Lane { region, .. }) in all.iter_mut().zip(lanes) {
-        steps::open(engine, path)?.evict()?;
-        let mut written = HashSet::new();
-        for place in 0..worked.places {
-            let memory = worked.issuer.memory(place)?;
-            written.extend(memory.chunks_exact(whole(request_size)).map(<[u8]>::to_vec));
-        }
-        let reading = Step::begin("read", path);
-        let failed = |error| Failure::io(format!("cannot read `{}`", path.display()), &error);
-        let file = File::open(&**path).map_err(failed)?;
-        let mut bytes = vec![0; whole(request_size)];
-        for number in 0..region.len / request_size {
-            file.read_exact_at(&mut bytes, region.start + number * request_size).map_err(failed)?;
-            reading.goes_on();
-            if !written.contains(&bytes) {
-                return Ok(false);
-            }
-        }
-    }
-    Ok(true)
+    Ok(checked)
 }
 
 /// Whether the files of known content hold it, by plain reads: of all together `most` bytes, from

@@ -92,7 +92,7 @@ impl Measurer {
             return Err(nothing_ended(load, ran.span));
         }
         let after = resident(&files);
-        let verified = moved.check(&self.engine)?;
+        let checked = moved.check(&self.engine)?;
         let proofs = proofs_of(&self.provers, &seen, &ran.of_targets);
         let (route, reason) = words(&ran.taken);
         let seconds = ran.span.as_secs_f64();
@@ -114,12 +114,13 @@ impl Measurer {
             steady: ran.steady.clone(),
             power: None,
             joules_per_gb: Vec::new(),
-            compared_with: verified.map(|_| {
+            verified: checked.right,
+            verified_bytes: checked.right.map(|_| checked.bytes),
+            compared_with: checked.right.map(|_| {
                 let is_known = |lane: &Lane| lane.content.is_some();
                 let is_known = load.writes() || lanes.iter().all(is_known);
                 if is_known { "what was written" } else { "a second read" }.into()
             }),
-            verified,
             shares: ran.shares.clone(),
             simulated: self.simulated,
         };

@@ -3,15 +3,15 @@
 //!
 //! Threads begin together, each keeps a number of calls in flight and tells when each has ended.
 //! What counts is a span in the middle, or all where a number of bytes is to be moved; what came
-//! before (the warm-up) and what drains afterwards does not. Bytes that were moved last are
-//! compared with what the command put into the file when all is over, and with a second read of a
-//! file of which it does not know that.
+//! before (the warm-up) and what drains afterwards does not. When all is over, what was written is
+//! read back, and bytes that were read last are compared with what the command put into the file,
+//! or with a second read of a file of which it does not know that.
 //!
 //! [`pattern`] says where requests lie, [`issuer`] makes them, `worker` is one thread, [`run`] all
-//! of them, [`clock`] says when the span begins and ends, `check` compares, [`latency`] and
-//! [`steady`] judge.
+//! of them, [`clock`] says when the span begins and ends, `written` says what writes have left,
+//! `check` compares, [`latency`] and [`steady`] judge.
 
-mod check;
+pub mod check;
 pub mod clock;
 pub mod issuer;
 pub mod latency;
@@ -20,6 +20,7 @@ pub mod pattern;
 pub mod run;
 pub mod steady;
 mod worker;
+mod written;
 
 use std::path::PathBuf;
 use std::sync::Arc;

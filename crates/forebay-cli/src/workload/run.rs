@@ -10,12 +10,14 @@ use std::time::{Duration, Instant};
 use forebay::Engine;
 use forebay::units::format_size;
 
+use super::check::{self, Checked, Most};
 use super::clock::{Edge, Span, keep_time};
 use super::issuer::{Means, Taken, add, make};
 use super::latency::Latencies;
 use super::pattern::Offsets;
 use super::worker::{Counter, Phase, Worked, Worker};
-use super::{Lane, Load, check};
+use super::written::{self, Written};
+use super::{Lane, Load};
 use crate::bench::cpu;
 use crate::bench::scratch::random;
 use crate::bench::stats::{cpu_per_gb, rate};
@@ -87,40 +89,41 @@ pub struct Moved<'a> {
 }
 
 impl Moved<'_> {
-    /// Whether the bytes that were moved last are right, and of files with a known content as many
-    /// more; `None` where none could be compared.
+    /// Compares what was written, or the bytes that were read last and those of files with a known
+    /// content, up to a bound.
     ///
     /// # Errors
     /// The system's and the GPU's.
-    pub fn check(self, engine: &Engine) -> Result<Option<bool>> {
-        self.check_within(engine, check::CHECKED_MAX)
+    pub fn check(self, engine: &Engine) -> Result<Checked> {
+        self.check_within(engine, &Most::USUAL)
     }
 
-    /// The same, of all bytes of files with a known content.
+    /// The same without a bound.
     ///
     /// # Errors
     /// The system's and the GPU's.
-    pub fn check_known(self, engine: &Engine) -> Result<Option<bool>> {
-        self.check_within(engine, u64::MAX)
+    pub fn check_all(self, engine: &Engine) -> Result<Checked> {
+        self.check_within(engine, &Most::ALL)
     }
 
-    fn check_within(mut self, engine: &Engine, most: u64) -> Result<Option<bool>> {
-        let (size, writes) = (self.load.request_size, self.load.writes());
-        let right = check::holds(engine, &mut self.all, self.lanes, size, writes)?;
-        if writes || right == Some(false) {
-            return Ok(right);
+    fn check_within(mut self, engine: &Engine, most: &Most) -> Result<Checked> {
+        let size = self.load.request_size;
+        if self.load.read_percent == 0 {
+            return check::written(engine, &self.all, most);
         }
-        let known = check::known_holds(self.lanes, most)?;
-        Ok([right, known].into_iter().flatten().reduce(|one, other| one && other))
-    }
-
-    /// Whether all bytes of a pass of writes are right, if that was one: writes alone, one behind
-    /// the other, through to the end of each part.
-    ///
-    /// # Errors
-    /// The system's and the GPU's.
-    pub fn check_all(mut self, engine: &Engine) -> Result<bool> {
-        check::all_holds(engine, &mut self.all, self.lanes, self.load.request_size)
+        let writes = self.load.writes();
+        let mut checked = check::last(engine, &mut self.all, self.lanes, size, writes)?;
+        if checked.right == Some(false) {
+            return Ok(checked);
+        }
+        if writes {
+            // Reads beside writes bring what nobody knows, and later writes write that.
+            return Ok(Checked::default());
+        }
+        let known = check::known_holds(self.lanes, most.known)?;
+        checked.right =
+            [checked.right, known].into_iter().flatten().reduce(|one, other| one && other);
+        Ok(checked)
     }
 }
 
@@ -224,6 +227,10 @@ impl<'a> Ready<'a> {
         });
         Ok(Worker {
             issuer: make(load.way, &means)?,
+            wrote: (load.read_percent == 0).then(|| {
+                let most = written::CALLS_MAX / of;
+                Written::new(offsets.clone(), (batch, size), means.key, most)
+            }),
             offsets,
             depth,
             batch,
@@ -264,6 +271,11 @@ fn finish<'a>(
         }
         last.at += Instant::now().saturating_duration_since(counted.last().at);
         (last.user, last.system) = cpu::used_apart();
+    }
+    if load.writes() {
+        for (_, worked) in &mut all {
+            worked.issuer.flush()?;
+        }
     }
     let span = last.at.saturating_duration_since(first.at).max(Duration::from_nanos(1));
     let mut taken = Vec::new();
@@ -381,8 +393,21 @@ mod tests {
                 bytes[at] = !bytes[at];
                 std::fs::write(file.path(), bytes).unwrap();
             }
-            assert_eq!(moved.check_all(&engine).unwrap(), spoilt.is_none(), "{spoilt:?}");
+            let checked = moved.check(&engine).unwrap();
+            assert_eq!(checked.right, Some(spoilt.is_none()), "{spoilt:?}");
+            assert!(spoilt.is_some() || (checked.is_all && checked.bytes == 16 << 10));
         }
+    }
+
+    #[test]
+    fn a_mix_of_reads_and_writes_is_never_found_right() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![1; 16 << 10]).unwrap();
+        let engine = Engine::new(forebay::Options::default()).unwrap();
+        let (load, lanes) = (load(50), lanes(file.path()));
+        let ready = Ready::new(&engine, &load, &lanes).unwrap();
+        let (_, moved) = ready.run(&[String::new()]).unwrap();
+        assert_eq!(moved.check(&engine).unwrap(), Checked::default());
     }
 
     #[test]
@@ -401,7 +426,7 @@ mod tests {
                 Lane { content, region, ..lane }
             });
             let ready = Ready::new(&engine, &load, &lanes).unwrap();
-            ready.run(&[String::new()]).unwrap().1.check(&engine).unwrap()
+            ready.run(&[String::new()]).unwrap().1.check(&engine).unwrap().right
         };
         assert_eq!(check(Some(data)), Some(true));
         assert_eq!(check(Some(data.inverse())), Some(false));

@@ -11,6 +11,7 @@ use forebay::Engine;
 use super::issuer::{Call, Issuer};
 use super::latency::Latencies;
 use super::pattern::Offsets;
+use super::written::Written;
 use crate::failure::Result;
 use crate::report::json::Direction;
 use crate::steps::Step;
@@ -92,8 +93,6 @@ pub(super) struct Made {
 /// What one thread has done.
 pub(super) struct Worked {
     pub(super) issuer: Box<dyn Issuer>,
-    /// Places that it had for calls.
-    pub(super) places: usize,
     pub(super) latencies: Latencies,
     /// Bytes read and written, also those that do not count.
     pub(super) read: u64,
@@ -102,6 +101,8 @@ pub(super) struct Worked {
     pub(super) last: VecDeque<Made>,
     /// How many ended in all.
     pub(super) ended: u64,
+    /// Where it wrote, if it read nothing.
+    pub(super) wrote: Option<Written>,
     /// When its last call ended.
     pub(super) done: Instant,
     pub(super) result: Result<()>,
@@ -115,6 +116,8 @@ pub(super) struct Worker {
     pub(super) batch: usize,
     pub(super) request_size: u64,
     pub(super) read_percent: u8,
+    /// Keeps where it writes, if it reads nothing.
+    pub(super) wrote: Option<Written>,
     /// Calls that it makes; without a number as many as it can.
     pub(super) calls: Option<u64>,
     /// From when on, and how far from each other, calls are due.
@@ -148,8 +151,8 @@ impl Worker {
         drop(step);
         let Progress { last, ended, latencies, moved, .. } = progress;
         let done = Instant::now();
-        let (issuer, places, [read, written]) = (self.issuer, self.depth, moved);
-        Worked { issuer, places, latencies, read, written, last, ended, done, result }
+        let (issuer, wrote, [read, written]) = (self.issuer, self.wrote, moved);
+        Worked { issuer, latencies, read, written, last, ended, wrote, done, result }
     }
 
     /// Has the command end where what it reads brings nothing for too long.
@@ -262,6 +265,9 @@ impl Worker {
         call.offsets.extend(self.offsets.by_ref().take(self.batch));
         self.issuer.start(place, Call { direction, offsets: &call.offsets })?;
         progress.calls[place] = Some(call);
+        if let Some(wrote) = &mut self.wrote {
+            wrote.add(place);
+        }
         progress.made += 1;
         Ok(())
     }

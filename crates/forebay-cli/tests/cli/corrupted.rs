@@ -146,6 +146,9 @@ fn a_sweep_that_writes_reads_right_bytes_afterwards() {
     let all: Vec<_> = samples(&records).filter_map(|(_, sample)| sample.measured.clone()).collect();
     assert_eq!(all.len(), 24);
     assert!(all.iter().all(|measured| measured.verified == Some(true)), "{all:?}");
+    // All that was written, each byte once.
+    let whole = all.iter().filter(|measured| measured.verified_bytes == measured.bytes).count();
+    assert!(whole >= 12, "{all:?}");
 }
 
 #[test]

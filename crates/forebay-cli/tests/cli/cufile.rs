@@ -251,7 +251,7 @@ fn many_requests_in_flight_move_every_byte_both_ways() {
     assert!(moved.reason.unwrap().contains("8 threads, 16 MiB a call"));
     assert!(method.holds(&memory, &expected, len).unwrap());
     assert!(!method.holds(&memory, &Expected::Pattern(Pattern::new(8)), len).unwrap());
-    method.close();
+    method.close(&read).unwrap();
     assert!(method.read(&read, &mut memory).unwrap_err().causes[0].contains("no open file"));
 }
 

@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout, reason = "what is skipped is told")]
 
 mod ceilings;
+mod closes;
 mod compare;
 mod corrupted;
 mod cufile;

@@ -425,12 +425,18 @@ impl Handle {
         self.kind == Kind::Regular && self.file_system.is_memory()
     }
 
-    /// Has the file system report what it would when the file is closed.
+    /// Has the file system report what it would when each descriptor of the file is closed.
     ///
     /// # Errors
     /// [`Error::Io`]: bytes written before may be lost.
     pub(crate) fn flush(&self) -> Result<()> {
-        calls::flush(self.fd()).map_err(|e| Error::io(Operation::Close, self.place(0, 0), e))
+        let flushed = calls::flush(self.fd());
+        let direct = match self.direct.get() {
+            Some(Ok(direct)) => calls::flush(direct.fd()),
+            _ => Ok(()),
+        };
+        let flushed = flushed.and(direct);
+        flushed.map_err(|e| Error::io(Operation::Close, self.place(0, 0), e))
     }
 
     fn failed(&self, operation: Operation, range: ByteRange, source: Errno) -> Error {

@@ -172,8 +172,9 @@ impl<'a> Run<'a> {
         }
         way.open(job, self.targets)?;
         let moved = way.run(job, self.targets);
-        way.close();
-        moved.map(drop)
+        let closed = way.close(job);
+        moved?;
+        closed
     }
 
     fn open_starters(&mut self, job: &Job) -> Result<()> {
@@ -290,8 +291,10 @@ impl<'a> Run<'a> {
     ) -> Result<Result<Sample, String>> {
         way.open(job, self.targets)?;
         let sample = self.opened(way, job, repeat);
-        way.close();
-        sample
+        let closed = way.close(job);
+        let sample = sample?;
+        closed?;
+        Ok(sample)
     }
 
     fn opened(

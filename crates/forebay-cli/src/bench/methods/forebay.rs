@@ -77,8 +77,8 @@ impl Method for Forebay {
         Ok(moved(&self.file().write_with(0, source, &self.request(job))?))
     }
 
-    fn close(&mut self) {
-        self.file = None;
+    fn close(&mut self, _job: &Job) -> Result<()> {
+        Ok(self.file.take().map_or(Ok(()), File::close)?)
     }
 }
 

@@ -6,7 +6,7 @@ use forebay::Route;
 use rustix::mm::ProtFlags;
 
 use super::mapping::Mapping;
-use super::{Job, Method, Moved, STEP, failed, open, settle};
+use super::{Job, Method, Moved, STEP, end, failed, open, settle};
 use crate::bench::memory::{Memory, whole};
 use crate::failure::Result;
 use crate::report::json::MethodName;
@@ -90,7 +90,7 @@ impl Method for Mmap {
         Ok(Moved { bytes: len, route: None, reason: Some(way.into()), said })
     }
 
-    fn close(&mut self) {
-        self.file = None;
+    fn close(&mut self, job: &Job) -> Result<()> {
+        end(job, self.file.take())
     }
 }

@@ -18,7 +18,7 @@ use ::forebay::proof::cufile::Counters;
 use super::cpu::Spent;
 use super::data::{Expected, Pattern};
 use super::held::no_link;
-use super::memory::Memory;
+use super::memory::{self, Memory};
 use crate::failure::{Failure, Result};
 use crate::report::json::{Cache, Direction, MethodName, Settings};
 use crate::steps::Step;
@@ -124,8 +124,17 @@ pub trait Method {
         None
     }
 
-    /// Closes the file.
-    fn close(&mut self);
+    /// Closes the file of a job.
+    ///
+    /// # Errors
+    /// The file system reports that written bytes may be lost.
+    fn close(&mut self, job: &Job) -> Result<()>;
+}
+
+/// Closes the job's file.
+fn end(job: &Job, file: Option<File>) -> Result<()> {
+    let written = job.direction == Direction::Write;
+    file.map_or(Ok(()), |file| memory::end(file, &job.path, written))
 }
 
 /// Opens the job's file as its direction needs it.

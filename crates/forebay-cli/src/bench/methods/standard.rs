@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use forebay::Route;
 
-use super::{Job, Method, Moved, STEP, failed, open, settle};
+use super::{Job, Method, Moved, STEP, end, failed, open, settle};
 use crate::bench::memory::{HostMemory, Memory, whole};
 use crate::failure::Result;
 use crate::report::json::MethodName;
@@ -102,8 +102,8 @@ impl Method for Standard {
         Ok(Moved { bytes: done, route: None, reason: Some(way.into()), said })
     }
 
-    fn close(&mut self) {
-        self.file = None;
+    fn close(&mut self, job: &Job) -> Result<()> {
+        end(job, self.file.take())
     }
 }
 

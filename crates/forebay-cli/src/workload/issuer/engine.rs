@@ -9,7 +9,6 @@ use forebay::{
 };
 
 use super::{Call, Done, Issuer, Means, Taken, bytes_of};
-use crate::bench::data::Pattern;
 use crate::bench::memory::put_into;
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
@@ -55,8 +54,7 @@ impl EngineIssuer {
                 Some(device) => means.engine.allocate(device.id(), len)?,
                 None => means.engine.allocate_pinned(len)?,
             };
-            let pattern = Pattern::new(means.key.wrapping_add(place as u64)).inverse();
-            put_into(&mut buffer, pattern, len)?;
+            put_into(&mut buffer, means.held(place), len)?;
             Ok(Some(buffer))
         });
         let memory = memory.collect::<Result<Vec<_>>>()?;
@@ -209,6 +207,10 @@ impl Issuer for EngineIssuer {
 
     fn sync(&mut self) -> Result<()> {
         Ok(self.file.sync_data()?)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        Ok(self.file.clone().close()?)
     }
 
     fn memory(&mut self, place: usize) -> Result<Vec<u8>> {

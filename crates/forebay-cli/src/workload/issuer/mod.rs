@@ -16,6 +16,7 @@ use forebay::{Buffer, Engine, Route};
 pub use self::engine::EngineIssuer;
 pub use self::plain::{Plain, PlainIssuer};
 pub use self::uring::UringIssuer;
+use crate::bench::data::Pattern;
 use crate::bench::memory::whole;
 use crate::failure::Result;
 use crate::report::json::Direction;
@@ -109,6 +110,18 @@ pub struct Means<'a> {
     pub life: &'a Arc<AtomicU64>,
 }
 
+impl Means<'_> {
+    /// What a place's memory holds at first.
+    fn held(&self, place: usize) -> Pattern {
+        held(self.key, place)
+    }
+}
+
+/// What the memory of a place holds as long as nothing is read into it.
+pub(super) fn held(key: u64, place: usize) -> Pattern {
+    Pattern::new(key.wrapping_add(place as u64)).inverse()
+}
+
 /// Makes the requests of one thread.
 pub trait Issuer: Send {
     /// Starts a call in a place that is free.
@@ -137,6 +150,12 @@ pub trait Issuer: Send {
     /// # Errors
     /// The system's.
     fn sync(&mut self) -> Result<()>;
+
+    /// Has the file system report what it would when the file is closed.
+    ///
+    /// # Errors
+    /// The system's: written bytes may be lost.
+    fn flush(&mut self) -> Result<()>;
 
     /// The bytes of a place's memory, as the GPU or the host has them. Nothing is in flight there.
     ///

@@ -21,9 +21,8 @@ use forebay::gpu::{Device, DeviceError, Stream};
 use forebay::{Buffer, Route};
 
 use super::{Call, Done, Issuer, Means, Taken, bytes_of};
-use crate::bench::data::Pattern;
 use crate::bench::held::no_link;
-use crate::bench::memory::{put_into, whole};
+use crate::bench::memory::{end, put_into, whole};
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 use crate::steps::Step;
@@ -164,8 +163,8 @@ impl PlainIssuer {
         let file = open(plain, means)?;
         let len = means.request_size * means.batch as u64;
         let device = means.device.filter(|_| !plain.stays_in_host());
-        let place = |index| {
-            let pattern = Pattern::new(means.key.wrapping_add(index as u64)).inverse();
+        let place = |index: usize| {
+            let pattern = means.held(index);
             let mut pinned = means.engine.allocate_pinned(len)?;
             put_into(&mut pinned, pattern, len)?;
             let gpu = device.map(|device| {
@@ -247,6 +246,12 @@ pub(super) fn sync(file: &File, path: &Path) -> Result<()> {
         .map_err(|error| Failure::io(format!("cannot sync `{}`", path.display()), &error))
 }
 
+/// Closes a duplicate of the descriptor: the file system reports what it would at the end.
+pub(super) fn flush(file: &File, path: &Path) -> Result<()> {
+    let failed = |error| Failure::io(format!("cannot close `{}`", path.display()), &error);
+    end(file.try_clone().map_err(failed)?, path, true)
+}
+
 /// The failure of a request, which is so many bytes at an offset.
 pub(super) fn failed(
     plain: Plain,
@@ -313,6 +318,10 @@ impl Issuer for PlainIssuer {
 
     fn sync(&mut self) -> Result<()> {
         sync(&self.file, &self.path)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        flush(&self.file, &self.path)
     }
 
     fn memory(&mut self, place: usize) -> Result<Vec<u8>> {

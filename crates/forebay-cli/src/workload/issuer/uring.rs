@@ -20,9 +20,8 @@ use forebay::Buffer;
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::Errno;
 
-use super::plain::{Plain, failed, open, sync};
+use super::plain::{Plain, failed, flush, open, sync};
 use super::{Call, Done, Issuer, Means, Taken, bytes_of};
-use crate::bench::data::Pattern;
 use crate::bench::memory::{put_into, whole};
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
@@ -82,8 +81,7 @@ impl UringIssuer {
         let len = means.request_size * means.batch as u64;
         let memory = (0..means.depth).map(|place| {
             let mut buffer = means.engine.allocate_pinned(len)?;
-            let pattern = Pattern::new(means.key.wrapping_add(place as u64)).inverse();
-            put_into(&mut buffer, pattern, len)?;
+            put_into(&mut buffer, means.held(place), len)?;
             Ok(buffer)
         });
         let mut memory = memory.collect::<Result<Vec<Buffer>>>()?;
@@ -300,6 +298,10 @@ impl Issuer for UringIssuer {
 
     fn sync(&mut self) -> Result<()> {
         sync(&self.file, &self.path)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        flush(&self.file, &self.path)
     }
 
     fn memory(&mut self, place: usize) -> Result<Vec<u8>> {

@@ -69,6 +69,10 @@ impl Issuer for Still {
         Ok(())
     }
 
+    fn flush(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     fn memory(&mut self, _: usize) -> Result<Vec<u8>> {
         Ok(Vec::new())
     }
@@ -88,6 +92,7 @@ fn stood_still(due: Option<Duration>, calls: Option<u64>) -> (Worked, Duration) 
         offsets: Offsets::new(region, 4096, Pattern::Sequential, 0).unwrap(),
         depth: 1,
         batch: 2,
+        wrote: None,
         request_size: 4096,
         read_percent: 100,
         calls,

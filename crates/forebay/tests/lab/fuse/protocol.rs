@@ -50,6 +50,8 @@ pub(crate) struct Faults {
     pub(crate) fail_closes: Option<i32>,
     /// To make the file durable fails with this error.
     pub(crate) fail_syncs: Option<i32>,
+    /// The same, of descriptors that were opened with O_DIRECT.
+    pub(crate) fail_direct_closes: Option<i32>,
     /// O_DIRECT is refused when the file is opened.
     pub(crate) no_direct: bool,
     /// O_DIRECT is refused when the file is read.
@@ -135,7 +137,8 @@ impl State {
             const NO_FLUSH: u32 = 1 << 5;
             let closes = if self.faults.closes { 0 } else { NO_FLUSH };
             let flags = u32::from(self.faults.uncached) | closes;
-            Reply::Body([[0; 8].as_slice(), &flags.to_ne_bytes(), &[0; 4]].concat())
+            let handle = u64::from(is_direct(request.u32_at(0)));
+            Reply::Body([&handle.to_ne_bytes()[..], &flags.to_ne_bytes(), &[0; 4]].concat())
         };
         let needs_no_answer = [2, 26, INTERRUPT, 42].contains(&request.code);
         if self.faults.silent && !needs_no_answer {
@@ -150,9 +153,7 @@ impl State {
             3 => Reply::Body(self.attributes(request.node)),
             4 => self.change(request),
             14 if self.faults.hang_opens => return None,
-            14 if self.faults.no_direct
-                && request.u32_at(0) & libc::O_DIRECT.cast_unsigned() != 0 =>
-            {
+            14 if self.faults.no_direct && is_direct(request.u32_at(0)) => {
                 Reply::Error(libc::EINVAL)
             }
             14 => opened(),
@@ -170,6 +171,9 @@ impl State {
             25 if self.faults.closes && self.faults.fail_closes.is_some() => {
                 Reply::Error(self.faults.fail_closes.unwrap_or_default())
             }
+            25 if self.faults.fail_direct_closes.is_some() && request.u64_at(0) == 1 => {
+                Reply::Error(self.faults.fail_direct_closes.unwrap_or_default())
+            }
             25 if self.faults.closes => Reply::Body(Vec::new()),
             _ => Reply::Error(libc::ENOSYS),
         })
@@ -181,8 +185,7 @@ impl State {
         if self.faults.hang_from.is_some_and(|from| end > from) {
             return None;
         }
-        let flags = request.u32_at(32).cast_signed();
-        if self.faults.no_direct_reads && flags & libc::O_DIRECT != 0 {
+        if self.faults.no_direct_reads && is_direct(request.u32_at(32)) {
             return Some(Reply::Error(libc::EINVAL));
         }
         self.reads.push(offset);
@@ -254,6 +257,10 @@ impl State {
         }
         attributes
     }
+}
+
+fn is_direct(flags: u32) -> bool {
+    flags & libc::O_DIRECT.cast_unsigned() != 0
 }
 
 /// The answer to the kernel's first request: the version, and large requests in parallel.

@@ -81,8 +81,9 @@ impl Way for Forebay {
         Ok((Moved { bytes, route, reason, said: said(&shares) }, spent))
     }
 
-    fn close(&mut self) {
-        self.files.clear();
+    fn close(&mut self, _job: &Job) -> Result<()> {
+        let closed: Vec<_> = self.files.drain(..).map(File::close).collect();
+        Ok(closed.into_iter().collect::<::forebay::Result<()>>()?)
     }
 }
 

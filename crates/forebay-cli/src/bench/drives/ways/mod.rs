@@ -108,6 +108,9 @@ pub trait Way {
         Ok(true)
     }
 
-    /// Closes the files.
-    fn close(&mut self);
+    /// Closes the files of a job.
+    ///
+    /// # Errors
+    /// A file system reports that written bytes may be lost.
+    fn close(&mut self, job: &Job) -> Result<()>;
 }

@@ -24,7 +24,7 @@ use super::{Job, Way};
 use crate::bench::cpu::{Spent, timed};
 use crate::bench::drives::targets::Targets;
 use crate::bench::held::no_link;
-use crate::bench::memory::whole;
+use crate::bench::memory::{end, whole};
 use crate::bench::methods::Moved;
 use crate::failure::{Failure, Result};
 use crate::report::json::{Cache, Direction, Settings};
@@ -237,8 +237,14 @@ impl Way for OneQueue {
         Ok((Moved { bytes: job.len(), route: None, reason: Some(reason), said }, spent))
     }
 
-    fn close(&mut self) {
-        self.files.clear();
+    fn close(&mut self, job: &Job) -> Result<()> {
+        let written = job.direction == Direction::Write;
+        let files = self.files.drain(..);
+        let closed = files.flat_map(|Files { path, direct, cached }| {
+            let both = [Some(cached), direct].into_iter().flatten();
+            both.map(move |file| end(file, &path, written))
+        });
+        closed.collect::<Vec<_>>().into_iter().collect()
     }
 }
 

@@ -381,9 +381,10 @@ impl Method for CufileCompat {
         Some(self.cufile().counters())
     }
 
-    fn close(&mut self) {
+    fn close(&mut self, _job: &Job) -> Result<()> {
         // One that does not answer is lost, which the next order tells.
         let _ = self.cufile().done(&Order::Close {});
+        Ok(())
     }
 }
 

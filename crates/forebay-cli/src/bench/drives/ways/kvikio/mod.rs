@@ -279,13 +279,14 @@ impl Way for Kvikio {
         Ok(true)
     }
 
-    fn close(&mut self) {
+    fn close(&mut self, _job: &Job) -> Result<()> {
         if let Some(process) = &mut self.process
             && done(process, &Order::Close {}).is_err()
         {
             // One that does not answer is ended; the next order says so.
             self.process = None;
         }
+        Ok(())
     }
 }
 

@@ -151,5 +151,5 @@ fn targets_on_a_gpu_are_filled_and_compared() {
     assert!(way.holds(&job, &mut targets, &expected).unwrap());
     let swapped = [expected[1].clone(), expected[0].clone()];
     assert!(!way.holds(&job, &mut targets, &swapped).unwrap());
-    way.close();
+    way.close(&job).unwrap();
 }
