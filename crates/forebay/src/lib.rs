@@ -101,6 +101,7 @@
 //! - `queue/lane.rs`: hands an op's memory to a provider's lane
 //! - `queue/pread.rs`: reads into an op's memory
 //! - `queue/registered.rs`: has the kernel pin memory for as long as a ring lives
+//! - `queue/forks.rs`: closes rings in a forked child
 //! - `queue/uring.rs`: hands an op's memory to the kernel
 //! - `queue/scheduler/peer_tests.rs`: plays a port
 //! - `queue/sim/device.rs`: passes calls on to the simulated GPU

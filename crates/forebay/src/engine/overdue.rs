@@ -1,12 +1,13 @@
 //! Questions to drives and servers that may never be answered.
 //!
-//! No signal ends such a call for sure, so a thread of its own makes it. Nobody waits for long, and
-//! a drive or server that owes an answer is not asked again: it holds one thread.
+//! No signal ends such a call for sure, so a thread of its own makes it, and its caller waits for a
+//! while only. A drive or server that owes an answer is not asked again until all that it was asked
+//! is answered: it holds the threads that asked before the first of them was late.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::Builder;
+use std::thread::{Builder, ThreadId, current};
 use std::time::Duration;
 
 use crate::events;
@@ -15,21 +16,22 @@ use crate::events;
 /// hundredths of a second.
 pub(super) const TOLD_MAX: Duration = Duration::from_millis(250);
 
-/// The drives and servers that owe an answer, by a name of the asker's choice.
+/// The threads whose answer is late, and the drive or server that owes it, by a name of the
+/// asker's choice.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Overdue(Arc<Mutex<HashSet<String>>>);
+pub(super) struct Overdue(Arc<Mutex<HashMap<ThreadId, String>>>);
 
-/// Takes a drive off the list when its answer has come, or never will.
-struct Owed(Overdue, String);
+/// Takes this thread off the list when its answer has come, or never will.
+struct Owed(Overdue);
 
 impl Drop for Owed {
     fn drop(&mut self) {
-        self.0.lock().remove(&self.1);
+        self.0.lock().remove(&current().id());
     }
 }
 
 impl Overdue {
-    fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ThreadId, String>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -41,18 +43,18 @@ impl Overdue {
         most: Duration,
         question: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        if self.lock().contains(whom) {
+        if self.lock().values().any(|owing| owing == whom) {
             return None;
         }
         let (tell, told) = sync_channel(1);
-        let owed = Owed(self.clone(), whom.to_owned());
+        let owed = Owed(self.clone());
         let asks = move || {
             let _owed = owed; // dropped after the channel, also by a panic
             let tell = tell;
             let _ = tell.send(question());
         };
         let thread = Builder::new().name("forebay-ask".into()).spawn(asks);
-        thread
+        let thread = thread
             .inspect_err(|error| events::thread_refused("thread that asks drives", error))
             .ok()?;
         match told.recv_timeout(most) {
@@ -60,12 +62,12 @@ impl Overdue {
             Err(RecvTimeoutError::Disconnected) => None,
             Err(RecvTimeoutError::Timeout) => {
                 let mut overdue = self.lock();
-                // An answer that comes from now on finds the name on the list.
+                // An answer that comes from now on finds its thread on the list.
                 match told.try_recv() {
                     Ok(answer) => Some(answer),
                     Err(TryRecvError::Disconnected) => None,
                     Err(TryRecvError::Empty) => {
-                        overdue.insert(whom.to_owned());
+                        overdue.insert(thread.thread().id(), whom.to_owned());
                         None
                     }
                 }
@@ -98,6 +100,31 @@ mod tests {
         }
         assert_eq!(overdue.ask("drive", BOUND, || 2), Some(2));
         assert!(overdue.lock().is_empty());
+    }
+
+    #[test]
+    fn a_drive_is_not_asked_again_while_one_of_several_answers_is_owed() {
+        let overdue = Overdue::default();
+        let gates: Vec<_> = (0..2).map(|_| channel::<()>()).collect();
+        let (mut senders, receivers): (Vec<_>, Vec<_>) = gates.into_iter().unzip();
+        thread::scope(|scope| {
+            for shut in receivers {
+                let overdue = &overdue;
+                let late = Duration::from_millis(100);
+                scope.spawn(move || overdue.ask("drive", late, move || shut.recv().is_err()));
+            }
+        });
+        assert_eq!(overdue.lock().len(), 2, "both were asked before one was late");
+        senders.truncate(1);
+        while overdue.lock().len() == 2 {
+            thread::yield_now();
+        }
+        assert_eq!(overdue.ask("drive", BOUND, || -> u8 { unreachable!("it is not asked") }), None);
+        drop(senders);
+        while !overdue.lock().is_empty() {
+            thread::yield_now();
+        }
+        assert_eq!(overdue.ask("drive", BOUND, || 2), Some(2));
     }
 
     #[test]

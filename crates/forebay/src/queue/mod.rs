@@ -10,6 +10,7 @@ mod bounce;
 mod closers;
 mod core;
 mod failure;
+mod forks;
 mod gate;
 mod idlers;
 mod kernel_threads;

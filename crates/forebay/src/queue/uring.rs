@@ -3,9 +3,8 @@
 //! An op stays in `ops` until its completion has been reaped. A ring that fails, or is dropped with
 //! ops in flight, is closed, and its thread waits until the kernel has ended what it had of them:
 //! the kernel then lets go of the files that are registered with the ring, among them the only
-//! write end of a pipe, whose read end we poll. Where there is no such pipe the ops and the ring's
-//! memory are leaked, since the kernel may still write there. The hold on the pinned parts that the
-//! kernel knows goes last.
+//! write end of a pipe, whose read end we poll. The hold on the pinned parts that the kernel knows
+//! goes last.
 //!
 //! Ops that are not wanted any more are asked back, again and again until they come: the kernel can
 //! take back only what waits for one of its threads or lets itself be interrupted there, and an op
@@ -25,6 +24,7 @@ use slab::Slab;
 
 use super::Ring;
 use super::bounce::Bounce;
+use super::forks;
 use super::kernel_threads::{KernelThreads, Lent};
 use super::op::{Completion, Direction, Op, Owner, WindowKey, Work, now_ns};
 use super::pread::{descriptor, size_if_short};
@@ -97,7 +97,7 @@ pub(crate) struct UringRing {
     recall: Recall,
     kernel_threads: Lent,
     /// The pipe that hangs up when the kernel has let go of the closed ring.
-    gone: Option<OwnedFd>,
+    gone: OwnedFd,
     /// Whether the ring is closed.
     closed: bool,
     /// Since when the kernel takes nothing in, and how long the next pause is.
@@ -120,17 +120,21 @@ impl UringRing {
     ) -> Result<Self, Errno> {
         // One issuer whose completions are run when it asks (Linux 6.1) spares interrupts; kernels
         // that do not know the flags refuse them with EINVAL.
-        let mut ring = IoUring::builder()
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .setup_cqsize(COMPLETIONS)
-            .dontfork()
-            .build(ENTRIES)
-            .or_else(|_| IoUring::builder().dontfork().build(ENTRIES))
-            .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
-        check_operations(&ring)?;
-        try_out(&mut ring)?;
-        let gone = watch_end(&ring);
+        let open = || {
+            let mut ring = IoUring::builder()
+                .setup_single_issuer()
+                .setup_defer_taskrun()
+                .setup_cqsize(COMPLETIONS)
+                .dontfork()
+                .build(ENTRIES)
+                .or_else(|_| IoUring::builder().dontfork().build(ENTRIES))?;
+            check_operations(&ring)?;
+            try_out(&mut ring)?;
+            let gone = watch_end(&ring)?;
+            Ok((ring, gone))
+        };
+        let (ring, gone) = forks::open(open, |(ring, _)| ring.as_raw_fd())
+            .map_err(|e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
         let kernel_threads = Lent::new(&ring, kernel_threads);
         let registered = Registered::new(&ring, parts);
         let pieces = usize::try_from((BOUNCE_MAX / segment).max(2)).map_err(|_| Errno::INVAL)?;
@@ -253,19 +257,26 @@ impl UringRing {
         Ok(())
     }
 
-    /// Closes the ring and waits until the kernel has ended all that it had of it; false: it does
-    /// not say so.
+    /// # Safety
+    /// It is called once.
+    unsafe fn close_ring(&mut self) {
+        // What the ring holds is pinned until the kernel has ended it, which it does later: so it
+        // lets go of the parts by itself.
+        let _ = self.ring.submitter().unregister_buffers();
+        let descriptor = self.ring.as_raw_fd();
+        // SAFETY: it is dropped once, by the caller's promise.
+        forks::close(descriptor, || unsafe { std::mem::ManuallyDrop::drop(&mut self.ring) });
+    }
+
+    /// Closes the ring and waits until the kernel has ended all that it had of it; false: that
+    /// cannot be seen.
     fn end_in_kernel(&mut self) -> bool {
         if !std::mem::replace(&mut self.closed, true) {
-            // A child that was forked meanwhile may hold the ring open, and what the ring holds is
-            // pinned as long: so it lets go of the parts by itself.
-            let _ = self.ring.submitter().unregister_buffers();
-            // SAFETY: dropped once, here: `closed` was not set before.
-            unsafe { std::mem::ManuallyDrop::drop(&mut self.ring) };
+            // SAFETY: `closed` was not set before.
+            unsafe { self.close_ring() };
         }
-        let Some(gone) = &self.gone else { return false };
         loop {
-            let mut polled = [PollFd::new(gone, PollFlags::empty())];
+            let mut polled = [PollFd::new(&self.gone, PollFlags::empty())];
             match poll(&mut polled, None) {
                 Ok(_) => return polled[0].revents().contains(PollFlags::HUP),
                 Err(Errno::INTR) => {}
@@ -305,18 +316,18 @@ impl UringRing {
 }
 
 /// Linux 5.1 to 5.5 have rings without plain reads and writes, and a sandbox may offer fewer.
-fn check_operations(ring: &IoUring) -> Result<(), Errno> {
+fn check_operations(ring: &IoUring) -> std::io::Result<()> {
     let mut probe = Probe::new();
     let asked = ring.submitter().register_probe(&mut probe);
     let needed =
         [opcode::Read::CODE, opcode::Write::CODE, opcode::AsyncCancel::CODE, opcode::Timeout::CODE];
     let has = needed.iter().all(|&code| probe.is_supported(code));
-    if asked.is_ok() && has { Ok(()) } else { Err(Errno::NOSYS) }
+    if asked.is_ok() && has { Ok(()) } else { Err(Errno::NOSYS.into()) }
 }
 
 /// Has the kernel carry out one request that does nothing: a filter on system calls may allow the
 /// setup of a ring and refuse its use.
-fn try_out(ring: &mut IoUring) -> Result<(), Errno> {
+fn try_out(ring: &mut IoUring) -> std::io::Result<()> {
     // SAFETY: the entry has no memory.
     let pushed = unsafe { ring.submission().push(&opcode::Nop::new().build()) };
     pushed.map_err(|_| Errno::NOSYS)?;
@@ -324,7 +335,7 @@ fn try_out(ring: &mut IoUring) -> Result<(), Errno> {
         match ring.submit_and_wait(1) {
             Ok(_) => break,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+            Err(error) => return Err(error),
         }
     }
     ring.completion().for_each(drop);
@@ -333,10 +344,10 @@ fn try_out(ring: &mut IoUring) -> Result<(), Errno> {
 
 /// The read end of a pipe whose write end only the ring has. The kernel lets go of a ring's files
 /// when it has ended all of its requests.
-fn watch_end(ring: &IoUring) -> Option<OwnedFd> {
-    let (reads, writes) = std::io::pipe().ok()?;
-    ring.submitter().register_files(&[writes.as_raw_fd()]).ok()?;
-    Some(reads.into())
+fn watch_end(ring: &IoUring) -> std::io::Result<OwnedFd> {
+    let (reads, writes) = std::io::pipe()?;
+    ring.submitter().register_files(&[writes.as_raw_fd()])?;
+    Ok(reads.into())
 }
 
 impl Ring for UringRing {
@@ -462,11 +473,6 @@ impl Drop for UringRing {
             return;
         }
         let was_closed = std::mem::replace(&mut self.closed, true);
-        if !was_closed {
-            // A child that was forked meanwhile may hold the ring open, and what the ring holds is
-            // pinned as long: so it lets go of the parts by itself.
-            let _ = self.ring.submitter().unregister_buffers();
-        }
         // SAFETY: dropped once, here, the ring unless it was closed before. Closing the ring
         // cancels the waker's read; its eight bytes are leaked where that read has not been reaped,
         // since cancelling is not instant. The parts go after the ring: until it is closed, its
@@ -474,7 +480,7 @@ impl Drop for UringRing {
         // pages, which it holds itself.
         unsafe {
             if !was_closed {
-                std::mem::ManuallyDrop::drop(&mut self.ring);
+                self.close_ring();
             }
             std::mem::ManuallyDrop::drop(&mut self.bounce);
             std::mem::ManuallyDrop::drop(&mut self.registered);

@@ -1,11 +1,13 @@
 //! A kernel that refuses io_uring, and signals that interrupt every call.
 
 use std::fs;
+use std::io::Read as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use forebay::{Engine, Error, OpenOptions, RequestOptions, RingChoice, Route};
 
+use crate::lab::fork::{Side, fork};
 use crate::lab::hanging::HangingDrive;
 use crate::lab::{self, child, or_skip, pattern, watchdog::Watchdog};
 use crate::{assert_says, engine, sim, small_engine};
@@ -154,6 +156,15 @@ fn io_uring_that_is_refused_with_requests_in_flight() {
     };
     let (whole, cancelled) = (start(), start());
     drive.fuse().wait_for_parked(1);
+    // A child that lives on, as a worker of a data loader, holds none of its parent's rings open.
+    let (mut ended, goes_on) = std::io::pipe().expect("a pipe");
+    let parent = match fork() {
+        Side::Child(side) => side.run(|_| {
+            drop(goes_on);
+            ended.read_to_end(&mut Vec::new()).expect("an end");
+        }),
+        Side::Parent(parent) => parent,
+    };
     if or_skip(refuse_to_all(ENTER, libc::EPERM)).is_none() {
         return;
     }
@@ -166,6 +177,8 @@ fn io_uring_that_is_refused_with_requests_in_flight() {
     assert!(buffer.expect("it comes back").as_slice() == Some(&bytes[..]));
     assert!(matches!(cancelled.wait().0, Err(Error::Cancelled { .. })));
     assert_noted(&engine);
+    drop(goes_on);
+    parent.finish();
 }
 
 #[test]

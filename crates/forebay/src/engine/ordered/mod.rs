@@ -238,9 +238,13 @@ impl File {
         if direction == Direction::Write {
             return Ok(u64::MAX);
         }
-        let size = match engine.size_in_time(handle, asked.end)? {
-            Some(size) => size,
-            None => handle.last_size()?,
+        let Some(size) = engine.size_in_time(handle, asked.end)? else {
+            let place = handle.place(asked.start, asked.len());
+            let known = handle.last_size()?;
+            let reason = format!(
+                "it had {known} bytes, and its server has not said in time whether it has more"
+            );
+            return Err(bad_request(Operation::Read, place, reason));
         };
         if !handle.is_sized(size.max(1)) {
             let place = handle.place(asked.start, asked.len());
