@@ -1,0 +1,73 @@
+//! Forks of a process with rings: the child closes its copies of their descriptors at once.
+//!
+//! The kernel ends a ring when its last descriptor is closed. A child that goes on, as the workers
+//! of a data loader do, would keep its parent's rings open, and a ring that failed would wait for
+//! its last requests as long as the child lives.
+
+#![expect(unsafe_code, reason = "the C library has handlers for forks only by their address")]
+
+use std::cell::RefCell;
+use std::os::fd::RawFd;
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+
+type Descriptors = MutexGuard<'static, Vec<RawFd>>;
+
+/// The rings' descriptors. Each is opened and closed under the lock, and a fork takes it.
+static OPEN: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+
+static HANDLED: Once = Once::new();
+
+thread_local! {
+    /// The lock, while its thread forks.
+    static FORKS: RefCell<Option<Descriptors>> = const { RefCell::new(None) };
+}
+
+/// A list of numbers is whole whenever a thread stops.
+fn lock() -> Descriptors {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Opens what has a descriptor that no child keeps. No process is forked meanwhile.
+///
+/// # Errors
+/// Those of `open`.
+pub(super) fn open<T, E>(
+    open: impl FnOnce() -> Result<T, E>,
+    descriptor: impl FnOnce(&T) -> RawFd,
+) -> Result<T, E> {
+    // SAFETY: the handlers are functions of this module, which is never unloaded while a thread
+    // may fork: a library that has threads of its own is not.
+    HANDLED.call_once(|| unsafe {
+        libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
+    });
+    let mut all = lock();
+    let opened = open()?;
+    all.push(descriptor(&opened));
+    Ok(opened)
+}
+
+/// Closes it.
+pub(super) fn close(descriptor: RawFd, close: impl FnOnce()) {
+    let mut all = lock();
+    all.retain(|&open| open != descriptor);
+    close();
+}
+
+extern "C" fn before() {
+    let all = lock();
+    let _ = FORKS.try_with(|forks| forks.replace(Some(all)));
+}
+
+extern "C" fn in_parent() {
+    let _ = FORKS.try_with(RefCell::take);
+}
+
+/// Does only what is allowed between a fork and what follows it: the list keeps its memory.
+extern "C" fn in_child() {
+    let Some(mut all) = FORKS.try_with(RefCell::take).ok().flatten() else { return };
+    for &descriptor in &*all {
+        // SAFETY: the number is the ring's here as it was in the parent.
+        unsafe { libc::close(descriptor) };
+    }
+    all.clear();
+}
