@@ -90,9 +90,12 @@ fn time(unit: &str) -> Option<f64> {
 
 /// The unit that a heading names at its end, as `BW (MiB/s)`, `p99 [us]`, `lat_us` or `time, ms`.
 /// What stands in brackets and is no unit (`MiB/s [last]`) is part of the name.
-pub(super) fn of_heading(kind: Kind, heading: &str) -> Option<f64> {
-    if let Some((name, within)) = bracketed(heading) {
-        return scale(kind, within).or_else(|| of_heading(kind, name));
+pub(super) fn of_heading(kind: Kind, mut heading: &str) -> Option<f64> {
+    while let Some((name, within)) = bracketed(heading) {
+        if let Some(scale) = scale(kind, within) {
+            return Some(scale);
+        }
+        heading = name;
     }
     let heading = heading.trim();
     let last = heading.rsplit([' ', '_', ',', ':']).next().unwrap_or(heading);
@@ -114,16 +117,18 @@ fn bracketed(heading: &str) -> Option<(&str, &str)> {
 
 /// What a heading of sizes or counts ends in that may be a unit, and is none that is known: its
 /// numbers are in doubt.
-pub(super) fn doubtful(kind: Kind, heading: &str) -> Option<&str> {
+pub(super) fn doubtful(kind: Kind, mut heading: &str) -> Option<&str> {
     if !matches!(kind, Kind::Size | Kind::Count) {
         return None;
     }
-    if let Some((name, within)) = bracketed(heading) {
-        return match is_known(kind, within) {
-            true => None,
-            false if may_be_unit(within) => Some(within),
-            false => doubtful(kind, name),
-        };
+    while let Some((name, within)) = bracketed(heading) {
+        if is_known(kind, within) {
+            return None;
+        }
+        if may_be_unit(within) {
+            return Some(within);
+        }
+        heading = name;
     }
     let heading = heading.trim();
     let last = heading.rsplit([' ', '_', ',', ':', '/']).next().unwrap_or(heading);
@@ -303,6 +308,17 @@ mod tests {
             ["IOPS [last]", "entries [first]", "IOPS (avg)", "ops_per_sec", "req/sec"].map(count),
             [None; 5]
         );
+    }
+
+    #[test]
+    fn brackets_in_brackets_take_no_stack() {
+        let kinds = [Kind::Size, Kind::Count, Kind::Rate];
+        for brackets in [" [x]", " (x)", "[", "]", "([])"] {
+            let heading = brackets.repeat(200_000);
+            for kind in kinds {
+                assert_eq!((of_heading(kind, &heading), doubtful(kind, &heading)), (None, None));
+            }
+        }
     }
 
     proptest::proptest! {
