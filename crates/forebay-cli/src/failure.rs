@@ -8,7 +8,7 @@ use anstyle::{AnsiColor, Style};
 use forebay::{Error, Operation, Place};
 use rustix::io::Errno;
 
-use crate::bench::control_group::{self, By};
+use crate::bench::control_group;
 use crate::bench::held::named;
 use crate::report::plain::plain;
 
@@ -17,6 +17,9 @@ pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 /// What to do about a file that grows beyond the process's limit.
 const FILE_SIZE: &str = "raise the limit on the size of files (`ulimit -f`), or write less";
+
+/// The stack of a thread of the engine: Rust's default.
+const ENGINE_STACK_LEN: u64 = 2 << 20;
 
 /// What stands on stderr when a verb fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,18 +69,12 @@ impl Failure {
         Self { hint, ..Self::new(message).because(cause) }
     }
 
-    /// No thread can be started.
+    /// No thread with a stack of so many bytes can be started.
     #[must_use]
-    pub fn thread(error: &io::Error) -> Self {
-        // A thread needs room for its stack as well.
-        let memory = match control_group::grant().map(|grant| grant.by) {
-            Some(By::AddressSpace) => "on memory (`ulimit -v`), ",
-            Some(By::Data) => "on memory (`ulimit -d`), ",
-            Some(By::Group) | None => "",
-        };
-        Self::io("cannot start a thread", error).hint(format!(
-            "raise the limit {memory}on processes (`ulimit -u`, or `pids.max` of the control group)"
-        ))
+    pub fn thread(error: &io::Error, stack: u64) -> Self {
+        let limit = control_group::of_threads(stack)
+            .unwrap_or("processes (`ulimit -u`, or `pids.max` of the control group)");
+        Self::io("cannot start a thread", error).hint(format!("raise the limit on {limit}"))
     }
 
     /// Adds a cause.
@@ -187,6 +184,10 @@ impl From<Error> for Failure {
             Error::BadOption { name, .. } if name.starts_with("FOREBAY_") => Some(
                 "`forebay --help` tells what each variable is for; none needs to be set".into(),
             ),
+            Error::Resource { source: Errno::AGAIN, .. } => {
+                let limit = control_group::of_threads(ENGINE_STACK_LEN);
+                limit.map(|limit| format!("raise the limit on {limit}")).or_else(|| error.hint())
+            }
             other => other.hint(),
         };
         Self { message: named(&error.to_string()), causes, hint, usage }

@@ -1,7 +1,7 @@
 //! What must be undone when the user stops the command: scratch and half-written output are
 //! removed, children end.
 //!
-//! Ctrl-C, SIGTERM and SIGHUP are taken by a thread that undoes everything registered here and then
+//! The signals of [`wanted`] are taken by a thread that undoes everything registered here and then
 //! lets the signal do what it does by default, so that the shell sees how the command ended. What
 //! hangs meanwhile is left behind by `watched`, and holds nothing that others wait for. While
 //! it works it holds the lock that registering needs, so nothing new can appear behind its back.
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::bench::scratch::Folder;
@@ -87,9 +87,10 @@ fn words() -> MutexGuard<'static, Words> {
     WORDS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The signals that end a command, without those that whoever started it asked to ignore.
+/// The signals that end a command, without those that the parent process set to be ignored.
 pub(crate) fn wanted() -> Vec<i32> {
-    [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal)).collect()
+    let all = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, libc::SIGXCPU];
+    all.into_iter().filter(|signal| !is_ignored(*signal)).collect()
 }
 
 /// Starts to take signals, once for the process.

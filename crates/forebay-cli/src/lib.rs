@@ -7,10 +7,11 @@
 //! measured, [`report`] shows it, [`mod@diff`] compares it, [`failure`] is how a verb fails, `log`
 //! shows what the engine tells meanwhile, [`power`] reads what the machine takes. `watched` runs a
 //! verb in a process that can be left behind, `steps` notices what it waits for in vain. Data go
-//! to stdout, talk to stderr.
+//! to stdout, talk to stderr; [`stdio`] sees whether they are open.
 //!
 //! # Unsafe modules
 //!
+//! - `main.rs`: looks at the standard streams before Rust opens those that are closed
 //! - `bench/memory.rs`: anonymous mappings
 //! - `bench/methods/mapping.rs`: mappings of files
 //! - `bench/methods/cufile/child.rs`: lends memory to cuFile
@@ -42,6 +43,7 @@ mod reach;
 pub mod read;
 pub mod report;
 pub mod results;
+pub mod stdio;
 pub mod steps;
 mod stream;
 pub mod sweep;
@@ -76,19 +78,20 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 /// The same in a process that runs something else as well, an interpreter's say: `program` is what
 /// starts the command anew, as what touches files runs in a process that can be left behind.
 pub fn run_as(program: &Program, arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    stdio::hold(); // an interpreter does not
     // Else the kernel ends the process where a file grows beyond a limit (`ulimit -f`), and nothing
     // is removed or said. Where there is a handler, the write fails.
     let _ = signal_hook::flag::register(libc::SIGXFSZ, Arc::default());
     let mut arguments: Vec<OsString> = arguments.into_iter().collect();
-    if arguments.get(1).is_none_or(|verb| verb != watched::VERB) {
-        return run_verb(program, &arguments, false);
+    let is_child = arguments.get(1).is_some_and(|verb| verb == watched::VERB);
+    if is_child {
+        let word = arguments.get(2).cloned().unwrap_or_default();
+        arguments.drain(1..arguments.len().min(3));
+        if let Err(failure) = watched::begin(&word) {
+            return end(Err(failure));
+        }
     }
-    let word = arguments.get(2).cloned().unwrap_or_default();
-    arguments.drain(1..arguments.len().min(3));
-    match watched::begin(&word) {
-        Ok(()) => watched::aside(|| run_verb(program, &arguments, true)),
-        Err(failure) => end(Err(failure)),
-    }
+    watched::aside(|| run_verb(program, &arguments, is_child))
 }
 
 /// Runs the verb of `arguments`, in a child of its own unless this is one.
@@ -100,6 +103,12 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
             return not_a_verb(&error, verb);
         }
     };
+    if !is_child
+        && is_shown(&parsed.verb)
+        && let Err(failure) = stdio::check()
+    {
+        return end(Err(failure));
+    }
     let moves = matches!(
         parsed.verb,
         Verb::Bench(_)
@@ -150,6 +159,15 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
     end(result)
 }
 
+/// Whether the verb writes to stdout. Probes do as well, for the process that starts them.
+fn is_shown(verb: &Verb) -> bool {
+    match verb {
+        Verb::Report(args) => args.output.is_none(),
+        Verb::Import(args) => args.output.is_none(),
+        _ => true,
+    }
+}
+
 fn end(result: failure::Result<()>) -> ExitCode {
     let code = result.map_or_else(
         |failure| {
@@ -171,8 +189,9 @@ fn end(result: failure::Result<()>) -> ExitCode {
 fn not_a_verb(error: &clap::Error, verb: Option<&str>) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            let shown = error.print().and_then(|()| std::io::stdout().flush());
-            end(shown.map_err(|error| Failure::stdout(&error)))
+            let shown = || error.print().and_then(|()| std::io::stdout().flush());
+            let shown = || shown().map_err(|error| Failure::stdout(&error));
+            end(stdio::check().and_then(|()| shown()))
         }
         // Help instead of an error, on stderr.
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {

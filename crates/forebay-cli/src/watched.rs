@@ -6,26 +6,32 @@
 //! behind where it should have ended and cannot. The child says through a pipe how it is about to
 //! end; `steps` notices what never answers.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, Signal, kill_process, pidfd_open, pidfd_send_signal,
+    Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, kill_process, pidfd_open,
+    pidfd_send_signal,
 };
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
+use crate::bench::cpu;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::program::Program;
@@ -43,6 +49,8 @@ const STOPPED_MAX: Duration = Duration::from_secs(2);
 const SILENT_MAX: Duration = Duration::from_millis(300);
 /// The stack of a process's first thread, as Linux has it.
 const STACK_LEN: usize = 8 << 20;
+/// That of a thread which only waits.
+const SMALL_STACK_LEN: usize = 1 << 20;
 /// What Rust's programs end with that panic.
 const PANICKED: u8 = 101;
 /// In the byte that a child tells, beside the code that it ends with: it waits for what does not
@@ -50,6 +58,8 @@ const PANICKED: u8 = 101;
 const IS_SILENT: u8 = 0x80;
 /// The rest is the number of the signal that ends it.
 const BY_SIGNAL: u8 = 0x40;
+/// The path of a folder follows, and a zero: the child makes scratch there.
+const SCRATCH: u8 = IS_SILENT | BY_SIGNAL;
 
 /// What the process that was started gets to know.
 enum News {
@@ -58,6 +68,9 @@ enum News {
     Word(u8),
     Ended(io::Result<ExitStatus>),
 }
+
+/// The folders in which the child made scratch.
+type Scratch = Arc<Mutex<BTreeSet<PathBuf>>>;
 
 /// Why a child is to end soon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,15 +118,16 @@ fn watch(
     if let Some(signals) = signals {
         pass_signals(signals, news.clone());
     }
-    pass_word(hear, news.clone());
-    let waits = thread::Builder::new().name("child".into());
+    let scratch = Scratch::default();
+    pass_words(hear, news.clone(), Arc::clone(&scratch));
+    let waits = thread::Builder::new().name("child".into()).stack_size(SMALL_STACK_LEN);
     if let Err(error) = waits.spawn(move || drop(news.send(News::Ended(child.wait())))) {
         child_of_ours.send(Signal::KILL);
-        Failure::thread(&error).print();
+        Failure::thread(&error, SMALL_STACK_LEN as u64).print();
         return ExitCode::FAILURE;
     }
     match ended(&came, &child_of_ours) {
-        Ok(status) => as_ended(status),
+        Ok(status) => as_ended(status, &scratch),
         // Nobody can say when it ends.
         Err(why) => {
             child_of_ours.send(Signal::KILL);
@@ -208,24 +222,40 @@ fn pass_signals(mut signals: Signals, news: Sender<News>) {
     let _ = thread::Builder::new().name("signals".into()).spawn(pass);
 }
 
-/// Tells of the child's last word.
-fn pass_word(mut hear: PipeReader, news: Sender<News>) {
+/// Passes on the child's last word, and keeps the folders that it names before.
+fn pass_words(hear: PipeReader, news: Sender<News>, scratch: Scratch) {
     let pass = move || {
+        let mut hear = BufReader::new(hear);
         let mut word = [0];
-        if hear.read_exact(&mut word).is_ok() {
-            let _ = news.send(News::Word(word[0]));
+        while hear.read_exact(&mut word).is_ok() {
+            if word[0] != SCRATCH {
+                let _ = news.send(News::Word(word[0]));
+                return;
+            }
+            let mut folder = Vec::new();
+            if hear.read_until(0, &mut folder).is_ok_and(|_| folder.pop() == Some(0)) {
+                let mut scratch = scratch.lock().unwrap_or_else(PoisonError::into_inner);
+                scratch.insert(OsString::from_vec(folder).into());
+            }
         }
     };
     let _ = thread::Builder::new().name("word".into()).spawn(pass);
 }
 
 /// Ends as the child has.
-fn as_ended(status: ExitStatus) -> ExitCode {
+fn as_ended(status: ExitStatus, scratch: &Scratch) -> ExitCode {
     match (status.code(), status.signal()) {
         (Some(code), _) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         (None, Some(signal)) => {
-            if signal == Signal::KILL.as_raw() {
-                killed().print();
+            let limit = getrlimit(Resource::Cpu);
+            match Signal::from_named_raw(signal) {
+                Some(Signal::XCPU) if is_used_up(limit.current) => out_of_time(signal).print(),
+                Some(Signal::KILL) => {
+                    let is_time = is_used_up(limit.maximum);
+                    let why = if is_time { out_of_time(signal) } else { killed() };
+                    leaves(why, scratch).print();
+                }
+                _ => {}
             }
             // One core is enough.
             let none = Rlimit { current: Some(0), maximum: Some(0) };
@@ -246,7 +276,28 @@ fn end_by(signal: i32) -> ExitCode {
 fn killed() -> Failure {
     Failure::new("the process that does the work was killed (signal 9)")
         .because("where memory is short the kernel ends processes so: see its log (`dmesg`)")
-        .hint("move less at a time, or raise the memory limit; the next run removes scratch")
+        .hint("move less at a time, or raise the memory limit")
+}
+
+/// Whether the child took as many seconds of CPU time as it may.
+fn is_used_up(limit: Option<u64>) -> bool {
+    limit.is_some_and(|seconds| cpu::used() >= Duration::from_secs(seconds))
+}
+
+fn out_of_time(signal: i32) -> Failure {
+    Failure::new(format!("the process that does the work was stopped (signal {signal})"))
+        .because("it has used all the CPU time that its limit allows")
+        .hint("move less, or raise the limit on CPU time (`ulimit -t`)")
+}
+
+/// Adds where scratch may be left, as nothing could remove it.
+fn leaves(mut failure: Failure, scratch: &Scratch) -> Failure {
+    let folders = scratch.lock().unwrap_or_else(PoisonError::into_inner);
+    let names: Vec<_> = folders.iter().map(|path| format!("`{}`", path.display())).collect();
+    if let (Some(hint), false) = (&mut failure.hint, names.is_empty()) {
+        let _ = write!(hint, "; the next run in {} removes its scratch", names.join(" or "));
+    }
+    failure
 }
 
 fn left_behind(id: u32) -> Failure {
@@ -282,7 +333,8 @@ pub(crate) fn begin(word: &OsStr) -> Result<(), Failure> {
 }
 
 /// Runs `work` on a thread of its own. The kernel hands signals to the first thread of a process,
-/// also where that waits for what never answers, and then to no other.
+/// also where that waits for what never answers, and then to no other. And the first thread's
+/// stack is as small as `ulimit -s` says, which overflows without an error.
 pub(crate) fn aside(work: impl FnOnce() -> ExitCode + Send) -> ExitCode {
     thread::scope(|scope| {
         let first = thread::Builder::new().name("verb".into()).stack_size(STACK_LEN);
@@ -290,7 +342,7 @@ pub(crate) fn aside(work: impl FnOnce() -> ExitCode + Send) -> ExitCode {
             // It has told of its panic.
             Ok(running) => running.join().unwrap_or(ExitCode::from(PANICKED)),
             Err(error) => {
-                Failure::thread(&error).print();
+                Failure::thread(&error, STACK_LEN as u64).print();
                 ExitCode::FAILURE
             }
         }
@@ -332,6 +384,15 @@ pub(crate) enum End {
     Silent(u8),
     /// By a signal, of which the user waits for no more.
     Stopped(i32),
+}
+
+/// Names the folder in which this process, a child, makes scratch.
+pub(crate) fn tell_scratch(folder: &Path) {
+    let mut tell = TELL.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(tell) = tell.as_mut() {
+        let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+        let _ = tell.write_all(&[&[SCRATCH], folder.as_os_str().as_bytes(), &[0]].concat());
+    }
 }
 
 /// Tells how this process is about to end; whether somebody heard it.

@@ -1,5 +1,6 @@
 //! How much memory the control group lets this process have, which in a container is often far
-//! less than the machine has, and the process's own limits (`ulimit -v`, `ulimit -d`).
+//! less than the machine has, and the process's own limits (`ulimit -v`, `ulimit -d`). And which of
+//! all limits keeps a thread from being started.
 //!
 //! Every group on the way up to the root may have a limit, and the lowest binds. Both versions of
 //! control groups are looked at (cgroups(7)); on many machines both are mounted.
@@ -8,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rustix::param::page_size;
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, getrlimit, getuid};
 
 use super::environment::unescaped;
 
@@ -59,6 +60,9 @@ impl By {
     }
 }
 
+/// What a thread takes besides its stack.
+const THREAD_REST: u64 = 1 << 20;
+
 /// The names of the files of one version.
 struct Names {
     kind: &'static str,
@@ -87,8 +91,12 @@ const VERSIONS: [Names; 2] = [
 /// no limit.
 #[must_use]
 pub fn grant() -> Option<Grant> {
-    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let group = granted(&text("/proc/self/cgroup"), &text("/proc/self/mountinfo"));
+    group.into_iter().chain(own()).min_by_key(|grant| grant.available)
+}
+
+/// What this process's own limits grant.
+fn own() -> impl Iterator<Item = Grant> {
     let sizes = text("/proc/self/statm");
     let of = |by, resource, field| {
         let limit = getrlimit(resource).current?;
@@ -97,14 +105,61 @@ pub fn grant() -> Option<Grant> {
         let used = used.unwrap_or(0).saturating_mul(page_size() as u64);
         Some(Grant { limit, available: limit.saturating_sub(used), by })
     };
-    let own = [of(By::AddressSpace, Resource::As, 0), of(By::Data, Resource::Data, 5)];
-    group.into_iter().chain(own.into_iter().flatten()).min_by_key(|grant| grant.available)
+    [of(By::AddressSpace, Resource::As, 0), of(By::Data, Resource::Data, 5)].into_iter().flatten()
+}
+
+fn text(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The limit that keeps this process from starting a thread with such a stack; `None` where that
+/// cannot be seen.
+pub(crate) fn of_threads(stack: u64) -> Option<&'static str> {
+    let lacks_room = |grant: &Grant| grant.available < stack + THREAD_REST;
+    if let Some(grant) = own().find(lacks_room) {
+        return Some(match grant.by {
+            By::Data => "memory (`ulimit -d`)",
+            _ => "memory (`ulimit -v`)",
+        });
+    }
+    if is_full(&text("/proc/self/cgroup"), &text("/proc/self/mountinfo")) {
+        return Some("processes of the control group (`pids.max`)");
+    }
+    let limit = getrlimit(Resource::Nproc).current?;
+    (threads_of_user() >= limit).then_some("processes (`ulimit -u`)")
+}
+
+/// Whether a control group has as many processes and threads as it may have.
+fn is_full(groups: &str, mounts: &str) -> bool {
+    VERSIONS.iter().any(|names| {
+        let folders = place(names.kind, "pids", groups, mounts).map(|(top, own)| way_up(&top, own));
+        folders.into_iter().flatten().any(|folder| {
+            let number = |name| number(&folder.join(name));
+            number("pids.max").zip(number("pids.current")).is_some_and(|(max, now)| now >= max)
+        })
+    })
+}
+
+/// All threads of this user that can be seen.
+fn threads_of_user() -> u64 {
+    let user = getuid().to_string();
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let threads = processes.filter_map(|process| {
+        let status = fs::read_to_string(process.path().join("status")).ok()?;
+        let field = |name| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().next()
+        };
+        (field("Uid:")? == user).then(|| field("Threads:")?.parse::<u64>().ok())?
+    });
+    threads.sum()
 }
 
 /// What the groups of the text of `/proc/self/cgroup` grant, found by the text of `mountinfo`.
 fn granted(groups: &str, mounts: &str) -> Option<Grant> {
     let grants = VERSIONS.iter().flat_map(|names| {
-        let folders = place(names, groups, mounts).map(|(top, own)| way_up(&top, own));
+        let folders = place(names.kind, "memory", groups, mounts);
+        let folders = folders.map(|(top, own)| way_up(&top, own));
         folders.into_iter().flatten().filter_map(|folder| grant_of(names, &folder))
     });
     grants.reduce(|one, other| Grant {
@@ -115,21 +170,26 @@ fn granted(groups: &str, mounts: &str) -> Option<Grant> {
 }
 
 /// The folder of the topmost group that can be seen, and that of this process's own.
-fn place(names: &Names, groups: &str, mounts: &str) -> Option<(PathBuf, PathBuf)> {
-    let unified = names.kind == "cgroup2";
+fn place(
+    version: &str,
+    controller: &str,
+    groups: &str,
+    mounts: &str,
+) -> Option<(PathBuf, PathBuf)> {
+    let unified = version == "cgroup2";
     let own = groups.lines().find_map(|line| {
         let (number, rest) = line.split_once(':')?;
         let (controllers, path) = rest.split_once(':')?;
-        let memory = controllers.split(',').any(|name| name == "memory");
-        (if unified { number == "0" && controllers.is_empty() } else { memory }).then_some(path)
+        let has_it = controllers.split(',').any(|name| name == controller);
+        (if unified { number == "0" && controllers.is_empty() } else { has_it }).then_some(path)
     })?;
     mounts.lines().find_map(|line| {
         let (place, what) = line.split_once(" - ")?;
         let mut what = what.split(' ');
         let kind = what.next()?;
         let controllers = what.nth(1)?;
-        let memory = unified || controllers.split(',').any(|name| name == "memory");
-        if kind != names.kind || !memory {
+        let has_it = unified || controllers.split(',').any(|name| name == controller);
+        if kind != version || !has_it {
             return None;
         }
         let mut place = place.split(' ').skip(3);
@@ -147,10 +207,7 @@ fn way_up(top: &Path, own: PathBuf) -> Vec<PathBuf> {
 }
 
 fn grant_of(names: &Names, folder: &Path) -> Option<Grant> {
-    let number = |name: &str| {
-        fs::read_to_string(folder.join(name)).ok().and_then(|text| text.trim().parse::<u64>().ok())
-    };
-    // `max` is no number, and no limit either.
+    let number = |name| number(&folder.join(name));
     let limit = number(names.limit).filter(|limit| *limit < NO_LIMIT)?;
     let facts = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
     let droppable = facts.lines().filter_map(|line| {
@@ -159,6 +216,11 @@ fn grant_of(names: &Names, folder: &Path) -> Option<Grant> {
     });
     let used = number(names.used).unwrap_or(0).saturating_sub(droppable.sum());
     Some(Grant { limit, available: limit.saturating_sub(used), by: By::Group })
+}
+
+/// The number in a file; `max` is none, and no limit either.
+fn number(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -188,6 +250,21 @@ mod tests {
         assert_eq!(granted("0::/\n", &mounts), None);
         assert_eq!(granted("", &mounts), None);
         assert_eq!(granted("0::/pod\n", ""), None);
+    }
+
+    #[test]
+    fn a_group_that_is_full_keeps_threads_from_being_started() {
+        let top = tempfile::tempdir().unwrap();
+        write(&top.path().join("pod"), &[("pids.max", "9\n"), ("pids.current", "8\n")]);
+        write(&top.path().join("pod/box"), &[("pids.max", "max\n"), ("pids.current", "8\n")]);
+        let old = format!("35 31 0:32 / {} rw - cgroup cgroup rw,pids\n", top.path().display());
+        let new = format!("41 1 0:38 / {} rw - cgroup2 cgroup2 rw\n", top.path().display());
+        let groups = "8:pids:/pod/box\n0::/pod/box\n";
+        assert!(!is_full(groups, &old) && !is_full(groups, &new));
+        write(&top.path().join("pod"), &[("pids.current", "9\n")]);
+        assert!(is_full(groups, &old) && is_full(groups, &new));
+        assert!(!is_full("8:cpu:/pod/box\n", &old) && !is_full(groups, ""));
+        assert!(threads_of_user() > 1, "those of the tests");
     }
 
     #[test]

@@ -26,6 +26,7 @@ use super::held;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::steps::Step;
+use crate::watched;
 
 const PREFIX: &str = ".forebay-scratch-";
 const FOLDER: OFlags =
@@ -162,6 +163,7 @@ impl Scratch {
                 .hint("go to a folder that you may write, or give a file to read")
         };
         let _step = Step::begin("make scratch in", folder);
+        watched::tell_scratch(folder);
         let mut lock = None;
         let folder = interrupt::with_scratch(|| {
             let path = folder.join(format!("{PREFIX}{:016x}", random().map_err(|e| failed(&e))?));

@@ -8,7 +8,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::program::{program, worker};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+
+/// The signals that end a command, which removes what it made.
+pub(crate) const ENDS: [Signal; 5] =
+    [Signal::INT, Signal::QUIT, Signal::TERM, Signal::HUP, Signal::XCPU];
 
 /// A long run in a folder of its own; it is ended whatever becomes of the test.
 pub(crate) struct Running {
@@ -41,6 +45,9 @@ impl Running {
 
     pub(crate) fn spawn(folder: tempfile::TempDir, command: &mut Command) -> Self {
         command.current_dir(folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
+        // A core file would count as something left.
+        let maximum = getrlimit(Resource::Core).maximum;
+        setrlimit(Resource::Core, Rlimit { current: Some(0), maximum }).unwrap();
         // Signals for this run must not reach the tests.
         command.process_group(0);
         Self { child: command.spawn().unwrap(), folder }
@@ -96,7 +103,7 @@ fn scratch_in(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn signals_leave_nothing() {
-    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+    for signal in ENDS {
         let mut running = Running::start(|command| command);
         running.send(signal);
         // The shell sees which signal it was.
@@ -107,7 +114,7 @@ fn signals_leave_nothing() {
 
 #[test]
 fn a_part_of_an_output_does_not_stay() {
-    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+    for signal in ENDS {
         let folder = tempfile::tempdir_in(".").unwrap();
         fs::write(folder.path().join("file"), vec![7; 16 << 20]).unwrap();
         let mut command = Command::new(program());

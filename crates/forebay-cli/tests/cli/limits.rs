@@ -2,8 +2,11 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+use rustix::process::Signal;
 
 use crate::program::program;
 
@@ -171,6 +174,38 @@ fn a_limit_on_the_size_of_files_is_an_error_and_leaves_nothing() {
 }
 
 #[test]
+fn a_small_stack_is_enough() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    fs::write(folder.path().join("file"), vec![1; 4 << 20]).unwrap();
+    for kib in [100, 256] {
+        for line in ["read file --gpu none", "read file --gpu sim", "read --help", "map file"] {
+            let (code, told) = limited(folder.path(), &format!("ulimit -s {kib}"), line);
+            assert_eq!(code, Some(0), "{kib} KiB: {line}: {told}");
+        }
+    }
+}
+
+#[test]
+fn a_limit_on_cpu_time_is_named_and_scratch_is_removed_or_named() {
+    for (before, signal) in [("ulimit -St 1", Signal::XCPU), ("ulimit -t 1", Signal::KILL)] {
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("ulimit -c 0; {before} && exec \"$0\" \"$@\"")]).arg(program());
+        shell.args(["bench", "--size", "4M", "--repeats", "1000", "--gpu", "none"]);
+        let output = shell.current_dir(folder.path()).output().unwrap();
+        assert_eq!(output.status.signal(), Some(signal.as_raw()), "{before}: {output:?}");
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(told.contains("CPU time") && told.contains("`ulimit -t`"), "{before}: {told}");
+        let left = fs::read_dir(folder.path()).unwrap().count();
+        let place = folder.path().canonicalize().unwrap();
+        let names_place = told.contains(&format!("the next run in `{}` removes", place.display()));
+        // Nothing can be removed after SIGKILL.
+        let is_left = signal == Signal::KILL;
+        assert_eq!((left > 0, names_place), (is_left, is_left), "{left}: {told}");
+    }
+}
+
+#[test]
 fn where_no_thread_can_be_started_it_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
@@ -203,7 +238,26 @@ fn where_no_thread_can_be_started_it_is_said() {
         if !output.status.success() {
             said += 1;
             assert!(told.contains("error: cannot start"), "{limit}: {output:?}");
-            assert!(told.contains("`ulimit -u`"), "{limit}: {output:?}");
+            assert!(
+                told.contains("raise the limit on processes (`ulimit -u`)\n"),
+                "{limit}: {told}"
+            );
+        }
+    }
+    assert!(said > 0, "some of the limits bind");
+}
+
+#[test]
+fn where_memory_is_too_small_for_a_thread_only_that_limit_is_named() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    fs::write(folder.path().join("file"), "data").unwrap();
+    let mut said = 0;
+    for kib in (6_000..60_000).step_by(2_000) {
+        let before = format!("ulimit -v {kib}");
+        let (_, told) = limited(folder.path(), &before, "read file --gpu none");
+        if told.contains("error: cannot start") {
+            said += 1;
+            assert!(told.ends_with("raise the limit on memory (`ulimit -v`)\n"), "{kib}: {told}");
         }
     }
     assert!(said > 0, "some of the limits bind");

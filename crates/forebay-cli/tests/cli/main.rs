@@ -37,6 +37,7 @@ mod report;
 mod shown;
 mod signals;
 mod silent;
+mod stdio;
 mod stream;
 mod swapped;
 mod sweep;

@@ -14,6 +14,8 @@ pub(crate) fn program() -> PathBuf {
 /// The process that works for the command with this number; none before it has started, or where
 /// the kernel does not tell.
 pub(crate) fn worker(command: u32) -> Option<u32> {
-    let children = format!("/proc/{command}/task/{command}/children");
-    fs::read_to_string(children).ok()?.split(' ').next()?.parse().ok()
+    let threads = fs::read_dir(format!("/proc/{command}/task")).ok()?;
+    let children = threads.flatten().map(|thread| thread.path().join("children"));
+    let mut children = children.filter_map(|path| fs::read_to_string(path).ok());
+    children.find_map(|children| children.split(' ').next()?.parse().ok())
 }

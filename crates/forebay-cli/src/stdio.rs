@@ -1,0 +1,50 @@
+//! The standard streams of this process, some of which may be closed when it starts.
+
+use std::os::fd::IntoRawFd as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{Mode, OFlags, fcntl_getfl, open};
+use rustix::io::{Errno, fcntl_getfd};
+use rustix::stdio::{stderr, stdin, stdout};
+
+use crate::failure::{Failure, Result};
+
+/// Whether stdout was closed when the process started.
+static IS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Opens `/dev/null` for each standard stream that is closed, so that no file which is opened later
+/// gets its number. Call it first: Rust's `main` does the same, and then nobody can see which
+/// streams were closed.
+pub fn hold() {
+    for (number, stream) in [stdin(), stdout(), stderr()].into_iter().enumerate() {
+        if fcntl_getfd(stream) != Err(Errno::BADF) {
+            continue;
+        }
+        if number == 1 {
+            IS_CLOSED.store(true, Ordering::Relaxed);
+        }
+        // It gets the lowest free number, which is the stream's.
+        if let Ok(null) = open("/dev/null", OFlags::RDWR, Mode::empty()) {
+            let _ = null.into_raw_fd();
+        }
+    }
+}
+
+/// Whether results can be written to stdout. The standard library takes a write to a stream that is
+/// closed, or open for reading only, for a success.
+///
+/// # Errors
+/// They cannot, and why.
+pub(crate) fn check() -> Result<()> {
+    let failed = |cause: &str| {
+        let failure = Failure::new("cannot write to stdout").because(cause);
+        Err(failure.hint("open stdout, or send it to `/dev/null` (`>/dev/null`)"))
+    };
+    if IS_CLOSED.load(Ordering::Relaxed) {
+        return failed("it was closed when the command started");
+    }
+    match fcntl_getfl(stdout()) {
+        Ok(how) if how & OFlags::RWMODE == OFlags::RDONLY => failed("it is open for reading only"),
+        _ => Ok(()),
+    }
+}
