@@ -1,23 +1,30 @@
 //! The system calls on a file, one call each: reads and writes at an offset, the questions about
 //! the page cache, and the wishes to keep or to drop bytes.
 //!
-//! Reads and writes are made once. Every other call is repeated after EINTR, a bounded number of
-//! times, since a server (FUSE) may answer so for ever. A short count and every other error are the
-//! caller's to judge. Offsets are below `i64::MAX`, the largest that a file may have.
+//! Reads and writes are made once. Every other call is repeated after EINTR, with pauses and for a
+//! bounded time, since a server (FUSE) may answer so for ever. A short count and every other error
+//! are the caller's to judge: EAGAIN means that a read would wait, or that a file is leased.
+//! Offsets are below `i64::MAX`, the largest that a file may have.
 
 #![expect(unsafe_code, reason = "raw addresses of slots, and calls that the libraries lack")]
 
 use std::ffi::{c_long, c_uint};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd as _};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::pages::FilePages;
 use crate::units::{ByteRange, align_down, align_up};
 
-/// How often in a row a call is made that says that a signal has interrupted it.
-const INTERRUPTIONS_MAX: usize = 10_000;
+/// How long a call is repeated that says that a signal has interrupted it.
+const INTERRUPTED_MAX: Duration = Duration::from_secs(10);
+
+/// The second pause before it is repeated, and the longest: each is twice as long as the one
+/// before. There is none before the first time.
+const PAUSES: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(10)];
 
 /// The number of `cachestat` (Linux 6.5) on every architecture that numbers new calls alike.
 const CACHESTAT: c_long = 451;
@@ -244,14 +251,23 @@ fn counted(result: isize) -> io::Result<usize> {
 }
 
 /// Repeats `call` while a signal interrupts it, or says that one does.
-fn retried<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    for _ in 1..INTERRUPTIONS_MAX {
-        match call() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            answer => return answer,
+fn retried<T>(call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    retried_within(INTERRUPTED_MAX, call)
+}
+
+fn retried_within<T>(bound: Duration, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let (mut first, mut pause) = (None, Duration::ZERO);
+    loop {
+        let answer = call();
+        let interrupted = |error: &io::Error| error.kind() == io::ErrorKind::Interrupted;
+        if !answer.as_ref().is_err_and(interrupted)
+            || first.get_or_insert_with(Instant::now).elapsed() >= bound
+        {
+            return answer;
         }
+        thread::sleep(pause);
+        pause = (pause * 2).clamp(PAUSES[0], PAUSES[1]);
     }
-    call()
 }
 
 /// The same for calls whose errors are numbers.
@@ -265,6 +281,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn interruptions_are_repeated_for_a_time_and_with_pauses() {
+        let (start, mut calls) = (Instant::now(), 0);
+        let ends = retried(|| {
+            calls += 1;
+            let lasts = start.elapsed() < Duration::from_millis(300);
+            if lasts { Err(Errno::INTR.into()) } else { Ok(42) }
+        });
+        assert_eq!(ends.expect("it was repeated until then"), 42);
+        assert!(calls < 300, "{calls} calls in 300 ms");
+        let interrupted = || Err::<(), _>(Errno::INTR.into());
+        let error = retried_within(Duration::from_millis(1), interrupted).expect_err("a bound");
+        assert_eq!(error.raw_os_error(), Some(libc::EINTR));
+    }
+
+    #[test]
     fn only_an_interruption_is_repeated() {
         let answers = |list: &[i32]| {
             let mut rest = list.iter();
@@ -274,8 +305,6 @@ mod tests {
             })
         };
         assert_eq!(answers(&[libc::EINTR, libc::EINTR]).expect("repeated"), 42);
-        let error = answers(&[libc::EINTR; INTERRUPTIONS_MAX]).expect_err("not for ever");
-        assert_eq!(error.raw_os_error(), Some(libc::EINTR));
         for list in [&[libc::EAGAIN][..], &[libc::EINTR, libc::EIO], &[libc::EINVAL]] {
             let error = answers(list).expect_err("not repeated");
             assert_eq!(error.raw_os_error(), list.last().copied());
