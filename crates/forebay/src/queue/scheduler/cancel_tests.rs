@@ -9,13 +9,16 @@ fn cpu_ns() -> i64 {
     now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
-/// What each of so many transfers takes to be cancelled, where `start` starts them; the least of
-/// some runs.
-fn each_ns(count: usize, start: fn(&mut Rig) -> Arc<State>) -> i64 {
+/// What each of so many transfers takes to be cancelled, where `start` starts them, the last or the
+/// first of them first; the least of some runs.
+fn each_ns(count: usize, start: fn(&mut Rig) -> Arc<State>, last_first: bool) -> i64 {
     let run = || {
         let mut rig = Rig::new();
         rig.add_ring_and_link();
-        let started: Vec<Arc<State>> = (0..count).map(|_| start(&mut rig)).collect();
+        let mut started: Vec<Arc<State>> = (0..count).map(|_| start(&mut rig)).collect();
+        if last_first {
+            started.reverse();
+        }
         let begun = cpu_ns();
         for state in &started {
             rig.scheduler.cancel(state.key(), state);
@@ -29,10 +32,14 @@ fn each_ns(count: usize, start: fn(&mut Rig) -> Arc<State>) -> i64 {
     (0..3).map(|_| run()).min().unwrap()
 }
 
-/// Thirty times as many would take thirty times as long for each, if any list were searched.
+/// Thirty times as many would take thirty times as long for each, if any list were searched: from
+/// its start or from its end.
 fn takes_as_long_among_many(start: fn(&mut Rig) -> Arc<State>) {
-    let (few, many) = (each_ns(300, start), each_ns(9000, start));
-    assert!(many < few * 8, "{few} ns for each of 300, {many} ns for each of 9,000");
+    for last_first in [false, true] {
+        let [few, many] = [300, 9000].map(|count| each_ns(count, start, last_first));
+        let order = if last_first { "last first" } else { "first first" };
+        assert!(many < few * 8, "{order}: {few} ns for each of 300, {many} ns for each of 9,000");
+    }
 }
 
 #[test]
