@@ -105,9 +105,10 @@ impl Drives {
                 }
             }
         }
-        // What cannot be kept is found anew.
-        let saved = memory.save() && memory.is_kept();
+        let is_kept = memory.is_kept();
         drop(known);
+        // What cannot be kept is found anew.
+        let saved = self.save() && is_kept;
         for (queue, direction, learned) in found {
             events::depth_found(queue, direction, learned, saved);
         }
@@ -117,9 +118,20 @@ impl Drives {
     pub(super) fn learn(&self, file: &Handle, way: Direction, learned: Learned) -> bool {
         let id = self.id_of(file, way);
         let id = id.as_str();
-        let mut known = self.lock();
-        known.memory.note(id, way, learned);
-        known.memory.save() && known.memory.recall(id, way) == Some(learned)
+        self.lock().memory.note(id, way, learned);
+        self.save() && self.lock().memory.recall(id, way) == Some(learned)
+    }
+
+    /// Writes what was noted: the start of transfers does not wait for that. False: it could not
+    /// be, and is tried again with the next call.
+    fn save(&self) -> bool {
+        let unsaved = self.lock().memory.unsaved();
+        let Some(unsaved) = unsaved else { return true };
+        let is_written = unsaved.write().is_ok();
+        if is_written {
+            self.lock().memory.saved(&unsaved);
+        }
+        is_written
     }
 
     /// What is known about the drive of a file.
@@ -379,5 +391,43 @@ impl Engine {
             drop(notes);
             events::note(&note);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rustix::fs::{FlockOperation, flock};
+
+    use super::*;
+    use crate::file::OpenHow;
+
+    #[test]
+    fn queues_are_found_while_what_was_learned_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = Handle::open(std::env::current_exe().unwrap(), &OpenHow::default()).unwrap();
+        // As long as it is locked the thread tries to write for some time.
+        let locked = std::fs::File::open(folder.path()).unwrap();
+        flock(&locked, FlockOperation::LockExclusive).unwrap();
+        let drives = Drives::new(&Options::default());
+        drives.remember_in(folder.path().to_owned());
+        let is_free = |depth| {
+            let learned = Learned { depth, size: 4096, rate: Rate(1) };
+            let is_noted = || {
+                let known = drives.known.try_lock().ok();
+                known.is_some_and(|known| known.memory.unsaved().is_some())
+            };
+            std::thread::scope(|scope| {
+                let thread = scope.spawn(|| drives.learn(&file, Direction::Read, learned));
+                while !is_noted() && !thread.is_finished() {
+                    std::thread::yield_now();
+                }
+                std::thread::sleep(Duration::from_millis(5));
+                drives.known.try_lock().is_ok() && !thread.is_finished()
+            })
+        };
+        // It may have ended before this thread had its turn.
+        assert!((1..20).any(is_free), "the lock is held while the file is written");
     }
 }

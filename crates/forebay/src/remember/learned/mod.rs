@@ -58,7 +58,7 @@ impl Memory {
         self.known.iter().find(is_it).map(|entry| entry.learned)
     }
 
-    /// Notes what was learned, to be kept by [`save`](Self::save).
+    /// Notes what was learned, to be kept by [`Unsaved::write`].
     pub(crate) fn note(&mut self, identity: &str, direction: Direction, learned: Learned) {
         if self.sheet.is_none() || self.recall(identity, direction) == Some(learned) {
             return;
@@ -76,24 +76,46 @@ impl Memory {
         self.sheet.is_some()
     }
 
+    /// What was noted and not written yet, if anything.
+    pub(crate) fn unsaved(&self) -> Option<Unsaved> {
+        let sheet = self.sheet.clone().filter(|_| !self.new.is_empty())?;
+        Some(Unsaved { sheet, new: self.new.clone() })
+    }
+
+    /// Takes note that this was written.
+    pub(crate) fn saved(&mut self, saved: &Unsaved) {
+        self.new.retain(|entry| !saved.new.contains(entry));
+    }
+
     /// Writes what was noted. False: it could not be, and is tried again with the next call.
+    #[cfg(test)]
     pub(crate) fn save(&mut self) -> bool {
-        if let Some(sheet) = &self.sheet
-            && !self.new.is_empty()
-            && write(sheet, &self.new).is_ok()
-        {
-            self.new.clear();
+        let Some(unsaved) = self.unsaved() else { return true };
+        let is_written = unsaved.write().is_ok();
+        if is_written {
+            self.saved(&unsaved);
         }
-        self.new.is_empty()
+        is_written
     }
 }
 
-fn write(sheet: &Sheet, new: &[Entry]) -> Result<(), Errno> {
-    sheet.change(|old| match format::parse(old) {
-        Text::Entries(mut entries) => {
-            new.iter().for_each(|entry| format::insert(&mut entries, entry.clone()));
-            Some(format::format(&entries))
-        }
-        Text::Later => None,
-    })
+/// A copy of what was noted: it is written without a lock on the memory.
+#[derive(Debug)]
+pub(crate) struct Unsaved {
+    sheet: Sheet,
+    new: Vec<Entry>,
+}
+
+impl Unsaved {
+    /// # Errors
+    /// It cannot be written now.
+    pub(crate) fn write(&self) -> Result<(), Errno> {
+        self.sheet.change(|old| match format::parse(old) {
+            Text::Entries(mut entries) => {
+                self.new.iter().for_each(|entry| format::insert(&mut entries, entry.clone()));
+                Some(format::format(&entries))
+            }
+            Text::Later => None,
+        })
+    }
 }
