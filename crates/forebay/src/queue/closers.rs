@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -107,6 +108,9 @@ impl Closers {
     }
 
     /// Runs what there is to do of one kind.
+    ///
+    /// # Panics
+    /// A job has; another thread takes the place of this one.
     pub(crate) fn run(&self, chore: Chore) {
         loop {
             let mut lane = self.lock(chore);
@@ -116,7 +120,12 @@ impl Closers {
                 return;
             };
             drop(lane);
-            job();
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(job)) {
+                if (self.start)(chore).is_err() {
+                    self.lock(chore).running -= 1;
+                }
+                resume_unwind(panic);
+            }
         }
     }
 }
@@ -184,6 +193,21 @@ mod tests {
         }
         assert!((0..100).eq(done.iter().take(100)));
         drop(gate);
+    }
+
+    #[test]
+    fn a_job_that_panics_leaves_its_place_to_another_thread() {
+        let closers = closers(1, &Arc::new(AtomicBool::new(true)));
+        let (sender, done) = channel();
+        for _ in 0..3 {
+            closers.push(Chore::Free, || panic!("a destructor is broken"));
+        }
+        closers.push(Chore::Free, move || sender.send(7).unwrap());
+        // The bound only tells late from never.
+        assert_eq!(done.recv_timeout(Duration::from_secs(60)), Ok(7));
+        while closers.lock(Chore::Free).running > 0 {
+            std::thread::yield_now();
+        }
     }
 
     #[test]

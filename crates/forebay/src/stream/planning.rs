@@ -3,10 +3,12 @@
 use std::error::Error as _;
 use std::iter::successors;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::group::Group;
 use super::homes::Home;
 use super::layer::{Shelf, Unit, is_resident};
 use super::placement::{
@@ -14,12 +16,26 @@ use super::placement::{
 };
 use super::predicting::{Known, Made};
 use super::rates::Came;
+use super::refuse;
 use super::shared::{Shared, State, closed};
 use super::statistics::{LayerTimes, REMEMBERED};
 use super::turn::Submit;
 use crate::error::{Error, Result};
 use crate::gpu::DeviceId;
 use crate::units::ByteRange;
+
+/// Has the streams of a group follow a plan; all of them end where it panics.
+fn make(plan: impl FnOnce() -> Plan, group: &Weak<Group>) {
+    let plan = catch_unwind(AssertUnwindSafe(plan));
+    let Some(group) = group.upgrade() else { return };
+    match plan {
+        Ok(plan) => group.streams().iter().for_each(|stream| stream.follow(plan.clone())),
+        Err(_) => {
+            let reason = "what plans layers has panicked".into();
+            group.lose(&refuse(&group.units[0].first, reason));
+        }
+    }
+}
 
 /// How far the planning is.
 #[derive(Debug, Clone)]
@@ -158,12 +174,11 @@ impl Shared {
         let shared = Arc::downgrade(self);
         let group = Arc::downgrade(&self.group);
         let begun = thread::Builder::new().name("forebay-planner".into()).spawn(move || {
-            let plan = match shared.upgrade() {
+            let plan = || match shared.upgrade() {
                 Some(shared) => shared.plan(seen),
                 None => Plan::Not(Unplanned::Ended { source: closed() }),
             };
-            let streams = group.upgrade().map(|group| group.streams());
-            streams.iter().flatten().for_each(|stream| stream.follow(plan.clone()));
+            make(plan, &group);
         });
         state.plan = match begun {
             Ok(_) => {

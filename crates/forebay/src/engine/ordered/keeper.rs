@@ -42,6 +42,9 @@ struct Kept {
     spare: Vec<Track>,
     /// How many were asked for.
     prepared: usize,
+    /// Whether each step panics.
+    #[cfg(test)]
+    breaks: bool,
 }
 
 /// A transfer that is about to come.
@@ -166,10 +169,8 @@ fn keep(state: &Mutex<Kept>) {
         }
         drop(kept);
         for index in (0..all.len()).rev() {
-            if all[index].step() {
-                let ended = all.swap_remove(index);
-                ended.end(state);
-            }
+            let ordered = all.swap_remove(index);
+            all.extend(ordered.go_on(state));
         }
         let still = all.iter().map(|ordered| ordered.since.elapsed()).min();
         std::thread::sleep(still.map_or(NAPS[0], |still| (still / 16).clamp(NAPS[0], NAPS[1])));
@@ -225,6 +226,38 @@ impl Ordered {
             Direction::Write => self.options.sync,
         };
         self.work.steps(of_writes)
+    }
+
+    /// Steps it; `None`: it has ended. A panic fails the engine and ends the transfer with that:
+    /// its gates open, since the GPU waits for them, and what copies may touch is leaked.
+    fn go_on(mut self, kept: &Mutex<Kept>) -> Option<Self> {
+        let (state, engine) = (Arc::clone(&self.state), self.work.engine().clone());
+        let core = &engine.inner.core;
+        let mut is_over = None;
+        core.guard(|| {
+            #[cfg(test)]
+            assert!(!lock(kept).breaks, "a step is broken");
+            is_over = Some(self.step());
+        });
+        let mut has_ended = false;
+        match is_over {
+            Some(false) => return Some(self),
+            Some(true) => core.guard(|| {
+                self.end(kept);
+                has_ended = true;
+            }),
+            None => {
+                self.track().open(self.work.blocks());
+                std::mem::forget(self.track.take());
+                let handles = self.work.into_parts().0;
+                core.aside(Chore::Close, move || drop(handles));
+            }
+        }
+        if let Some(error) = core.failure().filter(|_| !has_ended) {
+            state.give_memory_up(&error);
+            engine.end(state, Err(error));
+        }
+        None
     }
 
     /// Goes on as far as it can; whether it has ended.
@@ -413,5 +446,41 @@ impl Ordered {
         engine.inner.core.aside(Chore::Free, move || drop(rest));
         engine.inner.core.aside(Chore::Close, move || drop(handles));
         engine.end(self.state, result);
+    }
+}
+
+#[cfg(test)]
+#[expect(unsafe_code, reason = "names a stream, as a caller does")]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use crate::clock::SystemClock;
+    use crate::gpu::CallerStream;
+    use crate::gpu::sim::{SimConfig, SimDevice};
+
+    #[test]
+    fn a_panic_of_the_keeper_ends_the_transfer_and_opens_its_gates() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("file"), vec![7; 1 << 20]).unwrap();
+        let engine = Engine::new(Options::default()).unwrap();
+        let clock = Arc::new(SystemClock::new());
+        let device: Arc<dyn Device> = Arc::new(SimDevice::new(0, SimConfig::default(), clock));
+        engine.add_device(&device).unwrap();
+        let stream = device.create_stream().unwrap();
+        let file = engine.open(folder.path().join("file")).unwrap();
+        let target = engine.allocate(device.id(), 1 << 20).unwrap();
+        lock(&engine.keepers().state).breaks = true;
+        let options = RequestOptions::default();
+        // SAFETY: the stream is this device's, and alive.
+        let started =
+            unsafe { file.start_read_on(CallerStream(stream.0), 0, target, &options) }.unwrap();
+        // The bound only tells late from never.
+        let end = started.wait_for(Duration::from_secs(60));
+        let Some(Err(error @ Error::EngineFailed { .. })) = end else { panic!("{end:?}") };
+        let said = error.to_string();
+        assert!(said.contains("forebay-keeper") && said.contains("a step is broken"), "{said}");
+        assert!(started.wait().1.is_none(), "memory came back that a copy may still touch");
+        device.synchronize(stream).unwrap();
+        device.destroy_stream(stream).unwrap();
     }
 }

@@ -222,3 +222,22 @@ fn a_stream_that_ends_waits_for_the_planners_copies() {
     stream.close().unwrap();
     assert!(!stream.shared.lock().is_probing);
 }
+
+#[test]
+#[expect(unsafe_code, reason = "takes a layer for the default stream")]
+fn a_planner_that_panics_ends_the_streams_that_wait_for_it() {
+    let stream = stream("sim", 0);
+    stream.shared.lock().is_measuring = true; // no layer is brought until it ends
+    thread::scope(|scope| {
+        // SAFETY: the default stream is there.
+        let taking = scope.spawn(|| unsafe {
+            while stream.next(CallerStream(0))?.is_some() {}
+            Ok::<_, Error>(())
+        });
+        let group = Arc::downgrade(&stream.shared.group);
+        make(|| panic!("a plan is broken"), &group);
+        let error = taking.join().unwrap().unwrap_err();
+        assert!(error.to_string().contains("has panicked"), "{error}");
+    });
+    assert!(stream.close().is_ok());
+}
