@@ -71,7 +71,8 @@ impl Ring for NullRing {
 
     fn submit(&mut self, op: Op) {
         let moved = op.segment.covered.len() - op.moved;
-        self.done.push(Completion { op, result: Ok(moved), size: None, took_ns: 0, at_ns: 0 });
+        let (result, refused, size) = (Ok(moved), None, None);
+        self.done.push(Completion { op, result, refused, size, took_ns: 0, at_ns: 0 });
     }
 
     fn reap(&mut self, _wait: bool, done: &mut Vec<Completion>) -> Result<(), Errno> {

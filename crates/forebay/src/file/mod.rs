@@ -28,7 +28,9 @@ pub(crate) use choice::{Choice, Choices};
 pub(crate) use direct::Direct;
 use direct::Refusal;
 pub(crate) use kind::{FileSystem, Kind};
-pub(crate) use port::{FoundPort, Landed, Lane, LaneKind, LaneRequest, NoPort, Port, Ports};
+pub(crate) use port::{
+    FoundPort, Landed, Lane, LaneKind, LaneRequest, NoPort, Port, PortError, Ports,
+};
 pub use residency::Residency;
 pub(crate) use residency::Source;
 

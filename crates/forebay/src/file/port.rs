@@ -25,8 +25,8 @@ pub(crate) trait Port: Any + Debug + Send + Sync {
     /// The GPU's memory has so many bytes there, and they are the call's until it returns.
     ///
     /// # Errors
-    /// A number of the kernel's; [`refusal`](Self::refusal) has the words.
-    unsafe fn read(&self, address: u64, len: u64, offset: u64) -> Result<u64, Errno>;
+    /// The kernel's number, and the provider's words.
+    unsafe fn read(&self, address: u64, len: u64, offset: u64) -> Result<u64, PortError>;
 
     /// Writes up to `len` bytes from `address` on to `offset` of the file, and waits until the
     /// drive has them: how many went.
@@ -36,7 +36,7 @@ pub(crate) trait Port: Any + Debug + Send + Sync {
     ///
     /// # Errors
     /// As for [`read`](Self::read).
-    unsafe fn write(&self, address: u64, len: u64, offset: u64) -> Result<u64, Errno>;
+    unsafe fn write(&self, address: u64, len: u64, offset: u64) -> Result<u64, PortError>;
 
     /// A lane for requests of this port and of others of its provider and GPU.
     ///
@@ -51,12 +51,22 @@ pub(crate) trait Port: Any + Debug + Send + Sync {
 
     /// The GPU.
     fn gpu(&self) -> DeviceId;
+}
 
-    /// Why it refused what it refused last, and what to do about that.
-    fn refusal(&self) -> String;
+/// Why a port or a lane refused a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PortError {
+    pub(crate) errno: Errno,
+    /// The reason, and what to do about it.
+    pub(crate) words: String,
+    /// True if it is about the memory alone, so that other memory may be served.
+    pub(crate) of_memory: bool,
+}
 
-    /// Whether what it refused last was about the memory alone, so that other memory may be served.
-    fn refuses_memory(&self) -> bool;
+impl From<Errno> for PortError {
+    fn from(errno: Errno) -> Self {
+        Self { errno, words: errno.to_string(), of_memory: false }
+    }
 }
 
 /// How requests are handed to a provider.
@@ -94,7 +104,7 @@ pub(crate) struct LaneRequest<'a> {
 }
 
 /// What came of a request: its token, and the bytes that moved.
-pub(crate) type Landed = (usize, Result<u64, Errno>);
+pub(crate) type Landed = (usize, Result<u64, PortError>);
 
 /// Takes requests in without waiting for them. Dropped with requests in flight, it leaves what they
 /// need where it is, for ever.
@@ -108,8 +118,8 @@ pub(crate) trait Lane: Debug + Send {
     /// As for [`Port::read`] or [`Port::write`], until the request has been handed back.
     ///
     /// # Errors
-    /// It has not been taken in; the port has the words.
-    unsafe fn begin(&mut self, request: LaneRequest<'_>) -> Result<(), Errno>;
+    /// It has not been taken in.
+    unsafe fn begin(&mut self, request: LaneRequest<'_>) -> Result<(), PortError>;
 
     /// Sends off what was taken in.
     fn flush(&mut self) {}

@@ -9,9 +9,9 @@ use slab::Slab;
 
 use super::Ring;
 use super::op::{Completion, Direction, Op, Work, now_ns};
-use super::pread::size_if_short;
+use super::pread::{size_if_short, split};
 use super::waker::Waker;
-use crate::file::{Landed, Lane, LaneRequest};
+use crate::file::{Landed, Lane, LaneRequest, PortError};
 
 /// How long a thread that waits for a lane overhears that it is called.
 const HEARS_EVERY: Duration = Duration::from_micros(200);
@@ -33,9 +33,9 @@ impl LaneRing {
         Self { lane, ops: Slab::new(), refused: Vec::new(), landed: Vec::new(), waker }
     }
 
-    fn begin(&mut self, op: &Op) -> Result<(), Errno> {
+    fn begin(&mut self, op: &Op) -> Result<(), PortError> {
         let (Some(port), Work::Move(direction)) = (&op.port, op.work) else {
-            return Err(Errno::INVAL);
+            return Err(Errno::INVAL.into());
         };
         let rest = op.rest();
         let request = LaneRequest {
@@ -56,8 +56,9 @@ impl LaneRing {
         for (token, result) in self.landed.drain(..) {
             let Some((op, start)) = self.ops.try_remove(token) else { continue };
             let took_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            let (result, refused) = split(result);
             let size = size_if_short(&op, result);
-            done.push(Completion { op, result, size, took_ns, at_ns });
+            done.push(Completion { op, result, refused, size, took_ns, at_ns });
         }
     }
 }
@@ -76,9 +77,10 @@ impl Ring for LaneRing {
             Ok(()) => {
                 self.ops.insert((op, Instant::now()));
             }
-            Err(errno) => {
-                let result = Err(errno);
-                self.refused.push(Completion { op, result, size: None, took_ns: 0, at_ns: 0 });
+            Err(error) => {
+                let refused = Some(error.clone());
+                let failed = Completion::failed(op, error.errno);
+                self.refused.push(Completion { refused, ..failed });
             }
         }
     }

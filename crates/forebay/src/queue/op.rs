@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::batch::Batch;
 use crate::error::Operation;
-use crate::file::{Handle, Port};
+use crate::file::{Handle, Port, PortError};
 use crate::plan::{Io, Reason, Segment};
 use crate::transfer::Touch;
 use crate::units::ByteRange;
@@ -162,12 +162,21 @@ impl Op {
 pub(crate) struct Completion {
     pub(crate) op: Op,
     pub(crate) result: Result<u64, Errno>,
+    /// Why its port refused it.
+    pub(crate) refused: Option<PortError>,
     /// The file's size, asked where a read came back short.
     pub(crate) size: Option<u64>,
     /// Time from submission to completion, where it is known.
     pub(crate) took_ns: u64,
     /// When it was reaped, on any clock; the same for all that were reaped together.
     pub(crate) at_ns: u64,
+}
+
+impl Completion {
+    /// Of an op that did not begin.
+    pub(crate) fn failed(op: Op, errno: Errno) -> Self {
+        Self { op, result: Err(errno), refused: None, size: None, took_ns: 0, at_ns: 0 }
+    }
 }
 
 /// The time of a completion, on the machine's clock.

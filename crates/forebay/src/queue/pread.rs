@@ -15,7 +15,7 @@ use super::Ring;
 use super::batch::Batch;
 use super::bounce::Bounce;
 use super::op::{Completion, Direction, Op, Work, now_ns};
-use crate::file::{Handle, Port, read_at_raw, read_nowait_raw, write_at_raw};
+use crate::file::{Handle, Port, PortError, read_at_raw, read_nowait_raw, write_at_raw};
 use crate::units::ByteRange;
 
 /// The first pause before an op is tried again, and the longest: each is twice as long as the one
@@ -56,9 +56,6 @@ impl PreadRing {
         if let Some(batch) = &op.batch {
             return read_stretches(batch, op, read_resident);
         }
-        if let Some(port) = &op.port {
-            return by_port(port.as_ref(), op, direction);
-        }
         let fd = descriptor(op)?;
         let rest = op.rest();
         let (offset, len) = (op.offset_of(rest.start), rest.len());
@@ -88,7 +85,7 @@ impl PreadRing {
 }
 
 /// Has a port move an op's bytes.
-fn by_port(port: &dyn Port, op: &Op, direction: Direction) -> Result<u64, Errno> {
+fn by_port(port: &dyn Port, op: &Op, direction: Direction) -> Result<u64, PortError> {
     let rest = op.rest();
     let (address, offset) = (op.address + op.moved, op.offset_of(rest.start));
     // SAFETY: the op's memory, here a GPU's, is ours until the op is handed back.
@@ -97,6 +94,14 @@ fn by_port(port: &dyn Port, op: &Op, direction: Direction) -> Result<u64, Errno>
             Direction::Read => port.read(address, rest.len(), offset),
             Direction::Write => port.write(address, rest.len(), offset),
         }
+    }
+}
+
+/// What a port answered, as a completion has it.
+pub(super) fn split(answer: Result<u64, PortError>) -> (Result<u64, Errno>, Option<PortError>) {
+    match answer {
+        Ok(moved) => (Ok(moved), None),
+        Err(error) => (Err(error.errno), Some(error)),
     }
 }
 
@@ -189,10 +194,13 @@ impl Ring for PreadRing {
             std::thread::sleep(pause_before(op.again));
         }
         let start = Instant::now();
-        let result = self.run(&op);
+        let (result, refused) = match (&op.port, op.work) {
+            (Some(port), Work::Move(direction)) => split(by_port(port.as_ref(), &op, direction)),
+            _ => (self.run(&op), None),
+        };
         let took_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let size = size_if_short(&op, result);
-        self.done = Some(Completion { op, result, size, took_ns, at_ns: now_ns() });
+        self.done = Some(Completion { op, result, refused, size, took_ns, at_ns: now_ns() });
     }
 
     fn reap(&mut self, _wait: bool, done: &mut Vec<Completion>) -> Result<(), Errno> {

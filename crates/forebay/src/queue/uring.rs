@@ -192,8 +192,7 @@ impl UringRing {
     }
 
     fn refuse(&mut self, op: Op, errno: Errno) {
-        let result = Err(errno);
-        self.refused.push(Completion { op, result, size: None, took_ns: 0, at_ns: 0 });
+        self.refused.push(Completion::failed(op, errno));
     }
 
     fn push(&mut self, entry: &squeue::Entry) -> Result<(), Errno> {
@@ -310,7 +309,8 @@ impl UringRing {
             }
             let took_ns = u64::try_from(flight.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
             let size = size_if_short(&flight.op, result);
-            done.push(Completion { op: flight.op, result, size, took_ns, at_ns });
+            let (op, refused) = (flight.op, None);
+            done.push(Completion { op, result, refused, size, took_ns, at_ns });
         }
     }
 }
@@ -455,12 +455,10 @@ impl Ring for UringRing {
             if op.segment.bounce {
                 let _ = self.bounce.leave(base, &op, Err(Errno::AGAIN));
             }
-            let result = Err(Errno::AGAIN);
-            done.push(Completion { op, result, size: None, took_ns: 0, at_ns: 0 });
+            done.push(Completion::failed(op, Errno::AGAIN));
         }
         for op in self.held.drain(..) {
-            let result = Err(Errno::AGAIN);
-            done.push(Completion { op, result, size: None, took_ns: 0, at_ns: 0 });
+            done.push(Completion::failed(op, Errno::AGAIN));
         }
     }
 }

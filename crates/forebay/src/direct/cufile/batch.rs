@@ -25,7 +25,7 @@ use super::layout::{BatchEvent, BatchRequest, Pause};
 use super::session::{Session, signed};
 use super::table::BatchHandle;
 use crate::events;
-use crate::file::{Landed, Lane, LaneRequest};
+use crate::file::{Landed, Lane, LaneRequest, PortError};
 use crate::gpu::Device;
 
 /// Batches that are under way at once, each with its share of what the library takes.
@@ -277,7 +277,7 @@ impl Lane for BatchLane {
         self.session.limits().batch.saturating_sub(self.flights.len()).max(least)
     }
 
-    unsafe fn begin(&mut self, request: LaneRequest<'_>) -> Result<(), Errno> {
+    unsafe fn begin(&mut self, request: LaneRequest<'_>) -> Result<(), PortError> {
         let writes = request.writes;
         let len = usize::try_from(request.len).map_err(|_| Errno::INVAL)?;
         let offset = signed(request.offset).map_err(|_| Errno::OVERFLOW)?;

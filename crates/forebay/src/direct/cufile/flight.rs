@@ -7,10 +7,10 @@ use rustix::io::Errno;
 
 use super::buffers::Place;
 use super::failure::CuFileFailure;
-use super::port::CuFilePort;
+use super::port::{CuFilePort, lost};
 use super::session::Session;
 use super::table::FileHandle;
-use crate::file::{Landed, LaneRequest, Port};
+use crate::file::{Landed, LaneRequest, Port, PortError};
 use crate::gpu::Device;
 
 /// See the module's own text.
@@ -35,13 +35,10 @@ impl Flight {
         session: &Session,
         device: &Arc<dyn Device>,
         request: LaneRequest<'_>,
-    ) -> Result<Self, Errno> {
+    ) -> Result<Self, PortError> {
         let LaneRequest { port, address, len, token, .. } = request;
-        let own = cufile(port.as_ref()).ok_or(Errno::INVAL)?;
-        let native = device.hold(address, len).map_err(|error| {
-            own.refuse_memory(error.to_string());
-            Errno::NODEV
-        })?;
+        cufile(port.as_ref()).ok_or(Errno::INVAL)?;
+        let native = device.hold(address, len).map_err(|error| lost(&error))?;
         let place = session.buffers.enter(device.id(), (address, native), len);
         let (port, device) = (Arc::clone(port), Arc::clone(device));
         Ok(Self { port, device, token, address, native, len, place })
@@ -81,11 +78,7 @@ impl Flight {
     pub(super) fn land(self, session: &Session, moved: Result<u64, CuFileFailure>) -> Landed {
         session.buffers.leave(&self.place);
         self.device.let_go(self.address);
-        let result = moved.map_err(|failure| {
-            let own = cufile(self.port.as_ref());
-            own.map_or(Errno::IO, |port| port.refused(&failure))
-        });
-        (self.token, result)
+        (self.token, moved.map_err(PortError::from))
     }
 }
 

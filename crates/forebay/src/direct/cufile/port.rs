@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use super::streams::StreamLane;
 use super::table::FileHandle;
 use crate::aside::within;
 use crate::events;
-use crate::file::{Handle, Lane, LaneKind, NoPort, Port};
+use crate::file::{Handle, Lane, LaneKind, NoPort, Port, PortError};
 use crate::gpu::{Device, DeviceError, DeviceId};
 use crate::memory::KnownMemory;
 
@@ -35,14 +35,6 @@ const LOOKS_EVERY: Duration = Duration::from_millis(1);
 const NO_ANSWER: &str = "cuFile does not answer when it is to know a file or memory: its log may \
                          say why (`cufile.log`)";
 
-/// What else is there to be known of a refusal.
-#[derive(Debug, Default, Clone)]
-struct Refusal {
-    words: String,
-    /// Whether it is about the memory, and not about the file.
-    of_memory: bool,
-}
-
 /// See the module's own text.
 #[derive(Debug)]
 pub(crate) struct CuFilePort {
@@ -51,7 +43,6 @@ pub(crate) struct CuFilePort {
     file: Option<RegisteredFile>,
     device: Arc<dyn Device>,
     unit: u64,
-    refusal: Mutex<Refusal>,
 }
 
 impl CuFilePort {
@@ -75,7 +66,7 @@ impl CuFilePort {
         let registered = register(session, File::from(own), device).map_err(passes)?;
         let file = Some(registered.map_err(lasts)?);
         let (session, device) = (Arc::clone(session), Arc::clone(device));
-        Ok(Self { session, file, device, unit, refusal: Mutex::default() })
+        Ok(Self { session, file, device, unit })
     }
 
     fn file(&self) -> &RegisteredFile {
@@ -86,45 +77,22 @@ impl CuFilePort {
         self.file().handle()
     }
 
-    fn refuse(&self, words: String, of_memory: bool) {
-        let refusal = Refusal { words, of_memory };
-        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = refusal;
-    }
-
-    /// Keeps why it refused the memory, in words.
-    pub(super) fn refuse_memory(&self, why: String) {
-        self.refuse(why, true);
-    }
-
-    /// Keeps why it refused; the number that stands for it.
-    pub(super) fn refused(&self, failure: &CuFileFailure) -> Errno {
-        self.refuse(failure.in_words(), failure.is_of_memory());
-        match failure {
-            CuFileFailure::Io(errno) => *errno,
-            _ => Errno::OPNOTSUPP,
-        }
-    }
-
-    /// Has the GPU current for a move, and keeps why it failed.
+    /// Has the GPU current for a move.
     fn run(
         &self,
         (address, len): (u64, u64),
         mut moves: impl FnMut(&RegisteredFile, (u64, u64), usize) -> Result<u64, CuFileFailure>,
-    ) -> Result<u64, Errno> {
+    ) -> Result<u64, PortError> {
         let count = usize::try_from(len).map_err(|_| Errno::INVAL)?;
-        let lost = |error: DeviceError| {
-            self.refuse_memory(error.to_string());
-            Errno::NODEV
-        };
-        let native = self.device.hold(address, len).map_err(lost)?;
+        let native = self.device.hold(address, len).map_err(|error| lost(&error))?;
         let place = self.session.buffers.enter(self.device.id(), (address, native), len);
         let mut moved = Err(CuFileFailure::Io(Errno::NODEV));
         let within = &mut || moved = moves(self.file(), (place.base, place.at), count);
         let entered = self.device.within(within);
         self.session.buffers.leave(&place);
         self.device.let_go(address);
-        entered.map_err(lost)?;
-        moved.map_err(|failure| self.refused(&failure))
+        entered.map_err(|error| lost(&error))?;
+        Ok(moved?)
     }
 }
 
@@ -219,19 +187,34 @@ fn register(
     })
 }
 
+impl From<CuFileFailure> for PortError {
+    fn from(failure: CuFileFailure) -> Self {
+        let errno = match &failure {
+            CuFileFailure::Io(errno) => *errno,
+            _ => Errno::OPNOTSUPP,
+        };
+        Self { errno, words: failure.in_words(), of_memory: failure.is_of_memory() }
+    }
+}
+
+/// The GPU has no such memory, or is lost.
+pub(super) fn lost(error: &DeviceError) -> PortError {
+    PortError { errno: Errno::NODEV, words: error.to_string(), of_memory: true }
+}
+
 impl Port for CuFilePort {
     fn unit(&self) -> u64 {
         self.unit
     }
 
-    unsafe fn read(&self, address: u64, len: u64, offset: u64) -> Result<u64, Errno> {
+    unsafe fn read(&self, address: u64, len: u64, offset: u64) -> Result<u64, PortError> {
         // SAFETY: the caller's promise; `run` makes the context current.
         self.run((address, len), |file, (base, at), len| unsafe {
             file.read(base, at, len, offset)
         })
     }
 
-    unsafe fn write(&self, address: u64, len: u64, offset: u64) -> Result<u64, Errno> {
+    unsafe fn write(&self, address: u64, len: u64, offset: u64) -> Result<u64, PortError> {
         // SAFETY: as above.
         self.run((address, len), |file, (base, at), len| unsafe {
             file.write(base, at, len, offset)
@@ -263,12 +246,48 @@ impl Port for CuFilePort {
     fn gpu(&self) -> DeviceId {
         self.device.id()
     }
+}
 
-    fn refusal(&self) -> String {
-        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).words.clone()
+#[cfg(test)]
+mod tests {
+    use std::ffi::c_void;
+    use std::sync::Barrier;
+
+    use super::super::rig::{Rig, UNIT};
+    use super::super::simulated;
+    use super::super::table::Table;
+    use super::*;
+    use crate::gpu::sim::CuFilePlay;
+    use crate::memory::Buffer;
+
+    /// Has both requests refused before either of them returns.
+    static BOTH: Barrier = Barrier::new(2);
+
+    /// Refuses the first unit for the memory, and the others for the file.
+    unsafe extern "C" fn refuse(
+        _file: FileHandle,
+        _base: *mut c_void,
+        _len: usize,
+        offset: i64,
+        _at: i64,
+    ) -> isize {
+        BOTH.wait();
+        if offset == 0 { -5036 } else { -5008 }
     }
 
-    fn refuses_memory(&self) -> bool {
-        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).of_memory
+    #[test]
+    fn of_two_reads_at_once_each_is_refused_for_its_own_reason() {
+        let table = Table { read: refuse, ..simulated::table() };
+        let Some(rig) = Rig::played_by(table, CuFilePlay::P2pDma) else { return };
+        let memory = Buffer::on_device(Arc::clone(&rig.device), 2 * UNIT).unwrap();
+        let read = |offset| {
+            // SAFETY: the memory stays, and each thread has a unit of its own.
+            unsafe { rig.port.read(memory.address() + offset, UNIT, offset) }.unwrap_err()
+        };
+        let [of_memory, of_file] = thread::scope(|scope| {
+            [0, UNIT].map(|offset| scope.spawn(move || read(offset))).map(|t| t.join().unwrap())
+        });
+        assert!(of_memory.of_memory && of_memory.words.contains("5036"), "{of_memory:?}");
+        assert!(!of_file.of_memory && of_file.words.contains("5008"), "{of_file:?}");
     }
 }

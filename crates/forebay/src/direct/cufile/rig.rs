@@ -6,8 +6,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
-
 use super::batch::BatchLane;
 use super::buffers::Buffers;
 use super::port::CuFilePort;
@@ -17,7 +15,7 @@ use super::streams::StreamLane;
 use super::table::Table;
 use crate::clock::SystemClock;
 use crate::direct::child::{End, Program, run};
-use crate::file::{Handle, Lane, LaneRequest, OpenHow, Port};
+use crate::file::{Handle, Lane, LaneRequest, OpenHow, Port, PortError};
 use crate::gpu::sim::{CuFilePlay, SimConfig, SimDevice};
 use crate::gpu::{self, Device, GpuSelector};
 use crate::memory::Buffer;
@@ -65,7 +63,7 @@ impl Rig {
 
     /// Reads each unit of the file to its place, as many at once as the lane takes, and checks the
     /// bytes; what each request answered.
-    pub(super) fn read(&self, lane: &mut dyn Lane) -> Vec<Result<u64, Errno>> {
+    pub(super) fn read(&self, lane: &mut dyn Lane) -> Vec<Result<u64, PortError>> {
         let len = self.bytes.len() as u64;
         let mut memory = Buffer::on_device(Arc::clone(&self.device), len).unwrap();
         memory.fill(0xee).unwrap();
@@ -84,7 +82,7 @@ impl Rig {
         lane.flush();
     }
 
-    fn read_to(&self, lane: &mut dyn Lane, memory: &Buffer) -> Vec<Result<u64, Errno>> {
+    fn read_to(&self, lane: &mut dyn Lane, memory: &Buffer) -> Vec<Result<u64, PortError>> {
         let mut results = vec![None; UNITS];
         let mut next = 0;
         while results.iter().any(Option::is_none) {
@@ -94,8 +92,8 @@ impl Rig {
                 let request =
                     LaneRequest { port, writes: false, address, len: UNIT, offset, token: next };
                 // SAFETY: the memory stays until all have landed.
-                if let Err(errno) = unsafe { lane.begin(request) } {
-                    results[next] = Some(Err(errno));
+                if let Err(error) = unsafe { lane.begin(request) } {
+                    results[next] = Some(Err(error));
                 }
                 next += 1;
             }
@@ -111,7 +109,11 @@ impl Rig {
         let mut got = vec![0; self.bytes.len()];
         memory.download(0, &mut got).unwrap();
         for (unit, result) in results.iter().enumerate() {
-            let came = result.unwrap().map_or(0, |moved| usize::try_from(moved).unwrap());
+            let came = result
+                .as_ref()
+                .unwrap()
+                .as_ref()
+                .map_or(0, |&moved| usize::try_from(moved).unwrap());
             let at = unit * 4096;
             assert!(got[at..at + came] == self.bytes[at..at + came], "unit {unit}");
         }
@@ -153,7 +155,7 @@ fn within_a_process() {
     };
     println!("cuFile {} at {}", session.version(), session.library().display());
     let rig = Rig::of(session, device).unwrap();
-    let whole = |results: Vec<Result<u64, Errno>>| {
+    let whole = |results: Vec<Result<u64, PortError>>| {
         assert!(results.iter().all(|result| *result == Ok(UNIT)), "{results:?}");
     };
     let mut batches = BatchLane::new(&rig.session, &rig.device).unwrap();

@@ -15,7 +15,7 @@ use super::failure::CuFileFailure;
 use super::flight::Flight;
 use super::session::{Session, signed};
 use super::table::NativeStream;
-use crate::file::{Landed, Lane, LaneRequest};
+use crate::file::{Landed, Lane, LaneRequest, PortError};
 use crate::gpu::{Device, DeviceResult, Event, Stream};
 
 /// Streams at most. The library keeps buffers for each that was used, out of those that batches
@@ -184,16 +184,16 @@ impl Lane for StreamLane {
         self.idle.len() + more
     }
 
-    unsafe fn begin(&mut self, request: LaneRequest<'_>) -> Result<(), Errno> {
+    unsafe fn begin(&mut self, request: LaneRequest<'_>) -> Result<(), PortError> {
         let writes = request.writes;
         let len = usize::try_from(request.len).map_err(|_| Errno::INVAL)?;
         let offset = signed(request.offset).map_err(|_| Errno::OVERFLOW)?;
         let track = self.track()?;
         let flight = match Flight::begin(&self.session, &self.device, request) {
             Ok(flight) => flight,
-            Err(errno) => {
+            Err(error) => {
                 self.idle.push(track);
-                return Err(errno);
+                return Err(error);
             }
         };
         let mut said = Box::new(Said { len, offset, at: 0, moved: 0 });

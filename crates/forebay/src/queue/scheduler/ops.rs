@@ -312,7 +312,7 @@ impl Scheduler {
     }
 
     fn take_back(&mut self, completion: Completion) {
-        let Completion { mut op, result, size, took_ns, at_ns } = completion;
+        let Completion { mut op, result, refused, size, took_ns, at_ns } = completion;
         self.count_file(took_ns, at_ns);
         let key = self.transfer_of(&op);
         if result.is_ok() {
@@ -329,7 +329,7 @@ impl Scheduler {
                 return self.count_out(&op);
             }
             Err(errno) if op.port.is_some() && !is_tried_again(errno, &op) => {
-                return self.refuse_port(key, op, errno, by_lane);
+                return self.refuse_port(key, op, refused.unwrap_or_else(|| errno.into()), by_lane);
             }
             // It has left the page cache, and whoever found that waits for no drive.
             Err(Errno::AGAIN) if op.is_in_memory() => {

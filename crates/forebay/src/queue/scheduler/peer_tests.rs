@@ -10,11 +10,11 @@ use rustix::io::Errno;
 
 use super::tests::{LEN, Rig};
 use super::*;
-use crate::file::{Lane, LaneKind, Port};
+use crate::file::{Lane, LaneKind, Port, PortError};
 use crate::gpu::{DeviceError, DeviceKind};
 use crate::memory::KnownMemory;
 use crate::plan::Route;
-use crate::queue::op::Work;
+use crate::queue::op::{Completion, Work};
 
 /// A port of a unit that is a quarter of a transfer, and a GPU of its own.
 #[derive(Debug)]
@@ -27,11 +27,11 @@ impl Port for Named {
         LEN / 4
     }
 
-    unsafe fn read(&self, _address: u64, _len: u64, _offset: u64) -> Result<u64, Errno> {
+    unsafe fn read(&self, _address: u64, _len: u64, _offset: u64) -> Result<u64, PortError> {
         unreachable!("the tests complete the ops")
     }
 
-    unsafe fn write(&self, _address: u64, _len: u64, _offset: u64) -> Result<u64, Errno> {
+    unsafe fn write(&self, _address: u64, _len: u64, _offset: u64) -> Result<u64, PortError> {
         unreachable!("the tests complete the ops")
     }
 
@@ -45,14 +45,6 @@ impl Port for Named {
 
     fn gpu(&self) -> DeviceId {
         GPU
-    }
-
-    fn refuses_memory(&self) -> bool {
-        false
-    }
-
-    fn refusal(&self) -> String {
-        "no way".into()
     }
 }
 
@@ -87,6 +79,13 @@ impl Rig {
         (state, ops.collect())
     }
 
+    /// Completes an op as its port refuses it.
+    fn refuse(&mut self, op: Op, words: &str, of_memory: bool) {
+        let error = PortError { errno: Errno::OPNOTSUPP, words: words.into(), of_memory };
+        let failed = Completion::failed(op, error.errno);
+        self.scheduler.complete(Completion { refused: Some(error), ..failed });
+    }
+
     /// Breaks a link, as a copy does that may never be over.
     fn break_link(&mut self, link: usize) {
         let detail = String::new();
@@ -105,7 +104,7 @@ fn a_port_that_asks_to_try_again_for_ever_gives_over_to_slots() {
     rig.complete(op, Err(Errno::AGAIN));
     assert!(rig.ended(&state).is_none(), "nothing has failed");
     let port = rig.file.ports().to(GPU, || unreachable!("it is known"));
-    assert_eq!(port.expect_err("it is closed"), "no way");
+    assert_eq!(port.expect_err("it is closed"), Errno::AGAIN.to_string());
     // Before what stood there already: the file may end in between.
     let others = rig.scheduler.others(state.key());
     let staged = others.iter().flat_map(|&share| &rig.scheduler.transfers[share].request.parts);
@@ -113,6 +112,22 @@ fn a_port_that_asks_to_try_again_for_ever_gives_over_to_slots() {
     let expected = [(0, Reason::PeerFailed), (LEN / 4 * 3, Reason::UnalignedEdge)];
     assert_eq!(staged, expected);
     assert!(rig.scheduler.claim().is_some_and(|claim| claim.range.start == 0));
+}
+
+#[test]
+fn of_two_requests_at_once_each_ends_with_its_own_refusal() {
+    for (of_file, of_memory) in [(0, 1), (1, 0)] {
+        let mut rig = Rig::new();
+        let link = rig.add_ring_and_link();
+        let (_state, mut ops) = rig.start_straight(link, (Direction::Read, Reason::PeerToPeer));
+        ops.truncate(2);
+        for (at, op) in ops.into_iter().enumerate() {
+            let words = if at == of_file { "the file" } else { "the memory" };
+            rig.refuse(op, words, at == of_memory);
+            let port = rig.file.ports().to(GPU, || unreachable!("it is known"));
+            assert_eq!(port.err().as_deref(), (of_file <= at).then_some("the file"));
+        }
+    }
 }
 
 #[test]
@@ -183,7 +198,7 @@ fn who_demanded_it_is_told_what_failed() {
     };
     let refused = told(Err(Errno::OPNOTSUPP));
     assert!(matches!(&refused, Error::RouteUnavailable { route: Route::Direct, reason, .. }
-        if reason == "no way"));
+        if *reason == Errno::OPNOTSUPP.to_string()));
     assert!(matches!(told(Err(Errno::IO)), Error::Io { source: Errno::IO, .. }));
     assert!(matches!(told(Ok(0)), Error::NoProgress { .. }));
 }

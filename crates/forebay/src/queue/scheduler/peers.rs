@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::{Active, Request, Scheduler, Share};
 use crate::error::Error;
-use crate::file::Port;
+use crate::file::{Port, PortError};
 use crate::plan::{Alignment, Io, Reason, Route};
 use crate::queue::op::{Direction, Op};
 use crate::units::ByteRange;
@@ -60,9 +60,9 @@ impl Request {
 impl Scheduler {
     /// Takes back an op that a lane has refused, or its port. In place of a lane the port is called
     /// from now on.
-    pub(super) fn refuse_port(&mut self, key: usize, op: Op, errno: Errno, by_lane: bool) {
+    pub(super) fn refuse_port(&mut self, key: usize, op: Op, error: PortError, by_lane: bool) {
         if !by_lane {
-            return self.refuse_peer(key, &op, Some(errno));
+            return self.refuse_peer(key, &op, Some(error));
         }
         let drive = self.transfers[key].request.drive;
         self.drives[drive].lane_refused = true;
@@ -74,10 +74,10 @@ impl Scheduler {
         self.drives[drive].lane_refused
     }
 
-    /// Takes back an op that its port has refused with `errno`, or brings no further. What nobody
+    /// Takes back an op that its port has refused with `error`, or brings no further. What nobody
     /// demanded goes through slots, and so does all that has not begun: whoever refuses once would
     /// do so again. Where it was the drive that failed, that way will tell.
-    pub(super) fn refuse_peer(&mut self, key: usize, op: &Op, errno: Option<Errno>) {
+    pub(super) fn refuse_peer(&mut self, key: usize, op: &Op, error: Option<PortError>) {
         let active = &self.transfers[key];
         let (Some(peer), Some(port)) = (active.request.peer.clone(), &op.port) else {
             unreachable!("only a peer's ops have ports")
@@ -85,12 +85,13 @@ impl Scheduler {
         let stopped = active.stopped;
         self.count_bytes(key, op);
         if op.segment.reason == Reason::Demanded {
-            self.tell_refusal(key, op, port.as_ref(), errno);
+            self.tell_refusal(key, op, error);
         } else if !stopped {
-            let reason = errno.map_or_else(|| NO_FURTHER.into(), |_| port.refusal());
+            let of_memory = error.as_ref().is_some_and(|error| error.of_memory);
+            let reason = error.map_or_else(|| NO_FURTHER.into(), |error| error.words);
             self.transfers[key].request.state.say_not_direct(reason.as_str().into());
             // Other memory may be served.
-            if errno.is_none() || !port.refuses_memory() {
+            if !of_memory {
                 op.file.ports().close(port.gpu(), reason);
             }
             self.stage(key, &peer.staged, op.rest().intersect(op.segment.wanted));
@@ -99,15 +100,16 @@ impl Scheduler {
     }
 
     /// Fails a transfer whose way was demanded: by the drive's own error, where it was that.
-    fn tell_refusal(&mut self, key: usize, op: &Op, port: &dyn Port, errno: Option<Errno>) {
+    fn tell_refusal(&mut self, key: usize, op: &Op, error: Option<PortError>) {
         let (operation, place) = self.about(key, op);
-        let error = match errno {
+        let error = match error {
             None => Error::NoProgress { operation, place },
-            Some(Errno::OPNOTSUPP | Errno::NODEV | Errno::INVAL) => {
-                let reason = port.refusal();
-                Error::RouteUnavailable { route: Route::Direct, place, reason }
-            }
-            Some(source) => Error::Io { operation, place, source },
+            Some(PortError { errno, words: reason, .. }) => match errno {
+                Errno::OPNOTSUPP | Errno::NODEV | Errno::INVAL => {
+                    Error::RouteUnavailable { route: Route::Direct, place, reason }
+                }
+                source => Error::Io { operation, place, source },
+            },
         };
         self.fail(key, error);
     }

@@ -126,7 +126,8 @@ impl Rig {
     }
 
     pub(super) fn complete(&mut self, op: Op, result: Result<u64, Errno>) {
-        let done = Completion { op, result, size: Some(LEN), took_ns: 1, at_ns: 1 };
+        let (size, refused) = (Some(LEN), None);
+        let done = Completion { op, result, refused, size, took_ns: 1, at_ns: 1 };
         self.scheduler.complete(done);
     }
 }
@@ -301,7 +302,8 @@ fn a_file_that_ends_in_one_share_ends_for_all() {
     let size = LEN / 4 + 100;
     while let Some(op) = rig.scheduler.take_pool_op() {
         let moved = size.saturating_sub(op.segment.wanted.start).min(LEN / 4);
-        let done = Completion { op, result: Ok(moved), size: Some(size), took_ns: 1, at_ns: 1 };
+        let (result, size) = (Ok(moved), Some(size));
+        let done = Completion { op, result, refused: None, size, took_ns: 1, at_ns: 1 };
         rig.scheduler.complete(done);
     }
     let ends = std::mem::take(&mut rig.scheduler.take_effects().finished);

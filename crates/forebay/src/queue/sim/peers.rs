@@ -13,7 +13,7 @@ use super::job::{Job, Piece};
 use super::shape::Shape;
 use super::start::Wish;
 use super::world::{World, below};
-use crate::file::{Handle, Lane, LaneKind, Port};
+use crate::file::{Handle, Lane, LaneKind, Port, PortError};
 use crate::gpu::{Device as _, DeviceId, DeviceKind};
 use crate::memory::KnownMemory;
 use crate::plan::{Alignment, Io, Reason, Route};
@@ -40,11 +40,11 @@ impl Port for SimPort {
         self.unit
     }
 
-    unsafe fn read(&self, _address: u64, _len: u64, _offset: u64) -> Result<u64, Errno> {
+    unsafe fn read(&self, _address: u64, _len: u64, _offset: u64) -> Result<u64, PortError> {
         unreachable!("the world moves the bytes")
     }
 
-    unsafe fn write(&self, _address: u64, _len: u64, _offset: u64) -> Result<u64, Errno> {
+    unsafe fn write(&self, _address: u64, _len: u64, _offset: u64) -> Result<u64, PortError> {
         unreachable!("the world moves the bytes")
     }
 
@@ -59,14 +59,12 @@ impl Port for SimPort {
     fn gpu(&self) -> DeviceId {
         self.gpu
     }
+}
 
-    fn refuses_memory(&self) -> bool {
-        false
-    }
-
-    fn refusal(&self) -> String {
-        REFUSAL.into()
-    }
+/// What the port of an op says of such an end.
+pub(super) fn refused(op: &Op, result: Result<u64, Errno>) -> Option<PortError> {
+    let errno = result.err().filter(|_| op.port.is_some())?;
+    Some(PortError { errno, words: REFUSAL.into(), of_memory: false })
 }
 
 /// What of a transfer goes straight.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::peers::refused;
 use super::world::{NEVER, World};
 use crate::clock::Clock;
 use crate::queue::bounce::Bounce;
@@ -133,7 +134,8 @@ impl Ring for SimRing {
                 result = self.bounce.leave(base, &op, result);
             }
             let at_ns = u64::try_from(now.as_nanos()).expect("a short run");
-            done.push(Completion { op, result, size, took_ns: 50_000, at_ns });
+            let refused = refused(&op, result);
+            done.push(Completion { op, result, refused, size, took_ns: 50_000, at_ns });
         }
         self.blocked.set(wait && ready == 0);
         Ok(())
