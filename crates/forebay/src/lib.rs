@@ -61,6 +61,7 @@
 //! - `engine/beside.rs`: lends memory of simulated GPUs
 //! - `engine/borrow.rs`: others promise to keep memory
 //! - `engine/interrupt.rs`: looks at streams of others
+//! - `engine/ordered/keeper.rs`: names a stream, in its test
 //! - `engine/ordered/mod.rs`: queues copies and waits on streams
 //! - `engine/ordered/pieces.rs`: queues copies on streams
 //! - `engine/ordered/track.rs`: shares two numbers with the GPU
