@@ -39,7 +39,7 @@ class Model:
 
 
 def made(path: Path, layers: int, nbytes: int, device: str, seed: int) -> Model:
-    """Writes the file where it is not there, and never over another."""
+    """Writes the file if there is none, and never over another; removes it if that fails."""
     generator = torch.Generator(device).manual_seed(seed)
     words = torch.empty(nbytes // 8, dtype=torch.int64, device=device)
     words.random_(generator=generator)
@@ -48,19 +48,35 @@ def made(path: Path, layers: int, nbytes: int, device: str, seed: int) -> Model:
     keys = [(0x9E3779B97F4A7C15 * (layer + 1)) % (1 << 62) for layer in range(2 * layers)]
     sums = [_signed(first + count**2 * key) for key in keys]
     model = Model(path, layers, nbytes, sums)
-    if path.exists():
-        begin = torch.from_file(str(path), size=count, dtype=torch.int64)
-        if int(weighed(begin.to(device))) != sums[0]:
-            raise ValueError(f"`{path}` holds something else: give another file, or remove it")
+    try:
+        file = forebay.open(path, "x")
+    except FileExistsError:
+        _check(model, device)
         return model
-    with forebay.open(path, "w") as file:
-        changed = torch.empty_like(words)
-        for layer, key in enumerate(keys):
-            torch.add(words, key, out=changed)
-            torch.cuda.synchronize()
-            file.write_from(changed, offset=model.offset(layer))
-        file.sync()
+    try:
+        with file:
+            changed = torch.empty_like(words)
+            for layer, key in enumerate(keys):
+                torch.add(words, key, out=changed)
+                if changed.is_cuda:
+                    torch.cuda.synchronize()
+                file.write_from(changed, offset=model.offset(layer))
+            file.sync()
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
     return model
+
+
+def _check(model: Model, device: str) -> None:
+    """Raises if the file that is there was not made whole by `made` with the same layers."""
+    path, wanted = model.path, 2 * model.layers * model.nbytes
+    if path.stat().st_size == wanted:
+        count = model.nbytes // 8
+        begin = torch.from_file(str(path), size=count, dtype=torch.int64)
+        if int(weighed(begin.to(device))) == model.sums[0]:
+            return
+    raise ValueError(f"`{path}` holds something else: give another file, or remove it")
 
 
 def weighed(words: torch.Tensor) -> torch.Tensor:

@@ -58,6 +58,9 @@ pub(super) struct Damage {
 /// What `text` holds, and the names that stand twice in an object.
 pub(super) fn parse(text: &str) -> Result<(Value, Vec<String>), Damage> {
     let mut reader = Reader { text, at: 0, depth: 0, values: 0, twice: Vec::new() };
+    if reader.next_is('\u{feff}') {
+        return Err(reader.damage("it begins with a byte-order mark, which cuFile refuses"));
+    }
     let value = reader.value()?;
     reader.blank()?;
     if reader.at < text.len() {
@@ -142,8 +145,7 @@ impl Reader<'_> {
     fn blank(&mut self) -> Result<(), Damage> {
         loop {
             let rest = self.rest();
-            self.at +=
-                rest.len() - rest.trim_start_matches(['\u{feff}', ' ', '\t', '\r', '\n']).len();
+            self.at += rest.len() - rest.trim_start_matches([' ', '\t', '\r', '\n']).len();
             if !self.comment()? {
                 return Ok(());
             }
@@ -289,6 +291,8 @@ mod tests {
         assert_eq!(what("{} {}").what, "something stands behind its end");
         assert_eq!(what("/* {}").what, "a comment has no end");
         assert_eq!(what("").what, "a value is missing");
+        // Version 1.17 of cuFile says "parsing error, invalid json config", and does not begin.
+        assert!(what("\u{feff}{}").what.contains("byte-order mark"));
         assert_eq!(what(&"[".repeat(99)).what, "it holds too much");
         assert_eq!(what(&format!("[{}]", "1,".repeat(20_000))).what, "it holds too much");
     }

@@ -22,6 +22,9 @@ fn settings_of_cufile() {
     let damaged = settings("{ \"properties\": {\n \"use_pci_p2pdma\": tru }\n}");
     closes(&damaged, "cufile_json", BOTH, "line 2: a value is missing");
     assert!(damaged.is_broken());
+    let marked = settings(&format!("\u{feff}{SETTINGS}"));
+    closes(&marked, "cufile_json", BOTH, "line 1: it begins with a byte-order mark");
+    assert!(marked.is_broken());
     let nested = settings(
         r#"{"properties":{"use_pci_p2pdma":true},"fs":{"block":{"nvme":{"use_pci_p2pdma":true}}}}"#,
     );
