@@ -123,6 +123,20 @@ def test_a_seed_makes_one_file(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["a", "b", "c"]
 
 
+def test_a_file_that_is_replaced_stays_as_private_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    for mode in (0o600, 0o640):
+        path.write_bytes(b"old")
+        path.chmod(mode)
+        model.make(path, 100, 1, seed=1)
+        assert path.stat().st_mode & 0o7777 == mode and path.stat().st_size > 100
+    path.unlink()
+    path.symlink_to(tmp_path / "nothing")
+    model.make(path, 100, 1, seed=1)
+    assert path.lstat().st_mode & 0o7777 == 0o644, "a link has no permissions of its own"
+    assert os.listdir(tmp_path) == ["model"]
+
+
 @pytest.mark.skipif(not HAS_SAFETENSORS, reason="no safetensors with torch")
 def test_safetensors_itself_reads_what_was_made(file: model.Model) -> None:
     tensors = importlib.import_module("safetensors.torch").load_file(file.path)

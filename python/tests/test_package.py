@@ -49,6 +49,16 @@ print(*sorted(name for name in heavy if sys.modules.get(name)))
     assert python(code).split() == []
 
 
+@pytest.mark.parametrize("words", [["read", "file", "--gpu", "none"], ["--help"]])
+def test_a_closed_stdout_is_an_error_of_the_command(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "file").write_bytes(b"data")
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-P", "-m", "forebay", *words]
+    done = subprocess.run(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1 and "cannot write to stdout" in done.stderr
+
+
 def test_no_thread_starts_before_the_first_transfer() -> None:
     out = python(
         """

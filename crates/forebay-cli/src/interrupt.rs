@@ -9,7 +9,7 @@
 use std::fs::{self, File};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::mpsc::channel;
@@ -194,8 +194,13 @@ pub(crate) fn remove_scratch(folder: &Arc<Folder>) {
 
 /// Makes the new file `path`, and has it removed by a signal until [`end_output`].
 pub(crate) fn create_output(path: &Path) -> io::Result<File> {
+    create_output_with(path, 0o666)
+}
+
+/// The same, for those that `mode` names.
+pub(crate) fn create_output_with(path: &Path, mode: u32) -> io::Result<File> {
     let mut undo = undo();
-    let file = File::create_new(path)?;
+    let file = File::options().read(true).write(true).create_new(true).mode(mode).open(path)?;
     let facts = file.metadata()?;
     undo.outputs.push(Output { path: path.to_owned(), identity: (facts.dev(), facts.ino()) });
     Ok(file)

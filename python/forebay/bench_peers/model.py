@@ -10,10 +10,14 @@ import json
 import os
 import random
 import re
+import stat
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from .._access import keep
 
 _LENGTH = 8
 """Bytes of the number that says how long the header is."""
@@ -105,12 +109,25 @@ def make(path: Path, nbytes: int, count: int, seed: int) -> None:
                 rest = min(_BLOCK, length * count - block)
                 file.write(random.Random(seed * 1_000_003 + block).randbytes(rest))
             file.flush()
+            _give_access(path, file.fileno())
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
         os.rename(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def _give_access(path: Path, new: int) -> None:
+    """Lets all read a new file, or those who may use the file that it replaces."""
+    with suppress(FileNotFoundError):
+        old = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if stat.S_ISREG(os.fstat(old).st_mode):
+                keep(old, new, str(path))
+                return
+        finally:
+            os.close(old)
+    os.fchmod(new, 0o644)
 
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

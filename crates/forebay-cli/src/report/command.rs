@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use super::access::Old;
 use super::compared::Comparison;
 use super::digest::{Digest, gather};
 use super::forms::{csv, markdown, prometheus, terminal};
@@ -14,6 +15,7 @@ use super::warnings::say;
 use super::{html, input};
 use crate::args::ReportArgs;
 use crate::bench::memory::close;
+use crate::bench::scratch::random;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::steps::Step;
@@ -47,7 +49,7 @@ pub fn command(args: &ReportArgs) -> Result<()> {
     match &args.output {
         Some(path) => {
             refuse_input(path, &args.results)?;
-            write(path, args.overwrite, text.as_bytes())
+            write(path, args.overwrite, text.as_bytes(), File::sync_all)
         }
         None => {
             let mut out = anstream::stdout();
@@ -119,59 +121,54 @@ fn refuse_input(output: &Path, inputs: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Writes a whole file, or none.
-fn write(path: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
-    placed(path, overwrite, |file| put(file, bytes, File::sync_all))
-}
-
-/// Has a file written by `fill` and moved to its place where that went well.
-fn placed(
+/// Writes a whole file, or none. A file that is replaced stays as private as it is.
+fn write(
     path: &Path,
     overwrite: bool,
-    fill: impl FnOnce(&mut File) -> io::Result<()>,
+    bytes: &[u8],
+    sync: impl FnOnce(&File) -> io::Result<()>,
 ) -> Result<()> {
     interrupt::install();
     let _step = Step::of_thread("write", path);
     let failed = |error: &io::Error| {
         Failure::io(format!("cannot write the report to `{}`", path.display()), error)
     };
-    if let Ok(facts) = fs::symlink_metadata(path) {
+    let old = Old::find(path).map_err(|error| failed(&error))?;
+    if let Some(old) = &old {
         if !overwrite {
             return Err(failed(&io::Error::from_raw_os_error(libc::EEXIST))
                 .hint("name a new file, or say `--overwrite`"));
         }
-        if !facts.is_file() {
+        if !old.facts.is_file() {
             return Err(failed(&io::ErrorKind::InvalidInput.into())
                 .because("only a regular file is replaced")
                 .hint("name another file by `-o`"));
         }
     }
-    // Beside it, so that whoever reads it meanwhile has the old one or the new one, whole.
-    let beside = if overwrite { beside(path) } else { path.to_owned() };
-    let mut file = interrupt::create_output(&beside).map_err(|error| failed(&error))?;
-    let written = fill(&mut file);
-    let moved = written.and_then(|()| if overwrite { fs::rename(&beside, path) } else { Ok(()) });
-    interrupt::end_output(&beside, moved.is_ok());
-    moved.map_err(|error| failed(&error))
+    // A program that reads it meanwhile gets the old report or the new one, whole.
+    let new = if overwrite { new_name(path) } else { Ok(path.to_owned()) };
+    let new = new.map_err(|error| failed(&error))?;
+    let mode = if old.is_some() { 0o600 } else { 0o666 };
+    let mut file = interrupt::create_output_with(&new, mode).map_err(|error| failed(&error))?;
+    let put = || {
+        file.write_all(bytes)?;
+        if let Some(old) = &old {
+            old.give(&file)?;
+        }
+        // Over a network, and where room is only taken later, a full disk is told no sooner.
+        sync(&file)?;
+        // Some file systems report only when a descriptor is closed what could not be written.
+        file.try_clone().and_then(close)?;
+        if overwrite { fs::rename(&new, path) } else { Ok(()) }
+    };
+    let done = put();
+    interrupt::end_output(&new, done.is_ok());
+    done.map_err(|error| failed(&error))
 }
 
-fn put(
-    file: &mut File,
-    bytes: &[u8],
-    sync: impl FnOnce(&File) -> io::Result<()>,
-) -> io::Result<()> {
-    file.write_all(bytes)?;
-    // Over a network, and where room is only taken later, a full disk is told no sooner.
-    sync(file)?;
-    // Some file systems report only when a descriptor is closed what could not be written.
-    file.try_clone().and_then(close)
-}
-
-/// A name that nobody else has, in the folder of `path`.
-fn beside(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.new", std::process::id()));
-    path.with_file_name(name)
+/// A name in the folder of `path` that cannot be guessed.
+fn new_name(path: &Path) -> io::Result<PathBuf> {
+    Ok(path.with_file_name(format!(".forebay-report-{:016x}.new", random()?)))
 }
 
 #[cfg(test)]
@@ -216,7 +213,7 @@ mod tests {
         fs::write(&page, "before").unwrap();
         let full = |_: &File| Err(io::Error::from_raw_os_error(libc::ENOSPC));
         for overwrite in [true, false] {
-            let failure = placed(&page, overwrite, |file| put(file, b"after", full)).unwrap_err();
+            let failure = write(&page, overwrite, b"after", full).unwrap_err();
             assert!(failure.message.contains("report.html"), "{failure:?}");
             let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
             assert_eq!(left.len(), usize::from(overwrite), "{left:?}");

@@ -4,9 +4,10 @@
 //!
 //! `forebay report` makes one of results that were written down: [`input`] reads them, [`digest`]
 //! is what they say ([`compared`] what they say of a comparison, [`layers`] of layers behind
-//! compute), [`grid`] has it as tables, [`html`] and [`forms`] write it down, and [`command`] is
-//! the verb.
+//! compute), [`grid`] has it as tables, [`html`] and [`forms`] write it down, [`command`] is the
+//! verb, and `access` says who may use a report that replaces another.
 
+mod access;
 pub mod command;
 pub mod compared;
 pub mod digest;

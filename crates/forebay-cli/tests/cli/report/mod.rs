@@ -6,6 +6,7 @@ mod devtools;
 pub(crate) mod layers;
 #[path = "../../results/made.rs"]
 pub(crate) mod made;
+mod replaced;
 
 use std::fs;
 use std::path::{Path, PathBuf};
