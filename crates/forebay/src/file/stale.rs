@@ -12,9 +12,11 @@
 use std::thread::sleep;
 use std::time::Duration;
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::calls::{drop_pages_of, read_at, write_out};
+use super::reopen::reopen;
 use super::{Handle, Residency};
 use crate::memory::HostMemory;
 use crate::units::{ByteRange, MIB, align_down, align_up};
@@ -61,7 +63,11 @@ impl Handle {
     /// Whether the page cache and the drive hold different bytes of `range`.
     fn differs(&self, range: ByteRange) -> Result<bool, Errno> {
         if !self.readable() {
-            return Ok(true); // they cannot be compared
+            // Only to compare, and only where this user may read the file.
+            let name = self.is_named.then_some(self.path());
+            let fd = reopen(self.fd(), self.identity(), name, OFlags::RDONLY);
+            let reader = fd.ok().and_then(|fd| Self::from_fd(fd).ok());
+            return reader.map_or(Ok(true), |reader| reader.differs(range));
         }
         let direct = self.direct().map_err(|_| Errno::BUSY)?;
         let len = usize::try_from(PART.min(range.len())).map_err(|_| Errno::INVAL)?;
@@ -85,5 +91,38 @@ impl Handle {
             at += PART;
         }
         Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::file::OpenHow;
+    use crate::file::tests::lab;
+    use crate::units::KIB;
+
+    #[test]
+    fn mapped_pages_with_the_new_bytes_pass_where_the_descriptor_cannot_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, lab::pattern(3, 64 << 10)).unwrap();
+        let writer = File::options().write(true).open(&path).unwrap();
+        writer.sync_all().unwrap();
+        let handle = Handle::from_borrowed(writer.as_fd()).unwrap();
+        assert!(!handle.readable());
+        if let Err(reason) = handle.direct() {
+            return lab::skip(format!("a write with O_DIRECT: {reason}"));
+        }
+        let range = ByteRange::at(0, 64 * KIB);
+        let reader = Handle::open(&path, &OpenHow::default()).unwrap();
+        let pages = reader.map_pages(range).unwrap();
+        pages.bring_in().unwrap(); // the kernel drops no page that is mapped
+        assert_eq!(handle.drop_stale(range), Ok(()));
+        if !reader.is_resident(range) {
+            lab::skip("pages that stay: the kernel dropped them");
+        }
     }
 }
