@@ -123,7 +123,7 @@ impl Engine {
         let core = Arc::new_cyclic(|core| {
             let pool = threads.pool(core, options.segment_size);
             let readers = Bell::List(Arc::clone(&bell));
-            let (pool, closers) = (Bell::Pool(pool), threads.closers());
+            let (pool, closers) = (Bell::Pool(pool), threads.closers(core));
             Core::new(Scheduler::new(limits), readers, pool, closers).with_ranges(ranges)
         });
         events::engine_made(&options, readers.start());

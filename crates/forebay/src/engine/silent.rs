@@ -28,7 +28,7 @@ use crate::process::Home;
 struct Silent {
     inner: SimDevice,
     silent: AtomicBool,
-    /// Whether a copy panics.
+    /// Whether a copy panics, and the question whether copies are over.
     panics: AtomicBool,
     /// Whether a copy is only queued when what was queued before is done: others have the driver's
     /// lock, and wait for the stream.
@@ -72,6 +72,10 @@ impl Silent {
             copies: AtomicUsize::new(0),
             busy_frees: AtomicUsize::new(0),
         })
+    }
+
+    fn panic_if_asked(&self) {
+        assert!(!self.panics.load(Ordering::Relaxed), "the driver is broken");
     }
 
     fn speak(&self, call: &'static str) -> DeviceResult<()> {
@@ -145,7 +149,7 @@ impl Device for Silent {
         source: NonNull<u8>,
         len: usize,
     ) -> DeviceResult<()> {
-        assert!(!self.panics.load(Ordering::Relaxed), "the driver is broken");
+        self.panic_if_asked();
         if self.locked.load(Ordering::Relaxed) {
             self.inner.synchronize(stream)?;
         }
@@ -204,6 +208,7 @@ impl Device for Silent {
         self.inner.wait_event(stream, event)
     }
     fn synchronize(&self, stream: Stream) -> DeviceResult<()> {
+        self.panic_if_asked();
         self.speak("cuStreamSynchronize")?;
         self.inner.synchronize(stream)
     }

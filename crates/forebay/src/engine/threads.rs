@@ -1,5 +1,6 @@
 //! The engine's threads: how many there are, how they start, how they end.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -275,9 +276,10 @@ impl Threads {
         Ok(link)
     }
 
-    /// The threads that close files and free memory.
-    pub(super) fn closers(&self) -> Arc<Closers> {
-        let threads = self.clone();
+    /// The threads that close files and free memory. A job that panics fails the engine: what it
+    /// was to give back may be half given back.
+    pub(super) fn closers(&self, core: &Weak<Core>) -> Arc<Closers> {
+        let (threads, core) = (self.clone(), core.clone());
         Arc::new_cyclic(|closers: &Weak<Closers>| {
             let closers = closers.clone();
             let start = move |chore| {
@@ -286,7 +288,13 @@ impl Threads {
                     Chore::Close => ("forebay-close", "threads that close files"),
                     Chore::Free => ("forebay-free", "threads that free memory"),
                 };
-                let run = move || closers.run(chore);
+                let core = core.clone();
+                let run = move || {
+                    let ended = catch_unwind(AssertUnwindSafe(|| closers.run(chore)));
+                    if let (Err(panic), Some(core)) = (ended, core.upgrade()) {
+                        core.guard(|| resume_unwind(panic));
+                    }
+                };
                 let started = threads.spawn_as(Quota::Reserved, name.to_owned(), what, run);
                 started.map_err(errno_of)
             };

@@ -17,6 +17,7 @@ mod sensors;
 pub mod sim;
 
 use std::fmt::{self, Debug, Display};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::time::Duration;
 
@@ -118,10 +119,11 @@ pub(crate) mod sealed {
     }
 }
 
-/// Whether nothing that was queued on `stream` runs any more, as far as its device says. The first
-/// answer may only be a failure that is known already.
+/// Whether nothing that was queued on `stream` runs any more, as far as its device says: a driver
+/// that panics does not say so. The first answer may only be a failure that is known already.
 pub(crate) fn is_quiet(device: &dyn Device, stream: Stream) -> bool {
-    (0..2).any(|_| device.synchronize(stream).is_ok())
+    let ask = || device.synchronize(stream).is_ok();
+    (0..2).any(|_| catch_unwind(AssertUnwindSafe(ask)).unwrap_or(false))
 }
 
 /// One GPU. Addresses on it are 64-bit numbers that are never dereferenced here.

@@ -4,7 +4,10 @@ use std::fs;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{Error, RequestOptions, Silent, engine_with};
+use super::{Error, Options, RequestOptions, Silent, engine_with};
+use crate::engine::Engine;
+use crate::gpu::{Device, is_quiet};
+use crate::queue::Chore;
 
 /// Neither the copy thread nor a caller's thread may leave others waiting when it panics.
 #[test]
@@ -41,4 +44,28 @@ fn a_panic_in_a_copy_fails_the_engine_and_nobody_waits() {
     assert!(engine.notes().iter().any(|note| note.contains("forebay-copy-0")));
     drop((file, engine));
     assert_eq!(gpu.busy_frees.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_driver_that_panics_does_not_say_that_copies_are_over() {
+    let gpu = Silent::new("sim");
+    let stream = gpu.create_stream().unwrap();
+    gpu.panics.store(true, Ordering::Relaxed);
+    assert!(!is_quiet(&*gpu, stream));
+    gpu.panics.store(false, Ordering::Relaxed);
+    assert!(is_quiet(&*gpu, stream));
+    gpu.destroy_stream(stream).unwrap();
+}
+
+#[test]
+fn a_panic_as_memory_is_freed_or_a_file_closed_fails_the_engine() {
+    for (chore, thread) in [(Chore::Free, "forebay-free"), (Chore::Close, "forebay-close")] {
+        let engine = Engine::new(Options::default()).unwrap();
+        let core = &engine.inner.core;
+        core.aside(chore, || panic!("a destructor is broken"));
+        // The bound only tells late from never.
+        core.wait_for_end(Duration::from_secs(60), || core.failure().is_some());
+        let said = core.failure().expect("the engine has failed").to_string();
+        assert!(said.contains(thread) && said.contains("a destructor is broken"), "{said}");
+    }
 }
