@@ -148,7 +148,7 @@ impl Core {
             return held;
         }
         self.fail("a thread panicked while it changed the scheduler's state");
-        self.scheduler.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lock_anyhow()
     }
 
     /// The scheduler, also where a thread has panicked while it had the lock.

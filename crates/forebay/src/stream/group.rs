@@ -96,8 +96,13 @@ impl Group {
         }))
     }
 
+    /// Where a thread has panicked under it nothing that is kept there is ever given back.
     pub(super) fn homes(&self) -> MutexGuard<'_, Homes> {
-        self.homes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.homes.lock().unwrap_or_else(|poisoned| {
+            let mut homes = poisoned.into_inner();
+            homes.stuck = true;
+            homes
+        })
     }
 
     /// Where a unit is kept, if it is.

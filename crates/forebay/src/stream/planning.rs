@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::iter::successors;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -257,8 +257,7 @@ impl Shared {
             if left.is_zero() {
                 return;
             }
-            let waited = self.came.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = self.wait(&self.came, state, left).0;
         }
     }
 

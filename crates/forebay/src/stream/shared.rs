@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Instant;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
 use super::after::Copied;
 use super::group::Group;
@@ -215,8 +215,30 @@ impl Shared {
         &self.group.units
     }
 
+    /// Where a thread has panicked under it the stream ends: what it was changing may be wrong.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(|poisoned| {
+            self.state.clear_poison();
+            let mut state = poisoned.into_inner();
+            state.lost.get_or_insert_with(panicked);
+            state
+        })
+    }
+
+    /// Waits for a bell, at most for `bound`; whether it took that long.
+    pub(super) fn wait<'a>(
+        &'a self,
+        bell: &Condvar,
+        state: MutexGuard<'a, State>,
+        bound: Duration,
+    ) -> (MutexGuard<'a, State>, bool) {
+        match bell.wait_timeout(state, bound) {
+            Ok((state, waited)) => (state, waited.timed_out()),
+            Err(poisoned) => {
+                drop(poisoned);
+                (self.lock(), false)
+            }
+        }
     }
 
     /// Has the first layers brought.
@@ -395,6 +417,10 @@ pub(super) fn stuck() -> DeviceError {
 
 pub(super) fn closed() -> Error {
     refused("one that is closed", "one that is open")
+}
+
+pub(super) fn panicked() -> Error {
+    refused("one in which a thread has panicked", "one that is open")
 }
 
 pub(super) fn refused(value: &str, expected: &str) -> Error {

@@ -7,10 +7,10 @@
 //! while pages are unpinned; only a stream's end waits for it, within the watchdog's time.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::Duration;
 
-use super::shared::{Shared, State, closed};
+use super::shared::{Shared, State, closed, panicked};
 use crate::error::Result;
 
 /// Time between two looks whether a stream was closed too long ago to wait for the turn.
@@ -45,8 +45,7 @@ impl Shared {
             if state.closed.is_some_and(|since| since.elapsed() > bound) {
                 return Err(closed());
             }
-            let waited = self.turned.wait_timeout(state, LOOKS_EVERY.min(bound));
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = self.wait(&self.turned, state, LOOKS_EVERY.min(bound)).0;
         }
         state.turn = Turn::Taken;
         Ok(Submit { shared: self, state: Some(state) })
@@ -82,10 +81,9 @@ impl<'a> Submit<'a> {
         state.turn = Turn::Free;
         std::mem::forget(self); // it has neither any more
         shared.turned.notify_one();
-        let waited = shared.came.wait_timeout(state, bound);
-        let (state, result) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (state, is_late) = shared.wait(&shared.came, state, bound);
         drop(state);
-        Ok((shared.submit()?, result.timed_out()))
+        Ok((shared.submit()?, is_late))
     }
 }
 
@@ -105,8 +103,12 @@ impl DerefMut for Submit<'_> {
 
 impl Drop for Submit<'_> {
     fn drop(&mut self) {
-        // A call of the driver that panicked has left it unlocked.
-        let mut state = self.state.take().unwrap_or_else(|| self.shared.lock());
+        let mut state = self.state.take().unwrap_or_else(|| {
+            // A call of the driver has panicked: what it was made for is not noted.
+            let mut state = self.shared.lock();
+            state.lost.get_or_insert_with(panicked);
+            state
+        });
         state.turn = Turn::Free;
         drop(state);
         self.shared.turned.notify_one();

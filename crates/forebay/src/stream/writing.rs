@@ -50,6 +50,9 @@ pub(super) struct Writes {
     failures: VecDeque<Error>,
     /// Bytes that were written.
     pub(super) bytes: u64,
+    /// Whether what follows a write panics.
+    #[cfg(test)]
+    breaks: bool,
 }
 
 impl Writes {
@@ -154,9 +157,8 @@ impl Shared {
     pub(super) fn flush(&self, go_on: &mut dyn FnMut() -> bool) -> Result<bool> {
         let mut state = self.lock();
         while state.writes.is_any() {
-            let waited = self.came.wait_timeout(state, ASKS_EVERY);
-            let (waited, result) = waited.unwrap_or_else(PoisonError::into_inner);
-            if result.timed_out() {
+            let (waited, is_late) = self.wait(&self.came, state, ASKS_EVERY);
+            if is_late {
                 drop(waited); // what is asked may wait for who wants the lock
                 if !go_on() {
                     return Ok(false);
@@ -260,6 +262,27 @@ impl Shared {
         self.lock().closed.map(|since| since.elapsed())
     }
 
+    /// Writes a layer, and lets its buffer be used again.
+    fn finish(self: &Arc<Self>, write: &Write) {
+        let ended = self.write(write);
+        let Ok(mut state) = self.submit() else {
+            // It is closed, and nothing comes to that buffer any more.
+            return self.written(&mut self.lock(), write, ended);
+        };
+        #[cfg(test)]
+        assert!(!state.writes.breaks, "a step is broken");
+        self.written(&mut state, write, ended);
+        if !state.taken.iter().any(|held| held.buffer == write.buffer) {
+            let filled = self.fill_unused(&mut state, write.buffer);
+            let len = write.store.buffers[write.buffer].len();
+            if let Err(source) = filled {
+                state.lost.get_or_insert(self.failed(len, source));
+            }
+        }
+        // What failed is told by who takes the next layer.
+        let _ = self.pump(&mut state);
+    }
+
     /// Says what came of a write.
     fn written(self: &Arc<Self>, state: &mut State, write: &Write, ended: Result<u64>) {
         let place = state.writes.buffers.iter().position(|&buffer| buffer == write.buffer);
@@ -283,38 +306,61 @@ fn refused(part: &LayerPart, reason: String) -> Error {
     Error::BadRequest { operation: Operation::Write, place, reason }
 }
 
+/// Writes what comes. A panic ends the streams: nobody knows what reads the layer's buffer, or
+/// which part of the state was changed.
 fn run(writes: &Receiver<Write>, shared: &Weak<Shared>) {
     for write in writes {
         let Some(shared) = shared.upgrade() else { return };
-        let ended = catch_unwind(AssertUnwindSafe(|| shared.write(&write)));
-        let is_known = ended.is_ok();
-        let ended = ended.unwrap_or_else(|_| {
-            std::mem::forget(Arc::clone(&write.store)); // nobody knows what reads the buffer
-            Err(refused(&shared.units()[write.unit].first, "what writes it has panicked".into()))
-        });
-        let Ok(mut state) = shared.submit() else {
-            // It is closed, and nothing comes to that buffer any more.
-            shared.written(&mut shared.lock(), &write, ended);
-            shared.came.notify_all();
-            continue;
-        };
-        if let Err(error) = &ended
-            && !is_known
-        {
-            state.lost.get_or_insert(error.clone()); // nothing may come to that buffer any more
+        if catch_unwind(AssertUnwindSafe(|| shared.finish(&write))).is_err() {
+            std::mem::forget(Arc::clone(&write.store));
+            let unit = &shared.units()[write.unit];
+            let error = refused(&unit.first, "what writes layers has panicked".into());
+            shared.group.lose(&error);
+            let Writes { buffers, failures, .. } = &mut shared.lock().writes;
+            buffers.retain(|&buffer| buffer != write.buffer); // nothing comes to it any more
+            failures.push_back(error.of_layer(Operation::Write, &unit.name));
         }
-        shared.written(&mut state, &write, ended);
-        let is_held = state.taken.iter().any(|held| held.buffer == write.buffer);
-        if is_known && !is_held {
-            let filled = shared.fill_unused(&mut state, write.buffer);
-            let len = write.store.buffers[write.buffer].len();
-            if let Err(source) = filled {
-                state.lost.get_or_insert(shared.failed(len, source));
-            }
-        }
-        // What failed is told by who takes the next layer.
-        let _ = shared.pump(&mut state);
-        drop(state);
         shared.came.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Layer, LayerStream, Order, StreamOptions};
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::gpu::Device;
+    use crate::gpu::sim::{SimConfig, SimDevice};
+    use crate::{Engine, OpenOptions, Options};
+
+    const LEN: u64 = 100_001;
+
+    #[test]
+    fn a_panic_behind_a_write_ends_the_stream_and_what_waits_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+        let engine = Engine::new(Options::default()).unwrap();
+        let clock = Arc::new(SystemClock::new());
+        let device: Arc<dyn Device> = Arc::new(SimDevice::new(0, SimConfig::default(), clock));
+        let file = engine.open_with(&path, &OpenOptions::writing()).unwrap();
+        let layer = |n| Layer::named(format!("layer {n}")).with(&file, n * LEN, LEN);
+        let layers: Vec<Layer> = (0..4).map(layer).collect();
+        let mut options = StreamOptions::ordered(Order::Forward);
+        options.mapped_budget = Some(0);
+        let stream = LayerStream::new(&engine, &device, &layers, options).unwrap();
+        // SAFETY: the default stream is there, here and below.
+        let next = || unsafe { stream.next(CallerStream(0)) };
+        let taken = next().unwrap().unwrap();
+        stream.shared.lock().writes.breaks = true;
+        // SAFETY: as above.
+        unsafe { taken.write_back(CallerStream(0)) }.unwrap();
+        let until = Instant::now() + Duration::from_secs(30);
+        let error = stream.flush_while(&mut || Instant::now() < until).unwrap_err();
+        let said = format!("{error:?}");
+        assert!(said.contains("layer 0") && said.contains("has panicked"), "{said}");
+        let said = next().unwrap_err().to_string();
+        assert!(said.contains("has panicked"), "{said}");
+        stream.close().unwrap();
     }
 }
