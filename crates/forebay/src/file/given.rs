@@ -3,8 +3,8 @@
 //!
 //! A descriptor's flags and position belong to all its duplicates, which others may have, so
 //! nothing here or behind changes them: bytes move at offsets, and where a flag is in the way the
-//! file is opened once more. Never with more access than the given descriptor has, except to compare
-//! pages with the drive (`stale`).
+//! file is opened once more. Never with more access than the given descriptor has, except by
+//! `stale`, which compares pages with the drive.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
