@@ -49,7 +49,7 @@ usage: cargo xtask CHORE
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match choose(&arguments) {
+    match process::heed_signals().and_then(|()| choose(&arguments)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(message) => {

@@ -1,6 +1,7 @@
 //! Running other programs, finding them, and talking to the person who started the chore.
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -28,6 +29,24 @@ const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
 /// How long nothing must come from a command that has ended before its output counts as whole.
 const SILENCE: Duration = Duration::from_secs(2);
+
+/// Bits of the signals that tests send: SIGHUP, SIGINT and SIGQUIT.
+const SENT: u64 = 0b111;
+
+/// Starts this chore again if it was started with such signals ignored, as a shell starts what runs
+/// in its background: programs would inherit that, and wait for ever.
+pub(crate) fn heed_signals() -> Result<()> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    if ignored.unwrap_or(0) & SENT == 0 {
+        return Ok(());
+    }
+    let own = std::env::current_exe().map_err(|error| format!("cannot find itself: {error}"))?;
+    let mut again = Command::new("env");
+    again.arg("--default-signal=HUP,INT,QUIT").arg(own).args(std::env::args_os().skip(1));
+    Err(format!("cannot start again with signals as they are by default: {}", again.exec()))
+}
 
 /// The cargo that runs this chore.
 pub(crate) fn cargo() -> Command {
