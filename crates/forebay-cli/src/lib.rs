@@ -32,6 +32,7 @@ pub mod failure;
 pub mod gdsio;
 pub mod import;
 mod interrupt;
+mod json_memory;
 mod limits;
 mod log;
 mod manual;

@@ -250,7 +250,7 @@ fn add_records(
         environment,
         gpus: Vec::new(),
         unmetered: Vec::new(),
-        asked: json!({ "file": file }),
+        asked: json!({ "file": file }).into(),
         imported: Some(Imported {
             tool: args.tool.name().into(),
             version: contents.version,

@@ -14,6 +14,7 @@ use super::json::{Report, SCHEMA};
 use super::layers::Layers;
 use super::layers::read as layers;
 use crate::failure::{Failure, Result};
+use crate::json_memory;
 use crate::results::{Record, file};
 
 /// Bytes of a report as JSON at most: with the evidence of many drives it has some MiB.
@@ -83,6 +84,7 @@ fn object(bytes: &[u8]) -> Result<Source, String> {
 
 /// The report that was printed, or why it is none.
 fn table(bytes: &[u8]) -> Result<Source, String> {
+    json_memory::check(bytes, 0)?;
     let value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     let schema = value.get("schema").and_then(Value::as_u64);
     if value.get("results").is_none() {

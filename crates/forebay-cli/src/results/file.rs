@@ -7,6 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use forebay::units::{MIB, format_size};
 use rustix::fs::{FlockOperation, flock};
@@ -15,6 +16,7 @@ use serde_json::Value;
 use super::{Record, Run, SCHEMA, Sample};
 use crate::bench::memory::close;
 use crate::failure::{Failure, Result};
+use crate::json_memory;
 
 /// Bytes of one line at most: the evidence of a sample with hundreds of drives is a MiB.
 const LINE_MAX: u64 = 64 * MIB;
@@ -64,7 +66,7 @@ impl Ledger {
         let file = opened.map_err(|error| cannot_read(path).io(&error))?;
         let ledger = Self { path: path.to_owned(), file, len: 0, is_torn: false };
         let mut ledger = ledger.locked()?;
-        let (records, whole) = records(&ledger.file, path)?;
+        let (records, whole) = records(&ledger.file, path, |_| {})?;
         let len = ledger.file.metadata().map_err(|error| ledger.failed(&error))?.len();
         (ledger.len, ledger.is_torn) = (whole, len > whole);
         Ok((ledger, records))
@@ -111,12 +113,17 @@ impl Ledger {
         let line = crate::report::plain::json(record).map_err(|error| {
             Failure::new("cannot write a result as JSON").because(error.to_string())
         })?;
-        if line.len() as u64 >= LINE_MAX || self.len + line.len() as u64 >= FILE_MAX {
+        let too_large = if self.len + line.len() as u64 >= FILE_MAX {
+            Err(format!("it would have more than {}", format_size(FILE_MAX)))
+        } else if line.len() as u64 >= LINE_MAX {
+            Err(format!("a line would have more than {}", format_size(LINE_MAX)))
+        } else {
+            json_memory::check(line.as_bytes(), 0).map(drop)
+        };
+        too_large.map_err(|why| {
             let text = format!("cannot write to the results file `{}`", self.path.display());
-            return Err(Failure::new(text)
-                .because(format!("it would have more than {}", format_size(FILE_MAX)))
-                .hint("give fewer points for one file"));
-        }
+            Failure::new(text).because(why).hint("give fewer points for one file")
+        })?;
         if self.is_torn {
             // What was being written when the machine went down.
             self.file.set_len(self.len).map_err(|error| self.failed(&error))?;
@@ -182,18 +189,27 @@ impl Cannot<'_> {
     }
 }
 
-/// Reads a results file.
+/// Reads a results file, without the evidence of its samples: that is most of it, and no table
+/// shows it.
 ///
 /// # Errors
 /// It is none of ours, of another version, damaged in the middle, or the system's.
 pub fn read(path: &Path) -> Result<Vec<Record>> {
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = opened.map_err(|error| cannot_read(path).io(&error))?;
-    Ok(records(&file, path)?.0)
+    let without_evidence = |record: &mut Record| {
+        if let Record::Sample(sample) = record
+            && let Some(measured) = &mut sample.measured
+        {
+            measured.evidence = None;
+        }
+    };
+    Ok(records(&file, path, without_evidence)?.0)
 }
 
-/// The records of a file, and the bytes of its whole lines: the last may have been cut.
-fn records(file: &File, path: &Path) -> Result<(Vec<Record>, u64)> {
+/// The records of a file, each changed by `change`, and the bytes of its whole lines: the last may
+/// have been cut.
+fn records(file: &File, path: &Path, change: impl Fn(&mut Record)) -> Result<(Vec<Record>, u64)> {
     let cannot = cannot_read(path);
     let facts = file.metadata().map_err(|error| cannot.io(&error))?;
     if !facts.is_file() {
@@ -206,6 +222,7 @@ fn records(file: &File, path: &Path) -> Result<(Vec<Record>, u64)> {
     }
     let mut reader = BufReader::new(file);
     let (mut records, mut whole, mut number) = (Vec::new(), 0, 0_u64);
+    let (mut last, mut kept) = (None, 0);
     loop {
         let mut line = Vec::new();
         let read = (&mut reader).take(LINE_MAX).read_until(b'\n', &mut line);
@@ -218,7 +235,21 @@ fn records(file: &File, path: &Path) -> Result<(Vec<Record>, u64)> {
             break; // it was being written
         }
         let text = if number == 1 { crate::without_mark(&line) } else { &line };
-        records.push(record(text, number).map_err(|why| why.failure(&cannot))?);
+        let memory = json_memory::check(text, kept)
+            .map_err(|why| cannot.because(format!("line {number}: {why}")).hint(HOW_MADE))?;
+        let mut record = record(text, number).map_err(|why| why.failure(&cannot))?;
+        change(&mut record);
+        if let Record::Run(run) = &mut record {
+            // A sweep that was continued often has as many runs, which are one in memory.
+            match &last {
+                Some(last) if *last == run.asked => run.asked = Arc::clone(last),
+                _ => {
+                    kept += memory;
+                    last = Some(Arc::clone(&run.asked));
+                }
+            }
+        }
+        records.push(record);
         whole += len;
     }
     if !matches!(records.first(), Some(Record::Run(_))) {
@@ -301,7 +332,7 @@ mod tests {
 
     fn run(verb: &str) -> Record {
         let environment = of_machine("forebay sweep", Vec::new());
-        let (verb, asked) = (verb.into(), Value::Null);
+        let (verb, asked) = (verb.into(), Arc::new(Value::Null));
         Record::Run(Box::new(Run {
             schema: SCHEMA,
             verb,

@@ -9,7 +9,9 @@ pub mod file;
 pub mod summary;
 pub(crate) mod told;
 
-use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::power::result::{Absent, Part, Power};
@@ -53,11 +55,20 @@ pub struct Run {
     #[serde(default)]
     pub unmetered: Vec<Absent>,
     /// What is to be measured: a file may be continued where this is the same.
-    pub asked: Value,
+    #[serde(serialize_with = "of_shared", deserialize_with = "shared")]
+    pub asked: Arc<Value>,
     /// Where it was imported from, where somebody else's tool measured: of the machine, and of all
     /// that has no key, nothing is known then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported: Option<Imported>,
+}
+
+fn of_shared<S: Serializer>(value: &Arc<Value>, serializer: S) -> Result<S::Ok, S::Error> {
+    value.as_ref().serialize(serializer)
+}
+
+fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Arc::new)
 }
 
 impl Run {
@@ -68,7 +79,7 @@ impl Run {
         let key = match hash {
             // Whatever the path was: it is the same file where it holds the same.
             Some(hash) => serde_json::to_string(&(&self.label, &self.verb, hash)),
-            None => serde_json::to_string(&(&self.label, &self.verb, &self.asked, &self.imported)),
+            None => serde_json::to_string(&(&self.label, &self.verb, &*self.asked, &self.imported)),
         };
         key.unwrap_or_default()
     }

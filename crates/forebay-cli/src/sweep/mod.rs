@@ -425,7 +425,7 @@ fn run_of(
         environment: environment::collect(place, device.map(|device| device.info()), command),
         gpus,
         unmetered: meter.absent().to_vec(),
-        asked,
+        asked: asked.into(),
         imported: None,
     }
 }

@@ -49,7 +49,7 @@ impl Kept {
 /// What was asked for in the run that a file begins with.
 fn asked_in(records: &[Record]) -> Option<&Value> {
     records.iter().find_map(|record| match record {
-        Record::Run(run) if run.verb == "sweep" => Some(&run.asked),
+        Record::Run(run) if run.verb == "sweep" => Some(&*run.asked),
         _ => None,
     })
 }

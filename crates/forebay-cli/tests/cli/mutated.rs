@@ -3,6 +3,7 @@
 //! command ends soon, by itself, and does what it would do without them or says what is wrong.
 
 mod forms;
+mod memory;
 mod results;
 
 use std::fs;
@@ -166,7 +167,7 @@ fn job(dice: &mut Dice, folder: &Path) {
     assert_ne!(outcome(folder, arguments).0, 0);
 }
 
-fn memory(dice: &mut Dice, folder: &Path) {
+fn remembered(dice: &mut Dice, folder: &Path) {
     fs::write(folder.join("file"), (0..=250).cycle().take(20_000_001).collect::<Vec<u8>>())
         .unwrap();
     let read = ["read", "file", "--gpu", "sim", "--checksum"];
@@ -192,7 +193,7 @@ fn run(seed: u64) -> Option<()> {
     let folder = tempfile::tempdir_in(".").unwrap();
     note(format!("in {}", folder.path().display()));
     match seed % SEEDS {
-        0 => memory(&mut dice, folder.path()),
+        0 => remembered(&mut dice, folder.path()),
         1..=4 => job(&mut dice, folder.path()),
         _ => return record(&mut dice, folder.path()),
     }

@@ -17,6 +17,7 @@ use self::interim::Object;
 use self::job::{Job, Options};
 use self::json::{Ordered, without_nan};
 use super::found::{self, Contents, Found, short};
+use crate::json_memory;
 use crate::results::Point;
 
 /// The member that fio's objects begin with.
@@ -33,6 +34,7 @@ const JOBS_MAX: usize = 20_000;
 /// # Errors
 /// It is no JSON, is cut, or is no result of fio's.
 pub(super) fn parse(text: &str) -> Result<Contents, String> {
+    json_memory::check(text.as_bytes(), 0)?;
     let mut contents = Contents::default();
     let text = &without_nan(text);
     let mut rest = Rest { text, line: 1 };

@@ -17,6 +17,7 @@ mod rows;
 mod unfinished;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -76,7 +77,7 @@ pub struct RunFacts {
     /// Sources of power and heat that told nothing, and why.
     pub unmetered: Vec<Absent>,
     /// What was to be measured.
-    pub asked: Value,
+    pub asked: Arc<Value>,
     /// How much of that is there, where it is not all.
     pub unfinished: Option<Unfinished>,
     /// Where it was imported from, if another tool measured.

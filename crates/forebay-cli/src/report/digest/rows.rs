@@ -54,7 +54,7 @@ impl Digest {
             environment: report.environment.clone(),
             gpus: report.environment.gpu.iter().cloned().collect(),
             unmetered: Vec::new(),
-            asked,
+            asked: asked.into(),
             unfinished: None,
             imported: None,
         });

@@ -136,7 +136,7 @@ fn sweep() -> Sweep {
 }
 
 /// A sweep of two points, and ceilings with and without their theory.
-fn small() -> String {
+pub(super) fn small() -> String {
     let sweep = Sweep { request_sizes: vec![1 << 20], depths: vec![1, 8], ..Sweep::default() };
     let ceiling = |name: &str, of: &str| {
         let mut ceiling = made::ceiling(name, of, false, 7e9);
@@ -150,7 +150,7 @@ fn small() -> String {
 }
 
 /// What `forebay bench --json` prints, or `forebay compare --json`.
-fn bench(compares: bool) -> String {
+pub(super) fn bench(compares: bool) -> String {
     let runs = |rate: f64| json!({"first": rate, "mean": rate, "median": rate, "variation": 0.1});
     let row = |method: &str, cache: Option<&str>, rate: f64| {
         json!({"method": method, "route": "cached", "demanded": null, "reason": "resident",
