@@ -58,6 +58,15 @@ pub(crate) fn end(file: File, path: &Path, written: bool) -> Result<()> {
     }
 }
 
+/// Closes a duplicate of the descriptor: the file system reports what it would at the end.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn flush(file: &File, path: &Path) -> Result<()> {
+    let failed = |error| Failure::io(format!("cannot close `{}`", path.display()), &error);
+    end(file.try_clone().map_err(failed)?, path, true)
+}
+
 /// Page-aligned host memory, on huge pages where the system has them, zero at first.
 #[derive(Debug)]
 pub struct HostMemory {

@@ -18,7 +18,7 @@ use forebay::{Buffer, Engine, Error, OpenOptions, Outcome, RequestOptions, Route
 
 use super::json::{Share, Transfer};
 use crate::bench::data::Pattern;
-use crate::bench::memory::whole;
+use crate::bench::memory::{close, whole};
 use crate::bench::methods::{self, forebay::said};
 use crate::bench::proof::Prover;
 use crate::bench::scratch::{Part, Scratch, random};
@@ -189,7 +189,8 @@ impl<'a> Run<'a> {
         let path = &self.file;
         let written = File::options().write(true).open(path).and_then(|file| {
             file.write_all_at(&bytes, 0)?;
-            file.sync_data()
+            file.sync_data()?;
+            close(file)
         });
         written.map_err(|error| Failure::io(format!("cannot write `{}`", path.display()), &error))
     }
@@ -315,6 +316,7 @@ impl<'a> Run<'a> {
         let has_begun = started.is_ok();
         let (outcome, buffer) = self.ended(started)?;
         let evidence = span.end();
+        let outcome = outcome.and_then(|outcome| file.close().map(|()| outcome));
         let proof = outcome.as_ref().ok().map(|outcome| {
             let said = said(&outcome.routes);
             let moved = methods::Moved { bytes: outcome.bytes, route: None, reason: None, said };

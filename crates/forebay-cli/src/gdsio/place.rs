@@ -18,6 +18,7 @@ use super::options::{Asked, GdsioArgs, Job, WRITTEN_TWICE, Where};
 use crate::bench::data::Pattern;
 use crate::bench::held;
 use crate::bench::make::{self, Room};
+use crate::bench::memory::close;
 use crate::bench::scratch;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
@@ -339,7 +340,7 @@ fn grow(need: &Need, len: u64) -> Result<()> {
     Room::of(&folder)?.check(&folder, need.to - len)?;
     let mut how = OpenOptions::new();
     let file = how.write(true).custom_flags(held::no_link(&path, true)).open(&path);
-    let grown = file.and_then(|file| file.set_len(need.to));
+    let grown = file.and_then(|file| file.set_len(need.to).and_then(|()| close(file)));
     grown.map_err(|error| cannot("write to", &path, &error))
 }
 

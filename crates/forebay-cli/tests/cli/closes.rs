@@ -1,9 +1,11 @@
 //! A file system that reports only at the close of a file that written bytes are lost.
 
+use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
 use forebay::{Engine, Options};
+use forebay_cli::bench::ceilings::storage::Storage;
 use forebay_cli::bench::memory::{HostMemory, Memory};
 use forebay_cli::bench::methods::forebay::Forebay;
 use forebay_cli::bench::methods::mmap::Mmap;
@@ -76,5 +78,87 @@ fn a_load_says_what_the_close_of_a_written_file_reports() {
     for sample in all {
         let error = sample.error.as_deref().unwrap_or_default();
         assert!(error.contains("close") && error.contains("uota"), "{sample:?}");
+    }
+}
+
+/// As the kernel does on NFS where a quota is used up: from the close after so many others on, each
+/// of a file that may be written fails. `FOREBAY_TEST_CLOSES` is the number.
+const FAILS: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+static int before;
+int close(int fd) {
+  static int (*real)(int);
+  struct stat facts;
+  if (!real) real = (int (*)(int))dlsym(RTLD_NEXT, "close");
+  int flags = fcntl(fd, F_GETFL), written = flags >= 0 && (flags & O_ACCMODE) != O_RDONLY;
+  int fails = written && !fstat(fd, &facts) && S_ISREG(facts.st_mode)
+              && __sync_fetch_and_add(&before, 1) >= atoi(getenv("FOREBAY_TEST_CLOSES"));
+  int closed = real(fd);
+  if (!fails) return closed;
+  errno = EDQUOT;
+  return -1;
+}
+"#;
+
+#[test]
+fn other_verbs_say_what_the_close_of_a_written_file_reports() {
+    let _watchdog = Watchdog::start();
+    let folder = tempfile::tempdir_in(".").unwrap();
+    let at = |name: &str| std::path::absolute(folder.path()).unwrap().join(name);
+    fs::write(at("closes.c"), FAILS).unwrap();
+    fs::create_dir(at("place")).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).args([at("closes.so"), at("closes.c")]);
+    if !compiler.arg("-ldl").status().is_ok_and(|status| status.success()) {
+        println!("skipped: closes that fail: no C compiler");
+        return;
+    }
+    let run = |line: &str, before: u32| {
+        let mut command = Command::new(program());
+        command.current_dir(folder.path()).args(line.split_whitespace());
+        command.env("LD_PRELOAD", at("closes.so")).env("FOREBAY_TEST_CLOSES", before.to_string());
+        let output = command.env("XDG_CACHE_HOME", at("cache")).output().unwrap();
+        let told = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&told).into_owned())
+    };
+
+    let file = vec![7; 1 << 20];
+    fs::write(at("file"), &file).unwrap();
+    let (code, told) = run("gdsio -f file -w 1 -s 2M -i 64K -x 4 -I 1 --overwrite --gpu none", 0);
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("cannot write to") && told.contains("quota"), "{told}");
+    assert_eq!(fs::read(at("file")).unwrap()[..file.len()], file, "nothing was written");
+
+    // The first files that are closed are scratch, then those that the engine has written.
+    for line in ["doctor place --gpu none", "tune place --write --duration 1"] {
+        let told: Vec<_> = (0..12).map(|before| run(line, before)).collect();
+        let ends = |word: &str, code: i32| {
+            let fits = |(is, told): &(Option<i32>, String)| {
+                *is == Some(code) && told.contains(word) && told.contains("uota")
+            };
+            assert!(told.iter().any(fits), "{line}: {word}: {told:?}");
+        };
+        ends("cannot close", 1);
+        if line.starts_with("doctor") {
+            ends("cannot write", 0);
+        }
+    }
+}
+
+#[test]
+fn a_limit_of_the_drive_says_what_the_close_of_a_written_file_reports() {
+    let _watchdog = Watchdog::start();
+    let Some(fuse) = full() else { return };
+    match Storage::open(&fuse.path(), Direction::Write, LEN).unwrap() {
+        Ok(mut storage) => {
+            let text = format!("{:?}", storage.sample().unwrap_err());
+            assert!(text.contains("close") && text.contains("uota"), "{text}");
+        }
+        Err(reason) => println!("skipped: a limit of a drive: {reason}"),
     }
 }

@@ -16,6 +16,8 @@ use forebay_cli::report::json::{Cache, Direction, MethodName, Report, Row};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::lab::fuse::{Faults, Fuse};
+use crate::lab::or_skip;
 use crate::program::program;
 
 /// What the library does where nothing is spoiled. As the real one, it writes to stdout and leaves
@@ -339,6 +341,26 @@ fn read_alone(spoiled: &str) -> (forebay_cli::failure::Result<Moved>, bool) {
     let moved = method.read(&job, &mut memory);
     let holds = method.holds(&memory, &Expected::Pattern(pattern), LEN).unwrap_or(false);
     (moved, holds)
+}
+
+#[test]
+fn what_the_close_of_a_written_file_reports_is_an_error() {
+    let faults = Faults { closes: true, fail_closes: Some(libc::EDQUOT), ..Faults::default() };
+    let Some(fuse) = or_skip(Fuse::with(vec![7; 1 << 20], faults)) else { return };
+    let Some(folder) = folder_with("") else { return };
+    let cufile = start(folder.path(), LONG, LONG).unwrap();
+    let mut method = CufileCompat::new(std::rc::Rc::new(cufile.into()), Tuning::Defaults);
+    let mut memory = Memory::Host(HostMemory::allocate(1).unwrap());
+    let job =
+        |direction| Job { path: fuse.path(), len: 1 << 20, direction, cache: Cache::Resident };
+    let (reads, writes) = (job(Direction::Read), job(Direction::Write));
+    method.open(&reads, &memory).unwrap();
+    method.read(&reads, &mut memory).unwrap();
+    method.close(&reads).unwrap();
+    method.open(&writes, &memory).unwrap();
+    method.write(&writes, &memory).unwrap();
+    let text = format!("{:?}", method.close(&writes).unwrap_err());
+    assert!(text.contains("cannot close") && text.contains("quota"), "{text}");
 }
 
 /// Only a bound on a hang.

@@ -13,7 +13,7 @@ use forebay::units::{ByteRange, MIB, align_down};
 use crate::bench::cpu::{Spent, timed};
 use crate::bench::data::Pattern;
 use crate::bench::held::no_link;
-use crate::bench::memory::{HostMemory, whole};
+use crate::bench::memory::{HostMemory, flush, whole};
 use crate::bench::parallel::each_range;
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
@@ -244,7 +244,9 @@ impl Storage {
         match self.direction {
             Direction::Read => Ok(()),
             Direction::Write => {
-                self.file.sync_data().map_err(|error| Failure::io("cannot sync scratch", &error))
+                let synced = self.file.sync_data();
+                synced.map_err(|error| Failure::io("cannot sync scratch", &error))?;
+                flush(&self.file, &self.path)
             }
         }
     }

@@ -22,7 +22,7 @@ use forebay::{Buffer, Route};
 
 use super::{Call, Done, Issuer, Means, Taken, bytes_of};
 use crate::bench::held::no_link;
-use crate::bench::memory::{end, put_into, whole};
+use crate::bench::memory::{flush, put_into, whole};
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 use crate::steps::Step;
@@ -244,12 +244,6 @@ impl PlainIssuer {
 pub(super) fn sync(file: &File, path: &Path) -> Result<()> {
     file.sync_data()
         .map_err(|error| Failure::io(format!("cannot sync `{}`", path.display()), &error))
-}
-
-/// Closes a duplicate of the descriptor: the file system reports what it would at the end.
-pub(super) fn flush(file: &File, path: &Path) -> Result<()> {
-    let failed = |error| Failure::io(format!("cannot close `{}`", path.display()), &error);
-    end(file.try_clone().map_err(failed)?, path, true)
 }
 
 /// The failure of a request, which is so many bytes at an offset.

@@ -20,9 +20,9 @@ use forebay::Buffer;
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::Errno;
 
-use super::plain::{Plain, failed, flush, open, sync};
+use super::plain::{Plain, failed, open, sync};
 use super::{Call, Done, Issuer, Means, Taken, bytes_of};
-use crate::bench::memory::{put_into, whole};
+use crate::bench::memory::{flush, put_into, whole};
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 
@@ -251,8 +251,11 @@ fn ring(requests: usize) -> Result<IoUring> {
         .build(entries)
         .or_else(|_| IoUring::builder().dontfork().build(entries));
     ring.map_err(|error| {
-        Failure::io("`io_uring` cannot be had", &error)
-            .hint("`--way cpu` needs none: it has one request of each thread in flight")
+        let failure = Failure::io("`io_uring` cannot be had", &error);
+        if error.raw_os_error() == Some(libc::ENOMEM) {
+            return failure.hint("raise the limit on locked memory (`ulimit -l`)");
+        }
+        failure.hint("`--way cpu` needs none: it has one request of each thread in flight")
     })
 }
 

@@ -29,7 +29,7 @@ use crate::args::ProbeArgs;
 use crate::bench::cpu::used;
 use crate::bench::data::{PIECE, Pattern};
 use crate::bench::held::no_link;
-use crate::bench::memory::{HostMemory, Memory, whole};
+use crate::bench::memory::{HostMemory, Memory, close, whole};
 use crate::bench::parallel::{cores, each_range};
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
@@ -131,11 +131,13 @@ struct State<'a> {
     gpu: Option<(Engine, Target)>,
     memory: Option<(Memory, u64)>,
     file: Option<RegisteredFile>,
+    /// Whether it is open for writing.
+    writes: bool,
 }
 
 impl<'a> State<'a> {
     fn new(args: &'a ProbeArgs) -> Self {
-        Self { args, session: None, gpu: None, memory: None, file: None }
+        Self { args, session: None, gpu: None, memory: None, file: None, writes: false }
     }
 
     fn take(&mut self, order: &Order) -> Result<Answer, Failed> {
@@ -155,7 +157,7 @@ impl<'a> State<'a> {
             }
             Order::Sum { at, len } => return self.sum(*at, *len),
             Order::Count {} => return self.count(),
-            Order::Close {} => self.file = None,
+            Order::Close {} => self.close()?,
         }
         Ok(Answer::Done {})
     }
@@ -220,7 +222,14 @@ impl<'a> State<'a> {
         let file = file.map_err(|error| Failure::io("cannot open the file", &error))?;
         let session = self.session.as_ref().ok_or_else(|| Failed::of("cuFile is not open"))?;
         self.file = Some(within(self.device(), || session.register(file))??);
+        self.writes = write;
         Ok(Answer::Opened { direct })
+    }
+
+    fn close(&mut self) -> Result<(), Failed> {
+        let Some(file) = self.file.take().filter(|_| self.writes) else { return Ok(()) };
+        let closed = file.file().try_clone().and_then(close);
+        Ok(closed.map_err(|error| Failure::io("cannot close the file", &error))?)
     }
 
     fn run(&mut self, shape: &Shape, threads: u32, sync: bool) -> Result<Answer, Failed> {

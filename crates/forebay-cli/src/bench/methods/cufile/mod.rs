@@ -381,10 +381,15 @@ impl Method for CufileCompat {
         Some(self.cufile().counters())
     }
 
-    fn close(&mut self, _job: &Job) -> Result<()> {
-        // One that does not answer is lost, which the next order tells.
-        let _ = self.cufile().done(&Order::Close {});
-        Ok(())
+    fn close(&mut self, job: &Job) -> Result<()> {
+        match self.cufile().done(&Order::Close {}) {
+            Err(refused) if job.direction == Direction::Write => {
+                let text = format!("cannot close `{}` by cuFile", job.path.display());
+                Err(Failure::new(text).because(refused.text()))
+            }
+            // A process that does not answer is lost, which the next order reports.
+            _ => Ok(()),
+        }
     }
 }
 
