@@ -1,10 +1,12 @@
 //! `forebay stream`: layers behind compute. The compute is torch's, so it is measured in Python, by
 //! the package that this command is a part of.
 
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
 use crate::args::StreamArgs;
+use crate::bench::demand::Demand;
 use crate::failure::{Failure, Result};
 use crate::program::Program;
 
@@ -19,12 +21,34 @@ const HINT: &str = "install it there with torch (`pip install forebay torch`), o
 /// # Errors
 /// Python, or the package, is not there.
 pub(crate) fn command(args: &StreamArgs, program: &Program) -> Result<()> {
+    check_memory(args)?;
     let mut measured = match program.is_interpreter() {
         true => program.command("stream-bench"),
         false => own_python()?,
     };
     let error = measured.args(args.given()).exec();
     Err(Failure::io("cannot start Python", &error))
+}
+
+/// Refuses layers for which more memory would be pinned than there may be. What makes no sense is
+/// left to the measurement.
+fn check_memory(args: &StreamArgs) -> Result<()> {
+    let number = |given: &Option<OsString>, usual: u64| match given {
+        None => Some(usual),
+        Some(text) => text.to_str()?.trim().parse().ok(),
+    };
+    let (Some(layers), Some(mb)) = (number(&args.layers, 3), number(&args.layer_mb, 1237)) else {
+        return Ok(());
+    };
+    let len = mb.saturating_mul(1_000_000);
+    // The file has two sets of layers, and two more measure the link.
+    let pinned = match args.from.as_ref().and_then(|from| from.to_str()) {
+        Some("pinned") => layers.saturating_mul(2),
+        Some("half") => layers.div_ceil(2).saturating_mul(2),
+        _ => 0,
+    };
+    let demand = Demand::of_layers(pinned.saturating_add(2).saturating_mul(len));
+    demand.check(layers.saturating_mul(len), "--layers` or `--layer-mb")
 }
 
 /// The `python3` of the path, where it has the package.

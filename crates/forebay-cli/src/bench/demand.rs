@@ -14,7 +14,7 @@ use super::parallel::cores;
 use crate::failure::{Failure, Result};
 
 /// What the program itself takes.
-const PROGRAM: u64 = 16 * MIB;
+pub(crate) const PROGRAM: u64 = 16 * MIB;
 /// Pinned memory of the engine at most, where the user does not say otherwise.
 const ARENA: u64 = 256 * MIB;
 /// Pinned memory that the engine takes at least: four slots.
@@ -43,6 +43,12 @@ impl Demand {
             link: 0,
             fixed: PROGRAM + if gpu { arena(options, len) } else { 0 },
         }
+    }
+
+    /// What layers take for which so much memory is pinned.
+    #[must_use]
+    pub fn of_layers(pinned: u64) -> Self {
+        Self { copies: 0, link: 0, fixed: pinned.saturating_add(PROGRAM) }
     }
 
     /// What a comparison takes: `host` says that the target is in host memory, `gpu` that it is a
@@ -77,7 +83,9 @@ impl Demand {
     /// Bytes of host memory for a move of `len` bytes.
     #[must_use]
     pub fn bytes(&self, len: u64) -> u64 {
-        len.saturating_mul(self.copies).saturating_add(self.link.min(len) + self.fixed)
+        len.saturating_mul(self.copies)
+            .saturating_add(self.link.min(len))
+            .saturating_add(self.fixed)
     }
 
     /// Whether the control group and the process's limits leave that much. `flag` makes it less.

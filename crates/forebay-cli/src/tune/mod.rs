@@ -26,7 +26,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use self::curve::{Cell, whole};
 use self::json::{Choice, Remembered, SCHEMA, Searched, TuneReport};
 use self::place::Place;
-use self::probe::EngineProbe;
+use self::probe::{EngineProbe, in_flight_within};
 use self::search::{Bounds, Found, IN_FLIGHT_MAX, Probe as _};
 use crate::args::TuneArgs;
 use crate::bench::environment;
@@ -133,9 +133,10 @@ impl Tune<'_> {
         };
         let (path, len) = (measured.path.clone(), measured.len);
         let mut probe = EngineProbe::new(self.options.clone(), path, len, way, device);
+        let fits = in_flight_within(environment::memory().available, way);
         let bounds = Bounds {
             time: self.args.duration,
-            in_flight: IN_FLIGHT_MAX.min(len / 2).min(environment::memory().available / 4),
+            in_flight: IN_FLIGHT_MAX.min(len / 2).min(fits),
             size_max: Options::default().segment_size,
         };
         let warm_up = Cell { depth: 1, ..WARM_UP.0 };
@@ -145,7 +146,10 @@ impl Tune<'_> {
                 "cannot tune on `{path}`: there is too little memory"
             ))
             .because(format!("{} may be in flight here", format_size(bounds.in_flight)))
-            .hint("end other programs, or raise the memory limit of the control group"));
+            .hint(
+                "end other programs, or raise the memory limit of the control group or of this \
+                 process (`ulimit -v`, `ulimit -d`)",
+            ));
         }
         let fits = WARM_UP.0.in_flight() <= bounds.in_flight;
         probe.measure(if fits { WARM_UP.0 } else { warm_up }, WARM_UP.1)?;

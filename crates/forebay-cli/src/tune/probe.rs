@@ -16,8 +16,9 @@ use forebay::{
 };
 
 use super::curve::{Cell, float, whole as whole_of};
-use super::search::{Probe, Sample};
+use super::search::{Probe, SIZE_MAX, Sample};
 use crate::bench::data::Pattern;
+use crate::bench::demand::PROGRAM;
 use crate::bench::memory::whole;
 use crate::failure::{Failure, Result};
 use crate::steps::Step;
@@ -37,6 +38,17 @@ const REQUESTS: u64 = 16;
 const SAMPLE_MAX: Duration = Duration::from_millis(1500);
 /// A drive that is silent for so long does not answer.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// Bytes that may be in flight where so much host memory is available. All transfers of a sample
+/// have memory, what is asked for ahead too; what is written passes slots as well, of which there
+/// are four for the largest requests.
+pub(crate) fn in_flight_within(available: u64, direction: Direction) -> u64 {
+    let fixed = AHEAD_MAX + 2 * UNIT + PROGRAM;
+    match direction {
+        Direction::Read => available.saturating_sub(fixed) / 2,
+        Direction::Write => available.saturating_sub(fixed + 4 * 8 * SIZE_MAX) / 4,
+    }
+}
 
 /// See the module's own text.
 #[derive(Debug)]
@@ -128,7 +140,8 @@ impl Probe for EngineProbe {
         }
         let (rate, latency_s) = sampled?;
         drained?;
-        drop((file, engine));
+        file.close()?;
+        drop(engine);
         Ok(Sample { rate, latency_s, took: start.elapsed() })
     }
 }

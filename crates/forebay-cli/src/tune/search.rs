@@ -15,7 +15,9 @@ use crate::bench::stats::Spread;
 use crate::failure::Result;
 
 /// Sizes of request, in the order of the first round: the engine's own comes first.
-pub(crate) const SIZES: [u64; 4] = [MIB, 128 * KIB, 512 * KIB, 4 * MIB];
+pub(crate) const SIZES: [u64; 4] = [MIB, 128 * KIB, 512 * KIB, SIZE_MAX];
+/// The largest of them.
+pub(crate) const SIZE_MAX: u64 = 4 * MIB;
 /// The most requests in flight that are tried.
 pub(crate) const DEPTH_MAX: u64 = 128;
 /// Bytes in flight at most: more than any drive needs, and memory has to be had for them.

@@ -150,6 +150,86 @@ fn a_sweep_whose_requests_have_no_room_is_refused_before_its_first_sample() {
 }
 
 #[test]
+fn tuning_takes_no_more_memory_than_there_is_or_is_refused() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    fs::write(folder.path().join("file"), vec![1; 300 << 20]).unwrap();
+    let mut ends = [0, 0];
+    for mib in [80, 130, 160, 200, 300] {
+        for line in ["tune file --dry-run --duration 1", "tune . --write --dry-run --duration 1"] {
+            let before = format!("export MALLOC_ARENA_MAX=1; ulimit -d {}", mib << 10);
+            let (code, told) = limited(folder.path(), &before, line);
+            let refused = told.contains("there is too little memory") && told.contains("ulimit -d");
+            assert!(code == Some(0) || refused, "{mib} MiB: {line}: {told}");
+            ends[usize::from(refused)] += 1;
+        }
+    }
+    assert!(ends.iter().all(|count| *count > 0), "{ends:?}");
+}
+
+#[test]
+fn the_doctor_takes_little_memory() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    fs::write(folder.path().join("file"), vec![1; 8 << 20]).unwrap();
+    let before = "export MALLOC_ARENA_MAX=1; ulimit -d 150000";
+    for line in ["doctor file --gpu sim", "doctor . --gpu sim"] {
+        let (code, told) = limited(folder.path(), before, line);
+        assert_eq!(code, Some(0), "{line}: {told}");
+    }
+}
+
+#[test]
+fn layers_for_which_too_much_would_be_pinned_are_refused() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    for (limit, line, flag) in [
+        (2_000_000, "stream", "--layer-mb"),
+        (4_000_000, "stream --from pinned --layers 4 --layer-mb 500", "--layers"),
+        (4_000_000, "stream --from half --layers 8 --layer-mb 500", "--layers"),
+    ] {
+        let (code, told) = limited(folder.path(), &format!("ulimit -v {limit}"), line);
+        assert_eq!(code, Some(1), "{line}: {told}");
+        let refused = told.contains("of host memory") && told.contains(flag);
+        assert!(refused && told.contains("`ulimit -v`"), "{line}: {told}");
+    }
+    // What comes next may fail: Python may lack the package.
+    let few = "stream --layers 4 --layer-mb 50 --from drive";
+    let (_, told) = limited(folder.path(), "ulimit -v 4000000", few);
+    assert!(!told.contains("of host memory"), "{told}");
+}
+
+/// The kernel counts io_uring's own memory there, and that of buffers it keeps registered.
+#[test]
+fn a_limit_on_locked_memory_slows_and_is_named() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    fs::write(folder.path().join("file"), vec![1; 32 << 20]).unwrap();
+    let run = |line: &str| {
+        let mut shell = Command::new("setpriv");
+        shell.args(["--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock", "sh", "-c"]);
+        shell.arg("ulimit -l 0 && exec \"$0\" \"$@\"").arg(program());
+        let shell = shell.args(line.split_whitespace()).current_dir(folder.path());
+        let output = shell.env("XDG_CACHE_HOME", "cache").output().ok()?;
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        (!told.contains("setpriv:")).then(|| (output.status.code(), told))
+    };
+    let sweep = "sweep file --request-size 64K --depth 4 --bytes 1M --repeats 1 --gpu sim -o";
+    for line in [
+        "read file --gpu sim",
+        "tune file --dry-run --duration 1",
+        "doctor file --gpu sim",
+        &format!("{sweep} first"),
+        &format!("{sweep} second --way io-uring"),
+    ] {
+        let Some((code, told)) = run(line) else {
+            return println!("skipped: a limit on locked memory: `setpriv` cannot set one");
+        };
+        // Not every kernel refuses it.
+        let refused = line.contains("io-uring") && told.contains("ring` cannot be had");
+        assert_eq!(code, Some(i32::from(refused)), "{line}: {told}");
+        let slows = told.contains("io_uring is refused here (Cannot allocate memory");
+        assert!(!(refused || slows) || told.contains("`ulimit -l`"), "{line}: {told}");
+    }
+}
+
+#[test]
 fn a_limit_on_the_size_of_files_is_an_error_and_leaves_nothing() {
     let folder = tempfile::tempdir_in(".").unwrap();
     fs::write(folder.path().join("file"), vec![1; 4 << 20]).unwrap();

@@ -51,10 +51,21 @@ pub(super) fn no_lane(gpu: DeviceId, error: &Error) -> String {
     format!("small transfers to and from {gpu} take longer, by way of other threads: {reason}")
 }
 
+/// What helps where the kernel may lock no memory for a ring.
+const LOCKED: &str = ": raise the limit on locked memory (`ulimit -l`)";
+
+/// Says that `most` threads read each drive, since there is no ring.
+pub(super) fn no_ring(errno: Errno, most: usize) -> String {
+    let remedy = if errno == Errno::NOMEM { LOCKED } else { "" };
+    format!(
+        "io_uring is refused here ({errno}): up to {most} threads read each drive instead{remedy}"
+    )
+}
+
 /// Says that rings use the pinned memory unregistered.
 pub(super) fn unregistered(errno: Errno) -> String {
     let remedy = match errno {
-        Errno::NOMEM => ": raise the limit on locked memory (`ulimit -l`)",
+        Errno::NOMEM => LOCKED,
         Errno::INVAL => ": Linux 5.19 and newer can",
         _ => "",
     };

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::resource;
 use super::seats::Seats;
+use super::{notes, resource};
 use crate::error::{Error, Operation, Result};
 use crate::events;
 use crate::file::Lane;
@@ -350,10 +350,7 @@ impl Threads {
             }
             (Ok(Err(errno)), None) => {
                 let most = options.depth.unwrap_or(EACH_MAX).min(EACH_MAX).min(self.shares.pool);
-                return Ok(Some(format!(
-                    "io_uring is refused here ({errno}): up to {most} threads read each drive \
-                     instead"
-                )));
+                return Ok(Some(notes::no_ring(errno, most)));
             }
         };
         match served.iter_mut().find(|(known, _)| *known == ring) {
