@@ -167,6 +167,7 @@ pub mod error;
 mod events;
 mod file;
 pub mod gpu;
+mod lock;
 mod memory;
 #[doc(hidden)]
 pub mod micro;

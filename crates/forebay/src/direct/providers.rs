@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use super::{OPENS_WITHIN, ask_cufile};
 use crate::events;
 use crate::file::{FoundPort, Handle, Port};
 use crate::gpu::{Device, DeviceKind};
+use crate::lock::{Lock, woken};
 
 /// How long somebody waits for whom nothing else will do: it is opened twice.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(45);
@@ -21,10 +22,10 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(45);
 /// See the module's own text.
 #[derive(Debug)]
 pub(crate) struct Providers {
-    found: Arc<(Mutex<Found>, Condvar)>,
+    found: Arc<(Lock<Found>, Condvar)>,
     /// Whether it is known to be absent: most machines ask at every transfer.
     absent: AtomicBool,
-    played: Mutex<Option<Arc<Session>>>,
+    played: Lock<Option<Arc<Session>>>,
     answers: Answers,
     opens: Opens,
     missing: fn() -> Option<String>,
@@ -55,7 +56,7 @@ impl Providers {
         Self {
             found: Arc::default(),
             absent: AtomicBool::new(false),
-            played: Mutex::default(),
+            played: Lock::default(),
             answers: Answers::of_user(remembers),
             opens: |library| Session::open_direct_only(library, configured_compat()),
             missing: unreachable,
@@ -126,7 +127,7 @@ impl Providers {
         if let Found::Here(session) = &*self.lock() {
             return Some(Arc::clone(session));
         }
-        self.played.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.played.lock().clone()
     }
 
     /// The driver that is played with a simulated GPU.
@@ -136,7 +137,7 @@ impl Providers {
                         played"
                 .into());
         }
-        let mut played = self.played.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut played = self.played.lock();
         if let Some(session) = &*played {
             return Ok(Arc::clone(session));
         }
@@ -145,7 +146,7 @@ impl Providers {
     }
 
     fn lock(&self) -> MutexGuard<'_, Found> {
-        self.found.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.found.0.lock()
     }
 
     fn session(&self, program: Option<&Program>, waits: bool) -> Result<Arc<Session>, String> {
@@ -168,7 +169,7 @@ impl Providers {
             let asking = |found: &mut Found| matches!(found, Found::Asking(_));
             let left = left(&found);
             let waited = self.found.1.wait_timeout_while(found, left, asking);
-            found = waited.unwrap_or_else(PoisonError::into_inner).0;
+            found = woken(waited).0;
         }
         match &*found {
             Found::Here(session) => Ok(Arc::clone(session)),
@@ -197,7 +198,7 @@ impl Providers {
             if let Found::Absent(why) = &answer {
                 events::note(&format!("no bytes go straight to a GPU by cuFile: {why}"));
             }
-            *found.0.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+            *found.0.lock() = answer;
             found.1.notify_all();
         };
         let thread = thread::Builder::new().name("forebay-probe".into()).spawn(asks);
@@ -336,9 +337,9 @@ mod tests {
 
     #[test]
     fn a_driver_that_hangs_here_is_waited_for_once_and_used_when_it_answers() {
-        static GATE: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
+        static GATE: (Lock<bool>, Condvar) = (Lock::new(false), Condvar::new());
         let opens: Opens = |_| {
-            let open = GATE.1.wait_while(GATE.0.lock().unwrap(), |is_open| !*is_open);
+            let open = GATE.1.wait_while(GATE.0.lock(), |is_open| !*is_open);
             drop(open.unwrap());
             plays(None)
         };
@@ -360,7 +361,7 @@ mod tests {
             assert!(late.contains("is waited for no longer"), "{late}");
         }
         assert!(start.elapsed() < long, "nobody waits anew");
-        *GATE.0.lock().unwrap() = true;
+        *GATE.0.lock() = true;
         GATE.1.notify_all();
         let asking = |found: &mut Found| matches!(found, Found::Asking(_));
         let bound = Duration::from_secs(60);
@@ -452,8 +453,8 @@ mod tests {
 
     /// Opens for all who come once three are there.
     fn gathers(_: Option<&Path>) -> Result<Arc<Session>, CuFileFailure> {
-        static HERE: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
-        let mut here = HERE.0.lock().unwrap();
+        static HERE: (Lock<usize>, Condvar) = (Lock::new(0), Condvar::new());
+        let mut here = HERE.0.lock();
         *here += 1;
         HERE.1.notify_all();
         let long = std::time::Duration::from_secs(15);

@@ -1,7 +1,7 @@
 //! The queues of an engine's drives: which one serves a file, and what was learned of it before.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::file::File;
 use super::overdue::{Overdue, TOLD_MAX};
@@ -9,6 +9,7 @@ use super::{Engine, Inner, notes};
 use crate::error::Error;
 use crate::events::{self, Found};
 use crate::file::{Handle, Lane};
+use crate::lock::Lock;
 use crate::options::{Options, RingChoice};
 use crate::queue::{Core, Depth, Direction};
 use crate::remember::Memory;
@@ -19,7 +20,7 @@ use crate::tune::{DepthLimits, Learned, Rate};
 #[derive(Debug)]
 pub(super) struct Drives {
     resolver: Resolver,
-    known: Mutex<Known>,
+    known: Lock<Known>,
     pub(super) overdue: Overdue,
 }
 
@@ -52,48 +53,44 @@ impl Drives {
         };
         Self {
             resolver: Resolver::new(System::of_open_files()),
-            known: Mutex::new(known),
+            known: Lock::new(known),
             overdue: Overdue::default(),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Remembers in another folder than the user's.
     #[cfg(test)]
     pub(super) fn remember_in(&self, folder: std::path::PathBuf) {
-        self.lock().memory = Memory::at(folder);
+        self.known.lock().memory = Memory::at(folder);
     }
 
     /// Takes something for known.
     #[cfg(test)]
     pub(super) fn believe(&self, id: &QueueId, way: Direction, learned: Learned) {
-        self.lock().memory.note(id.as_str(), way, learned);
+        self.known.lock().memory.note(id.as_str(), way, learned);
     }
 
     /// Of each queue whether it is a lane that has refused something.
     #[cfg(test)]
     pub(super) fn refused_lanes(&self, engine: &Engine) -> Vec<bool> {
         let core = engine.inner.core.lock();
-        self.lock().queues.values().map(|queue| core.lane_has_refused(queue.index)).collect()
+        self.known.lock().queues.values().map(|queue| core.lane_has_refused(queue.index)).collect()
     }
 
     /// How many queues have lanes.
     #[cfg(test)]
     pub(super) fn lanes(&self) -> usize {
-        self.lock().queues.values().filter(|queue| queue.has_lane).count()
+        self.known.lock().queues.values().filter(|queue| queue.has_lane).count()
     }
 
     /// Whether any was used.
     pub(super) fn has_any(&self) -> bool {
-        !self.lock().queues.is_empty()
+        !self.known.lock().queues.is_empty()
     }
 
     /// Keeps what was learned for the next engine.
     pub(super) fn remember(&self, core: &Core) {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         let Known { queues, memory, .. } = &mut *known;
         let mut found = Vec::new();
         for (id, queue) in &*queues {
@@ -118,18 +115,18 @@ impl Drives {
     pub(super) fn learn(&self, file: &Handle, way: Direction, learned: Learned) -> bool {
         let id = self.id_of(file, way);
         let id = id.as_str();
-        self.lock().memory.note(id, way, learned);
-        self.save() && self.lock().memory.recall(id, way) == Some(learned)
+        self.known.lock().memory.note(id, way, learned);
+        self.save() && self.known.lock().memory.recall(id, way) == Some(learned)
     }
 
     /// Writes what was noted: the start of transfers does not wait for that. False: it could not
     /// be, and is tried again with the next call.
     fn save(&self) -> bool {
-        let unsaved = self.lock().memory.unsaved();
+        let unsaved = self.known.lock().memory.unsaved();
         let Some(unsaved) = unsaved else { return true };
         let is_written = unsaved.write().is_ok();
         if is_written {
-            self.lock().memory.saved(&unsaved);
+            self.known.lock().memory.saved(&unsaved);
         }
         is_written
     }
@@ -137,7 +134,7 @@ impl Drives {
     /// What is known about the drive of a file.
     pub(super) fn known_of(&self, file: &Handle, way: Direction) -> Option<Learned> {
         let id = self.id_of(file, way);
-        self.lock().memory.recall(id.as_str(), way)
+        self.known.lock().memory.recall(id.as_str(), way)
     }
 
     /// The queue that serves a file: where it is read, and lies on one of several members in a row,
@@ -304,7 +301,7 @@ impl Engine {
     /// A queue, which has no ring at first; `handle`: a file that it serves.
     pub(super) fn queue(&self, queue: &Queue, below: &Below, handle: &Handle) -> DriveQueue {
         let Inner { drives, core, options, .. } = &*self.inner;
-        let mut known = drives.lock();
+        let mut known = drives.known.lock();
         let Known { queues, hardware, memory } = &mut *known;
         if let Some(known) = queues.get(&queue.id) {
             return *known;
@@ -335,7 +332,7 @@ impl Engine {
     /// Gives a queue its ring, once.
     pub(super) fn give_ring(&self, index: usize) -> Result<(), Error> {
         let Inner { drives, threads, core, options, tools, .. } = &*self.inner;
-        let mut known = drives.lock();
+        let mut known = drives.known.lock();
         let queue = known.queues.values_mut().find(|queue| queue.index == index);
         let Some(queue) = queue.filter(|queue| !queue.ring_tried) else { return Ok(()) };
         let note = threads.give_ring(core, index, options, tools.arena.parts())?;
@@ -357,7 +354,7 @@ impl Engine {
             let queue = known.queues.values_mut().find(|queue| queue.index == index)?;
             Some((std::mem::replace(&mut queue.ring_tried, true), queue.has_lane))
         };
-        let Some((is_tried, has_lane)) = tried(&mut drives.lock()) else { return false };
+        let Some((is_tried, has_lane)) = tried(&mut drives.known.lock()) else { return false };
         if is_tried || options.ring == RingChoice::Pread {
             return has_lane && !core.lock().lane_has_refused(index);
         }
@@ -366,7 +363,7 @@ impl Engine {
             let given = threads.give_lane(core, index, lane, options.segment_size);
             given.map_err(|error| error.to_string())
         });
-        let mut known = drives.lock();
+        let mut known = drives.known.lock();
         let queue = known.queues.values_mut().find(|queue| queue.index == index);
         queue.is_some_and(|queue| {
             queue.has_lane = given.is_ok();
@@ -377,7 +374,7 @@ impl Engine {
     /// What a queue has been seen to reach.
     pub(super) fn reached(&self, id: &QueueId, direction: Direction) -> Option<Rate> {
         let Inner { drives, core, .. } = &*self.inner;
-        let known = drives.lock();
+        let known = drives.known.lock();
         let of = |queue: &DriveQueue| core.lock().learned(queue.index)[direction as usize];
         let learned = known.queues.get(id).and_then(of);
         learned.or_else(|| known.memory.recall(id.as_str(), direction)).map(|learned| learned.rate)
@@ -385,7 +382,7 @@ impl Engine {
 
     /// Keeps what a user should know, once.
     pub(super) fn note(&self, note: String) {
-        let mut notes = self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notes = self.inner.notes.lock();
         if !notes.contains(&note) {
             notes.push(note.clone());
             drop(notes);
@@ -415,7 +412,7 @@ mod tests {
         let is_free = |depth| {
             let learned = Learned { depth, size: 4096, rate: Rate(1) };
             let is_noted = || {
-                let known = drives.known.try_lock().ok();
+                let known = drives.known.try_lock();
                 known.is_some_and(|known| known.memory.unsaved().is_some())
             };
             std::thread::scope(|scope| {
@@ -424,7 +421,7 @@ mod tests {
                     std::thread::yield_now();
                 }
                 std::thread::sleep(Duration::from_millis(5));
-                drives.known.try_lock().is_ok() && !thread.is_finished()
+                drives.known.try_lock().is_some() && !thread.is_finished()
             })
         };
         // It may have ended before this thread had its turn.

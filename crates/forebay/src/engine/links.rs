@@ -5,18 +5,19 @@
 //! a driver that takes long for one holds up no other. The list itself is locked for looks only.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock};
 
 use super::small::Lanes;
 use super::{Engine, seats, small};
 use crate::error::{Error, Result};
 use crate::events;
 use crate::gpu::{Device, DeviceId};
+use crate::lock::Lock;
 use crate::topology::System;
 
 /// See the module's own text.
 #[derive(Debug, Default)]
-pub(super) struct Links(Mutex<Vec<Arc<Link>>>);
+pub(super) struct Links(Lock<Vec<Arc<Link>>>);
 
 /// A GPU of the engine.
 #[derive(Debug)]
@@ -28,18 +29,12 @@ struct Link {
     /// Whether it has its first slots.
     has_slots: AtomicBool,
     /// Held by the thread that makes either.
-    turn: Mutex<()>,
-}
-
-impl Link {
-    fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    turn: Lock<()>,
 }
 
 impl Links {
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Link>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// The GPUs that can be used.
@@ -65,7 +60,7 @@ impl Links {
             lanes: Arc::new(Lanes::new(Arc::clone(device))),
             index: OnceLock::new(),
             has_slots: AtomicBool::new(false),
-            turn: Mutex::default(),
+            turn: Lock::default(),
         });
         links.push(Arc::clone(&link));
         link
@@ -102,7 +97,7 @@ impl Engine {
         if let Some(&index) = link.index.get() {
             return Ok(index);
         }
-        let turn = link.turn();
+        let turn = link.turn.lock();
         if let Some(&index) = link.index.get() {
             return Ok(index);
         }
@@ -142,7 +137,7 @@ impl Engine {
         if link.has_slots.load(Ordering::Acquire) {
             return Ok(index);
         }
-        let turn = link.turn();
+        let turn = link.turn.lock();
         if link.has_slots.load(Ordering::Acquire) {
             return Ok(index);
         }

@@ -38,7 +38,7 @@ mod trace;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use self::sizes::Entrant;
@@ -54,6 +54,7 @@ use crate::error::{Error, Operation, Place, Result};
 use crate::events;
 use crate::file::Handle;
 use crate::gpu::{self, Device, DeviceId, GpuSelector};
+use crate::lock::Lock;
 use crate::memory::{Buffer, HostMemory};
 use crate::options::{DirectIo, Options};
 use crate::process::{Home, Housed, Kept};
@@ -88,7 +89,7 @@ struct Inner {
     threads: threads::Threads,
     links: links::Links,
     drives: Arc<drives::Drives>,
-    notes: Arc<Mutex<Vec<String>>>,
+    notes: Arc<Lock<Vec<String>>>,
     keepers: ordered::Keepers,
     providers: Providers,
     sizes: Arc<sizes::Sizes>,
@@ -308,7 +309,7 @@ impl Engine {
         if let Err(error) = self.check(Operation::Inspect) {
             return vec![error.to_string()];
         }
-        let mut notes = self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut notes = self.inner.notes.lock().clone();
         notes.extend(self.inner.tools.arena.parts().refusal().map(notes::unregistered));
         notes.extend(self.inner.threads.kernel().refusal().map(notes::unbounded));
         notes.extend(self.inner.core.failure().map(|error| error.to_string()));

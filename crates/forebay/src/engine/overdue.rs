@@ -5,12 +5,13 @@
 //! is answered: it holds the threads that asked before the first of them was late.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, ThreadId, current};
 use std::time::Duration;
 
 use crate::events;
+use crate::lock::Lock;
 
 /// How long the start of a transfer waits for an answer about its file. A spinning disk needs a few
 /// hundredths of a second.
@@ -19,22 +20,18 @@ pub(super) const TOLD_MAX: Duration = Duration::from_millis(250);
 /// The threads whose answer is late, and the drive or server that owes it, by a name of the
 /// asker's choice.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Overdue(Arc<Mutex<HashMap<ThreadId, String>>>);
+pub(super) struct Overdue(Arc<Lock<HashMap<ThreadId, String>>>);
 
 /// Takes this thread off the list when its answer has come, or never will.
 struct Owed(Overdue);
 
 impl Drop for Owed {
     fn drop(&mut self) {
-        self.0.lock().remove(&current().id());
+        self.0.0.lock().remove(&current().id());
     }
 }
 
 impl Overdue {
-    fn lock(&self) -> MutexGuard<'_, HashMap<ThreadId, String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What `question` to the drive or server `whom` finds within `most`, on a thread that has the
     /// caller's mounts. `None`: it owes this answer or an earlier one, or there is no thread.
     pub(super) fn ask<T: Send + 'static>(
@@ -43,7 +40,7 @@ impl Overdue {
         most: Duration,
         question: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        if self.lock().values().any(|owing| owing == whom) {
+        if self.0.lock().values().any(|owing| owing == whom) {
             return None;
         }
         let (tell, told) = sync_channel(1);
@@ -61,7 +58,7 @@ impl Overdue {
             Ok(answer) => Some(answer),
             Err(RecvTimeoutError::Disconnected) => None,
             Err(RecvTimeoutError::Timeout) => {
-                let mut overdue = self.lock();
+                let mut overdue = self.0.lock();
                 // An answer that comes from now on finds its thread on the list.
                 match told.try_recv() {
                     Ok(answer) => Some(answer),
@@ -95,11 +92,11 @@ mod tests {
         assert_eq!(overdue.ask("drive", BOUND, || -> u8 { unreachable!("it is not asked") }), None);
         assert_eq!(overdue.ask("other", BOUND, || 1), Some(1));
         drop(gate);
-        while !overdue.lock().is_empty() {
+        while !overdue.0.lock().is_empty() {
             thread::yield_now();
         }
         assert_eq!(overdue.ask("drive", BOUND, || 2), Some(2));
-        assert!(overdue.lock().is_empty());
+        assert!(overdue.0.lock().is_empty());
     }
 
     #[test]
@@ -114,14 +111,14 @@ mod tests {
                 scope.spawn(move || overdue.ask("drive", late, move || shut.recv().is_err()));
             }
         });
-        assert_eq!(overdue.lock().len(), 2, "both were asked before one was late");
+        assert_eq!(overdue.0.lock().len(), 2, "both were asked before one was late");
         senders.truncate(1);
-        while overdue.lock().len() == 2 {
+        while overdue.0.lock().len() == 2 {
             thread::yield_now();
         }
         assert_eq!(overdue.ask("drive", BOUND, || -> u8 { unreachable!("it is not asked") }), None);
         drop(senders);
-        while !overdue.lock().is_empty() {
+        while !overdue.0.lock().is_empty() {
             thread::yield_now();
         }
         assert_eq!(overdue.ask("drive", BOUND, || 2), Some(2));

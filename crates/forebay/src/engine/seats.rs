@@ -6,11 +6,10 @@
 //! roam: any reader fills any slot, and a GPU's own readers would idle while it does. They run
 //! on no processor that the thread which started the first of them may not use.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 
+use crate::lock::Lock;
 use crate::memory::Node;
 use crate::topology::System;
 
@@ -57,7 +56,7 @@ impl Place {
 pub(super) struct Seats {
     /// How many readers there are at first.
     start: usize,
-    state: Mutex<State>,
+    state: Lock<State>,
 }
 
 #[derive(Debug, Default)]
@@ -72,21 +71,17 @@ struct State {
 
 impl Seats {
     pub(super) fn new(start: usize) -> Self {
-        Self { start, state: Mutex::default() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { start, state: Lock::default() }
     }
 
     /// Notes what the calling thread may use, which will start the first readers.
     pub(super) fn allow(&self) {
-        self.lock().allowed = sched_getaffinity(None).ok();
+        self.state.lock().allowed = sched_getaffinity(None).ok();
     }
 
     /// Takes a GPU's node in.
     pub(super) fn add(&self, node: &Node) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let before = state.place.clone();
         state.place = before.clone().with(node);
         if state.place != before {
@@ -96,7 +91,7 @@ impl Seats {
 
     /// Seats the calling thread, a reader, until the answer is dropped.
     pub(super) fn sit(&self) -> Seat<'_> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let free = state.taken.iter().position(Option::is_none);
         let index = free.unwrap_or(state.taken.len());
         if index == state.taken.len() {
@@ -113,12 +108,12 @@ impl Seats {
     /// The readers' threads.
     #[cfg(test)]
     pub(super) fn threads(&self) -> Vec<Pid> {
-        self.lock().taken.iter().flatten().copied().collect()
+        self.state.lock().taken.iter().flatten().copied().collect()
     }
 
     /// Why readers run where they are, although they were wanted elsewhere.
     pub(super) fn refusal(&self) -> Option<Errno> {
-        self.lock().refusal
+        self.state.lock().refusal
     }
 }
 
@@ -143,7 +138,7 @@ pub(super) struct Seat<'a> {
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
         // The thread's number may be another's soon.
-        self.seats.lock().taken[self.index] = None;
+        self.seats.state.lock().taken[self.index] = None;
     }
 }
 
@@ -231,7 +226,7 @@ mod tests {
                 seats.add(&Node::new(0, cpus[..1].to_vec()));
                 assert_eq!(here(), all, "they are on several nodes");
                 drop((first, second));
-                assert!(seats.lock().taken.iter().all(Option::is_none));
+                assert!(seats.state.lock().taken.iter().all(Option::is_none));
                 assert_eq!(seats.refusal(), None);
             });
             thread.join().expect("no panic");

@@ -6,12 +6,13 @@
 //! Neighbours: `peers` asks for the way, the transfer tells its end.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::Engine;
 use super::start::Call;
 use crate::gpu::DeviceId;
+use crate::lock::Lock;
 use crate::plan::Route;
 use crate::transfer::Outcome;
 use crate::tune::{Race, Way};
@@ -19,7 +20,7 @@ use crate::units::format_size;
 
 /// The races of an engine: of a drive's queue and a GPU one for each size.
 #[derive(Debug, Default)]
-pub(super) struct Sizes(Mutex<HashMap<(usize, DeviceId), Vec<Size>>>);
+pub(super) struct Sizes(Lock<HashMap<(usize, DeviceId), Vec<Size>>>);
 
 /// Reads of one size.
 #[derive(Debug, Default)]
@@ -47,7 +48,7 @@ const fn number(len: u64) -> usize {
 
 impl Sizes {
     fn with<T>(&self, of: (usize, DeviceId), len: u64, step: impl FnOnce(&mut Size) -> T) -> T {
-        let mut races = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut races = self.0.lock();
         let sizes = races.entry(of).or_default();
         let number = number(len);
         if sizes.len() <= number {

@@ -7,7 +7,7 @@
 #![expect(unsafe_code, reason = "moves bytes between files, its own memory and the caller's")]
 
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::Engine;
@@ -18,6 +18,7 @@ use crate::error::{Error, Operation, Result};
 use crate::events;
 use crate::file::{Source, read_at_raw, read_nowait_raw, write_at_raw};
 use crate::gpu::{Device, DeviceError, DeviceId, DeviceResult, Stream, is_quiet};
+use crate::lock::Lock;
 use crate::memory::{HostMemory, Room};
 use crate::plan::{Reason, Route};
 use crate::queue::{Direction, SmallWrite};
@@ -44,7 +45,7 @@ pub(super) struct Lanes {
     device: Arc<dyn Device>,
     lanes: Box<[Mutex<Option<Lane>>]>,
     /// When a lane could not be made the last time, and why.
-    refused: Mutex<Option<(Instant, Error)>>,
+    refused: Lock<Option<(Instant, Error)>>,
 }
 
 #[derive(Debug)]
@@ -113,31 +114,27 @@ impl Lanes {
     pub(super) fn new(device: Arc<dyn Device>) -> Self {
         let count = cores().clamp(*LANES.start(), *LANES.end());
         let lanes = (0..count).map(|_| Mutex::new(None)).collect();
-        Self { device, lanes, refused: Mutex::default() }
-    }
-
-    fn refused(&self) -> MutexGuard<'_, Option<(Instant, Error)>> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { device, lanes, refused: Lock::default() }
     }
 
     /// Why small transfers of the GPU take the long way, if a lane could not be made.
     pub(super) fn refusal(&self) -> Option<(DeviceId, Error)> {
-        self.refused().as_ref().map(|(_, error)| (self.device.id(), error.clone()))
+        self.refused.lock().as_ref().map(|(_, error)| (self.device.id(), error.clone()))
     }
 
     /// A new lane; `None` where none can be made, or none could a short while ago.
     fn make(&self, len: u64, room: &Room) -> Option<Lane> {
-        if self.refused().as_ref().is_some_and(|(at, _)| at.elapsed() < AGAIN) {
+        if self.refused.lock().as_ref().is_some_and(|(at, _)| at.elapsed() < AGAIN) {
             return None;
         }
         match Lane::new(&self.device, len, room) {
             Ok(lane) => {
-                *self.refused() = None;
+                *self.refused.lock() = None;
                 Some(lane)
             }
             Err(error) => {
                 events::memory_refused(&error);
-                *self.refused() = Some((Instant::now(), error));
+                *self.refused.lock() = Some((Instant::now(), error));
                 None
             }
         }

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Weak};
 use std::thread::Builder;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use crate::error::{Error, Operation, Result};
 use crate::events;
 use crate::file::Lane;
 use crate::gpu::Device;
+use crate::lock::{Lock, woken};
 use crate::memory::Parts;
 use crate::options::{Options, RingChoice};
 use crate::queue::{
@@ -92,9 +93,9 @@ impl Tools for ReaderTools {
 pub(super) struct Threads {
     alive: Arc<Alive>,
     shares: Shares,
-    readers_started: Arc<Mutex<usize>>,
+    readers_started: Arc<Lock<usize>>,
     /// The kernel's rings, and how many drives each serves.
-    served: Arc<Mutex<Vec<(usize, usize)>>>,
+    served: Arc<Lock<Vec<(usize, usize)>>>,
     /// How many lanes of providers have been started.
     lanes: Arc<AtomicUsize>,
     kernel: Arc<KernelThreads>,
@@ -114,14 +115,8 @@ struct Alive {
     /// How many there may be that share.
     most: usize,
     /// By [`Quota`].
-    count: Mutex<[usize; 2]>,
+    count: Lock<[usize; 2]>,
     none: Condvar,
-}
-
-impl Alive {
-    fn lock(&self) -> MutexGuard<'_, [usize; 2]> {
-        self.count.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Counts its thread out when it ends, by a panic as well.
@@ -129,7 +124,7 @@ struct Leave(Arc<Alive>, Quota);
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        let mut count = self.0.lock();
+        let mut count = self.0.count.lock();
         count[self.1 as usize] -= 1;
         if *count == [0, 0] {
             self.0.none.notify_all();
@@ -143,7 +138,7 @@ impl Threads {
     pub(super) fn new(most: usize, shares: Shares, nodes: usize) -> Self {
         let most = most.saturating_sub(shares.kernel + 2 * shares.closers);
         Self {
-            alive: Arc::new(Alive { most, count: Mutex::default(), none: Condvar::new() }),
+            alive: Arc::new(Alive { most, count: Lock::default(), none: Condvar::new() }),
             shares,
             readers_started: Arc::default(),
             served: Arc::default(),
@@ -168,7 +163,7 @@ impl Threads {
         what: &'static str,
         run: impl FnOnce() + Send + 'static,
     ) -> Result<()> {
-        let mut count = self.alive.lock();
+        let mut count = self.alive.count.lock();
         if quota == Quota::Shared && count[quota as usize] >= self.alive.most {
             return Err(Error::Resource { what, source: Errno::AGAIN });
         }
@@ -190,16 +185,16 @@ impl Threads {
 
     /// Waits for all threads to end, for a bounded time; whether they have.
     pub(super) fn wait(&self) -> bool {
-        let waited = self
-            .alive
-            .none
-            .wait_timeout_while(self.alive.lock(), END_BOUND, |count| *count != [0, 0]);
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+        let waited =
+            self.alive
+                .none
+                .wait_timeout_while(self.alive.count.lock(), END_BOUND, |count| *count != [0, 0]);
+        !woken(waited).1.timed_out()
     }
 
     /// Starts the first readers, `count` of them, at the first call; at least one must start.
     pub(super) fn start_readers(&self, tools: &ReaderTools, count: usize) -> Result<()> {
-        let mut started = self.readers_started();
+        let mut started = self.readers_started.lock();
         if *started > 0 {
             return Ok(());
         }
@@ -222,7 +217,7 @@ impl Threads {
 
     /// Starts one more.
     fn start_reader(&self, tools: &ReaderTools) -> Result<()> {
-        let mut started = self.readers_started();
+        let mut started = self.readers_started.lock();
         let spawned = self.spawn_reader(tools, *started);
         *started += usize::from(spawned.is_ok());
         let count = *started;
@@ -232,10 +227,6 @@ impl Threads {
             Err(error) => events::thread_refused("reader", error),
         }
         spawned
-    }
-
-    fn readers_started(&self) -> MutexGuard<'_, usize> {
-        self.readers_started.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn spawn_reader(&self, tools: &ReaderTools, index: usize) -> Result<()> {
@@ -335,7 +326,7 @@ impl Threads {
         if options.ring == RingChoice::Pread {
             return Ok(None);
         }
-        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut served = self.served.lock();
         // Who serves the fewest drives serves one more, where no other can be had.
         let spare = served.iter().min_by_key(|(_, drives)| *drives).map(|(ring, _)| *ring);
         let started = match spare {

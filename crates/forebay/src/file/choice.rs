@@ -1,10 +1,10 @@
 //! By which queue a file's bytes go straight to and from a GPU, as it was found not long ago: to
 //! find it takes locks that all transfers share, and what it rests on changes slowly.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::gpu::DeviceId;
+use crate::lock::Lock;
 
 /// How long a choice stands: no longer than what it rests on takes to be measured anew.
 const STANDS: Duration = Duration::from_millis(100);
@@ -19,17 +19,13 @@ pub(crate) struct Choice {
 /// The choices for each GPU, of reads and of writes.
 #[derive(Debug, Default)]
 pub(crate) struct Choices {
-    known: Mutex<Vec<Known>>,
+    known: Lock<Vec<Known>>,
 }
 
 /// Of a GPU, for writes or for reads: a choice, and when it was made.
 type Known = ((DeviceId, bool), Instant, Choice);
 
 impl Choices {
-    fn lock(&self) -> MutexGuard<'_, Vec<Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The choice, made by `choose` where there is none that stands.
     pub(crate) fn of(
         &self,
@@ -41,11 +37,11 @@ impl Choices {
         let recent = |(known, made, choice): &Known| {
             (*known == key && made.elapsed() < STANDS).then_some(*choice)
         };
-        if let Some(choice) = self.lock().iter().find_map(recent) {
+        if let Some(choice) = self.known.lock().iter().find_map(recent) {
             return choice;
         }
         let choice = choose();
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         known.retain(|(known, ..)| *known != key);
         known.push((key, Instant::now(), choice));
         choice
@@ -70,6 +66,6 @@ mod tests {
         assert!(again == choice(1) || start.elapsed() >= STANDS);
         std::thread::sleep(STANDS);
         assert_eq!(choices.of(gpu(0), false, || choice(5)), choice(5));
-        assert_eq!(choices.lock().len(), 3);
+        assert_eq!(choices.known.lock().len(), 3);
     }
 }

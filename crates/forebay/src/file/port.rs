@@ -5,12 +5,13 @@
 
 use std::any::Any;
 use std::fmt::Debug;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar};
 use std::time::Duration;
 
 use rustix::io::Errno;
 
 use crate::gpu::DeviceId;
+use crate::lock::{Lock, woken};
 use crate::memory::KnownMemory;
 
 /// A file's way to and from the memory of a GPU, without a copy on the host.
@@ -147,7 +148,7 @@ pub(crate) struct NoPort {
 /// A file's ports, one for each GPU that was asked for, or why there is none.
 #[derive(Debug, Default)]
 pub(crate) struct Ports {
-    known: Mutex<Vec<(DeviceId, Entry)>>,
+    known: Lock<Vec<(DeviceId, Entry)>>,
     made: Condvar,
 }
 
@@ -162,10 +163,6 @@ enum Entry {
 const MADE_WITHIN: Duration = Duration::from_secs(10);
 
 impl Ports {
-    fn lock(&self) -> MutexGuard<'_, Vec<(DeviceId, Entry)>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The port to a GPU, made when it is first asked for. A refusal stays where that lasts.
     ///
     /// # Errors
@@ -178,8 +175,8 @@ impl Ports {
         let is_made = |known: &mut Vec<(DeviceId, Entry)>| {
             known.iter().any(|(id, entry)| *id == gpu && matches!(entry, Entry::Making))
         };
-        let waited = self.made.wait_timeout_while(self.lock(), MADE_WITHIN, is_made);
-        let mut known = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let waited = self.made.wait_timeout_while(self.known.lock(), MADE_WITHIN, is_made);
+        let mut known = woken(waited).0;
         match known.iter().find(|(id, _)| *id == gpu) {
             Some((_, Entry::Made(port))) => return port.clone(),
             Some((_, Entry::Making)) => return Err("cuFile is still asked about the file".into()),
@@ -187,7 +184,7 @@ impl Ports {
         }
         drop(known);
         let made = make();
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         known.retain(|(id, _)| *id != gpu);
         let lasts = made.as_ref().map_or_else(|no| no.lasts, |_| true);
         let port = made.map_err(|no| no.why);
@@ -201,7 +198,7 @@ impl Ports {
 
     /// Has no port to a GPU from now on; waits for nobody.
     pub(crate) fn close(&self, gpu: DeviceId, reason: String) {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         let port = known.iter_mut().find(|(id, _)| *id == gpu);
         port.into_iter().for_each(|(_, entry)| *entry = Entry::Made(Err(reason.clone())));
     }

@@ -4,12 +4,13 @@
 //! The list owns its parts. The arena and every ring share it, so no part is unmapped, and no
 //! address of one gets another meaning, before the last ring is gone.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::io::Errno;
 
 use super::HostMemory;
+use crate::lock::Lock;
 use crate::units::ByteRange;
 
 /// The most that io_uring registers as one buffer. A slot is a power of two and not larger, so each
@@ -19,7 +20,7 @@ const PIECE_MAX: usize = 1 << 30;
 /// See the module's own text.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
-    list: Mutex<List>,
+    list: Lock<List>,
     /// Pieces in the list.
     count: AtomicUsize,
     /// Why a ring could not register one of them: the first answer of the kernel.
@@ -38,14 +39,10 @@ struct List {
 }
 
 impl Parts {
-    fn list(&self) -> MutexGuard<'_, List> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a part, for good.
     pub(crate) fn add(&self, memory: HostMemory) {
         let range = ByteRange::at(memory.address(), memory.len() as u64);
-        let mut list = self.list();
+        let mut list = self.list.lock();
         list.memories.push(memory);
         list.pieces.extend(pieces(range, PIECE_MAX));
         self.count.store(list.pieces.len(), Ordering::Release);
@@ -58,7 +55,7 @@ impl Parts {
 
     /// The addresses of the pieces behind the first `known`.
     pub(crate) fn behind(&self, known: usize) -> Vec<ByteRange> {
-        self.list().pieces.get(known..).unwrap_or_default().to_vec()
+        self.list.lock().pieces.get(known..).unwrap_or_default().to_vec()
     }
 
     /// Notes that the kernel would not register a piece; whether that is news.

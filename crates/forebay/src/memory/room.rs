@@ -4,9 +4,10 @@
 //! instead of refusing. So the limits are asked before, each time anew, since they change and
 //! others use of them what they like.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use crate::error::{Error, Result};
+use crate::lock::Lock;
 use crate::topology::{MemoryLimit, System};
 use crate::units::MIB;
 
@@ -20,12 +21,12 @@ const fn beside(len: u64) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Room {
     system: System,
-    turn: Mutex<()>,
+    turn: Lock<()>,
 }
 
 impl Room {
     pub(crate) fn new(system: System) -> Self {
-        Self { system, turn: Mutex::default() }
+        Self { system, turn: Lock::default() }
     }
 
     /// Finds out whether there is room for `len` bytes, and for `spare` more that are left to
@@ -35,7 +36,7 @@ impl Room {
     /// # Errors
     /// [`Error::MemoryLimit`].
     pub(crate) fn enter(&self, len: u64, spare: u64) -> Result<Option<MutexGuard<'_, ()>>> {
-        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = self.turn.lock();
         let Some(MemoryLimit { limit, available, file }) = self.system.memory_limit() else {
             return Ok(None);
         };

@@ -5,13 +5,14 @@
 //! What one of them fails with, or the end of its file, is noted here and stops none of the others.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::gate::Gate;
 use super::op::Op;
 use crate::error::{Error, Place};
 use crate::file::{Handle, Source};
+use crate::lock::Lock;
 use crate::plan::{Alignment, Stretch, Strip};
 use crate::units::ByteRange;
 
@@ -32,9 +33,9 @@ pub(crate) struct Batch {
     /// Whether it moves the caller's host memory without a slot between.
     on_host: bool,
     /// What went wrong, by where its bytes begin; no two have bytes in common.
-    failures: Mutex<Failures>,
+    failures: Lock<Failures>,
     /// Of files that could not be synced, by their sources' numbers, why not.
-    unsynced: Mutex<BTreeMap<usize, Error>>,
+    unsynced: Lock<BTreeMap<usize, Error>>,
     /// How far it may be read, where not all of it may.
     gate: Option<Arc<Gate>>,
 }
@@ -81,8 +82,8 @@ impl Batch {
             ends,
             is_partial: AtomicBool::new(false),
             on_host,
-            failures: Mutex::default(),
-            unsynced: Mutex::default(),
+            failures: Lock::default(),
+            unsynced: Lock::default(),
             gate: None,
         }
     }
@@ -151,14 +152,14 @@ impl Batch {
 
     /// Why what was written to a source may not be on its drive.
     pub(crate) fn unsynced(&self, source: usize) -> Option<Error> {
-        let unsynced = self.unsynced.lock().unwrap_or_else(PoisonError::into_inner);
+        let unsynced = self.unsynced.lock();
         unsynced.get(&source).cloned()
     }
 
     /// Notes that what was written to a file may not be on its drive.
     pub(crate) fn fail_sync(&self, file: &Arc<Handle>, error: Error) {
         self.is_partial.store(true, Ordering::Relaxed);
-        let mut unsynced = self.unsynced.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unsynced = self.unsynced.lock();
         // It may have been opened several times: the kernel tells only one of them.
         let same = |other: &Arc<Handle>| other.identity() == file.identity();
         let sources = (0..).zip(&self.files).filter(|(_, other)| same(other));
@@ -198,7 +199,7 @@ impl Batch {
     /// Notes that nothing came of what is wanted in a range.
     pub(crate) fn fail(&self, range: ByteRange, error: Error) {
         self.is_partial.store(true, Ordering::Relaxed);
-        self.failures().entry(range.start).or_insert((range.end, error));
+        self.failures.lock().entry(range.start).or_insert((range.end, error));
     }
 
     /// Cuts a range where its bytes are to be moved one after the other, no part across two
@@ -222,7 +223,7 @@ impl Batch {
     /// What of a range, which begins at host address `host`, goes where or comes from where, but
     /// for bytes that have not come; neighbours there and here are one.
     pub(crate) fn scattered(&self, range: ByteRange, host: u64) -> Vec<Scatter> {
-        let failures = self.failures();
+        let failures = self.failures.lock();
         let mut scattered: Vec<Scatter> = Vec::new();
         for (part, address) in self.strip.items_in(range) {
             let end = part.end.min(self.end_at(self.strip.stretch_at(part.start)));
@@ -247,10 +248,6 @@ impl Batch {
         self.ends[stretch].load(Ordering::Relaxed)
     }
 
-    fn failures(&self) -> MutexGuard<'_, Failures> {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether nothing went wrong and nothing ended early, so that each result is what was wanted.
     /// For transfers that have ended.
     pub(crate) fn is_whole(&self) -> bool {
@@ -260,8 +257,8 @@ impl Batch {
     /// What came of each wanted range that has bytes, with its index: bytes, fewer than asked for
     /// only at the end of its file. For transfers that have ended.
     pub(crate) fn results(&self) -> impl Iterator<Item = (usize, Result<u64, Error>)> {
-        let failures = self.failures().clone();
-        let unsynced = self.unsynced.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let failures = self.failures.lock().clone();
+        let unsynced = self.unsynced.lock().clone();
         let mut stretch = 0;
         self.strip.items().iter().map(move |item| {
             while self.strip.stretches()[stretch].at.end <= item.at.start {

@@ -11,9 +11,10 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
+use crate::lock::Lock;
 use rustix::io::Errno;
 
 /// What a job waits for.
@@ -40,7 +41,7 @@ const JOBS_MAX: usize = 64 << 10;
 /// See the module's own text.
 pub(crate) struct Closers {
     /// By what their jobs wait for.
-    lanes: [Mutex<Lane>; Chore::ALL.len()],
+    lanes: [Lock<Lane>; Chore::ALL.len()],
     most: usize,
     start: Start,
 }
@@ -56,12 +57,12 @@ struct Lane {
 impl Closers {
     /// Of at most `most` threads for files and as many for memory, each made by `start`.
     pub(crate) fn new(most: usize, start: Start) -> Self {
-        let lane = || Mutex::new(Lane { jobs: VecDeque::new(), running: 0, moved: Instant::now() });
+        let lane = || Lock::new(Lane { jobs: VecDeque::new(), running: 0, moved: Instant::now() });
         Self { lanes: [lane(), lane()], most, start }
     }
 
     fn lock(&self, chore: Chore) -> MutexGuard<'_, Lane> {
-        self.lanes[chore as usize].lock().unwrap_or_else(PoisonError::into_inner)
+        self.lanes[chore as usize].lock()
     }
 
     /// Has a thread run `job`; where there is to be none, it is run at once.
@@ -143,11 +144,11 @@ impl fmt::Debug for Closers {
         for (chore, lane) in Chore::ALL.iter().zip(&self.lanes) {
             // Never waits: in a forked child the lock may be held for ever.
             match lane.try_lock() {
-                Ok(lane) => {
+                Some(lane) => {
                     let Lane { running, jobs, .. } = &*lane;
                     write!(f, " {chore:?}: {running} of {} at {} jobs", self.most, jobs.len())?;
                 }
-                Err(_) => write!(f, " {chore:?}: busy")?,
+                None => write!(f, " {chore:?}: busy")?,
             }
         }
         Ok(())
@@ -247,10 +248,10 @@ mod tests {
     fn memory_is_freed_beside_closes_that_all_hang() {
         let closers = closers(2, &Arc::new(AtomicBool::new(true)));
         let (gate, shut) = channel::<()>();
-        let shut = Arc::new(Mutex::new(shut));
+        let shut = Arc::new(Lock::new(shut));
         for _ in 0..4 {
             let shut = Arc::clone(&shut);
-            closers.push(Chore::Close, move || assert!(shut.lock().unwrap().recv().is_err()));
+            closers.push(Chore::Close, move || assert!(shut.lock().recv().is_err()));
         }
         let (sender, done) = channel();
         for number in 0..100 {

@@ -1,7 +1,7 @@
 //! The scheduler behind its lock, and the bells that wake those who wait for it.
 
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -17,6 +17,7 @@ use super::spans;
 use super::waker::Waker;
 use crate::error::Error;
 use crate::events;
+use crate::lock::{Lock, woken};
 use crate::trace::{Ranges, Recorder, Trace};
 use crate::transfer::{State, Unused};
 
@@ -102,7 +103,7 @@ pub(crate) struct Core {
 #[derive(Debug, Default)]
 struct Ends {
     waiting: AtomicUsize,
-    count: Mutex<u64>,
+    count: Lock<u64>,
     bell: Condvar,
 }
 
@@ -168,7 +169,7 @@ impl Core {
         self.readers.ring_times(READERS_MAX);
         self.pool.ring_times(self.pool.unstarted());
         for bells in [&self.rings, &self.links] {
-            let bells = bells.read().unwrap_or_else(PoisonError::into_inner);
+            let bells = woken(bells.read());
             bells.iter().for_each(Bell::ring);
         }
         self.ends.tell();
@@ -193,7 +194,7 @@ impl Core {
     pub(crate) fn act(&self, mut effects: Effects) {
         self.readers.ring_times(effects.readers);
         if !effects.rings.is_empty() {
-            let bells = self.rings.read().unwrap_or_else(PoisonError::into_inner);
+            let bells = woken(self.rings.read());
             effects.rings.iter().for_each(|&ring| bells[ring].ring_times(1));
         }
         self.pool.ring_times(effects.pool);
@@ -205,7 +206,7 @@ impl Core {
             }
         }
         if !effects.links.is_empty() {
-            let bells = self.links.read().unwrap_or_else(PoisonError::into_inner);
+            let bells = woken(self.links.read());
             effects.links.iter().for_each(|&link| bells[link].ring_times(1));
         }
         effects.gates.iter().for_each(|gate| gate.call());
@@ -300,7 +301,7 @@ impl Core {
 
     /// Adds a ring, whose worker is woken by `bell`.
     pub(crate) fn add_ring(&self, bell: Bell) -> usize {
-        let mut bells = self.rings.write().unwrap_or_else(PoisonError::into_inner);
+        let mut bells = woken(self.rings.write());
         bells.push(bell);
         self.lock().add_ring()
     }
@@ -320,7 +321,7 @@ impl Core {
 
     /// Adds a link whose submitter is woken by `bell`.
     pub(crate) fn add_link(&self, slots_max: usize, bell: Bell) -> usize {
-        let mut bells = self.links.write().unwrap_or_else(PoisonError::into_inner);
+        let mut bells = woken(self.links.write());
         bells.push(bell);
         self.lock().add_link(slots_max)
     }
@@ -337,15 +338,11 @@ impl Core {
 }
 
 impl Ends {
-    fn lock(&self) -> MutexGuard<'_, u64> {
-        self.count.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn tell(&self) {
         // Either this sees the waiter, or the waiter sees the end that came before this.
         fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::Relaxed) > 0 {
-            *self.lock() += 1;
+            *self.count.lock() += 1;
             self.bell.notify_all();
         }
     }
@@ -353,14 +350,14 @@ impl Ends {
     fn wait(&self, bound: Duration, ready: impl Fn() -> bool) {
         let until = Instant::now().checked_add(bound);
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        let mut count = self.lock();
+        let mut count = self.count.lock();
         while !ready() {
             let left = until.map_or(bound, |until| until.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 break;
             }
             let waited = self.bell.wait_timeout(count, left);
-            count = waited.unwrap_or_else(PoisonError::into_inner).0;
+            count = woken(waited).0;
         }
         drop(count);
         self.waiting.fetch_sub(1, Ordering::SeqCst);

@@ -8,23 +8,20 @@
 
 use std::cell::RefCell;
 use std::os::fd::RawFd;
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{MutexGuard, Once};
+
+use crate::lock::Lock;
 
 type Descriptors = MutexGuard<'static, Vec<RawFd>>;
 
 /// The rings' descriptors. Each is opened and closed under the lock, and a fork takes it.
-static OPEN: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+static OPEN: Lock<Vec<RawFd>> = Lock::new(Vec::new());
 
 static HANDLED: Once = Once::new();
 
 thread_local! {
     /// The lock, while its thread forks.
     static FORKS: RefCell<Option<Descriptors>> = const { RefCell::new(None) };
-}
-
-/// A list of numbers is whole whenever a thread stops.
-fn lock() -> Descriptors {
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Opens what has a descriptor that no child keeps. No process is forked meanwhile.
@@ -40,7 +37,7 @@ pub(super) fn open<T, E>(
     HANDLED.call_once(|| unsafe {
         libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
     });
-    let mut all = lock();
+    let mut all = OPEN.lock();
     let opened = open()?;
     all.push(descriptor(&opened));
     Ok(opened)
@@ -48,13 +45,13 @@ pub(super) fn open<T, E>(
 
 /// Closes it.
 pub(super) fn close(descriptor: RawFd, close: impl FnOnce()) {
-    let mut all = lock();
+    let mut all = OPEN.lock();
     all.retain(|&open| open != descriptor);
     close();
 }
 
 extern "C" fn before() {
-    let all = lock();
+    let all = OPEN.lock();
     let _ = FORKS.try_with(|forks| forks.replace(Some(all)));
 }
 

@@ -5,9 +5,9 @@
 //! the next block open before they are through with the one before it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 
+use crate::lock::Lock;
 use crate::plan::Strip;
 use crate::units::ByteRange;
 
@@ -23,7 +23,7 @@ pub(crate) struct Gate {
     /// How much further on than its items say each block goes, set before it is opened.
     shifts: Box<[AtomicU64]>,
     /// Those that have come and that nobody was told of.
-    arrived: Mutex<Vec<usize>>,
+    arrived: Lock<Vec<usize>>,
     /// Who wants to know.
     caller: Thread,
 }
@@ -45,7 +45,7 @@ impl Gate {
         let wanted = |(start, &end): (u64, &u64)| strip.wanted_in(ByteRange { start, end });
         let left = starts.zip(&ends).map(wanted).map(AtomicU64::new).collect();
         let shifts = blocks.iter().map(|_| AtomicU64::new(0)).collect();
-        let (open, arrived) = (AtomicUsize::new(0), Mutex::default());
+        let (open, arrived) = (AtomicUsize::new(0), Lock::default());
         Self { ends: ends.into(), left, open, shifts, arrived, caller: std::thread::current() }
     }
 
@@ -99,23 +99,19 @@ impl Gate {
         }
         let any = !whole.is_empty();
         if any {
-            self.lock().append(&mut whole);
+            self.arrived.lock().append(&mut whole);
         }
         any
     }
 
     /// The blocks that have come since it was last asked.
     pub(crate) fn take_arrived(&self) -> Vec<usize> {
-        std::mem::take(&mut self.lock())
+        std::mem::take(&mut self.arrived.lock())
     }
 
     /// Wakes who wants to know. Not under the scheduler's lock.
     pub(crate) fn call(&self) {
         self.caller.unpark();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<usize>> {
-        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,12 +3,14 @@
 //! With one lock for all, those who are called at once wait for it one after the other, each a
 //! wake-up later than the last: 50 µs on an idle virtual machine.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar};
+
+use crate::lock::{Lock, woken};
 
 /// Where threads of one kind sleep. A call that comes before its sleeper is kept for it.
 #[derive(Debug, Default)]
 pub(crate) struct Idlers {
-    state: Mutex<State>,
+    state: Lock<State>,
 }
 
 #[derive(Debug, Default)]
@@ -19,25 +21,21 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Bed {
-    called: Mutex<bool>,
+    called: Lock<bool>,
     bell: Condvar,
 }
 
 impl Bed {
     fn call(&self) {
-        *lock(&self.called) = true;
+        *self.called.lock() = true;
         self.bell.notify_one();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Idlers {
     /// Calls one: the last to fall asleep, whose core is the warmest.
     pub(crate) fn call(&self) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         match state.asleep.pop() {
             Some(bed) => {
                 drop(state);
@@ -49,7 +47,7 @@ impl Idlers {
 
     /// Sleeps until called.
     pub(crate) fn sleep(&self) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.calls > 0 {
             state.calls -= 1;
             return;
@@ -57,9 +55,9 @@ impl Idlers {
         let bed = Arc::new(Bed::default());
         state.asleep.push(Arc::clone(&bed));
         drop(state);
-        let mut called = lock(&bed.called);
+        let mut called = bed.called.lock();
         while !*called {
-            called = bed.bell.wait(called).unwrap_or_else(PoisonError::into_inner);
+            called = woken(bed.bell.wait(called));
         }
     }
 }
@@ -79,7 +77,7 @@ mod tests {
             }
             (0..4000).for_each(|_| idlers.call());
         });
-        let state = lock(&idlers.state);
+        let state = idlers.state.lock();
         assert!(state.asleep.is_empty() && state.calls == 0);
     }
 }

@@ -9,10 +9,11 @@
 //! devices not at all. The scheduler keeps those apart that pass it (`Writers`), and asks here
 //! about the rest.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use super::core::Core;
 use super::scheduler::Scheduler;
+use crate::lock::Lock;
 
 /// Places for files that are being written; those that share one wait for its lock alone.
 const PLACES: usize = 64;
@@ -29,7 +30,7 @@ pub(crate) struct SmallWrites {
 /// A cache line of its own, with the few files of its place that are being written.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Place(Mutex<Vec<Writes>>);
+struct Place(Lock<Vec<Writes>>);
 
 /// Those of one file: of one kind at a time.
 #[derive(Debug)]
@@ -121,7 +122,7 @@ impl SmallWrites {
         let spread = (inode ^ device.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let index = spread >> (u64::BITS - PLACES.ilog2());
         let place = &self.places[usize::try_from(index).unwrap_or(0) % PLACES];
-        place.0.lock().unwrap_or_else(PoisonError::into_inner)
+        place.0.lock()
     }
 }
 
@@ -174,6 +175,6 @@ mod tests {
         assert!((0..1000).all(|inode| !writes.begin((8, inode))));
         (0..1000).for_each(|inode| writes.end_around((8, inode)));
         assert!((1000..2000).all(|inode| !writes.end((8, inode))));
-        assert!(writes.places.iter().all(|place| place.0.lock().unwrap().is_empty()));
+        assert!(writes.places.iter().all(|place| place.0.lock().is_empty()));
     }
 }

@@ -1,13 +1,14 @@
 //! The pinned memory of an engine, in slots, under one bound for all its GPUs.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::events;
 use crate::gpu::Device;
+use crate::lock::Lock;
 use crate::memory::{HostMemory, Node, Parts, Room};
 use crate::queue::Slot;
 use crate::topology::System;
@@ -25,7 +26,7 @@ pub(crate) struct Arena {
     slot_size: u64,
     bound: Option<u64>,
     /// By the index of each link.
-    links: Mutex<Vec<Link>>,
+    links: Lock<Vec<Link>>,
     used: AtomicU64,
     parts: Arc<Parts>,
     /// Why slots may lie on another NUMA node than their GPU: the first answer of the kernel.
@@ -56,7 +57,7 @@ impl Arena {
         Self {
             slot_size,
             bound,
-            links: Mutex::default(),
+            links: Lock::default(),
             used: AtomicU64::new(0),
             parts: Arc::default(),
             misplaced: OnceLock::new(),
@@ -93,13 +94,9 @@ impl Arena {
     /// Counts the next link's GPU in, whose slots are to lie on `node`, and returns how many it may
     /// have.
     pub(crate) fn add_link(&self, device: &Arc<dyn Device>, node: Option<Node>) -> usize {
-        self.links().push(Link { device: Arc::clone(device), node, has_slots: false });
+        self.links.lock().push(Link { device: Arc::clone(device), node, has_slots: false });
         let most = self.bound.unwrap_or(PER_LINK).max(self.slot_size);
         usize::try_from(most / self.slot_size).unwrap_or(usize::MAX)
-    }
-
-    fn links(&self) -> MutexGuard<'_, Vec<Link>> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes slots, as many as fit below the bound and into the host's memory, and pins them for
@@ -109,7 +106,7 @@ impl Arena {
     /// The host's or the GPU's; [`Error::HostMemory`] where the bound is reached.
     pub(crate) fn grow(&self, link: usize) -> Result<Vec<Slot>> {
         let (device, node, has_slots, bound) = {
-            let links = self.links();
+            let links = self.links.lock();
             let Link { device, node, has_slots } = &links[link];
             let bound = self.bound.unwrap_or(PER_LINK * links.len() as u64);
             (Arc::clone(device), node.clone(), *has_slots, bound)
@@ -139,7 +136,7 @@ impl Arena {
             .collect();
         // Before anybody can get a slot, so that rings know of it when they see the first op.
         self.parts.add(memory);
-        self.links()[link].has_slots = true;
+        self.links.lock()[link].has_slots = true;
         Ok(slots)
     }
 
@@ -148,7 +145,7 @@ impl Arena {
         if let Ok(slots) = grown
             && !slots.is_empty()
         {
-            let gpu = self.links()[link].device.id();
+            let gpu = self.links.lock()[link].device.id();
             events::memory_made(slots.iter().map(|slot| slot.len).sum(), Some(gpu));
         }
         if let Some(error) = self.refused.get()

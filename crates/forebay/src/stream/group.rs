@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use super::shared::Shared;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::gpu::Device;
+use crate::lock::{Lock, woken};
 
 /// Time between two looks whether the loader has ended, which it is about to.
 const NAP: Duration = Duration::from_micros(50);
@@ -34,12 +35,12 @@ pub(super) struct Group {
     planned: AtomicBool,
     homes: Mutex<Homes>,
     streams: OnceLock<Vec<Weak<Shared>>>,
-    queue: Mutex<Queue>,
+    queue: Lock<Queue>,
     /// Rung for the loader.
     asked: Condvar,
     /// Rung by the loader when it has let go of a stream.
     parted: Condvar,
-    loader: Mutex<Option<JoinHandle<()>>>,
+    loader: Lock<Option<JoinHandle<()>>>,
 }
 
 /// What the loader is asked for.
@@ -89,10 +90,10 @@ impl Group {
             planned: AtomicBool::new(false),
             homes: Mutex::new(homes),
             streams: OnceLock::new(),
-            queue: Mutex::default(),
+            queue: Lock::default(),
             asked: Condvar::new(),
             parted: Condvar::new(),
-            loader: Mutex::default(),
+            loader: Lock::default(),
         }))
     }
 
@@ -110,18 +111,10 @@ impl Group {
         self.homes().home(unit).cloned()
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn handle(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
-        self.loader.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Has a loader work for `streams` from now on.
     pub(super) fn begin(&self, streams: &[Arc<Shared>], loader: JoinHandle<()>) {
         let _ = self.streams.set(streams.iter().map(Arc::downgrade).collect());
-        *self.handle() = Some(loader);
+        *self.loader.lock() = Some(loader);
     }
 
     /// The streams that there still are.
@@ -171,28 +164,28 @@ impl Group {
 
     /// Says that a loader works for so many streams, or none any more.
     pub(super) fn works(&self, streams: usize) {
-        self.queue().works = vec![true; streams];
+        self.queue.lock().works = vec![true; streams];
         self.parted.notify_all();
     }
 
     /// Says that the loader has nothing any more of a stream.
     pub(super) fn parted(&self, seat: usize) {
-        self.queue().works[seat] = false;
+        self.queue.lock().works[seat] = false;
         self.parted.notify_all();
     }
 
     /// Asks for a layer.
     pub(super) fn ask(&self, job: Job) {
-        self.queue().jobs.push_back(job);
+        self.queue.lock().jobs.push_back(job);
         self.asked.notify_one();
     }
 
     /// What was asked for since the last call, after at most `bound` where that is nothing.
     pub(super) fn take_jobs(&self, bound: Duration) -> VecDeque<Job> {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         if queue.jobs.is_empty() && !queue.rung && !bound.is_zero() {
             let waited = self.asked.wait_timeout(queue, bound);
-            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+            queue = woken(waited).0;
         }
         // Who has time to wait looks at all there is.
         queue.rung &= bound.is_zero();
@@ -201,7 +194,7 @@ impl Group {
 
     /// Has the loader see that a stream is closing.
     pub(super) fn ring(&self) {
-        self.queue().rung = true;
+        self.queue.lock().rung = true;
         self.asked.notify_all();
     }
 
@@ -209,19 +202,19 @@ impl Group {
     /// it was the last; whether that came about in time.
     pub(super) fn wait_for_loader(&self, seat: usize, until: Instant) -> bool {
         let left = || until.saturating_duration_since(Instant::now());
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         while queue.works.get(seat) == Some(&true) {
             if left().is_zero() {
                 return false;
             }
             let waited = self.parted.wait_timeout(queue, left());
-            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+            queue = woken(waited).0;
         }
         let is_last = !queue.works.contains(&true);
         drop(queue);
         if is_last {
             // Whoever else closes it returns when it has ended.
-            let mut loader = self.handle();
+            let mut loader = self.loader.lock();
             while loader.as_ref().is_some_and(|loader| !loader.is_finished()) {
                 if left().is_zero() {
                     return false;
@@ -250,7 +243,7 @@ impl Drop for Group {
     fn drop(&mut self) {
         if !self.engine.home().is_here() {
             // The parent's: a child has no such thread.
-            let loader = self.loader.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let loader = self.loader.get_mut();
             std::mem::forget(loader.take());
         }
     }

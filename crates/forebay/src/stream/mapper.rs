@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use super::homes::Home;
 use super::layer::{Copy, Unit};
 use super::mapped::{Pages, Refusal, Windows};
 use super::marks::Mark;
+use crate::lock::Lock;
 use crate::topology::{MemoryLeft, System};
 
 /// Passes that are worth pinning for. The pass that pins takes 2.2 to 2.8 times as long as one
@@ -85,24 +86,10 @@ pub(super) type Pinned = Result<(Pages, Vec<Copy>), Refusal>;
 #[derive(Debug, Default)]
 pub(super) struct Mapper {
     /// Where the thread hears of wishes, if it was started.
-    wishes: Mutex<Option<Sender<Wish>>>,
-    leaving: Mutex<Vec<Leaving>>,
+    wishes: Lock<Option<Sender<Wish>>>,
+    leaving: Lock<Vec<Leaving>>,
     /// Whoever gives pages back has it, so that who ends the stream waits for that.
-    giving: Mutex<()>,
-}
-
-impl Mapper {
-    fn wishes(&self) -> MutexGuard<'_, Option<Sender<Wish>>> {
-        self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn giving(&self) -> MutexGuard<'_, ()> {
-        self.giving.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn leaving(&self) -> MutexGuard<'_, Vec<Leaving>> {
-        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    giving: Lock<()>,
 }
 
 impl Maps {
@@ -239,27 +226,28 @@ impl Group {
 
     /// Has the thread give pages back. Where there is none they go when the last stream ends.
     fn let_go(self: &Arc<Self>, unit: usize, home: Arc<Home>, copies: Copies) {
-        self.mapper.leaving().push(Leaving { unit, home: Some(home), copies });
+        self.mapper.leaving.lock().push(Leaving { unit, home: Some(home), copies });
         self.wish(Wish::Look);
     }
 
     /// What is pinned, or about to be, and why not more.
     pub(super) fn mapped(&self) -> (u64, Option<String>) {
         let (used, reason) = self.homes().maps.told();
-        let is_stranded = !self.mapper.leaving().is_empty() && self.mapper.wishes().is_none();
+        let is_stranded =
+            !self.mapper.leaving.lock().is_empty() && self.mapper.wishes.lock().is_none();
         (used, reason.or_else(|| is_stranded.then(|| NO_THREAD.to_owned())))
     }
 
     /// Gives pages back that nothing reads any more; whether others are still to go.
     fn give_pages_back(&self) -> bool {
-        let _giving = self.mapper.giving();
-        let mut leaving = std::mem::take(&mut *self.mapper.leaving());
+        let _giving = self.mapper.giving.lock();
+        let mut leaving = std::mem::take(&mut *self.mapper.leaving.lock());
         // The driver takes as long as it likes.
         leaving.iter_mut().for_each(|pages| self.mark_copies(pages));
         leaving.retain(|pages| !matches!(pages.copies, Copies::Unknown));
         let (over, still): (Vec<_>, Vec<_>) = leaving.into_iter().partition(Leaving::is_over);
         self.give(over);
-        let mut leaving = self.mapper.leaving();
+        let mut leaving = self.mapper.leaving.lock();
         leaving.extend(still);
         !leaving.is_empty()
     }
@@ -283,8 +271,8 @@ impl Group {
     /// Gives all pages back that were let go, which nothing may read any more, unless some copy is
     /// `stuck`.
     pub(super) fn give_all_pages_back(&self, stuck: bool) {
-        let _giving = self.mapper.giving();
-        let leaving = std::mem::take(&mut *self.mapper.leaving());
+        let _giving = self.mapper.giving.lock();
+        let leaving = std::mem::take(&mut *self.mapper.leaving.lock());
         if !stuck {
             self.give(leaving);
         }
@@ -316,7 +304,7 @@ impl Group {
 
     /// Asks the thread, and starts it where there is none.
     pub(super) fn wish(self: &Arc<Self>, wish: Wish) {
-        let mut asked = self.mapper.wishes();
+        let mut asked = self.mapper.wishes.lock();
         let wish = match &*asked {
             Some(thread) => match thread.send(wish) {
                 Ok(()) => return,

@@ -2,13 +2,14 @@
 
 #![expect(unsafe_code, reason = "marks streams of others")]
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use super::shared::device_failed;
 use crate::error::{Error, Operation};
 use crate::gpu::{CallerStream, Device, DeviceError, DeviceResult, Event, Stream};
+use crate::lock::Lock;
 
 /// Time between two looks at a mark that somebody waits for.
 const NAP: Duration = Duration::from_micros(50);
@@ -20,7 +21,7 @@ const ASKS_AFTER: u64 = 500;
 #[derive(Debug)]
 pub(super) struct Marks {
     device: Arc<dyn Device>,
-    idle: Mutex<Vec<Event>>,
+    idle: Lock<Vec<Event>>,
 }
 
 /// A mark in a stream, which knows when it was passed.
@@ -35,15 +36,11 @@ struct Used {
 
 impl Marks {
     pub(super) fn new(device: &Arc<dyn Device>) -> Arc<Self> {
-        Arc::new(Self { device: Arc::clone(device), idle: Mutex::default() })
-    }
-
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Event>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        Arc::new(Self { device: Arc::clone(device), idle: Lock::default() })
     }
 
     fn mark(self: &Arc<Self>) -> DeviceResult<Mark> {
-        let idle = self.idle().pop();
+        let idle = self.idle.lock().pop();
         let event = idle.map_or_else(|| self.device.create_timer(), Ok)?;
         Ok(Mark(Arc::new(Used { event, of: Arc::clone(self) })))
     }
@@ -119,14 +116,14 @@ pub(super) fn forget_passed(marks: &mut Vec<Mark>) {
 impl Drop for Used {
     fn drop(&mut self) {
         if self.of.device.home().is_here() {
-            self.of.idle().push(self.event);
+            self.of.idle.lock().push(self.event);
         }
     }
 }
 
 impl Drop for Marks {
     fn drop(&mut self) {
-        let idle = self.idle.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let idle = self.idle.get_mut();
         idle.drain(..).for_each(|event| drop(self.device.destroy_event(event)));
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SendError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ use super::ties::Ties;
 use crate::engine::RequestOptions;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::CallerStream;
+use crate::lock::Lock;
 use crate::transfer::Transfer;
 
 /// Time between two questions whether to go on.
@@ -39,7 +40,7 @@ struct Write {
 
 /// See the module's own text.
 #[derive(Debug, Default)]
-pub(super) struct Writer(Mutex<Option<Sender<Write>>>);
+pub(super) struct Writer(Lock<Option<Sender<Write>>>);
 
 /// What is on its way back.
 #[derive(Debug, Default)]
@@ -173,7 +174,7 @@ impl Shared {
 
     /// Where the thread hears of writes, which is started for the first.
     fn writer(self: &Arc<Self>) -> Sender<Write> {
-        let mut sender = self.writer.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sender = self.writer.0.lock();
         if let Some(sender) = &*sender {
             return sender.clone();
         }

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -19,6 +19,7 @@ use super::path as asked;
 use super::probe::{Refusal, Stat, stat_of};
 use super::resolve::{self, Below, Resolve};
 use super::system::System;
+use crate::lock::Lock;
 
 /// How long an answer is believed.
 const AGE_MAX: Duration = Duration::from_secs(10);
@@ -29,7 +30,7 @@ const ENTRIES_MAX: usize = 4096;
 #[derive(Debug, Default)]
 pub struct Resolver {
     system: System,
-    memory: Mutex<Memory>,
+    memory: Lock<Memory>,
 }
 
 #[derive(Debug, Default)]
@@ -59,7 +60,7 @@ impl Resolver {
     /// A resolver for this system. Only the live system's answers are kept.
     #[must_use]
     pub fn new(system: System) -> Self {
-        Self { system, memory: Mutex::default() }
+        Self { system, memory: Lock::default() }
     }
 
     /// The system that it reads.
@@ -96,13 +97,13 @@ impl Resolver {
     }
 
     fn recall(&self, key: Key, stat: &Stat) -> Option<Arc<Below>> {
-        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = self.memory.lock();
         memory.find(key, stat.inode)
     }
 
     /// Forgets all answers, so that the next ones are read anew.
     pub fn forget(&self) {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner).known.clear();
+        self.memory.lock().known.clear();
     }
 
     fn below(&self, real: &Path, stat: &Result<Stat, Refusal>) -> Arc<Below> {
@@ -124,7 +125,7 @@ impl Resolver {
         let keeps = key.is_some() && self.watches();
         let below = Arc::new(Resolve::new(&self.system).below(&real(), stat));
         if let (Some(key), Ok(stat), true) = (key, stat, keeps) {
-            let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut memory = self.memory.lock();
             memory.keep(key, stat.inode, &below);
         }
         below
@@ -151,7 +152,7 @@ impl Resolver {
         if !self.system.is_live() {
             return;
         }
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memory = self.memory.lock();
         match &memory.watch {
             Some(watch) if watch.has_changed() => memory.known.clear(),
             Some(_) => {}
@@ -164,7 +165,7 @@ impl Resolver {
     /// another namespace is right for whoever has a file of that mount.
     fn watches(&self) -> bool {
         let namespace = Watch::namespace();
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memory = self.memory.lock();
         let watched = memory.watch.as_ref().map(|watch| watch.namespace);
         if namespace.is_none() || watched != namespace {
             memory.known.clear();

@@ -6,11 +6,11 @@
 //! patience, since its answers lie in a record.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::probe::Trail;
 use crate::aside::within;
+use crate::lock::Lock;
 
 /// How long one look may take. A drive that sleeps answers within some seconds, and has nothing to
 /// read for most looks.
@@ -25,7 +25,7 @@ pub(super) struct Silent;
 /// See the module's own text.
 #[derive(Debug, Default)]
 pub(super) struct Patience {
-    silent: Mutex<Vec<(PathBuf, Option<Trail>)>>,
+    silent: Lock<Vec<(PathBuf, Option<Trail>)>>,
 }
 
 impl Patience {
@@ -48,7 +48,7 @@ impl Patience {
 
     /// Takes for granted that what is at `path` and below it does not answer.
     pub(super) fn pass_over(&self, path: &Path) {
-        let mut silent = self.silent();
+        let mut silent = self.silent.lock();
         if silent.len() < SILENT_MAX {
             silent.push((path.to_owned(), None));
         }
@@ -56,28 +56,24 @@ impl Patience {
 
     /// Takes over what another one has learned.
     pub(super) fn inherit(&self, other: &Self) {
-        let known = other.silent().clone();
-        self.silent().extend(known);
+        let known = other.silent.lock().clone();
+        self.silent.lock().extend(known);
     }
 
     /// Keeps where a path that does not answer leads, as far as is known.
     pub(super) fn note(&self, path: &Path, trail: Trail) {
-        if let Some(known) = self.silent().iter_mut().find(|(silent, _)| silent == path) {
+        if let Some(known) = self.silent.lock().iter_mut().find(|(silent, _)| silent == path) {
             known.1 = Some(trail);
         }
     }
 
     /// What was noted of a path.
     pub(super) fn known(&self, path: &Path) -> Option<Trail> {
-        self.silent().iter().find(|(silent, _)| silent == path)?.1.clone()
+        self.silent.lock().iter().find(|(silent, _)| silent == path)?.1.clone()
     }
 
     fn is_silent(&self, path: &Path) -> bool {
-        self.silent().iter().any(|(silent, _)| path.starts_with(silent))
-    }
-
-    fn silent(&self) -> MutexGuard<'_, Vec<(PathBuf, Option<Trail>)>> {
-        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
+        self.silent.lock().iter().any(|(silent, _)| path.starts_with(silent))
     }
 }
 

@@ -8,7 +8,7 @@ use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use super::calls;
 use super::patience::{LOOK_MAX, Patience, Silent};
 use super::resolve::device_text;
+use crate::lock::Lock;
 
 /// The links that are followed for one path, as in the kernel.
 const LINKS_MAX: usize = 40;
@@ -170,16 +171,16 @@ impl Probe for Live {
 
     fn trail(&self, path: &Path) -> Answer<Trail> {
         let Some(patience) = &self.patience else { return trail(path, |_| ()) };
-        let so_far = Arc::new(Mutex::new(None));
+        let so_far = Arc::new(Lock::new(None));
         let (own, noted) = (path.to_owned(), Arc::clone(&so_far));
         let note = move |trail: &Trail| {
-            *noted.lock().unwrap_or_else(PoisonError::into_inner) = Some(trail.clone());
+            *noted.lock() = Some(trail.clone());
         };
         match patience.look(path, move || trail(&own, note)) {
             Ok(answer) => answer,
             // The mount that does not answer is told by what is known of the way.
             Err(silent) => {
-                if let Some(known) = so_far.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                if let Some(known) = so_far.lock().take() {
                     patience.note(path, known);
                 }
                 patience.known(path).ok_or_else(|| silent.into())

@@ -11,7 +11,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use super::cache::Resolver;
 use super::file_systems::{self, Ground, look_up};
@@ -21,6 +21,7 @@ use super::patience::Patience;
 use super::probe::{Answer, Extent, Live, Probe, Refusal, Stat, Trail};
 use super::resolve::device_text;
 use super::system::{System, Touched};
+use crate::lock::Lock;
 
 /// Extents that are written down for each file.
 const EXTENTS_MAX: usize = 4096;
@@ -173,10 +174,10 @@ impl Names {
 #[derive(Debug)]
 struct Recording {
     live: Live,
-    files: Mutex<BTreeMap<PathBuf, Asked>>,
-    tables: Mutex<BTreeMap<u64, Answer<String>>>,
-    loops: Mutex<BTreeMap<String, (u64, u64)>>,
-    devices: Mutex<BTreeMap<PathBuf, Answer<()>>>,
+    files: Lock<BTreeMap<PathBuf, Asked>>,
+    tables: Lock<BTreeMap<u64, Answer<String>>>,
+    loops: Lock<BTreeMap<String, (u64, u64)>>,
+    devices: Lock<BTreeMap<PathBuf, Answer<()>>>,
 }
 
 #[derive(Debug, Default)]
@@ -189,23 +190,23 @@ struct Asked {
 
 impl Recording {
     fn new() -> Self {
-        let (files, tables) = (Mutex::default(), Mutex::default());
-        let (loops, devices) = (Mutex::default(), Mutex::default());
+        let (files, tables) = (Lock::default(), Lock::default());
+        let (loops, devices) = (Lock::default(), Lock::default());
         Self { live: Live::patient(), files, tables, loops, devices }
     }
 
     fn note(&self, path: &Path, action: impl FnOnce(&mut Asked)) {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.files.lock();
         action(files.entry(path.to_owned()).or_default());
     }
 
     /// The answers as lines of JSON.
     fn lines(&self, paths: &[PathBuf]) -> String {
         let mut text = String::new();
-        for (path, asked) in &*self.files.lock().unwrap_or_else(PoisonError::into_inner) {
+        for (path, asked) in &*self.files.lock() {
             asked.write(&mut text, path, paths.contains(path));
         }
-        for (device, table) in &*self.tables.lock().unwrap_or_else(PoisonError::into_inner) {
+        for (device, table) in &*self.tables.lock() {
             let answer = match table {
                 Ok(table) => format!("\"table\":{}", quoted(table)),
                 Err(Refusal::Errno(errno)) => format!("\"errno\":{}", errno.raw_os_error()),
@@ -213,11 +214,11 @@ impl Recording {
             };
             let _ = writeln!(text, "{{\"dm\":\"{}\",{answer}}}", device_text(*device));
         }
-        for (name, (device, inode)) in &*self.loops.lock().unwrap_or_else(PoisonError::into_inner) {
+        for (name, (device, inode)) in &*self.loops.lock() {
             let (name, device) = (quoted(name), device_text(*device));
             let _ = writeln!(text, "{{\"loop\":{name},\"dev\":\"{device}\",\"ino\":{inode}}}");
         }
-        for (path, answer) in &*self.devices.lock().unwrap_or_else(PoisonError::into_inner) {
+        for (path, answer) in &*self.devices.lock() {
             let errno = match answer {
                 Err(Refusal::Errno(errno)) => format!(",\"errno\":{}", errno.raw_os_error()),
                 _ => String::new(),
@@ -255,7 +256,7 @@ impl Probe for Recording {
 
     fn dm_table(&self, device: u64) -> Answer<String> {
         let answer = self.live.dm_table(device);
-        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tables = self.tables.lock();
         tables.insert(device, answer.clone());
         answer
     }
@@ -263,7 +264,7 @@ impl Probe for Recording {
     fn loop_file(&self, name: &str) -> Answer<(u64, u64)> {
         let answer = self.live.loop_file(name);
         if let Ok(file) = answer {
-            let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut loops = self.loops.lock();
             loops.insert(name.to_owned(), file);
         }
         answer
@@ -271,7 +272,7 @@ impl Probe for Recording {
 
     fn access(&self, device: &Path) -> Answer<()> {
         let answer = self.live.access(device);
-        let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut devices = self.devices.lock();
         devices.insert(device.to_owned(), answer);
         answer
     }

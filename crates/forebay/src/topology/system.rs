@@ -10,13 +10,14 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::numa::Node;
 use super::probe::{Live, Probe, Refusal};
+use crate::lock::Lock;
 
 /// The most that is read of one file of `/sys`: the kernel's are at most a page, of up to 64 KiB.
 const FILE_LEN_MAX: usize = 64 << 10;
@@ -45,11 +46,11 @@ struct Inner {
     /// Whether the root is `/` and nothing is written down, so that the kernel may walk.
     plain: bool,
     probe: Arc<dyn Probe>,
-    touched: Option<Mutex<Touched>>,
+    touched: Option<Lock<Touched>>,
     /// What is known about NUMA nodes, which no machine changes while it runs.
-    nodes: Mutex<BTreeMap<Option<u32>, Node>>,
+    nodes: Lock<BTreeMap<Option<u32>, Node>>,
     /// Serial numbers that only the drive itself tells, by its folder and sequence number.
-    serials: Mutex<BTreeMap<(PathBuf, String), Option<String>>>,
+    serials: Lock<BTreeMap<(PathBuf, String), Option<String>>>,
 }
 
 /// What was read of a system, by its path below the root.
@@ -128,14 +129,14 @@ impl System {
     }
 
     pub(super) fn made(root: PathBuf, plain: bool, probe: Arc<dyn Probe>, record: bool) -> Self {
-        let touched = record.then(Mutex::default);
-        let (nodes, serials) = (Mutex::default(), Mutex::default());
+        let touched = record.then(Lock::default);
+        let (nodes, serials) = (Lock::default(), Lock::default());
         Self { inner: Arc::new(Inner { root, plain, probe, touched, nodes, serials }) }
     }
 
     /// What is known about a NUMA node, or about the only one where a device names none.
     pub(super) fn node(&self, node: Option<u32>) -> Node {
-        let mut nodes = self.inner.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut nodes = self.inner.nodes.lock();
         // A system that names more nodes than any machine has is not kept in mind.
         if nodes.len() > KEPT_MAX {
             nodes.clear();
@@ -170,7 +171,7 @@ impl System {
 
     pub(super) fn note<T>(&self, action: impl FnOnce(&mut Touched) -> T) -> Option<T> {
         let touched = self.inner.touched.as_ref()?;
-        Some(action(&mut touched.lock().unwrap_or_else(PoisonError::into_inner)))
+        Some(action(&mut touched.lock()))
     }
 
     /// The serial number of the disk in `folder`, which its driver may ask the disk for at each
@@ -180,12 +181,11 @@ impl System {
         let read = || folder.serial();
         let Some(sequence) = sequence else { return read() };
         let key = (folder.path.clone(), sequence.to_owned());
-        let known = || self.inner.serials.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(serial) = known().get(&key) {
+        if let Some(serial) = self.inner.serials.lock().get(&key) {
             return serial.clone();
         }
         let serial = read();
-        let mut known = known();
+        let mut known = self.inner.serials.lock();
         if known.len() > KEPT_MAX {
             known.clear();
         }

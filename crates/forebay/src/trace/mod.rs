@@ -14,11 +14,12 @@ mod nvtx;
 mod nvtx_tests;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use nvtx::{Kind, Range, Ranges, attached};
 
+use crate::lock::Lock;
 use crate::plan::Reason;
 
 /// Spans at most, some 40 MB of them: enough for 100 GiB in requests of 1 MiB.
@@ -60,14 +61,14 @@ struct Thread {
     name: String,
     /// Whether several of its spans run at once, as requests in a ring do.
     overlaps: bool,
-    spans: Mutex<Vec<Span>>,
+    spans: Lock<Vec<Span>>,
 }
 
 impl Thread {
     /// The calling one.
     fn this(overlaps: bool) -> Self {
         let name = std::thread::current().name().unwrap_or("caller").to_owned();
-        Self { number: this_thread(), name, overlaps, spans: Mutex::default() }
+        Self { number: this_thread(), name, overlaps, spans: Lock::default() }
     }
 }
 
@@ -124,7 +125,7 @@ impl Track {
         }
         if self.run != run {
             let thread = Arc::new(Thread::this(overlaps));
-            lock(&recorder.threads).push(Arc::clone(&thread));
+            recorder.threads.lock().push(Arc::clone(&thread));
             (self.run, self.thread) = (run, Some(thread));
         }
         let Some(thread) = &self.thread else { return };
@@ -139,10 +140,10 @@ pub(crate) struct Recorder {
     run: AtomicU64,
     runs: AtomicU64,
     start_ns: AtomicU64,
-    threads: Mutex<Vec<Arc<Thread>>>,
+    threads: Lock<Vec<Arc<Thread>>>,
     /// What belongs to no thread, and small transfers.
-    others: Mutex<Vec<Span>>,
-    small: Mutex<Vec<(u64, Span)>>,
+    others: Lock<Vec<Span>>,
+    small: Lock<Vec<(u64, Span)>>,
     /// Spans that there were, those that there was no room for as well.
     seen: AtomicU64,
     ranges: Ranges,
@@ -185,10 +186,10 @@ impl Recorder {
     }
 
     fn take(&self) -> Trace {
-        let threads = std::mem::take(&mut *lock(&self.threads));
+        let threads = std::mem::take(&mut *self.threads.lock());
         let mut tracks: Vec<Recorded> = Vec::new();
         for thread in threads {
-            let spans = std::mem::take(&mut *lock(&thread.spans));
+            let spans = std::mem::take(&mut *thread.spans.lock());
             let same = |other: &&mut Recorded| other.number == thread.number;
             match tracks.iter_mut().find(same) {
                 Some(known) => known.spans.extend(spans),
@@ -200,7 +201,7 @@ impl Recorder {
                 }),
             }
         }
-        for (number, span) in std::mem::take(&mut *lock(&self.small)) {
+        for (number, span) in std::mem::take(&mut *self.small.lock()) {
             match tracks.iter_mut().find(|track| track.number == number) {
                 Some(known) => known.spans.push(span),
                 None => {
@@ -209,7 +210,7 @@ impl Recorder {
                 }
             }
         }
-        let others = std::mem::take(&mut *lock(&self.others));
+        let others = std::mem::take(&mut *self.others.lock());
         Trace { threads: tracks, others, ..Trace::default() }
     }
 
@@ -227,18 +228,14 @@ impl Recorder {
         }
     }
 
-    fn append<T>(&self, list: &Mutex<Vec<T>>, spans: impl IntoIterator<Item = T>) {
-        let mut list = lock(list);
+    fn append<T>(&self, list: &Lock<Vec<T>>, spans: impl IntoIterator<Item = T>) {
+        let mut list = list.lock();
         for span in spans {
             if self.seen.fetch_add(1, Ordering::Relaxed) < SPANS_MAX {
                 list.push(span);
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What one thread did.

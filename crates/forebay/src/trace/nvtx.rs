@@ -12,9 +12,10 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::mem;
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 
+use crate::lock::Lock;
 use libloading::Library;
 
 /// Says where the tool is.
@@ -198,8 +199,8 @@ impl Tool {
     /// # Safety
     /// `initialize` is the entry of a tool that stays loaded.
     pub(super) unsafe fn attach(initialize: Initialize) -> Result<Self, &'static str> {
-        static TURN: Mutex<()> = Mutex::new(());
-        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        static TURN: Lock<()> = Lock::new(());
+        let _turn = TURN.lock();
         FUNCTIONS.iter().flatten().for_each(|one| one.store(ptr::null_mut(), Ordering::SeqCst));
         // SAFETY: the caller's promise, and the tables are as NVTX has them.
         if unsafe { initialize(export_table) } == 0 {

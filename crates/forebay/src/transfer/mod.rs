@@ -10,7 +10,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::engine::Entrant;
@@ -18,6 +18,7 @@ use crate::error::{Place, Result};
 use crate::events::Told;
 use crate::file::Handle;
 use crate::gpu::DeviceError;
+use crate::lock::Lock;
 use crate::memory::{Buffer, Keep, Last};
 use crate::plan::{Reason, Route};
 use crate::queue::Batch;
@@ -32,7 +33,7 @@ pub(crate) use touch::Touch;
 pub(crate) struct State {
     /// Let go with the end. Whoever waits for that waits a moment for the close as well, so that
     /// the file's room is there when it is removed then.
-    file: Mutex<Option<Arc<Handle>>>,
+    file: Lock<Option<Arc<Handle>>>,
     range: ByteRange,
     /// Bytes that are wanted of these.
     wanted: u64,
@@ -49,9 +50,9 @@ pub(crate) struct State {
     key: AtomicUsize,
     /// A share in the memory that bytes move to or from; let go before anybody can see the end, so
     /// that whoever then frees the memory has it free.
-    keep: Mutex<Shares>,
+    keep: Lock<Shares>,
     /// What it reads where that are many ranges; let go with the file.
-    batch: Mutex<Option<Arc<Batch>>>,
+    batch: Lock<Option<Arc<Batch>>>,
     /// Whether it is to stop, where the scheduler does not know it.
     stop: AtomicBool,
     /// Whether its caller is to be free to do something else at any time.
@@ -62,10 +63,10 @@ pub(crate) struct State {
     finished: AtomicBool,
     /// Set once `end` holds the result; read without its lock.
     ended: AtomicBool,
-    end: Mutex<End>,
+    end: Lock<End>,
     bell: Condvar,
     /// There from when subscribers were told that it begins until they are told that it ends.
-    told: Mutex<Option<(Told, Range)>>,
+    told: Lock<Option<(Told, Range)>>,
 }
 
 /// See [`State::keep`].
@@ -112,7 +113,7 @@ impl State {
         keep: Vec<Keep>,
     ) -> Self {
         Self {
-            file: Mutex::new(Some(file)),
+            file: Lock::new(Some(file)),
             range,
             wanted: range.len(),
             started: Instant::now(),
@@ -125,9 +126,9 @@ impl State {
             file_ns: AtomicU64::new(0),
             copy_ns: AtomicU64::new(0),
             key: AtomicUsize::new(usize::MAX),
-            keep: Mutex::new(Shares { keep, adrift: false }),
-            batch: Mutex::default(),
-            end: Mutex::new(End {
+            keep: Lock::new(Shares { keep, adrift: false }),
+            batch: Lock::default(),
+            end: Lock::new(End {
                 result: None,
                 buffers,
                 closing: false,
@@ -140,14 +141,14 @@ impl State {
             finished: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             bell: Condvar::new(),
-            told: Mutex::default(),
+            told: Lock::default(),
         }
     }
 
     /// The same, of a transfer that reads a batch.
     pub(crate) fn of_batch(mut self, batch: Arc<Batch>) -> Self {
         self.wanted = batch.strip().wanted_in(self.range);
-        *self.batch.get_mut().unwrap_or_else(PoisonError::into_inner) = Some(batch);
+        *self.batch.get_mut() = Some(batch);
         self
     }
 
@@ -163,23 +164,23 @@ impl State {
 
     /// Where it moves bytes; `None` once it has ended.
     pub(crate) fn place(&self) -> Option<Place> {
-        let batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
+        let batch = self.batch.lock();
         if let Some(batch) = &*batch {
             return Some(batch.place(self.range));
         }
-        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = self.file.lock();
         file.as_ref().map(|file| file.place(self.range.start, self.range.len()))
     }
 
     /// Its file, its bytes and its time so far; `None` once it has ended.
     pub(crate) fn described(&self) -> Option<(Box<Path>, ByteRange, Duration)> {
-        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = self.file.lock();
         file.as_ref().map(|file| (file.path().into(), self.range, self.started.elapsed()))
     }
 
     /// As [`place`](Self::place), without waiting for a lock or looking for the drive.
     fn place_unlocked(&self) -> Option<Place> {
-        let file = self.file.try_lock().ok()?;
+        let file = self.file.try_lock()?;
         let (offset, len) = (self.range.start, self.range.len());
         file.as_ref().map(|file| Place { offset, len, ..Place::whole(file.path()) })
     }
@@ -217,31 +218,27 @@ impl State {
     /// Gives the transfer's memory up for good, since the copy that failed so may not be over: what
     /// the transfer owns never comes back, what it was lent is marked.
     pub(crate) fn lose_memory(&self, source: &DeviceError) {
-        self.keep().keep.iter().for_each(|keep| keep.lose(source));
-        let owned = std::mem::take(&mut self.lock().buffers);
+        self.keep.lock().keep.iter().for_each(|keep| keep.lose(source));
+        let owned = std::mem::take(&mut self.end.lock().buffers);
         drop(owned);
     }
 
     /// Says that its caller goes on without the end: until that comes nobody may use the memory.
     pub(crate) fn set_adrift(&self) {
-        let mut shares = self.keep();
+        let mut shares = self.keep.lock();
         shares.adrift = true;
         shares.keep.iter().for_each(Keep::set_adrift); // none where it has ended meanwhile
     }
 
     /// Lets go of the memory; what nobody else has a share in is the answer.
     fn let_go(&self) -> Vec<Last> {
-        let mut shares = self.keep();
+        let mut shares = self.keep.lock();
         let (keep, adrift) = (std::mem::take(&mut shares.keep), shares.adrift);
         drop(shares);
         if adrift {
             keep.iter().for_each(Keep::land);
         }
         keep.into_iter().filter_map(Keep::let_go).collect()
-    }
-
-    fn keep(&self) -> MutexGuard<'_, Shares> {
-        self.keep.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn set_key(&self, key: usize) {
@@ -279,7 +276,7 @@ impl State {
         if self.finished.swap(true, Ordering::AcqRel) {
             return None;
         }
-        let batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let batch = self.batch.lock().take();
         let result = result.map(|bytes| batch.as_ref().map_or(bytes, |batch| batch.got()));
         let result = result.map(|bytes| Outcome {
             bytes,
@@ -294,12 +291,12 @@ impl State {
             entrant.ended(outcome);
         }
         let memory = self.let_go();
-        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let file = self.file.lock().take();
         file.iter().for_each(|file| self.tell_end(file, &result));
         let file = file.and_then(Arc::into_inner);
         let batch = batch.and_then(Arc::into_inner);
         let unused = Unused { memory, file, batch };
-        let mut end = self.lock();
+        let mut end = self.end.lock();
         end.result = Some(result);
         end.closing = unused.has_files();
         let (waiting, steps) = (end.waiting > 0, std::mem::take(&mut end.steps));
@@ -317,23 +314,19 @@ impl State {
 
     /// Says that they are closed.
     pub(crate) fn closed(&self) {
-        self.lock().closing = false;
+        self.end.lock().closing = false;
         self.bell.notify_all();
     }
 
     /// Whether it holds memory that is given back with it.
     pub(crate) fn owns_memory(&self) -> bool {
-        !self.lock().buffers.is_empty()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, End> {
-        self.end.lock().unwrap_or_else(PoisonError::into_inner)
+        !self.end.lock().buffers.is_empty()
     }
 
     /// Has the thread that ends the transfer run `step`, or this one where it has ended. It may not
     /// wait for anything.
     pub(crate) fn on_end(&self, step: impl FnOnce() + Send + 'static) {
-        let mut end = self.lock();
+        let mut end = self.end.lock();
         if end.result.is_none() {
             return end.steps.push(Box::new(step));
         }
@@ -365,12 +358,12 @@ impl State {
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.lock().result.is_some()
+        self.end.lock().result.is_some()
     }
 
     #[cfg(test)]
     pub(crate) fn file(&self) -> Arc<Handle> {
-        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = self.file.lock();
         Arc::clone(file.as_ref().expect("it has not ended"))
     }
 

@@ -2,7 +2,7 @@
 //! to its end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use super::{Outcome, State};
 use crate::error::{Error, Result};
@@ -23,12 +23,12 @@ impl State {
                 Some(pieces) => format!("{} {path}, {pieces} pieces", begin.direction),
             }
         });
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some((told, range));
+        *self.told.lock() = Some((told, range));
     }
 
     /// Tells that it was asked to stop, if it has not ended.
     pub(crate) fn tell_cancel(&self) {
-        let is_told = self.told.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let is_told = self.told.lock().is_some();
         if is_told
             && events::hears_cancels()
             && let Some((path, range, _)) = self.described()
@@ -39,13 +39,13 @@ impl State {
 
     /// Tells that it could not be started after all.
     pub(crate) fn tell_refused(&self, error: &Error) {
-        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let file = self.file.lock().clone();
         file.iter().for_each(|file| self.tell_end(file, &Err(error.clone())));
     }
 
     /// Tells how it ended, before anybody who waits for it can know.
     pub(super) fn tell_end(&self, file: &Handle, result: &Result<Outcome>) {
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let told = self.told.lock().take();
         if let Some((told, _range)) = told {
             let tell =
                 move || events::transfer_ended(&told, file.path(), self.started.elapsed(), result);

@@ -51,7 +51,7 @@ impl State {
     /// what the transfer owns never comes back, what it was lent is refused by every later call.
     /// Nobody knows which copies of a GPU are over.
     pub(crate) fn give_memory_up(&self, error: &Error) {
-        let mut shares = self.keep();
+        let mut shares = self.keep.lock();
         if self.is_untouched() && !shares.keep.iter().any(crate::memory::Keep::is_on_gpu) {
             return;
         }
@@ -63,7 +63,7 @@ impl State {
             std::mem::forget(keep);
         }
         drop(shares);
-        let owned = std::mem::take(&mut self.lock().buffers);
+        let owned = std::mem::take(&mut self.end.lock().buffers);
         drop(owned);
     }
 }

@@ -1,11 +1,11 @@
 //! How a caller waits for the end: asleep, awake when it is near, or asking whether to go on.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::{End, Outcome, State};
 use crate::error::Result;
+use crate::lock::woken;
 use crate::memory::Buffer;
 
 /// The most that a waiting thread is awake for before an end that it expects.
@@ -87,13 +87,13 @@ impl State {
 
     /// The same, of a transfer that owns several buffers.
     pub(crate) fn wait_for_all(&self) -> (Result<Outcome>, Vec<Buffer>) {
-        let mut end = self.lock();
+        let mut end = self.end.lock();
         loop {
             if let Some(result) = end.result.clone() {
                 return (result, std::mem::take(&mut end.buffers));
             }
             end.waiting += 1;
-            end = self.bell.wait(end).unwrap_or_else(PoisonError::into_inner);
+            end = woken(self.bell.wait(end));
             end.waiting -= 1;
         }
     }
@@ -109,19 +109,16 @@ impl State {
 
     pub(crate) fn wait_for(&self, bound: Duration) -> Option<Result<Outcome>> {
         let pending = |end: &mut End| end.result.is_none();
-        let mut end = self.lock();
+        let mut end = self.end.lock();
         end.waiting += 1;
-        let (mut end, _) = self
-            .bell
-            .wait_timeout_while(end, bound, pending)
-            .unwrap_or_else(PoisonError::into_inner);
+        let (mut end, _) = woken(self.bell.wait_timeout_while(end, bound, pending));
         end.waiting -= 1;
         end.result.clone()
     }
 
     /// Waits a moment for the files of an ended transfer to be closed.
     pub(super) fn wait_for_closing(&self) {
-        let waited = self.bell.wait_timeout_while(self.lock(), CLOSING_MAX, |end| end.closing);
+        let waited = self.bell.wait_timeout_while(self.end.lock(), CLOSING_MAX, |end| end.closing);
         drop(waited);
     }
 }

@@ -9,11 +9,12 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::failure::CuFileFailure;
 use super::session::Session;
 use crate::gpu::{Device, DeviceId};
+use crate::lock::Lock;
 use crate::memory::KnownMemory;
 
 /// A GPU, and where the memory begins for its owner.
@@ -22,10 +23,10 @@ type Key = (DeviceId, u64);
 /// What is registered.
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
-    known: Mutex<Known>,
+    known: Lock<Known>,
     /// Held while the driver is told of memory or made to forget it, so that who frees memory does
     /// so after that. Requests do not wait for it.
-    changes: Mutex<()>,
+    changes: Lock<()>,
 }
 
 #[derive(Debug, Default)]
@@ -60,18 +61,10 @@ pub(super) struct Place {
 }
 
 impl Buffers {
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn change(&self) -> MutexGuard<'_, ()> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The place of memory at `address`, which the library finds at `native`. What is registered
     /// stays so until [`leave`](Self::leave).
     pub(super) fn enter(&self, gpu: DeviceId, (address, native): (u64, u64), len: u64) -> Place {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         known.time += 1;
         let time = known.time;
         let below = known.all.range_mut(..=(gpu, address)).next_back();
@@ -91,7 +84,7 @@ impl Buffers {
     /// Ends the use of a place.
     pub(super) fn leave(&self, place: &Place) {
         let Some(key) = place.within else { return };
-        if let Some(buffer) = self.lock().all.get_mut(&key) {
+        if let Some(buffer) = self.known.lock().all.get_mut(&key) {
             buffer.in_use -= 1;
         }
     }
@@ -106,11 +99,11 @@ impl Buffers {
         device: &Arc<dyn Device>,
         (address, len): (u64, u64),
     ) -> Result<Registration, CuFileFailure> {
-        let _change = session.buffers.change();
-        let evicted = session.buffers.lock().make_room(session.limits().pinned, len);
+        let _change = session.buffers.changes.lock();
+        let evicted = session.buffers.known.lock().make_room(session.limits().pinned, len);
         evicted?.iter().for_each(|(key, buffer)| buffer.end(session, *key));
         let registered = Buffer::register(session, device, (address, len));
-        let mut known = session.buffers.lock();
+        let mut known = session.buffers.known.lock();
         match registered {
             Ok(buffer) => {
                 let (key, last_used) = ((device.id(), address), known.time);
@@ -209,7 +202,7 @@ pub(super) struct Registration {
 
 impl KnownMemory for Registration {
     fn is_forgotten(&self) -> bool {
-        !self.session.buffers.lock().has(self.key, self.number)
+        !self.session.buffers.known.lock().has(self.key, self.number)
     }
 }
 
@@ -218,8 +211,8 @@ impl Drop for Registration {
         if !self.session.is_here() {
             return; // it is the parent's
         }
-        let _change = self.session.buffers.change();
-        let mut known = self.session.buffers.lock();
+        let _change = self.session.buffers.changes.lock();
+        let mut known = self.session.buffers.known.lock();
         let buffer = known.has(self.key, self.number).then(|| known.take(self.key)).flatten();
         drop(known);
         buffer.iter().for_each(|buffer| buffer.end(&self.session, self.key));

@@ -3,12 +3,12 @@
 #![expect(unsafe_code, reason = "calls the library")]
 
 use std::ffi::c_int;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::failure::Answer;
 use super::table::Table;
 use crate::aside::within;
+use crate::lock::Lock;
 use crate::process::Home;
 
 /// How much it counts, where the library tells.
@@ -23,7 +23,7 @@ pub(super) fn level_of(table: &Table) -> Option<c_int> {
 type StatsStop = unsafe extern "C" fn() -> Answer;
 
 /// Libraries that count in a process, which is told from its children.
-static COUNTING: Mutex<Vec<(Home, StatsStop)>> = Mutex::new(Vec::new());
+static COUNTING: Lock<Vec<(Home, StatsStop)>> = Lock::new(Vec::new());
 
 /// How long libraries may take to stop. A call that hangs may hold what they need.
 const STOP_WITHIN: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ const STOP_WITHIN: Duration = Duration::from_secs(1);
 pub(super) fn stop_at_end(stop: StatsStop) {
     extern "C" fn stop_all() {
         // Whoever holds the lock now will not let go of it.
-        let Ok(counting) = COUNTING.try_lock() else { return };
+        let Some(counting) = COUNTING.try_lock() else { return };
         let here = counting.iter().filter(|(home, _)| home.is_here());
         let here: Vec<StatsStop> = here.map(|(_, stop)| *stop).collect();
         if here.is_empty() {
@@ -47,7 +47,7 @@ pub(super) fn stop_at_end(stop: StatsStop) {
         };
         let _ = within(STOP_WITHIN, "forebay-stop", stops);
     }
-    let mut counting = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut counting = COUNTING.lock();
     if counting.is_empty() {
         // SAFETY: the function is there as long as the process is. What is registered last runs
         // first: before the library's own, which was there already.

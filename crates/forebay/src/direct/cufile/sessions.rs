@@ -4,12 +4,13 @@
 //! each count what they have sent off, and send off twice of what it takes. None is ever closed, so
 //! none is ever forgotten here. A forked child has no share in them, and does not come to the lock.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::failure::CuFileFailure;
 use super::session::Session;
 use crate::direct::OPENS_WITHIN;
+use crate::lock::{Lock, woken};
 use crate::process::Home;
 
 /// Those that there are.
@@ -20,7 +21,7 @@ pub(super) static SESSIONS: Sessions = Sessions::within(OPENS_WITHIN);
 pub(super) struct Sessions {
     /// The process that loaded the first library.
     home: OnceLock<Home>,
-    all: Mutex<All>,
+    all: Lock<All>,
     opened: Condvar,
     /// How long one who comes waits for another who opens the same driver.
     within: Duration,
@@ -36,7 +37,7 @@ struct All {
 
 impl Sessions {
     const fn within(within: Duration) -> Self {
-        let all = Mutex::new(All { open: Vec::new(), opening: Vec::new() });
+        let all = Lock::new(All { open: Vec::new(), opening: Vec::new() });
         Self { home: OnceLock::new(), all, opened: Condvar::new(), within }
     }
 
@@ -55,7 +56,7 @@ impl Sessions {
     ) -> Result<Arc<Session>, CuFileFailure> {
         self.check_home()?;
         self.home.get_or_init(Home::here);
-        let mut all = self.lock();
+        let mut all = self.all.lock();
         loop {
             if let Some((_, session)) = all.open.iter().find(|(of, _)| *of == library) {
                 return Ok(Arc::clone(session));
@@ -65,18 +66,14 @@ impl Sessions {
             if left.is_zero() {
                 return Err(CuFileFailure::Opening);
             }
-            all = self.opened.wait_timeout(all, left).unwrap_or_else(PoisonError::into_inner).0;
+            all = woken(self.opened.wait_timeout(all, left)).0;
         }
         all.opening.push((library, Instant::now()));
         drop(all);
         let _opening = Opening { sessions: self, library };
         let session = Arc::new(open()?);
-        self.lock().open.push((library, Arc::clone(&session)));
+        self.all.lock().open.push((library, Arc::clone(&session)));
         Ok(session)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, All> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -88,7 +85,7 @@ struct Opening<'a> {
 
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
-        self.sessions.lock().opening.retain(|(of, _)| *of != self.library);
+        self.sessions.all.lock().opening.retain(|(of, _)| *of != self.library);
         self.sessions.opened.notify_all();
     }
 }

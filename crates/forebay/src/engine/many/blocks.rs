@@ -1,7 +1,7 @@
 //! Reads to memory that there is for a few blocks at a time: one transfer, which goes on as its
 //! caller opens it further (`queue/gate.rs`).
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use super::{Many, ManyTransfer, Piece, Results};
 use crate::engine::Engine;
@@ -118,7 +118,7 @@ impl BlockRead {
     /// What went wrong first with one that is done.
     pub(crate) fn failure(&self) -> Error {
         let of_piece = || {
-            let mut results = self.transfer.results.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut results = self.transfer.results.lock();
             // One that was cancelled has results for what was read before.
             let found = results.as_mut()?.outcome(Outcome::nothing());
             found.results.into_iter().find_map(Result::err)

@@ -4,7 +4,7 @@ mod blocks;
 mod start;
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::file::RequestOptions;
@@ -12,6 +12,7 @@ use super::interrupt::GoOn;
 use super::lent::Borrowed;
 use super::{Engine, File};
 use crate::error::{Error, Result};
+use crate::lock::Lock;
 use crate::memory::{Buffer, Source, Span, Target};
 use crate::plan::Wanted;
 use crate::queue::{Batch, Chore, Direction};
@@ -76,7 +77,7 @@ pub struct ManyOutcome {
 pub struct ManyTransfer {
     transfer: Transfer,
     /// There until somebody has learned of the end: they hold the files.
-    results: Mutex<Option<Results>>,
+    results: Lock<Option<Results>>,
     /// There from then on.
     ended: OnceLock<Result<Arc<ManyOutcome>>>,
     engine: Engine,
@@ -84,7 +85,7 @@ pub struct ManyTransfer {
 
 impl Drop for ManyTransfer {
     fn drop(&mut self) {
-        let results = self.results.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let results = self.results.get_mut().take();
         self.let_go(results);
     }
 }
@@ -112,7 +113,7 @@ pub(super) struct OfStrip {
 impl ManyTransfer {
     pub(super) fn new(state: Arc<State>, results: Results, engine: &Engine) -> Self {
         let transfer = Transfer::new(state, engine.clone());
-        let (results, ended) = (Mutex::new(Some(results)), OnceLock::new());
+        let (results, ended) = (Lock::new(Some(results)), OnceLock::new());
         Self { transfer, results, ended, engine: engine.clone() }
     }
 
@@ -152,14 +153,13 @@ impl ManyTransfer {
         if let (false, Err(forked)) = (is_here, &end) {
             return Err(forked.clone()); // what the locks hold is the parent's
         }
-        let lock = || self.results.lock().unwrap_or_else(PoisonError::into_inner);
         let told = self.ended.get_or_init(|| {
             let whole = end?;
-            let mut results = lock();
+            let mut results = self.results.lock();
             let results = results.as_mut().expect("there until the end is known");
             Ok(Arc::new(results.outcome(whole)))
         });
-        let results = lock().take();
+        let results = self.results.lock().take();
         self.let_go(results);
         told.clone()
     }

@@ -3,8 +3,8 @@
 //! does it wait for drives or servers: what may hang others do.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::work::{Moving, Work};
@@ -13,6 +13,7 @@ use crate::engine::{Engine, RequestOptions, resource};
 use crate::error::{Error, Place, Result};
 use crate::events;
 use crate::gpu::{Device, DeviceError, DeviceId};
+use crate::lock::Lock;
 use crate::plan::{Reason, Route};
 use crate::queue::{Chore, Direction};
 use crate::transfer::{Outcome, State, SyncMode};
@@ -29,7 +30,7 @@ const SPARE_MAX: usize = 2;
 /// See the module's own text.
 #[derive(Debug, Default)]
 pub(crate) struct Keepers {
-    state: Arc<Mutex<Kept>>,
+    state: Arc<Lock<Kept>>,
 }
 
 #[derive(Debug, Default)]
@@ -49,7 +50,7 @@ struct Kept {
 
 /// A transfer that is about to come.
 #[derive(Debug)]
-pub(super) struct Expected<'a>(&'a Mutex<Kept>);
+pub(super) struct Expected<'a>(&'a Lock<Kept>);
 
 /// A transfer in a stream's order.
 #[derive(Debug)]
@@ -86,10 +87,6 @@ const UNKNOWN: u8 = 0;
 const ASKED: u8 = 1;
 const GONE: u8 = 2;
 
-fn lock(state: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Keepers {
     /// A track for a transfer, new or used.
     pub(super) fn track(
@@ -98,7 +95,7 @@ impl Keepers {
         device: &Arc<dyn Device>,
         blocks: Blocks,
     ) -> Result<Track> {
-        let mut kept = lock(&self.state);
+        let mut kept = self.state.lock();
         if let Some(at) = kept.spare.iter().position(|track| track.serves(device, blocks)) {
             let track = kept.spare.swap_remove(at);
             track.reset();
@@ -118,9 +115,9 @@ impl Keepers {
         let len = engine.options().slot_size;
         let blocks = Blocks { range: ByteRange { start: 0, end: len * BLOCKS_MAX }, len };
         let serves = |kept: &Kept| kept.spare.iter().filter(|t| t.serves(device, blocks)).count();
-        while serves(&lock(&self.state)) < tracks {
+        while serves(&self.state.lock()) < tracks {
             let track = Track::new(engine, device, blocks)?;
-            let mut kept = lock(&self.state);
+            let mut kept = self.state.lock();
             kept.spare.push(track);
             kept.prepared = kept.prepared.max(kept.spare.len());
         }
@@ -130,7 +127,7 @@ impl Keepers {
     /// Has a thread run for a transfer that is about to come: what is queued for it on the GPU
     /// waits for gates that nobody else opens.
     pub(super) fn expect(&self) -> Result<Expected<'_>> {
-        let mut kept = lock(&self.state);
+        let mut kept = self.state.lock();
         if !kept.is_running {
             let state = Arc::clone(&self.state);
             let thread = std::thread::Builder::new().name("forebay-keeper".into());
@@ -146,22 +143,22 @@ impl Keepers {
 impl Expected<'_> {
     /// Takes it in.
     pub(super) fn add(self, ordered: Ordered) {
-        lock(self.0).new.push(ordered);
+        self.0.lock().new.push(ordered);
     }
 }
 
 impl Drop for Expected<'_> {
     fn drop(&mut self) {
-        lock(self.0).expected -= 1;
+        self.0.lock().expected -= 1;
     }
 }
 
 /// Steps all transfers until there are none. What it drops last may be the engine itself, which
 /// waits for the engine's threads: this is none of them.
-fn keep(state: &Mutex<Kept>) {
+fn keep(state: &Lock<Kept>) {
     let mut all: Vec<Ordered> = Vec::new();
     loop {
-        let mut kept = lock(state);
+        let mut kept = state.lock();
         all.append(&mut kept.new);
         if all.is_empty() && kept.expected == 0 {
             kept.is_running = false;
@@ -230,13 +227,13 @@ impl Ordered {
 
     /// Steps it; `None`: it has ended. A panic fails the engine and ends the transfer with that:
     /// its gates open, since the GPU waits for them, and what copies may touch is leaked.
-    fn go_on(mut self, kept: &Mutex<Kept>) -> Option<Self> {
+    fn go_on(mut self, kept: &Lock<Kept>) -> Option<Self> {
         let (state, engine) = (Arc::clone(&self.state), self.work.engine().clone());
         let core = &engine.inner.core;
         let mut is_over = None;
         core.guard(|| {
             #[cfg(test)]
-            assert!(!lock(kept).breaks, "a step is broken");
+            assert!(!kept.lock().breaks, "a step is broken");
             is_over = Some(self.step());
         });
         let mut has_ended = false;
@@ -408,7 +405,7 @@ impl Ordered {
         stands || self.health.load(Ordering::Relaxed) == GONE
     }
 
-    fn end(mut self, kept: &Mutex<Kept>) {
+    fn end(mut self, kept: &Lock<Kept>) {
         let track = self.track.take().and_then(Arc::into_inner);
         let track = track.expect("whoever had a share has queued all");
         if let Some(Err(source)) = self.queued.get().cloned() {
@@ -427,7 +424,7 @@ impl Ordered {
             self.state.lose_memory(&source);
             self.error = Some(self.not_over(source));
         } else {
-            let mut kept = lock(kept);
+            let mut kept = kept.lock();
             // What still moves may touch the slots.
             if self.moving.is_empty() && kept.spare.len() < kept.prepared.max(SPARE_MAX) {
                 kept.spare.push(track);
@@ -469,7 +466,7 @@ mod tests {
         let stream = device.create_stream().unwrap();
         let file = engine.open(folder.path().join("file")).unwrap();
         let target = engine.allocate(device.id(), 1 << 20).unwrap();
-        lock(&engine.keepers().state).breaks = true;
+        engine.keepers().state.lock().breaks = true;
         let options = RequestOptions::default();
         // SAFETY: the stream is this device's, and alive.
         let started =

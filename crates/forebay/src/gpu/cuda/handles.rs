@@ -8,9 +8,10 @@
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
+
+use crate::lock::Lock;
 
 /// Handles of one kind and device that can be alive at once.
 const SLOTS: u64 = 4096;
@@ -34,21 +35,18 @@ struct Slot {
 #[derive(Debug)]
 pub(super) struct Handles {
     slots: Box<[Slot]>,
-    free: Mutex<Vec<u64>>,
+    free: Lock<Vec<u64>>,
 }
 
 impl Handles {
     pub(super) fn new() -> Self {
         let empty = |_| Slot { state: AtomicU64::new(0), raw: AtomicPtr::new(ptr::null_mut()) };
-        Self {
-            slots: (0..SLOTS).map(empty).collect(),
-            free: Mutex::new((0..SLOTS).rev().collect()),
-        }
+        Self { slots: (0..SLOTS).map(empty).collect(), free: Lock::new((0..SLOTS).rev().collect()) }
     }
 
     /// A handle for `raw`; `None` where too many are alive.
     pub(super) fn insert(&self, raw: *mut c_void) -> Option<u64> {
-        let index = self.free().pop()?;
+        let index = self.free.lock().pop()?;
         let serial = NEXT_SERIAL.fetch_add(1, Ordering::Relaxed);
         let handle = serial * SLOTS + index;
         let slot = self.slot(handle);
@@ -80,7 +78,7 @@ impl Handles {
         }
         let raw = slot.raw.swap(ptr::null_mut(), Ordering::Relaxed);
         slot.state.store(0, Ordering::Release);
-        self.free().push(handle % SLOTS);
+        self.free.lock().push(handle % SLOTS);
         Some(raw)
     }
 
@@ -96,10 +94,6 @@ impl Handles {
     fn slot(&self, handle: u64) -> &Slot {
         let index = usize::try_from(handle % SLOTS).expect("a slot's index is small");
         &self.slots[index]
-    }
-
-    fn free(&self) -> MutexGuard<'_, Vec<u64>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

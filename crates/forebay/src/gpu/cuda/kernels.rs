@@ -8,11 +8,11 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem;
 use std::ptr::{self, NonNull};
-use std::sync::{Mutex, PoisonError};
 
 use super::device::CudaDevice;
 use super::table::{Address, CudaTable, Opaque, Ordinal, Resolver, SUCCESS, Status, nonsense};
 use crate::gpu::{DeviceError, DeviceResult, Stream, check_pairs};
+use crate::lock::Lock;
 
 /// The text, which ends in a zero as the driver wants it.
 pub(crate) const TEXT: &CStr =
@@ -97,7 +97,7 @@ impl KernelTable {
 
 /// The kernels of one GPU, once they have been asked for.
 #[derive(Debug, Default)]
-pub(super) struct Kernels(Mutex<Option<Loaded>>);
+pub(super) struct Kernels(Lock<Option<Loaded>>);
 
 #[derive(Debug, Clone, Copy)]
 struct Loaded {
@@ -112,7 +112,7 @@ unsafe impl Send for Loaded {}
 impl Kernels {
     /// The function, which is compiled for the current context if it has not been so far.
     fn xor(&self, cuda: &CudaTable, table: &KernelTable) -> DeviceResult<Opaque> {
-        let mut kernels = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kernels = self.0.lock();
         let loaded = match *kernels {
             Some(loaded) => loaded,
             None => *kernels.insert(load(cuda, table)?),
@@ -122,7 +122,7 @@ impl Kernels {
 
     /// Gives them back; their context is current, and none of them runs.
     pub(super) fn unload(&mut self, cuda: &CudaTable) {
-        let loaded = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let loaded = self.0.get_mut().take();
         if let (Some(loaded), Some(table)) = (loaded, &cuda.kernels) {
             // SAFETY: ours, loaded once. Where it fails the driver is shutting down.
             let _ = unsafe { (table.module_unload)(loaded.module) };

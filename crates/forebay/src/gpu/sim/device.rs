@@ -4,20 +4,21 @@
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use super::config::{CuFilePlay, SimConfig};
 use super::fault::Fault;
 use super::hang::{Hang, SimCall};
 use super::memory::{HostAddress, Registrations, copied};
-use super::timeline::{Direction, Timeline, lock};
+use super::timeline::{Direction, Timeline};
 use super::uplink::Uplink;
 use crate::clock::Clock;
 use crate::gpu::{
     AddressKind, BATCH_MAX, CallerStream, Device, DeviceCopy, DeviceId, DeviceInfo, DeviceKind,
     DeviceResult, Event, Stream, check_home, check_pairs,
 };
+use crate::lock::Lock;
 use crate::process::Home;
 
 /// How often the thread that plays a GPU looks at numbers.
@@ -28,8 +29,8 @@ const LOOK: Duration = Duration::from_micros(50);
 pub struct SimDevice {
     info: DeviceInfo,
     clock: Arc<dyn Clock>,
-    registered: Arc<Mutex<Registrations>>,
-    timeline: Arc<Mutex<Timeline>>,
+    registered: Arc<Lock<Registrations>>,
+    timeline: Arc<Lock<Timeline>>,
     uplink: Option<Arc<Uplink>>,
     /// Whether a thread plays the GPU, which else is played by whoever looks.
     played: Arc<AtomicBool>,
@@ -78,7 +79,7 @@ impl SimDevice {
         index: u32,
         config: SimConfig,
         clock: Arc<dyn Clock>,
-        registered: Arc<Mutex<Registrations>>,
+        registered: Arc<Lock<Registrations>>,
         uplink: Option<Arc<Uplink>>,
     ) -> Self {
         let cufile = config.cufile.map(|play| (play, config.seed));
@@ -94,7 +95,7 @@ impl SimDevice {
         let left = AtomicU64::new(config.lost_after.unwrap_or(u64::MAX));
         let pages = config.pages;
         let timeline = Timeline::new(config, Arc::clone(&registered), uplink.clone());
-        let timeline = Arc::new(Mutex::new(timeline));
+        let timeline = Arc::new(Lock::new(timeline));
         let (played, lost, home) = (Arc::default(), AtomicBool::new(false), Home::here());
         let hang = Hang::default();
         let (refuses_pinning, pinnings) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -146,24 +147,24 @@ impl SimDevice {
 
     /// How many events there are.
     pub fn events(&self) -> usize {
-        lock(&self.timeline).events.len()
+        self.timeline.lock().events.len()
     }
 
     /// How often somebody asked whether an event is passed.
     pub fn asked(&self) -> u64 {
-        lock(&self.timeline).asked
+        self.timeline.lock().asked
     }
 
     /// How many ranges of host memory are registered with it and those beside it.
     pub fn registrations(&self) -> usize {
-        lock(&self.registered).count()
+        self.registered.lock().count()
     }
 
     /// How often somebody wanted to give back memory of its own, or to unregister the host's, that
     /// work was queued on, which a real GPU may take for granted.
     pub fn misused(&self) -> usize {
-        let unregistered = lock(&self.registered).misused();
-        unregistered + lock(&self.timeline).memory.misused()
+        let unregistered = self.registered.lock().misused();
+        unregistered + self.timeline.lock().memory.misused()
     }
 
     /// Has a stream of a caller busy for `time`, as by a kernel.
@@ -208,7 +209,7 @@ impl SimDevice {
         let played = Arc::clone(&self.played);
         let play = move || {
             while let Some(timeline) = timeline.upgrade() {
-                let mut timeline = lock(&timeline);
+                let mut timeline = timeline.lock();
                 timeline.run_due(clock.now());
                 if !timeline.is_busy() {
                     // Nobody can queue anything before this is seen.
@@ -253,13 +254,13 @@ impl SimDevice {
     fn timeline(&self, call: &'static str) -> DeviceResult<MutexGuard<'_, Timeline>> {
         check_home(&self.home, call)?;
         self.check_lost(call)?;
-        Ok(lock(&self.timeline))
+        Ok(self.timeline.lock())
     }
 
     fn registered(&self, call: &'static str) -> DeviceResult<MutexGuard<'_, Registrations>> {
         check_home(&self.home, call)?;
         self.check_lost(call)?;
-        Ok(lock(&self.registered))
+        Ok(self.registered.lock())
     }
 }
 
@@ -277,7 +278,7 @@ impl Device for SimDevice {
     }
 
     fn let_go(&self, address: u64) {
-        lock(&self.timeline).memory.let_go(address);
+        self.timeline.lock().memory.let_go(address);
     }
 
     fn native(&self, stream: Stream) -> Option<u64> {
@@ -474,10 +475,10 @@ impl Device for SimDevice {
         if !self.home.is_here() || self.check_lost("address_kind").is_err() {
             return AddressKind::Unknown;
         }
-        if let Some((base, len)) = lock(&self.timeline).memory.holding(address) {
+        if let Some((base, len)) = self.timeline.lock().memory.holding(address) {
             return AddressKind::Device { device: self.info.id, base, len };
         }
-        if lock(&self.registered).contains(address) {
+        if self.registered.lock().contains(address) {
             return AddressKind::PinnedHost;
         }
         AddressKind::Unknown

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::memory::HostAddress;
-use super::timeline::{Direction, EventState, Timeline, Work, lock, unknown};
+use super::timeline::{Direction, EventState, Timeline, Work, unknown};
 use crate::gpu::{DeviceCopy, DeviceResult};
 
 /// Work of a stream that waits for its turn.
@@ -68,7 +68,7 @@ impl Timeline {
         let call = "wait_number";
         self.stream(call, stream)?;
         let number = Number(number);
-        lock(&self.registered).hold(call, number.host(), 4)?;
+        self.registered.lock().hold(call, number.host(), 4)?;
         self.stream(call, stream)?.held.push_back(Held::Number(number, least));
         Ok(())
     }
@@ -84,7 +84,7 @@ impl Timeline {
         let call = "write_number";
         self.stream(call, stream)?;
         let number = Number(number);
-        lock(&self.registered).hold(call, number.host(), 4)?;
+        self.registered.lock().hold(call, number.host(), 4)?;
         self.stream(call, stream)?.held.push_back(Held::Write(number, value));
         self.release(now);
         Ok(())
@@ -121,7 +121,7 @@ impl Timeline {
                     self.hold_again(stream, held);
                     return false;
                 }
-                lock(&self.registered).let_go(number.host());
+                self.registered.lock().let_go(number.host());
             }
             Held::Event(record) => {
                 let Some(&Some(event_due)) = self.records.get(&record) else {
@@ -187,7 +187,7 @@ impl Timeline {
                         .for_each(|(copy, _)| self.let_go(HostAddress(copy.host), copy.device));
                 }
                 Held::Number(number, _) | Held::Write(number, _) => {
-                    lock(&self.registered).let_go(number.host());
+                    self.registered.lock().let_go(number.host());
                 }
                 Held::Fill(device, ..) | Held::Xor(device, ..) => self.memory.let_go(device),
                 Held::Record(_, record) => {

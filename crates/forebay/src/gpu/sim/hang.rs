@@ -1,9 +1,9 @@
 //! Calls of the simulated driver that do not return, as where a queue is full behind work that
 //! never ends.
 
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::Condvar;
 
-use super::timeline::lock;
+use crate::lock::{Lock, woken};
 
 /// A call of the driver that a test lets hang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum SimCall {
 /// Which call hangs, and how many threads are in it.
 #[derive(Debug, Default)]
 pub(super) struct Hang {
-    state: Mutex<State>,
+    state: Lock<State>,
     changed: Condvar,
 }
 
@@ -31,24 +31,24 @@ struct State {
 impl Hang {
     /// Lets this call hang from now on, and no other.
     pub(super) fn set(&self, call: Option<SimCall>) {
-        lock(&self.state).call = call;
+        self.state.lock().call = call;
         self.changed.notify_all();
     }
 
     /// How many threads are in a call that hangs.
     pub(super) fn threads(&self) -> usize {
-        lock(&self.state).threads
+        self.state.lock().threads
     }
 
     /// Returns once this call does not hang.
     pub(super) fn pass(&self, call: SimCall) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.call != Some(call) {
             return;
         }
         state.threads += 1;
         while state.call == Some(call) {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = woken(self.changed.wait(state));
         }
         state.threads -= 1;
     }

@@ -8,8 +8,8 @@
 #![expect(unsafe_code, reason = "carries out copies that were queued with raw addresses")]
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::config::SimConfig;
@@ -18,6 +18,7 @@ use super::gate::{Held, Number};
 use super::memory::{DeviceMemory, HostAddress, Registrations};
 use super::uplink::{Uplink, time_of_bytes};
 use crate::gpu::{DeviceCopy, DeviceError, DeviceResult};
+use crate::lock::Lock;
 
 /// Streams and events of all simulated GPUs, so that one device's handle is no other's.
 static NEXT_HANDLE: AtomicU64 = AtomicU64::new(1);
@@ -103,7 +104,7 @@ pub(super) struct EventState {
 #[derive(Debug)]
 pub(super) struct Timeline {
     pub(super) memory: DeviceMemory,
-    pub(super) registered: Arc<Mutex<Registrations>>,
+    pub(super) registered: Arc<Lock<Registrations>>,
     config: SimConfig,
     pub(super) streams: BTreeMap<u64, StreamState>,
     pub(super) events: BTreeMap<u64, EventState>,
@@ -118,15 +119,10 @@ pub(super) struct Timeline {
     dice: Dice,
 }
 
-/// The registered memory, also after a panic elsewhere: each change to it is one step.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Timeline {
     pub(super) fn new(
         config: SimConfig,
-        registered: Arc<Mutex<Registrations>>,
+        registered: Arc<Lock<Registrations>>,
         uplink: Option<Arc<Uplink>>,
     ) -> Self {
         Self {
@@ -214,9 +210,9 @@ impl Timeline {
 
     fn hold_memory(&mut self, call: &'static str, copy: &DeviceCopy) -> DeviceResult<()> {
         let host = HostAddress(copy.host);
-        lock(&self.registered).hold(call, host, copy.len)?;
+        self.registered.lock().hold(call, host, copy.len)?;
         if let Err(error) = self.memory.hold(call, copy.device, copy.len as u64) {
-            lock(&self.registered).let_go(host);
+            self.registered.lock().let_go(host);
             return Err(error);
         }
         Ok(())
@@ -393,7 +389,7 @@ impl Timeline {
                 // A failed copy leaves half of its bytes behind, so that whoever takes them for
                 // whole is found out.
                 let moved = if fails { len / 2 } else { len };
-                let source = lock(&self.registered).source(host);
+                let source = self.registered.lock().source(host);
                 // SAFETY: the host range was promised to `copy` until now, and the device range
                 // is held since then.
                 unsafe {
@@ -422,7 +418,7 @@ impl Timeline {
             }
             Work::Write { number, value } => {
                 number.write(value);
-                lock(&self.registered).let_go(number.host());
+                self.registered.lock().let_go(number.host());
             }
             Work::Record { stream, event } => {
                 // A later `record` of the same event has taken this one's place.
@@ -437,7 +433,7 @@ impl Timeline {
     }
 
     pub(super) fn let_go(&mut self, host: HostAddress, device: u64) {
-        lock(&self.registered).let_go(host);
+        self.registered.lock().let_go(host);
         self.memory.let_go(device);
     }
 }
@@ -448,7 +444,7 @@ impl Drop for Timeline {
         for work in std::mem::take(&mut self.queue).into_values() {
             match work {
                 Work::Copy { host, device, .. } => self.let_go(host, device),
-                Work::Write { number, .. } => lock(&self.registered).let_go(number.host()),
+                Work::Write { number, .. } => self.registered.lock().let_go(number.host()),
                 Work::Fill { .. } | Work::Xor { .. } | Work::Record { .. } => {}
             }
         }

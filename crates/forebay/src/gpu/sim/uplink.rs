@@ -4,10 +4,10 @@
 //! more than it can, whoever asks; a GPU that has two copies queued may have its second one counted
 //! before its time, which hurries or delays others by no more than that.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
-use super::timeline::{Direction, lock};
+use super::timeline::Direction;
+use crate::lock::Lock;
 
 /// The link above several simulated GPUs.
 #[derive(Debug)]
@@ -15,17 +15,17 @@ pub(super) struct Uplink {
     /// Bytes per second, each direction.
     pub(super) rate: u64,
     /// When it has carried all that was queued.
-    free: Mutex<[Duration; 2]>,
+    free: Lock<[Duration; 2]>,
 }
 
 impl Uplink {
     pub(super) fn new(rate: u64) -> Self {
-        Self { rate, free: Mutex::default() }
+        Self { rate, free: Lock::default() }
     }
 
     /// When it has carried `len` bytes that are queued `now`.
     pub(super) fn carries(&self, now: Duration, direction: Direction, len: u64) -> Duration {
-        let mut free = lock(&self.free);
+        let mut free = self.free.lock();
         let free = &mut free[direction as usize];
         *free = now.max(*free).saturating_add(time_of_bytes(len, Some(self.rate)));
         *free

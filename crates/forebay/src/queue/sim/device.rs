@@ -4,7 +4,6 @@
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::tally::Tally;
@@ -13,12 +12,13 @@ use crate::gpu::sim::{Dice, SimDevice};
 use crate::gpu::{
     AddressKind, Device, DeviceCopy, DeviceError, DeviceInfo, DeviceResult, Event, Stream,
 };
+use crate::lock::Lock;
 
 /// See the module's own text.
 #[derive(Debug)]
 pub(super) struct FaultyDevice {
     inner: SimDevice,
-    dice: Mutex<(Dice, Tally)>,
+    dice: Lock<(Dice, Tally)>,
     faults: Faults,
     /// Whether calls may fail now.
     pub(super) armed: AtomicBool,
@@ -28,13 +28,13 @@ pub(super) struct FaultyDevice {
 
 impl FaultyDevice {
     pub(super) fn new(inner: SimDevice, dice: Dice, faults: Faults) -> Self {
-        let dice = Mutex::new((dice, Tally::default()));
+        let dice = Lock::new((dice, Tally::default()));
         Self { inner, dice, faults, armed: AtomicBool::default(), gone: AtomicBool::default() }
     }
 
     /// What went wrong with it.
     pub(super) fn tally(&self) -> Tally {
-        self.dice.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+        self.dice.lock().1.clone()
     }
 
     /// Lets a call fail in `share` of all cases, as `what`.
@@ -42,7 +42,7 @@ impl FaultyDevice {
         if !self.armed.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let (dice, tally) = &mut *self.dice.lock().unwrap_or_else(PoisonError::into_inner);
+        let (dice, tally) = &mut *self.dice.lock();
         if !self.gone.load(Ordering::Relaxed) {
             let goes = tally.note("gpu-gone", dice.roll(self.faults.gone));
             self.gone.store(goes, Ordering::Relaxed);
@@ -62,7 +62,7 @@ impl FaultyDevice {
 
     /// Counts a failed copy that the driver tells of.
     fn tell<T>(&self, answer: DeviceResult<T>) -> DeviceResult<T> {
-        let (_, tally) = &mut *self.dice.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, tally) = &mut *self.dice.lock();
         tally.note("gpu-copy", answer.is_err());
         answer
     }

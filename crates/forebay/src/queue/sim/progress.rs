@@ -9,14 +9,15 @@
 //! While it soaks it prints a line each second that begins with `soak:`, and one that begins with
 //! `soak-failed:` for each seed that fails, for the chore that adds up what several processes say.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::run::Summary;
 use super::tally::Tally;
+use crate::lock::Lock;
 
 /// See the module's own text.
 pub(super) struct Seeds {
@@ -87,32 +88,32 @@ struct Totals {
 /// What was run so far, and the thread that tells of it.
 #[derive(Default)]
 pub(super) struct Progress {
-    totals: Arc<Mutex<Totals>>,
+    totals: Arc<Lock<Totals>>,
     teller: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl Progress {
     /// One that is told each second, also while a seed hangs.
     pub(super) fn told() -> Self {
-        let totals = Arc::new(Mutex::default());
+        let totals = Arc::new(Lock::<Totals>::default());
         let (ends, ended) = channel::<()>();
         let told = Arc::clone(&totals);
         let tell = move || {
             while ended.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
-                println!("{}", lock(&told).line());
+                println!("{}", told.lock().line());
             }
-            println!("{}", lock(&told).line());
+            println!("{}", told.lock().line());
         };
         Self { totals, teller: Some((ends, thread::spawn(tell))) }
     }
 
     pub(super) fn begin(&self, seed: u64) {
-        lock(&self.totals).at = seed;
+        self.totals.lock().at = seed;
     }
 
     /// Adds what a seed did; `None`: it failed.
     pub(super) fn end(&self, summary: Option<Summary>) {
-        let totals = &mut *lock(&self.totals);
+        let totals = &mut *self.totals.lock();
         totals.seeds += 1;
         match summary {
             Some(Summary { steps, bytes, met }) => {
@@ -126,7 +127,7 @@ impl Progress {
 
     /// Everything that was met so far.
     pub(super) fn met(&self) -> Tally {
-        lock(&self.totals).all.met.clone()
+        self.totals.lock().all.met.clone()
     }
 }
 
@@ -144,8 +145,4 @@ impl Totals {
         let Self { at, seeds, failed, all: Summary { steps, bytes, met } } = self;
         format!("soak: at={at} seeds={seeds} failed={failed} steps={steps} bytes={bytes} {met}")
     }
-}
-
-fn lock(totals: &Mutex<Totals>) -> MutexGuard<'_, Totals> {
-    totals.lock().unwrap_or_else(PoisonError::into_inner)
 }

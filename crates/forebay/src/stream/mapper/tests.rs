@@ -130,13 +130,13 @@ fn pages_that_are_on_their_way_out_go_with_the_stream() {
             maps.at_once = false;
             maps.came.fill(0);
         }
-        *stream.shared.group.mapper.wishes() = None;
+        *stream.shared.group.mapper.wishes.lock() = None;
         let left = (0..4).filter_map(|number| stream.shared.group.homes().take_pages(number));
         for (number, home) in left.enumerate() {
             let leaving = Leaving { unit: number, home: Some(home), copies: Copies::Begin };
-            stream.shared.group.mapper.leaving().push(leaving);
+            stream.shared.group.mapper.leaving.lock().push(leaving);
         }
-        if stream.shared.group.mapper.leaving().len() == 4 {
+        if stream.shared.group.mapper.leaving.lock().len() == 4 {
             let reason = stream.mapped().1.unwrap();
             assert!(reason.starts_with("no thread can be had that pins pages"), "{reason}");
         }

@@ -3,12 +3,13 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use super::super::failure::Answer;
 use super::super::layout::{BatchEvent, BatchRequest, Pause};
 use super::super::table::BatchHandle;
 use super::{NOT_SUPPORTED, OK, read, takes_calls_only, write};
+use crate::lock::Lock;
 
 /// `CU_FILE_BATCH_FULL` and `CU_FILE_INVALID_VALUE`.
 const FULL: c_int = 5037;
@@ -24,10 +25,10 @@ struct Batch {
     left: Vec<usize>,
 }
 
-static BATCHES: Mutex<Option<HashMap<usize, Batch>>> = Mutex::new(None);
+static BATCHES: Lock<Option<HashMap<usize, Batch>>> = Lock::new(None);
 
 fn batches() -> MutexGuard<'static, Option<HashMap<usize, Batch>>> {
-    BATCHES.lock().unwrap_or_else(PoisonError::into_inner)
+    BATCHES.lock()
 }
 
 const fn error(error: c_int) -> Answer {

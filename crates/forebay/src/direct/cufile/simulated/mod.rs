@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::os::fd::BorrowedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::Duration;
 
 use super::failure::Answer;
@@ -19,6 +19,7 @@ use super::layout::{Counters, Descriptor, Properties};
 use super::table::{FileHandle, NativeStream, Table};
 use crate::file::{read_at_raw, write_at_raw};
 use crate::gpu::sim::CuFilePlay;
+use crate::lock::Lock;
 use crate::units::align_down;
 
 /// The version that it plays.
@@ -79,7 +80,7 @@ struct Library {
     buffers: BTreeMap<usize, usize>,
 }
 
-static LIBRARY: Mutex<Library> = Mutex::new(Library {
+static LIBRARY: Lock<Library> = Lock::new(Library {
     files: None,
     next: 0,
     counted: [Counted { bytes: 0, p2p: 0, nvidia_fs: 0 }; 2],
@@ -134,7 +135,7 @@ pub(super) fn table() -> Table {
 const OK: Answer = Answer { error: 0, cuda: 0 };
 
 fn library() -> MutexGuard<'static, Library> {
-    LIBRARY.lock().unwrap_or_else(PoisonError::into_inner)
+    LIBRARY.lock()
 }
 
 unsafe extern "C" fn ok() -> Answer {

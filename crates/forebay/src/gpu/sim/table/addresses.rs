@@ -5,11 +5,11 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{GPUS, STACK, put, write};
 use crate::gpu::cuda::table::{Address, AllocationHandle, Location, Opaque, Status};
 use crate::gpu::{AddressKind, Device};
+use crate::lock::Lock;
 
 /// What a part of a simulated GPU's memory is played as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,18 +22,14 @@ pub(crate) enum Played {
     Managed,
 }
 
-static PLAYED: Mutex<BTreeMap<u64, (u64, Played)>> = Mutex::new(BTreeMap::new());
+static PLAYED: Lock<BTreeMap<u64, (u64, Played)>> = Lock::new(BTreeMap::new());
 
 /// Handles of mappings that are retained.
 static HANDLES: AtomicI32 = AtomicI32::new(0);
 
-fn lock() -> MutexGuard<'static, BTreeMap<u64, (u64, Played)>> {
-    PLAYED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Plays a part of an allocation as something else from now on. Addresses are never used twice.
 pub(crate) fn play(base: u64, len: u64, as_what: Played) {
-    lock().insert(base, (len, as_what));
+    PLAYED.lock().insert(base, (len, as_what));
 }
 
 /// How many handles of mappings were retained and not released.
@@ -43,7 +39,7 @@ pub(crate) fn handles() -> i32 {
 
 fn played(address: Address) -> Option<(u64, u64, Played)> {
     let (base, (len, what)) =
-        lock().range(..=address).next_back().map(|(&base, &it)| (base, it))?;
+        PLAYED.lock().range(..=address).next_back().map(|(&base, &it)| (base, it))?;
     (address - base < len).then_some((base, len, what))
 }
 

@@ -4,10 +4,11 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Status;
+use crate::lock::Lock;
 
 const RELAXED: c_int = 2;
 
@@ -28,8 +29,8 @@ pub(crate) struct Capture {
 
 impl Capture {
     pub(crate) fn begin() -> Self {
-        static ALONE: Mutex<()> = Mutex::new(());
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        static ALONE: Lock<()> = Lock::new(());
+        let alone = ALONE.lock();
         CAPTURES.fetch_add(1, Ordering::SeqCst);
         Self { refusals: REFUSALS.load(Ordering::SeqCst), _alone: alone }
     }

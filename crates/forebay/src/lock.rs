@@ -1,0 +1,59 @@
+//! Locks that a panic does not close, for what is whole at every moment: a number, a cache, a list
+//! that each change leaves complete. A thread that panics under such a lock has changed all of it
+//! or nothing, so the next one may go on.
+//!
+//! Where several values change together a panic may leave them half-changed. They are behind a
+//! plain `Mutex`: a thread that finds it poisoned fails what depends on them (`queue/failure.rs`).
+
+use std::sync::{LockResult, Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// See the module's own text.
+#[derive(Debug, Default)]
+pub(crate) struct Lock<T>(Mutex<T>);
+
+impl<T> Lock<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        woken(self.0.lock())
+    }
+
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(held) => Some(held),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        woken(self.0.get_mut())
+    }
+}
+
+/// The result of a wait that holds such a lock, or of a `RwLock` over such a value.
+pub(crate) fn woken<T>(locked: LockResult<T>) -> T {
+    locked.unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn a_panic_under_a_lock_leaves_it_open() {
+        let lock = Lock::new(7);
+        let panics = || {
+            let _held = lock.lock();
+            panic!("under the lock")
+        };
+        let ended: Result<(), _> = catch_unwind(AssertUnwindSafe(panics));
+        assert!(ended.is_err());
+        assert_eq!(lock.try_lock().map(|held| *held), Some(7));
+        assert_eq!(*lock.lock(), 7);
+    }
+}
