@@ -114,3 +114,43 @@ impl Drop for Submit<'_> {
         self.shared.turned.notify_one();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::super::planning::tests::stream;
+    use super::*;
+
+    fn panics(call: impl FnOnce()) {
+        assert!(catch_unwind(AssertUnwindSafe(call)).is_err());
+    }
+
+    #[test]
+    fn a_panic_under_the_lock_or_in_a_call_of_the_driver_ends_the_stream() {
+        let under_the_lock: fn(&Shared) = |shared| {
+            let _held = shared.lock();
+            panic!("under the lock")
+        };
+        let in_a_call: fn(&Shared) =
+            |shared| shared.submit().unwrap().unlocked(|| panic!("in a call"));
+        for breaks in [under_the_lock, in_a_call] {
+            let stream = stream("sim", 0);
+            panics(|| breaks(&stream.shared));
+            let said = stream.shared.lock().check_open().unwrap_err().to_string();
+            assert!(said.contains("has panicked"), "{said}");
+            stream.close().unwrap();
+        }
+    }
+
+    #[test]
+    fn after_a_panic_under_the_lock_of_what_is_kept_nothing_of_it_is_given_back() {
+        let stream = stream("sim", 0);
+        panics(|| {
+            let _held = stream.shared.group.homes();
+            panic!("under the lock")
+        });
+        assert!(stream.shared.group.homes().stuck);
+        stream.close().unwrap();
+    }
+}
