@@ -76,7 +76,7 @@ fn a_read_of_scratch_is_compared_with_what_was_written() {
             // for the other thread to have had a turn on a busy machine.
             let line = format!(
                 "sweep . --gpu none --way {way} --request-size 64K --pattern {pattern} --depth 2 \
-                 --cache resident --time 300ms --repeats 2 --size 1M -o results"
+                 --cache resident --time 600ms --repeats 1 --size 1M -o results"
             );
             let output = spoilt(folder.path(), at, &line);
             assert_eq!(output.status.code(), Some(1), "{line}: {output:?}");
