@@ -1,4 +1,4 @@
-"""Files that this process has mapped: cutting one would destroy the mapped bytes."""
+"""Files that this process has mapped: bytes that are mapped from a file are lost if it changes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterator
 
 from . import _errors
+from ._errors import shown
 from ._types import Path
 
 _MAPS = "/proc/self/maps"
@@ -21,6 +22,9 @@ _HINT = (
     "is mapped and drop the mapping first"
 )
 
+_Mapped = tuple[str, str, bytes]
+"""Device, inode and path of a mapped file, as ``/proc/self/maps`` has them."""
+
 
 def refuse_cut(path: Path, mode: str) -> None:
     """Raises if opening `path` with `mode` would cut a file that this process has mapped.
@@ -28,45 +32,92 @@ def refuse_cut(path: Path, mode: str) -> None:
     A mapped tensor or array may be what is about to be written. Without ``/proc`` nothing is known
     of mappings, and nothing is refused.
     """
-    try:
-        there = os.stat(path)
-    except OSError:
-        return  # opening the file reports it
-    if not stat.S_ISREG(there.st_mode) or there.st_size == 0:
+    file = _File(path)
+    if file.size == 0:
         return
-    name = os.fsdecode(path)
-    wanted = _identity(path, there)
-    for address, permissions, identity, _ in _mappings():
-        if identity == wanted and permissions != _PROBE:
+    for address, permissions, mapped in _mappings():
+        if permissions != _PROBE and file.is_mapped_as(mapped):
+            name = os.fsdecode(path)
             text = (
-                f"cannot open `{name}` with mode `{mode}`: that cuts the file, and this process "
-                f"has it mapped at 0x{address}"
+                f"cannot open `{shown(name)}` with mode `{mode}`: that cuts the file, and this "
+                f"process has it mapped at 0x{address}"
             )
             about = {"kind": "request", "errno": errno.EBUSY, "message": text, "hint": _HINT}
             raise _errors.make({**about, "route": None, "path": name})
 
 
-def _mappings() -> Iterator[tuple[str, str, tuple[str, str], bytes]]:
-    """Address, permissions, device and inode, and path of each mapping of a file."""
+def refuse_moved(path: Path, mapped: _Mapped, at: tuple[int, int, int]) -> None:
+    """Raises if a mapping is one of the file that is written.
+
+    `at` says where in the file bytes are written, how many, and where in it the source begins.
+    """
+    if not _File(path).is_mapped_as(mapped):
+        return
+    name = os.fsdecode(path)
+    offset, length, source = at
+    text = (
+        f"cannot write {length} bytes at {offset} of `{shown(name)}`: the source is mapped from "
+        f"the same file at {source}, and the write would change it"
+    )
+    hint = "copy the source first, as `bytes(source)` does, or write another file"
+    about = {"kind": "request", "errno": errno.EBUSY, "message": text, "hint": hint}
+    raise _errors.make(
+        {**about, "route": None, "path": name, "offset": offset, "length": length}
+    )
+
+
+class _File:
+    """A file by its path, which is compared with mapped files."""
+
+    _identity: tuple[str, str] | None = None
+
+    def __init__(self, path: Path) -> None:
+        self.size = 0
+        try:
+            self._there = os.stat(path)
+        except OSError:
+            return  # opening or writing the file reports it
+        if stat.S_ISREG(self._there.st_mode) and self._there.st_size > 0:
+            self.size = self._there.st_size
+            self._identity = _identity(path)
+
+    def is_mapped_as(self, mapped: _Mapped) -> bool:
+        """Whether a mapped file is this one."""
+        if self.size == 0:
+            return False
+        device, inode, path = mapped
+        if self._identity is not None:
+            return (device, inode) == self._identity
+        number = self._there.st_dev
+        numbers = f"{os.major(number):02x}:{os.minor(number):02x}", str(self._there.st_ino)
+        if (device, inode) == numbers:
+            return True
+        try:
+            return os.path.samestat(os.stat(path.replace(rb"\012", b"\n")), self._there)
+        except (OSError, ValueError):
+            return False  # it has no name, as memory that processes share
+
+
+def _mappings() -> Iterator[tuple[str, str, _Mapped]]:
+    """Address, permissions and file of each mapping of a file."""
     try:
         with open(_MAPS, "rb") as file:
-            lines = file.read().splitlines()
+            lines = file.read().split(b"\n")
     except OSError:
         return
-    for line in lines:
+    for line in lines[:-1]:
         addresses, permissions, _, device, inode, *path = line.split(maxsplit=5)
         if inode != b"0":
             address = addresses.partition(b"-")[0].decode()
-            identity = (device.decode(), inode.decode())
-            yield address, permissions.decode(), identity, b"".join(path)
+            mapped = device.decode(), inode.decode(), b"".join(path)
+            yield address, permissions.decode(), mapped
 
 
-def _identity(path: Path, there: os.stat_result) -> tuple[str, str]:
-    """The device and inode that the kernel shows for mappings of a file.
+def _identity(path: Path) -> tuple[str, str] | None:
+    """The device and inode that the kernel shows for mappings of a file, if one can be made.
 
     On btrfs and overlayfs they are not those of `os.stat`, so a page is mapped to see them.
     """
-    shown = f"{os.major(there.st_dev):02x}:{os.minor(there.st_dev):02x}", str(there.st_ino)
     try:
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
@@ -74,16 +125,12 @@ def _identity(path: Path, there: os.stat_result) -> tuple[str, str]:
         finally:
             os.close(number)
     except (OSError, ValueError):
-        return shown
+        return None
     with probe:
         # Another thread may have a probe as well.
-        probes = [
-            (identity, mapped)
-            for _, permissions, identity, mapped in _mappings()
-            if permissions == _PROBE
-        ]
-    if len({identity for identity, _ in probes}) == 1:
-        return probes[0][0]
+        probes = [mapped for _, permissions, mapped in _mappings() if permissions == _PROBE]
+    if len({mapped[:2] for mapped in probes}) == 1:
+        return probes[0][:2]
     real = os.fsencode(os.path.realpath(path))
-    same = [identity for identity, mapped in probes if mapped == real]
-    return same[0] if same else shown
+    same = [mapped[:2] for mapped in probes if mapped[2] == real]
+    return same[0] if same else None

@@ -12,6 +12,7 @@ import forebay
 import forebay.kvikio as kvikio
 import pytest
 from conftest import content
+from forebay import _mapped
 
 OLD = content(300_000)
 
@@ -77,6 +78,38 @@ def test_a_mapped_file_is_not_cut(
     assert named.read_bytes() == OLD and mapping[:] == OLD[65536:165536]
 
 
+@pytest.mark.parametrize("name", ["same", "link", "hard link", "line\nbreak"])
+def test_a_mapped_file_is_known_by_its_name_where_numbers_differ(
+    path: Path, mapping: mmap.mmap, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As on btrfs and overlayfs, of a file that cannot be read.
+    def mappings() -> Iterator[tuple[str, str, _mapped._Mapped]]:
+        for address, permissions, (_, inode, mapped) in known():
+            yield address, permissions, ("00:fe", inode + "1", mapped)
+
+    def no_mapping(*_: object) -> mmap.mmap:
+        raise PermissionError(errno.EACCES, "no mapping")
+
+    known = _mapped._mappings
+    monkeypatch.setattr(_mapped, "_mappings", mappings)
+    monkeypatch.setattr(mmap, "mmap", no_mapping)
+    named = path if name == "same" else path.parent / name
+    if name == "link":
+        named.symlink_to(path)
+    elif name == "hard link":
+        os.link(path, named)
+    elif name != "same":
+        path.rename(named)
+    for cut in CUTS:
+        with pytest.raises(forebay.RequestError, match="has it mapped at 0x"):
+            cut(named)
+    assert named.read_bytes() == OLD
+    other = path.parent / "other"
+    other.write_bytes(OLD)
+    forebay.open(other, "w").close()
+    assert other.read_bytes() == b""
+
+
 def test_a_file_that_is_mapped_no_more_is_cut(path: Path, mapping: mmap.mmap) -> None:
     mapping.close()
     for cut in CUTS:
@@ -97,6 +130,80 @@ def test_other_mappings_are_in_nobodys_way(path: Path, mapping: mmap.mmap) -> No
         with forebay.open(path, mode) as opened:
             opened.write_from(mapping, 65536)
     assert path.read_bytes() == OLD
+
+
+def write(file: forebay.File, source: memoryview, offset: int) -> None:
+    file.write_from(source, offset)
+
+
+def start_write(file: forebay.File, source: memoryview, offset: int) -> None:
+    file.start_write_from(source, offset).result()
+
+
+def write_many(file: forebay.File, source: memoryview, offset: int) -> None:
+    file.engine.write_many([(file, offset, len(source), source)])
+
+
+def write_vector(file: forebay.File, source: memoryview, offset: int) -> None:
+    half = len(source) // 2
+    file.writev([(offset, half, source[:half]), (offset + half, half, source[half:])])
+
+
+def write_addresses(file: forebay.File, source: memoryview, offset: int) -> None:
+    np = pytest.importorskip("numpy", reason="no numpy")
+    address = np.frombuffer(source, "u1").ctypes.data
+    file.engine.start_write_many(
+        files=file, offsets=[offset], lengths=[len(source)], addresses=[address], device="cpu"
+    ).result()
+
+
+def write_by_kvikio(file: forebay.File, source: memoryview, offset: int) -> None:
+    with kvikio.CuFile(file.name, "r+") as other:
+        other.write(source, file_offset=offset)
+
+
+WRITES = [write, start_write, write_many, write_vector, write_addresses, write_by_kvikio]
+
+
+@pytest.mark.parametrize("call", WRITES)
+@pytest.mark.parametrize("size", [8192, 4 << 20])
+def test_bytes_are_not_moved_within_their_own_file(
+    tmp_path: Path, call: Callable[[forebay.File, memoryview, int], None], size: int
+) -> None:
+    path, link = tmp_path / "file", tmp_path / "link"
+    old = (content(1 << 16) * (1 + (2 * size >> 16)))[: 2 * size]
+    path.write_bytes(old)
+    os.link(path, link)
+    with open(path, "rb") as opened:
+        mapped = mmap.mmap(opened.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ)
+    part = memoryview(mapped)[:size]
+    with forebay.open(link, "r+") as file:
+        with pytest.raises(forebay.RequestError, match="mapped from the same file at") as refused:
+            call(file, part, 4096)
+        assert "copy the source first" in (refused.value.hint or "")
+        assert "link" in str(refused.value) and path.read_bytes() == old
+        # Where nothing is overwritten before it is read, all is as always.
+        call(file, part, size)
+        call(file, part, 0)
+        assert path.read_bytes() == old[:size] * 2
+        with forebay.open(tmp_path / "other", "w") as other:
+            call(other, part, 4096)
+        assert (tmp_path / "other").read_bytes()[4096:] == old[:size]
+        call(file, memoryview(bytes(part)), 4096)
+        assert path.read_bytes()[4096 : 4096 + size] == old[:size]
+
+
+def test_parts_of_one_call_do_not_change_each_others_source(path: Path) -> None:
+    with open(path, "r+b") as opened:
+        whole = memoryview(mmap.mmap(opened.fileno(), 0))
+    low, high = whole[:4096], whole[8192:12288]
+    with forebay.open(path, "r+") as file:
+        with pytest.raises(forebay.RequestError, match="mapped from the same file"):
+            file.writev([(0, 4096, high), (8192, 4096, low)])
+        assert path.read_bytes() == OLD
+        file.writev([(4096, 4096, high), (12288, 4096, low)])
+    assert path.read_bytes()[4096:8192] == OLD[8192:12288]
+    assert path.read_bytes()[12288:16384] == OLD[:4096]
 
 
 def test_a_mapped_file_is_replaced_by_what_is_mapped_from_it(path: Path) -> None:
