@@ -288,6 +288,62 @@ def test_a_new_epoch_reaches_workers_that_are_running(paths: list[Path], context
         assert numbers(loader) == numbers(alone)
 
 
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_a_killed_worker_is_an_error_and_leaves_nothing(
+    paths: list[Path], tmp_path: Path, context: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import gc, os, signal
+from collections import Counter
+import torch
+from forebay.torch import RecordDataset
+
+TORCHS_OWN = ("socket:", "pipe:", "/dev/shm/", "/torch_")
+
+
+def owned():
+    gc.collect()
+    tasks = "/proc/self/task"
+    names = [open(f"{{tasks}}/{{task}}/comm").read() for task in os.listdir(tasks)]
+    found = Counter(name for name in names if name.startswith("forebay"))
+    for number in os.listdir("/proc/self/fd"):
+        link = f"/proc/self/fd/{{number}}"
+        if os.path.lexists(link) and not (name := os.readlink(link)).startswith(TORCHS_OWN):
+            found[name] += 1
+    return found
+
+
+if __name__ == "__main__":
+    records = RecordDataset({[str(path) for path in paths]!r}, 3, torch.int32, "cpu",
+                            batch_size=1, header={HEADER}, prefetch=3)
+    loader = torch.utils.data.DataLoader(records, batch_size=None, num_workers=2,
+                                         multiprocessing_context={context!r})
+    assert len(list(loader)) == {TOTAL}
+    before = owned()
+    loop = iter(loader)
+    next(loop)
+    # Torch's own handler raises wherever the program is.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    workers = list(loop._workers)
+    os.kill(workers[0].pid, signal.SIGKILL)
+    try:
+        for _ in loop:
+            pass
+    except (RuntimeError, EOFError, OSError):  # the last two if a batch is on its way
+        print("raised")
+    del loop
+    gc.collect()
+    assert not any(worker.is_alive() for worker in workers)
+    assert owned() <= before, (owned(), before)
+    assert len(list(loader)) == {TOTAL}
+""")
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "raised\n"), done.stderr
+
+
 def test_a_copy_has_an_epoch_of_its_own(paths: list[Path]) -> None:
     records = dataset(paths)
     records.set_epoch(3)
