@@ -90,7 +90,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     """Refuses what a group of streams does not take."""
     if unknown := sorted(options.keys() - _OPTIONS):
         one = ": give `streams`, one for each GPU" if unknown == ["stream"] else ""
-        raise TypeError(f"a group of streams takes no `{unknown[0]}`{one}")
+        raise TypeError(f"a group of streams takes no `{_errors.shown(unknown[0])}`{one}")
 
 
 def one_for_each(streams: Sequence[Stream] | None, devices: int) -> list[Stream]:
@@ -130,7 +130,7 @@ def _counted(count: int, what: str) -> str:
 
 def _wrong(name: str, value: object, expected: str) -> TypeError:
     text = value if isinstance(value, str) else reprlib.repr(value)
-    return TypeError(f"`{name}` cannot be `{text}`: it takes {expected}")
+    return TypeError(_errors.shown(f"`{name}` cannot be `{text}`: it takes {expected}"))
 
 
 def _parts(name: str, parts: Iterable[Part]) -> list[tuple[File, int, int]]:
@@ -193,7 +193,8 @@ def whole(name: str, value: SupportsIndex, expected: str, *, shown: str = "{}") 
         number = operator.index(value)
     except TypeError as error:
         text = shown.format(repr(value))
-        raise TypeError(f"`{name}` cannot be `{text}`: it takes {expected}") from error
+        refused = _errors.shown(f"`{name}` cannot be `{text}`: it takes {expected}")
+        raise TypeError(refused) from error
     if 0 <= number < 1 << 64:
         return number
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno as _errno
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -29,10 +30,16 @@ __all__ = [
 ]
 
 
-# Control characters and those that turn text around: names of files may have them.
+# Control characters, those that turn text around, and bytes that are no text.
 _ACTS = [*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F]
-_ACTS += [*range(0x2028, 0x202F), *range(0x2066, 0x206A)]
+_ACTS += [*range(0x2028, 0x202F), *range(0x2066, 0x206A), *range(0xDC80, 0xDD00)]
 _ESCAPED = {number: repr(chr(number))[1:-1] for number in _ACTS}
+
+
+def shown(name: object) -> str:
+    """A name of a file, a tensor or a layer as messages have it: it acts on no terminal."""
+    text = os.fsdecode(name) if isinstance(name, bytes | os.PathLike) else str(name)
+    return text.translate(_ESCAPED)
 
 
 class Error(OSError):
@@ -62,7 +69,7 @@ class Error(OSError):
     def __str__(self) -> str:
         text = self.strerror or ""
         text = f"{text} ({self.hint})" if self.hint else text
-        return text.translate(_ESCAPED)
+        return shown(text)
 
 
 class RequestError(Error, ValueError):
@@ -177,7 +184,7 @@ def make(about: dict[str, Any]) -> Error:
         if about["kind"] == "system":
             kind = _NUMBERS.get(number, Error)
     path = about["path"]
-    made = kind(number, about["message"], path)
+    made = kind(number, shown(about["message"]), path)
     made.hint, made.route = about["hint"], about["route"]
     made.offset, made.length = about.get("offset"), about.get("length")
     made.bytes, made.layer = about.get("bytes"), about.get("layer")
@@ -203,4 +210,4 @@ def close(closing: Callable[[], None], raised: BaseException | None) -> None:
     except Exception as error:
         if raised is None:
             raise
-        raised.add_note(f"closing failed as well: {error}")
+        raised.add_note(f"closing failed as well: {shown(error)}")

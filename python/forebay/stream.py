@@ -327,7 +327,8 @@ class LayerStream:
         """
         alive = self._stream.close()
         if alive:
-            text = f"memory of released layers is still in use: {', '.join(alive)}"
+            names = ", ".join(map(_errors.shown, alive))
+            text = f"memory of released layers is still in use: {names}"
             warnings.warn(text, ResourceWarning, stacklevel=2)
 
     def __enter__(self) -> Self:

@@ -6,6 +6,7 @@ import copy
 import errno
 import pickle
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -137,8 +138,13 @@ def owners(tmp_path: Path, engine: forebay.Engine) -> dict[str, Any]:
 WAYS: list[Callable[[Any], Any]] = [
     copy.copy,
     copy.deepcopy,
-    lambda one: pickle.loads(pickle.dumps(one)),
+    *(
+        lambda one, protocol=protocol: pickle.loads(pickle.dumps(one, protocol))
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1)
+    ),
+    lambda one: pickle.loads(ForkingPickler.dumps(one)),
 ]
+NAMED = ["forebay", "Engine", "RawFile", "IOFuture", "open file", "generator"]
 
 
 @pytest.mark.parametrize("way", range(len(WAYS)))
@@ -147,22 +153,34 @@ def test_a_copy_shares_what_it_owns_or_is_refused(
 ) -> None:
     path = tmp_path / "file"
     made = owners(tmp_path, engine)
-    refused = []
+    refused = {}
     for name, one in made.items():
         try:
             copied = WAYS[way](one)
-        except (TypeError, pickle.PicklingError):
-            refused.append(name)
+        except (TypeError, pickle.PicklingError) as error:
+            refused[name] = str(error)
             continue
+        for owned in ["_descriptor", "_file", "_stream", "transfer"]:
+            assert getattr(copied, owned, None) is getattr(one, owned, None), name
         del copied
-    if way > 0:
-        owning = {"engine", "file", "buffer", "transfer", "many", "raw", "cufile", "mmap", "stream"}
-        assert owning <= set(refused), refused
+    sharing = {"cufile", "mmap", "stream", "layer", "monitor", "records"}
+    owning = {"engine", "file", "buffer", "transfer", "many", "result", "raw", "future", "loop"}
+    expected = owning if way == 0 else owning | sharing
+    assert refused.keys() == made.keys() & expected
+    refused.pop("monitor", None)  # it owns a lock and nothing else
+    for name, text in refused.items():
+        assert any(word in text for word in NAMED), (name, text)
     # Whatever was copied and dropped, what it was copied of works on.
     got = bytearray(100_000)
     assert made["cufile"].read(got) == 100_000 and got == path.read_bytes()
     assert made["mmap"].read(bytearray(10), 10) == made["raw"].readinto(bytearray(10)) == 10
     assert made["file"].read_into(bytearray(10)) == 10
+    if way == 0:
+        for name in ["cufile", "mmap", "stream"]:
+            copy.copy(made[name]).close()
+        assert made["cufile"].closed and made["mmap"].closed()
+        with pytest.raises(ValueError, match="closed"):
+            made["stream"].prefetch(0)
     for name in ["cufile", "mmap", "raw", "file", "stream"]:
         made[name].close()
 

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from .._errors import shown
 from . import cache, machine, model, rounds, summary
 from .sides import ALL, Side
 from .sides.side import STATES
@@ -22,7 +23,7 @@ def main() -> int:
         states = _states(given.states)
         if not path.exists():
             if given.make is None:
-                raise ValueError(f"there is no `{path}`: `--make SIZE` writes one")
+                raise ValueError(f"there is no `{shown(path)}`: `--make SIZE` writes one")
             _say(f"writing {given.make} to {path}")
             model.make(path, model.size_of(given.make), given.tensors, given.seed)
         file = model.opened(path)
@@ -106,7 +107,7 @@ def _measure(
     rounds.run({"do": "touch", "nbytes": 2 * file.nbytes}, {}, given.timeout)
     answer = rounds.run({"do": "sums", "path": str(file.path)}, {}, given.timeout)
     if "failed" in answer:
-        raise RuntimeError(f"cannot sum up `{file.path}`: {answer['failed']}")
+        raise RuntimeError(f"cannot sum up `{shown(file.path)}`: {answer['failed']}")
     sides = _available(sides, device, results)
     states = _possible(states, file.path, sides, results)
     prepared = _prepared(given, file, sides, folder, results)

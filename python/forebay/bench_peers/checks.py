@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
+from .._errors import shown
 from .model import Model
 from .sides.side import Loaded, is_there, torch
 
@@ -40,14 +41,14 @@ def wrong(model: Model, loaded: Loaded, sums: dict[str, int]) -> str | None:
     for tensor in model.tensors:
         flat = _flat(loaded.tensors[tensor.name])
         if len(flat) != tensor.end - tensor.begin:
-            return f"`{tensor.name}` has {len(flat)} bytes, not {tensor.end - tensor.begin}"
+            return f"`{shown(tensor.name)}` has {len(flat)} bytes, not {tensor.end - tensor.begin}"
         shape = tuple(loaded.tensors[tensor.name].shape)
         # One element without a shape is one in a row of one to some.
         if is_there("torch") and tensor.shape and shape != tensor.shape:
-            return f"`{tensor.name}` has the shape {shape}, not {tensor.shape}"
+            return f"`{shown(tensor.name)}` has the shape {shape}, not {tensor.shape}"
         begins = range(0, len(flat), _CHUNK)
         if _sum(flat[begin : begin + _CHUNK] for begin in begins) != sums[tensor.name]:
-            return f"the bytes of `{tensor.name}` are not those of the file"
+            return f"the bytes of `{shown(tensor.name)}` are not those of the file"
     return None
 
 

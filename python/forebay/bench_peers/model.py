@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .._access import keep
+from .._errors import shown
 
 _LENGTH = 8
 """Bytes of the number that says how long the header is."""
@@ -59,11 +60,11 @@ def opened(path: Path) -> Model:
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(_LENGTH), "little")
         if size < _LENGTH or length > min(size - _LENGTH, _HEADER_MOST):
-            raise ValueError(f"`{path}` is no safetensors file: its header would not fit")
+            raise ValueError(f"`{shown(path)}` is no safetensors file: its header would not fit")
         try:
             header: dict[str, Any] = json.loads(file.read(length))
         except ValueError as error:
-            raise ValueError(f"`{path}` is no safetensors file: {error}") from error
+            raise ValueError(f"`{shown(path)}` is no safetensors file: {error}") from error
     header.pop("__metadata__", None)
     begin = _LENGTH + length
     tensors = [_tensor(name, entry, begin) for name, entry in header.items()]
@@ -71,10 +72,11 @@ def opened(path: Path) -> Model:
     end = begin
     for tensor in tensors:
         if tensor.begin != end or tensor.end < tensor.begin:
-            raise ValueError(f"`{path}`: tensor `{tensor.name}` does not begin where it should")
+            text = f"tensor `{shown(tensor.name)}` does not begin where it should"
+            raise ValueError(f"`{shown(path)}`: {text}")
         end = tensor.end
     if end != size:
-        raise ValueError(f"`{path}` has {size} bytes, and its header tells of {end}")
+        raise ValueError(f"`{shown(path)}` has {size} bytes, and its header tells of {end}")
     return Model(path, begin, end, tensors)
 
 

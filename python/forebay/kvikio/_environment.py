@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .._errors import shown
+
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3}
 
 
@@ -75,7 +77,7 @@ def read(environment: Mapping[str, str]) -> list[tuple[str, str, Any]]:
         try:
             value = value_of(environment[variable])
         except ValueError as error:
-            raise ValueError(f"the variable `{variable}` {error}") from None
+            raise ValueError(f"the variable `{variable}` {shown(error)}") from None
         before = found.get(name)
         if before is not None and before[2] != value:
             text = f"the variables `{before[0]}` and `{variable}` differ: set one of them"
@@ -87,4 +89,5 @@ def read(environment: Mapping[str, str]) -> list[tuple[str, str, Any]]:
 def unread(environment: Mapping[str, str] = os.environ) -> list[str]:
     """Variables of KvikIO that nothing here reads."""
     names = (name for name in environment if name.startswith("KVIKIO_"))
-    return [f"the variable `{name}` changes nothing" for name in names if name not in _VARIABLES]
+    idle = (shown(name) for name in names if name not in _VARIABLES)
+    return [f"the variable `{name}` changes nothing" for name in idle]

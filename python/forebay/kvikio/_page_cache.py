@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from .._errors import shown
 from . import _memory
 from ._engines import engine
 from ._errors import missing, told
@@ -45,7 +46,7 @@ def get_page_cache_info(file: FileLike, offset: int = 0, length: int = 0) -> tup
             # Nothing else counts pages and leaves them as they are: a read that must not wait
             # (`RWF_NOWAIT`) still has the kernel read ahead what it does not find.
             name = getattr(file, "name", file)
-            text = f"what of `{name}` is in the page cache is not known: {known['unknown']}"
+            text = f"what of `{shown(name)}` is in the page cache is not known: {known['unknown']}"
             raise RuntimeError(text)
         return -(-int(known["resident"]) // page), after - first
 
@@ -115,7 +116,7 @@ def _descriptor(file: Any) -> Iterator[int]:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise missing(error, f"cannot open `{os.fsdecode(path)}`") from None
+        raise missing(error, f"cannot open `{shown(path)}`") from None
     try:
         yield fd
     finally:

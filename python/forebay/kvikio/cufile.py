@@ -9,7 +9,7 @@ import pathlib
 import stat
 from typing import Any
 
-from .._errors import close
+from .._errors import close, shown
 from .._forebay import File, Transfer
 from .._mapped import refuse_cut
 from . import _memory, defaults
@@ -70,6 +70,9 @@ class IOFuture:
         """Whether it has ended."""
         return self.transfer.done()
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(f"cannot copy or pickle an `{type(self).__name__}`: it is this process's")
+
 
 class IOFutureStream(IOFuture):
     """Bytes on their way in the order of a stream."""
@@ -100,7 +103,7 @@ class CuFile:
         path = os.fspath(file)
         number = _FLAGS.get(flags.replace("b", ""))
         if number is None:
-            text = f"no flags `{flags}`: there are `r`, `r+`, `w` and `w+`"
+            text = f"no flags `{shown(flags)}`: there are `r`, `r+`, `w` and `w+`"
             raise ValueError(text)
         self._path = path
         if number & os.O_TRUNC:
@@ -109,7 +112,7 @@ class CuFile:
         try:
             self._descriptor = _Descriptor(_opened(path, number))
         except OSError as error:
-            raise missing(error, f"cannot open `{os.fsdecode(path)}`") from None
+            raise missing(error, f"cannot open `{shown(path)}`") from None
         try:
             with told():
                 self._file: File = engine().open(self._descriptor.number)
@@ -130,7 +133,7 @@ class CuFile:
             self._descriptor.close()
         except OSError as error:
             error.filename = self._path
-            raise missing(error, f"cannot close `{os.fsdecode(self._path)}`") from None
+            raise missing(error, f"cannot close `{shown(self._path)}`") from None
         finally:
             with told():
                 self._file.close()
@@ -144,7 +147,7 @@ class CuFile:
     def file(self) -> File:
         """The engine's own file."""
         if self.closed:
-            raise ClosedFile(f"`{os.fsdecode(self._path)}` is closed: open it again")
+            raise ClosedFile(f"`{shown(self._path)}` is closed: open it again")
         return self._file
 
     def fileno(self) -> int:

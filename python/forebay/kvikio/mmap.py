@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .._errors import close
+from .._errors import close, shown
 from . import _memory
 from ._errors import ClosedFile
 from .cufile import CuFile, IOFuture
@@ -38,7 +38,8 @@ class Mmap:
             ValueError: the region is empty, or the flags ask for writing alone.
         """
         if flags.replace("b", "") not in {"r", "r+"}:
-            raise ValueError(f"no flags `{flags}`: a map is opened by `r` or `r+`, and only read")
+            text = f"no flags `{shown(flags)}`: a map is opened by `r` or `r+`, and only read"
+            raise ValueError(text)
         offset = _memory.count("initial_map_offset", initial_map_offset)
         size = None
         if initial_map_size is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any, NoReturn
 
+from .._errors import shown
 from ._errors import NotOffered
 
 
@@ -20,7 +21,7 @@ class RemoteEndpointType(enum.Enum):
 
 
 def _refuse(tried: str) -> NoReturn:
-    text = f"cannot {tried}: remote files are not offered by forebay.kvikio"
+    text = f"cannot {shown(tried)}: remote files are not offered by forebay.kvikio"
     raise NotOffered(f"{text}; open them by `kvikio.RemoteFile`, or fetch them to a drive first")
 
 

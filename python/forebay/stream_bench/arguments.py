@@ -7,6 +7,8 @@ import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from forebay._errors import shown
+
 from .sources import COLD, SOURCES
 from .theory import ORDERS
 from .ways import ALL
@@ -154,14 +156,14 @@ def _wrong(found: argparse.Namespace) -> str | None:
 
 def _wrong_file(path: Path, nbytes: int) -> str | None:
     if not path.parent.is_dir():
-        return f"--file: it has to be in a folder that is there, and `{path.parent}` is none"
+        return f"--file: it has to be in a folder that is there, and `{shown(path.parent)}` is none"
     if not path.exists():
         return None
     if not path.is_file():
-        return f"--file: it has to be a file, and `{path}` is none"
+        return f"--file: it has to be a file, and `{shown(path)}` is none"
     if path.stat().st_size != nbytes:
         return (
-            f"--file: `{path}` has {path.stat().st_size:,} bytes where two times the layers have "
-            f"{nbytes:,}: give another file, or remove it"
+            f"--file: `{shown(path)}` has {path.stat().st_size:,} bytes where two times the "
+            f"layers have {nbytes:,}: give another file, or remove it"
         )
     return None

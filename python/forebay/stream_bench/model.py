@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch  # type: ignore[import-not-found,unused-ignore]
 
 import forebay
+from forebay._errors import shown
 
 from . import theory
 
@@ -76,7 +77,7 @@ def _check(model: Model, device: str) -> None:
         begin = torch.from_file(str(path), size=count, dtype=torch.int64)
         if int(weighed(begin.to(device))) == model.sums[0]:
             return
-    raise ValueError(f"`{path}` holds something else: give another file, or remove it")
+    raise ValueError(f"`{shown(path)}` holds something else: give another file, or remove it")
 
 
 def weighed(words: torch.Tensor) -> torch.Tensor:

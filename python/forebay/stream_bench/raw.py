@@ -11,6 +11,8 @@ from contextlib import suppress
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from forebay._errors import shown
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -116,7 +118,8 @@ class Raw:
         while done < len(room):
             got = os.preadv(file, [room[done:]], offset + done)
             if not got:
-                raise OSError(f"cannot read `{self._path}` at {offset + done}: it ends there")
+                place = f"`{shown(self._path)}` at {offset + done}"
+                raise OSError(f"cannot read {place}: it ends there")
             done += got
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch  # type: ignore[import-not-found,unused-ignore]
 
 from .._asked import whole
+from .._errors import shown
 
 Tensors: TypeAlias = torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
 """One tensor, several, or several by name."""
@@ -89,7 +90,7 @@ def _named(tensors: Tensors) -> Iterable[tuple[str, torch.Tensor]]:
     if isinstance(tensors, torch.Tensor):
         return [("the tensor", tensors)]
     if isinstance(tensors, Mapping):
-        return [(f"tensor `{name}`", tensor) for name, tensor in tensors.items()]
+        return [(f"tensor `{shown(name)}`", tensor) for name, tensor in tensors.items()]
     return [(f"tensor {number}", tensor) for number, tensor in enumerate(tensors)]
 
 
@@ -106,7 +107,7 @@ def _given(tensors: Tensors, offsets: Any) -> list[int]:
         if not isinstance(offsets, Mapping):
             raise TypeError("the tensors are given by name: give `offsets` by the same names")
         if missing := [name for name in tensors if name not in offsets]:
-            raise ValueError(f"`offsets` does not say where tensor `{missing[0]}` begins")
+            raise ValueError(f"`offsets` does not say where tensor `{shown(missing[0])}` begins")
         return [_index(offsets[name]) for name in tensors]
     if isinstance(offsets, Mapping):
         raise TypeError("`offsets` is given by name, and the tensors are not")

@@ -14,6 +14,7 @@ from typing import Any
 import torch  # type: ignore[import-not-found,unused-ignore]
 
 from .. import _process
+from .._errors import shown
 from .._forebay import Engine, File
 from .._types import Path
 from ._ahead import Ahead
@@ -245,10 +246,9 @@ def _records_of(path: Path, header: int, record_bytes: int) -> int:
     """How many whole records a file holds, and nothing else."""
     size = os.stat(path).st_size
     if size < header or (size - header) % record_bytes:
-        name = os.fsdecode(path)
         raise ValueError(
-            f"`{name}` has {size} bytes: behind a header of {header} that is no whole number of "
-            f"records of {record_bytes}; look at `record_shape`, `dtype` and `header`"
+            f"`{shown(path)}` has {size} bytes: behind a header of {header} that is no whole "
+            f"number of records of {record_bytes}; look at `record_shape`, `dtype` and `header`"
         )
     return (size - header) // record_bytes
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch  # type: ignore[import-not-found,unused-ignore]
 
 from .. import _process
 from .._asked import BYTES, whole
+from .._errors import shown
 from .._types import Path
 from ._checkpoint import write
 from ._places import Offsets, Place, Tensors, by_device, nbytes, places, shape_of
@@ -90,7 +90,7 @@ def _length(size: int, dtype: torch.dtype, path: Path, offset: int) -> int:
     left = size - offset
     if left < 0 or left % item:
         raise ValueError(
-            f"`{os.fsdecode(path)}` has {max(left, 0)} bytes from {offset} on, which are no whole "
+            f"`{shown(path)}` has {max(left, 0)} bytes from {offset} on, which are no whole "
             f"elements of {item} bytes ({dtype}): give the tensor's `shape`"
         )
     return left // item
