@@ -197,8 +197,15 @@ def refused(message: str) -> Error:
     return make({**about, "kind": "request", "message": message})
 
 
+_HINTS = {
+    _errno.ENOENT: "look at the path's spelling; a relative path starts at this folder",
+    _errno.EISDIR: "give a regular file or a block device",
+}
+
+
 def of_system(error: OSError, tried: str, path: str | bytes, hint: str | None = None) -> Error:
     """The exception for what the system refused to Python itself."""
+    hint = hint or _HINTS.get(error.errno or 0)
     about = {"kind": "system", "message": f"{tried}: {error.strerror}", "errno": error.errno}
     return make({**about, "hint": hint, "route": None, "path": path})
 

@@ -48,7 +48,8 @@ def replaced(path: Path, sync: bool = True) -> Iterator[File]:
     whole = os.path.realpath(os.fsdecode(path))
     parent, name = os.path.split(whole)
     # Everything is done in this one folder, even if the folder itself is renamed meanwhile.
-    folder = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with _tried(f"cannot open the folder of `{whole}`", parent):
+        folder = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     old = None
     try:
         old = _old(folder, name, whole)
@@ -102,8 +103,10 @@ def _old(folder: int, name: str, whole: str) -> int | None:
         return old
     os.close(old)
     if stat.S_ISDIR(kind):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), whole)
-    raise OSError(errno.EINVAL, "only a regular file can be replaced", whole)
+        refused = OSError(errno.EISDIR, "it is a folder, not a file")
+    else:
+        refused = OSError(errno.EINVAL, "only a regular file can be replaced")
+    raise of_system(refused, f"cannot replace `{whole}`", whole, "give the path of a file")
 
 
 def _new(folder: int, name: str, permissions: int) -> tuple[str, int]:

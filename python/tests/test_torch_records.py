@@ -381,8 +381,10 @@ def test_another_default_device_is_in_nobodys_way(paths: list[Path]) -> None:
     torch.set_default_device("meta")
     try:
         found = [batch.clone() for batch in dataset(paths)]
+        order = Order(20, True, seed=7, epoch=3).at(0, 20)  # in a loop, a thread without defaults
     finally:
         torch.set_default_device(before)
+    assert order.tolist() == ORDER_OF_20
     assert numbers(found) == expected
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +225,37 @@ def is_mapped(address: int) -> bool:
     with open("/proc/self/maps") as file:
         ranges = (line.split()[0].split("-") for line in file)
         return any(int(first, 16) <= address < int(end, 16) for first, end in ranges)
+
+
+def test_an_error_names_what_was_tried_the_path_the_cause_and_the_remedy(tmp_path: Path) -> None:
+    path, missing, folder = tmp_path / "file", tmp_path / "missing", tmp_path / "folder"
+    path.write_bytes(bytes(100))
+    folder.mkdir()
+
+    def records(path: Path, dtype: Any = torch.int32) -> None:
+        forebay.torch.RecordDataset(path, 5, dtype, "cpu", batch_size=1)
+
+    def loads(path: Path, dtype: Any = torch.int32) -> None:
+        forebay.torch.load(path, dtype, (26,), "cpu")
+
+    def saves(path: Path) -> None:
+        forebay.torch.save(path, torch.zeros(3))
+
+    calls: list[tuple[Callable[..., None], Path, type[Exception], str]] = [
+        (records, missing, FileNotFoundError, "cannot open `.*missing`: No such.*spelling"),
+        (records, folder, IsADirectoryError, "cannot open `.*folder`.*not a file.*give a regular"),
+        (loads, missing, FileNotFoundError, "cannot open `.*missing`: No such.*spelling"),
+        (loads, folder, IsADirectoryError, "cannot open `.*folder`.*not a file.*give a regular"),
+        (loads, path, EOFError, r"cannot read `.*file` at 0\+104.*ended after 100.*ask for fewer"),
+        (saves, missing / "file", FileNotFoundError, "cannot open the folder of `.*spelling"),
+        (saves, folder, IsADirectoryError, "cannot replace `.*folder`: it is a folder.*give"),
+    ]
+    for call, named, kind, says in calls:
+        with pytest.raises(kind, match=says) as raised:
+            call(named)
+        assert isinstance(raised.value, forebay.Error) and raised.value.filename
+    for call in [records, loads]:
+        for dtype in ["int32", int]:
+            with pytest.raises(TypeError, match="`dtype` cannot be `.*int.*such as `torch.float32`"):
+                call(path, dtype)
+    assert path.read_bytes() == bytes(100)

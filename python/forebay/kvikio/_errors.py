@@ -7,7 +7,6 @@ raises, and ``RuntimeError`` beside it, so that an ``except`` written for either
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Iterator
 from typing import Any
 
@@ -74,6 +73,4 @@ def told() -> Iterator[None]:
 
 def missing(error: OSError, tried: str) -> engine_errors.Error:
     """What the system refused to Python itself, as the engine would say it."""
-    hint = "look at the path's spelling; a relative path starts at this folder"
-    known = hint if error.errno == errno.ENOENT else None
-    return with_runtime_error(engine_errors.of_system(error, tried, error.filename, known))
+    return with_runtime_error(engine_errors.of_system(error, tried, error.filename))

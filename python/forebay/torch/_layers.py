@@ -11,6 +11,8 @@ import torch  # type: ignore[import-not-found,unused-ignore]
 
 import forebay.stream
 
+from ._places import dtype_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Self
@@ -138,7 +140,7 @@ def _tensor(tensor: TensorAt) -> TensorAt:
     """A tensor whose numbers are Python's own, which do not overflow."""
     file, offset, dtype, shape, length = TensorAt(*tensor)
     length = None if length is None else operator.index(length)
-    return TensorAt(file, offset, dtype, tuple(map(operator.index, shape)), length)
+    return TensorAt(file, offset, dtype_of(dtype), tuple(map(operator.index, shape)), length)
 
 
 def _view(memory: torch.Tensor, place: tuple[int, int], tensor: TensorAt) -> torch.Tensor:

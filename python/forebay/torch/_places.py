@@ -76,6 +76,14 @@ def shape_of(name: str, shape: Any) -> tuple[int, ...]:
     return tuple(whole(name, length, "whole numbers from 0") for length in lengths)
 
 
+def dtype_of(dtype: Any) -> torch.dtype:
+    """A type of torch's elements, and of no other library."""
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    text = f"`dtype` cannot be `{dtype!r}`: it takes a type of torch, such as `torch.float32`"
+    raise TypeError(text)
+
+
 def _number(value: Any) -> int | None:
     """A whole number of any library; `None` for a list of them, as an array has it."""
     if getattr(value, "ndim", 0) != 0:

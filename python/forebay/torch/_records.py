@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import operator
 import os
 import resource
+import stat
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -14,12 +16,12 @@ from typing import Any
 import torch  # type: ignore[import-not-found,unused-ignore]
 
 from .. import _process
-from .._errors import shown
+from .._errors import of_system, shown
 from .._forebay import Engine, File
 from .._types import Path
 from ._ahead import Ahead
 from ._order import Order, share
-from ._places import shape_of
+from ._places import dtype_of, shape_of
 
 _OPEN_MOST = 256
 """Files that are kept open."""
@@ -89,7 +91,7 @@ class RecordDataset(
             )
         self.paths = _listed(paths)
         self.record_shape = _shape(record_shape)
-        self.dtype = dtype
+        self.dtype = dtype_of(dtype)
         self.device = torch.empty(0, device=device).device
         self.batch_size, self.prefetch, self.drop_last = batch_size, prefetch, drop_last
         self.shuffle, self.seed = shuffle, seed
@@ -244,7 +246,13 @@ def _shared(number: torch.Tensor) -> torch.Tensor:
 
 def _records_of(path: Path, header: int, record_bytes: int) -> int:
     """How many whole records a file holds, and nothing else."""
-    size = os.stat(path).st_size
+    try:
+        there = os.stat(path)
+        if stat.S_ISDIR(there.st_mode):
+            raise OSError(errno.EISDIR, "it is a folder, not a file")
+    except OSError as error:
+        raise of_system(error, f"cannot open `{shown(path)}`", os.fsdecode(path)) from None
+    size = there.st_size
     if size < header or (size - header) % record_bytes:
         raise ValueError(
             f"`{shown(path)}` has {size} bytes: behind a header of {header} that is no whole "

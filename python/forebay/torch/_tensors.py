@@ -13,7 +13,7 @@ from .._asked import BYTES, whole
 from .._errors import shown
 from .._types import Path
 from ._checkpoint import write
-from ._places import Offsets, Place, Tensors, by_device, nbytes, places, shape_of
+from ._places import Offsets, Place, Tensors, by_device, dtype_of, nbytes, places, shape_of
 
 
 def load(
@@ -37,7 +37,7 @@ def load(
         forebay.EndOfFile: the file ends before the tensor is full.
         ValueError: without a shape, the bytes up to the file's end are no whole elements.
     """
-    offset = whole("offset", offset, BYTES)
+    offset, dtype = whole("offset", offset, BYTES), dtype_of(dtype)
     with _process.open(path) as file:
         if shape is None:
             shape = _length(file.size, dtype, path, offset)
