@@ -1,9 +1,12 @@
-//! Processor time of this process and its ended children.
+//! Processor time of this process and its ended children, without that of threads that only read
+//! counters.
 
 #![expect(unsafe_code, reason = "getrusage fills a struct through a pointer")]
 
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
+
+use forebay::proof::observers;
 
 /// What a span of work took.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,6 +35,14 @@ pub(crate) fn used() -> Duration {
 
 /// The same, each by itself.
 pub(crate) fn used_apart() -> (Duration, Duration) {
+    let observing = observers::total();
+    let (user, system) = used_with_observers();
+    // They wait in calls of drivers and of the kernel.
+    let in_kernel = observing.min(system);
+    (user.saturating_sub(observing - in_kernel), system - in_kernel)
+}
+
+fn used_with_observers() -> (Duration, Duration) {
     let (own, others) = (usage(libc::RUSAGE_SELF), usage(libc::RUSAGE_CHILDREN));
     (own.0 + others.0, own.1 + others.1)
 }
@@ -61,6 +72,13 @@ mod tests {
         };
         let ((), spent) = timed(|| std::thread::scope(|scope| drop(scope.spawn(spin))));
         assert!(spent.cpu_seconds >= 0.02, "{spent:?}");
+
+        let time = Duration::from_millis(5);
+        let observe = || while observers::add() < time {};
+        std::thread::scope(|scope| drop(scope.spawn(observe)));
+        let (without, (user, system)) = (used(), used_with_observers());
+        let observing = (user + system).saturating_sub(without);
+        assert!(observing >= time, "{observing:?}");
 
         let count = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";
         let mut command = std::process::Command::new("sh");

@@ -41,8 +41,8 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use forebay::gpu::DeviceInfo;
+use forebay::proof::observers;
 use forebay::topology::System;
-use rustix::time::{ClockId, clock_gettime};
 
 use self::command::UserCommand;
 use self::readings::Readings;
@@ -303,10 +303,7 @@ impl Shared {
 
     /// Notes what this thread has worked so far.
     fn take_time(&self, thread: usize) {
-        let used = clock_gettime(ClockId::ThreadCPUTime);
-        let seconds = u64::try_from(used.tv_sec).unwrap_or(0);
-        let nanos = u64::try_from(used.tv_nsec).unwrap_or(0);
-        let used = Duration::from_secs(seconds) + Duration::from_nanos(nanos);
+        let used = observers::add();
         self.readings().take_time(thread, Instant::now(), used);
     }
 }

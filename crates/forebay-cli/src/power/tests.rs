@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::mpsc;
 use std::thread::sleep;
 
+use forebay::proof::observers;
 use proptest::prelude::*;
 
 use super::sensor::{Kind, Value};
@@ -300,4 +301,5 @@ fn this_machine_tells_what_it_can() {
     assert!(!power.sources.is_empty() || !meter.absent().is_empty());
     assert!(power.sources.iter().all(|source| source.watts >= 0.0 && source.joules.is_finite()));
     assert!(power.cpu_seconds < power.seconds * 100.0);
+    assert!(observers::total().as_secs_f64() >= power.cpu_seconds, "it is no cost of the work");
 }

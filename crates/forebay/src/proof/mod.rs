@@ -37,6 +37,7 @@
 //! ```
 
 pub mod cufile;
+pub mod observers;
 
 mod claim;
 mod divide;

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use self::meter::{Meter, Rates, Reading};
 use super::json::Json;
+use super::observers;
 use super::seen::Seen;
 use crate::gpu::DeviceInfo;
 use crate::gpu::nvml::{Handle, INSTALL, LIBRARY, LOOK, Nvml};
@@ -195,6 +196,7 @@ impl Link {
                 Ok(reading) => meter.add(reading),
                 Err(why) => return Sum { meter, wrapped, failed: Some(why) },
             }
+            observers::add();
             wrapped |= last.elapsed() > PAUSE_MAX;
             last = Instant::now();
         }
@@ -214,6 +216,7 @@ impl Link {
                 Ok(rates) => meter.add_rates(rates, last.elapsed()),
                 Err(why) => return Sum { meter, wrapped: false, failed: Some(why) },
             }
+            observers::add();
             last = Instant::now();
         }
         Sum { meter, wrapped: false, failed: None }

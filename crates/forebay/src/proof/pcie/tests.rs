@@ -131,9 +131,11 @@ fn a_span_that_is_never_ended_leaves_no_thread_behind() {
 fn without_fields_rates_are_added_up_and_without_those_nothing() {
     let Some(link) = found(&[INIT, FIND, REFUSED, RATES], &info()) else { return };
     let link = link.told().cloned().unwrap_or_else(|| panic!("{link:?}"));
+    let before = observers::total();
     let watch = link.begin(1).told_or_panic();
     sleep(PERIOD);
     let bytes = told(watch.end());
+    assert!(observers::total() > before, "the time of the thread that reads is known");
     assert!(bytes.how == How::Windows && bytes.received > bytes.sent, "{bytes:?}");
     let none = found(&[INIT, FIND, REFUSED], &info()).unwrap().absence().unwrap();
     assert!(none.contains("nvmlDeviceGetFieldValues: Not Supported (3)"), "{none}");
