@@ -176,6 +176,13 @@ _NUMBERS: dict[int, type[Error]] = {
 }
 
 
+_HINTS = {
+    _errno.ENOENT: "look at the path's spelling; a relative path starts at this folder",
+    _errno.EISDIR: "give a regular file or a block device",
+    _errno.EEXIST: "give another path, or open it with `rw`, which keeps it, or `w`, which cuts it",
+}
+
+
 def make(about: dict[str, Any]) -> Error:
     """The exception for what the compiled part tells of an error."""
     kind, number = _KINDS[about["kind"]]
@@ -185,7 +192,8 @@ def make(about: dict[str, Any]) -> Error:
             kind = _NUMBERS.get(number, Error)
     path = about["path"]
     made = kind(number, shown(about["message"]), path)
-    made.hint, made.route = about["hint"], about["route"]
+    hint = _HINTS.get(number) if about["kind"] == "system" else None
+    made.hint, made.route = about["hint"] or hint, about["route"]
     made.offset, made.length = about.get("offset"), about.get("length")
     made.bytes, made.layer = about.get("bytes"), about.get("layer")
     return made
@@ -197,15 +205,8 @@ def refused(message: str) -> Error:
     return make({**about, "kind": "request", "message": message})
 
 
-_HINTS = {
-    _errno.ENOENT: "look at the path's spelling; a relative path starts at this folder",
-    _errno.EISDIR: "give a regular file or a block device",
-}
-
-
 def of_system(error: OSError, tried: str, path: str | bytes, hint: str | None = None) -> Error:
     """The exception for what the system refused to Python itself."""
-    hint = hint or _HINTS.get(error.errno or 0)
     about = {"kind": "system", "message": f"{tried}: {error.strerror}", "errno": error.errno}
     return make({**about, "hint": hint, "route": None, "path": path})
 

@@ -110,7 +110,7 @@ def test_modes_are_those_of_python(engine: forebay.Engine, tmp_path: Path) -> No
     path = tmp_path / "file"
     with engine.open(path, "x") as file:
         file.write_from(b"0123456789")
-    with pytest.raises(FileExistsError):
+    with pytest.raises(FileExistsError, match="cannot open.*give another path"):
         engine.open(path, "x")
     with engine.open(path, "r+b") as file:
         file.write_from(b"ab", 4)
