@@ -46,26 +46,6 @@ def refuse_cut(path: Path, mode: str) -> None:
             raise _errors.make({**about, "route": None, "path": name})
 
 
-def refuse_moved(path: Path, mapped: _Mapped, at: tuple[int, int, int]) -> None:
-    """Raises if a mapping is one of the file that is written.
-
-    `at` says where in the file bytes are written, how many, and where in it the source begins.
-    """
-    if not _File(path).is_mapped_as(mapped):
-        return
-    name = os.fsdecode(path)
-    offset, length, source = at
-    text = (
-        f"cannot write {length} bytes at {offset} of `{shown(name)}`: the source is mapped from "
-        f"the same file at {source}, and the write would change it"
-    )
-    hint = "copy the source first, as `bytes(source)` does, or write another file"
-    about = {"kind": "request", "errno": errno.EBUSY, "message": text, "hint": hint}
-    raise _errors.make(
-        {**about, "route": None, "path": name, "offset": offset, "length": length}
-    )
-
-
 class _File:
     """A file by its path, which is compared with mapped files."""
 

@@ -16,7 +16,6 @@ use pyo3::types::{PyBool, PyBytes, PyDict};
 use crate::engine::Engine;
 use crate::failure::raised;
 use crate::memory::{self, Use};
-use crate::overlap;
 use crate::stream::{Given, Ordering};
 use crate::transfer::Transfer;
 use crate::waiting::{Apart, interruptible};
@@ -367,20 +366,6 @@ fn residency<'py>(py: Python<'py>, residency: &forebay::Residency) -> PyResult<B
     Ok(known)
 }
 
-fn refuse_overlap(
-    py: Python<'_>,
-    file: &forebay::File,
-    call: &Call<'_, '_>,
-    buffer: &forebay::Buffer,
-) -> PyResult<()> {
-    if call.usage == Use::Target || buffer.device().is_some() {
-        return Ok(());
-    }
-    let (address, len) = (buffer.address(), buffer.len());
-    let write = overlap::Write { file: 0, offset: call.offset, address, len };
-    overlap::refuse(py, std::slice::from_ref(file), &[write])
-}
-
 impl File {
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<forebay::File>> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
@@ -398,7 +383,6 @@ impl File {
             return self.start(py, call)?.outcome(py);
         }
         let mut lent = memory::lend(&engine.engine, call.memory, call.usage, call.size)?;
-        refuse_overlap(py, &file, call, &lent.buffer)?;
         engine.make_ready(py, &lent, call.ordering)?;
         let (offset, options) = (call.offset, &call.options);
         let moved = match call.usage {
@@ -415,7 +399,6 @@ impl File {
     fn start(&self, py: Python<'_>, call: &Call<'_, '_>) -> PyResult<Transfer> {
         let (file, engine) = (self.file()?, self.engine.get());
         let lent = memory::lend(&engine.engine, call.memory, call.usage, call.size)?;
-        refuse_overlap(py, &file, call, &lent.buffer)?;
         engine.make_ready(py, &lent, call.ordering)?;
         if lent.buffer.device().is_some() {
             call.stream.mark(call.ordering, call.memory)?;

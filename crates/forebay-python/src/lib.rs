@@ -2,13 +2,12 @@
 //! could do.
 //!
 //! `memory` finds out where the bytes of Python's objects are and keeps them, `numbers` reads
-//! arrays of offsets, `overlap` refuses sources mapped from their own file, `stream` says what
-//! orders a call. `engine`, `file`, `many` and `transfer` are the engine's own types for Python,
-//! `layers` brings those of a model, `buffer` is the memory that they hand out, and `dlpack` how
-//! arrays are exchanged. `waiting` is how a call waits without the interpreter, `moving` how a
-//! future does, `callbacks` who tells of its end, `failure` how either fails, `logs` where the
-//! engine's events go, `hanging` how threads of ours call Python, `per_process` what a forked child
-//! has anew.
+//! arrays of offsets, `stream` says what orders a call. `engine`, `file`, `many` and
+//! `transfer` are the engine's own types for Python, `layers` brings those of a model, `buffer` is
+//! the memory that they hand out, and `dlpack` how arrays are exchanged. `waiting` is how a call
+//! waits without the interpreter, `moving` how a future does, `callbacks` who tells of its end,
+//! `failure` how either fails, `logs` where the engine's events go, `hanging` how threads of ours
+//! call Python, `per_process` what a forked child has anew.
 //!
 //! # Unsafe modules
 //!
@@ -38,7 +37,6 @@ mod many;
 mod memory;
 mod moving;
 mod numbers;
-mod overlap;
 mod per_process;
 mod stream;
 mod transfer;

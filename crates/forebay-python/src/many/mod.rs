@@ -24,7 +24,6 @@ use crate::engine::Engine;
 use crate::failure::{exception, raised};
 use crate::file::{File, options};
 use crate::memory::{self, Lent, Use};
-use crate::overlap;
 use crate::stream::{Given, Ordering};
 use crate::waiting::interruptible;
 pub(crate) use result::ManyResult;
@@ -115,7 +114,6 @@ impl Asked {
         if let Ordering::Stream(_) = how.ordering {
             return self.start(engine, how)?.outcome(py);
         }
-        self.refuse_overlap(py, how.usage)?;
         this.make_all_ready(py, self.lent.iter(), how.ordering)?;
         let ((mut buffers, files, wanted), (usage, options)) =
             (self.into_parts(), (how.usage, how.options));
@@ -140,7 +138,6 @@ impl Asked {
             let nothing = raised(py, this.engine.read_many(&[], &mut [], &how.options))?;
             return ManyTransfer::nothing(py, nothing);
         }
-        self.refuse_overlap(py, how.usage)?;
         this.make_all_ready(py, self.lent.iter(), how.ordering)?;
         let ((buffers, files, wanted), (usage, options)) =
             (self.into_parts(), (how.usage, how.options));
@@ -161,20 +158,6 @@ impl Asked {
             }
         });
         Ok(ManyTransfer::new(raised(py, started)?, how.check))
-    }
-
-    fn refuse_overlap(&self, py: Python<'_>, usage: Use) -> PyResult<()> {
-        if usage == Use::Target {
-            return Ok(());
-        }
-        let write = |wanted: &Wanted| {
-            let buffer = &self.lent[wanted.memory as usize].buffer;
-            let address = buffer.address().saturating_add(wanted.at);
-            let (file, offset, len) = (wanted.file as usize, wanted.offset, wanted.len);
-            buffer.device().is_none().then_some(overlap::Write { file, offset, address, len })
-        };
-        let writes: Vec<_> = self.wanted.iter().filter_map(write).collect();
-        overlap::refuse(py, &self.files, &writes)
     }
 
     fn into_parts(self) -> (Vec<Buffer>, Vec<forebay::File>, Vec<Wanted>) {
