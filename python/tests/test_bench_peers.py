@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forebay._sizes import size_of
 from forebay.bench_peers import cache, checks, model, rounds, summary
 from forebay.bench_peers.sides import ALL, Loaded
 from forebay.bench_peers.sides.side import STATES
@@ -169,13 +170,13 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, raw: bytes, says: str) -
     [("8GiB", 8 << 30), ("64M", 64 << 20), ("1.5 GB", 1_500_000_000), ("100", 100), ("3kB", 3000)],
 )
 def test_sizes_are_written_as_people_write_them(text: str, nbytes: int) -> None:
-    assert model.size_of(text) == nbytes
+    assert size_of(text) == nbytes
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "x", "GiB", "1 QB", "1e3", "0.1"])
 def test_other_texts_are_no_sizes(text: str) -> None:
     with pytest.raises(ValueError, match="is no size"):
-        model.size_of(text)
+        size_of(text)
 
 
 def loaded(file: model.Model, raw: bytearray) -> Loaded:

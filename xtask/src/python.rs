@@ -91,16 +91,16 @@ fn tests(report: &mut Report, root: &Path, python: &Path) -> Result<()> {
     suite(report, "Python".to_owned(), root, Command::new(python).args(PYTEST))
 }
 
-/// Kills many writers of checkpoints, with the environment that [`run`] has made.
+/// Kills many writers of checkpoints and changes many headers, in the environment of [`run`].
 pub(crate) fn slow(report: &mut Report, root: &Path) -> Result<()> {
     let python = target(root)?.join("python/bin/python");
     if !python.exists() {
-        report.skip("kills of Python writers: no environment for the package");
+        report.skip("long tests of Python: no environment for the package");
         return Ok(());
     }
     let mut pytest = Command::new(python);
-    pytest.args(PYTEST).args(["-k", "killed_at_any_moment"]).env("FOREBAY_STRESS", "60");
-    suite(report, "Python, killed".to_owned(), root, &mut pytest)
+    pytest.args(PYTEST).args(["-k", "killed_at_any_moment or changed_headers"]);
+    suite(report, "Python, long".to_owned(), root, pytest.env("FOREBAY_STRESS", "60"))
 }
 
 /// Runs the tests by a command that ends with [`PYTEST`], and counts them as those of `name`.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import shown
+from .._sizes import size_of
 from . import cache, machine, model, rounds, summary
 from .sides import ALL, Side
 from .sides.side import STATES
@@ -25,7 +26,7 @@ def main() -> int:
             if given.make is None:
                 raise ValueError(f"there is no `{shown(path)}`: `--make SIZE` writes one")
             _say(f"writing {given.make} to {path}")
-            model.make(path, model.size_of(given.make), given.tensors, given.seed)
+            model.make(path, size_of(given.make), given.tensors, given.seed)
         file = model.opened(path)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)

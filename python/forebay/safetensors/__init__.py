@@ -1,0 +1,31 @@
+"""Models in safetensors files: loaded in one call, at the speed of the slowest link.
+
+>>> from forebay.safetensors import load_file
+>>> weights = load_file("model.safetensors", device="cpu")
+>>> weights["embedding"].shape
+torch.Size([512, 64])
+
+The names are those of ``safetensors.torch``, so that a program changes one import. Nothing here
+needs torch, unless the tensors are to be torch's.
+"""
+
+from __future__ import annotations
+
+from ._header import FormatError
+from ._iterate import iterate
+from ._load import Loaded, load_file
+from ._module import load_model, save_model
+from ._open import Slice, safe_open
+from ._save import save_file
+
+__all__ = [
+    "FormatError",
+    "Loaded",
+    "Slice",
+    "iterate",
+    "load_file",
+    "load_model",
+    "safe_open",
+    "save_file",
+    "save_model",
+]

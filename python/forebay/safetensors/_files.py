@@ -1,0 +1,99 @@
+"""Which files a model consists of."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path as FolderPath
+from typing import Any, NoReturn, TypeAlias
+
+from .._errors import Error, of_system, shown
+from .._types import Path
+from ._header import FormatError
+
+Paths: TypeAlias = Path | Sequence[Path]
+"""A file, an index, a folder, or a list of them."""
+
+_INDEX = ".safetensors.index.json"
+_FILE = ".safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A file of a model; `names` are those of its tensors that belong to it, ``None``: all."""
+
+    path: str
+    names: frozenset[str] | None = None
+
+
+def files(paths: Paths) -> list[ModelFile]:
+    """The files that `paths` stand for.
+
+    A folder stands for its index, or for all its ``.safetensors`` files, and a folder of the
+    Hugging Face cache (``models--…``) for the snapshot that ``refs/main`` names.
+
+    Raises:
+        FormatError: a folder has no such files, or an index is none.
+    """
+    if isinstance(paths, str | bytes | os.PathLike):
+        return _of(os.fsdecode(paths))
+    return [file for path in paths for file in _of(os.fsdecode(path))]
+
+
+def _of(path: str) -> list[ModelFile]:
+    if path.endswith(".index.json"):
+        return _of_index(FolderPath(path))
+    folder = FolderPath(path)
+    if not folder.is_dir():
+        return [ModelFile(path)]
+    main = folder / "refs" / "main"
+    if main.is_file() and (folder / "snapshots").is_dir():
+        folder = folder / "snapshots" / main.read_text().strip()
+    names = sorted(os.listdir(folder))
+    indexes = [name for name in names if name.endswith(_INDEX)]
+    if len(indexes) > 1:
+        several = ", ".join(f"`{shown(name)}`" for name in indexes)
+        _refuse(str(folder), f"it has several indexes: {several}", "give one of them")
+    if indexes:
+        return _of_index(folder / indexes[0])
+    found = [ModelFile(str(folder / name)) for name in names if name.endswith(_FILE)]
+    if not found:
+        _refuse(str(folder), f"it has no `*{_FILE}`", "give a file or another folder")
+    return found
+
+
+def _of_index(path: FolderPath) -> list[ModelFile]:
+    """The files of an index, in the order of their names, each with its tensors."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        tried = f"cannot load `{shown(path)}`"
+        raise of_system(error, tried, str(path)) from error
+    try:
+        of_tensor: Any = json.loads(text)["weight_map"]
+        names: dict[str, set[str]] = {}
+        for tensor, name in of_tensor.items():
+            names.setdefault(name, set()).add(tensor)
+        order = sorted(names, key=str.encode)
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        why = "its `weight_map` does not say which file each tensor is in"
+        made = _made(str(path), why, "is it the index of a model's files?")
+        raise made from error
+    for name in order:
+        if name in ("", ".", "..") or "/" in name or "\0" in name:
+            why = f"it names the file `{shown(name)}`, which is not in its folder"
+            _refuse(str(path), why, None)
+    return [ModelFile(str(path.parent / name), frozenset(names[name])) for name in order]
+
+
+def _made(path: str, why: str, hint: str | None) -> Error:
+    made = FormatError(errno.EINVAL, f"cannot load `{shown(path)}`: {why}", path)
+    made.hint = hint
+    return made
+
+
+def _refuse(path: str, why: str, hint: str | None) -> NoReturn:
+    raise _made(path, why, hint)

@@ -1,0 +1,247 @@
+"""Tensors of torch and arrays of NumPy over bytes that were read."""
+
+from __future__ import annotations
+
+import errno
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .._errors import shown
+from ._header import FormatError, Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Framework(Protocol):
+    """What makes memory and tensors.
+
+    Attributes:
+        on_host: whether its memory is the host's.
+    """
+
+    on_host: bool
+
+    def memory(self, nbytes: int) -> Any:
+        """New memory of whole bytes, in one piece."""
+
+    def tensor(self, memory: Any, stored: Stored, shape: Sequence[int]) -> Any:
+        """What `memory` holds, as a tensor of a shape and of the type of `stored`."""
+
+    def converted(self, tensor: Any, dtype: Any) -> Any:
+        """A tensor of floating-point numbers in another type; any other as it is."""
+
+    def copied(self, tensor: Any) -> Any:
+        """A tensor with memory of its own."""
+
+
+class Torch:
+    """Tensors of torch, each with a storage of its own."""
+
+    # By name, since not every torch has all.
+    TYPES = {
+        "BOOL": "bool",
+        "F4": "float4_e2m1fn_x2",
+        "U8": "uint8",
+        "I8": "int8",
+        "F8_E5M2": "float8_e5m2",
+        "F8_E4M3": "float8_e4m3fn",
+        "F8_E8M0": "float8_e8m0fnu",
+        "F8_E4M3FNUZ": "float8_e4m3fnuz",
+        "F8_E5M2FNUZ": "float8_e5m2fnuz",
+        "I16": "int16",
+        "U16": "uint16",
+        "F16": "float16",
+        "BF16": "bfloat16",
+        "I32": "int32",
+        "U32": "uint32",
+        "F32": "float32",
+        "C64": "complex64",
+        "F64": "float64",
+        "I64": "int64",
+        "U64": "uint64",
+    }
+
+    def __init__(self, device: Any) -> None:
+        import torch  # type: ignore[import-not-found,unused-ignore]
+
+        self._torch = torch
+        self._device = torch.device("cuda" if device is None else device)
+        self.on_host = self._device.type == "cpu"
+        if self._device.type == "cuda" and not torch.cuda.is_available():
+            hint = 'load to the host by `device="cpu"`'
+            made = FormatError(errno.ENODEV, "torch finds no GPU for `device=\"cuda\"`", None)
+            made.hint = hint
+            raise made
+
+    def memory(self, nbytes: int) -> Any:
+        return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._device)
+
+    def tensor(self, memory: Any, stored: Stored, shape: Sequence[int]) -> Any:
+        dtype = getattr(self._torch, self.TYPES.get(stored.dtype, ""), None)
+        if dtype is None:
+            raise no_type("torch", self._torch.__version__, stored)
+        if stored.dtype == "F4":
+            # Two to an element.
+            if not shape or shape[-1] % 2:
+                raise no_type("torch", f"{self._torch.__version__} for an odd row", stored)
+            shape = [*shape[:-1], shape[-1] // 2]
+        if math.prod(shape) == 0:
+            return self._torch.empty(tuple(shape), dtype=dtype, device=self._device)
+        # Through DLPack the tensor gets a storage that ends where it ends.
+        own = self._torch.from_dlpack(memory)
+        return own.view(dtype).view(tuple(shape))
+
+    def converted(self, tensor: Any, dtype: Any) -> Any:
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+    def copied(self, tensor: Any) -> Any:
+        return tensor.clone()
+
+
+class Numpy:
+    """Arrays of NumPy, with the types of `ml_dtypes` where that is installed."""
+
+    TYPES = {
+        "BOOL": "bool",
+        "U8": "uint8",
+        "I8": "int8",
+        "I16": "int16",
+        "U16": "uint16",
+        "F16": "float16",
+        "I32": "int32",
+        "U32": "uint32",
+        "F32": "float32",
+        "C64": "complex64",
+        "F64": "float64",
+        "I64": "int64",
+        "U64": "uint64",
+    }
+    MORE = {
+        "BF16": "bfloat16",
+        "F8_E5M2": "float8_e5m2",
+        "F8_E4M3": "float8_e4m3fn",
+        "F8_E8M0": "float8_e8m0fnu",
+        "F8_E4M3FNUZ": "float8_e4m3fnuz",
+        "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    }
+
+    on_host = True
+
+    def __init__(self, device: Any) -> None:
+        import numpy
+
+        self._numpy = numpy
+        if device not in ("cpu", None):
+            raise ValueError(f"`device` cannot be `{device}`: arrays of NumPy lie on the host")
+
+    def memory(self, nbytes: int) -> Any:
+        return self._numpy.empty(nbytes, dtype=self._numpy.uint8)
+
+    def tensor(self, memory: Any, stored: Stored, shape: Sequence[int]) -> Any:
+        return memory.view(self._dtype(stored)).reshape(shape)
+
+    def converted(self, tensor: Any, dtype: Any) -> Any:
+        return tensor.astype(dtype) if tensor.dtype.kind == "f" else tensor
+
+    def copied(self, tensor: Any) -> Any:
+        return tensor.copy()
+
+    def _dtype(self, stored: Stored) -> Any:
+        if name := self.TYPES.get(stored.dtype):
+            return self._numpy.dtype(name)
+        if name := self.MORE.get(stored.dtype):
+            try:
+                import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
+            except ImportError:
+                raise no_type("NumPy without `ml_dtypes`", "", stored) from None
+            return self._numpy.dtype(getattr(ml_dtypes, name))
+        raise no_type("NumPy", self._numpy.__version__, stored)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A tensor that is to be written; `memory` is what `writev` takes, and `begin` its address."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    nbytes: int
+    memory: Any
+    device: Any
+    begin: int
+
+
+def described(name: str, tensor: Any) -> Given:
+    """A tensor of torch or NumPy, as the format has it.
+
+    Raises:
+        TypeError: it is no tensor.
+        ValueError: its elements do not lie in one piece, or the format has no type for them.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a tensor cannot be a `{type(name).__name__}`")
+    library = type(tensor).__module__.partition(".")[0]
+    if library == "torch" or hasattr(tensor, "is_sparse"):
+        return _of_torch(name, tensor)
+    if hasattr(tensor, "__array_interface__"):
+        return _of_numpy(name, tensor)
+    kind = type(tensor).__name__
+    raise TypeError(f"tensor `{shown(name)}` is a `{kind}`, and none of torch or NumPy")
+
+
+def _of_torch(name: str, tensor: Any) -> Given:
+    import torch
+
+    from ..torch._places import check
+
+    check(f"tensor `{shown(name)}`", tensor)
+    tensor = tensor.detach()
+    types = {getattr(torch, own, None): dtype for dtype, own in Torch.TYPES.items()}
+    dtype, shape = types.get(tensor.dtype), list(tensor.shape)
+    if dtype is None:
+        raise ValueError(f"tensor `{shown(name)}`: safetensors has no type for `{tensor.dtype}`")
+    if dtype == "F4" and shape:
+        shape[-1] *= 2
+    nbytes = tensor.numel() * tensor.element_size()
+    memory = tensor.view(torch.uint8) if tensor.dim() else tensor.view(1).view(torch.uint8)
+    return Given(name, dtype, shape, nbytes, memory, tensor.device, tensor.data_ptr())
+
+
+def _of_numpy(name: str, array: Any) -> Given:
+    import numpy
+
+    array = numpy.asarray(array)
+    known = {**Numpy.TYPES, **Numpy.MORE}
+    types = {own: dtype for dtype, own in known.items()}
+    dtype = types.get(array.dtype.name)
+    if dtype is None:
+        raise ValueError(f"tensor `{shown(name)}`: safetensors has no type for `{array.dtype}`")
+    if not array.flags.c_contiguous or not array.dtype.isnative:
+        order = "array.dtype.newbyteorder('=')"
+        raise ValueError(
+            f"the elements of tensor `{shown(name)}` do not lie in one piece, or have another byte "
+            f"order: give `numpy.ascontiguousarray(array, {order})`"
+        )
+    memory = array.reshape(-1).view(numpy.uint8)
+    begin = array.__array_interface__["data"][0]
+    return Given(name, dtype, list(array.shape), array.nbytes, memory, "cpu", begin)
+
+
+def no_type(library: str, version: str, stored: Stored) -> FormatError:
+    """The error for a type that a library does not have."""
+    why = f"{f'{library} {version}'.strip()} has no type for `{stored.dtype}`"
+    text = f"cannot load the tensor `{shown(stored.name)}`: {why}"
+    made = FormatError(errno.EOPNOTSUPP, text, None)
+    made.hint = "leave it out by `names=`"
+    return made
+
+
+def framework(name: str, device: Any) -> Framework:
+    """The framework of a name, as safetensors has them."""
+    if name in ("torch", "pt", "pytorch"):
+        return Torch(device)
+    if name in ("numpy", "np"):
+        return Numpy(device)
+    raise ValueError(f"`framework` cannot be `{shown(name)}`: it takes `torch` or `numpy`")

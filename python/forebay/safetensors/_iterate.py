@@ -1,0 +1,109 @@
+"""Tensors one after another, with bounded memory: some are read ahead of the one that is used."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from .. import _process
+from .._sizes import size_of
+from ._frameworks import Framework
+from ._frameworks import framework as chosen
+from ._plan import Names, Part, opened, parts
+from ._slices import Shard, of_shard
+
+if TYPE_CHECKING:
+    from .._forebay import Engine, ManyTransfer
+    from .._types import Device
+    from ._files import Paths
+
+PARTS = 4
+"""Parts of a window: one is used, and three are on their way."""
+
+
+class Ahead:
+    """Fills memory for parts, in their order, up to a window ahead of the one that was taken."""
+
+    def __init__(
+        self, engine: Engine, framework: Framework, wanted: Iterable[Part], window: int
+    ) -> None:
+        self._engine = engine
+        self._framework = framework
+        self._wanted = iter(wanted)
+        self._next = next(self._wanted, None)
+        self._left = window
+        self._taken = 0
+        self._coming: deque[tuple[Part, Any, ManyTransfer]] = deque()
+
+    def take(self) -> tuple[Part, Any] | None:
+        """The next part and its memory; the one before counts as used. ``None`` behind the last."""
+        self._left += self._taken
+        while self._next and (not self._coming or self._next.nbytes <= self._left):
+            part, self._next = self._next, next(self._wanted, None)
+            memory = self._framework.memory(part.nbytes)
+            # It waits for what torch's stream does with the memory's tensors of before.
+            self._coming.append((part, memory, part.start(self._engine, memory)))
+            self._left -= part.nbytes
+        if not self._coming:
+            return None
+        part, memory, transfer = self._coming.popleft()
+        self._taken = part.nbytes
+        transfer.result()
+        return part, memory
+
+    def close(self) -> None:
+        """Cancels what is on its way."""
+        while self._coming:
+            self._coming.popleft()[2].cancel()
+
+
+def iterate(
+    paths: Paths,
+    names: Names = None,
+    device: Device = None,
+    *,
+    window: str | int = "1GiB",
+    copy: bool = False,
+    framework: str = "torch",
+    shard: Shard = None,
+    engine: Engine | None = None,
+) -> Iterator[tuple[str, Any]]:
+    """The tensors of a model one after another, as ``(name, tensor)``.
+
+    They come in the order of the files, or in that of `names` where that is a list.
+
+    Args:
+        paths: as for `load_file`.
+        names: as for `load_file`.
+        device: as for `load_file`.
+        window: bytes of memory for tensors that are on their way or in use. A tensor that is larger
+            than a quarter of it has memory of its own size.
+        copy: tensors with memory of their own. Without it those that are read together share
+            memory, which stays as long as one of them is kept.
+        framework: as for `load_file`.
+        shard: as for `load_file`.
+        engine: as for `load_file`.
+
+    Raises:
+        As `load_file` does, with the first tensor or when it comes to the one that fails.
+    """
+    kind = chosen(framework, device)
+    engine = engine or _process.default_engine()
+    most = size_of(window)
+    with ExitStack() as stack:
+        found = []
+        for one in opened(engine, paths, names):
+            stack.callback(one.file.close)
+            found += [(one.file, stored, of_shard(shard, stored)) for stored in one.tensors]
+        if not (names is None or isinstance(names, str) or callable(names)):
+            place = {name: number for number, name in enumerate(names)}
+            found.sort(key=lambda one: place[one[1].name])
+        ahead = Ahead(engine, kind, parts(found, max(most // PARTS, 1)), most)
+        stack.callback(ahead.close)
+        while taken := ahead.take():
+            part, memory = taken
+            for name, tensor in part.made(kind, memory):
+                yield name, kind.copied(tensor) if copy else tensor
+            del taken, memory, tensor

@@ -1,0 +1,75 @@
+"""Modules of torch whose parameters share memory: each memory is written once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ._load import load_file
+from ._save import save_file
+
+if TYPE_CHECKING:
+    from .._types import Device, Path
+    from ._files import Paths
+
+
+def load_model(
+    model: Any, filename: Paths, strict: bool = True, device: Device = "cpu"
+) -> tuple[set[str], list[str]]:
+    """Loads a model's files into a module of torch.
+
+    Args:
+        model: a `torch.nn.Module`.
+        filename: as for `load_file`.
+        strict: whether a name that is missing in the files, or unknown to the module, is an error.
+        device: where the tensors lie before they are copied into the module.
+
+    Returns:
+        The names of the module that the files do not have, and those that the module does not have.
+        Of parameters that share memory one name is enough.
+    """
+    loaded = load_file(filename, device)
+    state = model.state_dict()
+    missing, unexpected = model.load_state_dict(dict(loaded), strict=False)
+    left = set(missing)
+    for group in _shared(state):
+        if any(name in loaded for name in group):
+            left -= group
+    if strict and (left or unexpected):
+        names = [f"missing: {', '.join(sorted(left))}"] if left else []
+        names += [f"unknown: {', '.join(sorted(unexpected))}"] if unexpected else []
+        raise RuntimeError(f"cannot load `{type(model).__name__}`: {'; '.join(names)}")
+    return left, list(unexpected)
+
+
+def save_model(
+    model: Any,
+    filename: Path,
+    metadata: Mapping[str, str] | None = None,
+    force_contiguous: bool = True,
+) -> int:
+    """Writes a module's tensors, as `save_file` does; each memory once.
+
+    Of names that share memory the first in the alphabet is written, and ``__metadata__`` says for
+    each other one which that is.
+    """
+    state = dict(model.state_dict())
+    texts = dict(metadata or {})
+    for group in _shared(state):
+        kept, *others = sorted(group)
+        for name in others:
+            texts.setdefault(name, kept)
+            del state[name]
+    if force_contiguous:
+        state = {name: tensor.contiguous() for name, tensor in state.items()}
+    return save_file(state, filename, texts)
+
+
+def _shared(state: Mapping[str, Any]) -> list[set[str]]:
+    """Names whose tensors are the same memory."""
+    groups: dict[Any, set[str]] = {}
+    for name, tensor in state.items():
+        if tensor.numel():
+            where = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+            groups.setdefault(where, set()).add(name)
+    return [names for names in groups.values() if len(names) > 1]

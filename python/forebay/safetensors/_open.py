@@ -1,0 +1,162 @@
+"""A file whose tensors are asked for one by one, as with `safetensors.safe_open`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from .. import _process
+from .._errors import close, shown
+from .._sizes import size_of
+from .._types import Path
+from ._files import ModelFile
+from ._frameworks import framework as chosen
+from ._iterate import PARTS, Ahead
+from ._plan import Part, open_one, parts
+from ._slices import Index
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from .._forebay import Engine
+    from .._types import Device
+    from ._header import Stored
+
+
+class safe_open:  # noqa: N801, the name that programs import
+    """Opens a safetensors file.
+
+    Tensors that are asked for in the order of the file (`offset_keys`) are read ahead, from the
+    second one on.
+
+    Args:
+        filename: the file.
+        framework: ``torch`` (or ``pt``) or ``numpy`` (or ``np``).
+        device: where the tensors lie.
+        window: bytes of memory for tensors that are read ahead.
+        engine: by default the one of the process.
+    """
+
+    def __init__(
+        self,
+        filename: Path,
+        framework: str = "torch",
+        device: Device = "cpu",
+        *,
+        window: str | int = "512MiB",
+        engine: Engine | None = None,
+    ) -> None:
+        self._framework = chosen(framework, device)
+        self._engine = engine or _process.default_engine()
+        self._window = size_of(window)
+        opened = open_one(self._engine, ModelFile(os.fsdecode(filename)), lambda _: True)
+        self._file, self._header = opened.file, opened.header
+        self._places = {name: place for place, name in enumerate(self._header.tensors)}
+        self._tensors = opened.tensors
+        self._ahead: Ahead | None = None
+        # The tensors of the part that was taken last, and the place of the one behind it.
+        self._ready: dict[str, Any] = {}
+        self._behind = 0
+        self._last = -2
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+        close(self._file.close, value)
+
+    def keys(self) -> list[str]:
+        """The names of the tensors, sorted."""
+        return sorted(self._places)
+
+    def offset_keys(self) -> list[str]:
+        """The names of the tensors in the order of their bytes."""
+        return list(self._places)
+
+    def metadata(self) -> dict[str, str] | None:
+        """The texts under ``__metadata__``."""
+        return self._header.metadata
+
+    def get_tensor(self, name: str) -> Any:
+        """A tensor by its name."""
+        stored = self._stored(name)
+        place, follows = self._places[name], self._places[name] == self._last + 1
+        self._last = place
+        if name in self._ready:
+            return self._ready.pop(name)
+        if self._ahead is None or place != self._behind:
+            self._stop()
+            if not follows:
+                return self._alone(stored, ...)
+            wanted = ((self._file, tensor, ...) for tensor in self._tensors[place:])
+            each = parts(wanted, max(self._window // PARTS, 1))
+            self._ahead = Ahead(self._engine, self._framework, each, self._window)
+            self._behind = place
+        taken = self._ahead.take()
+        assert taken is not None, "the tensor is behind the last one"
+        self._ready = dict(taken[0].made(self._framework, taken[1]))
+        self._behind += len(self._ready)
+        return self._ready.pop(name)
+
+    def get_tensors(self) -> Mapping[str, Any]:
+        """All tensors by name, read by one call."""
+        self._stop()
+        part = Part()
+        for stored in self._tensors:
+            part.add(self._file, stored)
+        memory = self._framework.memory(part.nbytes)
+        part.start(self._engine, memory).result()
+        return dict(part.made(self._framework, memory))
+
+    def get_slice(self, name: str) -> Slice:
+        """A tensor of which parts are read, by ``[...]``."""
+        return Slice(self, self._stored(name))
+
+    def _stored(self, name: str) -> Stored:
+        try:
+            return self._header.tensors[name]
+        except KeyError:
+            raise KeyError(f"no tensor `{shown(name)}` in `{shown(self._header.path)}`") from None
+
+    def _alone(self, stored: Stored, index: Index) -> Any:
+        """A tensor, or a part of it, that is read by itself."""
+        part = Part()
+        part.add(self._file, stored, index)
+        memory = self._framework.memory(part.nbytes)
+        part.start(self._engine, memory).result()
+        [(_, tensor)] = part.made(self._framework, memory)
+        return tensor
+
+    def _stop(self) -> None:
+        """Ends reading ahead."""
+        if self._ahead is not None:
+            self._ahead.close()
+        self._ahead, self._ready = None, {}
+
+
+class Slice:
+    """A tensor of a file, of which ``[...]`` reads a part and no more.
+
+    Between the brackets stand whole numbers, slices without a step, and ``...``.
+    """
+
+    def __init__(self, opened: safe_open, stored: Stored) -> None:
+        self._opened = opened
+        self._stored = stored
+
+    def get_shape(self) -> list[int]:
+        """The shape of the tensor."""
+        return list(self._stored.shape)
+
+    def get_dtype(self) -> str:
+        """The type of the tensor, by the format's name, such as ``BF16``."""
+        return self._stored.dtype
+
+    def __getitem__(self, index: Index) -> Any:
+        return self._opened._alone(self._stored, index)

@@ -1,0 +1,168 @@
+"""Which tensors are loaded, and where in memory their bytes go."""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, TypeAlias
+
+from .._errors import shown
+from .._forebay import Engine, File, ManyTransfer
+from ._files import ModelFile, Paths, files
+from ._frameworks import Framework
+from ._header import FormatError, Header, Stored, read
+from ._slices import Index, bounds, nbytes, runs
+
+Names: TypeAlias = str | Collection[str] | Callable[[str], bool] | None
+"""Tensors by name: a list, a pattern such as ``model.layers.*``, or a function; ``None``: all."""
+
+ALIGNMENT = 256
+"""Tensors begin at multiples of it, as memory of a GPU's driver does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A file of a model that is open, its header, and those of its tensors that are asked for."""
+
+    file: File
+    header: Header
+    tensors: list[Stored]
+
+
+def opened(engine: Engine, paths: Paths, names: Names) -> Iterator[Opened]:
+    """Opens the files of a model one after another; the caller closes them.
+
+    Raises:
+        FormatError: a file is no safetensors file, or two have a tensor of one name.
+        KeyError: a tensor that is listed is in none of them.
+    """
+    is_wanted = _filter(names)
+    seen: dict[str, str] = {}
+    for model_file in files(paths):
+        yield (found := open_one(engine, model_file, is_wanted))
+        for name in found.header.tensors:
+            if other := seen.get(name):
+                both = f"`{shown(other)}` and `{shown(found.header.path)}`"
+                text = f"cannot load {both} together: both have a tensor `{shown(name)}`"
+                raise FormatError(errno.EINVAL, text, other)
+            if model_file.names is None or name in model_file.names:
+                seen[name] = found.header.path
+        missing = (model_file.names or frozenset()) - found.header.tensors.keys()
+        if missing:
+            text = (
+                f"cannot load `{shown(found.header.path)}`: it has no tensor "
+                f"`{shown(min(missing))}`, which the index says is there"
+            )
+            raise FormatError(errno.EINVAL, text, found.header.path)
+    if names is not None and not isinstance(names, str) and not callable(names):
+        absent = [name for name in names if name not in seen]
+        if absent:
+            raise KeyError(f"no tensor `{shown(absent[0])}` in the files of the model")
+
+
+def open_one(engine: Engine, model_file: ModelFile, is_wanted: Callable[[str], bool]) -> Opened:
+    """Opens a file of a model and reads its header."""
+    file = engine.open(model_file.path)
+    try:
+        header = read(file, model_file.path)
+    except BaseException:
+        file.close()
+        raise
+    own = model_file.names
+    names = (name for name in header.tensors if own is None or name in own)
+    return Opened(file, header, [header.tensors[name] for name in names if is_wanted(name)])
+
+
+def _filter(names: Names) -> Callable[[str], bool]:
+    if names is None:
+        return lambda _: True
+    if isinstance(names, str):
+        return lambda name: fnmatch.fnmatchcase(name, names)
+    return names if callable(names) else frozenset(names).__contains__
+
+
+def _numbers() -> array[int]:
+    """An empty array of whole numbers, as `read_many` takes them without a look at each."""
+    return array("Q")
+
+
+@dataclass(slots=True)
+class Part:
+    """Tensors that share a piece of memory, and the requests that fill it.
+
+    Neighbours in a file that are neighbours in memory are one request.
+    """
+
+    files: list[File] = field(default_factory=list)
+    tensors: list[tuple[Stored, tuple[int, ...], int, int]] = field(default_factory=list)
+    nbytes: int = 0
+    _file_of: Any = field(default_factory=_numbers)
+    _offsets: Any = field(default_factory=_numbers)
+    _lengths: Any = field(default_factory=_numbers)
+    _at: Any = field(default_factory=_numbers)
+
+    def add(self, file: File, stored: Stored, index: Index = ...) -> None:
+        """Gives a tensor, or a part of it, its place behind the others."""
+        wanted, shape = bounds(index, stored)
+        length = nbytes(stored, shape)
+        start = -(-self.nbytes // ALIGNMENT) * ALIGNMENT
+        self.tensors.append((stored, shape, start, length))
+        self.nbytes = start + length
+        if length == 0:
+            return
+        if not self.files or self.files[-1] is not file:
+            self.files.append(file)
+        first, run, repeats = runs(stored, wanted)
+        self._request(stored.offset + first, run, repeats, start)
+
+    def _request(self, first: int, run: int, repeats: list[tuple[int, int]], at: int) -> None:
+        number = len(self.files) - 1
+        starts = [first]
+        for count, step in repeats[:-1]:
+            starts = [start + step * turn for start in starts for turn in range(count)]
+        count, step = repeats[-1] if repeats else (1, run)
+        if repeats == [] and self._offsets and self._file_of[-1] == number:
+            before = self._offsets[-1] + self._lengths[-1]
+            if before == first and self._at[-1] + self._lengths[-1] == at:
+                self._lengths[-1] += run
+                return
+        for start in starts:
+            self._offsets.extend(range(start, start + count * step, step))
+        total = len(starts) * count
+        self._at.extend(range(at, at + total * run, run))
+        self._lengths.extend(repeat(run, total))
+        self._file_of.extend(repeat(number, total))
+
+    def start(self, engine: Engine, memory: Any, **options: Any) -> ManyTransfer:
+        """Begins to fill the memory."""
+        return engine.start_read_many(
+            files=self.files,
+            file_of=self._file_of,
+            offsets=self._offsets,
+            lengths=self._lengths,
+            target=memory,
+            at=self._at,
+            **options,
+        )
+
+    def made(self, framework: Framework, memory: Any) -> Iterator[tuple[str, Any]]:
+        """The tensors by name."""
+        for stored, shape, start, length in self.tensors:
+            yield stored.name, framework.tensor(memory[start : start + length], stored, shape)
+
+
+def parts(wanted: Iterable[tuple[File, Stored, Index]], most: int) -> Iterator[Part]:
+    """Divides tensors into parts of `most` bytes, or of one tensor that is larger."""
+    part = Part()
+    for file, stored, index in wanted:
+        length = nbytes(stored, bounds(index, stored)[1])
+        if part.tensors and part.nbytes + length > most:
+            yield part
+            part = Part()
+        part.add(file, stored, index)
+    if part.tensors:
+        yield part

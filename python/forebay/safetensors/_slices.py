@@ -1,0 +1,116 @@
+"""Parts of tensors: which bytes of a file an index or a share asks for."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from .._errors import shown
+from ._header import BITS
+
+if TYPE_CHECKING:
+    from ._header import Stored
+
+Share: TypeAlias = tuple[int, int, int]
+"""A dimension, which of its equal parts, and how many parts there are: ``(0, rank, size)``."""
+
+Index: TypeAlias = int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...]
+"""What stands between the brackets of ``tensor[...]``; slices have no step."""
+
+Shard: TypeAlias = Share | Callable[[str, tuple[int, ...]], Share | tuple[slice, ...] | None] | None
+"""A share of every tensor, or a function of a name and a shape; ``None`` is the whole tensor."""
+
+
+def of_shard(shard: Shard, stored: Stored) -> Index:
+    """The index of a tensor's part."""
+    wanted: Any = shard(stored.name, stored.shape) if callable(shard) else shard
+    if wanted is None:
+        return ...
+    if any(isinstance(part, slice) for part in wanted):
+        return tuple(wanted)
+    name, shape = shown(stored.name), stored.shape
+    try:
+        dimension, rank, size = map(operator.index, wanted)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"`shard` of the tensor `{name}` cannot be `{wanted}`: it takes a dimension, a rank, "
+            "and how many ranks there are"
+        ) from None
+    if not -len(shape) <= dimension < len(shape):
+        raise ValueError(
+            f"the tensor `{name}` has no dimension {dimension}: let `shard` be a function that "
+            "returns `None` for it"
+        )
+    length = shape[dimension]
+    if not 0 <= rank < size or length % size:
+        raise ValueError(
+            f"the tensor `{name}` has no part {rank} of {size}: its dimension {dimension} has "
+            f"{length} elements"
+        )
+    own = length // size
+    before = (slice(None),) * (dimension % len(shape))
+    return (*before, slice(rank * own, (rank + 1) * own))
+
+
+def bounds(index: Index, stored: Stored) -> tuple[list[tuple[int, int]], tuple[int, ...]]:
+    """The first element of each dimension, the one behind the last, and the shape of the part."""
+    given: Sequence[Any] = index if isinstance(index, tuple) else (index,)
+    name, shape = shown(stored.name), stored.shape
+    missing = len(shape) - sum(part is not ... for part in given)
+    if missing < 0 or sum(part is ... for part in given) > 1:
+        text = f"the tensor `{name}` has {len(shape)} dimensions, and not those of `{index}`"
+        raise IndexError(text)
+    full: list[Any] = []
+    for part in given:
+        full += [slice(None)] * missing if part is ... else [part]
+    full += [slice(None)] * (len(shape) - len(full))
+    found: list[tuple[int, int]] = []
+    left: list[int] = []
+    for part, size in zip(full, shape, strict=True):
+        if isinstance(part, slice):
+            start, stop, step = part.indices(size)
+            if step != 1:
+                raise IndexError(f"a slice of the tensor `{name}` cannot have the step {step}")
+            found.append((start, max(start, stop)))
+            left.append(max(stop - start, 0))
+            continue
+        at = operator.index(part)
+        if not -size <= at < size:
+            raise IndexError(f"the tensor `{name}` has no element {at} in a dimension of {size}")
+        found.append((at % size, at % size + 1))
+    return found, tuple(left)
+
+
+def runs(stored: Stored, wanted: list[tuple[int, int]]) -> tuple[int, int, list[tuple[int, int]]]:
+    """Where the first bytes lie, how many lie in a row, and how these rows repeat.
+
+    A repetition is a number and the bytes from one row to the next, the outermost first.
+    """
+    run = BITS[stored.dtype]
+    first, stride, is_whole = 0, 0, True
+    repeats: list[tuple[int, int]] = []
+    for (start, stop), size in zip(reversed(wanted), reversed(stored.shape), strict=True):
+        if is_whole:
+            step = run
+            first += start * step
+            is_whole = (start, stop) == (0, size)
+            run, stride = (stop - start) * step, size * step
+        else:
+            first += start * stride
+            repeats.append((stop - start, stride))
+            stride *= size
+    repeats = [(count, step) for count, step in reversed(repeats) if count != 1]
+    if run % 8 or first % 8 or any(step % 8 for _, step in repeats):
+        raise ValueError(
+            f"a part of the tensor `{shown(stored.name)}` would begin within a byte: an element of "
+            f"`{stored.dtype}` has {BITS[stored.dtype]} bits"
+        )
+    return first // 8, run // 8, [(count, step // 8) for count, step in repeats]
+
+
+def nbytes(stored: Stored, shape: Sequence[int]) -> int:
+    """How many bytes a part of a shape has."""
+    return math.prod(shape) * BITS[stored.dtype] // 8
