@@ -39,11 +39,15 @@ const SAMPLE_MAX: Duration = Duration::from_millis(1500);
 /// A drive that is silent for so long does not answer.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
+/// Stacks of 24 readers, each of 2 MiB, of an engine and of the one before it, which may still be
+/// ending: limits on address space and data count them whole.
+const STACKS: u64 = 2 * 24 * 2 * MIB;
+
 /// Bytes that may be in flight where so much host memory is available. All transfers of a sample
 /// have memory, what is asked for ahead too; what is written passes slots as well, of which there
 /// are four for the largest requests.
 pub(crate) fn in_flight_within(available: u64, direction: Direction) -> u64 {
-    let fixed = AHEAD_MAX + 2 * UNIT + PROGRAM;
+    let fixed = AHEAD_MAX + 2 * UNIT + PROGRAM + STACKS;
     match direction {
         Direction::Read => available.saturating_sub(fixed) / 2,
         Direction::Write => available.saturating_sub(fixed + 4 * 8 * SIZE_MAX) / 4,

@@ -154,7 +154,7 @@ fn tuning_takes_no_more_memory_than_there_is_or_is_refused() {
     let folder = tempfile::tempdir_in(".").unwrap();
     fs::write(folder.path().join("file"), vec![1; 300 << 20]).unwrap();
     let mut ends = [0, 0];
-    for mib in [80, 130, 160, 200, 300] {
+    for mib in [80, 130, 200, 260, 400] {
         for line in ["tune file --dry-run --duration 1", "tune . --write --dry-run --duration 1"] {
             let before = format!("export MALLOC_ARENA_MAX=1; ulimit -d {}", mib << 10);
             let (code, told) = limited(folder.path(), &before, line);
