@@ -124,6 +124,10 @@ def test_what_is_no_model_is_refused(folder: tuple[Path, dict[str, Any]], tmp_pa
     (tmp_path / "empty").mkdir()
     with pytest.raises(FormatError, match=r"it has no `\*\.safetensors`"):
         load_file(tmp_path / "empty", **HOST)
+    (root / "refs" / "main").write_text("4567")
+    with pytest.raises(forebay.Error, match=r"cannot load `.*4567`: No such file"):
+        load_file(root, **HOST)
+    (root / "refs" / "main").write_text("0123")
     one = snapshot / "model-0.safetensors"
     with pytest.raises(FormatError, match=r"both have a tensor `0\."):
         load_file([one, one], **HOST)

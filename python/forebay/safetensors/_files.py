@@ -52,7 +52,11 @@ def _of(path: str) -> list[ModelFile]:
     main = folder / "refs" / "main"
     if main.is_file() and (folder / "snapshots").is_dir():
         folder = folder / "snapshots" / main.read_text().strip()
-    names = sorted(os.listdir(folder))
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        tried = f"cannot load `{shown(folder)}`"
+        raise of_system(error, tried, str(folder)) from error
     indexes = [name for name in names if name.endswith(_INDEX)]
     if len(indexes) > 1:
         several = ", ".join(f"`{shown(name)}`" for name in indexes)

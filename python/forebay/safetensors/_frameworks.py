@@ -14,6 +14,31 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+NAMES = {
+    "BOOL": "bool",
+    "F4": "float4_e2m1fn_x2",
+    "U8": "uint8",
+    "I8": "int8",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "I16": "int16",
+    "U16": "uint16",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I32": "int32",
+    "U32": "uint32",
+    "F32": "float32",
+    "C64": "complex64",
+    "F64": "float64",
+    "I64": "int64",
+    "U64": "uint64",
+}
+"""The types by the names that torch, NumPy and `ml_dtypes` have for them; none has all."""
+
+
 class Framework(Protocol):
     """What makes memory and tensors.
 
@@ -39,30 +64,6 @@ class Framework(Protocol):
 class Torch:
     """Tensors of torch, each with a storage of its own."""
 
-    # By name, since not every torch has all.
-    TYPES = {
-        "BOOL": "bool",
-        "F4": "float4_e2m1fn_x2",
-        "U8": "uint8",
-        "I8": "int8",
-        "F8_E5M2": "float8_e5m2",
-        "F8_E4M3": "float8_e4m3fn",
-        "F8_E8M0": "float8_e8m0fnu",
-        "F8_E4M3FNUZ": "float8_e4m3fnuz",
-        "F8_E5M2FNUZ": "float8_e5m2fnuz",
-        "I16": "int16",
-        "U16": "uint16",
-        "F16": "float16",
-        "BF16": "bfloat16",
-        "I32": "int32",
-        "U32": "uint32",
-        "F32": "float32",
-        "C64": "complex64",
-        "F64": "float64",
-        "I64": "int64",
-        "U64": "uint64",
-    }
-
     def __init__(self, device: Any) -> None:
         import torch  # type: ignore[import-not-found,unused-ignore]
 
@@ -79,7 +80,7 @@ class Torch:
         return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._device)
 
     def tensor(self, memory: Any, stored: Stored, shape: Sequence[int]) -> Any:
-        dtype = getattr(self._torch, self.TYPES.get(stored.dtype, ""), None)
+        dtype = getattr(self._torch, NAMES.get(stored.dtype, ""), None)
         if dtype is None:
             raise no_type("torch", self._torch.__version__, stored)
         if stored.dtype == "F4":
@@ -103,30 +104,6 @@ class Torch:
 class Numpy:
     """Arrays of NumPy, with the types of `ml_dtypes` where that is installed."""
 
-    TYPES = {
-        "BOOL": "bool",
-        "U8": "uint8",
-        "I8": "int8",
-        "I16": "int16",
-        "U16": "uint16",
-        "F16": "float16",
-        "I32": "int32",
-        "U32": "uint32",
-        "F32": "float32",
-        "C64": "complex64",
-        "F64": "float64",
-        "I64": "int64",
-        "U64": "uint64",
-    }
-    MORE = {
-        "BF16": "bfloat16",
-        "F8_E5M2": "float8_e5m2",
-        "F8_E4M3": "float8_e4m3fn",
-        "F8_E8M0": "float8_e8m0fnu",
-        "F8_E4M3FNUZ": "float8_e4m3fnuz",
-        "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    }
-
     on_host = True
 
     def __init__(self, device: Any) -> None:
@@ -149,15 +126,16 @@ class Numpy:
         return tensor.copy()
 
     def _dtype(self, stored: Stored) -> Any:
-        if name := self.TYPES.get(stored.dtype):
+        name = NAMES.get(stored.dtype, "")
+        if name in self._numpy.sctypeDict:
             return self._numpy.dtype(name)
-        if name := self.MORE.get(stored.dtype):
-            try:
-                import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
-            except ImportError:
-                raise no_type("NumPy without `ml_dtypes`", "", stored) from None
-            return self._numpy.dtype(getattr(ml_dtypes, name))
-        raise no_type("NumPy", self._numpy.__version__, stored)
+        try:
+            import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
+        except ImportError:
+            raise no_type("NumPy without `ml_dtypes`", "", stored) from None
+        if not hasattr(ml_dtypes, name):
+            raise no_type("NumPy", self._numpy.__version__, stored)
+        return self._numpy.dtype(getattr(ml_dtypes, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +176,7 @@ def _of_torch(name: str, tensor: Any) -> Given:
 
     check(f"tensor `{shown(name)}`", tensor)
     tensor = tensor.detach()
-    types = {getattr(torch, own, None): dtype for dtype, own in Torch.TYPES.items()}
+    types = {getattr(torch, own, None): dtype for dtype, own in NAMES.items()}
     dtype, shape = types.get(tensor.dtype), list(tensor.shape)
     if dtype is None:
         raise ValueError(f"tensor `{shown(name)}`: safetensors has no type for `{tensor.dtype}`")
@@ -213,8 +191,7 @@ def _of_numpy(name: str, array: Any) -> Given:
     import numpy
 
     array = numpy.asarray(array)
-    known = {**Numpy.TYPES, **Numpy.MORE}
-    types = {own: dtype for dtype, own in known.items()}
+    types = {own: dtype for dtype, own in NAMES.items()}
     dtype = types.get(array.dtype.name)
     if dtype is None:
         raise ValueError(f"tensor `{shown(name)}`: safetensors has no type for `{array.dtype}`")
