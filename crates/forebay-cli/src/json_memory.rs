@@ -8,12 +8,11 @@ use forebay::units::{MIB, format_size};
 /// two thirds of it for the line of its run.
 const MEMORY_MAX: u64 = 512 * MIB;
 
-/// About as many bytes as the values of JSON take in memory, or why they are too many beside the
-/// `kept` bytes that are in memory already. Text that is no JSON is only looked at: the parser
-/// refuses it.
+/// Estimates how many bytes the values of a JSON text take in memory. Text that is not JSON gets
+/// an estimate too, and the parser refuses it.
 ///
 /// # Errors
-/// The text says how much it is.
+/// With the `kept` bytes of values before it this passes the limit; the text gives both.
 pub(crate) fn check(json: &[u8], kept: u64) -> Result<u64, String> {
     let memory = estimate(json);
     if kept + memory > MEMORY_MAX {

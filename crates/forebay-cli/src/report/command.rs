@@ -155,7 +155,7 @@ fn write(
         if let Some(old) = &old {
             old.give(&file)?;
         }
-        // Over a network, and where room is only taken later, a full disk is told no sooner.
+        // A network file system, or one that takes room late, reports a full disk only here.
         sync(&file)?;
         // Some file systems report only when a descriptor is closed what could not be written.
         file.try_clone().and_then(close)?;

@@ -117,7 +117,8 @@ impl Moved<'_> {
             return Ok(checked);
         }
         if writes {
-            // Reads beside writes bring what nobody knows, and later writes write that.
+            // In a mix, the order of the writes decides what a read brings, and later writes write
+            // that: there are no known bytes to compare with.
             return Ok(Checked::default());
         }
         let known = check::known_holds(self.lanes, most.known)?;

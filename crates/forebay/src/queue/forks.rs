@@ -24,7 +24,7 @@ thread_local! {
     static FORKS: RefCell<Option<Descriptors>> = const { RefCell::new(None) };
 }
 
-/// Opens what has a descriptor that no child keeps. No process is forked meanwhile.
+/// Opens a ring, whose descriptor forked children close. No process is forked meanwhile.
 ///
 /// # Errors
 /// Those of `open`.
