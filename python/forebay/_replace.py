@@ -10,13 +10,14 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from . import _access, _process
 from ._errors import of_system
 from ._forebay import File
-from ._types import Path
+from ._types import Path, Place
 
 _NAME_MAX = 255
 """Bytes of a name on Linux's file systems."""
@@ -35,6 +36,24 @@ _HINTS = {
     ),
     errno.EACCES: "the folder must be writable: the new file is made next to the old one",
 }
+
+
+def write(path: Path, places: list[Place], sync: bool) -> int:
+    """Replaces a file by one with these bytes, and returns how many they are; gaps are zeros."""
+    end = max((begin + length for begin, length, _ in places), default=0)
+    total = sum(length for _, length, _ in places)
+    with replaced(path, sync) as file:
+        if 0 < end == total:
+            file.preallocate(0, end)  # a full drive is reported before the work
+        return sum(file.writev(group).bytes for group in by_device(places))
+
+
+def by_device(places: Iterable[Place]) -> list[list[Place]]:
+    """The places in groups: one call of an engine has all its memory on one device."""
+    groups: dict[Any, list[Place]] = {}
+    for place in places:
+        groups.setdefault(getattr(place[2], "device", None), []).append(place)
+    return list(groups.values())
 
 
 @contextmanager

@@ -14,6 +14,9 @@ Device: TypeAlias = Any
 Memory: TypeAlias = Any
 """An array or tensor, a buffer, or ``(address, length, device)``; its bytes lie in one piece."""
 
+Place: TypeAlias = tuple[int, int, Memory]
+"""An offset, a length and the memory: what `forebay.File.readv` and `writev` take."""
+
 Stream: TypeAlias = Any
 """``"current"``, ``None``, a stream of torch, cupy, numba or ``cuda.core``, or a raw one."""
 

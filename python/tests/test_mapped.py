@@ -147,8 +147,8 @@ def test_a_mapped_file_is_replaced_by_what_is_mapped_from_it(path: Path) -> None
     for save in [forebay.torch.save, forebay.torch.save_checkpoint]:
         path.write_bytes(OLD)
         mapped = torch.from_file(str(path), shared=True, size=len(OLD), dtype=torch.uint8)
-        assert save(path, [header, mapped]) == 5 + len(OLD)
-        assert path.read_bytes() == bytes(range(5)) + OLD
+        save(path, {"h": header, "m": mapped})
+        assert path.read_bytes().endswith(bytes(range(5)) + OLD)
         assert bytes(mapped.numpy()) == OLD
     path.write_bytes(OLD)
     mapped = torch.from_file(str(path), shared=False, size=len(OLD), dtype=torch.uint8)

@@ -12,10 +12,7 @@ from pathlib import Path
 
 import forebay
 import pytest
-
-pytest.importorskip("torch", reason="no torch")
-
-from forebay.torch import save_checkpoint  # noqa: E402  # after it is known that there is a torch
+from forebay._replace import replaced
 
 ACL, DEFAULT_ACL = "system.posix_acl_access", "system.posix_acl_default"
 ALICE, FRIEND, SECRET, USERS = 61001, 61002, 62001, 62002
@@ -59,6 +56,11 @@ def with_acl(path: Path, value: bytes) -> None:
         os.setxattr(path, ACL, value)
     except OSError as error:
         pytest.skip(f"no ACL on this file system: {error}")
+
+
+def save(path: Path) -> None:
+    with replaced(path) as file:
+        file.write_from(NEW)
 
 
 def save_as(path: Path, user: int, group: int, groups: list[int]) -> None:
@@ -105,7 +107,7 @@ def whose(path: Path) -> tuple[int, int, int]:
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o664, 0o604])
 def test_root_leaves_a_file_to_its_owner_and_group(folder: Path, mode: int) -> None:
     path = old(folder, mode)
-    save_checkpoint(path, NEW)
+    save(path)
     assert whose(path) == (ALICE, SECRET, mode) and path.read_bytes() == NEW
 
 
@@ -144,7 +146,7 @@ def test_an_acl_is_kept(folder: Path) -> None:
     with_acl(path, acl(6, 0, 0, 6, (NAMED, 6, FRIEND)))
     before = os.getxattr(path, ACL)
     assert may(path, "write", FRIEND, USERS) and not may(path, "read", FRIEND + 1, SECRET)
-    save_checkpoint(path, NEW)
+    save(path)
     assert os.getxattr(path, ACL) == before and whose(path) == (ALICE, SECRET, 0o660)
     assert may(path, "write", FRIEND, USERS) and not may(path, "read", FRIEND + 1, SECRET)
     save_as(path, ALICE, USERS, [])
@@ -175,7 +177,7 @@ def test_an_acl_that_cannot_be_kept_is_cut_to_permissions(
             raise OSError(errno.ENOTSUP, "a file system without ACLs")
 
     monkeypatch.setattr(_access, "os", NoAcl())
-    save_checkpoint(path, NEW)
+    save(path)
     monkeypatch.undo()
     assert whose(path) == (ALICE, SECRET, 0o640) and ACL not in os.listxattr(path)
     assert not may(path, "read", FRIEND, FRIEND) and not may(path, "write", FRIEND, USERS)
@@ -188,17 +190,15 @@ def test_the_folders_default_acl_opens_no_file_that_had_none(folder: Path) -> No
     except OSError as error:
         pytest.skip(f"no ACL on this file system: {error}")
     assert not may(path, "read", FRIEND, FRIEND)
-    save_checkpoint(path, NEW)
+    save(path)
     assert whose(path) == (ALICE, SECRET, 0o640) and not may(path, "read", FRIEND, FRIEND)
     assert ACL not in os.listxattr(path)
-    save_checkpoint(folder / "new", NEW)  # a new file is as the folder says
+    save(folder / "new")  # a new file is as the folder says
     assert may(folder / "new", "read", FRIEND, FRIEND)
 
 
 def test_nobody_else_may_open_the_new_file_before_it_takes_its_name(folder: Path) -> None:
     path = old(folder, 0o666)
-    from forebay._replace import replaced
-
     with replaced(path) as file:
         file.write_from(NEW)
         [beside] = [one for one in folder.iterdir() if one != path]
@@ -212,7 +212,7 @@ def test_the_bits_that_a_write_clears_are_cleared_and_attributes_kept(folder: Pa
         os.setxattr(path, "user.note", b"kept")
     except OSError:
         pytest.skip("no attributes on this file system")
-    save_checkpoint(path, NEW)
+    save(path)
     assert whose(path) == (ALICE, SECRET, 0o755)
     assert os.getxattr(path, "user.note") == b"kept"
 
@@ -220,7 +220,7 @@ def test_the_bits_that_a_write_clears_are_cleared_and_attributes_kept(folder: Pa
 def test_other_names_of_the_file_keep_the_old_bytes(folder: Path) -> None:
     path = old(folder, 0o600)
     os.link(path, folder / "other")
-    save_checkpoint(path, NEW)
+    save(path)
     assert (folder / "other").read_bytes() == b"old" and path.read_bytes() == NEW
 
 
@@ -230,7 +230,7 @@ def test_a_file_that_cannot_change_says_why(folder: Path) -> None:
         pytest.skip("this file system knows no immutable files")
     try:
         with pytest.raises(PermissionError, match="cannot replace `.*checkpoint`.*immutable"):
-            save_checkpoint(path, NEW)
+            save(path)
         with pytest.raises(PermissionError, match="immutable"):
             forebay.open(path, "r+")
         assert path.read_bytes() == b"old" and len(list(folder.iterdir())) == 1

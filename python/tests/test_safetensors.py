@@ -248,10 +248,15 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
         ({"a": numpy.array(["x"])}, ValueError, "safetensors has no type"),
         ({"a": [1, 2]}, TypeError, "`a` is a `list`"),
         ({1: array}, TypeError, "the name of a tensor cannot be a `int`"),
+        ({"__metadata__": array}, ValueError, "cannot have the name `__metadata__`"),
+        ({"a": {"b": array}}, TypeError, "`a` is a `dict`.*names of their own"),
+        (array, TypeError, "`tensors` cannot be a `ndarray`"),
     ]:
         with pytest.raises(kind, match=why):
             save_file(wrong, path)
         assert path.read_bytes() == b"before" and os.listdir(tmp_path) == [path.name]
+    with pytest.raises(TypeError, match="`metadata` takes texts"):
+        save_file({"a": array}, path, {"step": 5})  # type: ignore[dict-item]
 
 
 def test_tensors_of_torch(tmp_path: Path) -> None:

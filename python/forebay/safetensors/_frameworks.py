@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -166,7 +167,13 @@ def described(name: str, tensor: Any) -> Given:
     if hasattr(tensor, "__array_interface__"):
         return _of_numpy(name, tensor)
     kind = type(tensor).__name__
-    raise TypeError(f"tensor `{shown(name)}` is a `{kind}`, and none of torch or NumPy")
+    hint = ""
+    if isinstance(tensor, Mapping | list | tuple):
+        hint = (
+            ": give its tensors names of their own, such as `optimizer.0.exp_avg`, or save by "
+            "`torch.distributed.checkpoint`"
+        )
+    raise TypeError(f"tensor `{shown(name)}` is a `{kind}`, and none of torch or NumPy{hint}")
 
 
 def _of_torch(name: str, tensor: Any) -> Given:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 LENGTH = 8
 """Bytes of the number with which a file begins."""
+
+METADATA = "__metadata__"
+"""The name in a header that is no tensor's."""
 
 HEADER_MAX = 100_000_000
 """Bytes of a header at most, as safetensors has it."""
@@ -123,9 +127,9 @@ def parse(text: bytes, size: int, path: str) -> Header:
         _refuse(path, f"its header is no JSON: {error}")
     if not isinstance(found, dict):
         _refuse(path, "its header is no JSON object")
-    metadata = found.pop("__metadata__", None)
-    if metadata is not None and not _are_texts(metadata):
-        _refuse(path, "`__metadata__` of its header is no object of texts")
+    metadata = found.pop(METADATA, None)
+    if metadata is not None and not are_texts(metadata):
+        _refuse(path, f"`{METADATA}` of its header is no object of texts")
     begin = LENGTH + len(text)
     tensors = [_stored(path, name, about, begin) for name, about in found.items()]
     tensors.sort(key=lambda tensor: (tensor.offset, tensor.nbytes))
@@ -183,8 +187,11 @@ def _are_sizes(found: Any) -> bool:
     )
 
 
-def _are_texts(found: Any) -> bool:
-    return isinstance(found, dict) and all(isinstance(text, str) for text in found.values())
+def are_texts(found: Any) -> bool:
+    """Whether it is an object of texts."""
+    return isinstance(found, Mapping) and all(
+        isinstance(text, str) for pair in found.items() for text in pair
+    )
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

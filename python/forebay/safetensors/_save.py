@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._errors import shown
-from .._replace import replaced
-from .._types import Path
+from .._replace import write
+from .._types import Path, Place
 from ._frameworks import Given, described
-from ._header import BITS, LENGTH
+from ._header import BITS, LENGTH, METADATA, are_texts
 
 _ALIGNMENT = 8
 
@@ -24,19 +24,38 @@ def save_file(
 ) -> int:
     """Replaces a file by one with these tensors, and returns how many bytes it has.
 
-    Whoever opens the file, at any moment and after any crash, finds the old one whole or the new
-    one whole. When the call returns the new one is on the drive.
+    A program that opens the file finds the old one whole or the new one whole, at any moment and
+    after any crash. When the call returns, the new one is on the drive, under its name. If it
+    raises, the old one is as it was, and nothing else is left. Only if the last step fails, syncing
+    the folder, is the new one in place already, and the error says so.
+
+    The new file keeps the old one's owner, group, permissions, ACL and attributes. Permissions that
+    the system does not let it keep are cut: no user may do more than before. Other names of the old
+    file (hard links) keep the old bytes.
+
+    The new file is written next to the old one, so the file system needs room for both. A process
+    that is killed leaves what it had written, as `.NAME.*.tmp`: remove such files when no process
+    writes.
 
     Args:
         tensors: of torch or NumPy, by name; on GPUs or on the host, each contiguous.
-        filename: the file. It keeps its owner, permissions and attributes if it is there.
+        filename: the file; a link is followed.
         metadata: texts for ``__metadata__``.
-        sync: whether the bytes are on the drive before the file takes its name.
+        sync: whether the bytes are on the drive before the file takes its name. Without it the call
+            does not wait for the drive, and after a power cut the file may be empty or cut off.
 
     Raises:
+        TypeError: a value is no tensor, as in the state of an optimizer, or metadata is no text.
         ValueError: a tensor has gaps, or shares its memory with another.
         forebay.Error: the file cannot be written.
     """
+    if not isinstance(tensors, Mapping):
+        kind = type(tensors).__name__
+        raise TypeError(f"`tensors` cannot be a `{kind}`: give tensors by name")
+    if metadata and not are_texts(metadata):
+        raise TypeError("`metadata` takes texts by name: give numbers as `str(number)`")
+    if METADATA in tensors:
+        raise ValueError(f"a tensor cannot have the name `{METADATA}`: the header uses it")
     about = sorted(
         (described(name, tensor) for name, tensor in tensors.items()),
         # As safetensors orders them: the longest elements first, so that all are aligned.
@@ -44,7 +63,7 @@ def save_file(
     )
     header: dict[str, Any] = {}
     if metadata:
-        header["__metadata__"] = dict(metadata)
+        header[METADATA] = dict(metadata)
     end = 0
     for one in about:
         offsets = [end, end + one.nbytes]
@@ -54,22 +73,12 @@ def save_file(
     text += b" " * (-len(text) % _ALIGNMENT)
     head = len(text).to_bytes(LENGTH, "little") + text
     _refuse_shared(about)
-    with replaced(filename, sync) as file:
-        file.preallocate(0, len(head) + end)  # a full drive is reported before the work
-        file.write_from(head)
-        for group in _by_device(about, len(head)):
-            file.writev(group)
-    return len(head) + end
-
-
-def _by_device(about: list[Given], begin: int) -> list[list[tuple[int, int, Any]]]:
-    """Places in the file, in groups: one call has all its memory on one device."""
-    groups: dict[Any, list[tuple[int, int, Any]]] = {}
+    places: list[Place] = [(0, len(head), head)]
     for one in about:
+        begin = len(head) + header[one.name]["data_offsets"][0]
         if one.nbytes:
-            groups.setdefault(one.device, []).append((begin, one.nbytes, one.memory))
-        begin += one.nbytes
-    return list(groups.values())
+            places.append((begin, one.nbytes, one.memory))
+    return write(filename, places, sync)
 
 
 def _refuse_shared(about: list[Given]) -> None:

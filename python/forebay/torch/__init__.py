@@ -1,12 +1,12 @@
-"""Tensors and files: loads, saves, records in random order, checkpoints that are whole.
+"""Tensors and files: loads, saves, records in random order, checkpoints.
 
 >>> import forebay.torch
 >>> weights = forebay.torch.load("weights.bin", torch.bfloat16, (4096, 4096), "cuda")
 >>> for batch in forebay.torch.RecordDataset(paths, (224, 224, 3), torch.uint8, batch_size=256):
 ...     train(batch)
 
-Files hold the tensors' bytes and nothing else: no pickles, no header. This part is imported only
-when it is asked for, and needs torch.
+Checkpoints are safetensors files. All other files hold the tensors' bytes and nothing else: no
+pickles, no header. This part is imported only when it is asked for, and needs torch.
 """
 
 from __future__ import annotations

@@ -10,15 +10,13 @@ import torch  # type: ignore[import-not-found,unused-ignore]
 
 from .._asked import whole
 from .._errors import shown
+from .._types import Place
 
 Tensors: TypeAlias = torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
 """One tensor, several, or several by name."""
 
 Offsets: TypeAlias = int | Sequence[int] | Mapping[str, int]
 """Where each begins in the file, given as the tensors are."""
-
-Place: TypeAlias = tuple[int, int, Any]
-"""An offset, a length and the memory: what `forebay.File.readv` takes."""
 
 
 def places(tensors: Tensors, offsets: Offsets | None) -> list[Place]:
@@ -45,14 +43,6 @@ def places(tensors: Tensors, offsets: Offsets | None) -> list[Place]:
         if nbytes(tensor) > 0:
             found.append((begin, nbytes(tensor), tensor.detach()))
     return found
-
-
-def by_device(wanted: Iterable[Place]) -> list[list[Place]]:
-    """The same in groups: one call of an engine has all its memory on one device."""
-    groups: dict[Any, list[Place]] = {}
-    for place in wanted:
-        groups.setdefault(getattr(place[2], "device", None), []).append(place)
-    return list(groups.values())
 
 
 def nbytes(tensor: torch.Tensor) -> int:

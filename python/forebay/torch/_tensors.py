@@ -11,9 +11,9 @@ import torch  # type: ignore[import-not-found,unused-ignore]
 from .. import _process
 from .._asked import BYTES, whole
 from .._errors import shown
-from .._types import Path
-from ._checkpoint import write
-from ._places import Offsets, Place, Tensors, by_device, dtype_of, nbytes, places, shape_of
+from .._replace import by_device, write
+from .._types import Path, Place
+from ._places import Offsets, Tensors, dtype_of, nbytes, places, shape_of
 
 
 def load(
