@@ -14,6 +14,8 @@ from conftest import content
 
 ROOT = Path(__file__).parents[2]
 NAMES = ["docs/python.md", "docs/layers.md", "docs/models.md", "README.md"]
+ALONE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+"""What `torchrun` would say to the only process of a group."""
 PAGES = [ROOT / name for name in NAMES]
 
 
@@ -48,7 +50,7 @@ def test_an_example_runs(name: str, code: str, tmp_path: Path) -> None:
         text=True,
         timeout=60,
         check=False,
-        env=os.environ,
+        env=os.environ | ALONE,
     )
     if "No module named" in done.stderr:
         pytest.skip(done.stderr.strip().splitlines()[-1])

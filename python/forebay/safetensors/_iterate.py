@@ -12,6 +12,7 @@ from .._sizes import size_of
 from ._frameworks import Framework
 from ._frameworks import framework as chosen
 from ._plan import Names, Part, opened, parts
+from ._ranks import Ranks, ranks
 from ._slices import Shard, of_shard
 
 if TYPE_CHECKING:
@@ -27,10 +28,16 @@ class Ahead:
     """Fills memory for parts, in their order, up to a window ahead of the one that was taken."""
 
     def __init__(
-        self, engine: Engine, framework: Framework, wanted: Iterable[Part], window: int
+        self,
+        engine: Engine,
+        framework: Framework,
+        wanted: Iterable[Part],
+        window: int,
+        ranks: Ranks | None = None,
     ) -> None:
         self._engine = engine
         self._framework = framework
+        self._ranks = ranks or Ranks()
         self._wanted = iter(wanted)
         self._next = next(self._wanted, None)
         self._left = window
@@ -42,15 +49,17 @@ class Ahead:
         self._left += self._taken
         while self._next and (not self._coming or self._next.nbytes <= self._left):
             part, self._next = self._next, next(self._wanted, None)
-            memory = self._framework.memory(part.nbytes)
+            room = self._ranks.room(part.nbytes)
+            memory = self._framework.memory(room)
             # It waits for what torch's stream does with the memory's tensors of before.
-            self._coming.append((part, memory, part.start(self._engine, memory)))
+            transfer = self._ranks.start(self._engine, part, memory, (0, room))
+            self._coming.append((part, memory, transfer))
             self._left -= part.nbytes
         if not self._coming:
             return None
         part, memory, transfer = self._coming.popleft()
         self._taken = part.nbytes
-        transfer.result()
+        self._ranks.finish(transfer, memory, (0, len(memory)))
         return part, memory
 
     def close(self) -> None:
@@ -68,6 +77,9 @@ def iterate(
     copy: bool = False,
     framework: str = "torch",
     shard: Shard = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    group: Any = None,
     engine: Engine | None = None,
 ) -> Iterator[tuple[str, Any]]:
     """The tensors of a model one after another, as ``(name, tensor)``.
@@ -84,6 +96,9 @@ def iterate(
             memory, which stays as long as one of them is kept.
         framework: as for `load_file`.
         shard: as for `load_file`.
+        rank: as for `load_file`.
+        world_size: as for `load_file`.
+        group: as for `load_file`. All processes take all tensors.
         engine: as for `load_file`.
 
     Raises:
@@ -91,16 +106,19 @@ def iterate(
     """
     kind = chosen(framework, device)
     engine = engine or _process.default_engine()
+    together = ranks(rank, world_size, group, shard)
     most = size_of(window)
     with ExitStack() as stack:
-        found = []
-        for one in opened(engine, paths, names):
-            stack.callback(one.file.close)
-            found += [(one.file, stored, of_shard(shard, stored)) for stored in one.tensors]
-        if not (names is None or isinstance(names, str) or callable(names)):
-            place = {name: number for number, name in enumerate(names)}
-            found.sort(key=lambda one: place[one[1].name])
-        ahead = Ahead(engine, kind, parts(found, max(most // PARTS, 1)), most)
+        with together.planning() as show:
+            found = []
+            for one in opened(engine, paths, names):
+                stack.callback(one.file.close)
+                found += [(one.file, stored, of_shard(shard, stored)) for stored in one.tensors]
+            if not (names is None or isinstance(names, str) or callable(names)):
+                place = {name: number for number, name in enumerate(names)}
+                found.sort(key=lambda one: place[one[1].name])
+            show([most, *(stored for _, stored, _ in found)])
+        ahead = Ahead(engine, kind, parts(found, max(most // PARTS, 1)), most, together)
         stack.callback(ahead.close)
         while taken := ahead.take():
             part, memory = taken

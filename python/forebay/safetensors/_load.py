@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -11,6 +12,7 @@ from .. import _process
 from .._errors import TimedOut
 from ._frameworks import framework as chosen
 from ._plan import Names, Part, opened
+from ._ranks import Ranks, Wait, ranks, result
 from ._slices import Shard, of_shard
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ Progress: TypeAlias = bool | Callable[[int, int], object]
 
 _LOOK = 0.1
 """Seconds between two looks at the progress."""
+
+_AT_ONCE = 2
+"""Windows that are filled at once: one is read while the other goes to the other ranks."""
 
 
 class Loaded(dict[str, Any]):
@@ -48,6 +53,9 @@ def load_file(
     framework: str = "torch",
     dtype: Any = None,
     shard: Shard = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    group: Any = None,
     progress: Progress = False,
     engine: Engine | None = None,
 ) -> Loaded:
@@ -67,6 +75,12 @@ def load_file(
         shard: the share of each tensor that is read: ``(dimension, rank, size)``, or a function of
             a name and a shape that returns that, an index such as ``(slice(0, 8),)``, or ``None``
             for the whole tensor.
+        rank: of several processes of this machine that load the same files at once, the number of
+            this one, with `world_size`: all read through the page cache, each from another place
+            on, so that the drive is read once.
+        world_size: how many such processes there are.
+        group: a group of `torch.distributed`: each of its processes reads its part of the bytes,
+            and all get all of them. All make the same call. They may run on several machines.
         progress: ``True`` for a line on stderr, or a function that is called with the bytes that
             have come and with all bytes.
         engine: by default the one of the process.
@@ -78,43 +92,84 @@ def load_file(
     """
     kind = chosen(framework, device)
     engine = engine or _process.default_engine()
+    together = ranks(rank, world_size, group, shard)
     loaded = Loaded()
     loaded.metadata = {}
     part = Part()
     with ExitStack() as stack:
-        for one in opened(engine, path, names):
-            stack.callback(one.file.close)
-            loaded.metadata |= one.header.metadata or {}
-            for stored in one.tensors:
-                part.add(one.file, stored, of_shard(shard, stored))
-        memory = kind.memory(part.nbytes)
-        loaded._report = _waited(part.start(engine, memory), progress)
+        with together.planning() as show:
+            for one in opened(engine, path, names):
+                stack.callback(one.file.close)
+                loaded.metadata |= one.header.metadata or {}
+                for stored in one.tensors:
+                    part.add(one.file, stored, of_shard(shard, stored))
+            memory = kind.memory(together.room(part.nbytes))
+            show(part.tensors)
+        loaded._report = _filled(engine, part, memory, together, progress)
     for name, tensor in part.made(kind, memory):
         loaded[name] = tensor if dtype is None else kind.converted(tensor, dtype)
     return loaded
 
 
-def _waited(transfer: ManyTransfer, progress: Progress) -> dict[str, Any]:
-    if progress is False:
-        return transfer.result().report()
-    return _watched(transfer, _line if progress is True else progress)
+def _filled(
+    engine: Engine, part: Part, memory: Any, together: Ranks, progress: Progress
+) -> dict[str, Any]:
+    """Fills the memory, window by window, and returns the report of it."""
+    tell = _line if progress is True else progress or (lambda done, total: None)
+    coming: deque[tuple[tuple[int, int], ManyTransfer]] = deque()
+    reports: list[dict[str, Any]] = []
 
+    def finish() -> None:
+        window, transfer = coming[0]
+        wait = _watched(tell, window, part.nbytes) if progress else result
+        reports.append(together.finish(transfer, memory, window, wait))
+        coming.popleft()
 
-def _watched(transfer: ManyTransfer, tell: Callable[[int, int], object]) -> dict[str, Any]:
-    """Waits, and calls `tell` now and then."""
-    while True:
-        try:
-            done = transfer.result(_LOOK)
-        except TimedOut:
-            if transfer.done():
-                raise  # it is the transfer's own
-            tell(*transfer.progress())
-        except BaseException:
+    try:
+        for window in together.windows(len(memory)):
+            coming.append((window, together.start(engine, part, memory, window)))
+            if len(coming) == _AT_ONCE:
+                finish()
+        while coming:
+            finish()
+    except BaseException:
+        for _, transfer in coming:
             transfer.cancel()
-            raise
-        else:
-            tell(*transfer.progress())
-            return done.report()
+        raise
+    tell(part.nbytes, part.nbytes)
+    return _merged(reports)
+
+
+def _watched(tell: Callable[[int, int], object], window: tuple[int, int], total: int) -> Wait:
+    """Waits, and calls `tell` now and then."""
+
+    def wait(transfer: ManyTransfer) -> dict[str, Any]:
+        while True:
+            try:
+                return transfer.result(_LOOK).report()
+            except TimedOut:
+                if transfer.done():
+                    raise  # it is the transfer's own
+                done, own = transfer.progress()
+                tell(window[0] + (window[1] - window[0]) * done // max(own, 1), total)
+
+    return wait
+
+
+def _merged(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """One report of several transfers."""
+    first, *others = reports
+    routes = {(one["route"], one["reason"]): one for one in first["routes"]}
+    for other in others:
+        first["bytes"] += other["bytes"]
+        first["not_direct"] = first["not_direct"] or other["not_direct"]
+        for stage, seconds in other["seconds"].items():
+            first["seconds"][stage] += seconds
+        for one in other["routes"]:
+            routes.setdefault((one["route"], one["reason"]), one | {"bytes": 0})
+            routes[one["route"], one["reason"]]["bytes"] += one["bytes"]
+    first["routes"] = list(routes.values())
+    return first
 
 
 def _line(done: int, total: int) -> None:

@@ -111,7 +111,7 @@ class safe_open:  # noqa: N801, the name that programs import
         for stored in self._tensors:
             part.add(self._file, stored)
         memory = self._framework.memory(part.nbytes)
-        part.start(self._engine, memory).result()
+        part.requests.start(self._engine, memory).result()
         return dict(part.made(self._framework, memory))
 
     def get_slice(self, name: str) -> Slice:
@@ -129,7 +129,7 @@ class safe_open:  # noqa: N801, the name that programs import
         part = Part()
         part.add(self._file, stored, index)
         memory = self._framework.memory(part.nbytes)
-        part.start(self._engine, memory).result()
+        part.requests.start(self._engine, memory).result()
         [(_, tensor)] = part.made(self._framework, memory)
         return tensor
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import errno
 import fnmatch
-from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import Any, TypeAlias
 
 from .._errors import shown
-from .._forebay import Engine, File, ManyTransfer
+from .._forebay import Engine, File
 from ._files import ModelFile, Paths, files
 from ._frameworks import Framework
 from ._header import FormatError, Header, Stored, read
+from ._requests import Requests
 from ._slices import Index, bounds, nbytes, runs
 
 Names: TypeAlias = str | Collection[str] | Callable[[str], bool] | None
@@ -85,25 +84,13 @@ def _filter(names: Names) -> Callable[[str], bool]:
     return names if callable(names) else frozenset(names).__contains__
 
 
-def _numbers() -> array[int]:
-    """An empty array of whole numbers, as `read_many` takes them without a look at each."""
-    return array("Q")
-
-
 @dataclass(slots=True)
 class Part:
-    """Tensors that share a piece of memory, and the requests that fill it.
+    """Tensors that share a piece of memory, and the requests that fill it."""
 
-    Neighbours in a file that are neighbours in memory are one request.
-    """
-
-    files: list[File] = field(default_factory=list)
+    requests: Requests = field(default_factory=Requests)
     tensors: list[tuple[Stored, tuple[int, ...], int, int]] = field(default_factory=list)
     nbytes: int = 0
-    _file_of: Any = field(default_factory=_numbers)
-    _offsets: Any = field(default_factory=_numbers)
-    _lengths: Any = field(default_factory=_numbers)
-    _at: Any = field(default_factory=_numbers)
 
     def add(self, file: File, stored: Stored, index: Index = ...) -> None:
         """Gives a tensor, or a part of it, its place behind the others."""
@@ -112,42 +99,9 @@ class Part:
         start = -(-self.nbytes // ALIGNMENT) * ALIGNMENT
         self.tensors.append((stored, shape, start, length))
         self.nbytes = start + length
-        if length == 0:
-            return
-        if not self.files or self.files[-1] is not file:
-            self.files.append(file)
-        first, run, repeats = runs(stored, wanted)
-        self._request(stored.offset + first, run, repeats, start)
-
-    def _request(self, first: int, run: int, repeats: list[tuple[int, int]], at: int) -> None:
-        number = len(self.files) - 1
-        starts = [first]
-        for count, step in repeats[:-1]:
-            starts = [start + step * turn for start in starts for turn in range(count)]
-        count, step = repeats[-1] if repeats else (1, run)
-        if repeats == [] and self._offsets and self._file_of[-1] == number:
-            before = self._offsets[-1] + self._lengths[-1]
-            if before == first and self._at[-1] + self._lengths[-1] == at:
-                self._lengths[-1] += run
-                return
-        for start in starts:
-            self._offsets.extend(range(start, start + count * step, step))
-        total = len(starts) * count
-        self._at.extend(range(at, at + total * run, run))
-        self._lengths.extend(repeat(run, total))
-        self._file_of.extend(repeat(number, total))
-
-    def start(self, engine: Engine, memory: Any, **options: Any) -> ManyTransfer:
-        """Begins to fill the memory."""
-        return engine.start_read_many(
-            files=self.files,
-            file_of=self._file_of,
-            offsets=self._offsets,
-            lengths=self._lengths,
-            target=memory,
-            at=self._at,
-            **options,
-        )
+        if length > 0:
+            first, run, repeats = runs(stored, wanted)
+            self.requests.add(file, stored.offset + first, run, repeats, start)
 
     def made(self, framework: Framework, memory: Any) -> Iterator[tuple[str, Any]]:
         """The tensors by name."""

@@ -59,7 +59,8 @@ impl From<&OpenOptions> for OpenHow {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RequestOptions {
-    /// Take this route or fail.
+    /// Take this route or fail. `Cached` to or from host memory is through the page cache, and the
+    /// outcome says `Host`.
     pub route: Option<Route>,
     /// A read: fail where the file ends early.
     pub exact: bool,

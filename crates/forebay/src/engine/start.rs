@@ -235,7 +235,7 @@ impl Engine {
                 Route::Host if on_gpu => {
                     Err(call.unavailable(route, "the memory is a GPU's".into()))
                 }
-                Route::Staged | Route::Cached if !on_gpu => Err(call.unavailable(
+                Route::Staged if !on_gpu => Err(call.unavailable(
                     route,
                     "the memory is the host's, so no slot lies on the way; the route is `host`"
                         .into(),

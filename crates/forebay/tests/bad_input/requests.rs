@@ -203,7 +203,6 @@ fn routes_that_cannot_be_had() {
     says(&file, Some(gpu), Route::Host, "the memory is a GPU's");
     let host = "the memory is the host's, so no slot lies on the way; the route is `host`";
     says(&file, None, Route::Staged, host);
-    says(&file, None, Route::Cached, host);
     if let Some(folder) = or_skip(lab::memory_folder()) {
         let path = folder.path().join("data");
         fs::write(&path, pattern(1, 1000)).expect("a file");

@@ -168,9 +168,7 @@ pub(crate) fn partly_resident(case: &Case) {
 pub(crate) fn demanded_routes(case: &Case) {
     let (file, bytes) = case.random_file("demanded", SIZE);
     let mut demands = case.demands(&file);
-    if case.memory.is_gpu() {
-        demands.push(RequestOptions::by_route(Route::Cached));
-    }
+    demands.push(RequestOptions::by_route(Route::Cached));
     for options in demands {
         for cold in [false, true] {
             if cold {
@@ -181,7 +179,11 @@ pub(crate) fn demanded_routes(case: &Case) {
                 let (got, outcome) = read.expect("a route that can be had");
                 assert!(got == expected(&bytes, offset, len), "{offset}+{len}: {outcome:?}");
                 if let Some(route) = options.route {
+                    let route = if case.memory.is_gpu() { route } else { Route::Host };
                     assert!(outcome.routes.iter().all(|share| share.route == route));
+                }
+                if options.route == Some(Route::Cached) {
+                    assert_reasons(case, &outcome, &[Reason::Demanded]);
                 }
             }
         }
@@ -191,7 +193,7 @@ pub(crate) fn demanded_routes(case: &Case) {
 pub(crate) fn refused_routes(case: &Case) {
     let (file, _) = case.random_file("refused", 10_000);
     let refused: &[Route] = match case.memory {
-        Memory::Slice | Memory::Pinned => &[Route::Direct, Route::Staged, Route::Cached],
+        Memory::Slice | Memory::Pinned => &[Route::Direct, Route::Staged],
         Memory::Sim | Memory::Gpu => &[Route::Direct, Route::Host],
     };
     for &route in refused {

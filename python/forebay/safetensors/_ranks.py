@@ -1,0 +1,174 @@
+"""Several processes that load the same model at once: which bytes each of them reads."""
+
+from __future__ import annotations
+
+import errno
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from .._errors import Error, RequestError
+from ._plan import ALIGNMENT, Part
+
+if TYPE_CHECKING:
+    from .._forebay import Engine, ManyTransfer
+    from ._slices import Shard
+
+CHUNK = 64 << 20
+"""Bytes that a rank of a group reads before they go to the others."""
+
+Wait: TypeAlias = "Callable[[ManyTransfer], dict[str, Any]]"
+"""Waits for a transfer, and returns its report."""
+
+
+def result(transfer: ManyTransfer) -> dict[str, Any]:
+    """Waits for a transfer, and returns its report."""
+    return transfer.result().report()
+
+
+class Ranks:
+    """Processes that each read all bytes, through the page cache, each from another place on.
+
+    What one has read is in the page cache when the others come to it, so the drive is read once.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self._rank = rank
+        self._size = size
+
+    @contextmanager
+    def planning(self) -> Iterator[Callable[[object], None]]:
+        """What comes before the first read; the function takes the plan, the same in all ranks."""
+        yield lambda plan: None
+
+    def room(self, nbytes: int) -> int:
+        """How much memory is needed for so many bytes."""
+        return nbytes
+
+    def windows(self, room: int) -> Iterator[tuple[int, int]]:
+        """The pieces of memory that are filled one after another."""
+        yield 0, room
+
+    def start(
+        self, engine: Engine, part: Part, memory: Any, window: tuple[int, int]
+    ) -> ManyTransfer:
+        """Begins to fill a piece of memory."""
+        if self._size == 1:
+            return part.requests.start(engine, memory)
+        begin = window[1] * self._rank // self._size
+        return part.requests.turned(begin, window[1]).start(engine, memory, "cached")
+
+    def finish(
+        self, transfer: ManyTransfer, memory: Any, window: tuple[int, int], wait: Wait = result
+    ) -> dict[str, Any]:
+        """Waits until the piece of memory is full."""
+        return wait(transfer)
+
+
+class Group(Ranks):
+    """Processes that each read a part of the bytes, and get the others from each other.
+
+    All take part in all of it, also where one fails, so that none waits for one that has gone.
+    """
+
+    def __init__(self, group: Any) -> None:
+        import torch  # type: ignore[import-not-found,unused-ignore]
+
+        self._torch = torch
+        self._distributed = torch.distributed
+        self._group = group
+        super().__init__(
+            self._distributed.get_rank(group), self._distributed.get_world_size(group)
+        )
+
+    @contextmanager
+    def planning(self) -> Iterator[Callable[[object], None]]:
+        digest = sha256()
+        try:
+            yield lambda plan: digest.update(repr(plan).encode())
+        except BaseException:
+            self._compare(None)
+            raise
+        self._compare(digest.digest())
+
+    def room(self, nbytes: int) -> int:
+        unit = self._size * ALIGNMENT
+        return max(-(-nbytes // unit), 1) * unit
+
+    def windows(self, room: int) -> Iterator[tuple[int, int]]:
+        step = self._size * CHUNK
+        for begin in range(0, room, step):
+            yield begin, min(begin + step, room)
+
+    def start(
+        self, engine: Engine, part: Part, memory: Any, window: tuple[int, int]
+    ) -> ManyTransfer:
+        return part.requests.cut(*self._own(window)).start(engine, memory)
+
+    def finish(
+        self, transfer: ManyTransfer, memory: Any, window: tuple[int, int], wait: Wait = result
+    ) -> dict[str, Any]:
+        failed: Exception | None = None
+        report: dict[str, Any] = {}
+        try:
+            report = wait(transfer)
+        except Exception as error:
+            failed = error
+        begin, end = self._own(window)
+        tensor = self._torch.as_tensor(memory)
+        gather = self._distributed.all_gather_into_tensor
+        gather(tensor[slice(*window)], tensor[begin:end], group=self._group)
+        state = self._torch.tensor([failed is not None], device=tensor.device)
+        states = state.new_empty(self._size)
+        gather(states, state, group=self._group)
+        if failed is not None:
+            raise failed
+        if states.any():
+            raise _of_another(states.tolist().index(True), "could not read its part")
+        return report
+
+    def _own(self, window: tuple[int, int]) -> tuple[int, int]:
+        begin, end = window
+        own = (end - begin) // self._size
+        return begin + self._rank * own, begin + (self._rank + 1) * own
+
+    def _compare(self, digest: bytes | None) -> None:
+        """Fails where another rank failed, or is to load something else."""
+        found: list[bytes | None] = [None] * self._size
+        self._distributed.all_gather_object(found, digest, group=self._group)
+        if digest is None:
+            return
+        if None in found:
+            raise _of_another(found.index(None), "could not begin")
+        others = [rank for rank, other in enumerate(found) if other != digest]
+        if others:
+            ours = f"the ranks {self._rank} and {others[0]} of the group ask for different tensors"
+            raise RequestError(errno.EINVAL, f"cannot load the model: {ours}")
+
+
+def _of_another(rank: int, why: str) -> Error:
+    text = f"rank {rank} of the group {why}, and its own error says why"
+    return Error(errno.EIO, f"cannot load the model: {text}")
+
+
+def ranks(rank: int | None, world_size: int | None, group: Any, shard: Shard) -> Ranks:
+    """The processes that arguments name."""
+    if group is not None:
+        for name, value in {"rank": rank, "world_size": world_size, "shard": shard}.items():
+            if value is not None:
+                raise ValueError(f"`group` and `{name}` cannot be given together")
+        return Group(group)
+    if rank is None and world_size is None:
+        return Ranks()
+    try:
+        own, size = operator.index(rank), operator.index(world_size)  # type: ignore[arg-type]
+    except TypeError:
+        own, size = 0, 0
+    if not 0 <= own < size:
+        raise ValueError(
+            f"`rank` and `world_size` cannot be {rank} and {world_size}: a rank is a number from 0 "
+            "on, and there are more processes than that"
+        )
+    return Ranks(own, size)

@@ -1,0 +1,183 @@
+"""Models that several processes load at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forebay.safetensors import iterate, load_file, save_file
+from test_safetensors import model, same
+
+numpy = pytest.importorskip("numpy")
+
+HOST: dict[str, Any] = {"framework": "numpy"}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """A model in two files, one of them small."""
+    arrays, large = model(1, "a."), {"b": numpy.arange(3_000_000, dtype="uint32")}
+    save_file(arrays, tmp_path / "1.safetensors")
+    save_file(large, tmp_path / "2.safetensors")
+    return tmp_path, arrays | large
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_each_begins_at_another_place_and_has_all(files: Any, size: int) -> None:
+    folder, arrays = files
+    for rank in range(size):
+        ranks = {"rank": rank, "world_size": size}
+        loaded = load_file(folder, **HOST, **ranks)
+        assert same(loaded, arrays)
+        reasons = {route["reason"] for route in loaded.report()["routes"]}
+        assert size == 1 or reasons == {"demanded"}
+        assert same(dict(iterate(folder, window="4MiB", **HOST, **ranks)), arrays)
+        half = load_file(folder, names="b", shard=(0, rank % 2, 2), **HOST, **ranks)
+        begin = 1_500_000 * (rank % 2)
+        assert same(half, {"b": arrays["b"][begin : begin + 1_500_000]})
+
+
+def test_ranks_that_cannot_be(files: Any) -> None:
+    folder, _ = files
+    for rank, size in [(2, 2), (-1, 2), (0, 0), (None, 2), (0, None), (0.5, 2), ("0", 2)]:
+        with pytest.raises(ValueError, match="`rank` and `world_size` cannot be"):
+            load_file(folder, rank=rank, world_size=size, **HOST)
+    for other in ({"rank": 0}, {"world_size": 2}, {"shard": (0, 0, 2)}):
+        with pytest.raises(ValueError, match="cannot be given together"):
+            load_file(folder, group=object(), **other, **HOST)
+
+
+def moved() -> int:
+    """Bytes that this process had read from drives."""
+    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(fields["read_bytes"])
+
+
+def cold(rank: int, path: Path, barrier: Any, found: Any) -> None:
+    barrier.wait()
+    before = moved()
+    loaded = load_file(path, rank=rank, world_size=2, **HOST)
+    found.put((moved() - before, int(loaded["x"][-1])))
+
+
+def test_the_drive_is_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    array = numpy.arange(64 << 20, dtype="uint32")
+    save_file({"x": array}, path)
+    with open(path) as raw:
+        os.posix_fadvise(raw.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    context = multiprocessing.get_context("spawn")
+    barrier, found = context.Barrier(2), context.Queue()
+    each = [
+        context.Process(target=cold, args=(rank, path, barrier, found)) for rank in range(2)
+    ]
+    for process in each:
+        process.start()
+    (first, last), (second, other) = found.get(timeout=120), found.get(timeout=120)
+    for process in each:
+        process.join()
+    assert last == other == array[-1]
+    if first + second == 0:
+        pytest.skip("this folder is in memory")
+    assert 0.95 * array.nbytes <= first + second <= 1.05 * array.nbytes
+
+
+def member(rank: int, size: int, port: Path, act: Callable[..., Any], found: Any, path: Any) -> None:
+    import torch.distributed as dist
+
+    store = dist.FileStore(str(port), size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    try:
+        found.put((rank, act(rank, path)))
+    except Exception as error:
+        found.put((rank, f"{type(error).__name__}: {error}"))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def in_group(folder: Path, size: int, act: Callable[..., Any], path: Any) -> list[Any]:
+    """What `act` returned or raised in each process of a group."""
+    pytest.importorskip("torch")
+    context = multiprocessing.get_context("spawn")
+    found = context.Queue()
+    arguments = (size, folder / "store", act, found, path)
+    each = [context.Process(target=member, args=(rank, *arguments)) for rank in range(size)]
+    for process in each:
+        process.start()
+    results = dict(found.get(timeout=120) for _ in each)
+    for process in each:
+        process.join()
+    return [results[rank] for rank in range(size)]
+
+
+def world() -> Any:
+    import torch.distributed as dist
+
+    return dist.group.WORLD
+
+
+def loaded(rank: int, path: Path) -> tuple[Any, Any, int, list[tuple[int, int]]]:
+    from forebay.safetensors import _ranks
+
+    _ranks.CHUNK = 1 << 20  # several windows
+    seen: list[tuple[int, int]] = []
+    whole = load_file(path, group=world(), progress=lambda *one: seen.append(one), **HOST)
+    each = {
+        name: tensor.numpy()
+        for name, tensor in iterate(path, device="cpu", window="4MiB", group=world(), copy=True)
+    }
+    return dict(whole), each, whole.report()["bytes"], seen
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_each_of_a_group_reads_a_part(files: Any, tmp_path: Path, size: int) -> None:
+    folder, arrays = files
+    total = sum(array.nbytes for array in arrays.values())
+    read = 0
+    for whole, each, own, seen in in_group(tmp_path, size, loaded, folder):
+        assert same(whole, arrays) and same(each, arrays)
+        assert seen == sorted(seen) and seen[-1][0] == seen[-1][1] >= total
+        assert own <= total // size + (1 << 20)
+        read += own
+    assert read == total
+
+
+def different(rank: int, path: Path) -> Any:
+    return load_file(path, names=["b"] if rank == 1 else None, group=world(), **HOST)
+
+
+def missing(rank: int, path: Path) -> Any:
+    return load_file(path / "none" if rank == 1 else path, group=world(), **HOST)
+
+
+def cut(rank: int, path: Path) -> Any:
+    """The bytes of one rank end before they are read."""
+    from forebay.safetensors import _ranks
+
+    if rank == 1:
+        start = _ranks.Group.start
+
+        def late(*arguments: Any) -> Any:
+            os.truncate(path / "2.safetensors", 1_000_000)
+            return start(*arguments)
+
+        _ranks.Group.start = late  # type: ignore[method-assign]
+    return load_file(path, names="b", group=world(), **HOST)
+
+
+def test_all_of_a_group_fail_where_one_fails(files: Any, tmp_path: Path) -> None:
+    folder, _ = files
+    ours, theirs = in_group(tmp_path, 2, different, folder)
+    assert "RequestError" in ours and "the ranks 0 and 1 of the group ask for different" in ours
+    assert "RequestError" in theirs
+    (tmp_path / "store").unlink(missing_ok=True)
+    ours, theirs = in_group(tmp_path, 2, missing, folder)
+    assert "rank 1 of the group could not begin" in ours and "none" in theirs
+    (tmp_path / "store").unlink(missing_ok=True)
+    ours, theirs = in_group(tmp_path, 2, cut, folder)
+    assert "EndOfFile" in theirs or "FileTruncated" in theirs
+    assert "EndOfFile" in ours or "FileTruncated" in ours or "rank 1 of the group could" in ours
