@@ -95,7 +95,8 @@ impl Scale {
         let most = values.fold(0.0, f64::max);
         let limit = chart.limit.as_ref().map(|(_, rate)| *rate);
         let most = limit.filter(|rate| *rate < most * LIMIT_MAX).unwrap_or(0.0).max(most) * unit;
-        let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
+        // The top lies above the largest value, and below twice that.
+        let most = if (most * 2.0).is_finite() && most > 0.0 { most } else { 1.0 };
         let step = step(most / 5.0);
         let top = (most / step).ceil() * step;
         // A step is a fifth of the top or more.
