@@ -16,6 +16,7 @@ from ._iterate import iterate
 from ._load import Loaded, load_file
 from ._module import load_model, save_model
 from ._open import Slice, safe_open
+from ._patched import patched
 from ._save import save_file
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "iterate",
     "load_file",
     "load_model",
+    "patched",
     "safe_open",
     "save_file",
     "save_model",

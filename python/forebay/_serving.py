@@ -1,0 +1,61 @@
+"""What the loaders of vLLM and SGLang share: options, ranks, and how a function is exchanged."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import UnionType
+from typing import Any
+
+from ._errors import shown
+from ._sizes import size_of
+
+OPTIONS: dict[str, type | UnionType] = {"copy": bool, "device": str, "window": str | int}
+"""The arguments of `iterate` that a user may give, and their types."""
+
+_lock = threading.RLock()
+
+
+def checked(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a loader, as arguments of `iterate`.
+
+    Raises:
+        ValueError: a key is unknown, or a value cannot be used.
+    """
+    tried = "cannot use `--model-loader-extra-config` for forebay"
+    for key, value in given.items():
+        if key not in OPTIONS:
+            known = ", ".join(f"`{name}`" for name in OPTIONS)
+            raise ValueError(f"{tried}: it takes {known}, and no `{shown(key)}`")
+        if not isinstance(value, OPTIONS[key]):
+            raise ValueError(f"{tried}: `{key}` cannot be `{shown(value)}`")
+    if "window" in given:
+        size_of(given["window"])
+    return dict(given)
+
+
+def ranks() -> dict[str, int]:
+    """The arguments of `iterate` for a process of a server that loads what the others load."""
+    from torch import distributed  # type: ignore[import-not-found,unused-ignore]
+
+    if not distributed.is_available() or not distributed.is_initialized():
+        return {}
+    size = distributed.get_world_size()
+    return {"rank": distributed.get_rank(), "world_size": size} if size > 1 else {}
+
+
+@contextmanager
+def exchanged(module: Any, function: Callable[..., Any], *names: str) -> Iterator[None]:
+    """Has a function take the place of a module's functions.
+
+    Raises:
+        AttributeError: the module does not have one of them.
+    """
+    with _lock:
+        kept = {name: getattr(module, name) for name in names}
+        vars(module).update(dict.fromkeys(names, function))
+        try:
+            yield
+        finally:
+            vars(module).update(kept)

@@ -1,0 +1,68 @@
+"""Loads models for SGLang: ``--model-loader-extra-config '{"forebay": true}'``.
+
+SGLang finds `register` by the entry point of this package. Options are described in
+``docs/models.md``.
+"""
+
+# mypy: disable-error-code="import-not-found,unused-ignore"
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from ._serving import checked, exchanged, ranks
+
+__all__ = ["register"]
+
+_KEY = "forebay"
+_LOADER = "sglang.srt.model_loader.loader"
+_READERS = ("safetensors_weights_iterator", "buffered_multi_thread_safetensors_weights_iterator")
+
+
+@functools.cache
+def register() -> None:
+    """Has SGLang's own loader read safetensors files by Forebay where its options say so."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    check = f"{_LOADER}._validate_default_loader_extra_config"
+    HookRegistry.register(check, _check, HookType.BEFORE)
+    weights = f"{_LOADER}.DefaultModelLoader._get_weights_iterator"
+    HookRegistry.register(weights, _weights, HookType.AROUND)
+
+
+def _options(extra: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The options under ``forebay``; ``None`` where SGLang is to load by itself."""
+    given = (extra or {}).get(_KEY, False)
+    if given is False:
+        return None
+    if given is not True and not isinstance(given, dict):
+        raise ValueError(
+            f"`{_KEY}` of `--model-loader-extra-config` takes `true` or an object of options"
+        )
+    return {} if given is True else checked(given)
+
+
+def _check(*, extra_config: dict[str, Any], **others: Any) -> tuple[tuple[()], dict[str, Any]]:
+    """Before SGLang checks its options: it refuses those that it does not know."""
+    _options(extra_config)
+    rest = {key: value for key, value in extra_config.items() if key != _KEY}
+    return (), {"extra_config": rest, **others}
+
+
+def _weights(original: Any, loader: Any, *args: Any, **others: Any) -> Any:
+    """Around the method that chooses files and reads them."""
+    options = _options(loader.load_config.model_loader_extra_config)
+    if options is None:
+        return original(loader, *args, **others)
+    import torch
+    from sglang.srt.model_loader import loader as module
+
+    from .safetensors import iterate
+
+    def read(files: list[str], *_: Any, **__: Any) -> Iterator[tuple[str, Any]]:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return iterate(files, **{"device": device, **ranks(), **options})
+
+    with exchanged(module, read, *_READERS):
+        return original(loader, *args, **others)

@@ -1,0 +1,82 @@
+"""The loader that vLLM makes for ``--load-format forebay``."""
+
+# mypy: disable-error-code="import-not-found,misc,unused-ignore"
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from vllm.model_executor.model_loader import default_loader, weight_utils
+from vllm.platforms import current_platform
+
+from .._serving import checked, exchanged, ranks
+from ..safetensors import iterate
+
+_OF_VLLM = ("enable_weights_track",)
+"""Options of vLLM's own loader that go on to it."""
+
+
+class Loader(default_loader.DefaultModelLoader):
+    """vLLM's own loader, with safetensors files read by Forebay.
+
+    vLLM finds and filters the files, and loads those of other formats itself.
+    """
+
+    def __init__(self, load_config: Any) -> None:
+        given = dict(load_config.model_loader_extra_config)
+        own = copy.copy(load_config)
+        own.load_format = "auto"
+        own.model_loader_extra_config = {key: given.pop(key) for key in _OF_VLLM if key in given}
+        self._options = checked(given)
+        super().__init__(own)
+
+    def _get_weights_iterator(self, source: Any) -> Iterator[tuple[str, Any]]:
+        # The method chooses and filters files, which changes from version to version. Only the
+        # function that it calls to read them is replaced.
+        with exchanged(default_loader, self._read, "safetensors_weights_iterator"):
+            weights: Iterator[tuple[str, Any]] = super()._get_weights_iterator(source)
+        return weights
+
+    def _read(
+        self,
+        files: list[str],
+        progress: bool,
+        strategy: str | None = None,
+        local_expert_ids: set[int] | None = None,
+        **others: Any,
+    ) -> Iterator[tuple[str, Any]]:
+        """The tensors of files, without experts that belong to other ranks."""
+        from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight
+
+        if strategy == "torchao":  # its tensors consist of several in the file
+            yield from weight_utils.safetensors_weights_iterator(
+                files, progress, strategy, local_expert_ids, **others
+            )
+            return
+        options = {"device": current_platform.device_type, **self._options}
+        if local_expert_ids is None:
+            options |= ranks()  # ranks with different experts have little in common
+        tables = _engram()
+
+        def is_wanted(name: str, on_host: bool) -> bool:
+            if should_skip_weight(name, local_expert_ids):
+                return False
+            return bool(tables and tables.search(name)) == on_host
+
+        yield from iterate(sorted(files), lambda name: is_wanted(name, False), **options)
+        if tables:
+            options["device"] = "cpu"
+            yield from iterate(sorted(files), lambda name: is_wanted(name, True), **options)
+
+
+def _engram() -> re.Pattern[str] | None:
+    """Matches the tables of Engram, if vLLM keeps those on the host; else ``None``."""
+    from vllm.config import get_current_vllm_config_or_none
+
+    config = getattr(get_current_vllm_config_or_none(), "engram_config", None)
+    if config is None or not config.cpu_offload:
+        return None
+    pattern: re.Pattern[str] = weight_utils._ENGRAM_WEIGHT_RE
+    return pattern

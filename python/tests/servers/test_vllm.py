@@ -1,0 +1,169 @@
+"""vLLM with ``--load-format forebay``."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="no vLLM")
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import llama
+import torch
+from forebay.vllm import register
+from safetensors.torch import save_file
+from vllm.config import LoadConfig
+from vllm.model_executor import model_loader
+from vllm.model_executor.model_loader import default_loader, weight_utils
+from vllm.plugins import load_general_plugins
+
+PROGRAM = """
+import sys
+from vllm import LLM, SamplingParams
+
+if __name__ == "__main__":
+    model, load_format, ranks = sys.argv[1:]
+    llm = LLM(
+        model,
+        load_format=load_format,
+        tensor_parallel_size=int(ranks),
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        max_model_len=64,
+        model_loader_extra_config={"window": "1MiB"} if load_format == "forebay" else {},
+    )
+    [out] = llm.generate(
+        [{"prompt_token_ids": [1, 2, 3, 4, 5]}],
+        SamplingParams(max_tokens=8, temperature=0, detokenize=False),
+    )
+    print("tokens:", out.outputs[0].token_ids)
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llama")
+    llama.saved(folder)
+    return folder
+
+
+def tokens(model: Path, load_format: str, ranks: int) -> str:
+    program = model.parent / "serve.py"
+    program.write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, str(program), str(model), load_format, str(ranks)],
+        env={**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
+    )
+    found = re.search(r"tokens: (.*)", done.stdout)
+    assert found, done.stdout + done.stderr
+    return found[1]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_tokens_are_the_same(model: Path, ranks: int) -> None:
+    assert tokens(model, "forebay", ranks) == tokens(model, "safetensors", ranks)
+
+
+def made(**options: Any) -> Any:
+    load_general_plugins()  # by the entry point of the installed package
+    config = LoadConfig(load_format="forebay", model_loader_extra_config=options)
+    return model_loader.get_model_loader(config)
+
+
+def weights(loader: Any, folder: Path, **source: Any) -> dict[str, Any]:
+    own = default_loader.DefaultModelLoader.Source(str(folder), None, **source)
+    return dict(loader._get_weights_iterator(own))
+
+
+@pytest.fixture
+def experts(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """A layer of four experts in two files."""
+    names = [f"layers.0.experts.{number}.up.weight" for number in range(4)]
+    tensors = {name: torch.rand(3, 5) for name in [*names, "norm.weight"]}
+    first = {name: tensors[name] for name in names[:2]}
+    save_file(first, tmp_path / "model-1.safetensors")
+    rest = {name: tensors[name] for name in [*names[2:], "norm.weight"]}
+    save_file(rest, tmp_path / "model-2.safetensors")
+    return tmp_path, tensors
+
+
+def same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
+    return found.keys() == expected.keys() and all(
+        torch.equal(found[name], tensor) for name, tensor in expected.items()
+    )
+
+
+def test_registering_again_changes_nothing() -> None:
+    loader = made()
+    register()
+    register()
+    assert type(made()) is type(loader) and type(loader).__module__ == "forebay.vllm._loader"
+
+
+def test_all_tensors_come_with_their_prefix(experts: tuple[Path, dict[str, Any]]) -> None:
+    folder, tensors = experts
+    reader = default_loader.safetensors_weights_iterator
+    all_options = {"window": 64, "copy": True, "device": "cpu", "enable_weights_track": True}
+    for options in ({}, all_options):
+        found = weights(made(**options), folder, prefix="model.")
+        assert same(found, {f"model.{name}": tensor for name, tensor in tensors.items()})
+    assert default_loader.safetensors_weights_iterator is reader
+
+
+def test_experts_of_other_ranks_are_left_out(experts: tuple[Path, dict[str, Any]]) -> None:
+    folder, tensors = experts
+    loader = made()
+    loader.local_expert_ids = {1, 2}
+    found = weights(loader, folder)
+    for number in (0, 3):
+        del tensors[f"layers.0.experts.{number}.up.weight"]
+    assert same(found, tensors)
+
+
+def test_files_without_a_used_tensor_are_left_out(experts: tuple[Path, dict[str, Any]]) -> None:
+    folder, tensors = experts
+    found = weights(made(), folder, is_unused_weight=lambda name: "experts" in name)
+    assert found.keys() == {*[*tensors][2:]}
+
+
+def test_tables_of_engram_stay_on_the_host(
+    experts: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from forebay.vllm import _loader
+
+    folder, tensors = experts
+    asked: list[tuple[str, list[str]]] = []
+    iterate = _loader.iterate
+
+    def noted(files: Any, names: Any, *, device: str, **options: Any) -> Any:
+        asked.append((device, [name for name in tensors if names(name)]))
+        return iterate(files, names, device="cpu", **options)
+
+    config = SimpleNamespace(engram_config=SimpleNamespace(cpu_offload=True))
+    monkeypatch.setattr("vllm.config.get_current_vllm_config_or_none", lambda: config)
+    monkeypatch.setattr(weight_utils, "_ENGRAM_WEIGHT_RE", re.compile("norm"), raising=False)
+    monkeypatch.setattr(_loader, "iterate", noted)
+    assert same(weights(made(device="cuda"), folder), tensors)
+    assert asked == [("cuda", [*tensors][:4]), ("cpu", ["norm.weight"])]
+
+
+def test_other_formats_are_loaded_by_vllm(tmp_path: Path) -> None:
+    tensors = {"weight": torch.rand(3, 5)}
+    torch.save(tensors, tmp_path / "pytorch_model.bin")
+    assert same(weights(made(), tmp_path), tensors)
+
+
+def test_unknown_options_are_refused() -> None:
+    with pytest.raises(ValueError, match="it takes `copy`, `device`, `window`, and no `windows`"):
+        made(windows="1GiB")
