@@ -16,6 +16,7 @@ mod python;
 mod replay;
 mod report;
 mod sanitize;
+mod servers;
 mod soak;
 mod test;
 mod tidy;

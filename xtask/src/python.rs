@@ -187,7 +187,8 @@ impl Outcome {
     }
 }
 
-fn files(folder: &Path) -> Vec<PathBuf> {
+/// What lies in a folder.
+pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).collect()
 }

