@@ -101,7 +101,6 @@
 //! - `queue/bounce.rs`: copies between a ring's own memory and an op's
 //! - `queue/lane.rs`: hands an op's memory to a provider's lane
 //! - `queue/pread.rs`: reads into an op's memory
-//! - `queue/registered.rs`: has the kernel pin memory for as long as a ring lives
 //! - `queue/forks.rs`: closes rings in a forked child
 //! - `queue/uring.rs`: hands an op's memory to the kernel
 //! - `queue/scheduler/peer_tests.rs`: plays a port

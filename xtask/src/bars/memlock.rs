@@ -1,8 +1,8 @@
 //! Direct reads by a user who may lock only 8 MiB of memory, beside the same reads by root, whom no
 //! limit binds: two children, one of each kind, take turns.
 //!
-//! The limit is the usual one of users who are not root. It refuses io_uring's registered memory,
-//! so the arena is used unregistered; speed and the arena's size must not suffer.
+//! The limit is the usual one of users who are not root. Speed and the arena's size must not
+//! suffer.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;

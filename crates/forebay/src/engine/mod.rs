@@ -310,7 +310,6 @@ impl Engine {
             return vec![error.to_string()];
         }
         let mut notes = self.inner.notes.lock().clone();
-        notes.extend(self.inner.tools.arena.parts().refusal().map(notes::unregistered));
         notes.extend(self.inner.threads.kernel().refusal().map(notes::unbounded));
         notes.extend(self.inner.core.failure().map(|error| error.to_string()));
         notes.extend(self.inner.core.ring_failure().map(notes::ring_lost));

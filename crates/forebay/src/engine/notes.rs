@@ -61,16 +61,3 @@ pub(super) fn no_ring(errno: Errno, most: usize) -> String {
         "io_uring is refused here ({errno}): up to {most} threads read each drive instead{remedy}"
     )
 }
-
-/// Says that rings use the pinned memory unregistered.
-pub(super) fn unregistered(errno: Errno) -> String {
-    let remedy = match errno {
-        Errno::NOMEM => LOCKED,
-        Errno::INVAL => ": Linux 5.19 and newer can",
-        _ => "",
-    };
-    format!(
-        "io_uring may not keep the pinned memory registered here ({errno}), so direct requests \
-         pin their pages one by one{remedy}"
-    )
-}

@@ -1,5 +1,4 @@
-//! What an engine does with the kernel's help, seen from inside: whether its rings move bytes on
-//! memory that stays registered.
+//! Engines seen from inside.
 
 use std::sync::atomic::Ordering;
 
@@ -55,46 +54,18 @@ impl Rig {
         assert!(there[..4096] == self.bytes[..4096] && there[4096..] == self.bytes);
         self.file.write(0, &self.bytes).unwrap();
     }
+}
 
-    fn fixed_ops(&self) -> usize {
-        self.engine.inner.tools.arena.parts().fixed_ops.load(Ordering::Relaxed)
+#[test]
+fn slots_are_moved_by_a_ring_and_by_threads() {
+    for ring in [RingChoice::Auto, RingChoice::Pread] {
+        let Some(rig) = Rig::new(ring) else { return };
+        rig.move_staged();
+        rig.file.evict().unwrap();
+        let mut got = vec![0; LEN];
+        rig.file.read(0, &mut got).unwrap();
+        assert!(got == rig.bytes);
     }
-}
-
-#[test]
-fn slots_are_moved_registered() {
-    let Some(rig) = Rig::new(RingChoice::Auto) else { return };
-    rig.move_staged();
-    if let [note] = &rig.engine.notes()[..] {
-        // A privileged user's memory is not counted.
-        let may = rustix::process::geteuid().is_root() && !note.starts_with("io_uring is refused");
-        assert!(!may, "{note}");
-        println!("skipped: {note}");
-        return;
-    }
-    // Each byte went in by a read and out by a write of a segment at most.
-    let least = 2 * (LEN >> 16);
-    assert!(rig.fixed_ops() >= least, "{} of {least}", rig.fixed_ops());
-    assert!(rig.engine.notes().is_empty());
-}
-
-#[test]
-fn host_memory_is_moved_as_it_is() {
-    let Some(rig) = Rig::new(RingChoice::Auto) else { return };
-    rig.file.evict().unwrap();
-    let mut got = vec![0; LEN];
-    rig.file.read(0, &mut got).unwrap();
-    assert!(got == rig.bytes);
-    assert_eq!(rig.fixed_ops(), 0);
-    assert_eq!(rig.engine.inner.tools.arena.parts().refusal(), None);
-}
-
-#[test]
-fn threads_that_stand_in_for_a_ring_register_nothing() {
-    let Some(rig) = Rig::new(RingChoice::Pread) else { return };
-    rig.move_staged();
-    assert_eq!(rig.fixed_ops(), 0);
-    assert!(rig.engine.notes().is_empty());
 }
 
 #[test]
@@ -199,8 +170,8 @@ fn slots_and_readers_are_near_the_gpu() {
         let wanted = if near.count() > 0 { near } else { here };
         assert_eq!(read(&gpu(0, address)), [wanted], "on node {node}");
         assert_eq!(engine.notes(), [""; 0]);
-        for part in engine.inner.tools.arena.parts().behind(0) {
-            match crate::memory::nodes_of(part.start, part.len()) {
+        for (address, len) in engine.inner.tools.arena.parts().places() {
+            match crate::memory::nodes_of(address, len) {
                 Ok(nodes) => assert!(nodes.iter().all(|other| other == node), "on node {node}"),
                 Err(errno) => println!("skipped: where pages lie is not told: {errno}"),
             }

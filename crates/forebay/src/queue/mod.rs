@@ -19,7 +19,6 @@ mod op;
 mod pool;
 mod pread;
 mod probe;
-mod registered;
 mod scheduler;
 #[cfg(test)]
 mod sim;

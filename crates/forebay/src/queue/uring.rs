@@ -3,8 +3,7 @@
 //! An op stays in `ops` until its completion has been reaped. A ring that fails, or is dropped with
 //! ops in flight, is closed, and its thread waits until the kernel has ended what it had of them:
 //! the kernel then lets go of the files that are registered with the ring, among them the only
-//! write end of a pipe, whose read end we poll. The hold on the pinned parts that the kernel knows
-//! goes last.
+//! write end of a pipe, whose read end we poll. The ring lets go of the slots' memory last.
 //!
 //! Ops that are not wanted any more are asked back, again and again until they come: the kernel can
 //! take back only what waits for one of its threads or lets itself be interrupted there, and an op
@@ -28,10 +27,9 @@ use super::forks;
 use super::kernel_threads::{KernelThreads, Lent};
 use super::op::{Completion, Direction, Op, Owner, WindowKey, Work, now_ns};
 use super::pread::{descriptor, size_if_short};
-use super::registered::Registered;
 use super::waker::Waker;
 use crate::memory::Parts;
-use crate::units::{ByteRange, MIB};
+use crate::units::MIB;
 
 /// Completion that belongs to the waker, not to an op.
 const WAKE: u64 = u64::MAX;
@@ -86,7 +84,8 @@ pub(crate) struct UringRing {
     /// Ops that wait for a piece to bounce through.
     held: VecDeque<Op>,
     bounce: std::mem::ManuallyDrop<Bounce>,
-    registered: std::mem::ManuallyDrop<Registered>,
+    /// The memory of the slots that ops move: leaked with the ring where it cannot be ended.
+    parts: std::mem::ManuallyDrop<Arc<Parts>>,
     /// Ops that failed before the kernel saw them.
     refused: Vec<Completion>,
     waker: Waker,
@@ -105,9 +104,8 @@ pub(crate) struct UringRing {
 }
 
 impl UringRing {
-    /// Sets up a ring for ops of at most `segment` bytes, which has the kernel keep `parts` pinned
-    /// where it may and shares `kernel_threads` with others. Must be called on the thread that will
-    /// use it.
+    /// Sets up a ring for ops of at most `segment` bytes, which keeps `parts` mapped and shares
+    /// `kernel_threads` with others. Must be called on the thread that will use it.
     ///
     /// # Errors
     /// The kernel's: EPERM where a policy forbids io_uring, or one of its calls; ENOSYS before
@@ -136,14 +134,13 @@ impl UringRing {
         let (ring, gone) = forks::open(open, |(ring, _)| ring.as_raw_fd())
             .map_err(|e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
         let kernel_threads = Lent::new(&ring, kernel_threads);
-        let registered = Registered::new(&ring, parts);
         let pieces = usize::try_from((BOUNCE_MAX / segment).max(2)).map_err(|_| Errno::INVAL)?;
         Ok(Self {
             ring: std::mem::ManuallyDrop::new(ring),
             ops: Slab::new(),
             held: VecDeque::new(),
             bounce: std::mem::ManuallyDrop::new(Bounce::new(pieces, segment)),
-            registered: std::mem::ManuallyDrop::new(registered),
+            parts: std::mem::ManuallyDrop::new(parts),
             refused: Vec::new(),
             waker,
             woken: std::mem::ManuallyDrop::new(Box::new([0; 8])),
@@ -170,23 +167,15 @@ impl UringRing {
         let rest = op.rest();
         let offset = op.offset_of(rest.start);
         let len = u32::try_from(rest.len()).map_err(|_| Errno::INVAL)?;
-        let address = base + op.moved;
-        let memory = address as *mut u8;
-        let known = self.registered.index(&self.ring, ByteRange::at(address, len.into()));
-        let entry = match (op.work, known) {
-            (Work::Move(Direction::Read), None) => {
+        let memory = (base + op.moved) as *mut u8;
+        let entry = match op.work {
+            Work::Move(Direction::Read) => {
                 opcode::Read::new(fd, memory, len).offset(offset).build()
             }
-            (Work::Move(Direction::Read), Some(index)) => {
-                opcode::ReadFixed::new(fd, memory, len, index).offset(offset).build()
-            }
-            (Work::Move(Direction::Write), None) => {
+            Work::Move(Direction::Write) => {
                 opcode::Write::new(fd, memory, len).offset(offset).build()
             }
-            (Work::Move(Direction::Write), Some(index)) => {
-                opcode::WriteFixed::new(fd, memory, len, index).offset(offset).build()
-            }
-            (Work::Sync { .. } | Work::DropStale, _) => return Err(Errno::INVAL),
+            Work::Sync { .. } | Work::DropStale => return Err(Errno::INVAL),
         };
         Ok(entry.user_data(index as u64))
     }
@@ -259,9 +248,6 @@ impl UringRing {
     /// # Safety
     /// It is called once.
     unsafe fn close_ring(&mut self) {
-        // What the ring holds is pinned until the kernel has ended it, which it does later: so it
-        // lets go of the parts by itself.
-        let _ = self.ring.submitter().unregister_buffers();
         let descriptor = self.ring.as_raw_fd();
         // SAFETY: it is dropped once, by the caller's promise.
         forks::close(descriptor, || unsafe { std::mem::ManuallyDrop::drop(&mut self.ring) });
@@ -473,15 +459,13 @@ impl Drop for UringRing {
         let was_closed = std::mem::replace(&mut self.closed, true);
         // SAFETY: dropped once, here, the ring unless it was closed before. Closing the ring
         // cancels the waker's read; its eight bytes are leaked where that read has not been reaped,
-        // since cancelling is not instant. The parts go after the ring: until it is closed, its
-        // table says that their addresses are theirs. What the kernel then still has to unpin are
-        // pages, which it holds itself.
+        // since cancelling is not instant. The memory of slots goes after the ring.
         unsafe {
             if !was_closed {
                 self.close_ring();
             }
             std::mem::ManuallyDrop::drop(&mut self.bounce);
-            std::mem::ManuallyDrop::drop(&mut self.registered);
+            std::mem::ManuallyDrop::drop(&mut self.parts);
             if was_closed || !self.waiting_for_wake {
                 std::mem::ManuallyDrop::drop(&mut self.woken);
             }

@@ -134,7 +134,6 @@ impl Arena {
         let slots = (0..len / self.slot_size)
             .map(|index| Slot::whole(first + index * self.slot_size, self.slot_size))
             .collect();
-        // Before anybody can get a slot, so that rings know of it when they see the first op.
         self.parts.add(memory);
         self.links.lock()[link].has_slots = true;
         Ok(slots)

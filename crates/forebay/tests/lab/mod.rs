@@ -162,20 +162,9 @@ pub(crate) fn without_call<T: Send>(
     errno: i32,
     action: impl FnOnce() -> T + Send,
 ) -> Offer<T> {
-    without_call_from(number, 0, errno, action)
-}
-
-/// The same where the call's second argument is `least` or more, as the newer operations of a call
-/// are that has many.
-pub(crate) fn without_call_from<T: Send>(
-    number: i64,
-    least: u32,
-    errno: i32,
-    action: impl FnOnce() -> T + Send,
-) -> Offer<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            refuse_call(number, least, errno)?;
+            refuse_call(number, errno)?;
             Ok(action())
         });
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -188,22 +177,18 @@ pub(crate) fn has_uring() -> bool {
 }
 
 /// Puts a filter on this thread that nobody can take off again.
-fn refuse_call(number: i64, least: u32, errno: i32) -> Offer<()> {
+fn refuse_call(number: i64, errno: i32) -> Offer<()> {
     let number = u32::try_from(number).map_err(|_| "no such system call here".to_owned())?;
     let errno = u32::try_from(errno).map_err(|_| "no such error".to_owned())?;
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    // Where the low half of the second argument lies in what a filter sees.
-    let second = if cfg!(target_endian = "little") { 24 } else { 28 };
-    // Load the call's number; is it this one?; load the argument; is it enough?; refuse; allow.
+    // Load the call's number; is it this one?; refuse; allow.
     let mut steps = [
         step(0x20, 0, 0, 0),
-        step(0x15, 0, 3, number),
-        step(0x20, 0, 0, second),
-        step(0x35, 0, 1, least),
+        step(0x15, 0, 1, number),
         step(0x06, 0, 0, libc::SECCOMP_RET_ERRNO | errno),
         step(0x06, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
-    let program = libc::sock_fprog { len: 6, filter: steps.as_mut_ptr() };
+    let program = libc::sock_fprog { len: 4, filter: steps.as_mut_ptr() };
     let mode = libc::SECCOMP_MODE_FILTER;
     // SAFETY: both calls change this thread alone, and the program outlives the second, which
     // copies it.
