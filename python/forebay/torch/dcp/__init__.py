@@ -1,0 +1,14 @@
+"""Checkpoints of `torch.distributed.checkpoint`, read and written by an engine.
+
+>>> import torch.distributed.checkpoint as dcp
+>>> from forebay.torch.dcp import Reader
+>>> dcp.load(state, storage_reader=Reader("checkpoint"))
+
+The files are those of torch: each side reads what the other wrote.
+"""
+
+from __future__ import annotations
+
+from ._reader import Reader
+
+__all__ = ["Reader"]

@@ -1,0 +1,270 @@
+"""A tensor of a checkpoint: a small zip, as `torch.save` writes it."""
+
+from __future__ import annotations
+
+import errno
+import io
+import pickle
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NoReturn
+
+import torch  # type: ignore[import-not-found,unused-ignore]
+
+from ..._errors import shown
+from ...safetensors import FormatError
+
+PEEK = 2048
+"""Bytes at both ends of an item in which its headers lie; torch's take about 1000 at each."""
+
+STORAGES = {
+    "DoubleStorage": torch.float64,
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+    "ComplexDoubleStorage": torch.complex128,
+    "ComplexFloatStorage": torch.complex64,
+}
+"""The types that `torch.save` has a class of storages for. It names the others themselves."""
+
+LOCAL = struct.Struct("<4s22xHH")
+"""Before an entry: the mark, and the lengths of its name and of more fields."""
+
+CENTRAL = struct.Struct("<4s6xH8xIIHHH8xI")
+"""In the directory: the mark, the method, both sizes, three lengths, and where the entry begins."""
+
+END = struct.Struct("<4s6xHII2x")
+"""Behind the directory: the mark, how many entries it has, its size, and where it begins."""
+
+END_64 = 56 + 20
+"""Bytes of the records between the directory and its end that large zips have."""
+
+TRUST = "give `weights_only=False` if you trust who wrote the checkpoint"
+"""The hint for what could run code."""
+
+_SATURATED = 2**32 - 1
+
+
+class Refused(Exception):
+    """The reason why an item is broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a tensor lies in a storage: all in elements.
+
+    Attributes:
+        storage: the storage's name.
+        elements: how many the storage has.
+        first: where the tensor's first one lies.
+    """
+
+    storage: str
+    elements: int
+    dtype: torch.dtype
+    first: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def span(
+        self, offsets: tuple[int, ...], lengths: tuple[int, ...]
+    ) -> tuple[int, int, bool]:
+        """The elements that hold a part: the first, how many, and whether they are that part.
+
+        Raises:
+            Refused: the tensor has no such part.
+        """
+        if len(offsets) != len(self.shape) or len(lengths) != len(self.shape):
+            raise Refused(f"it has the shape {list(self.shape)}, and no part of {list(lengths)}")
+        first, last, dense, row = self.first, 0, True, 1
+        for offset, length, size, stride in zip(
+            reversed(offsets), reversed(lengths), reversed(self.shape), reversed(self.strides),
+            strict=True,
+        ):
+            if offset < 0 or length < 0 or offset + length > size:
+                part = f"of {list(lengths)} from {list(offsets)} on"
+                raise Refused(f"it has the shape {list(self.shape)}, and no part {part}")
+            first += offset * stride
+            if length != 1:
+                last += (length - 1) * stride
+                dense &= stride == row
+                row *= length
+        return (first, last + 1, dense) if row else (0, 0, True)
+
+
+@lru_cache(maxsize=4096)
+def layout(pickled: bytes) -> Layout | None:
+    """The layout of a pickled tensor; ``None`` if it is more than a plain one.
+
+    Raises:
+        Refused: its storage ends before the tensor does.
+    """
+    try:
+        found = _Unpickler(io.BytesIO(pickled)).load()
+    except Exception:  # torch's own reader says what is wrong
+        return None
+    if not isinstance(found, Layout):
+        return None
+    numbers = (found.elements, found.first, *found.shape, *found.strides)
+    if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
+        return None
+    if len(found.shape) != len(found.strides):
+        return None
+    first, count, _ = found.span((0,) * len(found.shape), found.shape)
+    if first + count > found.elements:
+        raise Refused(f"its payload ends before the shape {list(found.shape)} is full")
+    return found
+
+
+class _Unpickler(pickle._Unpickler):
+    """Takes what `torch.save` writes for a plain tensor, and runs nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "torch" and name in STORAGES:
+            return STORAGES[name]
+        dtype = getattr(torch, name, None) if module == "torch" else None
+        if isinstance(dtype, torch.dtype):
+            return dtype
+        return _NAMES[module, name]
+
+    def persistent_load(self, pid: Any) -> Any:
+        return pid
+
+
+def _version_2(storage: Any, first: Any, shape: Any, strides: Any, _: bool, __: None) -> Layout:
+    _kind, dtype, name, _device, elements = storage
+    return Layout(name, elements, dtype, first, tuple(shape), tuple(strides))
+
+
+def _version_3(
+    storage: Any, first: Any, shape: Any, strides: Any, _: bool, __: None, dtype: torch.dtype
+) -> Layout:
+    kind, _none, name, device, nbytes = storage
+    whole, rest = divmod(nbytes, dtype.itemsize)
+    if rest:
+        raise ValueError
+    return _version_2((kind, dtype, name, device, whole), first, shape, strides, _, __)
+
+
+_NAMES = {
+    ("torch._utils", "_rebuild_tensor_v2"): _version_2,
+    ("torch._utils", "_rebuild_tensor_v3"): _version_3,
+    ("torch.storage", "UntypedStorage"): None,
+    ("collections", "OrderedDict"): lambda: None,
+}
+
+
+def located(head: bytes, tail: bytes, length: int) -> tuple[int, Layout] | None:
+    """Where the payload begins in an item, and its layout.
+
+    `None` if only torch can read it: it is more than a plain tensor.
+
+    Args:
+        head: the first bytes of the item, up to `PEEK`.
+        tail: the last ones.
+        length: of the item.
+
+    Raises:
+        Refused: it is no zip as torch writes it, or cut.
+    """
+    entries, end = _entries(tail, length)
+    folder = min(entries, key=len, default="").partition("/")[0]
+    pickled = _inside(head, entries, f"{folder}/data.pkl", end)
+    order = _inside(head, entries, f"{folder}/byteorder", end)
+    found = layout(pickled) if pickled is not None else None
+    if found is None or order not in (b"little", None):
+        return None
+    name = f"{folder}/data/{found.storage}"
+    nbytes = found.elements * found.dtype.itemsize
+    if name not in entries:
+        raise Refused(f"its zip has no `{shown(name[:64])}`")
+    size, begin = entries[name]
+    if size != nbytes:
+        raise Refused(f"its payload has {size} bytes, and its type and shape take {nbytes}")
+    start = _start(head, begin, name)
+    if start is None:
+        return None
+    if start + size > end:
+        raise Refused("its payload would lie in the zip's directory")
+    return start, found
+
+
+def _entries(tail: bytes, length: int) -> tuple[dict[str, tuple[int, int]], int]:
+    """Size and place of the entries by name, and where their directory begins."""
+    if len(tail) < END.size:
+        raise Refused(f"it has {length} bytes, which are no zip")
+    mark, count, size, _ = END.unpack_from(tail, len(tail) - END.size)
+    if mark != b"PK\5\6":
+        raise Refused("it is no zip, or is cut")
+    end = len(tail) - END.size
+    if end >= END_64 and tail[end - END_64 : end - END_64 + 4] == b"PK\6\6":
+        end -= END_64
+    at = end - size
+    if at < 0:
+        raise Refused(f"its zip has a directory of {size} bytes, and torch's have less than {PEEK}")
+    begin = length - len(tail) + at
+    entries: dict[str, tuple[int, int]] = {}
+    for _ in range(count):
+        if at + CENTRAL.size > end:
+            raise Refused("its zip has a directory that is cut")
+        mark, method, packed, nbytes, name, more, comment, place = CENTRAL.unpack_from(tail, at)
+        at += CENTRAL.size
+        text = tail[at : at + name].decode(errors="replace")
+        if mark != b"PK\1\2" or method != 0:
+            raise Refused(f"the entry `{shown(text[:64])}` of its zip is compressed or broken")
+        fields = tail[at + name : at + name + more]
+        if _SATURATED in (packed, nbytes):
+            packed, nbytes = _large(fields)
+        if packed != nbytes or text in entries:
+            raise Refused(f"its zip has two sizes, or two entries, for `{shown(text[:64])}`")
+        entries[text] = nbytes, place
+        at += name + more + comment
+    return entries, begin
+
+
+def _large(fields: bytes) -> tuple[int, int]:
+    """The sizes of an entry of 4 GiB and more."""
+    if len(fields) < 20 or fields[:2] != b"\1\0":
+        raise Refused("its zip does not say how large its payload is")
+    nbytes, packed = struct.unpack_from("<QQ", fields, 4)
+    return packed, nbytes
+
+
+def _start(head: bytes, begin: int, name: str) -> int | None:
+    """Where the bytes of an entry begin; `None` if its header is not in `head`."""
+    if begin + LOCAL.size > len(head):
+        return None
+    mark, length, more = LOCAL.unpack_from(head, begin)
+    at = begin + LOCAL.size
+    if mark != b"PK\3\4" or head[at : at + length] != name.encode():
+        raise Refused(f"its zip has no `{shown(name[:64])}` where its directory says")
+    return int(at + length + more)
+
+
+def _inside(
+    head: bytes, entries: dict[str, tuple[int, int]], name: str, end: int
+) -> bytes | None:
+    """The bytes of a small entry; `None` if they are not in `head`."""
+    size, begin = entries.get(name, (0, end))
+    start = _start(head, begin, name)
+    if start is None or start + size > min(len(head), end):
+        return None
+    return head[start : start + size]
+
+
+def refuse(
+    path: str, name: str, why: str, hint: str = "is the checkpoint whole?",
+    error: Exception | None = None,
+) -> NoReturn:
+    """Raises the error for an item that is broken."""
+    text = f"cannot load the item `{shown(name)}` of `{shown(path)}`: {why}"
+    made = FormatError(errno.EINVAL, text, path)
+    made.hint = hint
+    raise made from error

@@ -1,0 +1,94 @@
+"""The metadata of a checkpoint, which torch pickles: nothing in it runs here."""
+
+from __future__ import annotations
+
+import errno
+import io
+import pathlib
+import pickle
+from typing import Any, NoReturn
+
+import torch  # type: ignore[import-not-found,unused-ignore]
+import torch.distributed.checkpoint as dcp  # type: ignore[import-not-found,unused-ignore]
+
+from ..._errors import of_system, shown
+from ...safetensors import FormatError
+from ._item import TRUST
+
+
+def read(path: str) -> dcp.metadata.Metadata:
+    """Reads a file of metadata.
+
+    Raises:
+        FormatError: it is none, or has objects of classes that could run code.
+    """
+    try:
+        content = pathlib.Path(path).read_bytes()
+    except OSError as error:
+        hint = "is it the folder of a checkpoint that was saved to its end?"
+        raise of_system(error, f"cannot load `{shown(path)}`", path, hint) from error
+    try:
+        found = _Unpickler(io.BytesIO(content)).load()
+    except Exception as error:  # a pickle can make any
+        _refuse(path, str(error), error)
+    if not (
+        isinstance(found, dcp.metadata.Metadata)
+        and isinstance(getattr(found, "state_dict_metadata", None), dict)
+        and isinstance(getattr(found, "storage_data", None), dict)
+    ):
+        _refuse(path, "it is no metadata of a checkpoint", None)
+    return found
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if made := _made(module, name):
+            # A pickle may set attributes of a class that it names: this class is for one pickle.
+            return type(name, (), {"__new__": lambda _: object.__new__(made)})
+        if (module, name) in _CALLED:
+            return _CALLED[module, name]
+        value = getattr(torch, name, None) if module == "torch" else None
+        if isinstance(value, torch.dtype):
+            return value
+        for safe in torch.serialization.get_safe_globals():
+            known, title = safe if isinstance(safe, tuple) else (safe, None)
+            if (title or f"{known.__module__}.{known.__qualname__}") == f"{module}.{name}":
+                return known
+        raise pickle.UnpicklingError(f"it has a `{module}.{name}`, which may run code")
+
+
+_CLASSES = {
+    "Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "TensorProperties",
+    "ChunkStorageMetadata", "MetadataIndex", "StorageMeta",
+}
+
+_HERE = "torch.distributed.checkpoint"
+
+
+def _made(module: str, name: str) -> Any:
+    """A class whose objects are data."""
+    if module == f"{_HERE}.metadata" and name in _CLASSES:
+        return getattr(dcp.metadata, name)
+    is_info = (module, name) == (f"{_HERE}.filesystem", "_StorageInfo")
+    return dcp.filesystem._StorageInfo if is_info else None
+
+
+def _path(*parts: str) -> pathlib.PurePath:
+    return pathlib.Path(*parts)
+
+
+_CALLED = {
+    ("torch", "Size"): torch.Size,
+    ("torch.serialization", "_get_layout"): lambda name: torch.serialization._get_layout(name),
+    (f"{_HERE}.metadata", "_MEM_FORMAT_ENCODING"): lambda n: dcp.metadata._MEM_FORMAT_ENCODING(n),
+    ("collections", "OrderedDict"): dict,
+    ("builtins", "set"): set,
+    ("pathlib", "PosixPath"): _path,
+    ("pathlib._local", "PosixPath"): _path,
+}
+
+
+def _refuse(path: str, why: str, error: Exception | None) -> NoReturn:
+    made = FormatError(errno.EINVAL, f"cannot load `{shown(path)}`: {why[:200]}", path)
+    made.hint = TRUST
+    raise made from error

@@ -1,0 +1,273 @@
+"""Reads checkpoints: the bytes that are wanted, in one call."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from array import array
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch  # type: ignore[import-not-found,unused-ignore]
+import torch.distributed.checkpoint as dcp  # type: ignore[import-not-found,unused-ignore]
+
+from ... import _process
+from ..._errors import shown
+from ..._types import Path
+from . import _metadata
+from ._item import PEEK, TRUST, Layout, Refused, located, refuse
+
+if TYPE_CHECKING:
+    from ..._forebay import Engine, File
+
+_Index: TypeAlias = dcp.metadata.MetadataIndex
+
+_ITEMS = 16384
+"""Items of one call at most: the bytes of their headers lie in memory together."""
+
+_STAGED = 1 << 30
+"""Bytes of one call at most that are copied once more, behind the first such item."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Place:
+    """Where an item lies in a file; `payload` is `None` if torch has to read it."""
+
+    file: File
+    path: str
+    offset: int
+    length: int
+    payload: tuple[int, Layout] | None = None
+
+
+class Reader(dcp.FileSystemReader):  # type: ignore[misc]
+    """Reads a checkpoint for `torch.distributed.checkpoint.load`.
+
+    It takes the place of torch's `FileSystemReader`. Each rank reads the bytes of its own tensors,
+    straight into them where they lie in one piece there and in the file. Torch itself reads items
+    that are no plain tensors.
+
+    Args:
+        path: the folder of the checkpoint.
+        weights_only: refuses objects that could run code, in the metadata as well. Those of classes
+            that `torch.serialization.add_safe_globals` was called with are taken.
+        engine: by default the one of the process.
+        options: as `FileSystemReader` takes them.
+
+    Raises:
+        forebay.safetensors.FormatError: while it loads, a file or an item is broken.
+        forebay.Error: while it loads, a file cannot be opened or read.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        weights_only: bool = True,
+        engine: Engine | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(os.fsdecode(path), **options)
+        self._weights_only = weights_only
+        self._engine = engine
+        self._chunks: dict[str, dict[Any, Any]] = {}
+        self._reports: list[dict[str, Any]] = []
+
+    def report(self) -> list[dict[str, Any]]:
+        """Which way the bytes of the last load went: `forebay.ManyResult.report` of each call."""
+        return self._reports
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> dcp.Metadata:
+        if not self._weights_only:
+            return super().read_metadata(*args, **kwargs)
+        found = _metadata.read(os.fspath(self._get_metadata_path(kwargs.get("rank"))))
+        if getattr(found, "storage_meta", None) is None:
+            found.storage_meta = dcp.metadata.StorageMeta()
+        found.storage_meta.load_id = self.load_id
+        return found
+
+    def set_up_storage_reader(self, metadata: dcp.Metadata, *args: Any, **kwargs: Any) -> None:
+        super().set_up_storage_reader(metadata, *args, **kwargs)
+        self._chunks = {
+            name: {chunk.offsets: chunk.sizes for chunk in about.chunks}
+            for name, about in metadata.state_dict_metadata.items()
+            if isinstance(about, dcp.metadata.TensorStorageMetadata)
+        }
+
+    def read_data(self, plan: dcp.LoadPlan, planner: dcp.LoadPlanner) -> torch.futures.Future[None]:
+        engine = self._engine or _process.default_engine()
+        self._reports = []
+        others: list[dcp.ReadItem] = []
+        for first in range(0, len(plan.items), _ITEMS):
+            items = plan.items[first : first + _ITEMS]
+            with ExitStack() as stack:
+                places = self._places(engine, stack, items)
+                others += self._fill(engine, items, places, planner)
+        checked = _Checked(planner, str(self.path)) if self._weights_only else planner
+        if others:
+            super().read_data(dataclasses.replace(plan, items=others), checked)
+        done: torch.futures.Future[None] = torch.futures.Future()
+        done.set_result(None)
+        return done
+
+    def _places(
+        self, engine: Engine, stack: ExitStack, items: list[dcp.ReadItem]
+    ) -> dict[_Index, _Place]:
+        """Where the items lie, by what the metadata and their own headers say."""
+        files: dict[str, File] = {}
+        places: dict[_Index, _Place] = {}
+        peeked: list[tuple[_Index, _Place]] = []
+        for item in items:
+            index = item.storage_index
+            if index in places:
+                continue
+            info = self.storage_data.get(index)
+            path = self._path(index.fqn, info)
+            if path not in files:
+                files[path] = stack.enter_context(engine.open(path))
+            place = places[index] = _Place(files[path], path, info.offset, info.length)
+            if place.offset + place.length > files[path].size:
+                end = place.offset + place.length
+                refuse(path, index.fqn, f"it would end at byte {end}, behind the file's end")
+            is_tensor = item.type is dcp.planner.LoadItemType.TENSOR
+            if is_tensor and not info.transform_descriptors:
+                peeked.append((index, place))
+        for (index, place), head, tail in _peeks(engine, peeked):
+            try:
+                place.payload = located(head, tail, place.length)
+            except Refused as refused:
+                refuse(place.path, index.fqn, str(refused))
+            shape = self._chunks.get(index.fqn, {}).get(index.offset)
+            if place.payload and place.payload[1].shape != shape:
+                why = f"its shape is {list(place.payload[1].shape)}, and not that of the metadata"
+                refuse(place.path, index.fqn, why)
+        return places
+
+    def _path(self, name: str, info: Any) -> str:
+        """The file of an item, which is in the checkpoint's folder."""
+        folder = str(self.path)
+        relative = getattr(info, "relative_path", None)
+        if not isinstance(relative, str) or not relative:
+            refuse(folder, name, "the metadata does not say where it lies")
+        if os.path.isabs(relative) or ".." in relative.split("/") or "\0" in relative:
+            refuse(folder, name, f"its file `{shown(relative)}` is not in that folder")
+        numbers = (getattr(info, "offset", None), getattr(info, "length", None))
+        if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
+            refuse(folder, name, f"its place cannot be `{shown(numbers)}`")
+        return os.path.join(folder, relative)
+
+    def _fill(
+        self,
+        engine: Engine,
+        items: list[dcp.ReadItem],
+        places: dict[_Index, _Place],
+        planner: dcp.LoadPlanner,
+    ) -> list[dcp.ReadItem]:
+        """Reads the tensors, and returns the items that are left to torch."""
+        others: list[dcp.ReadItem] = []
+        batch = _Batch()
+        for item in items:
+            place = places[item.storage_index]
+            if item.type is not dcp.planner.LoadItemType.TENSOR or place.payload is None:
+                others.append(item)
+                continue
+            target = planner.resolve_tensor(item).detach()
+            if target.device.type not in ("cpu", "cuda") or target.layout != torch.strided:
+                others.append(item)
+                continue
+            try:
+                batch.add(item, place, place.payload, target)
+            except Refused as refused:
+                refuse(place.path, item.storage_index.fqn, str(refused))
+            if batch.staged >= _STAGED:
+                self._reports += batch.read(engine, planner)
+                batch = _Batch()
+        self._reports += batch.read(engine, planner)
+        return others
+
+
+class _Batch:
+    """Reads that are one call for each device."""
+
+    def __init__(self) -> None:
+        self.staged = 0
+        self._requests: dict[Any, list[tuple[File, int, int, Any]]] = {}
+        self._filled: list[tuple[dcp.ReadItem, Any, Any]] = []
+
+    def add(
+        self, item: dcp.ReadItem, place: _Place, payload: tuple[int, Layout], target: Any
+    ) -> None:
+        """A target that is to be filled."""
+        start, layout = payload
+        if target.size() != item.lengths:
+            raise Refused(f"{list(item.lengths)} of it cannot fill {list(target.size())}")
+        first, count, dense = layout.span(item.storage_offsets, item.lengths)
+        memory, view = target, None
+        is_plain = target.is_contiguous() and not target.is_conj() and not target.is_neg()
+        if not dense or not is_plain or target.dtype != layout.dtype:
+            memory = torch.empty(count, dtype=layout.dtype, device=target.device)
+            view = memory.as_strided(target.size(), layout.strides)
+            self.staged += memory.nbytes
+        if count:
+            itemsize = layout.dtype.itemsize
+            offset = place.offset + start + first * itemsize
+            request = (place.file, offset, count * itemsize, memory)
+            self._requests.setdefault(target.device, []).append(request)
+        self._filled.append((item, target, view))
+
+    def read(self, engine: Engine, planner: dcp.LoadPlanner) -> list[dict[str, Any]]:
+        """Fills the targets, and returns the calls' reports."""
+        reports = [engine.read_many(group).report() for group in self._requests.values()]
+        for item, target, view in self._filled:
+            if view is not None:
+                target.copy_(view)
+            elif not target.is_inference():
+                torch.autograd.graph.increment_version(target)
+            planner.commit_tensor(item, target)
+        return reports
+
+
+class _Checked:
+    """A planner that gets the bytes of objects only if they run no code."""
+
+    def __init__(self, planner: dcp.LoadPlanner, folder: str) -> None:
+        self._planner = planner
+        self._folder = folder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._planner, name)
+
+    def load_bytes(self, item: dcp.ReadItem, value: Any) -> None:
+        try:
+            torch.load(value, map_location="cpu", weights_only=True)
+        except Exception as error:  # a pickle can make any
+            why = f"it may run code, or is broken: {str(error)[:200]}"
+            refuse(self._folder, item.storage_index.fqn, why, TRUST, error)
+        value.seek(0)
+        self._planner.load_bytes(item, value)
+
+
+def _peeks(
+    engine: Engine, places: list[tuple[_Index, _Place]]
+) -> Iterator[tuple[tuple[_Index, _Place], bytes, bytes]]:
+    """Both ends of items, all read by one call."""
+    if not places:
+        return
+    files: dict[File, int] = {}
+    file_of, offsets, lengths, at = array("Q"), array("Q"), array("Q"), array("Q")
+    for number, (_, place) in enumerate(places):
+        length = min(PEEK, place.length)
+        file = files.setdefault(place.file, len(files))
+        file_of.extend((file, file))
+        offsets.extend((place.offset, place.offset + place.length - length))
+        lengths.extend((length, length))
+        at.extend((number * 2 * PEEK, (number * 2 + 1) * PEEK))
+    memory = bytearray(len(places) * 2 * PEEK)
+    engine.read_many(
+        files=list(files), file_of=file_of, offsets=offsets, lengths=lengths, target=memory, at=at
+    )
+    for start, found in zip(range(0, len(memory), 2 * PEEK), places, strict=True):
+        length = min(PEEK, found[1].length)
+        middle = start + PEEK
+        yield found, bytes(memory[start : start + length]), bytes(memory[middle : middle + length])

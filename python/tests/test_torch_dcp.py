@@ -1,0 +1,306 @@
+"""Checkpoints of `torch.distributed.checkpoint`: ours and torch's, each read by the other."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forebay.safetensors import FormatError
+from tensors import torch_or_skip
+
+torch = torch_or_skip()
+dcp = pytest.importorskip("torch.distributed.checkpoint", reason="no torch.distributed")
+from forebay.torch.dcp import Reader  # noqa: E402
+
+CheckpointException = pytest.importorskip("torch.distributed.checkpoint.api").CheckpointException
+
+KNOBS = [("SEED", 0), ("STRESS", 1)]
+DAILY = 1000
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+TYPES = [
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn,
+    torch.float8_e5m2, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
+    torch.uint16, torch.uint32, torch.bool, torch.complex64, torch.complex128,
+]
+
+
+def bits(tensor: Any) -> Any:
+    """What can be compared of a tensor of any type."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def values(shape: Any, dtype: Any, seed: int) -> Any:
+    """A tensor with bytes that differ."""
+    generator = torch.Generator().manual_seed(seed)
+    most = 2 if dtype == torch.bool else 256
+    row = torch.empty(shape, dtype=dtype)
+    raw = torch.randint(0, most, (row.numel() * row.itemsize,), generator=generator)
+    return raw.to(torch.uint8).view(dtype).reshape(shape)
+
+
+def some_state() -> dict[str, Any]:
+    """A state with every kind of value."""
+    state: dict[str, Any] = {
+        str(dtype): values((3, 5), dtype, seed) for seed, dtype in enumerate(TYPES)
+    }
+    state |= {
+        "large": values((300, 1024), torch.float32, 30),
+        "scalar": torch.tensor(2.5),
+        "empty": torch.empty(0, 7),
+        "turned": values((6, 4), torch.float32, 31).t(),
+        "part": values((10, 4), torch.float32, 32)[3:7],
+        "epoch": 3,
+        "text": {"name": "a", "list": [1, 2.5, None]},
+    }
+    return state
+
+
+def blank(state: Any) -> Any:
+    """The same with other values."""
+    if isinstance(state, dict):
+        return {name: blank(value) for name, value in state.items()}
+    if isinstance(state, list):
+        return [blank(value) for value in state]
+    return torch.zeros_like(state) if isinstance(state, torch.Tensor) else "unset"
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, torch.Tensor):
+        return one.shape == other.shape and torch.equal(bits(one), bits(other))
+    return bool(one == other)
+
+
+@contextmanager
+def refused(match: str) -> Iterator[None]:
+    """Torch raises an exception of its own around ours."""
+    with pytest.raises(CheckpointException) as error:
+        yield
+    ((cause, _),) = error.value.failures.values()
+    assert isinstance(cause, FormatError), repr(cause)
+    assert re.search(match, str(cause)) and len(str(cause)) < 600, str(cause)
+
+
+def save(folder: Path, state: Any, **options: Any) -> None:
+    dcp.save(state, storage_writer=dcp.FileSystemWriter(folder, **options), no_dist=True)
+
+
+def load(folder: Path, state: Any, **options: Any) -> Reader:
+    reader = Reader(folder, **options)
+    dcp.load(state, storage_reader=reader, no_dist=True)
+    return reader
+
+
+def items(folder: Path) -> dict[str, Any]:
+    """Where the items of a checkpoint lie, by their names."""
+    stored = dcp.FileSystemReader(folder).read_metadata().storage_data
+    return {index.fqn: info for index, info in stored.items()}
+
+
+def change(folder: Path, **changes: Any) -> None:
+    """Changes the metadata."""
+    path = folder / ".metadata"
+    found = pickle.loads(path.read_bytes())
+    for name, value in changes.items():
+        setattr(found, name, value(getattr(found, name)))
+    path.write_bytes(pickle.dumps(found))
+
+
+def test_the_reader_reads_what_torch_wrote(tmp_path: Path) -> None:
+    state = some_state()
+    save(tmp_path, state)
+    loaded = blank(state)
+    reader = load(tmp_path, loaded)
+    assert same(state, loaded)
+    tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
+    assert sum(one["bytes"] for one in reader.report()) == sum(one.nbytes for one in tensors)
+
+
+def test_several_files_and_an_optimizer(tmp_path: Path) -> None:
+    def trained(seed: int) -> dict[str, Any]:
+        weights = {f"layer.{n}": values((8, 16), torch.float32, seed + n) for n in range(4)}
+        state = {
+            n: {"step": torch.tensor(5.0), "exp_avg": values((8, 16), torch.float32, seed - n)}
+            for n in range(4)
+        }
+        groups = [{"lr": 0.1 * seed, "betas": (0.9, 0.999), "params": [0, 1, 2, 3]}]
+        return {"model": weights, "optimizer": {"state": state, "param_groups": groups}}
+
+    state, loaded = trained(10), trained(20)
+    save(tmp_path, state, thread_count=3)
+    load(tmp_path, loaded)
+    assert same(state, loaded) and loaded["optimizer"]["param_groups"][0]["lr"] == 1.0
+
+
+def test_targets_that_are_not_in_one_piece(tmp_path: Path) -> None:
+    state = {"a": values((6, 4), torch.float32, 1), "b": torch.arange(4.0)}
+    save(tmp_path, state)
+    backing = torch.zeros(6, 8)
+    loaded = {"a": backing[:, 2:6], "b": torch.zeros(4, dtype=torch.float64)}
+    load(tmp_path, loaded)
+    assert same(loaded["a"], state["a"]) and loaded["b"].tolist() == [0, 1, 2, 3]
+    assert backing[:, :2].eq(0).all() and backing[:, 6:].eq(0).all()
+
+
+def test_a_part_of_the_rows_reads_only_these(tmp_path: Path) -> None:
+    from torch.distributed.checkpoint.metadata import MetadataIndex
+    from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
+
+    whole = values((1000, 64), torch.float32, 1)
+    save(tmp_path, {"a": whole})
+    planner = dcp.DefaultLoadPlanner()
+
+    def read(offsets: tuple[int, int], lengths: tuple[int, int]) -> tuple[Any, int]:
+        target = {"a": torch.zeros(lengths)}
+        reader = Reader(tmp_path)
+        metadata = reader.read_metadata()
+        planner.set_up_planner(target, metadata)
+        reader.set_up_storage_reader(metadata, True)
+        (stored,) = metadata.storage_data
+        size = torch.Size
+        item = ReadItem(
+            LoadItemType.TENSOR, MetadataIndex("a"), size((0, 0)), stored, size(offsets),
+            size(lengths),
+        )
+        reader.read_data(LoadPlan([item]), planner).wait()
+        return target["a"], sum(one["bytes"] for one in reader.report())
+
+    rows, count = read((100, 0), (50, 64))
+    assert same(rows, whole[100:150]) and count == rows.nbytes
+    columns, count = read((100, 8), (50, 16))
+    assert same(columns, whole[100:150, 8:24]) and count < 50 * 64 * 4
+    with pytest.raises(FormatError, match=r"the item `a` .* no part of \[50, 64\] from \[990, 0\]"):
+        read((990, 0), (50, 64))
+
+
+def test_what_is_no_plain_tensor_is_left_to_torch(tmp_path: Path) -> None:
+    value = torch.tensor([1 + 2j, 3 + 4j]).conj()
+    save(tmp_path, {"a": value})
+    loaded = {"a": torch.zeros(2, dtype=torch.complex64)}
+    reader = load(tmp_path, loaded)
+    assert torch.equal(loaded["a"], value) and reader.report() == []
+
+
+class Runs:
+    """A pickle that would run code."""
+
+    def __reduce__(self) -> Any:
+        return (os.mkdir, ("ran",))
+
+
+def test_no_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(tmp_path, {"a": torch.ones(3), "b": Runs})
+    loaded = {"a": torch.zeros(3), "b": None}
+    with refused("the item `b` .* it may run code.*weights_only=False"):
+        load(tmp_path, loaded)
+    load(tmp_path, loaded, weights_only=False)
+    assert loaded["b"] is Runs
+    change(tmp_path, planner_data=lambda _: Runs())
+    with pytest.raises(FormatError, match="`posix.mkdir`, which may run code"):
+        Reader(tmp_path).read_metadata()
+    with pytest.raises(CheckpointException, match="`posix.mkdir`, which may run code"):
+        load(tmp_path, loaded)
+    assert not Path("ran").exists()
+
+
+def test_metadata_changes_no_class(tmp_path: Path) -> None:
+    from torch.distributed.checkpoint.metadata import StorageMeta
+
+    save(tmp_path, {"a": torch.ones(3)})
+    found = b"\x80\x04c" + f"{StorageMeta.__module__}\nStorageMeta\n".encode()
+    (tmp_path / ".metadata").write_bytes(found + b"N}\x8c\x03nowK\x01s\x86b.")
+    with pytest.raises(FormatError, match="it is no metadata of a checkpoint"):
+        Reader(tmp_path).read_metadata()
+    assert not hasattr(StorageMeta, "now")
+
+
+def test_a_folder_without_metadata(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"cannot load `.*\.metadata`.*saved to its end"):
+        Reader(tmp_path).read_metadata()
+
+
+@pytest.mark.parametrize("path", ["../other", "/etc/passwd", "a/../../b", "", "a\0b", 7])
+def test_a_file_outside_the_folder_is_refused(tmp_path: Path, path: Any) -> None:
+    def moved(stored: Any) -> Any:
+        for info in stored.values():
+            info.relative_path = path
+        return stored
+
+    save(tmp_path, {"a": torch.ones(3)})
+    change(tmp_path, storage_data=moved)
+    with refused("the item `a` of"):
+        load(tmp_path, {"a": torch.ones(3)})
+
+
+@pytest.mark.parametrize(("offset", "length"), [(-1, 5), (0, 2**62), (2**70, 5), (0, "x"), (0, 7)])
+def test_a_place_outside_the_file_is_refused(tmp_path: Path, offset: Any, length: Any) -> None:
+    def moved(stored: Any) -> Any:
+        for info in stored.values():
+            info.offset, info.length = offset, length
+        return stored
+
+    save(tmp_path, {"a": torch.ones(3)})
+    change(tmp_path, storage_data=moved)
+    with refused("the item `a` of"):
+        load(tmp_path, {"a": torch.ones(3)})
+
+
+def test_a_cut_file_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, {"a": torch.ones(3000)})
+    path = tmp_path / items(tmp_path)["a"].relative_path
+    path.write_bytes(path.read_bytes()[:-1])
+    with refused(r"the item `a` of .*behind the file's end"):
+        load(tmp_path, {"a": torch.ones(3000)})
+
+
+def test_another_shape_than_that_of_the_metadata_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, {"a": torch.ones(8, 2)})
+    save(tmp_path / "other", {"a": torch.ones(4, 4)})
+    content = (tmp_path / "other" / "__0_0.distcp").read_bytes()
+    (tmp_path / "__0_0.distcp").write_bytes(content)
+    with refused(r"its shape is \[4, 4\], and not that of the metadata"):
+        load(tmp_path, {"a": torch.ones(8, 2)})
+
+
+def test_changed_items_are_read_or_refused(tmp_path: Path) -> None:
+    from forebay.torch.dcp._item import PEEK, Refused, located
+
+    seed, rounds = (int(os.environ.get(f"FOREBAY_{name}", one)) for name, one in KNOBS)
+    save(tmp_path, {"a": torch.arange(3000.0)})
+    info = items(tmp_path)["a"]
+    whole = (tmp_path / info.relative_path).read_bytes()
+    item = whole[info.offset : info.offset + info.length]
+    assert located(item[:PEEK], item[-PEEK:], len(item))
+    taken = 0
+    for number in range(seed, seed + DAILY * rounds):
+        draw = random.Random(number)
+        content = bytearray(item)
+        for _ in range(draw.randrange(1, 4)):
+            at = draw.choice([draw.randrange(PEEK), -1 - draw.randrange(PEEK // 2)])
+            content[at] = draw.choice([0, 1, 0xFF, draw.randrange(256)])
+        if draw.random() < 0.1:
+            del content[draw.randrange(len(content)) :]
+        try:
+            found = located(bytes(content[:PEEK]), bytes(content[-PEEK:]), len(content))
+        except Refused as error:
+            assert len(str(error)) < 400, number
+            continue
+        taken += found is not None
+        if found:
+            start, layout = found
+            end = start + layout.elements * layout.dtype.itemsize
+            assert 0 <= start <= end <= len(content), number
+    assert taken > 0
