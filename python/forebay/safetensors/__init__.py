@@ -1,4 +1,4 @@
-"""Models in safetensors files: loaded in one call, at the speed of the slowest link.
+"""Models in files of safetensors and of `torch.save`: loaded in one call.
 
 >>> from forebay.safetensors import load_file
 >>> weights = load_file("model.safetensors", device="cpu")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fnmatch
 import json
 import os
 from collections.abc import Sequence
@@ -17,8 +18,8 @@ from ._header import FormatError
 Paths: TypeAlias = Path | Sequence[Path]
 """A file, an index, a folder, or a list of them."""
 
-_INDEX = ".safetensors.index.json"
-_FILE = ".safetensors"
+_KINDS = ["*.safetensors", "*pytorch_model*.bin"]
+"""Files of a folder; only those of the first kind that is there belong to the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,9 @@ class ModelFile:
 def files(paths: Paths) -> list[ModelFile]:
     """The files that `paths` stand for.
 
-    A folder stands for its index, or for all its ``.safetensors`` files, and a folder of the
-    Hugging Face cache (``models--…``) for the snapshot that ``refs/main`` names.
+    A folder stands for its index, or for all its ``.safetensors`` files, or else for its
+    ``pytorch_model.bin`` files. A folder of the Hugging Face cache (``models--…``) stands for the
+    snapshot that ``refs/main`` names.
 
     Raises:
         FormatError: a folder has no such files, or an index is none.
@@ -57,16 +59,17 @@ def _of(path: str) -> list[ModelFile]:
     except OSError as error:
         tried = f"cannot load `{shown(folder)}`"
         raise of_system(error, tried, str(folder)) from error
-    indexes = [name for name in names if name.endswith(_INDEX)]
-    if len(indexes) > 1:
-        several = ", ".join(f"`{shown(name)}`" for name in indexes)
-        _refuse(str(folder), f"it has several indexes: {several}", "give one of them")
-    if indexes:
-        return _of_index(folder / indexes[0])
-    found = [ModelFile(str(folder / name)) for name in names if name.endswith(_FILE)]
-    if not found:
-        _refuse(str(folder), f"it has no `*{_FILE}`", "give a file or another folder")
-    return found
+    for kind in _KINDS:
+        indexes = fnmatch.filter(names, f"{kind}.index.json")
+        if len(indexes) > 1:
+            several = ", ".join(f"`{shown(name)}`" for name in indexes)
+            _refuse(str(folder), f"it has several indexes: {several}", "give one of them")
+        if indexes:
+            return _of_index(folder / indexes[0])
+        if found := fnmatch.filter(names, kind):
+            return [ModelFile(str(folder / name)) for name in found]
+    kinds = " and no ".join(f"`{kind}`" for kind in _KINDS)
+    _refuse(str(folder), f"it has no {kinds}", "give a file or another folder")
 
 
 def _of_index(path: FolderPath) -> list[ModelFile]:

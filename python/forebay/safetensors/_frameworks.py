@@ -55,6 +55,9 @@ class Framework(Protocol):
     def tensor(self, memory: Any, stored: Stored, shape: Sequence[int]) -> Any:
         """What `memory` holds, as a tensor of a shape and of the type of `stored`."""
 
+    def view(self, flat: Any, stored: Stored) -> Any:
+        """A tensor of some of the elements of another, by `stored.view`."""
+
     def converted(self, tensor: Any, dtype: Any) -> Any:
         """A tensor of floating-point numbers in another type; any other as it is."""
 
@@ -95,6 +98,11 @@ class Torch:
         own = self._torch.from_dlpack(memory)
         return own.view(dtype).view(tuple(shape))
 
+    def view(self, flat: Any, stored: Stored) -> Any:
+        assert stored.view is not None, "it has strides"
+        first, strides = stored.view
+        return flat.as_strided(stored.shape, strides, first)
+
     def converted(self, tensor: Any, dtype: Any) -> Any:
         return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
@@ -119,6 +127,13 @@ class Numpy:
 
     def tensor(self, memory: Any, stored: Stored, shape: Sequence[int]) -> Any:
         return memory.view(self._dtype(stored)).reshape(shape)
+
+    def view(self, flat: Any, stored: Stored) -> Any:
+        assert stored.view is not None, "it has strides"
+        first, strides = stored.view
+        steps = [step * flat.itemsize for step in strides]
+        as_strided = self._numpy.lib.stride_tricks.as_strided
+        return as_strided(flat[first:], stored.shape, steps)
 
     def converted(self, tensor: Any, dtype: Any) -> Any:
         return tensor.astype(dtype) if tensor.dtype.kind == "f" else tensor

@@ -69,7 +69,8 @@ class Stored:
         dtype: its type, by the format's name, such as ``BF16``.
         shape: its shape, in elements of that type.
         offset: where its bytes begin, from the start of the file.
-        nbytes: how many bytes it has.
+        nbytes: how many bytes it has, or those that it is a view of.
+        view: its first element among those, and its strides, in elements.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Stored:
     shape: tuple[int, ...]
     offset: int
     nbytes: int
+    view: tuple[int, tuple[int, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ def _stored(path: str, name: str, about: Any, begin: int) -> Stored:
         _refuse(path, f"{its} has no shape of whole numbers")
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         _refuse(path, f"{its} has no `data_offsets` of two rising numbers")
-    bits = _product(shape, BITS[dtype])
+    bits = product(shape, BITS[dtype])
     if bits is None:
         _refuse(path, f"{its} has more than 2**64 bits")
     if bits % 8:
@@ -170,7 +172,7 @@ def _stored(path: str, name: str, about: Any, begin: int) -> Stored:
     return Stored(name, dtype, tuple(shape), begin + offsets[0], nbytes)
 
 
-def _product(shape: list[int], bits: int) -> int | None:
+def product(shape: list[int], bits: int) -> int | None:
     """The bits of all elements; ``None`` if a step overflows, also where a later size is zero."""
     total = 1
     for size in [*shape, bits]:

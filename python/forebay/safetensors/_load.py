@@ -65,8 +65,8 @@ def load_file(
     outlive the others, or use `iterate`.
 
     Args:
-        path: a ``.safetensors`` file, an ``.index.json``, a folder, a snapshot of the Hugging Face
-            cache, or a list of these.
+        path: a file of safetensors or of `torch.save` (``.pt``, ``.bin``), an ``.index.json``, a
+            folder, a snapshot of the Hugging Face cache, or a list of these.
         device: where the tensors lie; by default torch's current GPU, and the host for NumPy.
         names: which tensors: a list, a pattern such as ``model.layers.*``, or a function that is
             called with a name. By default all.
@@ -86,7 +86,8 @@ def load_file(
         engine: by default the one of the process.
 
     Raises:
-        FormatError: a file is no safetensors file, or has a type that the framework does not have.
+        FormatError: a file is of neither kind, is broken, or has a type that the framework does not
+            have.
         KeyError: a tensor of `names` is in no file.
         forebay.Error: a file cannot be opened or read.
     """

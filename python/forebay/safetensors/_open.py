@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class safe_open:  # noqa: N801, the name that programs import
-    """Opens a safetensors file.
+    """Opens a file of safetensors or of `torch.save`.
 
     Tensors that are asked for in the order of the file (`offset_keys`) are read ahead, from the
     second one on.

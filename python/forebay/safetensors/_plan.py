@@ -12,7 +12,8 @@ from .._errors import shown
 from .._forebay import Engine, File
 from ._files import ModelFile, Paths, files
 from ._frameworks import Framework
-from ._header import FormatError, Header, Stored, read
+from ._header import BITS, FormatError, Header, Stored
+from ._kinds import header as read
 from ._requests import Requests
 from ._slices import Index, bounds, nbytes, runs
 
@@ -36,7 +37,7 @@ def opened(engine: Engine, paths: Paths, names: Names) -> Iterator[Opened]:
     """Opens the files of a model one after another; the caller closes them.
 
     Raises:
-        FormatError: a file is no safetensors file, or two have a tensor of one name.
+        FormatError: a file is broken, or of neither kind, or two have a tensor of one name.
         KeyError: a tensor that is listed is in none of them.
     """
     is_wanted = _filter(names)
@@ -89,24 +90,34 @@ class Part:
     """Tensors that share a piece of memory, and the requests that fill it."""
 
     requests: Requests = field(default_factory=Requests)
-    tensors: list[tuple[Stored, tuple[int, ...], int, int]] = field(default_factory=list)
+    tensors: list[tuple[Stored, Index, tuple[int, ...], int, int]] = field(default_factory=list)
     nbytes: int = 0
+    _starts: dict[Any, int] = field(default_factory=dict)
 
     def add(self, file: File, stored: Stored, index: Index = ...) -> None:
         """Gives a tensor, or a part of it, its place behind the others."""
         wanted, shape = bounds(index, stored)
         length = nbytes(stored, shape)
-        start = -(-self.nbytes // ALIGNMENT) * ALIGNMENT
-        self.tensors.append((stored, shape, start, length))
-        self.nbytes = start + length
+        start = free = -(-self.nbytes // ALIGNMENT) * ALIGNMENT
         if length > 0:
-            first, run, repeats = runs(stored, wanted)
-            self.requests.add(file, stored.offset + first, run, repeats, start)
+            first, run, repeats = (0, length, []) if stored.view else runs(stored, wanted)
+            # Tensors of the same bytes, such as tied weights, share their memory.
+            start = self._starts.setdefault((file, stored.offset + first, run, *repeats), free)
+            if start == free:
+                self.requests.add(file, stored.offset + first, run, repeats, start)
+        self.tensors.append((stored, index, shape, start, length))
+        self.nbytes = max(self.nbytes, start + length)
 
     def made(self, framework: Framework, memory: Any) -> Iterator[tuple[str, Any]]:
         """The tensors by name."""
-        for stored, shape, start, length in self.tensors:
-            yield stored.name, framework.tensor(memory[start : start + length], stored, shape)
+        for stored, index, shape, start, length in self.tensors:
+            if stored.view is None:
+                yield stored.name, framework.tensor(memory[start : start + length], stored, shape)
+                continue
+            item = BITS[stored.dtype] // 8
+            count = length // item
+            flat = framework.tensor(memory[start : start + count * item], stored, (count,))
+            yield stored.name, framework.view(flat, stored)[index]
 
 
 def parts(wanted: Iterable[tuple[File, Stored, Index]], most: int) -> Iterator[Part]:

@@ -112,5 +112,7 @@ def runs(stored: Stored, wanted: list[tuple[int, int]]) -> tuple[int, int, list[
 
 
 def nbytes(stored: Stored, shape: Sequence[int]) -> int:
-    """How many bytes a part of a shape has."""
+    """How many bytes are read for a part of a shape."""
+    if stored.view:
+        return stored.nbytes
     return math.prod(shape) * BITS[stored.dtype] // 8

@@ -13,6 +13,7 @@ from .._asked import BYTES, whole
 from .._errors import shown
 from .._replace import by_device, write
 from .._types import Path, Place
+from ..safetensors._kinds import refuse_formats
 from ._places import Offsets, Tensors, dtype_of, nbytes, places, shape_of
 
 
@@ -35,10 +36,14 @@ def load(
 
     Raises:
         forebay.EndOfFile: the file ends before the tensor is full.
+        forebay.safetensors.FormatError: the file is one of safetensors or of `torch.save`, and
+            `offset` is 0; `forebay.safetensors.load_file` loads it.
         ValueError: without a shape, the bytes up to the file's end are no whole elements.
     """
     offset, dtype = whole("offset", offset, BYTES), dtype_of(dtype)
     with _process.open(path) as file:
+        if offset == 0:
+            refuse_formats(file)
         if shape is None:
             shape = _length(file.size, dtype, path, offset)
         tensor = torch.empty(shape_of("shape", shape), dtype=dtype, device=device)
@@ -57,9 +62,14 @@ def load_into(path: Path, tensors: Tensors, offsets: Offsets | None = None) -> i
 
     All have their bytes when the call returns, on whatever stream they are used next. Where it
     raises, some may have them.
+
+    Raises:
+        forebay.safetensors.FormatError: as `load`, if a tensor begins at offset 0.
     """
     wanted = places(tensors, offsets)
     with _process.open(path) as file:
+        if any(begin == 0 for begin, _, _ in wanted):
+            refuse_formats(file)
         try:
             return sum(file.readv(group).bytes for group in by_device(wanted))
         finally:
