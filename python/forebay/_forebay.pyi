@@ -16,11 +16,11 @@ __all__ = [
     "ManyTransfer",
     "TakenLayer",
     "Transfer",
-    "readers_at_first",
+    "reader_count",
     "run_command",
 ]
 
-def readers_at_first() -> int: ...
+def reader_count() -> int: ...
 def run_command(arguments: list[str], program: list[str]) -> int: ...
 
 @final

@@ -67,7 +67,7 @@ mod _forebay {
     #[pymodule_export]
     use super::many::ManyTransfer;
     #[pymodule_export]
-    use super::readers_at_first;
+    use super::reader_count;
     #[pymodule_export]
     use super::run_command;
     #[pymodule_export]
@@ -105,8 +105,8 @@ fn check_interpreter() -> PyResult<()> {
 /// How many threads an engine begins with to read what is in memory, where no argument says. A
 /// variable that makes no sense is told when an engine is made, and not here.
 #[pyfunction]
-fn readers_at_first() -> usize {
-    forebay::Options::from_env().unwrap_or_default().readers_at_first()
+fn reader_count() -> usize {
+    forebay::Options::from_env().unwrap_or_default().reader_count()
 }
 
 /// Runs the `forebay` command with these arguments, the program's name first; its exit code. The

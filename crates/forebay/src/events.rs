@@ -83,12 +83,6 @@ pub(crate) fn readers_started(readers: usize) {
     });
 }
 
-pub(crate) fn reader_hired(readers: usize) {
-    guarded(|| {
-        debug!(target: ENGINE, readers, "reader hired");
-    });
-}
-
 /// The engine goes on with the threads that it has.
 pub(crate) fn thread_refused(what: &'static str, error: Cause<'_>) {
     guarded(|| {

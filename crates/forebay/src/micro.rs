@@ -22,7 +22,6 @@ use crate::queue::{
 };
 use crate::staging::Submitter;
 use crate::transfer::{State, SyncMode};
-use crate::tune::Readers;
 use crate::units::ByteRange;
 
 const ALIGNMENT: Alignment = Alignment { memory: 512, offset: 4096 };
@@ -93,10 +92,6 @@ impl Tools for NullTools {
     fn grow(&self, _link: usize) -> Vec<Slot> {
         Vec::new()
     }
-
-    fn hire(&self) -> bool {
-        false
-    }
 }
 
 /// A reader, a drive's worker and a submitter on one thread, between a file that is not read and
@@ -124,7 +119,7 @@ impl DataPath {
             slot_size: slot,
             segment,
             in_flight: 1024,
-            readers: Readers::Fixed(1),
+            readers: 1,
             pool: 1,
             host_windows: 4,
         };

@@ -52,10 +52,9 @@ pub struct Options {
     /// 56 GB/s. Where only the slot size is set by a variable, this becomes what is nearest to
     /// 1 MiB and fits.
     pub segment_size: u64,
-    /// Threads that read resident bytes (`FOREBAY_READERS`); `None` is as many as the engine finds
-    /// to be of use, beginning with one for each core that the process may use, from 2 to 12, and
-    /// leaving one core of eight (`docs/internals/tuning.md`). 8 readers fill 56 GB/s and 12 fill
-    /// 72, where nobody else uses the memory; the link takes 55.5.
+    /// Threads that read resident bytes (`FOREBAY_READERS`); `None` is 2 to 12: seven of eight cores
+    /// that the process may use. 8 readers fill 56 GB/s and 12 fill 72, where nothing else uses the
+    /// memory; the link takes 55.5.
     pub readers: Option<usize>,
     /// Requests in flight on one drive (`FOREBAY_DEPTH`), 1 to 1024; `None` is as many as the
     /// engine finds to be of use, up to [`DEPTH_MAX`](Self::DEPTH_MAX), and as large as it finds
@@ -245,7 +244,7 @@ impl Options {
         Variable {
             name: "FOREBAY_READERS",
             about: "threads that read resident bytes",
-            default: "as many as are of use, at first 7 of 8 cores, 2 to 12",
+            default: "7 of 8 cores, 2 to 12",
             takes: "a number of threads from 1 to 1024",
             set: |options, text| text.trim().parse().ok().map(|n| options.readers = Some(n)),
         },

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from .._forebay import readers_at_first
+from .._forebay import reader_count
 from . import _environment
 
 
@@ -44,7 +44,7 @@ _REMOTE = "remote files are not offered"
 _KNOWN: dict[str, tuple[Any, str | None]] = {
     "compat_mode": (CompatMode.AUTO, "every route goes by host memory, whatever the mode"),
     # So that setting what was read changes nothing.
-    "thread_pool_nthreads": (readers_at_first(), None),
+    "thread_pool_nthreads": (reader_count(), None),
     "task_size": (4 << 20, "the engine cuts a transfer by what the drive and the link need"),
     "gds_threshold": (
         16 << 10,

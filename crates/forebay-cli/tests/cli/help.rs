@@ -114,7 +114,7 @@ fn long_help_tells_of_every_variable() {
                   one staging slot, which one copy moves
           FOREBAY_SEGMENT_SIZE [default: 1M, or what is nearest to that and fits the slot]
                   one request to a drive or to the page cache
-          FOREBAY_READERS [default: as many as are of use, at first 7 of 8 cores, 2 to 12]
+          FOREBAY_READERS [default: 7 of 8 cores, 2 to 12]
                   threads that read resident bytes
           FOREBAY_DEPTH [default: found for each drive, up to 128]
                   requests in flight on one drive

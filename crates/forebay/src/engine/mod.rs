@@ -127,14 +127,14 @@ impl Engine {
             let (pool, closers) = (Bell::Pool(pool), threads.closers(core));
             Core::new(Scheduler::new(limits), readers, pool, closers).with_ranges(ranges)
         });
-        events::engine_made(&options, readers.start());
+        events::engine_made(&options, readers);
         let arena = Arc::new(Arena::new(options.slot_size, options.arena_size));
         core.leaks_on_failure(Arc::clone(&arena) as _);
         let engine = Self {
             inner: Kept::new(Inner {
                 home: Home::here(),
                 core: Arc::clone(&core),
-                readers: readers.start(),
+                readers,
                 threads: threads.clone(),
                 tools: ReaderTools {
                     planner: Planner { segment: options.segment_size },
@@ -142,7 +142,7 @@ impl Engine {
                     core,
                     bell,
                     threads,
-                    seats: Arc::new(seats::Seats::new(readers.start())),
+                    seats: Arc::new(seats::Seats::new(readers)),
                 },
                 links: links::Links::default(),
                 drives: Arc::new(drives::Drives::new(&options)),

@@ -1,34 +1,48 @@
-//! How many readers an engine begins with, and may have: what the process may use of the machine.
+//! How many readers an engine has: what the process may use of the machine.
 
 use super::threads::Shares;
 use crate::options::Options;
 use crate::topology::System;
-use crate::tune::{ReaderLimits, Readers};
+
+/// Readers at most, where none are set: 8 fill 56 GB/s where the link takes 55.5, but only while
+/// nothing else uses the memory. Layers of 200 MB came at 52.0 GB/s through 10 and at 54.0 through
+/// 12 on a machine that was disturbed, and as fast through either on one that was not
+/// (`benches/runs/2026-11-25-h200-readers`).
+const MOST: usize = 12;
+
+/// One core in so many is left to threads that copy, plan and compute. With 16 readers on 16 cores
+/// layers take 1.16 to 1.27 times as long as with 14, with 8 on 8 1.1 and 1.2 times as long as with
+/// 7 (the same runs).
+const LEFT: usize = 8;
+
+/// There are never fewer: two keep a window's planning going during the copying even on one core.
+const LEAST: usize = 2;
 
 impl Options {
-    /// Threads with which an engine of these limits begins to read what is in memory: `readers`,
-    /// or what this process may use, of which one core in eight is left, from 2 to 12; in either
-    /// case no more than `threads` leaves to readers.
+    /// Threads by which an engine of these limits reads bytes that are in memory: `readers`, or
+    /// what this process may use, of which one core in eight is left, from 2 to 12; in either case
+    /// no more than `threads` leaves to readers.
     #[must_use]
-    pub fn readers_at_first(&self) -> usize {
-        shared(self).0.start()
+    pub fn reader_count(&self) -> usize {
+        shared(self).0
     }
 }
 
-/// How many readers there may be beside all other threads, and what those have.
-pub(super) fn shared(options: &Options) -> (Readers, Shares) {
-    let readers = number(options);
-    let shares = Shares::of(options.threads, readers.most());
-    (readers.at_most(shares.readers), shares)
-}
-
-/// As many as were set, or as are found within what the process may use.
-fn number(options: &Options) -> Readers {
-    if let Some(count) = options.readers {
-        return Readers::Fixed(count);
-    }
+/// How many readers there are, and what all other threads have.
+pub(super) fn shared(options: &Options) -> (usize, Shares) {
     let quota = System::live().cpu_quota();
-    Readers::Found(ReaderLimits::of(cores(), quota))
+    let readers = options.readers.unwrap_or_else(|| number(cores(), quota));
+    let shares = Shares::of(options.threads, readers);
+    (readers.min(shares.readers), shares)
+}
+
+/// For `cores`, of which a control group may use a quota in thousandths of a core. Threads above
+/// the quota would be stopped for the rest of its period, and hold slots meanwhile; so it is
+/// rounded, but not up.
+fn number(cores: usize, quota_thousandths: Option<u64>) -> usize {
+    let quota = quota_thousandths.map_or(u64::MAX, |quota| quota.saturating_add(500) / 1000);
+    let cores = cores.min(usize::try_from(quota).unwrap_or(usize::MAX));
+    (cores - cores / LEFT).clamp(LEAST, MOST)
 }
 
 /// Cores that the kernel lets this thread run on.
@@ -48,10 +62,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_core_in_eight_is_left() {
+        let found = [1, 2, 4, 8, 12, 16, 64].map(|cores| number(cores, None));
+        assert_eq!(found, [2, 2, 4, 7, 11, 12, 12]);
+        let found = [0, 400, 1500, 3499, 3500, 64_000].map(|quota| number(16, Some(quota)));
+        assert_eq!(found, [2, 2, 2, 3, 4, 12]);
+    }
+
+    #[test]
     fn an_engine_begins_with_no_more_readers_than_its_threads_allow() {
         let of = |readers, threads| {
             let options = Options { readers, threads, ..Options::default() };
-            options.readers_at_first()
+            options.reader_count()
         };
         let plenty = Options::default().threads;
         assert_eq!(of(Some(5), plenty), 5);

@@ -69,42 +69,6 @@ fn slots_are_moved_by_a_ring_and_by_threads() {
 }
 
 #[test]
-fn readers_are_started_when_more_are_wanted() {
-    let options = Options { slot_size: 256 << 10, segment_size: 4 << 10, ..Options::default() };
-    let engine = Engine::new(options).unwrap();
-    let core = &engine.inner.core;
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("data");
-    let bytes: Vec<u8> = (0..=250).cycle().take(LEN).collect();
-    std::fs::write(&path, &bytes).unwrap();
-    let file = engine.open(&path).unwrap();
-    let read = || {
-        let buffer = engine.allocate_pinned(LEN as u64).unwrap();
-        let transfer = file.start_read(0, buffer, &RequestOptions::exactly()).unwrap();
-        let (end, buffer) = transfer.wait();
-        end.unwrap();
-        assert!(buffer.unwrap().as_slice() == Some(&bytes[..]));
-    };
-    read();
-    let first = core.lock().readers();
-    // On many cores they may have been found to be too few meanwhile.
-    assert!(first >= engine.inner.readers);
-    core.with(|scheduler| scheduler.force_readers(first + 3));
-    // Each time that all have work, one of them starts another.
-    for _ in 0..10_000 {
-        if core.lock().readers() >= first + 3 {
-            break;
-        }
-        read();
-    }
-    for count in [1, first + 3, 2] {
-        core.with(|scheduler| scheduler.force_readers(count));
-        read();
-    }
-    assert!(core.lock().readers() >= first + 3, "threads that were started stay");
-}
-
-#[test]
 fn an_engine_ends_beside_a_close_that_hangs() {
     let engine = Engine::new(Options::default()).unwrap();
     let (gate, shut) = std::sync::mpsc::channel::<()>();

@@ -82,10 +82,6 @@ impl Tools for ReaderTools {
         self.arena.tell_grown(link, &grown);
         grown.unwrap_or_default()
     }
-
-    fn hire(&self) -> bool {
-        self.threads.start_reader(self).is_ok()
-    }
 }
 
 /// See the module's own text. Clones count together.
@@ -192,7 +188,7 @@ impl Threads {
         !woken(waited).1.timed_out()
     }
 
-    /// Starts the first readers, `count` of them, at the first call; at least one must start.
+    /// Starts `count` readers at the first call; at least one must start.
     pub(super) fn start_readers(&self, tools: &ReaderTools, count: usize) -> Result<()> {
         let mut started = self.readers_started.lock();
         if *started > 0 {
@@ -207,26 +203,10 @@ impl Threads {
                 Ok(()) => *started += 1,
             }
         }
-        let count = *started;
+        events::readers_started(*started);
         drop(started);
-        tools.core.with(|scheduler| scheduler.hired(count));
-        events::readers_started(count);
         refusal.iter().for_each(|error| events::thread_refused("reader", error));
         Ok(())
-    }
-
-    /// Starts one more.
-    fn start_reader(&self, tools: &ReaderTools) -> Result<()> {
-        let mut started = self.readers_started.lock();
-        let spawned = self.spawn_reader(tools, *started);
-        *started += usize::from(spawned.is_ok());
-        let count = *started;
-        drop(started);
-        match &spawned {
-            Ok(()) => events::reader_hired(count),
-            Err(error) => events::thread_refused("reader", error),
-        }
-        spawned
     }
 
     fn spawn_reader(&self, tools: &ReaderTools, index: usize) -> Result<()> {

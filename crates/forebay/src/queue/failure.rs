@@ -84,7 +84,6 @@ mod tests {
     use crate::file::{Handle, OpenHow};
     use crate::plan::{Alignment, Io, Reason};
     use crate::transfer::{State, SyncMode};
-    use crate::tune::Readers;
     use crate::units::{ByteRange, KIB};
 
     /// The bound only tells late from never.
@@ -128,10 +127,6 @@ mod tests {
         fn grow(&self, _link: usize) -> Vec<Slot> {
             Vec::new()
         }
-
-        fn hire(&self) -> bool {
-            false
-        }
     }
 
     const PLANNER: Planner = Planner { segment: 64 * KIB };
@@ -150,7 +145,7 @@ mod tests {
                 slot_size: 256 * KIB,
                 segment: 64 * KIB,
                 in_flight: 16,
-                readers: Readers::Fixed(1),
+                readers: 1,
                 pool: 1,
                 host_windows: 4,
             };
@@ -160,7 +155,6 @@ mod tests {
             let drive = core.add_drive(Depth::Fixed(4), 4, &[]);
             let ring = core.add_ring(bell());
             core.lock().attach(drive, ring);
-            core.with(|scheduler| scheduler.hired(1));
             let file = Handle::open(std::env::current_exe().unwrap(), &OpenHow::default());
             Self {
                 core: Arc::new(core),

@@ -10,7 +10,7 @@ use super::idlers::Idlers;
 use super::op::{Completion, Op};
 use super::pool::Pool;
 use super::probe::Planner;
-use super::scheduler::{Claim, Crew, DriveWork, Post, ReaderWork, Scheduler};
+use super::scheduler::{Claim, Crew, DriveWork, ReaderWork, Scheduler};
 use super::spans;
 use crate::plan::Segment;
 use crate::trace::{Recorder, Track};
@@ -200,9 +200,6 @@ pub(crate) trait Tools {
 
     /// Makes more slots for a link; none where they cannot be had.
     fn grow(&self, link: usize) -> Vec<super::Slot>;
-
-    /// Starts another reader; returns whether there is one.
-    fn hire(&self) -> bool;
 }
 
 /// Opens windows and moves what goes through the page cache.
@@ -212,10 +209,9 @@ pub(crate) struct Reader<R> {
     done: Vec<Completion>,
     planned: Option<(usize, Plan)>,
     slots: Option<(usize, Vec<super::Slot>)>,
-    /// Whether another reader could be started, where it was to do that.
-    hired: Option<bool>,
-    /// As what it is counted while it has work.
-    post: Option<Post>,
+    /// Whether it has what is a reader's work.
+    #[cfg(test)]
+    at_work: bool,
     /// Whether the scheduler counts it as asleep.
     asleep: bool,
     track: Track,
@@ -228,8 +224,8 @@ impl<R: Ring> Reader<R> {
             done: Vec::new(),
             planned: None,
             slots: None,
-            hired: None,
-            post: None,
+            #[cfg(test)]
+            at_work: false,
             asleep: false,
             track: Track::default(),
         }
@@ -244,7 +240,7 @@ impl<R: Ring> Reader<R> {
     /// Whether it has what is a reader's work.
     #[cfg(test)]
     pub(super) fn is_at_work(&self) -> bool {
-        self.post.is_some()
+        self.at_work
     }
 
     /// Waits for what the last step began.
@@ -265,10 +261,6 @@ impl<R: Ring> Reader<R> {
         if let Some((link, slots)) = self.slots.take() {
             scheduler.add_slots(link, &slots);
         }
-        if let Some(started) = self.hired.take() {
-            scheduler.hired(started.into());
-        }
-        self.post.take().into_iter().for_each(|post| scheduler.ends(post));
     }
 
     fn begin(&mut self, work: ReaderWork, core: &Core, tools: &impl Tools) {
@@ -283,7 +275,6 @@ impl<R: Ring> Reader<R> {
                 self.planned = Some((claim.window, plan));
             }
             ReaderWork::Grow(link) => self.slots = Some((link, tools.grow(link))),
-            ReaderWork::Hire => self.hired = Some(tools.hire()),
         }
     }
 
@@ -296,7 +287,6 @@ impl<R: Ring> Reader<R> {
             }
             self.hand_back(scheduler);
             let work = scheduler.take_reader_work();
-            self.post = work.as_ref().and_then(|work| scheduler.begins(work, Post::Reader));
             let ended = work.is_none() && scheduler.has_ended();
             if work.is_none() && !ended {
                 scheduler.sleeps(Crew::Readers);
@@ -304,6 +294,10 @@ impl<R: Ring> Reader<R> {
             }
             (work, ended)
         });
+        #[cfg(test)]
+        {
+            self.at_work = work.is_some();
+        }
         match work {
             Some(work) => self.begin(work, core, tools),
             None if ended => return Next::Stop,
@@ -317,9 +311,7 @@ impl<R: Ring> Reader<R> {
         self.reap(core);
         let work = core.with(|scheduler| {
             self.hand_back(scheduler);
-            let work = scheduler.take_work_of(state);
-            self.post = work.as_ref().and_then(|work| scheduler.begins(work, Post::Caller));
-            work
+            scheduler.take_work_of(state)
         });
         let is_some = work.is_some();
         work.into_iter().for_each(|work| self.begin(work, core, tools));

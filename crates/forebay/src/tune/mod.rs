@@ -1,7 +1,6 @@
 //! Finds how much to keep in flight, and which way is sooner, from what is seen of real transfers.
 //!
-//! Pure: completions come in with their time, a depth, a request size or a number of readers comes
-//! out. It climbs on measured rates, because a rate is what is wanted and latency alone misleads:
+//! Pure: completions come in with their time, a depth or a request size comes out. It climbs on measured rates, because a rate is what is wanted and latency alone misleads:
 //! a formula (rate × least latency) needs the latency of an idle drive, which nobody sees in a
 //! transfer, and holds neither for disks that more requests slow down nor for flash, whose
 //! latency grows long before its rate stops. Latency is trusted for two things: a cold queue grows
@@ -15,11 +14,9 @@ mod depth;
 mod epoch;
 mod race;
 mod rate;
-mod readers;
 #[cfg(test)]
 mod sim;
 
 pub(crate) use depth::{DepthLimits, DepthTuner, Learned};
 pub(crate) use race::{Race, Way};
 pub(crate) use rate::Rate;
-pub(crate) use readers::{Ahead, ReaderLimits, ReaderTuner, Readers};

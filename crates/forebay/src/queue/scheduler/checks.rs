@@ -12,9 +12,9 @@ use crate::transfer::State;
 
 impl Scheduler {
     /// Panics where the lists contradict each other. `taken`: ops that are with a ring or on their
-    /// way to or from one. `at_work`: as for the posts.
-    pub(crate) fn check(&self, taken: &[&Op], at_work: [usize; 3]) {
-        self.check_posts(at_work);
+    /// way to or from one. `come`: readers with work, and callers who come back for theirs.
+    pub(crate) fn check(&self, taken: &[&Op], come: usize) {
+        self.check_readers(come);
         self.check_windows(taken);
         self.check_lists();
         self.check_drives(taken);
@@ -24,6 +24,14 @@ impl Scheduler {
         assert!(self.effects.rings.is_empty() && self.effects.links.is_empty());
         assert!(self.effects.pool + self.effects.starts == 0);
         assert!(self.effects.finished.is_empty(), "an end that nobody was told of");
+    }
+
+    /// Somebody comes to what waits for a reader.
+    fn check_readers(&self, come: usize) {
+        let grows = usize::from(self.link_wants_slots());
+        let waiting = self.queued + self.openable.len() + grows;
+        let is_seen = come + self.readers.called() > 0 || self.readers.is_empty();
+        assert!(waiting == 0 || is_seen, "{waiting} wait for readers");
     }
 
     fn queued(&self) -> impl Iterator<Item = &Op> {

@@ -157,7 +157,7 @@ impl Scheduler {
             && !insists
             && request.priority == Priority::Normal
             && request.direction == Direction::Read
-            && self.queued + self.planned * pieces >= self.posts.count()
+            && self.queued + self.planned * pieces >= self.limits.readers
             && self.next_window_len(key) >= self.limits.slot_size
             && request.link.is_some_and(is_busy)
     }

@@ -24,7 +24,6 @@ mod ops;
 #[cfg(test)]
 mod peer_tests;
 mod peers;
-mod readers;
 mod room;
 mod shares;
 mod sleepers;
@@ -51,8 +50,6 @@ pub(crate) use depth::Depth;
 use link::Link;
 use openable::{Listed, Openable};
 pub(crate) use peers::{Peer, Staged};
-pub(crate) use readers::Post;
-use readers::Posts;
 pub(crate) use room::EACH_MAX;
 pub(crate) use shares::Share;
 pub(crate) use sleepers::Crew;
@@ -73,7 +70,6 @@ use crate::file::Handle;
 use crate::gpu::{DeviceError, DeviceId};
 use crate::plan::{Alignment, Io, Layout, Reason};
 use crate::transfer::{State, SyncMode};
-use crate::tune::Readers;
 use crate::units::ByteRange;
 
 /// Everything that the scheduler must know to move one transfer.
@@ -208,8 +204,6 @@ pub(crate) enum ReaderWork {
     Open(Claim),
     /// Make more slots for this link and call [`Scheduler::add_slots`].
     Grow(usize),
-    /// Start another reader and call [`Scheduler::hired`].
-    Hire,
 }
 
 /// A copy between a slot and a GPU.
@@ -325,7 +319,8 @@ pub(crate) struct Limits {
     pub(crate) segment: u64,
     /// Ops that all drives together have in flight at most, but one for each is never refused.
     pub(crate) in_flight: usize,
-    pub(crate) readers: Readers,
+    /// Readers that the engine starts.
+    pub(crate) readers: usize,
     /// Threads of the pool at most.
     pub(crate) pool: usize,
     /// Open windows of one transfer between the page cache and host memory.
@@ -363,7 +358,6 @@ pub(crate) struct Scheduler {
     writers: HashMap<(u64, u64), Writers>,
     small_writes: Arc<SmallWrites>,
     readers: Sleepers,
-    posts: Posts,
     /// The engine ends once nothing is left.
     stopping: bool,
     /// Why the engine has failed: it takes nothing in any more.
@@ -377,7 +371,6 @@ pub(crate) struct Scheduler {
 impl Scheduler {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
-            posts: Posts::new(&limits),
             limits,
             transfers: Slab::new(),
             windows: Slab::new(),
@@ -468,7 +461,7 @@ impl Scheduler {
         if effects.work == 0 && self.readers.called() == 0 && self.link_wants_slots() {
             effects.work = 1; // whatever it was that left a transfer without one
         }
-        let most = effects.work.min(CALLED_AT_ONCE).min(self.may_call());
+        let most = effects.work.min(CALLED_AT_ONCE);
         effects.readers += self.readers.call(most);
         effects
     }

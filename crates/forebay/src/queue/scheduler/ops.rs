@@ -26,10 +26,7 @@ const AGAIN_IN_RING: u16 = 3;
 impl Scheduler {
     /// What a reader does next; `None`: nothing.
     pub(crate) fn take_reader_work(&mut self) -> Option<ReaderWork> {
-        let work = match self.posts.has_room() {
-            true => self.reader_to_hire().or_else(|| self.next_reader_work()),
-            false => None, // others are at work, and come back for what there is
-        };
+        let work = self.next_reader_work();
         // Nobody has to be called for what this reader does itself, nor for what is gone.
         let taken = if work.is_some() { 1 } else { self.effects.work };
         self.effects.work = self.effects.work.saturating_sub(taken);
@@ -42,7 +39,7 @@ impl Scheduler {
             return Some(ReaderWork::Grow(link));
         }
         // Windows are opened ahead, while the other readers still have pieces to fill.
-        if self.queued < self.posts.count()
+        if self.queued < self.limits.readers
             && let Some(claim) = self.claim()
         {
             return Some(ReaderWork::Open(claim));
@@ -217,13 +214,9 @@ impl Scheduler {
         }
     }
 
-    /// Lets the tuner of a drive learn from a request that waited for it, or that of the readers
-    /// from a piece that did not.
+    /// Lets the tuner of a drive learn from a request that waited for it.
     fn tell_tuner(&mut self, key: usize, op: &Op, took_ns: u64, at_ns: u64) {
         let Work::Move(direction) = op.work else { return };
-        if op.is_in_memory() {
-            self.tell_readers(op.segment.covered.len(), took_ns, at_ns);
-        }
         if op.counted.is_some() && (op.is_direct() || direction == Direction::Read) {
             let drive = &mut self.drives[self.transfers[key].request.drive];
             let (len, filled_len) = (op.segment.covered.len(), drive.filled_len);

@@ -8,7 +8,6 @@ use super::*;
 use crate::file::OpenHow;
 use crate::plan::Segment;
 use crate::queue::op::Completion;
-use crate::tune::Readers;
 
 pub(super) const LEN: u64 = 16 << 10;
 
@@ -33,7 +32,7 @@ impl Rig {
             slot_size: 256 << 10,
             segment: 4 << 10,
             in_flight: 1,
-            readers: Readers::Fixed(1),
+            readers: 1,
             pool: 4,
             host_windows: 4,
         });

@@ -117,7 +117,7 @@ impl Scheduler {
             is_peer: request.peer.is_some(),
             edge: (first || last) && alone,
             request_size,
-            readers: self.posts.count(),
+            readers: self.limits.readers,
         };
         if let Some(link) = filled_link.filter(|_| self.transfers[key].pace == Line::Cached) {
             self.call_link(link); // so that it is awake when the first piece is filled

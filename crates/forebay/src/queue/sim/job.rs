@@ -103,11 +103,6 @@ impl Job {
         core.with(|scheduler| scheduler.cancel(self.state.key(), &self.state));
     }
 
-    /// Whether its caller has what is a reader's work.
-    pub(super) fn is_at_work(&self) -> bool {
-        matches!(&self.caller, Caller::Help(reader) if reader.is_at_work())
-    }
-
     pub(super) fn ops(&self) -> impl Iterator<Item = &Op> {
         let held = match &self.caller {
             Caller::Help(reader) => Some(reader.held()),

@@ -4,7 +4,7 @@
 //! A machine that said that it waits is stepped again only after its bell was rung: a wake-up that
 //! is lost leaves nothing that can be stepped, which fails the run.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -144,7 +144,6 @@ impl Run {
             slot_size: shape.limits.slot_size,
             devices: Vec::new(),
             arena: RefCell::default(),
-            hired: Cell::default(),
         };
         let mut run = Self {
             dice,
@@ -162,10 +161,10 @@ impl Run {
             kept: Vec::new(),
             shape,
         };
-        let started = run.shape.limits.readers.start();
-        run.core.with(|scheduler| scheduler.hired(started));
-        run.tools.hired.set(started);
-        run.add_readers();
+        for _ in 0..run.shape.limits.readers {
+            let reader = Reader::new(run.ring(1));
+            run.add(Kind::Reader(reader), Crew::Readers);
+        }
         run.add_drives();
         run.add_gpus();
         run
@@ -177,14 +176,6 @@ impl Run {
 
     fn add(&mut self, kind: Kind, crew: Crew) {
         self.machines.push(Machine { kind, crew, phase: Phase::Runs });
-    }
-
-    /// Lets the readers begin that were started.
-    fn add_readers(&mut self) {
-        for _ in 0..self.tools.hired.take() {
-            let reader = Reader::new(self.ring(1));
-            self.add(Kind::Reader(reader), Crew::Readers);
-        }
     }
 
     fn bell(&mut self, crew: Crew) -> Bell {
@@ -368,14 +359,8 @@ impl Run {
         rung
     }
 
-    /// What callers and others do at any time: cancel, cut files, and change their minds about the
-    /// number of readers.
+    /// What callers and others do at any time: cancel, and cut files.
     fn disturb(&mut self) {
-        self.add_readers();
-        if self.dice.roll(self.shape.moods) {
-            let count = 1 + usize::try_from(below(&mut self.dice, 6)).expect("a small number");
-            self.core.with(|scheduler| scheduler.force_readers(count));
-        }
         if self.dice.roll(self.shape.cancels) && !self.jobs.is_empty() {
             let index = below(&mut self.dice, self.jobs.len() as u64);
             let job = &mut self.jobs[usize::try_from(index).expect("few transfers")];
@@ -412,11 +397,11 @@ impl Run {
 
     fn check(&mut self) {
         let mut taken: Vec<&Op> = Vec::new();
-        let mut at_work = [0, 0, 0];
+        let mut come = 0;
         for machine in &self.machines {
             let (ring, done) = match &machine.kind {
                 Kind::Reader(reader) => {
-                    at_work[0] += usize::from(reader.is_at_work());
+                    come += usize::from(reader.is_at_work());
                     reader.held()
                 }
                 Kind::Drive(worker, _) => worker.held(),
@@ -428,11 +413,10 @@ impl Run {
         }
         for job in &self.jobs {
             taken.extend(job.ops());
-            at_work[1] += usize::from(job.is_at_work());
-            at_work[2] += usize::from(matches!(job.caller, Caller::Help(_)));
+            come += usize::from(matches!(job.caller, Caller::Help(_)));
         }
         let scheduler = self.core.lock();
-        scheduler.check(&taken, at_work);
+        scheduler.check(&taken, come);
         for job in &mut self.jobs {
             job.look_at_blocks();
             let now = scheduler.error_of(&job.state).map(|error| format!("{error:?}"));

@@ -9,7 +9,6 @@ use crate::file::{Handle, OpenHow};
 use crate::gpu::sim::Dice;
 use crate::plan::Alignment;
 use crate::queue::Limits;
-use crate::tune::{ReaderLimits, Readers};
 use crate::units::{KIB, MIB};
 
 /// See the module's own text.
@@ -56,8 +55,6 @@ pub(super) struct Shape {
     pub(super) cancels: f64,
     /// Chance of a cut file in each step.
     pub(super) cuts: f64,
-    /// Chance of another number of readers in each step.
-    pub(super) moods: f64,
     /// Whether the engine is stopped while things are on their way.
     pub(super) stops_early: bool,
     /// Steps that a submitter goes on without work before it sleeps.
@@ -99,10 +96,7 @@ impl Shape {
             slot_size,
             segment,
             in_flight: one_of(dice, &[1, 2, 5, 100]),
-            readers: match dice.roll(0.3) {
-                true => Readers::Fixed(count(dice, 1, 4)),
-                false => Readers::Found(ReaderLimits { start: count(dice, 1, 4), max: 6 }),
-            },
+            readers: count(dice, 1, 6),
             // One thread alone may wait for the drive that loses what it was to answer.
             pool: count(dice, 1 + u64::from(loses), 4),
             host_windows: u32::try_from(count(dice, 1, 4)).expect("a small number"),
@@ -140,7 +134,6 @@ impl Shape {
             shrinking: one_of(dice, &[0.0, 0.5, 1.0]),
             cancels: one_of(dice, &[0.0, 0.0, 0.002, 0.02]),
             cuts: one_of(dice, &[0.0, 0.01, 0.05]),
-            moods: one_of(dice, &[0.0, 0.01, 0.2]),
             stops_early: dice.roll(0.2),
             linger: one_of(dice, &[0, 0, 3]),
             faults: faults(dice),

@@ -1,7 +1,7 @@
 //! How a simulated transfer begins: what the engine does between a caller's call and the
 //! scheduler, with a seed for a caller.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -37,8 +37,6 @@ pub(super) struct SimTools {
     pub(super) devices: Vec<Arc<FaultyDevice>>,
     /// Memory of the slots.
     pub(super) arena: RefCell<Vec<HostMemory>>,
-    /// Readers that were started by others and have not begun.
-    pub(super) hired: Cell<usize>,
 }
 
 impl SimTools {
@@ -67,12 +65,6 @@ impl Tools for SimTools {
 
     fn grow(&self, link: usize) -> Vec<Slot> {
         self.make(link, 1)
-    }
-
-    fn hire(&self) -> bool {
-        let starts = self.world.borrow_mut().dice.roll(0.9);
-        self.hired.set(self.hired.get() + usize::from(starts));
-        starts
     }
 }
 

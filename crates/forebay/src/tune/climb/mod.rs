@@ -1,4 +1,4 @@
-//! Finds the lowest level (of requests in flight, or of readers) at which the rate stops growing,
+//! Finds the lowest level (of requests in flight) at which the rate stops growing,
 //! and stays with it.
 //!
 //! Levels double while the rate clearly grows. Then the level of the highest rate is measured once

@@ -8,7 +8,6 @@ mod changes;
 mod cold;
 mod drive;
 mod moods;
-mod readers;
 mod table;
 mod world;
 
