@@ -147,7 +147,6 @@ impl Engine {
             },
         )?;
         known.set_item("watchdog", limits.watchdog.as_secs_f64())?;
-        known.set_item("nvtx", limits.nvtx)?;
         Ok(known)
     }
 }
@@ -280,7 +279,7 @@ fn set(limits: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<(
 /// How a variable calls what is a truth value here.
 fn switch(name: &str, on: bool) -> &'static str {
     match (name, on) {
-        ("direct_io" | "nvtx", true) => "auto",
+        ("direct_io", true) => "auto",
         (_, true) => "on",
         (_, false) => "off",
     }

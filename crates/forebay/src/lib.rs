@@ -121,10 +121,7 @@
 //! - `stream/taking.rs`: orders work on streams that a caller names, and queues copies
 //! - `stream/writing.rs`: orders work on streams that a caller names
 //! - `topology/calls.rs`: asks file systems and device nodes about what is below them
-//! - `trace/nvtx.rs`: loads the library of a tool, and calls it
-//! - `trace/nvtx_tests.rs`: plays a tool
 //! - `user_copy.rs`: has the kernel copy to and from a caller's memory
-//! - `examples/nvtx_tool.rs`: is a tool, for tests
 //! - `tests/bad_input/rings.rs`: sends signals to its threads
 //! - `tests/cuda.rs`: calls a real GPU's driver
 //! - `tests/cuda/addresses.rs`: lends a real GPU's memory

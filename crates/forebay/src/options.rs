@@ -87,10 +87,6 @@ pub struct Options {
     /// How long a transfer in the order of a stream may stand still before it is given up
     /// (`FOREBAY_WATCHDOG`): the stream waits for it, and with it the GPU.
     pub watchdog: Duration,
-    /// Whether transfers, requests and copies are ranges for a tool of NVIDIA's (Nsight Systems)
-    /// that is attached to the process (`FOREBAY_NVTX`: `auto`, `off`): one whose library
-    /// `NVTX_INJECTION64_PATH` names. Without a tool that costs a branch for each.
-    pub nvtx: bool,
     /// Whether the route `direct` may be taken by cuFile (`FOREBAY_CUFILE`: `auto`, `off`).
     pub cufile: bool,
     /// The program `forebay probe`, in whose process cuFile's driver is opened first, since it may
@@ -113,7 +109,6 @@ impl Default for Options {
             direct_io: DirectIo::Auto,
             ring: RingChoice::Auto,
             watchdog: Duration::from_secs(30),
-            nvtx: true,
             cufile: true,
             probe: None,
         }
@@ -317,15 +312,6 @@ impl Options {
             set: |options, text| parse_duration(text).map(|time| options.watchdog = time),
         },
         Variable {
-            name: "FOREBAY_NVTX",
-            about: "whether an attached tool is shown NVTX ranges",
-            default: "auto",
-            takes: "`auto` or `off`",
-            set: |options, text| {
-                choice(text, &[("auto", true), ("off", false)]).map(|on| options.nvtx = on)
-            },
-        },
-        Variable {
             name: "FOREBAY_CUFILE",
             about: "whether bytes may go straight to the GPU by cuFile",
             default: "auto",
@@ -378,7 +364,6 @@ mod tests {
         let watchdog = from("FOREBAY_WATCHDOG", "2s").unwrap().watchdog;
         assert_eq!(watchdog, Duration::from_secs(2));
         assert_eq!(from("FOREBAY_DIRECT_IO", "off").unwrap().direct_io, DirectIo::Off);
-        assert!(!from("FOREBAY_NVTX", "off").unwrap().nvtx);
         assert_eq!(from("FOREBAY_RING", "pread").unwrap().ring, RingChoice::Pread);
     }
 

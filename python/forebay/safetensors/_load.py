@@ -150,7 +150,7 @@ def _watched(tell: Callable[[int, int], object], window: tuple[int, int], total:
                 return transfer.result(_LOOK).report()
             except TimedOut:
                 if transfer.done():
-                    raise  # it is the transfer's own
+                    return transfer.result().report()  # it may have timed out itself
                 done, own = transfer.progress()
                 tell(window[0] + (window[1] - window[0]) * done // max(own, 1), total)
 

@@ -132,8 +132,6 @@ fn long_help_tells_of_every_variable() {
                   how requests reach the kernel
           FOREBAY_WATCHDOG [default: 30s]
                   how long what does not answer, or a stream's transfer, may stand still
-          FOREBAY_NVTX [default: auto]
-                  whether an attached tool is shown NVTX ranges
           FOREBAY_CUFILE [default: auto]
                   whether bytes may go straight to the GPU by cuFile
 

@@ -61,7 +61,6 @@ use crate::process::{Home, Housed, Kept};
 use crate::queue::{Bell, Chore, Core, Idlers, Limits, Planner, PreadRing, Reader, Scheduler};
 use crate::staging::Arena;
 use crate::topology::System;
-use crate::trace::{self as tracks, Ranges};
 use crate::transfer::{State, Transfer};
 
 /// Windows of one transfer to or from host memory that are open at once: enough to keep the
@@ -118,14 +117,12 @@ impl Engine {
             pool: shares.pool,
             host_windows: HOST_WINDOWS,
         };
-        let tool = if options.nvtx { tracks::attached() } else { Ok(Ranges::default()) };
-        let ranges = tool.unwrap_or_default();
         let bell = Arc::<Idlers>::default();
         let core = Arc::new_cyclic(|core| {
             let pool = threads.pool(core, options.segment_size);
             let readers = Bell::List(Arc::clone(&bell));
             let (pool, closers) = (Bell::Pool(pool), threads.closers(core));
-            Core::new(Scheduler::new(limits), readers, pool, closers).with_ranges(ranges)
+            Core::new(Scheduler::new(limits), readers, pool, closers)
         });
         events::engine_made(&options, readers);
         let arena = Arc::new(Arena::new(options.slot_size, options.arena_size));
@@ -135,13 +132,12 @@ impl Engine {
                 home: Home::here(),
                 core: Arc::clone(&core),
                 readers,
-                threads: threads.clone(),
+                threads,
                 tools: ReaderTools {
                     planner: Planner { segment: options.segment_size },
                     arena,
                     core,
                     bell,
-                    threads,
                     seats: Arc::new(seats::Seats::new(readers)),
                 },
                 links: links::Links::default(),
@@ -153,9 +149,6 @@ impl Engine {
                 options,
             }),
         };
-        if let Err(reason) = tool {
-            engine.note(format!("the tool that is to show NVTX ranges cannot be used: {reason}"));
-        }
         Ok(engine)
     }
 

@@ -148,7 +148,7 @@ impl Engine {
         let state = Arc::new(state.entered(peers::entrant(&mut straight)));
         if !call.is_block {
             let begin = peers::told(&straight, call.begin(Some(way)));
-            state.tell_begin(self.ranges(), call.file, &begin);
+            state.tell_begin(call.file, &begin);
         }
         let mut request = Request {
             state: Arc::clone(&state),

@@ -66,7 +66,6 @@ pub(super) struct ReaderTools {
     pub(super) core: Arc<Core>,
     /// Wakes the readers.
     pub(super) bell: Arc<Idlers>,
-    pub(super) threads: Threads,
     /// Where readers run.
     pub(super) seats: Arc<Seats>,
 }

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::events;
 use crate::queue::now_ns;
 use crate::statistics::Statistics;
-use crate::trace::{Kind, Ranges, Span, Trace, What};
+use crate::trace::{Span, Trace, What};
 use crate::transfer::Outcome;
 
 impl Engine {
@@ -46,22 +46,13 @@ impl Engine {
         }
     }
 
-    /// Where ranges of an attached tool begin.
-    pub(super) fn ranges(&self) -> Ranges {
-        self.inner.core.recorder().ranges()
-    }
-
     /// Makes a small transfer here and now, if it can be, and says so to all who want to know.
     #[inline]
     pub(super) fn move_small_traced(&self, call: &Call<'_>) -> Option<Result<Outcome>> {
         if self.inner.core.failure().is_some() {
             return None; // the long way refuses it
         }
-        let (ranges, len) = (self.ranges(), call.span.len);
-        let is_small = ranges.are_on() && len <= self.options().small_size;
-        let range = is_small.then(|| ranges.begin(Kind::Transfer, c"small", len));
         let done = self.move_small(call);
-        drop(range);
         done.iter().for_each(|done| self.trace_small(call, done));
         done
     }

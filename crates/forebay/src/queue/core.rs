@@ -18,7 +18,7 @@ use super::waker::Waker;
 use crate::error::Error;
 use crate::events;
 use crate::lock::{Lock, woken};
-use crate::trace::{Ranges, Recorder, Trace};
+use crate::trace::{Recorder, Trace};
 use crate::transfer::{State, Unused};
 
 /// Tries to get the lock before sleeping on it. It is held for about a microsecond, and a thread
@@ -254,11 +254,6 @@ impl Core {
                 waited_for.upgrade().iter().for_each(|state| state.closed());
             });
         }
-    }
-
-    /// The same, with `ranges` for a tool.
-    pub(crate) fn with_ranges(self, ranges: Ranges) -> Self {
-        Self { recorder: Recorder::with(ranges), ..self }
     }
 
     /// Where its threads record what they do.

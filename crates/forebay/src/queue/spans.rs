@@ -1,9 +1,9 @@
 //! Ops, windows and slots, as a trace describes them.
 
-use super::op::{Completion, Direction, Op, Work, now_ns};
+use super::op::{Completion, Op, Work, now_ns};
 use super::scheduler::{Claim, SlotUse};
 use super::window::Slot;
-use crate::trace::{Kind, Recorder, Span, Track, What};
+use crate::trace::{Recorder, Span, Track, What};
 use crate::transfer::State;
 use crate::units::ByteRange;
 
@@ -29,30 +29,8 @@ fn span_of(completion: &Completion) -> Span {
     }
 }
 
-/// What tells an op from all others of its ring.
-fn key(op: &Op) -> (u64, u64) {
-    (op.address + op.moved, op.segment.covered.start + op.moved)
-}
-
-/// Begins the range of an op that is about to be submitted.
-#[inline]
-pub(super) fn submitted(track: &mut Track, to: &Recorder, op: &Op) {
-    if to.ranges().are_on() {
-        let name = match op.work {
-            Work::Sync { .. } => c"sync",
-            Work::DropStale => c"check",
-            Work::Move(Direction::Read) => c"read",
-            Work::Move(Direction::Write) => c"write",
-        };
-        track.begun(key(op), to.ranges().begin(Kind::Request, name, op.rest().len()));
-    }
-}
-
 /// Records ops that were reaped; `overlaps`: several were in flight at once.
 pub(super) fn reaped(track: &mut Track, to: &Recorder, overlaps: bool, done: &[Completion]) {
-    if to.ranges().are_on() {
-        done.iter().for_each(|completion| track.done(key(&completion.op)));
-    }
     if to.is_on() {
         // One that the kernel never saw has no time.
         let seen = done.iter().filter(|completion| completion.at_ns > 0);
@@ -68,7 +46,6 @@ pub(super) fn planned<T>(
     claim: &Claim,
     plan: impl FnOnce(&Claim) -> T,
 ) -> T {
-    let _range = to.ranges().begin(Kind::Plan, c"plan", claim.range.len());
     if !to.is_on() {
         return plan(claim);
     }

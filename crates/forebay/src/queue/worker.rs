@@ -13,7 +13,7 @@ use super::probe::Planner;
 use super::scheduler::{Claim, Crew, DriveWork, ReaderWork, Scheduler};
 use super::spans;
 use crate::plan::Segment;
-use crate::trace::{Recorder, Track};
+use crate::trace::Track;
 use crate::transfer::State;
 use crate::units::KIB;
 
@@ -94,11 +94,11 @@ impl<R: Ring> RingWorker<R> {
         if waits {
             // The drive gets its next requests before those who wait for the last are woken: they
             // may take this thread's core.
-            self.submit(core.recorder());
+            self.submit();
             core.act(effects);
         } else {
             core.act(effects);
-            self.submit(core.recorder());
+            self.submit();
         }
         if ended {
             return Next::Stop;
@@ -164,10 +164,9 @@ impl<R: Ring> RingWorker<R> {
     /// the others are prepared; later flushes are twice as far apart each, since each is a system
     /// call. Large requests go one by one: of neighbours that come together the kernel makes one,
     /// and then the drive has fewer in flight than it could use.
-    fn submit(&mut self, to: &Recorder) {
+    fn submit(&mut self) {
         for (index, op) in self.taken.drain(..).enumerate() {
             let alone = op.segment.covered.len() >= ALONE;
-            spans::submitted(&mut self.track, to, &op);
             self.ring.submit(op);
             if !self.ring.gathers() && (alone || (index + 1).is_power_of_two()) {
                 self.ring.flush();
@@ -266,7 +265,6 @@ impl<R: Ring> Reader<R> {
     fn begin(&mut self, work: ReaderWork, core: &Core, tools: &impl Tools) {
         match work {
             ReaderWork::Op(op) => {
-                spans::submitted(&mut self.track, core.recorder(), &op);
                 self.ring.submit(op);
             }
             ReaderWork::Open(claim) => {

@@ -18,7 +18,7 @@ use crate::error::{Error, Operation};
 use crate::events;
 use crate::gpu::{Device, DeviceCopy, DeviceError, DeviceResult, Event, Stream, is_quiet};
 use crate::queue::{Copy, CopyFailure, Core, Crew, Direction, Idlers, Scatter, now_ns};
-use crate::trace::{Kind, Range, Ranges, Recorder, Span, Track, What};
+use crate::trace::{Recorder, Span, Track, What};
 
 /// Time between two looks at a copy that is not done: a full slot takes 300 µs. Sleeping so costs a
 /// third less CPU than spinning (measured: 0.123 against 0.165 CPU s per GB).
@@ -38,8 +38,6 @@ struct Group {
     copies: Vec<Copy>,
     event: Event,
     since_ns: u64,
-    #[expect(dead_code, reason = "held until the copies are done")]
-    range: Range,
 }
 
 /// A copy that is over.
@@ -138,7 +136,7 @@ impl Submitter {
     /// Sees what is done, hands it back, and queues what is worth a copy now. Who lingers naps
     /// again instead of sleeping.
     pub(crate) fn step(&mut self, core: &Core, lingers: bool) -> Pause {
-        self.look(core.recorder().ranges());
+        self.look();
         self.record(core.recorder());
         loop {
             let now = now_ns();
@@ -165,7 +163,7 @@ impl Submitter {
                 (!idle && scheduler.is_waited_for(link), ended)
             });
             if !group.is_empty() {
-                self.queue(group, core.recorder().ranges());
+                self.queue(group);
                 continue;
             }
             self.lists.push(group);
@@ -187,7 +185,7 @@ impl Submitter {
     }
 
     /// Takes the groups that are done, or failed, off their queues.
-    fn look(&mut self, ranges: Ranges) {
+    fn look(&mut self) {
         for direction in [Direction::Read, Direction::Write] {
             while let Some(event) = self.lane(direction).queued.front().map(|first| first.event) {
                 let failed = match self.device.is_done(event) {
@@ -197,26 +195,20 @@ impl Submitter {
                 };
                 let first = self.lane(direction).queued.pop_front().expect("it is the first");
                 self.spare.push(event);
-                self.end(first.copies, Some(first.since_ns), failed.as_ref(), ranges);
+                self.end(first.copies, Some(first.since_ns), failed.as_ref());
             }
         }
     }
 
     /// Notes what came of a group. Of several, one may have failed for all: they are made once
     /// more, each alone, so that no transfer fails for another's target.
-    fn end(
-        &mut self,
-        mut copies: Vec<Copy>,
-        since_ns: Option<u64>,
-        failed: Option<&DeviceError>,
-        ranges: Ranges,
-    ) {
+    fn end(&mut self, mut copies: Vec<Copy>, since_ns: Option<u64>, failed: Option<&DeviceError>) {
         if let Some(source) = failed
             && copies.len() > 1
             && !source.is_loss()
             && self.settle()
         {
-            copies.drain(..).for_each(|copy| self.queue(vec![copy], ranges));
+            copies.drain(..).for_each(|copy| self.queue(vec![copy]));
             self.lists.push(copies);
             return;
         }
@@ -285,21 +277,15 @@ impl Submitter {
         CopyFailure { error: Error::CopyNotOver { device, len, place, source }, lost }
     }
 
-    fn queue(&mut self, group: Vec<Copy>, ranges: Ranges) {
+    fn queue(&mut self, group: Vec<Copy>) {
         let direction = group[0].direction;
-        let name = match direction {
-            Direction::Read => c"copy to the GPU",
-            Direction::Write => c"copy from the GPU",
-        };
-        let len = group.iter().map(|copy| copy.run.range.len()).sum();
-        let range = ranges.begin(Kind::Copy, name, len);
         match self.start(&group) {
             Ok(event) => {
-                let queued = Group { copies: group, event, since_ns: now_ns(), range };
+                let queued = Group { copies: group, event, since_ns: now_ns() };
                 self.lane(direction).queued.push_back(queued);
             }
             // The copies may be queued although their event is not.
-            Err(source) => self.end(group, None, Some(&source), ranges),
+            Err(source) => self.end(group, None, Some(&source)),
         }
     }
 

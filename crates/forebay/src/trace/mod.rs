@@ -4,20 +4,14 @@
 //! Off, each place where something could be recorded costs one load. On, a thread appends to a list
 //! of its own; there is an end to what all of them keep, so that a trace that is forgotten fills no
 //! memory. All times are of one clock (`CLOCK_MONOTONIC`). Nothing here knows of ops or windows:
-//! who knows them describes them as spans, and as ranges where a tool of NVIDIA's is attached.
+//! `queue/spans.rs` describes them as spans.
 
 pub(crate) mod json;
 mod lanes;
-mod nvtx;
-#[cfg(test)]
-#[expect(unsafe_code, reason = "plays a tool")]
-mod nvtx_tests;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-pub(crate) use nvtx::{Kind, Range, Ranges, attached};
 
 use crate::lock::Lock;
 use crate::plan::Reason;
@@ -81,22 +75,9 @@ fn this_thread() -> u64 {
 pub(crate) struct Track {
     run: u64,
     thread: Option<Arc<Thread>>,
-    /// What is under way, by what tells it from all others, while a tool is attached.
-    ranges: Vec<((u64, u64), Range)>,
 }
 
 impl Track {
-    /// Takes in what has begun and will be [`done`](Self::done).
-    pub(crate) fn begun(&mut self, key: (u64, u64), range: Range) {
-        self.ranges.push((key, range));
-    }
-
-    /// Ends what has this key.
-    pub(crate) fn done(&mut self, key: (u64, u64)) {
-        let place = self.ranges.iter().position(|(other, _)| *other == key);
-        place.into_iter().for_each(|place| drop(self.ranges.swap_remove(place)));
-    }
-
     /// Records spans of the calling thread, where that is wanted; `overlaps`: several of them run
     /// at once.
     pub(crate) fn push(
@@ -146,21 +127,9 @@ pub(crate) struct Recorder {
     small: Lock<Vec<(u64, Span)>>,
     /// Spans that there were, those that there was no room for as well.
     seen: AtomicU64,
-    ranges: Ranges,
 }
 
 impl Recorder {
-    /// One that begins `ranges` as well.
-    pub(crate) fn with(ranges: Ranges) -> Self {
-        Self { ranges, ..Self::default() }
-    }
-
-    /// Where ranges begin.
-    #[inline]
-    pub(crate) fn ranges(&self) -> Ranges {
-        self.ranges
-    }
-
     /// Whether anything is to be recorded.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {

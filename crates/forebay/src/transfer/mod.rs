@@ -22,7 +22,6 @@ use crate::lock::Lock;
 use crate::memory::{Buffer, Keep, Last};
 use crate::plan::{Reason, Route};
 use crate::queue::Batch;
-use crate::trace::Range;
 use crate::units::ByteRange;
 pub use caller::Transfer;
 use outcome::trimmed;
@@ -66,7 +65,7 @@ pub(crate) struct State {
     end: Lock<End>,
     bell: Condvar,
     /// There from when subscribers were told that it begins until they are told that it ends.
-    told: Lock<Option<(Told, Range)>>,
+    told: Lock<Option<Told>>,
 }
 
 /// See [`State::keep`].

@@ -1,5 +1,4 @@
-//! What subscribers of `tracing`, and an attached tool, are told of a transfer, from its beginning
-//! to its end.
+//! What subscribers of `tracing` are told of a transfer, from its beginning to its end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -8,22 +7,14 @@ use super::{Outcome, State};
 use crate::error::{Error, Result};
 use crate::events::{self, Begin};
 use crate::file::Handle;
-use crate::trace::{Kind, Ranges};
 
 impl State {
     /// Tells that it begins, and keeps why it does not go straight. Of one that is not told of
     /// its end is not told either.
-    pub(crate) fn tell_begin(&self, ranges: Ranges, file: &Handle, begin: &Begin) {
+    pub(crate) fn tell_begin(&self, file: &Handle, begin: &Begin) {
         begin.not_direct.iter().for_each(|why| self.say_not_direct(Arc::clone(why)));
         let told = events::transfer_begins(file.path(), self.range, self.wanted, begin);
-        let range = ranges.begin_with(Kind::Transfer, self.wanted, || {
-            let (path, start) = (file.path().display(), self.range.start);
-            match begin.pieces {
-                None => format!("{} {path} at {start}+{}", begin.direction, self.wanted),
-                Some(pieces) => format!("{} {path}, {pieces} pieces", begin.direction),
-            }
-        });
-        *self.told.lock() = Some((told, range));
+        *self.told.lock() = Some(told);
     }
 
     /// Tells that it was asked to stop, if it has not ended.
@@ -46,7 +37,7 @@ impl State {
     /// Tells how it ended, before anybody who waits for it can know.
     pub(super) fn tell_end(&self, file: &Handle, result: &Result<Outcome>) {
         let told = self.told.lock().take();
-        if let Some((told, _range)) = told {
+        if let Some(told) = told {
             let tell =
                 move || events::transfer_ended(&told, file.path(), self.started.elapsed(), result);
             // The span ends with it, which subscribers learn as well: one that panics would take

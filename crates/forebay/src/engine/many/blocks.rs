@@ -76,7 +76,7 @@ impl BlockRead {
         self.gate().open(count);
         if let Some(request) = self.request.take() {
             let begin = Begin::of_pieces(Direction::Read, self.pieces, None);
-            request.state.tell_begin(self.transfer.engine.ranges(), &request.file, &begin);
+            request.state.tell_begin(&request.file, &begin);
             // So this thread, which is awake, plans the first window.
             return self.transfer.engine.launch(request);
         }

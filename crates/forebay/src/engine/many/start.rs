@@ -115,7 +115,7 @@ impl Engine {
             let plain = gpu.filter(|_| many.options.route.is_none());
             let not_direct = self.why_not_direct(plain, OF_PIECES);
             let begin = Begin { not_direct, ..begin };
-            state.tell_begin(self.ranges(), &file, &begin);
+            state.tell_begin(&file, &begin);
         }
         let none = Share { drive: sources[0].drive, parts: Vec::new().into() };
         let first = if shares.is_empty() { none } else { shares.remove(0) };

@@ -95,7 +95,7 @@ impl Engine {
         let expected = self.keepers().expect()?;
         let track = Arc::new(self.keepers().track(self, device, blocks)?);
         let queued = Arc::new(Queued::new());
-        state.tell_begin(self.ranges(), work.handle(), begin);
+        state.tell_begin(work.handle(), begin);
         let (of, shares) = (Arc::clone(state), (Arc::clone(&track), Arc::clone(&queued)));
         expected.add(Ordered::new(of, work, direction, options, shares));
         // SAFETY: the stream is the caller's promise; the GPU's memory is the transfer's until it

@@ -44,10 +44,6 @@ pub(super) struct Waiting {
 pub(super) struct Heads(BinaryHeap<Reverse<(bool, Waiter, Class)>>);
 
 impl Waiting {
-    pub(super) fn is_empty(&self) -> bool {
-        self.lines.is_empty()
-    }
-
     /// Puts a transfer in a line; since when it stands there.
     pub(super) fn push(&mut self, line: Class, key: usize) -> u64 {
         self.came += 1;
@@ -157,7 +153,7 @@ mod tests {
             waiting.push(line, key);
         }
         assert_eq!(served(&mut waiting, &[]), [4, 1, 2, 3, 5]);
-        assert!(waiting.is_empty());
+        assert!(waiting.lines.is_empty());
     }
 
     #[test]
