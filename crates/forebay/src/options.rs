@@ -52,9 +52,9 @@ pub struct Options {
     /// 56 GB/s. Where only the slot size is set by a variable, this becomes what is nearest to
     /// 1 MiB and fits.
     pub segment_size: u64,
-    /// Threads that read resident bytes (`FOREBAY_READERS`); `None` is 2 to 12: seven of eight cores
-    /// that the process may use. 8 readers fill 56 GB/s and 12 fill 72, where nothing else uses the
-    /// memory; the link takes 55.5.
+    /// Threads that read resident bytes (`FOREBAY_READERS`); `None` is 2 to 12: seven of eight
+    /// cores that the process may use. 8 readers fill 56 GB/s and 12 fill 72, where nothing else
+    /// uses the memory; the link takes 55.5.
     pub readers: Option<usize>,
     /// Requests in flight on one drive (`FOREBAY_DEPTH`), 1 to 1024; `None` is as many as the
     /// engine finds to be of use, up to [`DEPTH_MAX`](Self::DEPTH_MAX), and as large as it finds
