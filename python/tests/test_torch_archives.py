@@ -300,7 +300,7 @@ def test_a_folder_of_bin_files_is_a_model(tmp_path: Path, torch: Any) -> None:
         torch.save(shard, tmp_path / name)
         index |= dict.fromkeys(shard, name)
     torch.save({"not": "a model"}, tmp_path / "training_args.bin")
-    assert same(torch, load_file(tmp_path, "cpu"), dict(sorted(state.items(), key=order)))
+    assert same(torch, load_file(tmp_path, "cpu"), state)
     path = tmp_path / "pytorch_model.bin.index.json"
     path.write_text(json.dumps({"weight_map": index}))
     for paths in (tmp_path, path):
@@ -309,14 +309,10 @@ def test_a_folder_of_bin_files_is_a_model(tmp_path: Path, torch: Any) -> None:
     assert load_file(tmp_path, "cpu").keys() == {"new"}
 
 
-def order(item: tuple[str, Any]) -> Any:
-    return item[0]
-
-
 def test_old_files_are_to_be_converted(tmp_path: Path, torch: Any) -> None:
     path = tmp_path / "model.pt"
     torch.save({"a": torch.ones(3)}, path, _use_new_zipfile_serialization=False)
-    tar = bytes(257) + b"ustar" + bytes(1000)
+    tar = b"\xff" * 257 + b"ustar" + bytes(1000)
     for raw in (path.read_bytes(), tar):
         path.write_bytes(raw)
         with pytest.raises(FormatError, match=r"before 1\.6.*convert it: `save_file\(torch\.load"):

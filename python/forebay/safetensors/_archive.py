@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import struct
 import zipfile
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any, NoReturn, cast
 
 from .._errors import shown
-from ._header import BITS, HEADER_MAX, FormatError, Header, Stored, product
+from ._header import BITS, HEADER_MAX, FormatError, Header, Stored, product, refused
 from ._pickle import Storage, View, unpickled
 
 if TYPE_CHECKING:
@@ -27,6 +26,8 @@ _BAD_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, 
 """What `zipfile` raises for a file that is no zip, or one of a kind that it cannot read."""
 
 _BAD_PICKLE = (ValueError, KeyError, IndexError, TypeError, AttributeError, struct.error)
+
+_HINT = "load it by `torch.load(path, weights_only=True)`, and write tensors by `save_file`"
 
 _MODEL = "state_dict"
 """The name under which a checkpoint has its tensors, beside the state of the training."""
@@ -154,9 +155,7 @@ def _views(found: Any) -> dict[str, View]:
     return found
 
 
-def _of_storage(
-    path: str, views: dict[str, View], begin: int, nbytes: int
-) -> Iterator[Stored]:
+def _of_storage(path: str, views: dict[str, View], begin: int, nbytes: int) -> Iterator[Stored]:
     """The tensors of a storage.
 
     Each is read alone, or is the same as another one. If that is not so, they are views of the
@@ -213,7 +212,5 @@ def _is_row(view: View) -> bool:
     return True
 
 
-def _refuse(path: str, why: str, hint: str | None = None) -> NoReturn:
-    made = FormatError(errno.EINVAL, f"cannot load `{shown(path)}`: {why}", path)
-    made.hint = hint or "load it by `torch.load(path, weights_only=True)`, and write tensors by `save_file`"
-    raise made
+def _refuse(path: str, why: str, hint: str = _HINT) -> NoReturn:
+    raise refused(path, why, hint)

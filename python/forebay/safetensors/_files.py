@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import fnmatch
 import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path as FolderPath
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
-from .._errors import Error, of_system, shown
+from .._errors import of_system, shown
 from .._types import Path
-from ._header import FormatError
+from ._header import refused
 
 Paths: TypeAlias = Path | Sequence[Path]
 """A file, an index, a folder, or a list of them."""
@@ -63,13 +62,13 @@ def _of(path: str) -> list[ModelFile]:
         indexes = fnmatch.filter(names, f"{kind}.index.json")
         if len(indexes) > 1:
             several = ", ".join(f"`{shown(name)}`" for name in indexes)
-            _refuse(str(folder), f"it has several indexes: {several}", "give one of them")
+            raise refused(str(folder), f"it has several indexes: {several}", "give one of them")
         if indexes:
             return _of_index(folder / indexes[0])
         if found := fnmatch.filter(names, kind):
             return [ModelFile(str(folder / name)) for name in found]
     kinds = " and no ".join(f"`{kind}`" for kind in _KINDS)
-    _refuse(str(folder), f"it has no {kinds}", "give a file or another folder")
+    raise refused(str(folder), f"it has no {kinds}", "give a file or another folder")
 
 
 def _of_index(path: FolderPath) -> list[ModelFile]:
@@ -87,20 +86,9 @@ def _of_index(path: FolderPath) -> list[ModelFile]:
         order = sorted(names, key=str.encode)
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         why = "its `weight_map` does not say which file each tensor is in"
-        made = _made(str(path), why, "is it the index of a model's files?")
-        raise made from error
+        raise refused(str(path), why, "is it the index of a model's files?") from error
     for name in order:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
             why = f"it names the file `{shown(name)}`, which is not in its folder"
-            _refuse(str(path), why, None)
+            raise refused(str(path), why, None)
     return [ModelFile(str(path.parent / name), frozenset(names[name])) for name in order]
-
-
-def _made(path: str, why: str, hint: str | None) -> Error:
-    made = FormatError(errno.EINVAL, f"cannot load `{shown(path)}`: {why}", path)
-    made.hint = hint
-    return made
-
-
-def _refuse(path: str, why: str, hint: str | None) -> NoReturn:
-    raise _made(path, why, hint)

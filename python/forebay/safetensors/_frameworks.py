@@ -55,8 +55,8 @@ class Framework(Protocol):
     def tensor(self, memory: Any, stored: Stored, shape: Sequence[int]) -> Any:
         """What `memory` holds, as a tensor of a shape and of the type of `stored`."""
 
-    def view(self, flat: Any, stored: Stored) -> Any:
-        """A tensor of some of the elements of another, by `stored.view`."""
+    def view(self, flat: Any, shape: Sequence[int], first: int, strides: Sequence[int]) -> Any:
+        """A tensor of elements of another one, from `first` on with strides."""
 
     def converted(self, tensor: Any, dtype: Any) -> Any:
         """A tensor of floating-point numbers in another type; any other as it is."""
@@ -98,10 +98,8 @@ class Torch:
         own = self._torch.from_dlpack(memory)
         return own.view(dtype).view(tuple(shape))
 
-    def view(self, flat: Any, stored: Stored) -> Any:
-        assert stored.view is not None, "it has strides"
-        first, strides = stored.view
-        return flat.as_strided(stored.shape, strides, first)
+    def view(self, flat: Any, shape: Sequence[int], first: int, strides: Sequence[int]) -> Any:
+        return flat.as_strided(shape, strides, first)
 
     def converted(self, tensor: Any, dtype: Any) -> Any:
         return tensor.to(dtype) if tensor.is_floating_point() else tensor
@@ -128,12 +126,10 @@ class Numpy:
     def tensor(self, memory: Any, stored: Stored, shape: Sequence[int]) -> Any:
         return memory.view(self._dtype(stored)).reshape(shape)
 
-    def view(self, flat: Any, stored: Stored) -> Any:
-        assert stored.view is not None, "it has strides"
-        first, strides = stored.view
+    def view(self, flat: Any, shape: Sequence[int], first: int, strides: Sequence[int]) -> Any:
         steps = [step * flat.itemsize for step in strides]
         as_strided = self._numpy.lib.stride_tricks.as_strided
-        return as_strided(flat[first:], stored.shape, steps)
+        return as_strided(flat[first:], shape, steps)
 
     def converted(self, tensor: Any, dtype: Any) -> Any:
         return tensor.astype(dtype) if tensor.dtype.kind == "f" else tensor

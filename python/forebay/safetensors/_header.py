@@ -214,6 +214,11 @@ def _no_number(text: str) -> NoReturn:
 
 
 def _refuse(path: str, why: str) -> NoReturn:
+    raise refused(path, why, "is it a whole safetensors file?")
+
+
+def refused(path: str, why: str, hint: str | None) -> FormatError:
+    """The error for a file, an index or a folder that cannot be loaded."""
     made = FormatError(errno.EINVAL, f"cannot load `{shown(path)}`: {why}", path)
-    made.hint = "is it a whole safetensors file?"
-    raise made
+    made.hint = hint
+    return made

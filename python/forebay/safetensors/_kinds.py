@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 from typing import TYPE_CHECKING
 
-from .._errors import shown
 from . import _archive, _header
-from ._header import HEADER_MAX, LENGTH, FormatError, Header
+from ._header import HEADER_MAX, LENGTH, FormatError, Header, refused
 
 if TYPE_CHECKING:
     from .._forebay import File
@@ -20,8 +18,8 @@ _ZIP = b"PK\x03\x04"
 _PICKLE = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 """How the files begin that torch wrote before version 1.6."""
 
-_TAR = (257, b"ustar")
-"""Where an archive of tar has these bytes; so wrote torch before version 0.2."""
+_TAR = (b"ustar", 257)
+"""Bytes of a tar archive and where they are; torch before version 0.2 wrote such files."""
 
 _CONVERT = "convert it: `save_file(torch.load(path, weights_only=True), new_path)`"
 
@@ -30,38 +28,35 @@ def header(file: File, path: str) -> Header:
     """Where the tensors are in a file of safetensors or of `torch.save`.
 
     Raises:
-        FormatError: it is none, or broken.
+        FormatError: it is of neither kind, or broken.
     """
     head = _head(file)
-    if _is_zip(head):
+    if _is_safetensors(head):
+        return _header.read(file, path)
+    if head.startswith(_ZIP):
         return _archive.read(file, path)
-    at, magic = _TAR
-    if head.startswith(_PICKLE) or head.startswith(magic, at):
-        text = f"cannot load `{shown(path)}`: a version of torch before 1.6 wrote it"
-        made = FormatError(errno.EINVAL, text, path)
-        made.hint = _CONVERT
-        raise made
+    if head.startswith(_PICKLE) or head.startswith(*_TAR):
+        raise refused(path, "a version of torch before 1.6 wrote it", _CONVERT)
     return _header.read(file, path)
 
 
 def refuse_formats(file: File) -> None:
-    """Refuses a file whose first bytes are no elements of a tensor, but a header.
+    """Refuses a file that begins with a header, where the elements of a tensor should be.
 
     Raises:
         FormatError: it is a file of safetensors or of `torch.save`.
     """
-    head, path = _head(file), str(file.name)
-    if _is_zip(head) and _archive.is_archive(file) or _is_safetensors(head, file, path):
-        kind = "`torch.save`" if _is_zip(head) else "safetensors"
-        hint = "call `forebay.safetensors.load_file`"
-    elif head.startswith(_PICKLE):
+    head = _head(file)
+    load_file = "call `forebay.safetensors.load_file`"
+    if head.startswith(_PICKLE):
         kind, hint = "`torch.save`", _CONVERT
+    elif head.startswith(_ZIP) and _archive.is_archive(file):
+        kind, hint = "`torch.save`", load_file
+    elif _is_safetensors(head) and _is_whole(file):
+        kind, hint = "safetensors", load_file
     else:
         return
-    text = f"cannot load `{shown(path)}` as elements of a tensor: it is a file of {kind}"
-    made = FormatError(errno.EINVAL, text, path)
-    made.hint = hint
-    raise made
+    raise refused(str(file.name), f"it is a file of {kind}, and no elements of a tensor", hint)
 
 
 def _head(file: File) -> bytes:
@@ -70,20 +65,15 @@ def _head(file: File) -> bytes:
     return bytes(head)
 
 
-def _is_zip(head: bytes) -> bool:
-    return head.startswith(_ZIP) and _length(head) > HEADER_MAX
+def _is_safetensors(head: bytes) -> bool:
+    """Whether the header of a safetensors file may begin here."""
+    length = int.from_bytes(head[:LENGTH], "little")
+    return length <= HEADER_MAX and head[LENGTH : LENGTH + 1] == b"{"
 
 
-def _is_safetensors(head: bytes, file: File, path: str) -> bool:
-    if head[LENGTH : LENGTH + 1] != b"{" or _length(head) > HEADER_MAX:
-        return False
+def _is_whole(file: File) -> bool:
     try:
-        _header.read(file, path)
+        _header.read(file, str(file.name))
     except FormatError:
         return False
     return True
-
-
-def _length(head: bytes) -> int:
-    """The length of the header of a safetensors file."""
-    return int.from_bytes(head[:LENGTH], "little")

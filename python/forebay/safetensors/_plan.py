@@ -117,7 +117,7 @@ class Part:
             item = BITS[stored.dtype] // 8
             count = length // item
             flat = framework.tensor(memory[start : start + count * item], stored, (count,))
-            yield stored.name, framework.view(flat, stored)[index]
+            yield stored.name, framework.view(flat, stored.shape, *stored.view)[index]
 
 
 def parts(wanted: Iterable[tuple[File, Stored, Index]], most: int) -> Iterator[Part]:
