@@ -17,14 +17,19 @@ from tensors import torch_or_skip
 
 torch = torch_or_skip()
 dcp = pytest.importorskip("torch.distributed.checkpoint", reason="no torch.distributed")
-from forebay.torch.dcp import Reader  # noqa: E402
+from forebay.torch.dcp import Reader, Writer  # noqa: E402
+from forebay.torch.dcp._frame import frame  # noqa: E402
+from forebay.torch.dcp._item import PEEK, Refused, located  # noqa: E402
 
 CheckpointException = pytest.importorskip("torch.distributed.checkpoint.api").CheckpointException
 
 KNOBS = [("SEED", 0), ("STRESS", 1)]
 DAILY = 1000
 
-pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),
+    pytest.mark.filterwarnings("ignore:Detected an existing checkpoint"),
+]
 
 TYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn,
@@ -276,8 +281,6 @@ def test_another_shape_than_that_of_the_metadata_is_refused(tmp_path: Path) -> N
 
 
 def test_changed_items_are_read_or_refused(tmp_path: Path) -> None:
-    from forebay.torch.dcp._item import PEEK, Refused, located
-
     seed, rounds = (int(os.environ.get(f"FOREBAY_{name}", one)) for name, one in KNOBS)
     save(tmp_path, {"a": torch.arange(3000.0)})
     info = items(tmp_path)["a"]
@@ -304,3 +307,80 @@ def test_changed_items_are_read_or_refused(tmp_path: Path) -> None:
             end = start + layout.elements * layout.dtype.itemsize
             assert 0 <= start <= end <= len(content), number
     assert taken > 0
+
+
+def write(folder: Path, state: Any, **options: Any) -> None:
+    dcp.save(state, storage_writer=Writer(folder, **options), no_dist=True)
+
+
+@pytest.mark.parametrize("is_single", [True, False])
+@pytest.mark.parametrize("reader", [Reader, dcp.FileSystemReader])
+def test_both_read_what_the_writer_wrote(tmp_path: Path, is_single: bool, reader: Any) -> None:
+    state = some_state()
+    write(tmp_path, state, single_file_per_rank=is_single)
+    assert len(list(tmp_path.glob("*.distcp"))) == (1 if is_single else len(items(tmp_path)))
+    loaded = blank(state)
+    dcp.load(loaded, storage_reader=reader(tmp_path), no_dist=True)
+    assert same(state, loaded)
+
+
+def test_large_tensors_begin_at_blocks(tmp_path: Path) -> None:
+    state = {str(n): values((n, 64 << 10), torch.uint8, n) for n in (1, 3)} | {"0": torch.ones(1)}
+    write(tmp_path, state)
+    whole = (tmp_path / "__0_0.distcp").read_bytes()
+    for name, tensor in state.items():
+        info = items(tmp_path)[name]
+        item = whole[info.offset : info.offset + info.length]
+        found = located(item[:PEEK], item[-PEEK:], len(item))
+        assert found
+        begin = info.offset + found[0]
+        assert begin % (4096 if tensor.nbytes > 4 else 64) == 0
+        assert whole[begin : begin + tensor.nbytes] == bits(tensor).numpy().tobytes()
+
+
+def test_a_save_that_fails_changes_nothing(tmp_path: Path) -> None:
+    state: dict[str, Any] = {"a": values((300, 300), torch.float32, 1), "b": 1}
+    write(tmp_path, state)
+    names = sorted(os.listdir(tmp_path))
+    with pytest.raises(CheckpointException):
+        write(tmp_path, {"a": values((300, 300), torch.float32, 2), "b": lambda: None})
+    assert sorted(os.listdir(tmp_path)) == names
+    loaded = blank(state)
+    load(tmp_path, loaded)
+    assert same(state, loaded)
+    newer = {"a": values((300, 300), torch.float32, 3), "b": 2}
+    write(tmp_path, newer)
+    load(tmp_path, loaded)
+    assert same(newer, loaded) and sorted(os.listdir(tmp_path)) == names
+    with pytest.raises(CheckpointException, match="already exists"):
+        write(tmp_path, state, overwrite=False)
+
+
+class Named(torch.Tensor):  # type: ignore[misc]
+    """A kind of tensor that has to come back as such."""
+
+
+def test_other_tensors_are_written_as_torch_does(tmp_path: Path) -> None:
+    value = torch.tensor([1 + 2j, 3 + 4j])
+    state = {"conj": value.conj(), "named": torch.ones(3).as_subclass(Named)}
+    write(tmp_path, state)
+    for reader in (Reader, dcp.FileSystemReader):
+        loaded = {"conj": torch.zeros_like(value), "named": torch.zeros(3)}
+        with torch.serialization.safe_globals([Named]):
+            dcp.load(loaded, storage_reader=reader(tmp_path), no_dist=True)
+        assert torch.equal(loaded["conj"], value.conj()) and loaded["named"].tolist() == [1, 1, 1]
+
+
+def test_an_item_of_more_than_4_gib(tmp_path: Path) -> None:
+    nbytes = (4 << 30) + 5
+    head, tail = frame(torch.uint8, (nbytes,))
+    path = tmp_path / "item"
+    with path.open("wb") as file:  # a hole
+        file.write(head)
+        file.seek(nbytes - 1, os.SEEK_CUR)
+        file.write(b"\x07" + tail)
+    length = path.stat().st_size
+    found = located(head[:PEEK], (b"\x07" + tail)[-PEEK:], length)
+    assert found and found[0] == len(head) and found[1].elements == nbytes
+    tensor = torch.load(path, mmap=True, weights_only=True)
+    assert tensor.shape == (nbytes,) and tensor[-1] == 7 and tensor[0] == 0

@@ -1,0 +1,160 @@
+"""Writes checkpoints: each file as a whole, the metadata last."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import os
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import torch  # type: ignore[import-not-found,unused-ignore]
+import torch.distributed.checkpoint as dcp  # type: ignore[import-not-found,unused-ignore]
+
+from ..._replace import by_device, replaced
+from ..._types import Path, Place
+from .._places import nbytes
+from ._frame import frame
+
+if TYPE_CHECKING:
+    from ..._forebay import File
+
+_SMALL = 64 << 10
+"""Tensors of fewer bytes lie close together; larger ones begin at a block of the drive."""
+
+_BLOCK = 4096
+
+_WINDOW = 2 << 30
+"""Bytes that one call writes, as soon as there are so many."""
+
+
+class Writer(dcp.FileSystemWriter):  # type: ignore[misc]
+    """Writes a checkpoint for `torch.distributed.checkpoint.save` and ``async_save``.
+
+    It takes the place of torch's `FileSystemWriter`, whose files it writes. Each rank writes one
+    file, from the tensors' own memory. A file takes its name when all of its bytes are on the
+    drive; the metadata takes its name last, and replaces that of an older checkpoint at once.
+
+    Args:
+        path: the folder of the checkpoint.
+        options: as `FileSystemWriter` takes them. ``thread_count`` and ``per_thread_copy_ahead``
+            change nothing. With extensions or another ``serialization_format`` torch writes.
+
+    Raises:
+        forebay.Error: while it saves, a file cannot be written.
+    """
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        super().__init__(os.fsdecode(path), **options)
+
+    def write_data(
+        self, plan: dcp.SavePlan, planner: dcp.SavePlanner
+    ) -> torch.futures.Future[list[dcp.storage.WriteResult]]:
+        plain = dcp.filesystem.SerializationFormat.TORCH_SAVE
+        if self.transforms.extensions or self.serialization_format != plain:
+            return super().write_data(plan, planner)
+        parts = [plan.items] if self.single_file_per_rank else [[item] for item in plan.items]
+        results: list[dcp.storage.WriteResult] = []
+        for number, items in enumerate(parts):
+            name = f"{plan.storage_data.prefix}{number}{dcp.filesystem.DEFAULT_SUFFIX}"
+            with replaced(os.path.join(self.path, name), self.sync_files) as file:
+                results += _write(file, name, items, planner)
+        done: torch.futures.Future[list[dcp.storage.WriteResult]] = torch.futures.Future()
+        done.set_result(results)
+        return done
+
+    def finish(
+        self, metadata: dcp.Metadata, results: list[list[dcp.storage.WriteResult]]
+    ) -> None:
+        metadata.version = dcp.filesystem.CURRENT_DCP_VERSION
+        metadata.storage_data = {one.index: one.storage_data for part in results for one in part}
+        metadata.storage_meta = self.storage_meta()
+        path = self._get_metadata_path(None if self.use_collectives else self.rank)
+        with replaced(path, self.sync_files) as file:
+            file.write_from(pickle.dumps(metadata))
+
+
+def _write(
+    file: File, name: str, items: list[dcp.WriteItem], planner: dcp.SavePlanner
+) -> list[dcp.storage.WriteResult]:
+    """Writes the items of a file, objects first as torch does."""
+    results = []
+    row = _Row(file)
+    kind = dcp.planner.WriteItemType.BYTE_IO
+    for item in sorted(items, key=lambda item: item.type != kind):
+        data = planner.resolve_data(item)
+        if item.type == kind:
+            offset, length = row.add(data.getbuffer())
+        elif _is_plain(data):
+            offset, length = row.add_tensor(data.detach().resolve_conj().resolve_neg())
+        else:
+            stream = io.BytesIO()
+            torch.save(data.detach().cpu().clone(), stream)
+            offset, length = row.add(stream.getbuffer())
+        info = dcp.filesystem._StorageInfo(name, offset, length)
+        results.append(dcp.storage.WriteResult(item.index, length, info))
+        if row.pending >= _WINDOW:
+            row.write()
+    row.write()
+    return results
+
+
+def _is_plain(data: Any) -> bool:
+    """Whether it is a tensor that is its elements and nothing else."""
+    is_own = type(data) in (torch.Tensor, torch.nn.Parameter)
+    return is_own and data.layout == torch.strided and not data.is_quantized
+
+
+class _Row:
+    """Bytes that lie one after another in a file."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._begin = self._end = 0
+        self._pieces: list[Place] = []
+        # Bytes up to the end that are in no piece yet.
+        self._rest = bytearray()
+
+    @property
+    def pending(self) -> int:
+        """Bytes that are not written yet."""
+        return self._end - self._begin
+
+    def add(self, content: Any) -> tuple[int, int]:
+        """Puts bytes at the end, and returns where they begin and how many they are."""
+        before = self._end
+        self._rest += content
+        self._end += len(content)
+        return before, len(content)
+
+    def add_tensor(self, data: Any) -> tuple[int, int]:
+        """The same with an item of a tensor."""
+        if data.device.type not in ("cpu", "cuda"):
+            data = data.cpu()
+        data = data.contiguous()
+        length = nbytes(data)
+        head, tail = frame(data.dtype, tuple(data.shape))
+        self.add(bytes(-(self._end + len(head)) % (_BLOCK if length >= _SMALL else 64)))
+        begin, _ = self.add(head)
+        if length < _SMALL and data.device.type == "cpu":
+            self.add(ctypes.string_at(data.data_ptr(), length) if length else b"")
+        else:
+            self._close()
+            self._pieces.append((self._end, length, data))
+            self._end += length
+        self.add(tail)
+        return begin, self._end - begin
+
+    def write(self) -> None:
+        """Writes what was added."""
+        self._close()
+        if self._pieces:
+            self._file.preallocate(self._begin, self.pending)  # a full drive is reported first
+        for group in by_device(self._pieces):
+            self._file.writev(group)
+        self._begin, self._pieces = self._end, []
+
+    def _close(self) -> None:
+        if self._rest:
+            self._pieces.append((self._end - len(self._rest), len(self._rest), self._rest))
+            self._rest = bytearray()
