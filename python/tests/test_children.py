@@ -36,12 +36,6 @@ assert forebay.map("/")["schema"] == 1
 assert "sentence" in forebay.doctor("/", gpu="none")
 """
 
-RUNS_A_TURN = """
-from forebay.bench_peers import rounds
-answer = rounds.run({"side": "no such side"}, {}, 60)
-assert "failed" in answer and "ended with 3" not in answer["failed"], answer
-"""
-
 
 class Planted:
     """A folder with modules that others may have put there, and what they ran."""
@@ -106,12 +100,9 @@ def test_the_probe_of_cufile_runs_nothing_of_the_current_folder(
 
 
 @pytest.mark.parametrize("flags", [[], ["-I"]])
-@pytest.mark.parametrize("code", [RUNS_THE_COMMAND, RUNS_A_TURN])
-def test_commands_run_nothing_of_the_current_folder(
-    planted: Planted, code: str, flags: list[str]
-) -> None:
+def test_commands_run_nothing_of_the_current_folder(planted: Planted, flags: list[str]) -> None:
     variables = {"PYTHONPATH": str(planted.folder)} if flags else {}
-    planted.run(code, flags=flags, **variables)
+    planted.run(RUNS_THE_COMMAND, flags=flags, **variables)
 
 
 def test_the_command_itself_runs_nothing_of_the_current_folder(planted: Planted) -> None:

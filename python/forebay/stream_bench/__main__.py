@@ -110,7 +110,7 @@ def _open(given: Namespace, model: Model, device: str, ways: dict[str, Way]) -> 
 
 
 def _described(given: Namespace, device: str, absent: dict[str, str]) -> dict[str, Any]:
-    from ..bench_peers import machine
+    from . import machine
 
     flags = {name: str(value) if name in ("file", "out") else value
              for name, value in vars(given).items()}  # fmt: skip

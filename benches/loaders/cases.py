@@ -1,0 +1,174 @@
+"""The cases: which loaders are compared, on which model, in which states of the page cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+import loaders
+
+
+class State(StrEnum):
+    """Whether the files are in the page cache when a load begins."""
+
+    RESIDENT = "resident"
+    COLD = "cold"
+
+
+BOTH = (State.RESIDENT, State.COLD)
+RESIDENT, COLD = (State.RESIDENT,), (State.COLD,)
+
+
+class Use(StrEnum):
+    """What a load does with the tensors."""
+
+    KEEP = "keep"
+    """Has all of them at its end."""
+    DROP = "drop"
+    """Looks at each and lets it go."""
+    WRITE = "write"
+    """Writes them; afterwards they are read back for the check only."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """A loader in one setting."""
+
+    name: str
+    load: Callable[[loaders.Job], loaders.Load]
+    kind: str = "peer"
+    """`ours`, a `peer`, or a `limit` of what is possible."""
+    states: tuple[State, ...] = BOTH
+    variables: dict[str, str] | None = None
+    ranks: int = 1
+    """Processes that load at once."""
+    use: Use = Use.KEEP
+    shares: bool = False
+    """Each process has its share of every tensor."""
+    raw: bool = False
+    """Moves bytes without names: its tensors are not checked."""
+    prepare: Callable[[loaders.Job], None] | None = None
+    """Writes a form of the model that `load` reads, into the folder `prepared` of the job."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Sides that are compared. The first one is what the others are compared with."""
+
+    sides: list[Side]
+    tensors: int = 8
+    shards: int = 1
+
+
+def _instanttensor(name: str, states: tuple[State, ...], **more: str) -> Side:
+    variables = {"INSTANTTENSOR_CACHE_BUFFER": "1", **more}
+    return Side(f"instanttensor, {name}", loaders.instanttensor, states=states, variables=variables)
+
+
+def _kvikio(name: str, states: tuple[State, ...], **more: str) -> Side:
+    variables = {"KVIKIO_NTHREADS": "16", "KVIKIO_TASK_SIZE": "4194304", **more}
+    return Side(f"kvikio, {name}", loaders.kvikio, states=states, variables=variables)
+
+
+OURS = Side("forebay load_file", loaders.forebay_load_file, "ours")
+READ_INTO = Side("forebay read_into, no names", loaders.forebay_read_into, "limit", raw=True)
+LINK = Side("one copy over the link", loaders.link, "limit", RESIDENT, raw=True)
+DRIVE = Side("8 threads, O_DIRECT", loaders.drive, "limit", COLD, raw=True)
+SAFETENSORS = Side("safetensors load_file", loaders.safetensors_load_file)
+
+PEERS = [
+    SAFETENSORS,
+    *(
+        Side(f"safetensors prefetch, {n}", partial(loaders.safetensors_prefetch, threads=n))
+        for n in (8, 16)
+    ),
+    Side("instanttensor, default", loaders.instanttensor),
+    _instanttensor("page cache", RESIDENT, INSTANTTENSOR_BACKEND="BUFFERED"),
+    _instanttensor("kept buffers", COLD),
+    Side("fastsafetensors, default", loaders.fastsafetensors),
+    Side(
+        "fastsafetensors, page cache",
+        loaders.fastsafetensors,
+        states=RESIDENT,
+        variables={"FASTSAFETENSORS_ODIRECT": "0"},
+    ),
+    Side("runai, 16 readers", loaders.runai, variables={"RUNAI_STREAMER_CONCURRENCY": "16"}),
+    Side("kvikio, default", loaders.kvikio),
+    _kvikio("16 threads", RESIDENT),
+    _kvikio("16 threads, direct", COLD, KVIKIO_AUTO_DIRECT_IO_READ="on"),
+    Side(
+        "flashpack",
+        loaders.flashpack,
+        # Without it a load to the host maps the file and reads nothing.
+        variables={"FLASHPACK_CPU_PARALLEL_READ": "1"},
+        prepare=loaders.flashpack_file,
+    ),
+]
+
+
+def _ours(name: str, **changes: Any) -> Side:
+    changes = {"kind": "ours", **changes}
+    load = partial(loaders.forebay_load_file, options=changes.pop("options", ""))
+    return Side(name, load, **changes)
+
+
+def _dcp(name: str, kind: str, library: str) -> Side:
+    load = partial(loaders.dcp_load, library=library)
+    return Side(name, load, kind, RESIDENT, prepare=loaders.dcp_checkpoint)
+
+
+def _dcp_save(name: str, kind: str, library: str) -> Side:
+    load = partial(loaders.dcp_save, library=library)
+    return Side(name, load, kind, RESIDENT, use=Use.WRITE)
+
+
+CASES = {
+    "load": Case([OURS, READ_INTO, LINK, DRIVE, *PEERS]),
+    "experts": Case([OURS, READ_INTO, *PEERS], tensors=2738, shards=16),
+    "iterate": Case(
+        [
+            Side("forebay iterate, 1 GiB", loaders.forebay_iterate, "ours", use=Use.DROP),
+            _ours("forebay load_file", kind="limit"),
+        ]
+    ),
+    "one-by-one": Case(
+        [
+            Side("forebay get_tensor", partial(loaders.one_by_one, library="forebay.safetensors"),
+                 "ours"),
+            _ours("forebay load_file", kind="limit"),
+            Side("safetensors get_tensor", partial(loaders.one_by_one, library="safetensors")),
+        ]
+    ),
+    "tensor-parallel": Case(
+        [
+            _ours("forebay, 2 shards", options="shard", states=RESIDENT, ranks=2,
+                  shares=True),
+            Side("both links at once", loaders.link, "limit", RESIDENT, raw=True, ranks=2),
+        ]
+    ),
+    "two-processes": Case(
+        [
+            _ours("forebay rank=, 2 processes", options="rank", states=COLD, ranks=2),
+            _ours("forebay group=, 2 processes", options="group", states=COLD, ranks=2),
+            _ours("forebay, 2 processes", kind="limit", states=COLD, ranks=2),
+            _ours("forebay, 1 process", kind="limit", states=COLD),
+        ]
+    ),
+    "dcp-load": Case(
+        [
+            _dcp("forebay.torch.dcp.Reader", "ours", "forebay"),
+            _dcp("torch FileSystemReader", "peer", "torch"),
+        ]
+    ),
+    "dcp-save": Case(
+        [
+            _dcp_save("forebay.torch.dcp.Writer", "ours", "forebay"),
+            Side("8 threads, O_DIRECT", partial(loaders.drive, write=True), "limit", RESIDENT,
+                 raw=True),
+            _dcp_save("torch FileSystemWriter", "peer", "torch"),
+        ]
+    ),
+}  # fmt: skip

@@ -1,0 +1,184 @@
+"""The comparison of loaders, `benches/loaders`, on tiny models and on the host."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="no torch")
+pytest.importorskip("safetensors.torch", reason="no safetensors")
+
+BENCH = Path(__file__).parents[2] / "benches" / "loaders"
+
+
+def bench(*words: object, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = dict(os.environ)
+    if path is not None:
+        environment["PYTHONPATH"] = os.pathsep.join([str(path), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, str(BENCH), *map(str, words), "--device", "cpu"]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=600, check=False, env=environment
+    )
+
+
+def samples(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_loaders_are_compared_on_one_model(tmp_path: Path) -> None:
+    done = bench(
+        tmp_path / "models", "--make", 0.001, "--rounds", 1, "--loads", 2, "--state", "resident",
+        "--loader", "load_file", "--loader", "kvikio", "--out", tmp_path / "out.jsonl",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert re.search(r"^forebay load_file +\d+\.\d\d +\d+\.\d\d  1\.00 ", done.stdout, re.M)
+    assert re.search(r"^safetensors load_file +\d+\.\d\d ", done.stdout, re.M)
+    assert re.search(r"first \S+ x, then \S+ x the best peer, safetensors load_file", done.stdout)
+    assert "not measured: kvikio, default: " in done.stdout
+    first, *turns = samples(tmp_path / "out.jsonl")
+    assert first["devices"] == ["cpu"] and first["packages"]["safetensors"]
+    assert first["environment"]["kernel"]
+    ours = [turn for turn in turns if turn["loader"] == "forebay load_file"]
+    assert [turn["round"] for turn in ours] == [-1, 0]
+    [one, two] = ours[1]["loads"]
+    assert one["ranks"][0]["bytes"] == two["ranks"][0]["bytes"] > 1_000_000 and one["seconds"] > 0
+    assert os.listdir(tmp_path / "models") == ["0.001GiB-8-tensors-1-files"]
+
+
+@pytest.mark.parametrize(
+    "case", ["experts", "iterate", "one-by-one", "tensor-parallel", "dcp-load", "dcp-save"]
+)
+def test_every_case_loads_the_bytes_of_its_files(tmp_path: Path, case: str) -> None:
+    """Those that are installed; without rounds, tensors are compared and no time is taken."""
+    words = ["--rounds", 0, "--state", "resident", "--out", tmp_path / "out.jsonl"]
+    done = bench(tmp_path, "--make", 0.0001, "--case", case, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    _, *turns = samples(tmp_path / "out.jsonl")
+    measured = [turn["loader"] for turn in turns if "loads" in turn]
+    assert any("forebay" in name or "torch" in name for name in measured), turns
+    missing = [turn["missing"] for turn in turns if "missing" in turn]
+    known = r"No module named '\w+|loads to GPUs only|has no `"
+    assert all(re.search(known, reason) for reason in missing), missing
+
+
+def test_a_loader_that_brings_wrong_bytes_is_found_out(tmp_path: Path) -> None:
+    (tmp_path / "runai_model_streamer.py").write_text(
+        """
+from safetensors.torch import load_file
+print('{"ready": true}')  # what a library prints is no answer
+class SafetensorsStreamer:
+    __enter__ = lambda self: self
+    __exit__ = lambda *_: None
+    def stream_files(self, paths):
+        self.tensors = load_file(paths[0])
+        self.tensors["layer.00002"] = self.tensors["layer.00002"] * 2
+    def get_tensors(self):
+        yield from self.tensors.items()
+"""
+    )
+    done = bench(
+        tmp_path, "--make", 0.0001, "--loader", "runai", "--state", "resident",
+        "--out", tmp_path / "out.jsonl", path=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 1
+    said = "FAILED: runai, 16 readers: ValueError: the bytes of `layer.00002` are not those"
+    assert said in done.stdout
+    assert len(samples(tmp_path / "out.jsonl")) == 2, "it is not run again"
+
+
+def test_a_loader_that_hangs_or_dies_is_reported(tmp_path: Path) -> None:
+    def reason(code: str, *words: object) -> str:
+        (tmp_path / "kvikio.py").write_text(code)
+        done = bench(
+            tmp_path, "--make", 0.0001, "--loader", "kvikio, default", "--state", "resident",
+            "--out", tmp_path / "out.jsonl", *words, path=tmp_path,
+        )  # fmt: skip
+        assert done.returncode == 1
+        failed: str = samples(tmp_path / "out.jsonl")[-1]["failed"]
+        return failed
+
+    assert reason("import os; os._exit(3)") == "the process ended with 3"
+    assert reason("while True: pass", "--timeout", 5) == "did not end within 5 s"
+    assert reason("1 / 0") == "ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nothing"], "error: no safetensors file at `.*nothing`: `--make 8` writes a model there"),
+        (["nothing", "--rounds", "-1"], "`--rounds` is 0 or more"),
+        (["nothing", "--case", "fly"], "invalid choice: 'fly'"),
+    ],
+)
+def test_a_command_that_makes_no_sense_is_refused(
+    tmp_path: Path, words: list[str], says: str
+) -> None:
+    done = bench(*words, "--out", tmp_path / "out.jsonl")
+    assert done.returncode == 2 and done.stdout == "" and re.search(says, done.stderr)
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_turns_come_to_medians_and_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCH)
+    table, cases = (importlib.import_module(name) for name in ("table", "cases"))
+
+    def turn(loader: str, number: int, *seconds: float) -> dict[str, Any]:
+        rank = {"cpu_s": 2.0, "bytes": 2e9, "host": 3 << 20, "gpu": 5 << 20, "rchar": 0,
+                "read_bytes": 1e9}  # fmt: skip
+        loads = [{"seconds": one, "resident": 1.0, "ranks": [rank]} for one in seconds]
+        return {"loader": loader, "state": "resident", "round": number, "loads": loads}
+
+    lines = [
+        turn("forebay load_file", -1, 100.0),
+        turn("forebay load_file", 0, 4.0, 1.0, 2.0),
+        turn("forebay load_file", 1, 2.0, 1.0, 1.0),
+        turn("safetensors load_file", 0, 8.0, 2.0, 2.0),
+        {"loader": "flashpack", "state": "resident", "round": 0, "missing": "it is not there"},
+    ]
+    case = cases.CASES["load"]
+    assert table.text("load", "2 GB", 2e9, case, lines).splitlines() == [
+        "",
+        "load, resident: 2 GB",
+        "loader                         first   then ratio  s/GB   host    GPU drive",
+        "forebay load_file               0.75   2.00  1.00  1.00      3      5  0.50",
+        "safetensors load_file           0.25   1.00  0.50  1.00      0      0  0.50",
+        "forebay load_file:",
+        "  first 3.00 x, then 2.00 x the best peer, safetensors load_file",
+        "not measured: flashpack: it is not there",
+    ]
+    for line in lines:
+        for load in line.get("loads", []):
+            load["resident"] = 0.5
+    assert "doubt: forebay load_file: only 50% of the files was in the page cache" in table.text(
+        "load", "2 GB", 2e9, case, lines
+    )
+
+
+def test_every_round_begins_with_another_loader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCH)
+    cases = importlib.import_module("cases")
+    spec = importlib.util.spec_from_file_location("loaders_main", BENCH / "__main__.py")
+    assert spec and spec.loader
+    main = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(main)
+    sides, states = cases.CASES["load"].sides, list(cases.State)
+    rounds = [main.order(sides, states, number) for number in range(6)]
+    assert len({turns[0][0].name for turns in rounds}) == 6
+    for turns in rounds:
+        assert [state for _, state in turns] == sorted((state for _, state in turns), reverse=True)
+        assert sorted((side.name, state) for side, state in turns) == sorted(
+            (side.name, state) for side in sides for state in side.states
+        )
+    first, second = ([side.name for side, _ in turns] for turns in rounds[:2])
+    followers = [set(zip(names, names[1:], strict=False)) for names in (first, second)]
+    assert len(followers[0] & followers[1]) <= 2, "between states, or where few take turns"
