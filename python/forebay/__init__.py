@@ -1,6 +1,7 @@
 """Moves bytes between files and GPU memory at the speed of the slowest link on the way.
 
 >>> import forebay
+>>> tensors = forebay.load_file("model.safetensors", device="cpu")
 >>> with forebay.open("model.safetensors") as file:
 ...     weights = bytearray(file.size)
 ...     file.read_into(weights)
@@ -12,6 +13,8 @@ host, buffers, or ``(address, length, device)``. What every call does is documen
 """
 
 from __future__ import annotations
+
+import typing
 
 from ._errors import (
     Cancelled,
@@ -40,6 +43,9 @@ from ._process import (
 from ._raw import RawFile
 from ._tools import Report, bench, doctor, map, tune
 
+if typing.TYPE_CHECKING:
+    from .safetensors import load_file
+
 __all__ = [
     "Buffer",
     "Cancelled",
@@ -64,6 +70,7 @@ __all__ = [
     "bench",
     "default_engine",
     "doctor",
+    "load_file",
     "map",
     "open",
     "read",
@@ -73,3 +80,16 @@ __all__ = [
     "tune",
     "write_many",
 ]
+
+
+def __getattr__(name: str) -> typing.Any:
+    """`load_file`, whose module is imported when the name is first used."""
+    if name == "load_file":
+        from .safetensors import load_file
+
+        return load_file
+    raise AttributeError(f"module `forebay` has no attribute `{name}`")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import pydoc
 import subprocess
 import sys
 from pathlib import Path
 
 import forebay
+import forebay.safetensors
 import pytest
 from conftest import emulator
+from forebay._sizes import size_of
 
 
 def python(code: str) -> str:
@@ -43,10 +46,33 @@ import sys
 for name in ["numpy", "torch", "cupy"]:
     sys.modules[name] = None
 import forebay
-heavy = {"asyncio", "numpy", "torch", "subprocess", "concurrent.futures", "logging"}
+heavy = {"asyncio", "numpy", "torch", "subprocess", "concurrent.futures", "logging",
+         "dataclasses", "inspect", "json", "pathlib", "tempfile", "forebay.safetensors"}
 print(*sorted(name for name in heavy if sys.modules.get(name)))
 """
     assert python(code).split() == []
+
+
+def test_load_file_is_there_without_an_import_of_its_own(tmp_path: Path) -> None:
+    assert forebay.load_file is forebay.safetensors.load_file
+    assert "load_file" in dir(forebay)
+    shown = pydoc.render_doc(forebay)
+    assert "load_file(path: 'Paths', device: 'Device' = None" in pydoc.plain(shown)
+    with pytest.raises(AttributeError, match="`forebay` has no attribute `load_files`"):
+        forebay.load_files  # noqa: B018
+
+
+def test_models_need_no_torch(tmp_path: Path) -> None:
+    pytest.importorskip("numpy", reason="no NumPy")
+    code = f"""
+import sys
+sys.modules["torch"] = None
+import forebay, numpy
+from forebay.safetensors import save_file
+save_file({{"weight": numpy.arange(6.0)}}, {str(tmp_path / "m.safetensors")!r})
+print(forebay.load_file({str(tmp_path / "m.safetensors")!r}, framework="numpy")["weight"].sum())
+"""
+    assert python(code) == "15.0\n"
 
 
 @pytest.mark.parametrize("words", [["read", "file", "--gpu", "none"], ["--help"]])
@@ -142,3 +168,17 @@ def test_gpus_are_named_as_python_names_them() -> None:
     with pytest.raises(ValueError):
         engine.gpu("tpu:0")
     assert all(isinstance(note, str) for note in engine.notes())
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("8GiB", 8 << 30), ("64M", 64 << 20), ("1.5 GB", 1_500_000_000), ("100", 100), ("3kB", 3000)],
+)
+def test_sizes_are_written_as_people_write_them(text: str, nbytes: int) -> None:
+    assert size_of(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "x", "GiB", "1 QB", "1e3", "0.1"])
+def test_other_texts_are_no_sizes(text: str) -> None:
+    with pytest.raises(ValueError, match="is no size"):
+        size_of(text)
