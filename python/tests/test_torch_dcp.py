@@ -6,6 +6,8 @@ import os
 import pickle
 import random
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -384,3 +386,57 @@ def test_an_item_of_more_than_4_gib(tmp_path: Path) -> None:
     assert found and found[0] == len(head) and found[1].elements == nbytes
     tensor = torch.load(path, mmap=True, weights_only=True)
     assert tensor.shape == (nbytes,) and tensor[-1] == 7 and tensor[0] == 0
+
+RANK = """
+import sys
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.tensor import DeviceMesh, Replicate, Shard, distribute_tensor
+from forebay.torch.dcp import Reader, Writer
+
+rank, folder = int(sys.argv[1]), sys.argv[2]
+store = f"file://{folder}/store"
+dist.init_process_group("gloo", init_method=store, rank=rank, world_size=3)
+whole = torch.arange(80.0).reshape(10, 8)
+
+def state(mesh, value, *ways):
+    names = zip("abc", (*ways, Replicate()))
+    found = {name: distribute_tensor(value, mesh, [way]) for name, way in names}
+    return found | {"step": int(value[1, 0])}
+
+three, two = DeviceMesh("cpu", [0, 1, 2]), DeviceMesh("cpu", [0, 1])
+saved = state(three, whole, Shard(0), Shard(1))
+dcp.save(saved, storage_writer=dcp.FileSystemWriter(f"{folder}/torch"))
+dcp.save(saved, storage_writer=Writer(f"{folder}/ours"))
+dcp.async_save(saved, storage_writer=Writer(f"{folder}/async")).result()
+if rank < 2:
+    readers = [Reader(f"{folder}/{name}") for name in ("torch", "ours", "async")]
+    for reader in [*readers, dcp.FileSystemReader(f"{folder}/ours")]:
+        for ways in ((Shard(0), Shard(1)), (Shard(1), Shard(0))):
+            loaded = state(two, torch.zeros_like(whole), *ways)
+            dcp.load(loaded, storage_reader=reader, process_group=two.get_group())
+            assert loaded["step"] == 8, loaded["step"]
+            for name in "abc":
+                assert torch.equal(loaded[name].full_tensor(), whole), (reader.path, name)
+dist.barrier()
+dist.destroy_process_group()
+print("equal")
+"""
+
+
+def test_three_ranks_save_and_two_load(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", RANK]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        for rank in range(3)
+    ]
+    try:
+        said = [rank.communicate(timeout=600)[0].decode() for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert all(rank.returncode == 0 for rank in ranks), "\n".join(said)
+    assert {len(list((tmp_path / name).glob("*.distcp"))) for name in ("ours", "async")} == {3}
