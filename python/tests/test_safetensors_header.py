@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import random
@@ -107,11 +108,13 @@ def changed(draw: random.Random) -> bytes:
             case 0:
                 about["dtype"] = draw.choice([*BITS, "X9", "f32"])
             case 1:
-                about[draw.choice(["dtype", "shape", "data_offsets", "more"])] = draw.choice(VALUES)
+                key = draw.choice(["dtype", "shape", "data_offsets", "more"])
+                about[key] = copy.deepcopy(draw.choice(VALUES))
             case 2 if about:
                 about.pop(draw.choice(list(about)))
             case 3:
-                header[draw.choice(["new", "__metadata__", "t0"])] = draw.choice(VALUES)
+                key = draw.choice(["new", "__metadata__", "t0"])
+                header[key] = copy.deepcopy(draw.choice(VALUES))
             case 4 if isinstance(about.get("shape"), list):
                 about["shape"].append(draw.choice([0, 1, 2, 2**40, 2**63]))
     text = json.dumps(header).encode() + b" " * draw.choice([0, 0, 3])
