@@ -307,3 +307,27 @@ def test_modules_of_torch(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(saved.parameters(), loaded.parameters()))
     with pytest.raises(RuntimeError, match=r"missing: bias, weight; unknown: a\.bias"):
         load_model(torch.nn.Linear(4, 4), path)
+
+
+def test_an_index_says_which_of_two_copies_is_loaded(tmp_path: Path) -> None:
+    save_file({"a": numpy.zeros(3), "b": numpy.zeros(3)}, tmp_path / "1.safetensors")
+    save_file({"a": numpy.ones(3), "c": numpy.ones(3)}, tmp_path / "2.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    for first in "12":
+        of_tensor = {"a": f"{first}.safetensors", "b": "1.safetensors", "c": "2.safetensors"}
+        index.write_text(json.dumps({"weight_map": of_tensor}))
+        assert load_file(index, **HOST)["a"][0] == int(first) - 1
+
+
+def test_a_tensor_that_failed_may_be_asked_for_again(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({f"t{number}": numpy.full(1 << 18, number) for number in range(4)}, path)
+    whole = path.read_bytes()
+    with safe_open(path, "numpy") as file:
+        assert file.get_tensor("t0")[0] == 0
+        os.truncate(path, 1 << 20)
+        for _ in range(2):
+            with pytest.raises(forebay.Error):
+                file.get_tensor("t1")
+        path.write_bytes(whole)
+        assert file.get_tensor("t1")[0] == 1

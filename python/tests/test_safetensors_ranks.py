@@ -169,6 +169,37 @@ def cut(rank: int, path: Path) -> Any:
     return load_file(path, names="b", group=world(), **HOST)
 
 
+def unstarted(rank: int, path: Path) -> Any:
+    from forebay.safetensors._requests import Requests
+
+    if rank == 1:
+        Requests.start = broken  # type: ignore[method-assign]
+    return load_file(path, names="b", group=world(), **HOST)
+
+
+def unmade(rank: int, path: Path) -> Any:
+    from forebay.safetensors._frameworks import Torch
+
+    if rank == 1:
+        Torch.memory = broken  # type: ignore[method-assign]
+    return dict(iterate(path, device="cpu", group=world()))
+
+
+def broken(*_: Any, **__: Any) -> Any:
+    raise MemoryError("none is left")
+
+
+def unchosen(rank: int, path: Path) -> Any:
+    return dict(iterate(path, device="cpu", group=world(), window=["1GiB", "a lot"][rank]))
+
+
+@pytest.mark.parametrize("act", [unstarted, unmade, unchosen])
+def test_no_rank_waits_for_one_that_cannot_go_on(files: Any, tmp_path: Path, act: Any) -> None:
+    ours, theirs = in_group(tmp_path, 2, act, files[0])
+    assert "rank 1 of the group could not" in ours
+    assert "none is left" in theirs or "a lot" in theirs
+
+
 def test_all_of_a_group_fail_where_one_fails(files: Any, tmp_path: Path) -> None:
     folder, _ = files
     ours, theirs = in_group(tmp_path, 2, different, folder)

@@ -19,7 +19,7 @@ from tensors import torch_or_skip
 
 torch = torch_or_skip()
 dcp = pytest.importorskip("torch.distributed.checkpoint", reason="no torch.distributed")
-from forebay.torch.dcp import Reader, Writer  # noqa: E402
+from forebay.torch.dcp import Reader, Writer, _item, _metadata  # noqa: E402
 from forebay.torch.dcp._frame import frame  # noqa: E402
 from forebay.torch.dcp._item import PEEK, Refused, located  # noqa: E402
 
@@ -232,6 +232,31 @@ def test_metadata_changes_no_class(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="it is no metadata of a checkpoint"):
         Reader(tmp_path).read_metadata()
     assert not hasattr(StorageMeta, "now")
+
+
+def test_metadata_makes_no_group_of_processes(tmp_path: Path) -> None:
+    save(tmp_path, {"a": torch.ones(3)})
+    mesh = b"\x80\x04ctorch.distributed.device_mesh\nDeviceMesh\n"
+    for call in (b"\x8c\x03cpu]K\x00a\x86R.", b"N}\x8c\x03nowK\x01s\x86b."):
+        (tmp_path / ".metadata").write_bytes(mesh + call)
+        with pytest.raises(FormatError, match="`torch.distributed.device_mesh.DeviceMesh`"):
+            Reader(tmp_path).read_metadata()
+    path = b"\x80\x04cpathlib\nPosixPath\nN}\x8c\x08__name__\x8c\x01zs\x86b."
+    (tmp_path / ".metadata").write_bytes(path)
+    with pytest.raises(FormatError):
+        Reader(tmp_path).read_metadata()
+    assert _metadata._path.__name__ == "_path"
+
+
+def test_names_of_storages_are_texts() -> None:
+    deep = b"K\x01" + b"2\x86" * 64  # a tuple of twice the one before, many times
+    storage = b"(\x8c\x07storagectorch\nFloatStorage\n" + deep + b"\x8c\x03cpuK\x01t"
+    rest = b"QK\x00K\x01\x85K\x01\x85\x89Nt"
+    tensor = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(" + storage + rest + b"R."
+    assert _item.layout(tensor) is None
+    plain = tensor.replace(deep, b"\x8c\x010")
+    found = _item.layout(plain)
+    assert found is not None and found.storage == "0"
 
 
 def test_a_folder_without_metadata(tmp_path: Path) -> None:

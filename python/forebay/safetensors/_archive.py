@@ -25,7 +25,9 @@ _ENCRYPTED = 1
 _BAD_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, RuntimeError)
 """What `zipfile` raises for a file that is no zip, or one of a kind that it cannot read."""
 
-_BAD_PICKLE = (ValueError, KeyError, IndexError, TypeError, AttributeError, struct.error)
+_BAD_PICKLE = (
+    ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, struct.error,
+)
 
 _HINT = "load it by `torch.load(path, weights_only=True)`, and write tensors by `save_file`"
 

@@ -132,7 +132,8 @@ class Numpy:
         return as_strided(flat[first:], shape, steps)
 
     def converted(self, tensor: Any, dtype: Any) -> Any:
-        return tensor.astype(dtype) if tensor.dtype.kind == "f" else tensor
+        # `ml_dtypes` gives its types any kind.
+        return tensor.astype(dtype) if "float" in tensor.dtype.name else tensor
 
     def copied(self, tensor: Any) -> Any:
         return tensor.copy()

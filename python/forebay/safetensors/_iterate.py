@@ -50,7 +50,8 @@ class Ahead:
         while self._next and (not self._coming or self._next.nbytes <= self._left):
             part, self._next = self._next, next(self._wanted, None)
             room = self._ranks.room(part.nbytes)
-            memory = self._framework.memory(room)
+            with self._ranks.planning():
+                memory = self._framework.memory(room)
             # It waits for what torch's stream does with the memory's tensors of before.
             transfer = self._ranks.start(self._engine, part, memory, (0, room))
             self._coming.append((part, memory, transfer))
@@ -104,17 +105,17 @@ def iterate(
     Raises:
         As `load_file` does, with the first tensor or when it comes to the one that fails.
     """
-    kind = chosen(framework, device)
-    engine = engine or _process.default_engine()
     together = ranks(rank, world_size, group, shard)
-    most = size_of(window)
     with ExitStack() as stack:
         with together.planning() as show:
+            kind = chosen(framework, device)
+            engine = engine or _process.default_engine()
+            most = size_of(window)
             found = []
             for one in opened(engine, paths, names):
                 stack.callback(one.file.close)
                 found += [(one.file, stored, of_shard(shard, stored)) for stored in one.tensors]
-            if not (names is None or isinstance(names, str) or callable(names)):
+            if isinstance(names, list | tuple):
                 place = {name: number for number, name in enumerate(names)}
                 found.sort(key=lambda one: place[one[1].name])
             show([most, *(stored for _, stored, _ in found)])

@@ -91,14 +91,14 @@ def load_file(
         KeyError: a tensor of `names` is in no file.
         forebay.Error: a file cannot be opened or read.
     """
-    kind = chosen(framework, device)
-    engine = engine or _process.default_engine()
     together = ranks(rank, world_size, group, shard)
     loaded = Loaded()
     loaded.metadata = {}
     part = Part()
     with ExitStack() as stack:
         with together.planning() as show:
+            kind = chosen(framework, device)
+            engine = engine or _process.default_engine()
             for one in opened(engine, path, names):
                 stack.callback(one.file.close)
                 loaded.metadata |= one.header.metadata or {}

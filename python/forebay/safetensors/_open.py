@@ -98,7 +98,11 @@ class safe_open:  # noqa: N801, the name that programs import
             each = parts(wanted, max(self._window // PARTS, 1))
             self._ahead = Ahead(self._engine, self._framework, each, self._window)
             self._behind = place
-        taken = self._ahead.take()
+        try:
+            taken = self._ahead.take()
+        except BaseException:
+            self._stop()
+            raise
         assert taken is not None, "the tensor is behind the last one"
         self._ready = dict(taken[0].made(self._framework, taken[1]))
         self._behind += len(self._ready)

@@ -44,14 +44,14 @@ def opened(engine: Engine, paths: Paths, names: Names) -> Iterator[Opened]:
     seen: dict[str, str] = {}
     for model_file in files(paths):
         yield (found := open_one(engine, model_file, is_wanted))
-        for name in found.header.tensors:
+        own = model_file.names
+        for name in (name for name in found.header.tensors if own is None or name in own):
             if other := seen.get(name):
                 both = f"`{shown(other)}` and `{shown(found.header.path)}`"
                 text = f"cannot load {both} together: both have a tensor `{shown(name)}`"
                 raise FormatError(errno.EINVAL, text, other)
-            if model_file.names is None or name in model_file.names:
-                seen[name] = found.header.path
-        missing = (model_file.names or frozenset()) - found.header.tensors.keys()
+            seen[name] = found.header.path
+        missing = (own or frozenset()) - found.header.tensors.keys()
         if missing:
             text = (
                 f"cannot load `{shown(found.header.path)}`: it has no tensor "

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 from .._errors import Error, RequestError
 from ._plan import ALIGNMENT, Part
@@ -67,6 +67,19 @@ class Ranks:
         return wait(transfer)
 
 
+class _Failed:
+    """A transfer that could not begin, so that its process still takes part in what follows."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def result(self, timeout: float | None = None) -> NoReturn:
+        raise self._error
+
+    def cancel(self) -> bool:
+        return False
+
+
 class Group(Ranks):
     """Processes that each read a part of the bytes, and get the others from each other.
 
@@ -105,16 +118,19 @@ class Group(Ranks):
     def start(
         self, engine: Engine, part: Part, memory: Any, window: tuple[int, int]
     ) -> ManyTransfer:
-        return part.requests.cut(*self._own(window)).start(engine, memory)
+        try:
+            return part.requests.cut(*self._own(window)).start(engine, memory)
+        except Exception as error:
+            return cast("ManyTransfer", _Failed(error))
 
     def finish(
         self, transfer: ManyTransfer, memory: Any, window: tuple[int, int], wait: Wait = result
     ) -> dict[str, Any]:
-        failed: Exception | None = None
+        failed: BaseException | None = None
         report: dict[str, Any] = {}
         try:
             report = wait(transfer)
-        except Exception as error:
+        except BaseException as error:
             failed = error
         begin, end = self._own(window)
         tensor = self._torch.as_tensor(memory)

@@ -113,6 +113,8 @@ def layout(pickled: bytes) -> Layout | None:
     if not isinstance(found, Layout):
         return None
     numbers = (found.elements, found.first, *found.shape, *found.strides)
+    if type(found.storage) is not str:
+        return None
     if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
         return None
     if len(found.shape) != len(found.strides):
@@ -179,7 +181,7 @@ def located(head: bytes, tail: bytes, length: int) -> tuple[int, Layout] | None:
     pickled = _inside(head, entries, f"{folder}/data.pkl", end)
     order = _inside(head, entries, f"{folder}/byteorder", end)
     found = layout(pickled) if pickled is not None else None
-    if found is None or order not in (b"little", None):
+    if found is None or (f"{folder}/byteorder" in entries and order != b"little"):
         return None
     name = f"{folder}/data/{found.storage}"
     nbytes = found.elements * found.dtype.itemsize

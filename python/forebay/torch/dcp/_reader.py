@@ -154,7 +154,7 @@ class Reader(dcp.FileSystemReader):  # type: ignore[misc]
             refuse(folder, name, f"its file `{shown(relative)}` is not in that folder")
         numbers = (getattr(info, "offset", None), getattr(info, "length", None))
         if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
-            refuse(folder, name, f"its place cannot be `{shown(numbers)}`")
+            refuse(folder, name, "the metadata has no numbers for its place")
         return os.path.join(folder, relative)
 
     def _fill(
