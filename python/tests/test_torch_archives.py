@@ -277,6 +277,17 @@ def test_tensors_come_as_torch_loads_them(tmp_path: Path, torch: Any) -> None:
     assert torch.equal(half["turned"], large.t().half())
 
 
+def test_views_of_one_storage_read_it_once(tmp_path: Path, torch: Any) -> None:
+    path, whole = tmp_path / "model.pt", torch.arange(1 << 18)
+    views = {f"v{number}": whole[number::64] for number in range(64)}
+    torch.save(views, path)
+    memory = set()
+    for name, tensor in iterate(path, device="cpu", window="1MiB"):
+        assert torch.equal(tensor, views[name])
+        memory.add(tensor.untyped_storage().data_ptr())
+    assert len(memory) == 1
+
+
 def test_a_checkpoint_of_a_training_has_a_state_dict(tmp_path: Path, torch: Any) -> None:
     path = tmp_path / "last.ckpt"
     module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))

@@ -108,6 +108,10 @@ class Part:
         self.tensors.append((stored, index, shape, start, length))
         self.nbytes = max(self.nbytes, start + length)
 
+    def shares(self, file: File, stored: Stored, length: int) -> bool:
+        """Whether a tensor is a view of bytes that are in memory already."""
+        return stored.view is not None and (file, stored.offset, length) in self._starts
+
     def made(self, framework: Framework, memory: Any) -> Iterator[tuple[str, Any]]:
         """The tensors by name."""
         for stored, index, shape, start, length in self.tensors:
@@ -125,7 +129,7 @@ def parts(wanted: Iterable[tuple[File, Stored, Index]], most: int) -> Iterator[P
     part = Part()
     for file, stored, index in wanted:
         length = nbytes(stored, bounds(index, stored)[1])
-        if part.tensors and part.nbytes + length > most:
+        if part.tensors and part.nbytes + length > most and not part.shares(file, stored, length):
             yield part
             part = Part()
         part.add(file, stored, index)
