@@ -208,9 +208,6 @@ pub(crate) struct Reader<R> {
     done: Vec<Completion>,
     planned: Option<(usize, Plan)>,
     slots: Option<(usize, Vec<super::Slot>)>,
-    /// Whether it has what is a reader's work.
-    #[cfg(test)]
-    at_work: bool,
     /// Whether the scheduler counts it as asleep.
     asleep: bool,
     track: Track,
@@ -223,8 +220,6 @@ impl<R: Ring> Reader<R> {
             done: Vec::new(),
             planned: None,
             slots: None,
-            #[cfg(test)]
-            at_work: false,
             asleep: false,
             track: Track::default(),
         }
@@ -239,7 +234,8 @@ impl<R: Ring> Reader<R> {
     /// Whether it has what is a reader's work.
     #[cfg(test)]
     pub(super) fn is_at_work(&self) -> bool {
-        self.at_work
+        let is_moving = self.ring.in_flight() > 0 || !self.done.is_empty();
+        is_moving || self.planned.is_some() || self.slots.is_some()
     }
 
     /// Waits for what the last step began.
@@ -292,10 +288,6 @@ impl<R: Ring> Reader<R> {
             }
             (work, ended)
         });
-        #[cfg(test)]
-        {
-            self.at_work = work.is_some();
-        }
         match work {
             Some(work) => self.begin(work, core, tools),
             None if ended => return Next::Stop,
