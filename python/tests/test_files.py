@@ -209,6 +209,7 @@ def test_whole_numbers_of_numpy_are_numbers(engine: forebay.Engine, data: Data) 
                 assert file.residency(number(0), number(10))
             assert engine.allocate(number(100)).nbytes == 100
             made = forebay.Engine(remember=False, readers=number(3), cufile=np.False_)
+            forebay.Engine(remember=False, cufile=np.True_)
             assert made.options()["readers"] == 3
     finally:
         os.close(descriptor)

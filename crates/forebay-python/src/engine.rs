@@ -279,7 +279,7 @@ fn set(limits: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<(
 /// How a variable calls what is a truth value here.
 fn switch(name: &str, on: bool) -> &'static str {
     match (name, on) {
-        ("direct_io", true) => "auto",
+        ("direct_io" | "cufile", true) => "auto",
         (_, true) => "on",
         (_, false) => "off",
     }
