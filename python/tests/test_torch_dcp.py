@@ -132,7 +132,9 @@ def test_the_reader_reads_what_torch_wrote(tmp_path: Path) -> None:
     reader = load(tmp_path, loaded)
     assert same(state, loaded)
     tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
-    assert sum(one["bytes"] for one in reader.report()) == sum(one.nbytes for one in tensors)
+    # Torch itself reads the type that safetensors does not have.
+    own = [tensor for tensor in tensors if tensor.dtype != torch.complex128]
+    assert sum(one["bytes"] for one in reader.report()) == sum(one.nbytes for one in own)
 
 
 def test_several_files_and_an_optimizer(tmp_path: Path) -> None:
@@ -249,14 +251,16 @@ def test_metadata_makes_no_group_of_processes(tmp_path: Path) -> None:
 
 
 def test_names_of_storages_are_texts() -> None:
-    deep = b"K\x01" + b"2\x86" * 64  # a tuple of twice the one before, many times
-    storage = b"(\x8c\x07storagectorch\nFloatStorage\n" + deep + b"\x8c\x03cpuK\x01t"
-    rest = b"QK\x00K\x01\x85K\x01\x85\x89Nt"
-    tensor = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(" + storage + rest + b"R."
-    assert _item.layout(tensor) is None
-    plain = tensor.replace(deep, b"\x8c\x010")
-    found = _item.layout(plain)
-    assert found is not None and found.storage == "0"
+    def layout(key: bytes) -> Any:
+        kind, cpu = (b"X" + len(text).to_bytes(4, "little") + text for text in (b"storage", b"cpu"))
+        storage = b"(" + kind + b"ctorch\nFloatStorage\n" + key + cpu + b"K\x01tQ"
+        tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"K\x00K\x01\x85K\x01\x85\x89Nt"
+        return _item.layout(b"\x80\x02" + tensor + b"R.")
+
+    assert layout(b"X\x01\0\0\0\x30").storage == "0"
+    # A tuple that holds the one before twice, many times: its text would have no end.
+    deep = b"".join(b"q\x00h\x00h\x00\x86" for _ in range(64))
+    assert layout(b"K\x01" + deep) is None
 
 
 def test_a_folder_without_metadata(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn, cast
 
 from .._errors import shown
 from ._header import BITS, HEADER_MAX, FormatError, Header, Stored, product, refused
-from ._pickle import Storage, View, unpickled
+from ._pickle import BAD_PICKLE, Storage, View, unpickled
 
 if TYPE_CHECKING:
     from .._forebay import File
@@ -25,14 +25,10 @@ _ENCRYPTED = 1
 _BAD_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, RuntimeError)
 """What `zipfile` raises for a file that is no zip, or one of a kind that it cannot read."""
 
-_BAD_PICKLE = (
-    ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, struct.error,
-)
-
 _HINT = "load it by `torch.load(path, weights_only=True)`, and write tensors by `save_file`"
 
 _MODEL = "state_dict"
-"""The name under which a checkpoint has its tensors, beside the state of the training."""
+"""The name under which a checkpoint has its tensors, next to the state of the training."""
 
 
 class _Reader:
@@ -94,7 +90,7 @@ def read(file: File, path: str) -> Header:
         _refuse(path, f"it is no whole zip as `torch.save` writes it: {shown(error)}")
     try:
         views = _views(unpickled(text))
-    except _BAD_PICKLE as error:
+    except BAD_PICKLE as error:
         _refuse(path, f"its pickle is none of tensors by name: {shown(error)}")
     by_key: dict[str, dict[str, View]] = defaultdict(dict)
     for name, view in views.items():

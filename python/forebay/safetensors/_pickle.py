@@ -8,11 +8,18 @@ allocated for them.
 from __future__ import annotations
 
 import pickletools
+import struct
 from dataclasses import dataclass
 from typing import Any
 
 from .._errors import shown
 from ._frameworks import NAMES
+
+
+BAD_PICKLE = (
+    ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, struct.error,
+)
+"""What `unpickled` raises for bytes that are no pickle of tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +48,22 @@ class _Name(str):
 
 _DTYPES = {name: dtype for dtype, name in NAMES.items()}
 
-_STORAGES = {
-    f"torch.{name}Storage": _DTYPES[dtype]
-    for name, dtype in {
-        "Double": "float64",
-        "Float": "float32",
-        "Half": "float16",
-        "BFloat16": "bfloat16",
-        "Long": "int64",
-        "Int": "int32",
-        "Short": "int16",
-        "Char": "int8",
-        "Byte": "uint8",
-        "Bool": "bool",
-        "ComplexFloat": "complex64",
-    }.items()
+STORAGES = {
+    "Double": "float64",
+    "Float": "float32",
+    "Half": "float16",
+    "BFloat16": "bfloat16",
+    "Long": "int64",
+    "Int": "int32",
+    "Short": "int16",
+    "Char": "int8",
+    "Byte": "uint8",
+    "Bool": "bool",
+    "ComplexFloat": "complex64",
 }
+"""The types that torch has a class of storages for, such as ``torch.DoubleStorage``."""
+
+_STORAGES = {f"torch.{name}Storage": _DTYPES[dtype] for name, dtype in STORAGES.items()}
 
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 
@@ -77,7 +84,7 @@ def unpickled(text: bytes) -> Any:
 
     Raises:
         ValueError: it needs something else.
-        IndexError, KeyError, TypeError: it is no pickle.
+        One of `BAD_PICKLE`: it is no pickle.
     """
     stack: list[Any] = []
     marks: list[list[Any]] = []

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 
-from ._item import STORAGES
+from ...safetensors._pickle import STORAGES
 
 _LOCAL = struct.Struct("<4sHHHIIIIHH")
 _CENTRAL = struct.Struct("<4sHHHHIIIIHHHHHII")
@@ -26,7 +26,7 @@ _VERSION = 45
 
 _SATURATED = 2**32 - 1
 
-_NAMES = {dtype: name for name, dtype in STORAGES.items()}
+_NAMES = {getattr(torch, dtype): f"{name}Storage" for name, dtype in STORAGES.items()}
 
 
 @lru_cache(maxsize=4096)

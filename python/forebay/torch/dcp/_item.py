@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
-import pickle
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,25 +12,11 @@ import torch  # type: ignore[import-not-found,unused-ignore]
 
 from ..._errors import shown
 from ...safetensors import FormatError
+from ...safetensors._frameworks import NAMES
+from ...safetensors._pickle import BAD_PICKLE, View, unpickled
 
 PEEK = 2048
 """Bytes at both ends of an item in which its headers lie; torch's take about 1000 at each."""
-
-STORAGES = {
-    "DoubleStorage": torch.float64,
-    "FloatStorage": torch.float32,
-    "HalfStorage": torch.float16,
-    "BFloat16Storage": torch.bfloat16,
-    "LongStorage": torch.int64,
-    "IntStorage": torch.int32,
-    "ShortStorage": torch.int16,
-    "CharStorage": torch.int8,
-    "ByteStorage": torch.uint8,
-    "BoolStorage": torch.bool,
-    "ComplexDoubleStorage": torch.complex128,
-    "ComplexFloatStorage": torch.complex64,
-}
-"""The types that `torch.save` has a class of storages for. It names the others themselves."""
 
 LOCAL = struct.Struct("<4s22xHH")
 """Before an entry: the mark, and the lengths of its name and of more fields."""
@@ -107,60 +91,20 @@ def layout(pickled: bytes) -> Layout | None:
         Refused: its storage ends before the tensor does.
     """
     try:
-        found = _Unpickler(io.BytesIO(pickled)).load()
-    except Exception:  # torch's own reader says what is wrong
+        view = unpickled(pickled)
+    except BAD_PICKLE:  # torch's own reader says what is wrong
         return None
-    if not isinstance(found, Layout):
+    dtype = getattr(torch, NAMES[view.dtype], None) if isinstance(view, View) else None
+    if dtype is None:
         return None
-    numbers = (found.elements, found.first, *found.shape, *found.strides)
-    if type(found.storage) is not str:
+    elements, rest = divmod(view.storage.count, 1 if view.storage.dtype else dtype.itemsize)
+    if rest:
         return None
-    if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
-        return None
-    if len(found.shape) != len(found.strides):
-        return None
+    found = Layout(view.storage.key, elements, dtype, view.first, view.shape, view.strides)
     first, count, _ = found.span((0,) * len(found.shape), found.shape)
     if first + count > found.elements:
         raise Refused(f"its payload ends before the shape {list(found.shape)} is full")
     return found
-
-
-class _Unpickler(pickle._Unpickler):
-    """Takes what `torch.save` writes for a plain tensor, and runs nothing else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module == "torch" and name in STORAGES:
-            return STORAGES[name]
-        dtype = getattr(torch, name, None) if module == "torch" else None
-        if isinstance(dtype, torch.dtype):
-            return dtype
-        return _NAMES[module, name]
-
-    def persistent_load(self, pid: Any) -> Any:
-        return pid
-
-
-def _version_2(storage: Any, first: Any, shape: Any, strides: Any, _: bool, __: None) -> Layout:
-    _kind, dtype, name, _device, elements = storage
-    return Layout(name, elements, dtype, first, tuple(shape), tuple(strides))
-
-
-def _version_3(
-    storage: Any, first: Any, shape: Any, strides: Any, _: bool, __: None, dtype: torch.dtype
-) -> Layout:
-    kind, _none, name, device, nbytes = storage
-    whole, rest = divmod(nbytes, dtype.itemsize)
-    if rest:
-        raise ValueError
-    return _version_2((kind, dtype, name, device, whole), first, shape, strides, _, __)
-
-
-_NAMES = {
-    ("torch._utils", "_rebuild_tensor_v2"): _version_2,
-    ("torch._utils", "_rebuild_tensor_v3"): _version_3,
-    ("torch.storage", "UntypedStorage"): None,
-    ("collections", "OrderedDict"): lambda: None,
-}
 
 
 def located(head: bytes, tail: bytes, length: int) -> tuple[int, Layout] | None:
