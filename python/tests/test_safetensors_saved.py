@@ -209,7 +209,7 @@ save({str(path)!r}, NEW)
     assert saved(path) == (OLD if last < 6 else NEW)
     assert len(beside(path)) == (1 if 3 <= last <= 5 else 0)
     assert all(name.startswith(".checkpoint.") for name in beside(path))
-    save(path, NEW)  # what was left is in nobody's way
+    save(path, NEW)  # what was left does no harm
     assert saved(path) == NEW
 
 

@@ -5,7 +5,7 @@
 //! arrays of offsets, `stream` says what orders a call. `engine`, `file`, `many` and
 //! `transfer` are the engine's own types for Python, `layers` brings those of a model, `buffer` is
 //! the memory that they hand out, and `dlpack` how arrays are exchanged. `waiting` is how a call
-//! waits without the interpreter, `moving` how a future does, `callbacks` who tells of its end,
+//! waits without the interpreter, `moving` how a future does, `callbacks` which thread calls back,
 //! `failure` how either fails, `logs` where the engine's events go, `hanging` how threads of ours
 //! call Python, `per_process` what a forked child has anew.
 //!
@@ -102,8 +102,8 @@ fn check_interpreter() -> PyResult<()> {
     ))
 }
 
-/// How many threads an engine begins with to read what is in memory, where no argument says. A
-/// variable that makes no sense is told when an engine is made, and not here.
+/// How many threads of an engine read bytes that are in memory, without arguments. A variable that
+/// makes no sense is an error when an engine is made, and not here.
 #[pyfunction]
 fn reader_count() -> usize {
     forebay::Options::from_env().unwrap_or_default().reader_count()

@@ -3,7 +3,7 @@
 //! An op stays in `ops` until its completion has been reaped. A ring that fails, or is dropped with
 //! ops in flight, is closed, and its thread waits until the kernel has ended what it had of them:
 //! the kernel then lets go of the files that are registered with the ring, among them the only
-//! write end of a pipe, whose read end we poll. The ring lets go of the slots' memory last.
+//! write end of a pipe, whose read end we poll. The ring gives up the slots' memory last.
 //!
 //! Ops that are not wanted any more are asked back, again and again until they come: the kernel can
 //! take back only what waits for one of its threads or lets itself be interrupted there, and an op

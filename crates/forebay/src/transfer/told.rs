@@ -1,4 +1,4 @@
-//! What subscribers of `tracing` are told of a transfer, from its beginning to its end.
+//! Events of `tracing` for the start, the cancellation and the end of a transfer.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //!
 //! Pure: completions come in with their time, a depth or a request size comes out. It climbs on
 //! measured rates, because a rate is what is wanted and latency alone misleads: a formula (rate ×
-//! least latency) needs the latency of an idle drive, which nobody sees in a transfer, and holds
+//! least latency) needs the latency of an idle drive, which no transfer shows, and holds
 //! neither for disks that more requests slow down nor for flash, whose latency grows long before
 //! its rate stops. Latency is trusted for two things: a cold queue grows with each completion until
 //! the first ones wait in line, and of a short transfer by itself the time is what is wanted
