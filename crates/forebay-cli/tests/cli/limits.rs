@@ -196,7 +196,7 @@ fn layers_for_which_too_much_would_be_pinned_are_refused() {
     assert!(!told.contains("of host memory"), "{told}");
 }
 
-/// The kernel counts io_uring's own memory there, and that of buffers it keeps registered.
+/// The kernel counts the memory of io_uring itself there.
 #[test]
 fn a_limit_on_locked_memory_slows_and_is_named() {
     let folder = tempfile::tempdir_in(".").unwrap();
