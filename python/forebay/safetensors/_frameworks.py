@@ -95,7 +95,7 @@ class Torch:
         if math.prod(shape) == 0:
             return self._torch.empty(tuple(shape), dtype=dtype, device=self._device)
         # Through DLPack the tensor gets a storage that ends where it ends.
-        own = self._torch.from_dlpack(memory)
+        own = self._torch.from_dlpack(self._torch.utils.dlpack.to_dlpack(memory))
         return own.view(dtype).view(tuple(shape))
 
     def view(self, flat: Any, shape: Sequence[int], first: int, strides: Sequence[int]) -> Any:

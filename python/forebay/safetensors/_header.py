@@ -148,27 +148,30 @@ def parse(text: bytes, size: int, path: str) -> Header:
 
 def _stored(path: str, name: str, about: Any, begin: int) -> Stored:
     """A tensor of the header."""
-    its = f"its tensor `{shown(name)}`"
+
+    def refuse(why: str) -> NoReturn:
+        _refuse(path, f"its tensor `{shown(name)}` {why}")
+
     if not isinstance(about, dict):
-        _refuse(path, f"{its} is no JSON object")
+        refuse("is no JSON object")
     dtype: Any = about.get("dtype")
     shape: Any = about.get("shape")
     offsets: Any = about.get("data_offsets")
     if not isinstance(dtype, str) or dtype not in BITS:
-        _refuse(path, f"{its} has the type `{shown(dtype)}`, which is none of safetensors'")
+        refuse(f"has the type `{shown(dtype)}`, which is none of safetensors'")
     if not _are_sizes(shape):
-        _refuse(path, f"{its} has no shape of whole numbers")
+        refuse("has no shape of whole numbers")
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        _refuse(path, f"{its} has no `data_offsets` of two rising numbers")
+        refuse("has no `data_offsets` of two rising numbers")
     bits = product(shape, BITS[dtype])
     if bits is None:
-        _refuse(path, f"{its} has more than 2**64 bits")
+        refuse("has more than 2**64 bits")
     if bits % 8:
-        _refuse(path, f"{its} has {bits} bits, which are no whole bytes")
+        refuse(f"has {bits} bits, which are no whole bytes")
     nbytes = offsets[1] - offsets[0]
     if nbytes != bits // 8:
         kind = f"`{dtype}` of shape {shape}"
-        _refuse(path, f"{its} has {nbytes} bytes, and {kind} takes {bits // 8}")
+        refuse(f"has {nbytes} bytes, and {kind} takes {bits // 8}")
     return Stored(name, dtype, tuple(shape), begin + offsets[0], nbytes)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, TypeAlias
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from .. import _process
 from .._errors import TimedOut
+from ._frameworks import Framework
 from ._frameworks import framework as chosen
 from ._plan import Names, Part, opened
 from ._ranks import Ranks, Wait, ranks, result
@@ -28,6 +30,14 @@ _LOOK = 0.1
 
 _AT_ONCE = 2
 """Windows that are filled at once: one is read while the other goes to the other ranks."""
+
+
+class _Window(NamedTuple):
+    """A piece of a part's memory that is filled at once."""
+
+    part: Part
+    memory: Any
+    bounds: tuple[int, int]
 
 
 class Loaded(dict[str, Any]):
@@ -59,10 +69,10 @@ def load_file(
     progress: Progress = False,
     engine: Engine | None = None,
 ) -> Loaded:
-    """Loads the tensors of a model, all files in one call.
+    """Loads the tensors of a model, all files at once.
 
-    The tensors share one allocation, which is freed with the last of them: `clone` one that is to
-    outlive the others, or use `iterate`.
+    The tensors of a file share one allocation, which is freed with the last of them: `clone` one
+    that is to outlive the others, or use `iterate`.
 
     Args:
         path: a file of safetensors or of `torch.save` (``.pt``, ``.bin``), an ``.index.json``, a
@@ -92,69 +102,102 @@ def load_file(
         forebay.Error: a file cannot be opened or read.
     """
     together = ranks(rank, world_size, group, shard)
-    loaded = Loaded()
-    loaded.metadata = {}
-    part = Part()
     with ExitStack() as stack:
         with together.planning() as show:
             kind = chosen(framework, device)
             engine = engine or _process.default_engine()
+            loading = _Loading(engine, kind, together)
+            stack.callback(loading.cancel)
+            metadata: dict[str, str] = {}
+            part = Part()
             for one in opened(engine, path, names):
                 stack.callback(one.file.close)
-                loaded.metadata |= one.header.metadata or {}
+                metadata |= one.header.metadata or {}
                 for stored in one.tensors:
                     part.add(one.file, stored, of_shard(shard, stored))
-            memory = kind.memory(together.room(part.nbytes))
+                if together.is_alone:
+                    # Its bytes come while the headers of later files are read.
+                    loading.start(part)
+                    part = Part()
             show(part.tensors)
-        loaded._report = _filled(engine, part, memory, together, progress)
-    for name, tensor in part.made(kind, memory):
-        loaded[name] = tensor if dtype is None else kind.converted(tensor, dtype)
+        if not together.is_alone or not loading.tensors:
+            loading.start(part)
+        report = loading.finish(progress)
+    loaded = Loaded(loading.tensors)
+    loaded.metadata, loaded._report = metadata, report
+    if dtype is not None:
+        for name, tensor in loaded.items():
+            loaded[name] = kind.converted(tensor, dtype)
     return loaded
 
 
-def _filled(
-    engine: Engine, part: Part, memory: Any, together: Ranks, progress: Progress
-) -> dict[str, Any]:
-    """Fills the memory, window by window, and returns the report of it."""
-    tell = _line if progress is True else progress or (lambda done, total: None)
-    coming: deque[tuple[tuple[int, int], ManyTransfer]] = deque()
-    reports: list[dict[str, Any]] = []
+class _Loading:
+    """Parts of a model that are on their way, and the tensors in their memory."""
 
-    def finish() -> None:
-        window, transfer = coming[0]
-        wait = _watched(tell, window, part.nbytes) if progress else result
-        reports.append(together.finish(transfer, memory, window, wait))
-        coming.popleft()
+    def __init__(self, engine: Engine, framework: Framework, ranks: Ranks) -> None:
+        self.tensors: dict[str, Any] = {}
+        self._engine = engine
+        self._framework = framework
+        self._ranks = ranks
+        self._coming: deque[tuple[_Window, ManyTransfer]] = deque()
+        self._later: Iterator[_Window] = iter(())
+        self._total = self._finished = 0
 
-    try:
-        for window in together.windows(len(memory)):
-            coming.append((window, together.start(engine, part, memory, window)))
-            if len(coming) == _AT_ONCE:
-                finish()
-        while coming:
-            finish()
-    except BaseException:
-        for _, transfer in coming:
+    def start(self, part: Part) -> None:
+        """Begins to read a part, and makes its tensors meanwhile."""
+        memory = self._framework.memory(self._ranks.room(part.nbytes))
+        windows = (_Window(part, memory, one) for one in self._ranks.windows(len(memory)))
+        for window in islice(windows, _AT_ONCE):
+            self._begin(window)
+        self._later = chain(self._later, windows)
+        self._total += part.nbytes
+        self.tensors.update(part.made(self._framework, memory))
+
+    def finish(self, progress: Progress) -> dict[str, Any]:
+        """Waits for all parts, and returns the report of them."""
+        tell = _line if progress is True else progress or (lambda done, total: None)
+        wait = self._watched(tell) if progress else result
+        reports = []
+        while self._coming:
+            window, transfer = self._coming[0]
+            reports.append(self._ranks.finish(transfer, window.memory, window.bounds, wait))
+            self._coming.popleft()
+            self._finished += window.bounds[1] - window.bounds[0]
+            for window in islice(self._later, 1):
+                self._begin(window)
+        tell(self._total, self._total)
+        return _merged(reports)
+
+    def cancel(self) -> None:
+        """Cancels what is on its way."""
+        for _, transfer in self._coming:
             transfer.cancel()
-        raise
-    tell(part.nbytes, part.nbytes)
-    return _merged(reports)
 
+    def _begin(self, window: _Window) -> None:
+        started = self._ranks.start(self._engine, window.part, window.memory, window.bounds)
+        self._coming.append((window, started))
 
-def _watched(tell: Callable[[int, int], object], window: tuple[int, int], total: int) -> Wait:
-    """Waits, and calls `tell` now and then."""
+    def _watched(self, tell: Callable[[int, int], object]) -> Wait:
+        """Waits, and calls `tell` now and then."""
 
-    def wait(transfer: ManyTransfer) -> dict[str, Any]:
-        while True:
-            try:
-                return transfer.result(_LOOK).report()
-            except TimedOut:
-                if transfer.done():
-                    return transfer.result().report()  # it may have timed out itself
-                done, own = transfer.progress()
-                tell(window[0] + (window[1] - window[0]) * done // max(own, 1), total)
+        def wait(transfer: ManyTransfer) -> dict[str, Any]:
+            while True:
+                try:
+                    return transfer.result(_LOOK).report()
+                except TimedOut:
+                    if transfer.done():
+                        return transfer.result().report()  # it may have timed out itself
+                    tell(self._done(), self._total)
 
-    return wait
+        return wait
+
+    def _done(self) -> int:
+        """How many bytes have come, those of other ranks among them."""
+        done = self._finished
+        for (_, _, (begin, end)), transfer in self._coming:
+            own, all_ = transfer.progress()
+            done += (end - begin) * own // max(all_, 1)
+        return min(done, self._total)
 
 
 def _merged(reports: list[dict[str, Any]]) -> dict[str, Any]:

@@ -100,7 +100,10 @@ class Part:
         length = nbytes(stored, shape)
         start = free = -(-self.nbytes // ALIGNMENT) * ALIGNMENT
         if length > 0:
-            first, run, repeats = (0, length, []) if stored.view else runs(stored, wanted)
+            first, run = 0, length
+            repeats: list[tuple[int, int]] = []
+            if wanted is not None and not stored.view:
+                first, run, repeats = runs(stored, wanted)
             # Tensors of the same bytes, such as tied weights, share their memory.
             start = self._starts.setdefault((file, stored.offset + first, run, *repeats), free)
             if start == free:

@@ -32,11 +32,16 @@ class Ranks:
     """Processes that each read all bytes, through the page cache, each from another place on.
 
     What one has read is in the page cache when the others come to it, so the drive is read once.
+
+    Attributes:
+        is_alone: whether there are no other processes, and a part can be read as soon as it is
+            known.
     """
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self._rank = rank
         self._size = size
+        self.is_alone = size == 1
 
     @contextmanager
     def planning(self) -> Iterator[Callable[[object], None]]:
@@ -76,6 +81,9 @@ class _Failed:
     def result(self, timeout: float | None = None) -> NoReturn:
         raise self._error
 
+    def progress(self) -> tuple[int, int]:
+        return 0, 0
+
     def cancel(self) -> bool:
         return False
 
@@ -95,6 +103,7 @@ class Group(Ranks):
         super().__init__(
             self._distributed.get_rank(group), self._distributed.get_world_size(group)
         )
+        self.is_alone = False
 
     @contextmanager
     def planning(self) -> Iterator[Callable[[object], None]]:

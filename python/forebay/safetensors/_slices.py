@@ -55,8 +55,15 @@ def of_shard(shard: Shard, stored: Stored) -> Index:
     return (*before, slice(rank * own, (rank + 1) * own))
 
 
-def bounds(index: Index, stored: Stored) -> tuple[list[tuple[int, int]], tuple[int, ...]]:
-    """The first element of each dimension, the one behind the last, and the shape of the part."""
+def bounds(
+    index: Index, stored: Stored
+) -> tuple[list[tuple[int, int]] | None, tuple[int, ...]]:
+    """The first element of each dimension and the one behind the last, and the shape of the part.
+
+    There are no bounds for ``...``, the whole tensor.
+    """
+    if index is ...:
+        return None, stored.shape
     given: Sequence[Any] = index if isinstance(index, tuple) else (index,)
     name, shape = shown(stored.name), stored.shape
     missing = len(shape) - sum(part is not ... for part in given)
