@@ -135,14 +135,14 @@ class LayerStream:
     there are to be; those behind the last one are empty. ``gpu_budget`` is the bytes of
     GPU memory for layers; what is too small for two cuts each layer in slices. By default it is
     room for three, or for two where the GPU has no memory for three.
-    ``host_budget`` is the bytes of pinned memory for layers that would come too late otherwise,
-    which is known after a pass; where the order is told, for the first that fit.
+    ``host_budget`` is the bytes of pinned memory for layers: as many as fit, spread evenly over the
+    order, are read once and copied from there.
     ``mapped_budget`` is the bytes of layers in the page cache whose pages are pinned where they
     lie, when they come, so that the GPU copies them from there from then on; by default half of
     what the machine has left, once they come again, where there are passes enough to be worth it;
     0 for none.
     ``check`` fills released layers with NaNs, so that whoever uses one too long finds out; each is
-    then read anew, which `placement()` does not count with. ``stream`` is the compute's: torch's
+    then read anew. ``stream`` is the compute's: torch's
     current one, or the default stream.
     ``progress`` is called with each layer that is taken; what it raises ends the loop.
 
@@ -301,23 +301,22 @@ class LayerStream:
         """Bytes of layers that are pinned where they lie, and why others, if any, are not."""
         return self._stream.mapped()
 
-    def placement(self) -> dict[str, Any] | None:
-        """Where the layers are kept since the first pass was seen, and how long a pass is to take.
+    @property
+    def tiers(self) -> list[str]:
+        """Where each layer, or each slice of one, is kept: ``"gpu"``, ``"pinned"`` or ``"file"``."""
+        return self._stream.tiers
 
-        ``tiers`` says so layer by layer (slice by slice where they come so), ``ceiling`` what
-        binds, and ``more_gpu`` and ``more_host`` how many more bytes would hide what is read, each
-        with the seconds of a pass then. Times are
-        of the next pass, and each call tells them anew, by the last one that the GPU is done with
-        and that began once layers were where they are kept. Nothing is placed anew: 0 more bytes
-        are told where what is left of the budget would do.
-        ``short`` says why fewer layers are pinned than was planned, where that is so; the times are
-        of those that are. ``None``: nothing is planned, or not yet; `unplanned` says why.
+    def prediction(self) -> dict[str, Any] | None:
+        """How long the next pass takes, by the last one that the GPU is done with.
+
+        ``pass_s`` is the longest of compute, copies over the link, and reads of files; ``ceiling``
+        names it: ``"compute"``, ``"link"``, ``"page_cache"`` or ``"drive"``. ``compute_s`` is the
+        compute's part. ``more_gpu`` and ``more_host`` are the bytes of GPU or pinned memory that
+        would hide the rest behind the compute; ``None`` where nothing is to be hidden, and
+        ``more_host`` also where the link binds. ``None`` until the second pass is over, and where
+        the order is told.
         """
-        return self._stream.placement()
-
-    def unplanned(self) -> str | None:
-        """Why there is no `placement`, or none yet; ``None`` where there is one."""
-        return self._stream.unplanned()
+        return self._stream.prediction()
 
     def close(self) -> None:
         """Ends it: nothing more is read, and what is to be written back is.

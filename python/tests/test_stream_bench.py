@@ -461,13 +461,13 @@ def test_passes_are_told_over_what_was_predicted() -> None:
     ]
     point = {"tokens": 4096, "planned": trials}
     assert table.planned({"points": [point]}) == (
-        "planned at 4,096 tokens: a pass takes 1.000 of what was predicted (0.900 to 1.100, 10.0% "
-        "off, 2 plans), and 1.000 of what was by the pass before it (0.900 to 1.100, 5.0% off, 4 "
+        "predicted at 4,096 tokens: a pass takes 1.000 of what was predicted (0.900 to 1.100, 10.0% "
+        "off, 2 streams), and 1.000 of what was by the pass before it (0.900 to 1.100, 5.0% off, 4 "
         "passes)"
     )
     for trial in trials:
         del trial["predicted_each_s"]  # as before there were any
-    assert table.planned({"points": [point]}).endswith("off, 2 plans)")
+    assert table.planned({"points": [point]}).endswith("off, 2 streams)")
     assert table.planned({"points": [{"tokens": 1}]}) == ""
 
 

@@ -4,11 +4,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use forebay::Error;
 use forebay::gpu::{CallerStream, Device};
 use forebay::stream::{
-    self, Ceiling, LayerTimes, Order, PassTimes, Placement, Raise, Step, StreamOptions, Tier,
-    Unplanned,
+    self, Ceiling, LayerTimes, Order, PassTimes, Prediction, Step, StreamOptions, Tier,
 };
 use pyo3::exceptions::{PyIndexError, PyKeyboardInterrupt, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -16,7 +14,7 @@ use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::buffer::Buffer;
 use crate::engine::{Engine, routes};
-use crate::failure::{exception, message, raised};
+use crate::failure::raised;
 use crate::file::File;
 use crate::stream::{Given, number};
 use crate::waiting::{Apart, interruptible};
@@ -140,15 +138,7 @@ impl LayerStream {
 
     /// How many layers, or slices, one pass takes, where that is known.
     fn pass_len(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        let len = py.detach(|| self.stream.pass_len());
-        // A forked child knows none either, and that it is one is told with the placement.
-        if len.is_none()
-            && let Err(Unplanned::Ended { source }) = py.detach(|| self.stream.placement())
-            && matches!(source, Error::Forked { .. })
-        {
-            return Err(exception(py, &source));
-        }
-        Ok(len)
+        raised(py, py.detach(|| self.stream.pass_len()))
     }
 
     /// The GPU: `cuda:0`.
@@ -174,22 +164,21 @@ impl LayerStream {
         py.detach(|| self.stream.mapped())
     }
 
-    /// Where the layers are kept since the first pass was seen, and how long a pass is to take.
-    fn placement<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let placement = py.detach(|| self.stream.placement());
-        placement.ok().map(|placement| placement_of(py, &placement)).transpose()
+    /// Where each layer, or slice, is kept.
+    #[getter]
+    fn tiers(&self) -> Vec<&'static str> {
+        let tier = |tier: &Tier| match tier {
+            Tier::Gpu => "gpu",
+            Tier::Pinned => "pinned",
+            Tier::File => "file",
+        };
+        self.stream.tiers().iter().map(tier).collect()
     }
 
-    /// Why there is no such placement, or none yet.
-    fn unplanned(&self, py: Python<'_>) -> Option<String> {
-        let reason = py.detach(|| self.stream.unplanned())?;
-        Some(match &reason {
-            // Nothing went wrong.
-            Unplanned::Ended { source: Error::BadOption { .. } } => {
-                "the stream was closed before layers were placed".into()
-            }
-            _ => message(&reason),
-        })
+    /// How long the next pass takes, by the last one.
+    fn prediction<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let prediction = py.detach(|| self.stream.prediction());
+        prediction.map(|prediction| prediction_of(py, &prediction)).transpose()
     }
 
     /// What the layers and passes took so far.
@@ -386,33 +375,18 @@ fn pass_times<'py>(py: Python<'py>, times: &PassTimes) -> PyResult<Bound<'py, Py
     Ok(known)
 }
 
-fn placement_of<'py>(py: Python<'py>, placement: &Placement) -> PyResult<Bound<'py, PyDict>> {
+fn prediction_of<'py>(py: Python<'py>, told: &Prediction) -> PyResult<Bound<'py, PyDict>> {
     let known = PyDict::new(py);
-    let tiers = placement.tiers.iter().map(|tier| match tier {
-        Tier::Gpu => "gpu",
-        Tier::Pinned => "pinned",
-        Tier::PageCache => "page_cache",
-        Tier::Drive => "drive",
-    });
-    known.set_item("tiers", PyList::new(py, tiers.collect::<Vec<_>>())?)?;
-    let told = &placement.prediction;
     let ceiling = match told.ceiling {
         Ceiling::Compute => "compute",
         Ceiling::Link => "link",
         Ceiling::PageCache => "page_cache",
         Ceiling::Drive => "drive",
     };
-    known.set_item("ceiling", ceiling)?;
     known.set_item("pass_s", told.pass.as_secs_f64())?;
     known.set_item("compute_s", told.compute.as_secs_f64())?;
-    known.set_item("stall_s", told.stall.as_secs_f64())?;
-    known.set_item("pinned_bytes", told.bytes.pinned)?;
-    known.set_item("page_cache_bytes", told.bytes.page_cache)?;
-    known.set_item("drive_bytes", told.bytes.drive)?;
-    let lift = told.lift;
-    let more = |raise: Option<Raise>| raise.map(|raise| (raise.bytes, raise.pass.as_secs_f64()));
-    known.set_item("more_gpu", lift.and_then(|lift| more(lift.gpu)))?;
-    known.set_item("more_host", lift.and_then(|lift| more(lift.host)))?;
-    known.set_item("short", placement.short.as_deref())?;
+    known.set_item("ceiling", ceiling)?;
+    known.set_item("more_gpu", told.more_gpu)?;
+    known.set_item("more_host", told.more_host)?;
     Ok(known)
 }

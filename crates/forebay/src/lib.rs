@@ -114,8 +114,6 @@
 //! - `stream/mapper/tests.rs`: takes layers for a stream that it names
 //! - `stream/marks.rs`: marks streams of others
 //! - `stream/mod.rs`: orders work on streams that a caller names
-//! - `stream/planning/tests.rs`: takes layers for a stream that it names
-//! - `stream/rates.rs`: copies between memory of its own, to see how fast that is
 //! - `stream/reading.rs`: queues copies to the stream's own memory
 //! - `stream/taken.rs`: orders work on streams that a caller names
 //! - `stream/taking.rs`: orders work on streams that a caller names, and queues copies

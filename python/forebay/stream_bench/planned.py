@@ -1,4 +1,4 @@
-"""Half of the layers pinned, as the planner places them: what it predicts, beside what passes take."""
+"""Half of the layers pinned: what is predicted, beside what passes take."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from .model import Model
     from .raw import Raw
 
-#: Passes until layers are placed, at most, and those that are measured then.
-_UNTIL_PLACED, _PASSES = 9, 5
+#: Passes until one is predicted, and those that are measured then.
+_BEFORE, _PASSES = 2, 5
 
 # More than a layer takes beyond its bytes where it is pinned.
 _ROUNDED = 1 << 16
@@ -29,19 +29,19 @@ _ROUNDED = 1 << 16
 def trials(
     model: Model, compute: Compute, raw: Raw, device: str, given: Namespace
 ) -> list[dict[str, Any]]:
-    """So many streams of the first set of layers as there are rounds, each with a plan of its own.
+    """As many streams of the first set of layers as there are rounds.
 
-    Passes follow each other, as the planner expects: the next layers come while one ends.
+    Passes follow each other: the next layers come while one ends.
     """
     return [_trial(model, compute, raw, device, given.buffers) for _ in range(given.rounds)]
 
 
 def _predicted(stream: LayerStream) -> float:
-    """How long the next pass is to take, by those before it."""
-    placement = stream.placement()
-    if placement is None:
-        raise RuntimeError(f"the plan is gone: {stream.unplanned()}")
-    return float(placement["pass_s"])
+    """How long the next pass takes, by the one before it."""
+    prediction = stream.prediction()
+    if prediction is None:
+        raise RuntimeError("a stream whose second pass is over predicts nothing")
+    return float(prediction["pass_s"])
 
 
 def _trial(
@@ -69,22 +69,16 @@ def _trial(
             torch.cuda.synchronize()
             return time.perf_counter() - started
 
-        before: list[float] = []
-        while len(before) < _UNTIL_PLACED and stream.placement() is None:
-            before.append(one())
-        placement = stream.placement()
-        if placement is None:
-            raise RuntimeError(f"no plan after {len(before)} passes: {stream.unplanned()}")
-        before.append(one())  # what is pinned comes there in the pass after
-        passes, each = [], []
+        before = [one() for _ in range(_BEFORE)]
+        tiers, passes, each = stream.tiers, [], []
         for _ in range(_PASSES):
             each.append(_predicted(stream))
             passes.append(one())
-    drives = [layer for layer in numbers if placement["tiers"][layer] == "drive"]
+    drives = [layer for layer in numbers if tiers[layer] == "file"]
     return {
-        "predicted_s": placement["pass_s"],
+        "predicted_s": each[0],
         "predicted_each_s": each,
-        "tiers": placement["tiers"],
+        "tiers": tiers,
         "before_s": before,
         "passes_s": passes,
         # How fast the drive was just behind it.

@@ -113,15 +113,15 @@ def free_from(result: Found) -> str:
 
 
 def planned(result: Found) -> str:
-    """A line for each number of tokens at which layers were placed by the planner."""
+    """A line for each number of tokens at which passes were predicted."""
     lines = []
     for point in result["points"]:
         if not (trials := point.get("planned")):
             continue
         ratios = [median(trial["passes_s"]) / trial["predicted_s"] for trial in trials]
         lines.append(
-            f"planned at {point['tokens']:,} tokens: a pass takes {median(ratios):.3f} of what was "
-            f"predicted ({_spread(ratios)}, {len(trials)} plans)"
+            f"predicted at {point['tokens']:,} tokens: a pass takes {median(ratios):.3f} of what was "
+            f"predicted ({_spread(ratios)}, {len(trials)} streams)"
         )
         each = [
             took / predicted

@@ -100,7 +100,6 @@ impl Shared {
     /// Waits until no copy of the stream runs, and nobody computes with what was taken.
     pub(super) fn settle(&self) -> Result<()> {
         let until = Instant::now() + self.engine.options().watchdog;
-        self.await_probe(until);
         for lane in [self.memory_lane, self.file_lane] {
             // The first answer may only be a failure that is known already.
             let end = self.quiet(lane, until).or_else(|_| self.quiet(lane, until));

@@ -3,7 +3,6 @@
 //! is alone is a group of one.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -13,6 +12,7 @@ use super::homes::{Home, Homes};
 use super::layer::{Shelf, Unit};
 use super::mapper::{Mapper, Maps};
 use super::marks::Mark;
+use super::placement::Tier;
 use super::schedule::Load;
 use super::shared::Shared;
 use crate::engine::Engine;
@@ -31,9 +31,8 @@ pub(super) struct Group {
     pub(super) device: Arc<dyn Device>,
     pub(super) units: Vec<Unit>,
     pub(super) mapper: Mapper,
-    /// Whether some stream has begun to plan for all.
-    planned: AtomicBool,
     homes: Mutex<Homes>,
+    tiers: OnceLock<Vec<Tier>>,
     streams: OnceLock<Vec<Weak<Shared>>>,
     queue: Lock<Queue>,
     /// Rung for the loader.
@@ -68,33 +67,27 @@ pub(super) struct Job {
 
 impl Group {
     /// Streams of `units` to GPUs of which `device` is the first.
-    ///
-    /// # Errors
-    /// Pinned memory that cannot be had for layers whose order is told.
     pub(super) fn new(
         engine: &Engine,
         device: &Arc<dyn Device>,
         units: Vec<Unit>,
-        (options, is_told): (&StreamOptions, bool),
-    ) -> Result<Arc<Self>> {
+        options: &StreamOptions,
+    ) -> Arc<Self> {
         let maps = Maps::new(&units, options.mapped_budget, options.passes);
-        let mut homes = Homes::new(units.len(), maps);
-        if is_told {
-            pin_first(&mut homes, engine, &units, options.host_budget)?; // there is no plan
-        }
-        Ok(Arc::new(Self {
+        let homes = Homes::new(units.len(), maps);
+        Arc::new(Self {
             engine: engine.clone(),
             device: Arc::clone(device),
             units,
             mapper: Mapper::default(),
-            planned: AtomicBool::new(false),
             homes: Mutex::new(homes),
+            tiers: OnceLock::new(),
             streams: OnceLock::new(),
             queue: Lock::default(),
             asked: Condvar::new(),
             parted: Condvar::new(),
             loader: Lock::default(),
-        }))
+        })
     }
 
     /// Where a thread has panicked under it nothing that is kept there is ever given back.
@@ -127,19 +120,24 @@ impl Group {
         self.streams.get().is_none_or(|streams| streams.len() <= 1)
     }
 
-    /// Whether whoever asks is the first, and is to plan for all.
-    pub(super) fn is_to_plan(&self) -> bool {
-        !self.planned.swap(true, Ordering::Relaxed)
+    /// Places the units, and takes pinned memory for those that are kept there.
+    ///
+    /// # Errors
+    /// The host's or a GPU's.
+    pub(super) fn place(&self, tiers: &[Tier]) -> Result<()> {
+        for (number, unit) in self.units.iter().enumerate() {
+            if tiers[number] == Tier::Pinned {
+                let home = Home::in_memory(&self.engine, Shelf::new(&unit.packing))?;
+                let _ = self.homes().keep(number, home);
+            }
+        }
+        let _ = self.tiers.set(tiers.to_vec());
+        Ok(())
     }
 
-    /// Whether some stream plans for all, or has.
-    pub(super) fn is_planned(&self) -> bool {
-        self.planned.load(Ordering::Relaxed)
-    }
-
-    /// Says that whoever was to plan cannot.
-    pub(super) fn is_not_planned(&self) {
-        self.planned.store(false, Ordering::Relaxed);
+    /// Where each unit is kept.
+    pub(super) fn tiers(&self) -> Vec<Tier> {
+        self.tiers.get().cloned().unwrap_or_default()
     }
 
     /// Counts a stream that has memory.
@@ -247,20 +245,4 @@ impl Drop for Group {
             std::mem::forget(loader.take());
         }
     }
-}
-
-/// Takes pinned memory for units, from the first on, as far as the budget goes.
-///
-/// # Errors
-/// The host's or a GPU's.
-fn pin_first(homes: &mut Homes, engine: &Engine, units: &[Unit], budget: u64) -> Result<()> {
-    let mut left = budget;
-    for (number, unit) in units.iter().enumerate() {
-        let shelf = Shelf::new(&unit.packing);
-        if shelf.len > 0 && shelf.len <= left {
-            left -= shelf.len;
-            let _ = homes.keep(number, Home::in_memory(engine, shelf)?);
-        }
-    }
-    Ok(())
 }

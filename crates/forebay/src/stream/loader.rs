@@ -153,9 +153,6 @@ impl Loader {
 
     /// Does what there is to do; how long it may sleep then.
     fn step(&mut self) -> Result<Option<Duration>> {
-        if self.seats.iter().flatten().any(|seat| seat.shared.lock().is_measuring) {
-            return Ok(Some(PATIENCE));
-        }
         self.copy_pinned()?;
         let opened = self.begin()?;
         let landed = self.land()?;

@@ -5,9 +5,9 @@
 //! order      what is taken when; known in advance, or told
 //! layer      ranges of files; how they lie on the GPU, in slots and in pinned memory
 //!   slices     pure: where layers are cut
-//! placement  pure: where layers are kept, and how long a pass takes then
+//! placement  pure: which layers are kept on the GPU and in pinned memory
 //! schedule   pure: which layer is brought into which buffer
-//!   planning   places layers by what the first pass took; `rates`: how fast they come
+//! prediction how long a pass takes, by what the last one took
 //!   taking     the caller's side: take, keep, release; copies of what is kept on the host
 //!   loader     a thread: has layers read to slots (or to pinned memory), and copied to the GPU
 //!     together   pure: which streams have a layer read at once
@@ -45,9 +45,7 @@ mod mapper;
 mod marks;
 mod order;
 mod placement;
-mod planning;
-mod predicting;
-mod rates;
+mod prediction;
 mod reading;
 mod ring;
 mod schedule;
@@ -57,6 +55,8 @@ mod statistics;
 mod store;
 mod taken;
 mod taking;
+#[cfg(test)]
+mod tests;
 mod ties;
 mod together;
 mod trace;
@@ -67,15 +67,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use group::Group;
+use layer::Shelf;
 pub use layer::{Layer, LayerPart};
 use loader::Loader;
 pub use order::Order;
 use order::Sequence;
-pub use placement::{
-    Budget, CannotPlace, Ceiling, LayerCost, Lift, PassBytes, Placement, Prediction, Raise, Rates,
-    Tier, place,
-};
-pub use planning::Unplanned;
+use placement::Placement;
+pub use placement::Tier;
+pub use prediction::{Ceiling, Prediction};
 use shared::Shared;
 pub use statistics::{LayerTimes, PassTimes, StreamStatistics};
 pub use taken::{LayerMemory, Step, Taken};
@@ -100,10 +99,10 @@ pub struct StreamOptions {
     /// layers are taken in slices. `None`: room for three, or as many as there are, and for two
     /// where the GPU has no memory for more.
     pub gpu_budget: Option<u64>,
-    /// Bytes of pinned host memory for layers, beside the slots through which the others pass. Once
-    /// a pass was seen, it is taken for those layers that would come too late otherwise, and no
-    /// others; where the order is told, for the first layers that fit. Layers that come in slices
-    /// are placed slice by slice.
+    /// Bytes of pinned host memory for layers, beside the slots through which the others pass. As
+    /// many layers as fit are read to it when they first come, and copied from there from then on.
+    /// They are spread evenly over the order. Layers that come in slices are placed slice by
+    /// slice.
     pub host_budget: u64,
     /// Bytes of layers in the page cache whose pages may be pinned where they lie, when they are
     /// brought, so that the GPU copies them from there from then on. `None`: once they are brought
@@ -112,7 +111,7 @@ pub struct StreamOptions {
     pub mapped_budget: Option<u64>,
     /// Fills what is released with bytes that are no number in the usual types of floating point
     /// (of 64, 32 and 16 bits, bfloat16, and of 8 bits `e4m3fn` and `e5m2`), so that whoever uses a
-    /// layer too long finds out. Each is then read anew, which [`Placement`] does not count with.
+    /// layer too long finds out. Each is then read anew, also where it would stay on the GPU.
     pub check: bool,
 }
 
@@ -214,14 +213,18 @@ impl LayerStream {
         let count = options.gpu_budget.map_or(BUFFERS, |budget| budget / largest.max(1));
         let count = count.min(units.len() as u64).max(2);
         let count = usize::try_from(count).expect("no more than there are layers");
-        let is_told = sequence.is_told();
         // Room that nobody has asked for is not insisted on.
         let least = if options.gpu_budget.is_some() { count } else { 2 };
-        let group = Group::new(engine, first, units, (&options, is_told))?;
+        let group = Group::new(engine, first, units, &options);
         let made = devices.iter().enumerate().map(|place| {
             Shared::new(&group, place, (sequence.clone(), slices), least..=count, &options) //
         });
         let made = made.collect::<Result<Vec<Arc<Shared>>>>()?;
+        let lens: Vec<u64> = group.units.iter().map(|it| Shelf::new(&it.packing).len).collect();
+        let buffers = made.iter().map(|stream| stream.buffers).min().unwrap_or(count);
+        let placement = Placement::new(&sequence, &lens, buffers, options.host_budget);
+        group.place(&placement.tiers)?;
+        made.iter().for_each(|stream| stream.arrange(&placement));
         Loader::start(&group, &made)?;
         let streams: Vec<Self> = made.into_iter().map(|shared| Self { shared }).collect();
         streams.iter().try_for_each(|stream| stream.shared.begin())?;
@@ -307,12 +310,12 @@ impl LayerStream {
     }
 
     /// How many layers, or slices, one pass takes; `None` where the order is told.
-    #[must_use]
-    pub fn pass_len(&self) -> Option<u64> {
-        if self.shared.check_home().is_err() {
-            return None;
-        }
-        Some(self.shared.lock().schedule.sequence().pass_len()).filter(|&len| len > 0)
+    ///
+    /// # Errors
+    /// A forked child.
+    pub fn pass_len(&self) -> Result<Option<u64>> {
+        self.shared.check_home()?;
+        Ok(Some(self.shared.lock().schedule.sequence().pass_len()).filter(|&len| len > 0))
     }
 
     /// Where layers stand in the order that were taken and not released: their streams are to stay
@@ -352,20 +355,20 @@ impl LayerStream {
         self.shared.statistics()
     }
 
-    /// Where the layers are kept since the first pass was seen, and how long a pass is to take so,
-    /// by the last one that the GPU is done with and that began once they were there. Nothing is
-    /// placed anew: a lift of no bytes says that what is left of the budget would do.
-    ///
-    /// # Errors
-    /// Why nothing is planned, or not yet.
-    pub fn placement(&self) -> Result<Placement, Unplanned> {
-        self.shared.placement()
+    /// Where each layer is kept, or each slice, those of a layer one behind the other.
+    #[must_use]
+    pub fn tiers(&self) -> Vec<Tier> {
+        self.shared.group.tiers()
     }
 
-    /// Why [`placement`](Self::placement) has none, or none yet; `None` where there is one.
+    /// How long the next pass takes, by the last whole pass that the GPU is done with; `None` until
+    /// that is the second one, and where the order is told.
     #[must_use]
-    pub fn unplanned(&self) -> Option<Unplanned> {
-        self.shared.unplanned()
+    pub fn prediction(&self) -> Option<Prediction> {
+        if self.shared.check_home().is_err() {
+            return None;
+        }
+        self.shared.prediction()
     }
 
     /// Writes what [`statistics`](Self::statistics) tells as trace events in JSON, which

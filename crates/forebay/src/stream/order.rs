@@ -22,17 +22,6 @@ pub enum Order {
     Told,
 }
 
-impl Order {
-    /// The same of the slices that layers are taken in, which count as layers. Its numbers are
-    /// layers'.
-    pub(super) fn of_slices(&self, layers: usize, slices: usize) -> Self {
-        match Sequence::new(self, layers, slices, None) {
-            Ok(sequence) if slices > 1 && !sequence.is_told() => Self::List(sequence.pass),
-            _ => self.clone(),
-        }
-    }
-}
-
 /// A position that never comes.
 pub(super) const NEVER: u64 = u64::MAX;
 

@@ -11,15 +11,15 @@ use super::homes::Home;
 use super::layer::Unit;
 use super::mapped::Stamps;
 use super::marks::{Mark, Marks};
-use super::order::{Order, Sequence};
-use super::planning::{Plan, Unplanned};
+use super::order::Sequence;
+use super::placement::{Placement, Tier};
 use super::schedule::{Load, Schedule};
 use super::statistics::Times;
 use super::store::Store;
 use super::ties::Ties;
 use super::turn::Turn;
 use super::writing::{Writer, Writes};
-use super::{StreamOptions, StreamStatistics};
+use super::{LayerTimes, StreamOptions, StreamStatistics};
 use crate::engine::Engine;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::{CallerStream, Device, DeviceError, DeviceResult, Stream};
@@ -40,9 +40,6 @@ pub(super) struct Shared {
     pub(super) memory_lane: Stream,
     pub(super) file_lane: Stream,
     pub(super) checks: bool,
-    pub(super) order: Order,
-    pub(super) gpu_budget: Option<u64>,
-    pub(super) host_budget: u64,
     pub(super) writer: Writer,
     /// Found when something is written for the first time.
     pub(super) ties: OnceLock<Ties>,
@@ -111,11 +108,6 @@ pub(super) struct State {
     pub(super) current: Option<u64>,
     pub(super) times: Times,
     pub(super) exports: Vec<(usize, Weak<()>)>,
-    pub(super) plan: Plan,
-    /// Whether the planner is to copy, or copies, to see how fast the link is.
-    pub(super) is_probing: bool,
-    /// Whether it does, so that no layer is brought.
-    pub(super) is_measuring: bool,
 }
 
 /// What was taken and not released.
@@ -152,8 +144,6 @@ impl Shared {
     ) -> Result<Arc<Self>> {
         let store = Store::new(&group.engine, device, &group.units, &counts)?;
         let count = store.buffers.len();
-        let is_told = sequence.is_told();
-        let plan = if is_told { Plan::Not(Unplanned::Told) } else { Plan::Waiting { from: 0 } };
         let failed = |source| device_failed(device, Operation::Allocate, 0, source);
         let memory_lane = device.create_stream().map_err(failed)?;
         let file_lane = device.create_stream();
@@ -179,9 +169,6 @@ impl Shared {
             current: None,
             times: Times::default(),
             exports: Vec::new(),
-            plan,
-            is_probing: false,
-            is_measuring: false,
         };
         group.join();
         Ok(Arc::new(Self {
@@ -195,9 +182,6 @@ impl Shared {
             memory_lane,
             file_lane,
             checks: options.check,
-            order: options.order.of_slices(group.units.len() / slices, slices),
-            gpu_budget: options.gpu_budget,
-            host_budget: options.host_budget,
             writer: Writer::default(),
             ties: OnceLock::new(),
             state: Mutex::new(state),
@@ -239,6 +223,17 @@ impl Shared {
                 (self.lock(), false)
             }
         }
+    }
+
+    /// Keeps layers on the GPU as they were placed.
+    pub(super) fn arrange(&self, placement: &Placement) {
+        let stays = placement.tiers.iter().map(|tier| *tier == Tier::Gpu);
+        self.lock().schedule.arrange(stays.collect(), placement.protects);
+    }
+
+    /// Which layer, or slice of one, was taken.
+    pub(super) fn unit_of(&self, times: &LayerTimes) -> usize {
+        times.layer * self.slices + times.slice
     }
 
     /// Has the first layers brought.

@@ -9,7 +9,7 @@ use super::shared::From;
 use crate::transfer::RouteShare;
 
 /// Visits and passes that are remembered at most.
-pub(super) const REMEMBERED: usize = 4096;
+const REMEMBERED: usize = 4096;
 
 /// What one layer took, once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -271,11 +271,6 @@ impl Times {
         }
         layers.drain(..layers.len().saturating_sub(REMEMBERED));
         passes.drain(..passes.len().saturating_sub(REMEMBERED));
-    }
-
-    /// What layers took from this position on, as far as it was gathered.
-    pub(super) fn told_from(&self, position: u64) -> Vec<LayerTimes> {
-        self.layers.iter().filter(|times| times.position >= position).cloned().collect()
     }
 
     pub(super) fn told(&self) -> StreamStatistics {

@@ -14,7 +14,6 @@ use super::homes::Home;
 use super::layer::Unit;
 use super::mapped::Pages;
 use super::marks::{Mark, forget_passed};
-use super::planning::Plan;
 use super::schedule::{Load, Next};
 use super::shared::{From, FromPages, Held, Kept, Shared, State, refused};
 use super::statistics::Visit;
@@ -110,7 +109,6 @@ impl Shared {
             times.routes.clone_from(&loaded.routes);
         }
         state.times.enter(Visit::new(times, load, asked, entered), pass);
-        self.plan_if_due(&mut state);
         self.pump(&mut state)?;
         Ok(Step::Taken(Taken::new(self, position, unit)))
     }
@@ -172,8 +170,8 @@ impl Shared {
             return Err(error.of_layer(Operation::Read, &self.units()[unit].name));
         }
         match (state.schedule.next(), next) {
-            // Once it is written, or the link is measured.
-            (Next::NoRoom, _) if state.writes.is_any() || state.is_measuring => Ok(Next::Coming),
+            // Once it is written.
+            (Next::NoRoom, _) if state.writes.is_any() => Ok(Next::Coming),
             (Next::NoRoom, Some(unit)) => {
                 let (unit, count) = (&self.units()[unit], self.buffers);
                 let reason = format!(
@@ -188,7 +186,7 @@ impl Shared {
 
     /// Has brought what can be brought now.
     pub(super) fn pump(&self, state: &mut Submit<'_>) -> Result<()> {
-        while !state.closing && state.lost.is_none() && !state.is_measuring {
+        while !state.closing && state.lost.is_none() {
             let wanted = state.schedule.wanted();
             if wanted.is_some_and(|(_, unit)| state.failures.contains_key(&unit)) {
                 return Ok(()); // what failed is told before it is tried again
@@ -401,9 +399,6 @@ impl Shared {
         }
         state.schedule.rewind();
         state.turned = true;
-        if matches!(state.plan, Plan::Waiting { .. }) {
-            state.plan = Plan::Waiting { from: state.schedule.position() };
-        }
         self.pump(&mut state)
     }
 

@@ -119,7 +119,7 @@ impl Drop for Submit<'_> {
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    use super::super::planning::tests::stream;
+    use super::super::tests::stream;
     use super::*;
 
     fn panics(call: impl FnOnce()) {
@@ -135,7 +135,7 @@ mod tests {
         let in_a_call: fn(&Shared) =
             |shared| shared.submit().unwrap().unlocked(|| panic!("in a call"));
         for breaks in [under_the_lock, in_a_call] {
-            let stream = stream("sim", 0);
+            let stream = stream();
             panics(|| breaks(&stream.shared));
             let said = stream.shared.lock().check_open().unwrap_err().to_string();
             assert!(said.contains("has panicked"), "{said}");
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn after_a_panic_under_the_lock_of_what_is_kept_nothing_of_it_is_given_back() {
-        let stream = stream("sim", 0);
+        let stream = stream();
         panics(|| {
             let _held = stream.shared.group.homes();
             panic!("under the lock")

@@ -165,7 +165,7 @@ fn every_thread_is_counted_or_documented() {
         // A new thread has the name of the one that started it, for a moment.
         assert!(*count <= 2 || many.starts_with("one for each question"), "{name}: {count}");
     }
-    for name in ["keeper", "layers", "mapper", "planner", "writer", "closes", "sim"] {
+    for name in ["keeper", "layers", "mapper", "writer", "closes", "sim"] {
         assert!(documented.iter().any(|(known, _)| *known == format!("forebay-{name}")), "{name}");
     }
     for name in ["forebay-keeper", "forebay-layers", "forebay-mapper", "forebay-writer"] {
