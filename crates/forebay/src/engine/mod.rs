@@ -28,7 +28,6 @@ mod seats;
 #[cfg(test)]
 #[expect(unsafe_code, reason = "stands between the engine and a device's unsafe calls")]
 mod silent;
-mod sizes;
 mod small;
 mod start;
 #[cfg(test)]
@@ -41,7 +40,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use self::sizes::Entrant;
 pub use file::{File, OpenOptions, RequestOptions};
 pub use learn::Found;
 pub(crate) use many::BlockRead;
@@ -91,7 +89,6 @@ struct Inner {
     notes: Arc<Lock<Vec<String>>>,
     keepers: ordered::Keepers,
     providers: Providers,
-    sizes: Arc<sizes::Sizes>,
 }
 
 /// How often, and how many times, a caller looks whether readers have begun with its transfer
@@ -145,7 +142,6 @@ impl Engine {
                 notes: Arc::default(),
                 keepers: ordered::Keepers::default(),
                 providers: Providers::new(options.remember),
-                sizes: Arc::default(),
                 options,
             }),
         };

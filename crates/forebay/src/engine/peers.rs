@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::lanes::copies_writes;
 use super::start::Call;
-use super::{Engine, Entrant};
+use super::Engine;
 use crate::direct::Session;
 use crate::events::Begin;
 use crate::file::Port;
@@ -26,19 +26,10 @@ pub(super) struct Straight {
     body: ByteRange,
     /// What is left before and behind.
     edges: Vec<ByteRange>,
-    entrant: Option<Entrant>,
-}
-
-/// Nothing goes straight.
-#[derive(Debug)]
-pub(super) struct NotStraight {
-    /// Where there may be a path.
-    why: Option<Arc<str>>,
-    entrant: Option<Entrant>,
 }
 
 /// What goes straight; else why nothing does, where there may be a path.
-pub(super) type FoundStraight = Result<Straight, NotStraight>;
+pub(super) type FoundStraight = Result<Straight, Option<Arc<str>>>;
 
 /// Why pieces of one call do not go straight, nor what a stream orders, nor a write.
 pub(super) const OF_PIECES: &str = "pieces of one call go through slots";
@@ -80,29 +71,20 @@ impl Engine {
             let plain = call.direction == Direction::Write && call.options.route.is_none();
             let gpu = call.span.gpu.as_ref().filter(|_| plain && !call.is_block && !call.is_part);
             let why = self.why_not_direct(gpu, UNASKED_WRITE);
-            return Ok(Err(NotStraight { why, entrant: None }));
+            return Ok(Err(why));
         }
         if !is_sized {
             let why = "its file system does not say how long the file is";
             return Err(call.unavailable(Route::Direct, why.into()));
         }
-        let straight = match self.straight_or_why(call, range, demanded) {
-            Err(Some(why)) if demanded => {
-                return Err(call.unavailable(Route::Direct, why.to_string()));
-            }
-            Err(why) => return Ok(Err(NotStraight { why, entrant: None })),
-            Ok(straight) => straight,
-        };
-        let compares = !demanded && straight.edges.is_empty();
-        let entered = if compares { self.enter(call, straight.body.len()) } else { None };
-        let (entrant, why) = entered.unzip();
-        if let Some(why) = why.flatten() {
-            return Ok(Err(NotStraight { why: Some(why), entrant }));
+        let found = self.straight_or_why(call, range, demanded);
+        if let (Err(Some(why)), true) = (&found, demanded) {
+            return Err(call.unavailable(Route::Direct, why.to_string()));
         }
-        if let Some(keep) = &call.span.keep {
+        if let (Ok(straight), Some(keep)) = (&found, &call.span.keep) {
             keep.become_known(|address, len| straight.port.keep_known(address, len));
         }
-        Ok(Ok(Straight { entrant: entrant.map(Entrant::start), ..straight }))
+        Ok(found)
     }
 
     fn straight_or_why(
@@ -158,13 +140,13 @@ impl Engine {
             self.straight_queue(call.file, (&port, device.info()), call.direction, demanded);
         let queue = queue.map_err(|no| Some(no.into()))?;
         let reason = if demanded { Reason::Demanded } else { Reason::PeerToPeer };
-        Ok(Straight { port, reason, queue, body, edges, entrant: None })
+        Ok(Straight { port, reason, queue, body, edges })
     }
 
     /// Has a request that was to go through slots go straight, as far as `straight` says.
     pub(super) fn send_straight(&self, straight: Straight, request: &mut Request) {
         let Request { link: Some(link), drive, alignment, .. } = *request else { return };
-        let Straight { port, reason, queue, body, edges, .. } = straight;
+        let Straight { port, reason, queue, body, edges } = straight;
         let unit = port.unit();
         let edges = edges.into_iter().map(|edge| (edge, Io::Buffered, Reason::UnalignedEdge));
         let parts: VecDeque<_> = edges.collect();
@@ -183,15 +165,7 @@ impl Engine {
 pub(super) fn told(found: &FoundStraight, begin: Begin) -> Begin {
     match found {
         Ok(straight) => Begin { way: Some((Route::Direct, straight.reason)), ..begin },
-        Err(NotStraight { why, .. }) => Begin { not_direct: why.clone(), ..begin },
-    }
-}
-
-/// The read, where its size is compared.
-pub(super) fn entrant(found: &mut FoundStraight) -> Option<Entrant> {
-    match found {
-        Ok(straight) => straight.entrant.take(),
-        Err(not) => not.entrant.take(),
+        Err(why) => Begin { not_direct: why.clone(), ..begin },
     }
 }
 

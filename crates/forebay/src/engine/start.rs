@@ -135,7 +135,7 @@ impl Engine {
                 split_write(range, alignment, call.file.cache_unit(), reason).into()
             }
         };
-        let mut straight = self.straight(call, ByteRange { start: range.start, end }, is_sized)?;
+        let straight = self.straight(call, ByteRange { start: range.start, end }, is_sized)?;
         let link = call.span.gpu.as_ref().map(|device| self.ready_link(device)).transpose()?;
         let (drive, beside) = match call.direction {
             Direction::Read => self.spread(call.file, &mut parts, way.is_ok())?,
@@ -144,8 +144,7 @@ impl Engine {
         self.start_readers()?;
         let (buffers, keep) =
             (buffer.into_iter().collect(), call.span.keep.iter().cloned().collect());
-        let state = State::new(Arc::clone(call.file), range, buffers, keep);
-        let state = Arc::new(state.entered(peers::entrant(&mut straight)));
+        let state = Arc::new(State::new(Arc::clone(call.file), range, buffers, keep));
         if !call.is_block {
             let begin = peers::told(&straight, call.begin(Some(way)));
             state.tell_begin(call.file, &begin);

@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::engine::Entrant;
 use crate::error::{Place, Result};
 use crate::events::Told;
 use crate::file::Handle;
@@ -40,9 +39,6 @@ pub(crate) struct State {
     done: AtomicU64,
     bytes: [AtomicU64; Route::ALL.len() * Reason::ALL.len()],
     not_direct: OnceLock<Arc<str>>,
-    /// It, where its size is compared; whether others were on their way at the same time.
-    entrant: Option<Entrant>,
-    beside_others: AtomicBool,
     probe_ns: AtomicU64,
     file_ns: AtomicU64,
     copy_ns: AtomicU64,
@@ -119,8 +115,6 @@ impl State {
             done: AtomicU64::new(0),
             bytes: [const { AtomicU64::new(0) }; Route::ALL.len() * Reason::ALL.len()],
             not_direct: OnceLock::new(),
-            entrant: None,
-            beside_others: AtomicBool::new(false),
             probe_ns: AtomicU64::new(0),
             file_ns: AtomicU64::new(0),
             copy_ns: AtomicU64::new(0),
@@ -149,16 +143,6 @@ impl State {
         self.wanted = batch.strip().wanted_in(self.range);
         *self.batch.get_mut() = Some(batch);
         self
-    }
-
-    /// The same, of a read whose size is compared.
-    pub(crate) fn entered(self, entrant: Option<Entrant>) -> Self {
-        Self { entrant, ..self }
-    }
-
-    /// Says that others were on their way at the same time.
-    pub(crate) fn set_beside_others(&self) {
-        self.beside_others.store(true, Ordering::Relaxed);
     }
 
     /// Where it moves bytes; `None` once it has ended.
@@ -284,11 +268,6 @@ impl State {
             stages: self.stages(),
             elapsed: self.started.elapsed(),
         });
-        if let (Some(entrant), Ok(outcome), false) =
-            (&self.entrant, &result, self.beside_others.load(Ordering::Relaxed))
-        {
-            entrant.ended(outcome);
-        }
         let memory = self.let_go();
         let file = self.file.lock().take();
         file.iter().for_each(|file| self.tell_end(file, &result));

@@ -4,7 +4,6 @@ mod ends;
 #[path = "../lab/mod.rs"]
 mod lab;
 mod proven;
-mod sizes;
 mod told;
 
 use std::fs;

@@ -63,13 +63,11 @@ pub enum CuFilePlay {
     HangOpen,
     /// It does not answer when it is to forget a file.
     HangClose,
-    /// Each request takes 20 ms more.
-    Slow,
 }
 
 impl CuFilePlay {
     /// Every way, with its name.
-    pub const ALL: [(&'static str, Self); 11] = [
+    pub const ALL: [(&'static str, Self); 10] = [
         ("p2pdma", Self::P2pDma),
         ("nvidia-fs", Self::NvidiaFs),
         ("refuse", Self::Refuse),
@@ -80,7 +78,6 @@ impl CuFilePlay {
         ("hang", Self::Hang),
         ("hang-open", Self::HangOpen),
         ("hang-close", Self::HangClose),
-        ("slow", Self::Slow),
     ];
 
     fn name(self) -> &'static str {
@@ -117,7 +114,7 @@ const KEYS: [(&str, &str); 9] = [
     (
         "cufile",
         "nothing, `p2pdma`, `nvidia-fs`, `refuse`, `short`, `fail`, `calls-only`, `lie`, `hang`, \
-         `hang-open`, `hang-close` or `slow`",
+         `hang-open` or `hang-close`",
     ),
 ];
 

@@ -41,9 +41,6 @@ impl Scheduler {
             return (usize::MAX, None);
         }
         let beside = std::mem::take(&mut request.beside);
-        if !self.is_idle() {
-            request.state.set_beside_others();
-        }
         let key = self.add(request);
         self.add_shares(key, beside);
         let shares = std::iter::once(key).chain(self.others(key));
@@ -83,11 +80,6 @@ impl Scheduler {
             }
         };
         (key, Some(self.open(key, slot)))
-    }
-
-    /// Whether nothing is on its way.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.transfers.is_empty()
     }
 
     /// Adds a share that is alone so far; its key.
@@ -288,9 +280,6 @@ impl Scheduler {
             return;
         }
         let active = self.transfers.remove(key);
-        if self.begun != active.serial {
-            active.request.state.set_beside_others();
-        }
         let start = active.request.range.start;
         let got = active.end.max(start) - start;
         let result = match active.error {

@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::os::fd::BorrowedFd;
 use std::sync::MutexGuard;
-use std::time::Duration;
 
 use super::failure::Answer;
 use super::layout::{Counters, Descriptor, Properties};
@@ -51,8 +50,6 @@ const FAILS_AFTER: u64 = 3;
 /// What fewer bytes come to multiples of, and the share of requests that have fewer: one in three.
 const SHORT_UNIT: u64 = 4096;
 const SHORT_EVERY: u64 = 3;
-/// What a request takes more that is slow: several times what most drives take for a short one.
-const SLOW: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone, Copy)]
 struct Played {
@@ -343,9 +340,6 @@ fn act(
     if played.play == CuFilePlay::Lie {
         library().count(way, &played, len);
         return isize::try_from(len).unwrap_or(isize::MAX);
-    }
-    if played.play == CuFilePlay::Slow {
-        std::thread::sleep(SLOW);
     }
     // SAFETY: whoever registered the file keeps its descriptor until it is no more.
     let fd = unsafe { BorrowedFd::borrow_raw(played.fd) };
