@@ -45,18 +45,14 @@
 //!
 //! `unsafe` is denied elsewhere; each of these says why it needs it.
 //!
-//! - `direct/cufile/batch.rs`: hands requests to cuFile many at a time
-//! - `direct/cufile/batch/tests.rs`: plays a library that says nothing of batches
 //! - `direct/cufile/buffers.rs`: has cuFile know memory, and forget it
 //! - `direct/cufile/counting.rs`: has cuFile stop to count as the process ends
 //! - `direct/cufile/library.rs`: loads cuFile's library and asks for its version
 //! - `direct/cufile/port.rs`: hands on the addresses of transfers
 //! - `direct/cufile/probe.rs`: opens cuFile's driver and asks what it serves
-//! - `direct/cufile/rig.rs`: hands memory to lanes, in tests
+//! - `direct/cufile/rig.rs`: hands memory to a port, in tests
 //! - `direct/cufile/session.rs`: reads and writes by cuFile
-//! - `direct/cufile/simulated/batch.rs`: plays cuFile's batches
 //! - `direct/cufile/simulated/mod.rs`: plays cuFile's functions
-//! - `direct/cufile/streams.rs`: queues requests of cuFile in streams
 //! - `direct/cufile/table.rs`: declares cuFile's functions
 //! - `engine/beside.rs`: lends memory of simulated GPUs
 //! - `engine/borrow.rs`: others promise to keep memory
@@ -99,7 +95,6 @@
 //! - `memory/node.rs`: asks the kernel to place memory
 //! - `process.rs`: maps the page that tells a forked child from its parent
 //! - `queue/bounce.rs`: copies between a ring's own memory and an op's
-//! - `queue/lane.rs`: hands an op's memory to a provider's lane
 //! - `queue/pread.rs`: reads into an op's memory
 //! - `queue/forks.rs`: closes rings in a forked child
 //! - `queue/uring.rs`: hands an op's memory to the kernel

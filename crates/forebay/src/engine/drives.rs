@@ -8,13 +8,13 @@ use super::overdue::{Overdue, TOLD_MAX};
 use super::{Engine, Inner, notes};
 use crate::error::Error;
 use crate::events::{self, Found};
-use crate::file::{Handle, Lane};
+use crate::file::Handle;
 use crate::lock::Lock;
 use crate::options::{Options, RingChoice};
 use crate::queue::{Core, Depth, Direction};
 use crate::remember::Memory;
 use crate::topology::{Below, Drive, DriveId, LayerKind, Layout, Queue, QueueId, Resolver, System};
-use crate::tune::{DepthLimits, Learned, Rate};
+use crate::tune::{DepthLimits, Learned};
 
 /// See the module's own text.
 #[derive(Debug)]
@@ -38,8 +38,6 @@ pub(super) struct DriveQueue {
     pub(super) index: usize,
     /// Whether it has a ring, or was refused one.
     ring_tried: bool,
-    /// Whether a provider's lane serves it.
-    has_lane: bool,
 }
 
 impl Drives {
@@ -62,25 +60,6 @@ impl Drives {
     #[cfg(test)]
     pub(super) fn remember_in(&self, folder: std::path::PathBuf) {
         self.known.lock().memory = Memory::at(folder);
-    }
-
-    /// Takes something for known.
-    #[cfg(test)]
-    pub(super) fn believe(&self, id: &QueueId, way: Direction, learned: Learned) {
-        self.known.lock().memory.note(id.as_str(), way, learned);
-    }
-
-    /// Of each queue whether it is a lane that has refused something.
-    #[cfg(test)]
-    pub(super) fn refused_lanes(&self, engine: &Engine) -> Vec<bool> {
-        let core = engine.inner.core.lock();
-        self.known.lock().queues.values().map(|queue| core.lane_has_refused(queue.index)).collect()
-    }
-
-    /// How many queues have lanes.
-    #[cfg(test)]
-    pub(super) fn lanes(&self) -> usize {
-        self.known.lock().queues.values().filter(|queue| queue.has_lane).count()
     }
 
     /// Whether any was used.
@@ -342,44 +321,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives a queue the lane that a provider makes, once; whether it has one that has refused
-    /// nothing.
-    pub(super) fn give_lane(
-        &self,
-        index: usize,
-        make: impl FnOnce() -> Result<Box<dyn Lane>, String>,
-    ) -> bool {
-        let Inner { drives, threads, core, options, .. } = &*self.inner;
-        let tried = |known: &mut Known| {
-            let queue = known.queues.values_mut().find(|queue| queue.index == index)?;
-            Some((std::mem::replace(&mut queue.ring_tried, true), queue.has_lane))
-        };
-        let Some((is_tried, has_lane)) = tried(&mut drives.known.lock()) else { return false };
-        if is_tried || options.ring == RingChoice::Pread {
-            return has_lane && !core.lock().lane_has_refused(index);
-        }
-        // Not under the lock: the library may take its time.
-        let given = make().and_then(|lane| {
-            let given = threads.give_lane(core, index, lane, options.segment_size);
-            given.map_err(|error| error.to_string())
-        });
-        let mut known = drives.known.lock();
-        let queue = known.queues.values_mut().find(|queue| queue.index == index);
-        queue.is_some_and(|queue| {
-            queue.has_lane = given.is_ok();
-            queue.has_lane
-        })
-    }
-
-    /// What a queue has been seen to reach.
-    pub(super) fn reached(&self, id: &QueueId, direction: Direction) -> Option<Rate> {
-        let Inner { drives, core, .. } = &*self.inner;
-        let known = drives.known.lock();
-        let of = |queue: &DriveQueue| core.lock().learned(queue.index)[direction as usize];
-        let learned = known.queues.get(id).and_then(of);
-        learned.or_else(|| known.memory.recall(id.as_str(), direction)).map(|learned| learned.rate)
-    }
-
     /// Keeps what a user should know, once.
     pub(super) fn note(&self, note: String) {
         let mut notes = self.inner.notes.lock();
@@ -399,6 +340,7 @@ mod tests {
 
     use super::*;
     use crate::file::OpenHow;
+    use crate::tune::Rate;
 
     #[test]
     fn queues_are_found_while_what_was_learned_is_written() {

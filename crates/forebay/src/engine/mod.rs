@@ -14,7 +14,6 @@ mod extents;
 mod file;
 mod identity;
 mod interrupt;
-mod lanes;
 mod learn;
 mod lent;
 mod links;

@@ -3,16 +3,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::lanes::copies_writes;
-use super::start::Call;
 use super::Engine;
+use super::start::Call;
 use crate::direct::Session;
 use crate::events::Begin;
-use crate::file::Port;
+use crate::file::{Handle, Port};
 use crate::gpu::Device;
 use crate::options::DirectIo;
 use crate::plan::{Alignment, Io, Reason, Route};
-use crate::queue::{Direction, Peer, Request, Share, Staged};
+use crate::queue::{Direction, Peer, Request, Share};
 use crate::units::{ByteRange, align_down, align_up};
 
 /// What goes straight, and what stands beside it.
@@ -20,8 +19,6 @@ use crate::units::{ByteRange, align_down, align_up};
 pub(super) struct Straight {
     port: Arc<dyn Port>,
     reason: Reason,
-    /// The queue by which it is asked for.
-    queue: usize,
     /// Whole units, all of them together.
     body: ByteRange,
     /// What is left before and behind.
@@ -136,25 +133,21 @@ impl Engine {
         if !demanded && call.file.is_resident(body) {
             return why(RESIDENT);
         }
-        let queue =
-            self.straight_queue(call.file, (&port, device.info()), call.direction, demanded);
-        let queue = queue.map_err(|no| Some(no.into()))?;
         let reason = if demanded { Reason::Demanded } else { Reason::PeerToPeer };
-        Ok(Straight { port, reason, queue, body, edges })
+        Ok(Straight { port, reason, body, edges })
     }
 
     /// Has a request that was to go through slots go straight, as far as `straight` says.
     pub(super) fn send_straight(&self, straight: Straight, request: &mut Request) {
         let Request { link: Some(link), drive, alignment, .. } = *request else { return };
-        let Straight { port, reason, queue, body, edges } = straight;
+        let Straight { port, reason, body, edges } = straight;
         let unit = port.unit();
         let edges = edges.into_iter().map(|edge| (edge, Io::Buffered, Reason::UnalignedEdge));
         let parts: VecDeque<_> = edges.collect();
         let beside = (!parts.is_empty()).then_some(Share { drive, parts });
         request.beside = beside.into_iter().collect();
-        request.peer = Some(Peer { port, staged: Staged { link, drive, alignment } });
+        request.peer = Some(Peer { port, link, alignment });
         request.link = None;
-        request.drive = queue;
         request.parts = [(body, Io::Direct, reason)].into();
         request.alignment = Some(Alignment::of(unit, unit));
         request.cold = false;
@@ -177,6 +170,12 @@ fn may_be_straight(call: &Call<'_>) -> bool {
         && !call.is_part
         && !call.is_block
         && !call.file.is_memory()
+}
+
+/// True if cuFile writes through host memory on the file system of `file`, whatever its settings
+/// (cuFile's reference, "cuFile Compatibility Mode"): GPFS, and WekaFS, which has no name here.
+fn copies_writes(file: &Handle) -> bool {
+    matches!(file.file_system(), "gpfs" | "unknown")
 }
 
 /// Cuts a range into its whole units and what is left before and behind. What the page cache writes

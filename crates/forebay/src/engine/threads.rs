@@ -1,7 +1,6 @@
 //! The engine's threads: how many there are, how they start, how they end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Condvar, Weak};
 use std::thread::Builder;
@@ -13,14 +12,13 @@ use super::seats::Seats;
 use super::{notes, resource};
 use crate::error::{Error, Operation, Result};
 use crate::events;
-use crate::file::Lane;
 use crate::gpu::Device;
 use crate::lock::{Lock, woken};
 use crate::memory::Parts;
 use crate::options::{Options, RingChoice};
 use crate::queue::{
-    Bell, Chore, Claim, Closers, Core, Crew, EACH_MAX, Idlers, KernelThreads, LaneRing, Plan,
-    Planner, Pool, PreadRing, Reader, RingWorker, Slot, Tools, UringRing, Waker,
+    Bell, Chore, Claim, Closers, Core, Crew, EACH_MAX, Idlers, KernelThreads, Plan, Planner, Pool,
+    PreadRing, Reader, RingWorker, Slot, Tools, UringRing, Waker,
 };
 use crate::staging::{Arena, Submitter};
 
@@ -91,8 +89,6 @@ pub(super) struct Threads {
     readers_started: Arc<Lock<usize>>,
     /// The kernel's rings, and how many drives each serves.
     served: Arc<Lock<Vec<(usize, usize)>>>,
-    /// How many lanes of providers have been started.
-    lanes: Arc<AtomicUsize>,
     kernel: Arc<KernelThreads>,
 }
 
@@ -137,7 +133,6 @@ impl Threads {
             shares,
             readers_started: Arc::default(),
             served: Arc::default(),
-            lanes: Arc::default(),
             kernel: KernelThreads::new(shares.kernel, shares.rings, nodes),
         }
     }
@@ -329,34 +324,6 @@ impl Threads {
         }
         core.with(|scheduler| scheduler.attach(drive, ring));
         Ok(None)
-    }
-
-    /// Gives a queue a provider's lane, with a thread of its own.
-    ///
-    /// # Errors
-    /// There are as many as there may be, or no more threads.
-    pub(super) fn give_lane(
-        &self,
-        core: &Arc<Core>,
-        queue: usize,
-        lane: Box<dyn Lane>,
-        segment: u64,
-    ) -> Result<()> {
-        let what = "lane threads";
-        let waker = Waker::new().map_err(|source| Error::Resource { what, source })?;
-        let one_more = |lanes: usize| (lanes < self.shares.rings).then_some(lanes + 1);
-        if self.lanes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
-            return Err(Error::Resource { what, source: Errno::AGAIN });
-        }
-        let ring = core.add_ring(Bell::Ring(waker.clone()));
-        let (own, planner) = (Arc::clone(core), Planner { segment });
-        self.spawn(format!("forebay-lane-{ring}"), what, move || {
-            let lane = LaneRing::new(lane, waker);
-            RingWorker::new(Crew::Ring(ring), lane).run(&own, planner, None);
-        })
-        .inspect_err(|_| _ = self.lanes.fetch_sub(1, Ordering::Relaxed))?;
-        core.with(|scheduler| scheduler.attach(queue, ring));
-        Ok(())
     }
 
     /// The inner result is the kernel's answer to the ring.

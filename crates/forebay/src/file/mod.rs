@@ -5,7 +5,6 @@
 //! first question and kept. Nothing here knows about plans, slots or GPUs.
 
 mod calls;
-mod choice;
 mod direct;
 mod given;
 mod kind;
@@ -24,13 +23,10 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, openat};
 use rustix::io::Errno;
 
 pub(crate) use calls::{page_size, read_at_raw, read_nowait_raw, write_at_raw};
-pub(crate) use choice::{Choice, Choices};
 pub(crate) use direct::Direct;
 use direct::Refusal;
 pub(crate) use kind::{FileSystem, Kind};
-pub(crate) use port::{
-    FoundPort, Landed, Lane, LaneKind, LaneRequest, NoPort, Port, PortError, Ports,
-};
+pub(crate) use port::{FoundPort, NoPort, Port, PortError, Ports};
 pub use residency::Residency;
 pub(crate) use residency::Source;
 
@@ -90,7 +86,6 @@ pub(crate) struct Handle {
     queue: OnceLock<usize>,
     places: OnceLock<Places>,
     ports: Ports,
-    choices: Choices,
 }
 
 impl Handle {
@@ -150,18 +145,12 @@ impl Handle {
             queue: OnceLock::new(),
             places: OnceLock::new(),
             ports: Ports::default(),
-            choices: Choices::default(),
         })
     }
 
     /// Its ways to GPUs without a copy on the host.
     pub(crate) fn ports(&self) -> &Ports {
         &self.ports
-    }
-
-    /// By which queues it goes straight.
-    pub(crate) fn choices(&self) -> &Choices {
-        &self.choices
     }
 
     /// The path as it was given, or what `/proc` calls the descriptor that was given.

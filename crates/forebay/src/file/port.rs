@@ -39,12 +39,6 @@ pub(crate) trait Port: Any + Debug + Send + Sync {
     /// As for [`read`](Self::read).
     unsafe fn write(&self, address: u64, len: u64, offset: u64) -> Result<u64, PortError>;
 
-    /// A lane for requests of this port and of others of its provider and GPU.
-    ///
-    /// # Errors
-    /// Why there is none.
-    fn lane(&self, kind: LaneKind) -> Result<Box<dyn Lane>, String>;
-
     /// Makes memory of the GPU known to the provider, so that bytes take no detour on the way to
     /// it: until what is returned is dropped, which has to be before the memory is freed. `None`:
     /// the provider does not take it.
@@ -54,7 +48,7 @@ pub(crate) trait Port: Any + Debug + Send + Sync {
     fn gpu(&self) -> DeviceId;
 }
 
-/// Why a port or a lane refused a request.
+/// Why a port refused a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PortError {
     pub(crate) errno: Errno,
@@ -67,70 +61,6 @@ pub(crate) struct PortError {
 impl From<Errno> for PortError {
     fn from(errno: Errno) -> Self {
         Self { errno, words: errno.to_string(), of_memory: false }
-    }
-}
-
-/// How requests are handed to a provider.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum LaneKind {
-    /// Many at once.
-    Batch,
-    /// Each into a stream of the GPU.
-    Streams,
-}
-
-impl LaneKind {
-    pub(crate) const ALL: [Self; 2] = [Self::Batch, Self::Streams];
-
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Batch => "batch",
-            Self::Streams => "streams",
-        }
-    }
-}
-
-/// A request to a lane.
-#[derive(Debug)]
-pub(crate) struct LaneRequest<'a> {
-    pub(crate) port: &'a Arc<dyn Port>,
-    pub(crate) writes: bool,
-    /// Of the GPU's memory.
-    pub(crate) address: u64,
-    pub(crate) len: u64,
-    /// In the file.
-    pub(crate) offset: u64,
-    /// By which it is handed back.
-    pub(crate) token: usize,
-}
-
-/// What came of a request: its token, and the bytes that moved.
-pub(crate) type Landed = (usize, Result<u64, PortError>);
-
-/// Takes requests in without waiting for them. Dropped with requests in flight, it leaves what they
-/// need where it is, for ever.
-pub(crate) trait Lane: Debug + Send {
-    /// How many more requests it takes now.
-    fn room(&self) -> usize;
-
-    /// Takes one in.
-    ///
-    /// # Safety
-    /// As for [`Port::read`] or [`Port::write`], until the request has been handed back.
-    ///
-    /// # Errors
-    /// It has not been taken in.
-    unsafe fn begin(&mut self, request: LaneRequest<'_>) -> Result<(), PortError>;
-
-    /// Sends off what was taken in.
-    fn flush(&mut self) {}
-
-    /// Hands back what has landed; waits up to `wait` for the first.
-    fn collect(&mut self, wait: Duration, landed: &mut Vec<Landed>);
-
-    /// How long it is of little use to look for what has landed.
-    fn rests(&self) -> Duration {
-        Duration::ZERO
     }
 }
 

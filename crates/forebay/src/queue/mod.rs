@@ -14,7 +14,6 @@ mod forks;
 mod gate;
 mod idlers;
 mod kernel_threads;
-mod lane;
 mod op;
 mod pool;
 mod pread;
@@ -37,7 +36,6 @@ pub(crate) use core::{Bell, Core};
 pub(crate) use gate::Gate;
 pub(crate) use idlers::Idlers;
 pub(crate) use kernel_threads::KernelThreads;
-pub(crate) use lane::LaneRing;
 pub use op::Direction;
 pub(crate) use op::{Completion, Op, WindowKey, now_ns};
 pub(crate) use pool::Pool;
@@ -46,7 +44,6 @@ pub(crate) use probe::Planner;
 pub use scheduler::Priority;
 pub(crate) use scheduler::{
     Claim, Copy, CopyFailure, Crew, Depth, EACH_MAX, Limits, Peer, Request, Scheduler, Share,
-    Staged,
 };
 pub(crate) use small_writes::{SmallWrite, SmallWrites};
 pub(crate) use uring::UringRing;
@@ -67,11 +64,6 @@ pub(crate) trait Ring {
 
     /// Lets the kernel see what was taken in, without waiting for anything.
     fn flush(&mut self) {}
-
-    /// Whether it goes well to see ops only when several have been taken in.
-    fn gathers(&self) -> bool {
-        false
-    }
 
     /// Asks for the ops of a window back early: its transfer wants them no more. Where the kernel
     /// can, it hands them back with `ECANCELED`, or as far as they are; the others go on.

@@ -78,8 +78,6 @@ pub(crate) struct Op {
     pub(crate) batch: Option<Arc<Batch>>,
     /// Where its bytes go straight between the drive and a GPU.
     pub(crate) port: Option<Arc<dyn Port>>,
-    /// Whether a lane has refused it, so that its port is called instead.
-    pub(crate) by_call: bool,
     pub(crate) work: Work,
     pub(crate) segment: Segment,
     /// Host address of the segment's first covered byte, of its first wanted byte where it bounces,
@@ -143,11 +141,6 @@ impl Op {
     /// Whether it is a write through the page cache.
     pub(crate) fn is_cached_write(&self) -> bool {
         self.is_write() && !self.is_direct()
-    }
-
-    /// Whether a ring has it, which of an op with a port is a lane: what that refuses is called.
-    pub(crate) fn is_in_ring(&self) -> bool {
-        self.counted == Some(Line::Direct)
     }
 
     /// Whether it only copies what is in memory, so that it waits for no drive.

@@ -98,7 +98,7 @@ fn by_port(port: &dyn Port, op: &Op, direction: Direction) -> Result<u64, PortEr
 }
 
 /// What a port answered, as a completion has it.
-pub(super) fn split(answer: Result<u64, PortError>) -> (Result<u64, Errno>, Option<PortError>) {
+fn split(answer: Result<u64, PortError>) -> (Result<u64, Errno>, Option<PortError>) {
     match answer {
         Ok(moved) => (Ok(moved), None),
         Err(error) => (Err(error.errno), Some(error)),
@@ -242,7 +242,6 @@ mod tests {
                     shift: 0,
                     batch: None,
                     port: None,
-                    by_call: false,
                     work: Work::Move(Direction::Read),
                     segment: Segment { wanted, covered: wanted, io, reason, bounce },
                     address: target.as_mut_ptr() as u64,

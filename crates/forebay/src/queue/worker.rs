@@ -168,7 +168,7 @@ impl<R: Ring> RingWorker<R> {
         for (index, op) in self.taken.drain(..).enumerate() {
             let alone = op.segment.covered.len() >= ALONE;
             self.ring.submit(op);
-            if !self.ring.gathers() && (alone || (index + 1).is_power_of_two()) {
+            if alone || (index + 1).is_power_of_two() {
                 self.ring.flush();
             }
         }

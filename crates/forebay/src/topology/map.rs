@@ -284,11 +284,6 @@ pub struct Queue {
 pub struct QueueId(pub(super) String);
 
 impl QueueId {
-    /// Of the same drives, fed by another way.
-    pub(crate) fn by(&self, way: &str) -> Self {
-        Self(format!("{way}:{}", self.0))
-    }
-
     /// As text: that of the drive's identity, or `volume:…`, `unknown:…`.
     #[must_use]
     pub fn as_str(&self) -> &str {

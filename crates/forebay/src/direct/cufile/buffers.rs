@@ -100,7 +100,7 @@ impl Buffers {
         (address, len): (u64, u64),
     ) -> Result<Registration, CuFileFailure> {
         let _change = session.buffers.changes.lock();
-        let evicted = session.buffers.known.lock().make_room(session.limits().pinned, len);
+        let evicted = session.buffers.known.lock().make_room(session.pinned_max(), len);
         evicted?.iter().for_each(|(key, buffer)| buffer.end(session, *key));
         let registered = Buffer::register(session, device, (address, len));
         let mut known = session.buffers.known.lock();

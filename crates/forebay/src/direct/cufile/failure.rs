@@ -72,8 +72,6 @@ pub enum CuFileFailure {
     Opening,
     /// No more memory may be registered, or not this.
     NoRoom,
-    /// Others have all batches under way, and do not come to an end.
-    NoBatch,
     /// The library said that it moved more bytes than it was asked for.
     Nonsense {
         /// What it said.
@@ -159,9 +157,6 @@ impl fmt::Display for CuFileFailure {
                  come to an end",
             ),
             Self::NoRoom => f.write_str("no more memory of this GPU may be registered"),
-            Self::NoBatch => f.write_str(
-                "cuFile takes no more batches: those that are under way do not come to an end",
-            ),
             Self::Nonsense { moved, asked } => {
                 write!(f, "cuFile says that it moved {moved} bytes of {asked}")
             }

@@ -54,90 +54,6 @@ impl Descriptor {
     }
 }
 
-/// `CUfileIOParams_t`: a request of a batch.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(super) struct BatchRequest {
-    mode: c_int,
-    gap: c_int,
-    pub(super) base: *mut c_void,
-    pub(super) offset: i64,
-    /// From the base on.
-    pub(super) at: i64,
-    pub(super) len: usize,
-    pub(super) file: *mut c_void,
-    operation: c_int,
-    rest: c_int,
-    /// What its event brings back.
-    pub(super) token: *mut c_void,
-}
-
-impl BatchRequest {
-    /// `CUFILE_BATCH`.
-    const MODE: c_int = 1;
-    /// `CUFILE_READ` and `CUFILE_WRITE`.
-    const OPERATIONS: [c_int; 2] = [0, 1];
-
-    pub(super) fn new(
-        file: *mut c_void,
-        writes: bool,
-        (base, at): (u64, i64),
-        len: usize,
-        offset: i64,
-        token: usize,
-    ) -> Self {
-        Self {
-            mode: Self::MODE,
-            gap: 0,
-            base: base as *mut c_void,
-            offset,
-            at,
-            len,
-            file,
-            operation: Self::OPERATIONS[usize::from(writes)],
-            rest: 0,
-            token: token as *mut c_void,
-        }
-    }
-
-    pub(super) fn writes(&self) -> bool {
-        self.operation == Self::OPERATIONS[1]
-    }
-}
-
-/// `CUfileIOEvents_t`: how a request of a batch stands.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(super) struct BatchEvent {
-    pub(super) token: *mut c_void,
-    /// One of `CUfileStatus_t`.
-    pub(super) status: c_int,
-    gap: c_int,
-    /// Bytes, or an error as of [`read`](super::table::Table::read).
-    pub(super) moved: isize,
-}
-
-impl BatchEvent {
-    /// `CUFILE_INVALID`, `CUFILE_CANCELED`, `CUFILE_COMPLETE` and `CUFILE_FAILED`; in all other
-    /// states the memory may be in use.
-    pub(super) const INVALID: c_int = 4;
-    pub(super) const CANCELED: c_int = 8;
-    pub(super) const COMPLETE: c_int = 16;
-    pub(super) const FAILED: c_int = 64;
-
-    pub(super) const fn new(token: *mut c_void, status: c_int, moved: isize) -> Self {
-        Self { token, status, gap: 0, moved }
-    }
-}
-
-/// `struct timespec`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Pause {
-    pub(super) seconds: i64,
-    pub(super) nanoseconds: i64,
-}
-
 /// Room for the counters of any level: 5,112 bytes since version 1.19, 5,000 before.
 #[repr(C, align(8))]
 pub(super) struct Counters(pub(super) [u8; 8192]);
@@ -146,8 +62,5 @@ const _: () = {
     assert!(size_of::<Descriptor>() == 24 && offset_of!(Descriptor, fd) == 8);
     assert!(offset_of!(Descriptor, operations) == 16 && size_of::<Counters>() > 5112);
     assert!(size_of::<Properties>() == 56 && offset_of!(Properties, served) == 24);
-    assert!(size_of::<BatchRequest>() == 64 && offset_of!(BatchRequest, base) == 8);
-    assert!(offset_of!(BatchRequest, file) == 40 && offset_of!(BatchRequest, token) == 56);
-    assert!(size_of::<BatchEvent>() == 24 && offset_of!(BatchEvent, moved) == 16);
     assert!(offset_of!(Properties, features) == 32 && offset_of!(Properties, max_batch) == 48);
 };

@@ -1,14 +1,12 @@
-//! Tests of lanes, buffers and settings over a real shared object, which takes our structures by
+//! Tests of calls, buffers and settings over a real shared object, which takes our structures by
 //! the C interface: the memory of a simulated GPU is the host's, so it moves bytes there.
 
 use std::ffi::c_int;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::batch::BatchLane;
 use super::buffers::Buffers;
 use super::counting::level_of;
 use super::failure::CuFileFailure;
@@ -16,13 +14,10 @@ use super::library::CuFile;
 use super::reach::Compat;
 use super::rig::{Rig, UNIT};
 use super::session::{ALLOW_COMPAT, Session, setting, uses};
-use super::streams::StreamLane;
 use crate::clock::SystemClock;
 use crate::direct::played;
-use crate::file::{Lane, PortError};
 use crate::gpu::sim::{SimConfig, SimDevice};
 use crate::memory::Buffer;
-use crate::proof::cufile::{Counters, Paths};
 
 /// A library that does so, in a folder of its own; `None`: there is no compiler.
 fn library(as_of: u32, does: &str) -> Option<(tempfile::TempDir, PathBuf)> {
@@ -40,108 +35,21 @@ fn rig(as_of: u32, does: &str) -> Option<Rig> {
     Rig::of(session, Arc::new(SimDevice::new(0, SimConfig::default(), clock)))
 }
 
-fn lanes(rig: &Rig) -> [Box<dyn Lane>; 2] {
-    let batches = BatchLane::new(&rig.session, &rig.device).unwrap();
-    let streams = StreamLane::new(&rig.session, &rig.device).unwrap();
-    [Box::new(batches), Box::new(streams)]
-}
-
-/// What each request of a lane answers, which is the same for all.
-fn answer(rig: &Rig, lane: &mut dyn Lane) -> Result<u64, PortError> {
-    let mut results = rig.read(lane);
-    assert!(results.iter().all(|result| *result == results[0]), "{results:?}");
-    results.remove(0)
-}
-
-fn counted(rig: &Rig) -> Counters {
-    Counters::parse(rig.session.version_number(), 3, &rig.session.counters().unwrap()).unwrap()
-}
-
 #[test]
-fn every_request_of_every_lane_lands_and_is_counted() {
-    for (as_of, does) in [(1180, ""), (1180, "posix"), (1190, "nvidia-fs,reorder")] {
-        let Some(rig) = rig(as_of, does) else { return };
-        let before = counted(&rig);
-        let [mut batches, mut streams] = lanes(&rig);
-        assert_eq!(answer(&rig, &mut *batches), Ok(UNIT), "{does}");
-        let by_batch = counted(&rig).since(&before).unwrap();
-        assert!(by_batch.batches >= 3, "{by_batch:?}");
-        assert_eq!(by_batch.batches_by.total(), by_batch.batches);
-        assert_eq!(by_batch.batch_bytes, (as_of < 1190).then_some(300 * UNIT));
-        assert_eq!(by_batch.reads().operations, 0);
-        let before = counted(&rig);
-        assert_eq!(answer(&rig, &mut *streams), Ok(UNIT), "{does}");
-        let by_streams = counted(&rig).since(&before).unwrap();
-        let (mut by, count) = (Paths::default(), 300);
-        match does {
-            "" => by.p2pdma = count,
-            "posix" => by.posix = count,
-            _ => by.nvidia_fs = count,
-        }
-        assert_eq!((by_streams.reads().by, by_streams.batches), (by, 0));
-    }
-}
-
-#[test]
-fn a_library_of_any_version_has_lanes() {
-    for as_of in played::VERSIONS {
-        let Some(rig) = rig(as_of, "") else { return };
-        for mut lane in lanes(&rig) {
-            assert_eq!(answer(&rig, &mut *lane), Ok(UNIT), "{as_of}");
-        }
-    }
-}
-
-#[test]
-fn what_a_lane_is_answered_is_not_taken_for_more_than_it_is() {
+fn a_failed_call_reports_the_librarys_error() {
     for (does, expected, says) in [
+        ("", Ok(UNIT), ""),
         ("short", Ok(UNIT / 2), ""),
         ("code=5008", Err(Errno::OPNOTSUPP), "IO_NOT_SUPPORTED (5008)"),
-        ("errno=28", Err(Errno::IO), "os error 5"),
+        ("errno=28", Err(Errno::NOSPC), "os error 28"),
         ("more", Err(Errno::OPNOTSUPP), "moved 4097 bytes of 4096"),
     ] {
         let Some(rig) = rig(1190, does) else { return };
-        for mut lane in lanes(&rig) {
-            let answer = answer(&rig, &mut *lane);
-            let words = answer.as_ref().map_or_else(|refused| refused.words.as_str(), |_| "");
-            assert!(words.contains(says), "{does}: {words}");
-            assert_eq!(answer.map_err(|refused| refused.errno), expected, "{does}");
-        }
+        let answer = rig.read();
+        let words = answer.as_ref().map_or_else(|refused| refused.words.as_str(), |_| "");
+        assert!(words.contains(says), "{does}: {words}");
+        assert_eq!(answer.map_err(|refused| refused.errno), expected, "{does}");
     }
-}
-
-#[test]
-fn a_batch_that_is_not_taken_is_handed_back() {
-    for (does, expected) in [
-        ("batch=5035", "BATCH_SUBMIT_FAILED (5035)"),
-        ("batch=5037", "BATCH_FULL (5037)"),
-        ("batch=5049", "BATCH_NOCOMPAT_ERROR (5049)"),
-    ] {
-        let Some(rig) = rig(1190, does) else { return };
-        let [mut batches, mut streams] = lanes(&rig);
-        let refused = answer(&rig, &mut *batches).unwrap_err();
-        let is_so = refused.errno == Errno::OPNOTSUPP && refused.words.contains(expected);
-        assert!(is_so, "{refused:?}");
-        assert_eq!(answer(&rig, &mut *streams), Ok(UNIT), "the others go on");
-    }
-}
-
-/// As long as nothing says that it is over, its memory is in use.
-#[test]
-fn a_batch_that_hangs_keeps_its_memory_and_nobody_waits_for_it() {
-    let Some(rig) = rig(1190, "hang") else { return };
-    let [mut batches, _] = lanes(&rig);
-    let memory = Buffer::on_device(Arc::clone(&rig.device), UNIT).unwrap();
-    rig.begin(&mut *batches, &memory);
-    let mut landed = Vec::new();
-    for _ in 0..3 {
-        batches.collect(Duration::from_millis(5), &mut landed);
-    }
-    assert_eq!(landed, []);
-    let shares = Arc::strong_count(&rig.port);
-    drop(batches);
-    assert_eq!(Arc::strong_count(&rig.port), shares, "the library may yet use the file");
-    std::mem::forget(memory);
 }
 
 #[test]
@@ -154,9 +62,7 @@ fn memory_that_the_library_refuses_is_used_unregistered() {
         assert!(refused.to_string().contains("GPU_MEMORY_PINNING_FAILED (5036)"), "{refused}");
         assert!(refused.hint().unwrap().contains("max_device_pinned_mem_size_kb"));
     }
-    for mut lane in lanes(&rig) {
-        assert_eq!(answer(&rig, &mut *lane), Ok(UNIT));
-    }
+    assert_eq!(rig.read(), Ok(UNIT));
 }
 
 /// Whether a library allows its compatibility mode, and how much it counts.
@@ -243,8 +149,6 @@ fn whoever_opens_a_library_again_has_the_same_session() {
     let (_other, other) = library(1190, "").unwrap();
     let other = Session::open(Some(&other), &[]).unwrap();
     assert!(!Arc::ptr_eq(&first, &other));
-    let all = first.limits().batch;
-    assert_eq!((first.take_room(all), again.take_room(1), other.take_room(1)), (all, 0, 1));
     again.fall_silent();
     assert!(first.is_silent() && !other.is_silent());
 }

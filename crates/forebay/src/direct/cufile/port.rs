@@ -11,22 +11,19 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::batch::BatchLane;
 use super::buffers::Buffers;
 use super::failure::CuFileFailure;
 use super::session::{RegisteredFile, Session};
-use super::streams::StreamLane;
-use super::table::FileHandle;
 use crate::aside::within;
 use crate::events;
-use crate::file::{Handle, Lane, LaneKind, NoPort, Port, PortError};
+use crate::file::{Handle, NoPort, Port, PortError};
 use crate::gpu::{Device, DeviceError, DeviceId};
 use crate::memory::KnownMemory;
 
 /// What cuFile takes without a detour through memory of its own, whatever the drive.
 const UNIT: u64 = 4096;
 
-/// How long the driver may take to know a file or memory, or to make a lane.
+/// How long the driver may take to register a file or memory.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// Time between two looks whether it has forgotten files.
@@ -71,10 +68,6 @@ impl CuFilePort {
 
     fn file(&self) -> &RegisteredFile {
         self.file.as_ref().expect("it is there until the port is dropped")
-    }
-
-    pub(super) fn handle(&self) -> FileHandle {
-        self.file().handle()
     }
 
     /// Has the GPU current for a move.
@@ -198,7 +191,7 @@ impl From<CuFileFailure> for PortError {
 }
 
 /// The GPU has no such memory, or is lost.
-pub(super) fn lost(error: &DeviceError) -> PortError {
+fn lost(error: &DeviceError) -> PortError {
     PortError { errno: Errno::NODEV, words: error.to_string(), of_memory: true }
 }
 
@@ -219,16 +212,6 @@ impl Port for CuFilePort {
         self.run((address, len), |file, (base, at), len| unsafe {
             file.write(base, at, len, offset)
         })
-    }
-
-    fn lane(&self, kind: LaneKind) -> Result<Box<dyn Lane>, String> {
-        let (session, device) = (Arc::clone(&self.session), Arc::clone(&self.device));
-        ask(&self.session, move || -> Result<Box<dyn Lane>, String> {
-            Ok(match kind {
-                LaneKind::Batch => Box::new(BatchLane::new(&session, &device)?),
-                LaneKind::Streams => Box::new(StreamLane::new(&session, &device)?),
-            })
-        })?
     }
 
     fn keep_known(&self, address: u64, len: u64) -> Option<Box<dyn KnownMemory>> {
@@ -255,7 +238,7 @@ mod tests {
 
     use super::super::rig::{Rig, UNIT};
     use super::super::simulated;
-    use super::super::table::Table;
+    use super::super::table::{FileHandle, Table};
     use super::*;
     use crate::gpu::sim::CuFilePlay;
     use crate::memory::Buffer;

@@ -5,13 +5,13 @@
 
 #![expect(unsafe_code, reason = "calls the library")]
 
-use std::ffi::{c_int, c_long, c_uint, c_void};
+use std::ffi::{c_int, c_long, c_void};
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::buffers::Buffers;
 use super::counting::{level_of, stop_at_end};
@@ -33,13 +33,8 @@ const COUNT_GPUS: c_int = 3;
 pub(super) const ALLOW_COMPAT: c_int = 1;
 pub(super) const FORCE_COMPAT: c_int = 2;
 
-/// `CU_FILE_BATCH_IO_SUPPORTED` and `CU_FILE_STREAMS_SUPPORTED`.
-const BATCHES: c_uint = 1;
-const STREAMS: c_uint = 2;
-
-/// `max_device_pinned_mem_size_kb` and `io_batchsize` of the vendor's cufile.json.
+/// `max_device_pinned_mem_size_kb` of the vendor's cufile.json.
 const PINNED_KIB: u32 = 33_554_432;
-const BATCH: u32 = 128;
 
 /// cuFile's driver, open in this process.
 #[derive(Debug)]
@@ -48,27 +43,13 @@ pub struct Session {
     counts: bool,
     /// Whether it was opened here so that its compatibility mode is off.
     forbade: bool,
-    limits: SessionLimits,
+    /// Bytes of GPU memory that may be registered.
+    pinned_max: u64,
     pub(super) buffers: Buffers,
-    /// Requests of batches that may still be sent off.
-    room: AtomicUsize,
     /// Whether it was asked something and has not answered.
     silent: AtomicBool,
     /// No child of this process may call the library.
     home: Home,
-}
-
-/// What the driver takes.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct SessionLimits {
-    /// Bytes of GPU memory that may be registered.
-    pub(super) pinned: u64,
-    /// Requests of batches that are under way, in one or in several.
-    pub(super) batch: usize,
-    /// Whether it takes batches.
-    pub(super) batches: bool,
-    /// Whether it queues requests in streams.
-    pub(super) streams: bool,
 }
 
 impl Session {
@@ -189,18 +170,17 @@ impl Session {
             let _ = unsafe { start() }.checked("cuFileStatsStart");
             table.stats_stop.into_iter().for_each(stop_at_end);
         }
-        let limits = limits_of(table);
-        let (buffers, silent) = (Buffers::default(), AtomicBool::new(false));
-        let (room, home) = (AtomicUsize::new(limits.batch), Home::here());
-        Ok(Self { cufile, counts, forbade: false, limits, buffers, room, silent, home })
+        let (pinned_max, buffers) = (pinned_max(table), Buffers::default());
+        let (silent, home) = (AtomicBool::new(false), Home::here());
+        Ok(Self { cufile, counts, forbade: false, pinned_max, buffers, silent, home })
     }
 
     pub(super) fn table(&self) -> &Table {
         &self.cufile.table
     }
 
-    pub(super) fn limits(&self) -> SessionLimits {
-        self.limits
+    pub(super) fn pinned_max(&self) -> u64 {
+        self.pinned_max
     }
 
     /// Whether it has left a question without an answer, so that nothing more is asked of it.
@@ -211,25 +191,6 @@ impl Session {
     /// Asks nothing more of it.
     pub(super) fn fall_silent(&self) {
         self.silent.store(true, Ordering::Relaxed);
-    }
-
-    /// Takes room for up to `most` requests of batches, or streams: how many. Beyond what the
-    /// library has buffers for it waits as it takes a batch in, for others that nobody may ask
-    /// after meanwhile.
-    pub(super) fn take_room(&self, most: usize) -> usize {
-        let take = |room: usize| Some(room - room.min(most));
-        let before = self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        before.unwrap_or(0).min(most)
-    }
-
-    /// How much room there is now.
-    pub(super) fn room(&self) -> usize {
-        self.room.load(Ordering::Relaxed)
-    }
-
-    /// Gives room back.
-    pub(super) fn leave_room(&self, count: usize) {
-        self.room.fetch_add(count, Ordering::Relaxed);
     }
 
     /// Whether this is the process that opened it.
@@ -337,23 +298,13 @@ fn is_direct_only(table: &Table, configured: Compat) -> bool {
     }
 }
 
-/// What the driver says of its limits; where it says nothing, the vendor's defaults.
-fn limits_of(table: &Table) -> SessionLimits {
-    let mut told = Properties::default();
-    // SAFETY: the output outlives the call. Where it fails nothing is told.
-    let _ = unsafe { (table.get_properties)(&raw mut told) }.checked("");
-    let pinned = if told.pinned_kib == 0 { PINNED_KIB } else { told.pinned_kib };
-    let batch = if told.max_batch == 0 { BATCH } else { told.max_batch };
-    // Memory that it does not know goes by way of buffers of its own.
-    let own = told.device_cache_kib.checked_div(told.per_buffer_kib).filter(|count| *count > 0);
-    let batch = batch.min(own.unwrap_or(BATCH)).max(1);
-    let has = |bit: c_uint| told.features == 0 || told.features >> bit & 1 == 1;
-    SessionLimits {
-        pinned: u64::from(pinned) * KIB,
-        batch: batch as usize,
-        batches: has(BATCHES),
-        streams: has(STREAMS),
-    }
+/// Bytes of GPU memory that may be registered, as the driver reports it; else the vendor's default.
+fn pinned_max(table: &Table) -> u64 {
+    let mut reported = Properties::default();
+    // SAFETY: the output outlives the call. If it fails, nothing is reported.
+    let _ = unsafe { (table.get_properties)(&raw mut reported) }.checked("");
+    let pinned = if reported.pinned_kib == 0 { PINNED_KIB } else { reported.pinned_kib };
+    u64::from(pinned) * KIB
 }
 
 /// A file that the driver knows.
@@ -381,10 +332,6 @@ impl Drop for RegisteredFile {
 }
 
 impl RegisteredFile {
-    pub(super) fn handle(&self) -> FileHandle {
-        self.handle
-    }
-
     /// The file.
     #[must_use]
     pub fn file(&self) -> &File {
@@ -439,6 +386,6 @@ impl RegisteredFile {
 }
 
 /// Offsets are signed on the library's side.
-pub(super) fn signed(offset: u64) -> Result<i64, CuFileFailure> {
+fn signed(offset: u64) -> Result<i64, CuFileFailure> {
     i64::try_from(offset).map_err(|_| CuFileFailure::Io(rustix::io::Errno::OVERFLOW))
 }

@@ -5,19 +5,15 @@
 
 #![expect(unsafe_code, reason = "declares the functions of a library")]
 
-use std::ffi::{c_int, c_long, c_uint, c_void};
+use std::ffi::{c_int, c_long, c_void};
 
 use libloading::Library;
 
 use super::failure::Answer;
-use super::layout::{BatchEvent, BatchRequest, Descriptor, Pause, Properties};
+use super::layout::{Descriptor, Properties};
 
 /// `CUfileHandle_t`.
 pub(super) type FileHandle = *mut c_void;
-/// `CUfileBatchHandle_t`.
-pub(super) type BatchHandle = *mut c_void;
-/// `CUstream`.
-pub(super) type NativeStream = *mut c_void;
 
 macro_rules! cufile_table {
     (
@@ -72,22 +68,6 @@ cufile_table! {
         get_stats_l3: c"cuFileGetStatsL3" fn(*mut c_void) -> Answer;
         set_parameter_bool: c"cuFileSetParameterBool" fn(c_int, bool) -> Answer;
         get_parameter_bool: c"cuFileGetParameterBool" fn(c_int, *mut bool) -> Answer;
-        batch_set_up: c"cuFileBatchIOSetUp" fn(*mut BatchHandle, c_uint) -> Answer;
-        batch_submit: c"cuFileBatchIOSubmit"
-            fn(BatchHandle, c_uint, *mut BatchRequest, c_uint) -> Answer;
-        // At least so many events; room for them, and how many came; the longest wait.
-        batch_status: c"cuFileBatchIOGetStatus"
-            fn(BatchHandle, c_uint, *mut c_uint, *mut BatchEvent, *mut Pause) -> Answer;
-        batch_destroy: c"cuFileBatchIODestroy" fn(BatchHandle) -> ();
-        // As `read`, by pointers that are followed when the stream comes to it; the bytes last.
-        read_async: c"cuFileReadAsync" fn(
-            FileHandle, *mut c_void, *mut usize, *mut i64, *mut i64, *mut isize, NativeStream
-        ) -> Answer;
-        write_async: c"cuFileWriteAsync" fn(
-            FileHandle, *mut c_void, *mut usize, *mut i64, *mut i64, *mut isize, NativeStream
-        ) -> Answer;
-        stream_register: c"cuFileStreamRegister" fn(NativeStream, c_uint) -> Answer;
-        stream_deregister: c"cuFileStreamDeregister" fn(NativeStream) -> Answer;
         get_p2p_flags: c"cuFileDriverGetP2PFlags" fn(c_int, *mut c_int) -> Answer;
     }
 }

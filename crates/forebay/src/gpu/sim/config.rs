@@ -53,8 +53,6 @@ pub enum CuFilePlay {
     Short,
     /// After some requests it answers with errors.
     Fail,
-    /// It answers calls, and refuses batches and streams.
-    CallsOnly,
     /// It says that it has moved what it has not.
     Lie,
     /// After some requests it answers no more.
@@ -67,13 +65,12 @@ pub enum CuFilePlay {
 
 impl CuFilePlay {
     /// Every way, with its name.
-    pub const ALL: [(&'static str, Self); 10] = [
+    pub const ALL: [(&'static str, Self); 9] = [
         ("p2pdma", Self::P2pDma),
         ("nvidia-fs", Self::NvidiaFs),
         ("refuse", Self::Refuse),
         ("short", Self::Short),
         ("fail", Self::Fail),
-        ("calls-only", Self::CallsOnly),
         ("lie", Self::Lie),
         ("hang", Self::Hang),
         ("hang-open", Self::HangOpen),
@@ -113,8 +110,8 @@ const KEYS: [(&str, &str); 9] = [
     ("lost-after", "a number of copies"),
     (
         "cufile",
-        "nothing, `p2pdma`, `nvidia-fs`, `refuse`, `short`, `fail`, `calls-only`, `lie`, `hang`, \
-         `hang-open` or `hang-close`",
+        "nothing, `p2pdma`, `nvidia-fs`, `refuse`, `short`, `fail`, `lie`, `hang`, `hang-open` \
+         or `hang-close`",
     ),
 ];
 

@@ -131,7 +131,6 @@ impl Scheduler {
                 shift,
                 batch: None,
                 port: None,
-                by_call: false,
                 segment: Segment { wanted: part, covered: part, io, reason, bounce },
                 address,
                 moved: 0,

@@ -46,11 +46,11 @@ impl Scheduler {
         self.claim_of(turn.key)
     }
 
-    /// True if the ring of its drive serves a request: a provider's lane, or io_uring where the
-    /// file allows that.
+    /// True if the ring of its drive serves a request: where the file allows io_uring, and its
+    /// bytes do not go direct.
     pub(super) fn has_ring(&self, request: &Request) -> bool {
         let has_ring = self.drives.get(request.drive).is_some_and(|drive| drive.ring.is_some());
-        has_ring && (request.peer.is_some() || request.file.allows_io_uring())
+        has_ring && request.peer.is_none() && request.file.allows_io_uring()
     }
 
     /// Has a ring serve a drive, unless it has failed: then threads do.

@@ -49,7 +49,7 @@ use slab::Slab;
 pub(crate) use depth::Depth;
 use link::Link;
 use openable::{Listed, Openable};
-pub(crate) use peers::{Peer, Staged};
+pub(crate) use peers::Peer;
 pub(crate) use room::EACH_MAX;
 pub(crate) use shares::Share;
 pub(crate) use sleepers::Crew;
@@ -265,7 +265,6 @@ struct Drive {
     hardware: Vec<usize>,
     /// The ring that serves it: without one the pool runs its direct ops as well.
     ring: Option<usize>,
-    lane_refused: bool,
     /// Transfers with ops for its ring, or with windows that this is to open.
     direct: Turns,
     /// Transfers with ops for the pool.
@@ -413,7 +412,6 @@ impl Scheduler {
             most,
             hardware: hardware.to_vec(),
             ring: None,
-            lane_refused: false,
             direct: Turns::default(),
             waits: Turns::default(),
             in_line: false,

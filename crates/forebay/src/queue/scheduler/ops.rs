@@ -311,7 +311,6 @@ impl Scheduler {
         if result.is_ok() {
             self.tell_tuner(key, &op, took_ns, at_ns);
         }
-        let by_lane = op.is_in_ring();
         self.land(key, &mut op);
         let alignment = self.transfers[key].request.alignment_of(&op);
         let state = Arc::clone(&self.transfers[key].request.state);
@@ -322,7 +321,7 @@ impl Scheduler {
                 return self.count_out(&op);
             }
             Err(errno) if op.port.is_some() && !is_tried_again(errno, &op) => {
-                return self.refuse_port(key, op, refused.unwrap_or_else(|| errno.into()), by_lane);
+                return self.refuse_peer(key, &op, Some(refused.unwrap_or_else(|| errno.into())));
             }
             // It has left the page cache, and whoever found that waits for no drive.
             Err(Errno::AGAIN) if op.is_in_memory() => {
@@ -419,8 +418,8 @@ impl Scheduler {
     /// Where an op waits.
     pub(super) fn line_of(&self, key: usize, op: &Op) -> Line {
         let has_ring = self.drives[self.transfers[key].request.drive].ring.is_some();
-        let by_ring = op.port.is_some() || (op.file.allows_io_uring() && op.again <= AGAIN_IN_RING);
-        if op.is_direct() && has_ring && by_ring && !op.by_call {
+        let by_ring = op.port.is_none() && op.file.allows_io_uring() && op.again <= AGAIN_IN_RING;
+        if op.is_direct() && has_ring && by_ring {
             Line::Direct
         } else if op.is_in_memory() {
             Line::Cached

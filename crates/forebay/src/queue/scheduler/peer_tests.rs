@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::tests::{LEN, Rig};
 use super::*;
-use crate::file::{Lane, LaneKind, Port, PortError};
+use crate::file::{Port, PortError};
 use crate::gpu::{DeviceError, DeviceKind};
 use crate::memory::KnownMemory;
 use crate::plan::Route;
@@ -35,10 +35,6 @@ impl Port for Named {
         unreachable!("the tests complete the ops")
     }
 
-    fn lane(&self, _kind: LaneKind) -> Result<Box<dyn Lane>, String> {
-        unreachable!("nobody asks for one")
-    }
-
     fn keep_known(&self, _address: u64, _len: u64) -> Option<Box<dyn KnownMemory>> {
         None
     }
@@ -52,20 +48,19 @@ impl Rig {
     /// Starts a transfer whose first three quarters go straight, and takes the ops of these.
     fn start_straight(&mut self, link: usize, way: (Direction, Reason)) -> (Arc<State>, Vec<Op>) {
         let (direction, reason) = way;
-        let queue = self.scheduler.add_drive(Depth::Fixed(4), 4, &[]);
+        let drive = self.scheduler.add_drive(Depth::Fixed(4), 4, &[]);
         (self.scheduler.limits.in_flight, self.scheduler.limits.pool) = (8, 8);
         let port: Arc<dyn Port> = Arc::new(Named);
         self.file.ports().to(GPU, || Ok(Arc::clone(&port))).expect("it is made");
-        let staged = Staged { link, drive: self.drive, alignment: None };
         let body = ByteRange { start: 0, end: LEN / 4 * 3 };
         let edge = ByteRange { start: body.end, end: LEN };
         let parts = [(edge, Io::Buffered, Reason::UnalignedEdge)].into();
         let request = Request {
             direction,
-            peer: Some(Peer { port, staged }),
-            drive: queue,
+            peer: Some(Peer { port, link, alignment: None }),
+            drive,
             parts: [(body, Io::Direct, reason)].into(),
-            beside: vec![Share { drive: self.drive, parts }],
+            beside: vec![Share { drive, parts }],
             alignment: Some(Alignment::of(LEN / 4, LEN / 4)),
             ..self.request(None, reason, Priority::Normal)
         };

@@ -19,20 +19,13 @@ use crate::units::ByteRange;
 /// Why a port is closed that answers and moves nothing.
 const NO_FURTHER: &str = "it brought a request no further";
 
-/// A path between a drive and a GPU.
+/// A direct path between a drive and a GPU, and the staged path for what it does not take.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
     pub(crate) port: Arc<dyn Port>,
-    /// The way of what it does not take.
-    pub(crate) staged: Staged,
-}
-
-/// The way through slots.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Staged {
+    /// The link of the GPU, for staged bytes.
     pub(crate) link: usize,
-    pub(crate) drive: usize,
-    /// What O_DIRECT demands of the file, where it takes that.
+    /// The alignment that O_DIRECT requires for staged bytes, if the file takes O_DIRECT.
     pub(crate) alignment: Option<Alignment>,
 }
 
@@ -50,30 +43,14 @@ impl Request {
     /// What stands beside it: the same, of another drive, and never a peer.
     pub(super) fn beside(&self, drive: usize, parts: VecDeque<(ByteRange, Io, Reason)>) -> Self {
         let mut beside = Self { drive, parts, ..self.clone() };
-        if let Some(Peer { staged, .. }) = beside.peer.take() {
-            (beside.link, beside.alignment) = (Some(staged.link), staged.alignment);
+        if let Some(Peer { link, alignment, .. }) = beside.peer.take() {
+            (beside.link, beside.alignment) = (Some(link), alignment);
         }
         beside
     }
 }
 
 impl Scheduler {
-    /// Takes back an op that a lane has refused, or its port. In place of a lane the port is called
-    /// from now on.
-    pub(super) fn refuse_port(&mut self, key: usize, op: Op, error: PortError, by_lane: bool) {
-        if !by_lane {
-            return self.refuse_peer(key, &op, Some(error));
-        }
-        let drive = self.transfers[key].request.drive;
-        self.drives[drive].lane_refused = true;
-        self.requeue(Op { by_call: true, again: 0, ..op });
-    }
-
-    /// Whether the lane of a queue has refused what it was given.
-    pub(crate) fn lane_has_refused(&self, drive: usize) -> bool {
-        self.drives[drive].lane_refused
-    }
-
     /// Takes back an op that its port has refused with `error`, or brings no further. What nobody
     /// demanded goes through slots, and so does all that has not begun: whoever refuses once would
     /// do so again. Where it was the drive that failed, that way will tell.
@@ -94,7 +71,7 @@ impl Scheduler {
             if !of_memory {
                 op.file.ports().close(port.gpu(), reason);
             }
-            self.stage(key, &peer.staged, op.rest().intersect(op.segment.wanted));
+            self.stage(key, &peer, op.rest().intersect(op.segment.wanted));
         }
         self.count_out(op);
     }
@@ -124,17 +101,17 @@ impl Scheduler {
     }
 
     /// Sends a range through slots, and what of the transfer at `key` has not begun.
-    fn stage(&mut self, key: usize, staged: &Staged, rest: ByteRange) {
-        if self.links[staged.link].broken.is_some() {
-            return self.fail_if_broken(key, staged.link);
+    fn stage(&mut self, key: usize, peer: &Peer, rest: ByteRange) {
+        if self.links[peer.link].broken.is_some() {
+            return self.fail_if_broken(key, peer.link);
         }
         self.unlist(key); // it opens nothing more
         let active = &mut self.transfers[key];
-        let io = match (active.request.direction, staged.alignment) {
+        let io = match (active.request.direction, peer.alignment) {
             (Direction::Read, Some(_)) => Io::Direct,
             _ => Io::Buffered,
         };
-        let cursor = active.cursor;
+        let (cursor, drive) = (active.cursor, active.request.drive);
         let unopened = std::mem::take(&mut active.request.parts);
         let mut parts: VecDeque<_> = [(rest, io, Reason::PeerFailed)].into();
         for (index, (mut range, ..)) in unopened.into_iter().enumerate() {
@@ -145,7 +122,7 @@ impl Scheduler {
         }
         let known = self.others(key).into_iter().find(|&other| {
             let request = &self.transfers[other].request;
-            request.peer.is_none() && request.drive == staged.drive
+            request.peer.is_none() && request.drive == drive
         });
         // One whose last bytes are made durable takes nothing more.
         let known = known.filter(|&other| !self.transfers[other].synced);
@@ -164,7 +141,7 @@ impl Scheduler {
                 share
             }
             None => {
-                self.add_shares(key, vec![Share { drive: staged.drive, parts }]);
+                self.add_shares(key, vec![Share { drive, parts }]);
                 self.transfers[key].next
             }
         };

@@ -314,7 +314,6 @@ impl Scheduler {
                 shift: 0,
                 batch: None,
                 port: None,
-                by_call: false,
                 work,
                 segment: Segment { wanted: at, covered: at, io, reason, bounce },
                 address: 0,

@@ -183,7 +183,6 @@ impl Scheduler {
                 shift,
                 batch: request.batch.clone().filter(|batch| !batch.is_one(segment.wanted)),
                 port: request.peer.as_ref().map(|peer| Arc::clone(&peer.port)),
-                by_call: false,
                 work: Work::Move(request.direction),
                 segment: *segment,
                 address,

@@ -39,7 +39,7 @@ fn sources(world: &mut World, shape: &Shape, direction: Direction) -> Vec<Source
                 true => Err(Reason::WriteThroughCache),
                 false => way(dice, shape, file, false),
             };
-            Source { file: index, handle, drive: index % shape.drives_of_files(), way }
+            Source { file: index, handle, drive: index % shape.drives.len(), way }
         })
         .filter(|source| !(writes && files[source.file].shrinks))
         .collect();

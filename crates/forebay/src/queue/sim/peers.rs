@@ -13,12 +13,12 @@ use super::job::{Job, Piece};
 use super::shape::Shape;
 use super::start::Wish;
 use super::world::{World, below};
-use crate::file::{Handle, Lane, LaneKind, Port, PortError};
+use crate::file::{Handle, Port, PortError};
 use crate::gpu::{Device as _, DeviceId, DeviceKind};
 use crate::memory::KnownMemory;
 use crate::plan::{Alignment, Io, Reason, Route};
 use crate::queue::op::{Direction, Op};
-use crate::queue::{Peer, Request, Share, Staged};
+use crate::queue::{Peer, Request, Share};
 use crate::transfer::{Outcome, State};
 use crate::units::{ByteRange, align_down, align_up};
 
@@ -46,10 +46,6 @@ impl Port for SimPort {
 
     unsafe fn write(&self, _address: u64, _len: u64, _offset: u64) -> Result<u64, PortError> {
         unreachable!("the world moves the bytes")
-    }
-
-    fn lane(&self, _kind: LaneKind) -> Result<Box<dyn Lane>, String> {
-        unreachable!("nobody asks for one")
     }
 
     fn keep_known(&self, _address: u64, _len: u64) -> Option<Box<dyn KnownMemory>> {
@@ -118,9 +114,8 @@ impl Straight {
         range.start.wrapping_sub(guard) % self.port.unit()
     }
 
-    /// Has a request that was to go through slots go straight. Its edges do not, nor do they wait
-    /// for the same queue.
-    pub(super) fn send(&self, request: &mut Request, queue: usize) {
+    /// Has a staged request go direct. Its edges stay staged.
+    pub(super) fn send(&self, request: &mut Request) {
         let (link, drive) = (request.link.expect("a GPU has a link"), request.drive);
         let (range, body) = (request.range, self.body);
         let edges = [
@@ -130,12 +125,11 @@ impl Straight {
         let edges = edges.into_iter().filter(|edge| !edge.is_empty());
         let parts: Vec<_> = edges.map(|e| (e, Io::Buffered, Reason::UnalignedEdge)).collect();
         let beside = (!parts.is_empty()).then(|| Share { drive, parts: parts.into() });
-        let staged = Staged { link, drive, alignment: request.alignment };
         let unit = self.port.unit();
         request.beside = beside.into_iter().collect();
-        request.peer = Some(Peer { port: Arc::clone(&self.port), staged });
+        request.peer =
+            Some(Peer { port: Arc::clone(&self.port), link, alignment: request.alignment });
         request.link = None;
-        request.drive = queue;
         request.parts = [(body, Io::Direct, self.reason)].into();
         request.alignment = Some(Alignment::of(unit, unit));
         request.cold = false;
@@ -264,12 +258,11 @@ impl World {
         align_down(some, unit).max(unit).min(most)
     }
 
-    /// Notes an error that has to be told: where nobody demanded the way, another one is taken, and
-    /// what a lane refuses is called.
+    /// Notes an error that the transfer has to report: without a required route, the bytes go
+    /// staged.
     fn refuse(&mut self, op: &Op, state: &Arc<State>, errno: Errno) -> Errno {
-        let is_last = op.segment.reason == Reason::Demanded && !op.is_in_ring();
-        self.tally.note("port-by-lane", op.is_in_ring());
-        if self.tally.note("port-demanded", is_last) {
+        let is_required = op.segment.reason == Reason::Demanded;
+        if self.tally.note("port-demanded", is_required) {
             self.fail(op, state, errno);
         }
         errno

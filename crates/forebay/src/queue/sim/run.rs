@@ -207,8 +207,7 @@ impl Run {
                 let turns = self.dice.roll(0.3);
                 Depth::tuned(DepthLimits::of(turns, self.shape.depth, segment, segment), [None; 2])
             };
-            let (most, hardware) =
-                (self.shape.depth, &self.shape.hardware[index % self.shape.drives_of_files()]);
+            let (most, hardware) = (self.shape.depth, &self.shape.hardware[index]);
             assert_eq!(self.core.add_drive(depth, most, hardware), index);
             served.into_iter().for_each(|ring| self.core.lock().attach(index, ring));
         }

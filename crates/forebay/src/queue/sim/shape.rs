@@ -16,8 +16,7 @@ use crate::units::{KIB, MIB};
 pub(super) struct Shape {
     pub(super) limits: Limits,
     pub(super) segment: u64,
-    /// The ring that serves each drive, where one does. The second half are queues of the same
-    /// drives for what goes straight: a ring is a lane there.
+    /// The ring that serves each drive, where one does.
     pub(super) drives: Vec<Option<usize>>,
     /// The hardware below each.
     pub(super) hardware: Vec<Vec<usize>>,
@@ -73,11 +72,6 @@ fn count(dice: &mut Dice, first: u64, last: u64) -> usize {
 }
 
 impl Shape {
-    /// How many drives there are that have files.
-    pub(super) fn drives_of_files(&self) -> usize {
-        self.drives.len() / 2
-    }
-
     pub(super) fn of(dice: &mut Dice) -> Self {
         let (slot_size, segment) = one_of(
             dice,
@@ -103,7 +97,7 @@ impl Shape {
         };
         let rings = count(dice, 1, 2);
         let of_ring = |dice: &mut Dice| dice.roll(0.5).then(|| count(dice, 1, rings as u64) - 1);
-        let drives: Vec<_> = (0..2 * count(dice, 1, 3)).map(|_| of_ring(dice)).collect();
+        let drives: Vec<_> = (0..count(dice, 1, 3)).map(|_| of_ring(dice)).collect();
         let lost = loses.then(|| count(dice, 1, drives.len() as u64) - 1);
         let hung = dice.roll(0.3).then(|| count(dice, 1, drives.len() as u64) - 1);
         let pieces = |dice: &mut Dice| (0..2).filter(|_| dice.roll(0.3)).collect();

@@ -185,7 +185,7 @@ fn turns(dice: &mut Dice, shape: &Shape, range: ByteRange) -> Vec<(u64, usize)> 
         .map(|_| {
             let at = range.start + below(dice, range.len() + 1);
             let at = if dice.roll(0.7) { align_down(at, PAGE) } else { at };
-            let drive = below(dice, shape.drives_of_files() as u64);
+            let drive = below(dice, shape.drives.len() as u64);
             (at, usize::try_from(drive).expect("few drives"))
         })
         .collect();
@@ -243,12 +243,10 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
     };
     let state = Arc::new(State::new(Arc::clone(&handle), wish.range, Vec::new(), Vec::new()));
     let mut request = request(&wish, &state, &memory, shape);
-    let mut drives = drives(&request);
     if let Some(straight) = &straight {
-        let queue = request.drive + shape.drives_of_files();
-        straight.send(&mut request, queue);
-        drives.push(queue);
+        straight.send(&mut request);
     }
+    let drives = drives(&request);
     let caller = begin(core, request);
     Some(Job {
         state,
@@ -286,7 +284,7 @@ pub(super) fn begin(core: &Core, request: Request) -> Caller {
 }
 
 fn request(wish: &Wish, state: &Arc<State>, memory: &Memory, shape: &Shape) -> Request {
-    let drive = wish.file % shape.drives_of_files();
+    let drive = wish.file % shape.drives.len();
     let mut shares = match wish.direction {
         Direction::Read => {
             let (io, reason) = match wish.way {

@@ -10,10 +10,9 @@
  *   PLAYED_CUFILE_DOES     words with commas between them:
  *     init-crash, init-exit, init-spin   in the initialiser
  *     open-crash, open-spin, open=CODE[:CUDA], version=CODE
- *     register=CODE, buffer=CODE, batch=CODE
+ *     register=CODE, buffer=CODE
  *     errno=N, code=CODE, short, more, lie, stuck   what a read or a write does
  *     nvidia-fs, posix, anyway   which way bytes go; by POSIX also where that is forbidden
- *     reorder, hang   what a batch does
  *     keeps, late, forced   settings stay what they are, or may be changed while it is open;
  *                           compatibility mode is forced
  */
@@ -33,17 +32,9 @@
 #ifdef HEADER
 #include HEADER
 #else
-typedef void *CUstream, *CUfileHandle_t, *CUfileBatchHandle_t;
+typedef void *CUfileHandle_t;
 typedef struct { int err, cu_err; } CUfileError_t;
 typedef struct { int type; union { int fd; void *handle; } handle; const void *ops; } CUfileDescr_t;
-typedef struct {
-  int mode;
-  union { struct { void *devPtr_base; off_t file_offset, devPtr_offset; size_t size; } batch; } u;
-  CUfileHandle_t fh;
-  int opcode;
-  void *cookie;
-} CUfileIOParams_t;
-typedef struct { void *cookie; int status; size_t ret; } CUfileIOEvents_t;
 typedef void CUfileDrvProps_t, CUfileStatsLevel3_t;
 typedef int CUFileBoolConfigParameter_t, CUFileSizeTConfigParameter_t;
 typedef int CUfileDriverStatusFlags_t, CUfileP2PFlags_t;

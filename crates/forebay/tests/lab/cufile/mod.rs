@@ -8,8 +8,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 /// Its source, in one piece.
-pub(crate) const SOURCE: &str =
-    concat!(include_str!("library.c"), include_str!("batches.c"), include_str!("settings.c"));
+pub(crate) const SOURCE: &str = concat!(include_str!("library.c"), include_str!("settings.c"));
 
 /// Its name, which the loader looks for.
 pub(crate) const NAME: &str = "libcufile.so.0";

@@ -12,7 +12,7 @@ use std::process::Command;
 use super::super::failure::{Answer, KNOWN};
 use super::super::probe::{FEATURES, SETTINGS, STORAGE, WAYS};
 use super::super::session::{ALLOW_COMPAT, FORCE_COMPAT};
-use super::{BatchEvent, BatchRequest, Counters, Descriptor, Pause, Properties};
+use super::{Counters, Descriptor, Properties};
 use crate::direct::played;
 use crate::proof::cufile::{Counters as Counted, GpuCounters, Moves, Paths};
 
@@ -70,17 +70,6 @@ fn structures() -> Vec<Row> {
             max_batch: "max_batch_io_size",
             batch_timeout_ms: "max_batch_io_timeout_msecs",
         }
-        BatchRequest as "CUfileIOParams_t" {
-            mode: "mode",
-            base: "u.batch.devPtr_base",
-            offset: "u.batch.file_offset",
-            at: "u.batch.devPtr_offset",
-            len: "u.batch.size",
-            file: "fh",
-            operation: "opcode",
-            token: "cookie",
-        }
-        BatchEvent as "CUfileIOEvents_t" { token: "cookie", status: "status", moved: "ret" }
     }
 }
 
@@ -97,13 +86,6 @@ fn numbers() -> Vec<Row> {
         ("CU_FILE_HANDLE_TYPE_OPAQUE_FD".into(), Descriptor::OF_FD.into()),
         ("CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE".into(), ALLOW_COMPAT.into()),
         ("CUFILE_PARAM_FORCE_COMPAT_MODE".into(), FORCE_COMPAT.into()),
-        ("CUFILE_BATCH".into(), BatchRequest::MODE.into()),
-        ("CUFILE_READ".into(), BatchRequest::OPERATIONS[0].into()),
-        ("CUFILE_WRITE".into(), BatchRequest::OPERATIONS[1].into()),
-        ("CUFILE_INVALID".into(), BatchEvent::INVALID.into()),
-        ("CUFILE_CANCELED".into(), BatchEvent::CANCELED.into()),
-        ("CUFILE_COMPLETE".into(), BatchEvent::COMPLETE.into()),
-        ("CUFILE_FAILED".into(), BatchEvent::FAILED.into()),
     ];
     let mut named = |names: &str, form: fn(&str) -> String, numbers: Vec<i64>| {
         let names: Vec<&str> = names.split_whitespace().collect();
@@ -176,13 +158,6 @@ impl Header {
 
 const BEGIN: &str =
     "#include <stddef.h>\n#include <stdint.h>\n#include <stdio.h>\n#include \"cufile.h\"\n";
-
-/// The system's, which no header of cuFile's has.
-#[test]
-fn a_pause_is_the_systems() {
-    assert_eq!(size_of::<Pause>(), size_of::<libc::timespec>());
-    assert_eq!(offset_of!(Pause, nanoseconds), offset_of!(libc::timespec, tv_nsec));
-}
 
 #[test]
 fn structures_and_numbers_are_those_of_the_header() {

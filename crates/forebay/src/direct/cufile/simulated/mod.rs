@@ -5,17 +5,15 @@
 
 #![expect(unsafe_code, reason = "has the library's functions, which take raw addresses")]
 
-mod batch;
-
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::{c_int, c_long, c_uint, c_void};
+use std::ffi::{c_int, c_long, c_void};
 use std::os::fd::BorrowedFd;
 use std::sync::MutexGuard;
 
 use super::failure::Answer;
 use super::layout::{Counters, Descriptor, Properties};
-use super::table::{FileHandle, NativeStream, Table};
+use super::table::{FileHandle, Table};
 use crate::file::{read_at_raw, write_at_raw};
 use crate::gpu::sim::CuFilePlay;
 use crate::lock::Lock;
@@ -36,14 +34,8 @@ const IO_ERROR: isize = 5044;
 const REGISTERED: c_int = 5023;
 const NOT_REGISTERED: c_int = 5024;
 
-/// `CU_FILE_ASYNC_NOT_SUPPORTED`.
-const ASYNC_NOT_SUPPORTED: c_int = 5038;
 /// `CU_FILE_INVALID_MAPPING_RANGE`.
 const INVALID_RANGE: isize = 5017;
-
-/// The longest batch, and the longest as it says: a library that is hard pressed takes fewer.
-const BATCH: u32 = 16;
-const BATCH_TOLD: u32 = 64;
 
 /// Requests that one that fails carries out before.
 const FAILS_AFTER: u64 = 3;
@@ -110,14 +102,6 @@ pub(super) fn table() -> Table {
         write,
         buffer_register,
         buffer_deregister,
-        batch_set_up: Some(batch::set_up),
-        batch_submit: Some(batch::submit),
-        batch_status: Some(batch::status),
-        batch_destroy: Some(batch::destroy),
-        read_async: Some(read_async),
-        write_async: Some(write_async),
-        stream_register: Some(takes_stream),
-        stream_deregister: Some(forgets_stream),
         set_stats_level: Some(takes_level),
         get_stats_level: None,
         stats_start: Some(ok),
@@ -155,7 +139,7 @@ unsafe extern "C" fn get_version(version: *mut c_int) -> Answer {
 
 unsafe extern "C" fn get_properties(properties: *mut Properties) -> Answer {
     // SAFETY: the caller's output.
-    unsafe { properties.write(Properties { max_batch: BATCH_TOLD, ..Properties::default() }) };
+    unsafe { properties.write(Properties::default()) };
     OK
 }
 
@@ -196,11 +180,7 @@ unsafe extern "C" fn read(
     if !is_named_by_base(base, at) {
         return -INVALID_RANGE;
     }
-    // SAFETY: the caller's memory.
-    unsafe { read_to(handle, place(base.cast(), at), len, offset) }
-}
-
-unsafe fn read_to(handle: FileHandle, memory: *mut u8, len: usize, offset: i64) -> isize {
+    let memory = place(base.cast(), at);
     let moves = |fd: BorrowedFd<'_>, len| {
         // SAFETY: the caller's memory.
         unsafe { read_at_raw(fd, memory, len, offset.cast_unsigned()) }
@@ -218,11 +198,7 @@ unsafe extern "C" fn write(
     if !is_named_by_base(base, at) {
         return -INVALID_RANGE;
     }
-    // SAFETY: the caller's memory.
-    unsafe { write_from(handle, place(base.cast::<u8>().cast_mut(), at), len, offset) }
-}
-
-unsafe fn write_from(handle: FileHandle, memory: *mut u8, len: usize, offset: i64) -> isize {
+    let memory = place(base.cast::<u8>().cast_mut(), at);
     let moves = |fd: BorrowedFd<'_>, len| {
         // SAFETY: the caller's memory.
         unsafe { write_at_raw(fd, memory, len, offset.cast_unsigned()) }
@@ -248,64 +224,12 @@ unsafe extern "C" fn buffer_deregister(base: *const c_void) -> Answer {
     }
 }
 
-unsafe extern "C" fn takes_stream(_stream: NativeStream, _flags: c_uint) -> Answer {
-    OK
-}
-
-unsafe extern "C" fn forgets_stream(_stream: NativeStream) -> Answer {
-    OK
-}
-
-unsafe extern "C" fn read_async(
-    handle: FileHandle,
-    base: *mut c_void,
-    len: *mut usize,
-    offset: *mut i64,
-    _at: *mut i64,
-    moved: *mut isize,
-    _stream: NativeStream,
-) -> Answer {
-    // SAFETY: the caller's memory.
-    unsafe { queue(handle, moved, || read_to(handle, base.cast(), len.read(), offset.read())) }
-}
-
-unsafe extern "C" fn write_async(
-    handle: FileHandle,
-    base: *mut c_void,
-    len: *mut usize,
-    offset: *mut i64,
-    _at: *mut i64,
-    moved: *mut isize,
-    _stream: NativeStream,
-) -> Answer {
-    // SAFETY: the caller's memory.
-    unsafe { queue(handle, moved, || write_from(handle, base.cast(), len.read(), offset.read())) }
-}
-
-/// What is queued is carried out at once: the streams of a simulated GPU hold nothing else then. As
-/// the library mixes up offsets within registered buffers, so these leave them out.
-unsafe fn queue(handle: FileHandle, moved: *mut isize, moves: impl FnOnce() -> isize) -> Answer {
-    if takes_calls_only(handle) {
-        return Answer { error: ASYNC_NOT_SUPPORTED, cuda: 0 };
-    }
-    // SAFETY: the caller's output.
-    unsafe { moved.write(moves()) };
-    OK
-}
-
 /// Whether memory within a registered buffer is named by where that begins, as the library wants.
 fn is_named_by_base(base: *const c_void, at: i64) -> bool {
     let address = (base as usize).wrapping_add_signed(isize::try_from(at).unwrap_or(0));
     let library = library();
     let below = library.buffers.range(..=address).next_back();
     below.is_none_or(|(start, len)| address >= start + len || *start == base as usize)
-}
-
-/// Whether a file's requests are only taken as calls.
-fn takes_calls_only(handle: FileHandle) -> bool {
-    let mut library = library();
-    let file = library.files.get_or_insert_default().get(&(handle as usize));
-    file.is_some_and(|played| played.play == CuFilePlay::CallsOnly)
 }
 
 /// Never returns.
