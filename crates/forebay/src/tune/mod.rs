@@ -5,8 +5,8 @@
 //! least latency) needs the latency of an idle drive, which no transfer shows, and holds
 //! neither for disks that more requests slow down nor for flash, whose latency grows long before
 //! its rate stops. Latency is trusted for one thing: a cold queue grows with each completion until
-//! the first ones wait in line. In 400 of 400 seeds of simulated drives, whose times vary by up to 20 %, a cold 4 GiB
-//! transfer reaches 0.95 of the speed at the best depth, tuning included;
+//! the first ones wait in line. In 400 of 400 seeds of simulated drives, whose times vary by up to
+//! 20 %, a cold 4 GiB transfer reaches 0.95 of the speed at the best depth, tuning included;
 //! `docs/internals/tuning.md` shows them, and the two kinds that do worse.
 
 mod climb;

@@ -1,5 +1,5 @@
-//! A file with a port to a GPU, for tests: over the simulated library, one that is compiled here, or
-//! the real one in a process of its own.
+//! A file with a port to a GPU, for tests: over the simulated library, one that is compiled here,
+//! or the real one in a process of its own.
 
 #![expect(unsafe_code, reason = "hands memory to a port")]
 
