@@ -155,6 +155,8 @@ CASES = {
             _ours("forebay group=, 2 processes", options="group", states=COLD, ranks=2),
             _ours("forebay, 2 processes", kind="limit", states=COLD, ranks=2),
             _ours("forebay, 1 process", kind="limit", states=COLD),
+            Side("8 threads, page cache", partial(loaders.drive, direct=False), "limit", COLD,
+                 raw=True),
         ]
     ),
     "dcp-load": Case(

@@ -82,11 +82,17 @@ def forebay_load_file(job: Job, options: str = "") -> Load:
 
 
 def _group(job: Job) -> Any:
-    """A process group of torch over the ranks."""
+    """A process group of torch over the ranks, whose GPUs are connected before the first load."""
+    import torch
+
     distributed = _module("torch.distributed")
-    backend = "gloo" if job.device == "cpu" else "nccl"
     where = f"file://{job.folder}/group"
-    distributed.init_process_group(backend, where, rank=job.rank, world_size=job.ranks)
+    given: dict[str, Any] = {"backend": "gloo"}
+    if job.device != "cpu":
+        given = {"backend": "nccl", "device_id": torch.device(job.device)}
+    distributed.init_process_group(
+        init_method=where, rank=job.rank, world_size=job.ranks, **given
+    )
     return distributed.group.WORLD
 
 
@@ -288,8 +294,8 @@ def link(job: Job) -> Load:
     return load
 
 
-def drive(job: Job, write: bool = False) -> Load:
-    """All files by threads with O_DIRECT, through memory that is used again and again."""
+def drive(job: Job, write: bool = False, direct: bool = True) -> Load:
+    """All files by threads, with O_DIRECT or not, through memory that is used again and again."""
     local = threading.local()
     sizes = [os.path.getsize(path) for path in job.paths]
     paths = [f"{job.folder}/written-{number}" if write else path
@@ -309,7 +315,8 @@ def drive(job: Job, write: bool = False) -> Load:
     @contextmanager
     def load() -> Iterator[Pairs]:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC if write else os.O_RDONLY
-        opened = [os.open(path, flags | os.O_DIRECT | os.O_CLOEXEC) for path in paths]
+        flags |= os.O_CLOEXEC | (os.O_DIRECT if direct else 0)
+        opened = [os.open(path, flags) for path in paths]
         parts = [(file, at, size) for file, size in zip(opened, sizes, strict=True)
                  for at in range(0, size, BLOCK)]  # fmt: skip
         with ThreadPoolExecutor(THREADS, initializer=allocate) as pool:
