@@ -135,8 +135,9 @@ class LayerStream:
     there are to be; those behind the last one are empty. ``gpu_budget`` is the bytes of
     GPU memory for layers; what is too small for two cuts each layer in slices. By default it is
     room for three, or for two where the GPU has no memory for three.
-    ``host_budget`` is the bytes of pinned memory for layers: as many as fit, spread evenly over the
-    order, are read once and copied from there.
+    ``host_budget`` is the bytes of pinned memory for layers: as many as fit are read once and
+    copied from there. They are spread evenly over the order; where that is told, they are the
+    first ones.
     ``mapped_budget`` is the bytes of layers in the page cache whose pages are pinned where they
     lie, when they come, so that the GPU copies them from there from then on; by default half of
     what the machine has left, once they come again, where there are passes enough to be worth it;
@@ -303,7 +304,7 @@ class LayerStream:
 
     @property
     def tiers(self) -> list[str]:
-        """Where each layer, or each slice of one, is kept: ``"gpu"``, ``"pinned"`` or ``"file"``."""
+        """Where each layer, or slice of one, is kept: ``"gpu"``, ``"pinned"`` or ``"file"``."""
         return self._stream.tiers
 
     def prediction(self) -> dict[str, Any] | None:

@@ -101,8 +101,8 @@ pub struct StreamOptions {
     pub gpu_budget: Option<u64>,
     /// Bytes of pinned host memory for layers, beside the slots through which the others pass. As
     /// many layers as fit are read to it when they first come, and copied from there from then on.
-    /// They are spread evenly over the order. Layers that come in slices are placed slice by
-    /// slice.
+    /// They are spread evenly over the order; where that is told, they are the first that fit.
+    /// Layers that come in slices are placed slice by slice.
     pub host_budget: u64,
     /// Bytes of layers in the page cache whose pages may be pinned where they lie, when they are
     /// brought, so that the GPU copies them from there from then on. `None`: once they are brought

@@ -2,7 +2,8 @@
 //! evenly over the order, so that those that are read lie between those that are kept. Pure.
 //!
 //! In an order that repeats, any layers that are kept save as many reads as any others. Only how
-//! evenly the reads are spread makes a difference.
+//! evenly the reads are spread makes a difference. Where the order is told, the first layers that
+//! fit are pinned: the caller's list says which.
 
 use super::order::Sequence;
 
@@ -34,22 +35,36 @@ impl Placement {
     /// least, and so many bytes of pinned memory.
     pub(super) fn new(sequence: &Sequence, lens: &[u64], buffers: usize, host_budget: u64) -> Self {
         let mut tiers = vec![Tier::File; lens.len()];
-        let is_told = sequence.is_told();
-        let taken = if is_told { (0..lens.len()).collect() } else { taken(sequence, lens.len()) };
-        if taken.len() <= buffers && !is_told {
+        if sequence.is_told() {
+            pin_first(&mut tiers, lens, host_budget);
+            return Self { tiers, protects: 1 };
+        }
+        let taken = taken(sequence, lens.len());
+        if taken.len() <= buffers {
             taken.iter().for_each(|&unit| tiers[unit] = Tier::Gpu);
             return Self { tiers, protects: 1 };
         }
-        let stay = if is_told { 0 } else { buffers.saturating_sub(TURNING) };
-        keep(&mut tiers, Tier::Gpu, taken.iter().map(|&unit| (unit, 1)), stay as u64);
+        let stay = buffers.saturating_sub(TURNING) as u64;
+        keep(&mut tiers, Tier::Gpu, taken.iter().map(|&unit| (unit, 1)), stay);
         let files = taken.iter().filter(|&&unit| tiers[unit] == Tier::File && lens[unit] > 0);
         let files: Vec<(usize, u64)> = files.map(|&unit| (unit, lens[unit])).collect();
         keep(&mut tiers, Tier::Pinned, files.iter().copied(), host_budget);
         // A layer that is read lies between layers that are kept: it has the time of several to
         // come in, if it may begin while the second one before it is computed.
         let is_mixed = tiers.iter().any(|tier| *tier != Tier::File);
-        let protects = if is_mixed && !is_told && buffers >= TURNING { 2 } else { 1 };
+        let protects = if is_mixed && buffers >= TURNING { 2 } else { 1 };
         Self { tiers, protects }
+    }
+}
+
+/// Pins the first units that fit.
+fn pin_first(tiers: &mut [Tier], lens: &[u64], budget: u64) {
+    let mut left = budget;
+    for (tier, &len) in tiers.iter_mut().zip(lens) {
+        if len > 0 && len <= left {
+            left -= len;
+            *tier = Tier::Pinned;
+        }
     }
 }
 
@@ -125,8 +140,7 @@ mod tests {
     fn layers_are_spread_over_the_order_that_takes_them() {
         let list = Order::List(vec![5, 0, 4, 1, 5, 2]);
         assert_eq!(shown(&place(&list, &[10; 6], 2, 20)), "..p.p.".to_owned());
-        // Which ones are taken is not known.
-        assert_eq!(shown(&place(&Order::Told, &[10; 4], 4, 20)), ".p.p");
+        assert_eq!(shown(&place(&Order::Told, &[10, 20, 10, 10], 4, 25)), "p.p.");
         // What has no bytes takes no memory.
         assert_eq!(shown(&place(&Order::Forward, &[10, 0, 10, 0], 2, 1000)), "p.p.");
     }

@@ -68,8 +68,8 @@ fn layers_in_pinned_memory_are_read_once() {
     }
     let times = stream.statistics().layers;
     let pinned = |layer| times.iter().filter(|times| times.layer == layer && times.pinned).count();
-    assert_eq!([0, 1, 2, 3, 4].map(pinned), [0, 2, 0, 2, 2]);
-    let kept = [Tier::File, Tier::Pinned, Tier::File, Tier::Pinned, Tier::Pinned];
+    assert_eq!([0, 1, 2, 3, 4].map(pinned), [2, 2, 2, 0, 0]);
+    let kept = [Tier::Pinned, Tier::Pinned, Tier::Pinned, Tier::File, Tier::File];
     assert_eq!((stream.tiers(), stream.prediction()), (kept.to_vec(), None));
 }
 
