@@ -2,7 +2,7 @@
 # One function for each thing that breaks while the machine runs, some in the middle of a read.
 
 faults=(
-    remounted row_at_once mirror_pulled parity_pulled path_removed bus_offline port_closed drive_pulled
+    remounted mirror_pulled parity_pulled path_removed bus_offline port_closed drive_pulled
     server_gone
 )
 
@@ -67,29 +67,6 @@ remounted() {
     mkdir -p /mnt/changing
     /lab/forebay-lab remount /mnt/changing file /dev/group/linear LVMA "$first" \
         "$(drive PATHS)" PATHS "$second"
-}
-
-# The file begins on the second member of a row, and most of it is on the first. Each has a queue of
-# its own, so the first gives some of it before the second has given half of what it has.
-row_at_once() {
-    local first second before given tries
-    sum_of /mnt/row/file
-    first=$(drive ROWA)
-    second=$(drive ROWB)
-    echo 3 >/proc/sys/vm/drop_caches
-    before=("$(sectors "$first")" "$(sectors "$second")")
-    read_file /mnt/row/file $out/row-at-once none &
-    for tries in {1..600}; do
-        given=$(($(sectors "$first") - before[0]))
-        if [ $(($(sectors "$second") - before[1])) -gt 12288 ]; then break; fi
-        sleep 0.05
-    done
-    wait
-    right $out/row-at-once
-    [ "$given" -gt 4096 ] || {
-        echo "the first member had given $given sectors when the second had given 12288" >&2
-        return 1
-    }
 }
 
 mirror_pulled() {

@@ -92,7 +92,7 @@ impl Drives {
 
     /// Keeps what somebody else has found about the drive of a file. False: it is not kept.
     pub(super) fn learn(&self, file: &Handle, way: Direction, learned: Learned) -> bool {
-        let id = self.id_of(file, way);
+        let id = self.id_of(file);
         let id = id.as_str();
         self.known.lock().memory.note(id, way, learned);
         self.save() && self.known.lock().memory.recall(id, way) == Some(learned)
@@ -112,20 +112,13 @@ impl Drives {
 
     /// What is known about the drive of a file.
     pub(super) fn known_of(&self, file: &Handle, way: Direction) -> Option<Learned> {
-        let id = self.id_of(file, way);
+        let id = self.id_of(file);
         self.known.lock().memory.recall(id.as_str(), way)
     }
 
-    /// The queue that serves a file: where it is read, and lies on one of several members in a row,
-    /// that member's.
-    fn id_of(&self, file: &Handle, way: Direction) -> QueueId {
-        let below = self.resolver.resolve_file(file.fd(), file.path());
-        let row = below.row().filter(|_| way == Direction::Read);
-        let member = row.and_then(|row| match row.runs_of(file.fd()).as_slice() {
-            [(_, member)] => Some(&row.queues[*member]),
-            _ => None,
-        });
-        member.unwrap_or(&below.queue).id.clone()
+    /// The queue that serves a file.
+    fn id_of(&self, file: &Handle) -> QueueId {
+        self.resolver.resolve_file(file.fd(), file.path()).queue.id.clone()
     }
 }
 
@@ -176,6 +169,11 @@ impl File {
         let _ = self.handle().direct(); // it knows the alignment
         let refuses = !self.handle().allows_io_uring();
         refuses.then(|| notes::by_threads(self.handle().file_system()))
+    }
+
+    /// The unit of reads past the page cache, where the file takes them.
+    pub(crate) fn direct_block(&self) -> Option<u64> {
+        self.handle().direct().ok().map(|direct| u64::from(direct.alignment().offset))
     }
 
     /// The queue of the drive from which it is read past the page cache; `None`: it cannot be.

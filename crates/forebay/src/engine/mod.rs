@@ -10,7 +10,6 @@ mod beside;
 mod borrow;
 mod close;
 mod drives;
-mod extents;
 mod file;
 mod identity;
 mod interrupt;

@@ -108,7 +108,7 @@ impl Engine {
         let _guard = OnUnwind::new(self, None);
         let (range, mut way) = (call.range()?, self.way(call)?);
         let (mut end, mut is_sized) = (range.end, false);
-        let mut parts = match call.direction {
+        let parts = match call.direction {
             Direction::Read => {
                 let size = self.size_of(call, range.end)?;
                 is_sized = size.is_some();
@@ -137,10 +137,7 @@ impl Engine {
         };
         let straight = self.straight(call, ByteRange { start: range.start, end }, is_sized)?;
         let link = call.span.gpu.as_ref().map(|device| self.ready_link(device)).transpose()?;
-        let (drive, beside) = match call.direction {
-            Direction::Read => self.spread(call.file, &mut parts, way.is_ok())?,
-            Direction::Write => (self.drive(call.file, way.is_ok())?, Vec::new()),
-        };
+        let drive = self.drive(call.file, way.is_ok())?;
         self.start_readers()?;
         let (buffers, keep) =
             (buffer.into_iter().collect(), call.span.keep.iter().cloned().collect());
@@ -162,7 +159,7 @@ impl Engine {
             peer: None,
             drive,
             parts,
-            beside,
+            beside: Vec::new(),
             alignment: way.ok().map(|(alignment, _)| alignment),
             cold: call.begins_cold(way),
             exact: call.options.exact,

@@ -48,16 +48,6 @@ pub(crate) struct OpenHow {
     pub(crate) truncate: bool,
 }
 
-/// Which bytes of a file lie on which drive, where they lie on several.
-#[derive(Debug, Default)]
-pub(crate) struct Places {
-    /// Runs of its bytes, in order, with the numbers of the queues that serve them. The queue of
-    /// the file itself serves what is in none of them.
-    pub(crate) runs: Vec<(ByteRange, usize)>,
-    /// Set once these queues have their rings.
-    pub(crate) have_rings: OnceLock<()>,
-}
-
 /// An open file or block device.
 #[derive(Debug)]
 pub(crate) struct Handle {
@@ -84,7 +74,6 @@ pub(crate) struct Handle {
     source: OnceLock<Source>,
     nowait: OnceLock<bool>,
     queue: OnceLock<usize>,
-    places: OnceLock<Places>,
     ports: Ports,
 }
 
@@ -143,7 +132,6 @@ impl Handle {
             source: OnceLock::new(),
             nowait: OnceLock::new(),
             queue: OnceLock::new(),
-            places: OnceLock::new(),
             ports: Ports::default(),
         })
     }
@@ -333,12 +321,6 @@ impl Handle {
     /// same while it is open, whatever is mounted over it.
     pub(crate) fn queue(&self) -> &OnceLock<usize> {
         &self.queue
-    }
-
-    /// Which of its bytes lie on drives of their own, in the engine that opened it; asked once.
-    /// Where it is written anew its bytes may lie elsewhere, which costs speed alone.
-    pub(crate) fn places(&self) -> &OnceLock<Places> {
-        &self.places
     }
 
     /// Makes its bytes durable, and of the rest what is needed to read them.

@@ -1,8 +1,8 @@
 //! The calls on device nodes and files that no library wraps: FIEMAP, the table of a
-//! device-mapper volume, the file behind a loop device, and the chunks and members of btrfs.
+//! device-mapper volume, and the file behind a loop device.
 //!
-//! Layouts and numbers are those of `linux/fiemap.h`, `linux/dm-ioctl.h`, `linux/loop.h` and
-//! `linux/btrfs.h`, which are part of the kernel's stable interface. Each call only reads.
+//! Layouts and numbers are those of `linux/fiemap.h`, `linux/dm-ioctl.h` and `linux/loop.h`, which
+//! are part of the kernel's stable interface. Each call only reads.
 
 #![expect(unsafe_code, reason = "calls whose argument is a structure at an address")]
 
@@ -37,21 +37,6 @@ const EXTENTS_AT_ONCE: usize = 256;
 const EXTENTS_MAX: usize = 1 << 20;
 const FIEMAP_HEAD: usize = 32;
 const FIEMAP_EXTENT: usize = 56;
-const BTRFS_IOC_TREE_SEARCH_V2: u64 = 0xc070_9411;
-const BTRFS_IOC_DEV_INFO: u64 = 0xd000_941e;
-/// The length of `struct btrfs_ioctl_search_args_v2`, and where its parts lie.
-const BTRFS_HEAD: usize = 112;
-const BTRFS_TYPES: usize = 56;
-const BTRFS_COUNT: usize = 64;
-/// The chunk tree, and what is looked for in it.
-const BTRFS_CHUNK_TREE: u64 = 3;
-const BTRFS_CHUNKS: u64 = 256;
-const BTRFS_CHUNK_ITEM: u32 = 228;
-/// Bytes of items that one search answers: some 2,000 chunks.
-const BTRFS_FOUND: usize = 256 << 10;
-/// The length of `struct btrfs_ioctl_dev_info_args`, and where the path begins in it.
-const BTRFS_MEMBER: usize = 4096;
-const BTRFS_MEMBER_PATH: usize = 3072;
 /// The file's last extent.
 const FIEMAP_EXTENT_LAST: u32 = 1;
 
@@ -107,33 +92,6 @@ pub(super) fn loop_file(name: &str) -> Result<(u64, u64), Errno> {
     // SAFETY: the memory is as long as the structure that the call fills.
     unsafe { call(fd.as_fd(), LOOP_GET_STATUS64, &mut memory)? };
     Ok((memory[0], memory[1]))
-}
-
-/// The chunks of a btrfs from the address `from` on, as the file system writes them: how many items
-/// there are, and these, each with its head. Takes the right to administrate.
-pub(super) fn btrfs_chunks(fd: BorrowedFd<'_>, from: u64) -> Result<(u32, Vec<u8>), Errno> {
-    let mut memory = vec![0_u64; (BTRFS_HEAD + BTRFS_FOUND) / 8];
-    // The tree, then first and last object, address and transaction.
-    let key = [BTRFS_CHUNK_TREE, BTRFS_CHUNKS, BTRFS_CHUNKS, from, u64::MAX, 0, u64::MAX];
-    memory[..key.len()].copy_from_slice(&key);
-    put(&mut memory, BTRFS_TYPES, BTRFS_CHUNK_ITEM);
-    put(&mut memory, BTRFS_TYPES + 4, BTRFS_CHUNK_ITEM);
-    put(&mut memory, BTRFS_COUNT, u32::MAX);
-    memory[BTRFS_HEAD / 8 - 1] = BTRFS_FOUND as u64;
-    // SAFETY: the memory has room for the head and for as many bytes as the head says.
-    unsafe { call(fd, BTRFS_IOC_TREE_SEARCH_V2, &mut memory)? };
-    let found = memory[BTRFS_HEAD / 8..].iter().flat_map(|word| word.to_ne_bytes()).collect();
-    Ok((get(&memory, BTRFS_COUNT), found))
-}
-
-/// The path of the member of a btrfs that this calls `member`.
-pub(super) fn btrfs_member(fd: BorrowedFd<'_>, member: u64) -> Result<Vec<u8>, Errno> {
-    let mut memory = vec![0_u64; BTRFS_MEMBER / 8];
-    memory[0] = member;
-    // SAFETY: the memory is as long as the structure that the call fills.
-    unsafe { call(fd, BTRFS_IOC_DEV_INFO, &mut memory)? };
-    let path = memory[BTRFS_MEMBER_PATH / 8..].iter().flat_map(|word| word.to_ne_bytes());
-    Ok(path.take_while(|&byte| byte != 0).collect())
 }
 
 /// The table of the device-mapper volume `device`, one target a line, as `dmsetup table` prints

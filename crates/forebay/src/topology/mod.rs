@@ -6,7 +6,7 @@
 //! and nothing there is trusted. What cannot be told is a fact that says why, never an error: no
 //! byte's place depends on any of this.
 //!
-//! One module reads one kind of thing: `mount`, `block`, `md`, `dm`, `btrfs`, `chunks`, `overlay`,
+//! One module reads one kind of thing: `mount`, `block`, `md`, `dm`, `btrfs`, `overlay`,
 //! `loop_device`, `nvme`, `network`, `nics` and `nfs`, `pci`, `numa`; `resolve` puts them in order.
 //! Beside them, `quota` and `memory_limit` read what the process's control groups (`groups`) leave
 //! it, `look` what a diagnosis asks for, and `files` what others do; `played` is where simulated
@@ -16,7 +16,6 @@ mod block;
 mod btrfs;
 mod cache;
 mod calls;
-mod chunks;
 mod device;
 mod distance;
 mod dm;
@@ -48,7 +47,6 @@ mod quota;
 mod record;
 mod replay;
 mod resolve;
-mod row;
 mod system;
 #[cfg(test)]
 mod tests;
@@ -71,6 +69,5 @@ pub use record::record;
 pub(crate) use record::record_with;
 pub(crate) use replay::read_record;
 pub use resolve::Below;
-pub(crate) use row::{Row, Run};
 pub use system::System;
 pub(crate) use system::{Absent, clean, moves_cursor, shown};

@@ -110,11 +110,6 @@ fn ground(root: &Layer) -> Result<&Layer, String> {
     Ok(layer)
 }
 
-/// The btrfs below `root`, where the file lies on one.
-pub(super) fn btrfs(root: &Layer) -> Option<&Layer> {
-    ground(root).ok().filter(|l| l.kind == LayerKind::FileSystem && l.name == "btrfs")
-}
-
 /// The step whose addresses the extents of a file are, of the steps below `root`; of a block
 /// device that device.
 pub(super) fn device(root: &Layer) -> Result<&Layer, String> {

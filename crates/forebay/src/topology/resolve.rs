@@ -15,7 +15,6 @@ use super::file_systems::{self, Ground};
 use super::map::{Layer, LayerKind, Layout, Queue, QueueId, Value};
 use super::mount::{self, Mount};
 use super::probe::{Refusal, Stat};
-use super::row::Row;
 use super::system::{Absent, Folder, System, clean, shown};
 
 /// Devices that stand on one another, at most.
@@ -84,8 +83,6 @@ pub struct Below {
     pub queue: Queue,
     /// Whether other files of the mount may lie elsewhere.
     pub(super) per_file: bool,
-    /// The members of the volume below, where they stand in a row.
-    pub(super) row: Option<Row>,
 }
 
 impl Below {
@@ -95,7 +92,7 @@ impl Below {
         let id = QueueId(format!("unknown:{}", device_text(device)));
         let (members, hardware) = (Vec::new(), Vec::new());
         let queue = Queue { id, members, hardware, layout: Layout::Unknown };
-        Self { layer, drives: Vec::new(), queue, per_file: true, row: None }
+        Self { layer, drives: Vec::new(), queue, per_file: true }
     }
 
     /// Whether it was found out.
@@ -150,8 +147,7 @@ impl<'a> Resolve<'a> {
             }
         };
         let queue = self.queue(&span, stat.as_ref().ok());
-        let row = self.row(&layer, &queue);
-        Below { layer, drives: self.drives, queue, per_file: self.per_file, row }
+        Below { layer, drives: self.drives, queue, per_file: self.per_file }
     }
 
     pub(super) fn queue(&self, span: &Span, stat: Option<&Stat>) -> Queue {

@@ -95,7 +95,7 @@ pub(crate) struct Request {
     pub(crate) drive: usize,
     /// What must be moved, in order; a part of a write starts when all before it are done.
     pub(crate) parts: VecDeque<(ByteRange, Io, Reason)>,
-    /// What other drives have of a read; none of it is empty.
+    /// What other drives have of it.
     pub(crate) beside: Vec<Share>,
     pub(crate) alignment: Option<Alignment>,
     /// Whether the drive has to bring its first byte, as far as is known before it is planned.

@@ -1,10 +1,10 @@
-//! Reads whose bytes lie on several drives: each drive has a share of the transfer, which has
+//! Calls whose files lie on several drives: each drive has a share of the transfer, which has
 //! lines, windows and slots of its own, as a transfer with one drive has. So shares wait for
 //! nothing but their own drives.
 //!
 //! The shares of a transfer stand in a ring, of which most are alone. The first error and a cancel
-//! stop all of them, and whichever ends last ends the transfer. Writes of one call to several
-//! drives have shares as well, each of which syncs its own files.
+//! stop all of them, and whichever ends last ends the transfer. A share of a write syncs the files
+//! of its own drive.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::queue::op::Direction;
 use crate::transfer::State;
 use crate::units::ByteRange;
 
-/// What a drive has of a read.
+/// What a drive has of a transfer.
 #[derive(Debug, Clone)]
 pub(crate) struct Share {
     pub(crate) drive: usize,

@@ -2,7 +2,6 @@
 //! scheduler, with a seed for a caller.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -18,13 +17,11 @@ use crate::gpu::sim::Dice;
 use crate::memory::HostMemory;
 use crate::plan::{Alignment, Io, Reason, Split, split_write};
 use crate::queue::op::Direction;
-use crate::queue::{Claim, Core, Plan, Planner, Priority, Request, Share, Slot, Tools};
+use crate::queue::{Claim, Core, Plan, Planner, Priority, Request, Slot, Tools};
 use crate::transfer::{State, SyncMode};
 use crate::units::{ByteRange, align_down};
 
 pub(super) const PAGE: u64 = 4096;
-
-type Part = (ByteRange, Io, Reason);
 
 /// With O_DIRECT, or why not.
 pub(super) type Way = Result<(Alignment, Reason), Reason>;
@@ -105,8 +102,6 @@ pub(super) struct Wish {
     priority: Priority,
     blocking: bool,
     skew: u64,
-    /// Where a read goes on on another drive, and on which.
-    turns: Vec<(u64, usize)>,
 }
 
 /// Chooses a transfer; `None` where its write would meet another.
@@ -150,11 +145,6 @@ fn wish(world: &mut World, shape: &Shape, jobs: &[Job]) -> Option<Wish> {
         priority: if dice.roll(0.3) { Priority::Urgent } else { Priority::Normal },
         blocking: dice.roll(shape.blocking),
         skew: if dice.roll(0.5) { 0 } else { below(dice, PAGE) },
-        turns: if !writes && dice.roll(shape.spread) {
-            turns(dice, shape, range)
-        } else {
-            Vec::new()
-        },
     })
 }
 
@@ -177,38 +167,6 @@ pub(super) fn way(dice: &mut Dice, shape: &Shape, file: &Contents, writes: bool)
         }
         _ => Err(Reason::NoDirectIo),
     }
-}
-
-/// Cuts a range at a few places, most of them aligned.
-fn turns(dice: &mut Dice, shape: &Shape, range: ByteRange) -> Vec<(u64, usize)> {
-    let mut turns: Vec<(u64, usize)> = (0..below(dice, 6))
-        .map(|_| {
-            let at = range.start + below(dice, range.len() + 1);
-            let at = if dice.roll(0.7) { align_down(at, PAGE) } else { at };
-            let drive = below(dice, shape.drives.len() as u64);
-            (at, usize::try_from(drive).expect("few drives"))
-        })
-        .collect();
-    turns.sort_unstable();
-    turns
-}
-
-/// What each drive has of a part that begins on `first`, and goes on as `turns` say.
-fn shares(part: Part, first: usize, turns: &[(u64, usize)]) -> Vec<Share> {
-    let mut shares: Vec<Share> = Vec::new();
-    let (mut at, mut drive) = (part.0.start, first);
-    for &(end, next) in turns.iter().chain([&(u64::MAX, first)]) {
-        let range = ByteRange { start: at, end }.intersect(part.0);
-        if !range.is_empty() {
-            let piece = (range, part.1, part.2);
-            match shares.iter_mut().find(|share| share.drive == drive) {
-                Some(share) => share.parts.push_back(piece),
-                None => shares.push(Share { drive, parts: [piece].into() }),
-            }
-        }
-        (at, drive) = (at.max(end), next);
-    }
-    shares
 }
 
 /// Starts a transfer of the seed's choice.
@@ -285,26 +243,23 @@ pub(super) fn begin(core: &Core, request: Request) -> Caller {
 
 fn request(wish: &Wish, state: &Arc<State>, memory: &Memory, shape: &Shape) -> Request {
     let drive = wish.file % shape.drives.len();
-    let mut shares = match wish.direction {
+    let parts = match wish.direction {
         Direction::Read => {
             let (io, reason) = match wish.way {
                 Ok((_, reason)) => (Io::Direct, reason),
                 Err(reason) => (Io::Buffered, reason),
             };
             let wanted = ByteRange { start: wish.range.start, end: wish.end };
-            shares((wanted, io, reason), drive, &wish.turns)
+            (!wanted.is_empty()).then_some((wanted, io, reason)).into_iter().collect()
         }
         Direction::Write => {
             let (alignment, reason) = match wish.way {
                 Ok((alignment, reason)) => (Some(alignment), reason),
                 Err(reason) => (None, reason),
             };
-            let parts = split_write(wish.range, alignment, PAGE, reason).into();
-            vec![Share { drive, parts }]
+            split_write(wish.range, alignment, PAGE, reason).into()
         }
     };
-    let none = Share { drive, parts: VecDeque::new() };
-    let Share { drive, parts } = if shares.is_empty() { none } else { shares.remove(0) };
     Request {
         state: Arc::clone(state),
         file: state.file(),
@@ -318,7 +273,7 @@ fn request(wish: &Wish, state: &Arc<State>, memory: &Memory, shape: &Shape) -> R
         peer: None,
         drive,
         parts,
-        beside: shares,
+        beside: Vec::new(),
         alignment: wish.way.ok().map(|(alignment, _)| alignment),
         cold: wish.cold,
         exact: wish.exact,
