@@ -1,12 +1,12 @@
-//! What an address is, as a GPU's driver knows it.
+//! Kinds of memory that an address can refer to, as a GPU's driver reports them.
 
 use super::DeviceId;
 
-/// What an address is, as the driver knows it.
+/// The kind of memory at an address, as the driver reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AddressKind {
-    /// Memory of a GPU: the allocation that holds the address.
+    /// GPU memory: the allocation that holds the address.
     Device {
         /// The GPU.
         device: DeviceId,
@@ -15,7 +15,7 @@ pub enum AddressKind {
         /// Its bytes.
         len: u64,
     },
-    /// Memory of a GPU that is mapped to a range of virtual memory: others may lie beside it.
+    /// GPU memory mapped into reserved virtual memory; further mappings may follow it directly.
     Mapping {
         /// The GPU.
         device: DeviceId,
@@ -23,28 +23,28 @@ pub enum AddressKind {
         base: u64,
         /// Its bytes.
         len: u64,
-        /// Whether the GPU itself may read and write it here.
+        /// Whether the GPU itself may read and write it at this address.
         accessible: bool,
     },
     /// Managed memory, which moves between host and GPU.
     Managed {
-        /// The GPU that it belongs to.
+        /// The GPU that owns it.
         device: DeviceId,
         /// First address of the allocation.
         base: u64,
         /// Its bytes.
         len: u64,
     },
-    /// Virtual memory that is reserved, with nothing mapped to it here.
+    /// Reserved virtual memory with nothing mapped at this address.
     Reserved,
     /// Host memory that the driver has pinned.
     PinnedHost,
-    /// Memory that the driver does not know: ordinary host memory, or nothing at all.
+    /// Memory unknown to the driver: ordinary host memory, or an unmapped address.
     Unknown,
 }
 
 impl AddressKind {
-    /// The GPU that the memory belongs to, where it belongs to one.
+    /// The GPU that owns the memory, if any.
     #[must_use]
     pub const fn device(self) -> Option<DeviceId> {
         match self {
@@ -55,7 +55,7 @@ impl AddressKind {
         }
     }
 
-    /// First address and bytes of the allocation or mapping, where there is one.
+    /// First address and length in bytes of the allocation or mapping, if there is one.
     pub(crate) const fn bounds(self) -> Option<(u64, u64)> {
         match self {
             Self::Device { base, len, .. }

@@ -1,4 +1,4 @@
-//! Calls into a GPU's driver that failed, and those that are refused before.
+//! Errors of calls into a GPU's driver, and of calls that are refused before they reach it.
 
 use crate::process::Home;
 
@@ -10,37 +10,37 @@ pub struct DeviceError {
     pub call: &'static str,
     /// Its error number.
     pub code: i32,
-    /// The number's name, as `CUDA_ERROR_OUT_OF_MEMORY`.
+    /// The error's name, as `CUDA_ERROR_OUT_OF_MEMORY`.
     pub name: String,
-    /// What the driver says about it; may be empty.
+    /// The driver's description; may be empty.
     pub detail: String,
 }
 
-/// The name of the error where a driver reports success and answers what cannot be.
+/// Name of the error for a driver that reports success but returns an impossible value.
 pub(crate) const NONSENSE: &str = "NONSENSE";
 
 impl DeviceError {
-    /// Whether the driver contradicts itself.
+    /// Whether the driver returned an impossible value.
     pub(crate) fn is_nonsense(&self) -> bool {
         self.name == NONSENSE
     }
 
-    /// Whether the GPU has no room.
+    /// Whether the GPU is out of memory.
     pub(crate) fn is_want_of_memory(&self) -> bool {
         self.name.ends_with("_ERROR_OUT_OF_MEMORY")
     }
 
-    /// Whether a stream or an event that was named is none of the GPU's, or no more.
+    /// Whether the stream or event is unknown to the device or already destroyed.
     pub(crate) fn is_unknown_handle(&self) -> bool {
         let is_named = ["_ERROR_INVALID_HANDLE", "_ERROR_UNKNOWN_HANDLE"]
             .iter()
             .any(|end| self.name.ends_with(end));
-        // Making one more than there can be fails with the same number.
+        // A `create` call that exceeds the limit fails with the same number.
         is_named && !self.call.to_ascii_lowercase().contains("create")
     }
 
-    /// Whether the GPU will answer this process with nothing but errors from now on, as the
-    /// driver's reference says of these numbers (`CUresult`).
+    /// Whether every later call of this process to the GPU will fail too, as the driver's reference
+    /// says of these errors (`CUresult`).
     pub(crate) fn is_loss(&self) -> bool {
         let name = self.name.strip_prefix("CUDA_ERROR_").unwrap_or(&self.name);
         matches!(
@@ -60,10 +60,10 @@ impl DeviceError {
     }
 }
 
-/// What a call into a GPU's driver came to.
+/// The result of a call into a GPU's driver.
 pub type DeviceResult<T> = Result<T, DeviceError>;
 
-/// Refuses a call of a child of the process that opened a device.
+/// Refuses the call in a forked child of the process that opened the device.
 #[inline]
 pub(crate) fn check_home(home: &Home, call: &'static str) -> DeviceResult<()> {
     if home.is_here() { Ok(()) } else { Err(forked(home, call)) }
@@ -73,11 +73,12 @@ pub(crate) fn check_home(home: &Home, call: &'static str) -> DeviceResult<()> {
 fn forked(home: &Home, call: &'static str) -> DeviceError {
     let process = home.number();
     let detail = format!("it was opened in process {process}, and this one was forked from it");
-    // What the CUDA driver says itself, where it notices.
+    // The error that the CUDA driver reports itself when it detects this.
     DeviceError { call, code: 3, name: "CUDA_ERROR_NOT_INITIALIZED".into(), detail }
 }
 
-/// Refuses what does not begin and end at a multiple of 16: kernels take memory by pairs of words.
+/// Refuses a range that does not start and end at a multiple of 16: the kernel works on pairs of
+/// 8-byte words.
 pub(super) fn check_pairs(call: &'static str, address: u64, len: u64) -> DeviceResult<()> {
     if address.is_multiple_of(16) && len.is_multiple_of(16) {
         return Ok(());
@@ -87,7 +88,7 @@ pub(super) fn check_pairs(call: &'static str, address: u64, len: u64) -> DeviceR
     Err(DeviceError { call, code: -1, name, detail })
 }
 
-/// What a device without an operation answers.
+/// The error of a device that lacks an operation.
 pub(super) fn unsupported(call: &'static str) -> DeviceError {
     let name = "UNSUPPORTED".to_owned();
     DeviceError { call, code: -1, name, detail: "not on this device".into() }

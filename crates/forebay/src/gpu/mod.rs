@@ -1,9 +1,9 @@
-//! GPUs behind one small trait, so that the rest of the library holds no type of any vendor.
+//! GPUs behind one trait, so that the rest of the library uses no vendor's types.
 //!
-//! [`cuda`] fills it from the driver library found at run time, [`sim`] from host memory. Streams
-//! and events are plain handles that belong to the device that made them; whoever makes one
-//! destroys it. Every call may come from any thread: an implementation makes its context current
-//! for the call and puts the caller's back.
+//! [`cuda`] implements it with the driver library found at run time, [`sim`] with host memory.
+//! Streams and events are plain handles that belong to the device that made them; the code that
+//! creates one destroys it. Every call may come from any thread: an implementation makes its
+//! context current for the call and then restores the caller's.
 
 #![expect(unsafe_code, reason = "the trait's calls take raw addresses; each states its contract")]
 
@@ -36,11 +36,11 @@ pub use sensors::{NoSensors, Sensed, Sensors, ThrottleReasons};
 pub enum DeviceKind {
     /// An NVIDIA GPU behind the CUDA driver.
     Cuda,
-    /// Host memory that plays a GPU.
+    /// Host memory that simulates a GPU.
     Sim,
 }
 
-/// Which GPU: its kind and its index in that kind's own order.
+/// Identifies a GPU: its kind and its index in that kind's own order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceId {
     /// The kind.
@@ -58,23 +58,23 @@ impl Display for DeviceId {
     }
 }
 
-/// What there is to know about a GPU before it is used. Unknown text is empty.
+/// A GPU's identity and size, known before it is used. Unknown text is empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Which GPU.
+    /// The GPU's kind and index.
     pub id: DeviceId,
     /// Its name, as the vendor gives it.
     pub name: String,
-    /// `GPU-…` and `MIG-…` for NVIDIA.
+    /// UUID; starts with `GPU-` or, for a MIG instance, `MIG-` on NVIDIA.
     pub uuid: String,
     /// `DDDD:BB:DD.F`, lower case, as in `/sys/bus/pci/devices`.
     pub pci_address: String,
-    /// The driver's version, as `580.159`, or the highest CUDA version that it speaks where the
-    /// former cannot be read; of a simulated GPU its settings.
+    /// The driver's version, as `580.159`. If that cannot be read, the highest CUDA version that
+    /// the driver supports; for a simulated GPU, its settings.
     pub driver: String,
     /// Bytes of memory on the device.
     pub memory: u64,
-    /// Whether a copy here is only played.
+    /// Whether this device is simulated.
     pub simulated: bool,
 }
 
@@ -82,17 +82,16 @@ pub struct DeviceInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stream(pub u64);
 
-/// A stream that a caller made, by the address or the number that its driver knows it by: a
-/// `CUstream` or `cudaStream_t`, of which 0 is the default stream, 1 the legacy one and 2 that of
-/// each thread.
+/// A stream that a caller made, as the driver's handle: a `CUstream` or `cudaStream_t`. 0 is the
+/// default stream, 1 the legacy default stream, 2 the per-thread default stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallerStream(pub u64);
 
-/// A mark in a stream that says when all work before it is done.
+/// An event: a mark in a stream that is done once all work before it is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Event(pub u64);
 
-/// One copy of a batch; which way it goes is the call's to say.
+/// One copy of a batch. The call that takes the batch sets the direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceCopy {
     /// First byte in pinned host memory.
@@ -103,24 +102,25 @@ pub struct DeviceCopy {
     pub len: usize,
 }
 
-/// The most copies that go to a driver in one call: larger batches are cut. Of pieces of 16 KiB,
+/// Largest number of copies in one driver call; larger batches are split. With 16 KiB copies,
 /// batches of 512 move 48.5 GB/s on an H200 and batches of 4,096 only 33.7.
 pub const BATCH_MAX: usize = 512;
 
-/// Only this crate makes devices: callers rely on what [`Device`] says of a copy's end to decide
-/// when memory may be given back.
+/// Keeps [`Device`] implementable in this crate only: callers rely on its report that a copy is
+/// done to decide when memory may be returned.
 pub(crate) mod sealed {
     use crate::process::Home;
 
-    /// See the module's own text.
+    /// Supertrait that other crates cannot name.
     pub trait Sealed {
-        /// The process that opened the device: no child of it may use it.
+        /// The process that opened the device; its forked children must not use it.
         fn home(&self) -> &Home;
     }
 }
 
-/// Whether nothing that was queued on `stream` runs any more, as far as its device says: a driver
-/// that panics does not say so. The first answer may only be a failure that is known already.
+/// True if the device confirms that no work queued on `stream` is still running. A driver that
+/// panics does not confirm it. It is queried twice, because the first answer may be a failure that
+/// was already known.
 pub(crate) fn is_quiet(device: &dyn Device, stream: Stream) -> bool {
     let ask = || device.synchronize(stream).is_ok();
     (0..2).any(|_| catch_unwind(AssertUnwindSafe(ask)).unwrap_or(false))
@@ -128,38 +128,38 @@ pub(crate) fn is_quiet(device: &dyn Device, stream: Stream) -> bool {
 
 /// One GPU. Addresses on it are 64-bit numbers that are never dereferenced here.
 pub trait Device: Send + Sync + Debug + sealed::Sealed {
-    /// What is known about it.
+    /// The GPU's identity and size.
     fn info(&self) -> &DeviceInfo;
 
-    /// Which GPU it is.
+    /// The GPU's kind and index.
     fn id(&self) -> DeviceId {
         self.info().id
     }
 
-    /// Who keeps what host memory is [registered](Self::register): that of one device serves all of
-    /// its kind with the same number.
+    /// Identifies the registry that keeps [registered](Self::register) host memory. Devices of one
+    /// kind with the same number share their registrations.
     fn registry(&self) -> u64;
 
-    /// Bytes free and bytes in all.
+    /// Free and total bytes of memory.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     fn memory(&self) -> DeviceResult<(u64, u64)>;
 
     /// Reserves `len` bytes (more than zero) and returns their address, aligned to 256 or more.
     ///
     /// # Errors
-    /// The driver's, for want of memory above all.
+    /// The driver's error, usually because the GPU is out of memory.
     fn allocate(&self, len: u64) -> DeviceResult<u64>;
 
-    /// Gives memory back.
+    /// Frees memory.
     ///
     /// # Safety
-    /// `address` came from [`allocate`](Self::allocate) of this device, is given back once, and no
-    /// copy that touches it is queued.
+    /// `address` came from [`allocate`](Self::allocate) of this device, is freed once, and no
+    /// queued copy touches it.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     unsafe fn free(&self, address: u64) -> DeviceResult<()>;
 
     /// Pins `len` bytes of host memory for copies to and from any GPU of this kind.
@@ -168,17 +168,17 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
     /// The memory is mapped and stays so until [`unregister`](Self::unregister).
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     unsafe fn register(&self, host: NonNull<u8>, len: usize) -> DeviceResult<()>;
 
-    /// Pins `len` bytes of host memory that is only read from, as pages of a file are. Copies go on
-    /// reading the pages that are there now, also where the file gets others in their place.
+    /// Pins `len` bytes of host memory that is only read from, such as mapped file pages. Copies
+    /// keep reading the pages that are mapped now, even if the file's pages are replaced later.
     ///
     /// # Safety
     /// The memory is mapped and stays so until [`unregister`](Self::unregister).
     ///
     /// # Errors
-    /// The driver's, also where it pins no such memory.
+    /// The driver's error, also if it cannot pin memory of this kind.
     unsafe fn register_read_only(&self, _host: NonNull<u8>, _len: usize) -> DeviceResult<()> {
         Err(unsupported("register_read_only"))
     }
@@ -186,55 +186,55 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
     /// Undoes [`register`](Self::register) and [`register_read_only`](Self::register_read_only).
     ///
     /// # Safety
-    /// `host` was registered here, and no copy that touches it is queued.
+    /// `host` was registered here, and no queued copy touches it.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     unsafe fn unregister(&self, host: NonNull<u8>) -> DeviceResult<()>;
 
     /// Makes a stream that never synchronises with the default stream.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     fn create_stream(&self) -> DeviceResult<Stream>;
 
-    /// Destroys a stream; work that is queued on it still runs.
+    /// Destroys a stream; work already queued on it still runs.
     ///
     /// # Errors
-    /// The driver's, also for a handle that is none of this device's.
+    /// The driver's error, also for a handle of another device.
     fn destroy_stream(&self, stream: Stream) -> DeviceResult<()>;
 
     /// Makes an event without timing.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     fn create_event(&self) -> DeviceResult<Event>;
 
-    /// Makes an event that knows when it was passed.
+    /// Makes an event that records the time at which it completes.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     fn create_timer(&self) -> DeviceResult<Event>;
 
-    /// The time between two events of [`create_timer`](Self::create_timer) that are done.
+    /// The time between two completed events of [`create_timer`](Self::create_timer).
     ///
     /// # Errors
-    /// The driver's, also where one of them is not done.
+    /// The driver's error, also if one of them is not complete.
     fn elapsed(&self, from: Event, to: Event) -> DeviceResult<Duration>;
 
     /// Destroys an event.
     ///
     /// # Errors
-    /// The driver's, also for a handle that is none of this device's.
+    /// The driver's error, also for a handle of another device.
     fn destroy_event(&self, event: Event) -> DeviceResult<()>;
 
     /// Queues a copy from pinned host memory to the GPU.
     ///
     /// # Safety
-    /// Both ranges are valid and stay so, and the host bytes unchanged, until the copy is done.
+    /// Both ranges stay valid, and the host bytes unchanged, until the copy is done.
     ///
     /// # Errors
-    /// The driver's; nothing is queued then.
+    /// The driver's error; nothing is queued then.
     unsafe fn copy_to_device(
         &self,
         stream: Stream,
@@ -246,10 +246,10 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
     /// Queues a copy from the GPU to pinned host memory.
     ///
     /// # Safety
-    /// Both ranges are valid and stay so, the host bytes untouched, until the copy is done.
+    /// Both ranges stay valid, and the host bytes untouched, until the copy is done.
     ///
     /// # Errors
-    /// The driver's; nothing is queued then.
+    /// The driver's error; nothing is queued then.
     unsafe fn copy_to_host(
         &self,
         stream: Stream,
@@ -258,20 +258,20 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
         len: usize,
     ) -> DeviceResult<()>;
 
-    /// Whether a batch of copies costs the link's latency once; else each of them pays it.
+    /// Whether a batch of copies pays the link's latency once instead of once per copy.
     fn has_batches(&self) -> bool;
 
     /// Queues copies from pinned host memory to the GPU, in groups of at most [`BATCH_MAX`].
     ///
-    /// Copies of one call have no order among themselves, so no two of them may touch the same
-    /// bytes on the GPU. What is queued on the stream before and after them keeps its order.
+    /// Copies of one call run in no particular order, so no two of them may touch the same bytes on
+    /// the GPU. Work queued on the stream before and after the call keeps its order.
     ///
     /// # Safety
-    /// As for [`copy_to_device`](Self::copy_to_device), for each of them.
+    /// As for [`copy_to_device`](Self::copy_to_device), for each copy.
     ///
     /// # Errors
-    /// The driver's. Which of the copies are queued then, nobody knows: none, some or all. Their
-    /// memory stays in use until the stream has been synchronised.
+    /// The driver's error. None, some or all of the copies may be queued then; their memory stays
+    /// in use until the stream has been synchronised.
     unsafe fn copy_batch_to_device(
         &self,
         stream: Stream,
@@ -280,81 +280,81 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
 
     /// Queues copies from the GPU to pinned host memory, in groups of at most [`BATCH_MAX`].
     ///
-    /// Copies of one call have no order among themselves, so no two of them may touch the same
-    /// bytes on the host. What is queued on the stream before and after them keeps its order.
+    /// Copies of one call run in no particular order, so no two of them may touch the same bytes on
+    /// the host. Work queued on the stream before and after the call keeps its order.
     ///
     /// # Safety
-    /// As for [`copy_to_host`](Self::copy_to_host), for each of them.
+    /// As for [`copy_to_host`](Self::copy_to_host), for each copy.
     ///
     /// # Errors
     /// As for [`copy_batch_to_device`](Self::copy_batch_to_device).
     unsafe fn copy_batch_to_host(&self, stream: Stream, copies: &[DeviceCopy]) -> DeviceResult<()>;
 
-    /// Queues the filling of `len` bytes at `address` with `byte`.
+    /// Queues a fill of `len` bytes at `address` with `byte`.
     ///
     /// # Safety
-    /// The range is valid and stays so until the fill is done.
+    /// The range stays valid until the fill is done.
     ///
     /// # Errors
-    /// The driver's; nothing is queued then.
+    /// The driver's error; nothing is queued then.
     unsafe fn fill(&self, stream: Stream, address: u64, byte: u8, len: u64) -> DeviceResult<()>;
 
-    /// Queues an exclusive or of each 8 of the `len` bytes at `address` with `key`: work of the GPU
-    /// beside what is copied, for measurements.
+    /// Queues a kernel that XORs each 8 bytes of the range with `key`. Measurements use it as GPU
+    /// work that runs concurrently with copies.
     ///
     /// # Safety
-    /// The range is valid and stays so until that is done.
+    /// The range stays valid until the kernel is done.
     ///
     /// # Errors
-    /// The driver's, also where it starts no kernels, and that address or length is no multiple of
-    /// 16; nothing is queued then.
+    /// The driver's error, also if it cannot start kernels, or if `address` or `len` is no multiple
+    /// of 16; nothing is queued then.
     unsafe fn xor(&self, _stream: Stream, _address: u64, _key: u64, _len: u64) -> DeviceResult<()> {
         Err(unsupported("xor"))
     }
 
-    /// Bytes per second that its memory moves in theory, reads and writes together; `None`: nobody
-    /// tells.
+    /// Theoretical memory bandwidth in bytes per second, reads and writes together; `None` if
+    /// unknown.
     fn memory_rate(&self) -> Option<u64> {
         None
     }
 
-    /// Puts `event` behind all that is queued on `stream` now.
+    /// Records `event` behind all work queued on `stream` now.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     fn record(&self, event: Event, stream: Stream) -> DeviceResult<()>;
 
-    /// Whether all before the last [`record`](Self::record) of `event` is done.
+    /// Whether all work before the last [`record`](Self::record) of `event` is done.
     ///
     /// # Errors
-    /// The driver's; a failed copy is reported here at the latest.
+    /// The driver's error. A failed copy is reported here at the latest.
     fn is_done(&self, event: Event) -> DeviceResult<bool>;
 
     /// Makes later work on `stream` wait for `event`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     fn wait_event(&self, stream: Stream, event: Event) -> DeviceResult<()>;
 
-    /// Blocks until all that is queued on `stream` is done.
+    /// Blocks until all work queued on `stream` is done.
     ///
     /// # Errors
-    /// The driver's; a failed copy is reported here at the latest.
+    /// The driver's error. A failed copy is reported here at the latest.
     fn synchronize(&self, stream: Stream) -> DeviceResult<()>;
 
-    /// Why streams cannot be made to wait for numbers in host memory here; `None`: they can.
+    /// Why streams cannot wait for numbers in host memory on this device; `None` if they can.
     fn no_gates(&self) -> Option<String> {
         Some("it has no stream memory operations".into())
     }
 
     /// Makes later work on `stream` wait until a number in registered host memory is at least
-    /// `least`, as the difference of both as a signed number says.
+    /// `least`. The comparison is on the signed difference, so numbers may wrap.
     ///
     /// # Safety
-    /// The number stays where it is until it was waited for.
+    /// The number keeps its address until the wait is over.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     unsafe fn wait_number(
         &self,
         _stream: Stream,
@@ -364,14 +364,14 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
         Err(unsupported("wait_number"))
     }
 
-    /// Queues the writing of a number in registered host memory, behind all that is queued before
-    /// it and visible after that.
+    /// Queues a write of a number in registered host memory. It runs after all work queued before
+    /// it and becomes visible after that work's results.
     ///
     /// # Safety
-    /// The number stays where it is until it was written.
+    /// The number keeps its address until it is written.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     unsafe fn write_number(
         &self,
         _stream: Stream,
@@ -381,13 +381,13 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
         Err(unsupported("write_number"))
     }
 
-    /// Puts `event` behind all that is queued on a caller's stream now.
+    /// Records `event` behind all work queued on a caller's stream now.
     ///
     /// # Safety
-    /// The stream is alive, and one of this device.
+    /// The stream is alive and belongs to this device.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     unsafe fn record_on_caller(&self, _event: Event, _stream: CallerStream) -> DeviceResult<()> {
         Err(unsupported("record_on_caller"))
     }
@@ -398,37 +398,39 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
     /// As for [`record_on_caller`](Self::record_on_caller).
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     unsafe fn hold_caller(&self, _stream: CallerStream, _event: Event) -> DeviceResult<()> {
         Err(unsupported("hold_caller"))
     }
 
-    /// Whether what is queued on a caller's stream becomes part of a graph instead.
+    /// Whether a caller's stream is being captured, so that work queued on it becomes part of a
+    /// graph.
     ///
     /// # Safety
     /// As for [`record_on_caller`](Self::record_on_caller).
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     unsafe fn is_capturing(&self, _stream: CallerStream) -> DeviceResult<bool> {
         Err(unsupported("is_capturing"))
     }
 
-    /// Runs `work` with this GPU current on the thread, as libraries beside the driver need it.
+    /// Runs `work` with this GPU's context current on the thread, as libraries such as cuFile need
+    /// it.
     ///
     /// # Errors
-    /// The driver's; `work` has not run then.
+    /// The driver's error; `work` has not run then.
     fn within(&self, work: &mut dyn FnMut()) -> DeviceResult<()> {
         work();
         Ok(())
     }
 
-    /// The address by which libraries beside the driver reach the bytes at `address`: on a
-    /// simulated GPU, where they are in host memory. They are in use until
+    /// The address by which libraries other than the driver reach the bytes at `address`. It
+    /// differs only on a simulated GPU, whose bytes are in host memory. The bytes are in use until
     /// [`let_go`](Self::let_go).
     ///
     /// # Errors
-    /// The GPU has no such bytes.
+    /// The GPU has no allocation that holds the range.
     fn hold(&self, address: u64, _len: u64) -> DeviceResult<u64> {
         Ok(address)
     }
@@ -436,17 +438,16 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
     /// Undoes [`hold`](Self::hold) of bytes at `address`.
     fn let_go(&self, _address: u64) {}
 
-    /// The driver's own name for a stream, for libraries beside it; `None`: there are none that
-    /// know it.
+    /// The driver's handle of a stream, for other libraries; `None` if no other library knows it.
     fn native(&self, _stream: Stream) -> Option<u64> {
         None
     }
 
-    /// How a simulated GPU has cuFile played, and the seed of that.
+    /// How a simulated GPU simulates cuFile, and the random seed for it.
     fn played_cufile(&self) -> Option<(sim::CuFilePlay, u64)> {
         None
     }
 
-    /// What `address` is.
+    /// The kind of memory at `address`.
     fn address_kind(&self, address: u64) -> AddressKind;
 }

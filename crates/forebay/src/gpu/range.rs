@@ -1,35 +1,36 @@
-//! Whether a range of addresses that others own is memory of one GPU, and if not, what it is.
+//! Checks that a caller's address range is memory of one GPU, and if not, says what it is.
 
 use std::fmt;
 use std::fs;
 
 use super::{AddressKind, Device, DeviceId};
 
-/// What is wrong with a range, as a person is told.
+/// Why a range is not memory of the GPU, with a message for users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NotDeviceMemory {
-    /// No byte, or more than there are addresses.
+    /// The range is empty or wraps around the address space.
     NoRange,
-    /// This address of it is no GPU's memory.
+    /// This address in the range is not GPU memory.
     Kind { address: u64, kind: AddressKind },
-    /// It ends behind the allocation that it begins in.
+    /// The range ends after the allocation that it starts in.
     Beyond { base: u64, len: u64, over: u64 },
-    /// From this address on it is another allocation's, which is no part of the virtual memory.
+    /// From this address on the range is in another allocation, which is not part of the same
+    /// virtual memory.
     Other { address: u64 },
-    /// From this address on it lies on another GPU.
+    /// From this address on the range is on another GPU.
     Elsewhere { address: u64, device: DeviceId },
-    /// The GPU may not read and write this mapping.
+    /// The GPU has no read and write access to this mapping.
     NoAccess { base: u64, len: u64, device: DeviceId },
 }
 
-/// Mappings of one range that are followed: at the usual 2 MiB they are 8 TiB. A driver that tells
-/// of shorter and shorter ones must not hold us for ever.
+/// Most mappings that are followed in one range: at the usual 2 MiB they cover 8 TiB. It bounds the
+/// loop if a driver reports shorter and shorter mappings.
 const MAPPINGS_MAX: u32 = 1 << 22;
 
-/// Finds the end of each allocation or mapping in the range and looks at what follows it.
+/// Finds the end of each allocation or mapping in the range and checks the one that follows it.
 ///
 /// # Errors
-/// What keeps the range from being memory of `device`.
+/// Why the range is not memory of `device`.
 pub(crate) fn check_range(
     device: &dyn Device,
     address: u64,
@@ -44,13 +45,14 @@ pub(crate) fn check_range(
         if let Some(other) = kind.device().filter(|&other| other != device.id()) {
             return Err(NotDeviceMemory::Elsewhere { address: at, device: other });
         }
-        // What begins behind the address, or has no end, is no answer to what was asked.
+        // An allocation that starts after the address, or whose end overflows, is a wrong answer.
         let is_nonsense = |(base, len): (u64, u64)| base > at || base.checked_add(len).is_none();
         if kind.bounds().is_some_and(is_nonsense) || mappings > MAPPINGS_MAX {
             return Err(NotDeviceMemory::Kind { address: at, kind });
         }
         let next = match kind {
-            // Its neighbours are other people's, even where they begin at its very end.
+            // A neighbouring allocation belongs to someone else, even if it starts exactly at the
+            // end.
             AddressKind::Device { base, len, .. } | AddressKind::Managed { base, len, .. } => {
                 let behind = base.saturating_add(len);
                 if at > address {
@@ -67,7 +69,7 @@ pub(crate) fn check_range(
             }
             kind => return Err(NotDeviceMemory::Kind { address: at, kind }),
         };
-        // A driver that contradicts itself must not hold us for ever.
+        // Stop if a driver contradicts itself; otherwise this loop would never end.
         if next <= at {
             return Err(NotDeviceMemory::Kind { address: at, kind });
         }
@@ -113,14 +115,16 @@ fn words(address: u64, kind: AddressKind) -> &'static str {
     }
 }
 
-/// Whether this process could read or write there. What drivers reserve it could not.
+/// Whether this process can read or write the address. Ranges that drivers reserve are not
+/// accessible.
 fn is_host_memory(address: u64) -> bool {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     maps.lines()
         .any(|line| usable_range(line).is_some_and(|(from, to)| from <= address && address < to))
 }
 
-/// The range of a line of `/proc/PID/maps` (`START-END PERMISSIONS …`) that is not sealed off.
+/// The range of a line of `/proc/PID/maps` (`START-END PERMISSIONS …`) if it is readable or
+/// writable.
 fn usable_range(line: &str) -> Option<(u64, u64)> {
     let mut words = line.split_ascii_whitespace();
     let (from, to) = words.next()?.split_once('-')?;

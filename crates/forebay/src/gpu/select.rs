@@ -1,4 +1,4 @@
-//! From what a person writes (`0`, `GPU-…`, `MIG-…`, `0000:1b:00.0`, `none`, `sim`) to a GPU.
+//! Parses a GPU selector (`0`, `GPU-…`, `MIG-…`, `0000:1b:00.0`, `none`, `sim`) and opens that GPU.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,17 +10,17 @@ use super::{AddressKind, Device, DeviceInfo};
 use crate::clock::SystemClock;
 use crate::error::{Error, Result};
 
-/// Which GPU the caller wants.
+/// The GPU to use.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub enum GpuSelector {
-    /// The first CUDA GPU, else none: host memory is the target then.
+    /// The first CUDA GPU; host memory if there is none.
     #[default]
     Auto,
     /// No GPU: host memory.
     None,
-    /// One CUDA GPU by index, UUID (`GPU-…`, or `MIG-…` for a part of one; a unique prefix is
-    /// enough) or PCI address.
+    /// One CUDA GPU by index, PCI address or UUID (`GPU-…`, or `MIG-…` for a MIG instance; a unique
+    /// prefix is enough).
     Cuda(String),
     /// A simulated GPU.
     Sim(SimConfig),
@@ -53,10 +53,10 @@ impl fmt::Display for GpuSelector {
     }
 }
 
-/// The GPU that `wanted` names; `None` where it names host memory.
+/// Opens the GPU that `wanted` selects; `None` if it selects host memory.
 ///
 /// # Errors
-/// [`Error::NoDevice`] where it cannot be had.
+/// [`Error::NoDevice`] if the GPU is not available.
 pub fn open(wanted: &GpuSelector) -> Result<Option<Arc<dyn Device>>> {
     match wanted {
         GpuSelector::None => Ok(None),
@@ -79,25 +79,25 @@ pub fn open(wanted: &GpuSelector) -> Result<Option<Arc<dyn Device>>> {
 /// The CUDA GPUs of this machine, or why there are none.
 ///
 /// # Errors
-/// The reason, as text for a person.
+/// The reason, as text for users.
 pub fn visible() -> Result<Vec<DeviceInfo>, String> {
     cuda::visible()
 }
 
-/// What `address` is, as the drivers of this machine know it: no GPU need be open.
+/// The kind of memory at `address`, from this machine's drivers. No GPU has to be open.
 pub(crate) fn address_kind(address: u64) -> AddressKind {
     cuda::address_kind(address)
 }
 
-/// Why [`GpuSelector::Auto`] finds no GPU; `None` where it finds one.
+/// Why [`GpuSelector::Auto`] finds no GPU; `None` if it finds one.
 ///
-/// Where GPUs are visible it tries to open one, which takes a while.
+/// If GPUs are visible it tries to open one, which takes a while.
 #[must_use]
 pub fn absence_reason() -> Option<String> {
     first_usable().err()
 }
 
-/// The first GPU whose context can be had, or why there is none.
+/// The first GPU whose context can be created, or why there is none.
 fn first_usable() -> Result<Arc<dyn Device>, String> {
     let mut first_reason = None;
     for gpu in visible()? {
@@ -111,11 +111,11 @@ fn first_usable() -> Result<Arc<dyn Device>, String> {
     Err(first_reason.unwrap_or_else(|| "the driver reports no GPU".into()))
 }
 
-/// A CUDA GPU's name, read.
+/// A parsed CUDA GPU selector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Name {
     Index(u32),
-    /// The beginning of a UUID, lower case.
+    /// A prefix of a UUID, lower case.
     Uuid(String),
     Pci(PciAddress),
 }
@@ -127,7 +127,7 @@ impl Name {
     fn read(text: &str) -> Result<Self> {
         let index = text.strip_prefix("cuda:").unwrap_or(text);
         if !index.is_empty() && index.bytes().all(|byte| byte.is_ascii_digit()) {
-            // An index too large for the type is larger than any that exists.
+            // An index that overflows the type cannot exist, so the largest one stands for it.
             return Ok(Self::Index(index.parse().unwrap_or(u32::MAX)));
         }
         let lower = text.to_ascii_lowercase();
@@ -146,7 +146,7 @@ impl Name {
         })
     }
 
-    /// The index of the one GPU of this name.
+    /// The index of the only GPU that matches.
     fn find(&self, gpus: &[DeviceInfo]) -> Result<u32, String> {
         let count = match gpus.len() {
             1 => "there is 1 GPU, 0".to_owned(),
@@ -180,7 +180,7 @@ impl Name {
     }
 }
 
-/// Reads `[DOMAIN:]BUS:DEVICE[.FUNCTION]`, all hexadecimal.
+/// Parses `[DOMAIN:]BUS:DEVICE[.FUNCTION]`, all hexadecimal.
 fn parse_pci(text: &str) -> Option<PciAddress> {
     let hex = |part: &str, digits_max: usize| -> Option<u32> {
         let right = (1..=digits_max).contains(&part.len())

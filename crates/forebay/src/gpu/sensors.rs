@@ -1,19 +1,22 @@
-//! What a GPU takes and feels, as its driver's management library tells: energy, power,
-//! temperature, and why its clocks are held down.
+//! A GPU's sensors, read through NVML: energy, power, temperature, and why its clocks are held
+//! down.
 //!
-//! Each of the four is there or not by itself. Energy is a counter, so the difference over a span
-//! needs no samples within, but it moves in steps. On an H200 (driver 580.159.04) these came 10
-//! times a second, reading the counter took 3 ms on an idle GPU and 5 ms (up to 17) on a busy one,
-//! and anything else 2 µs. Over spans of 0.2 s its difference was up to 17 % from the power of the
-//! moment, which moves as often, over 1 s up to 3 %, over 4 s less than 1 %. The other call for
-//! power followed a load that begins or ends within a second or more.
+//! Each of the four may be missing on its own. Energy is a counter, so the difference over a span
+//! needs no samples in between, but it moves in steps. Measured on an H200 (driver 580.159.04):
+//!
+//! - The counter stepped 10 times a second.
+//! - Reading it took 3 ms on an idle GPU and 5 ms (up to 17) on a busy one; any other sensor took 2
+//!   µs.
+//! - Its difference deviated from the instantaneous power, which updates as often, by up to 17 %
+//!   over 0.2 s, up to 3 % over 1 s and less than 1 % over 4 s.
+//! - The other power call lagged behind a load change by a second or more.
 
 use std::fmt;
 
 use super::DeviceInfo;
 use super::nvml::{Count, Handle, INSTALL, LIBRARY, LOOK, Nvml};
 
-/// `NVML_FI_DEV_POWER_INSTANT`: milliwatts at the moment, from Ampere on.
+/// `NVML_FI_DEV_POWER_INSTANT`: instantaneous power in milliwatts, from Ampere on.
 const POWER_INSTANT: u32 = 186;
 
 /// A GPU's sensors.
@@ -29,15 +32,14 @@ pub struct Sensors {
     missing: Vec<String>,
 }
 
-/// Where power comes from.
+/// The NVML call that power is read with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Power {
     Instant,
     Usage,
 }
 
-/// What a GPU's sensors told at one moment. What is not there, or was not told this time, is
-/// `None`.
+/// One reading of a GPU's sensors. A sensor that is missing, or whose read failed, is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sensed {
@@ -47,28 +49,28 @@ pub struct Sensed {
     pub power_mw: Option<u64>,
     /// Degrees Celsius.
     pub temperature_c: Option<i64>,
-    /// Why the clocks are not as high as they could be.
+    /// Why the clocks are lower than they could be.
     pub throttle: Option<ThrottleReasons>,
-    /// Why something that had been there was not told this time.
+    /// Why a sensor that worked before could not be read this time.
     pub failed: Option<String>,
 }
 
-/// Why there are no sensors.
+/// Why no sensors are available.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{why}{}", remedy.as_ref().map(|remedy| format!(" ({remedy})")).unwrap_or_default())]
 pub struct NoSensors {
     /// The reason.
     pub why: String,
-    /// What to do about it; `None`: nothing can be done.
+    /// How to fix it; `None` if nothing can be done.
     pub remedy: Option<String>,
 }
 
 impl Sensors {
-    /// Finds the sensors of a GPU. Loads the driver's management library, which may take a while.
-    /// A part of a GPU has the sensors of the whole.
+    /// Finds the sensors of a GPU. Loads NVML, which may take a while. A MIG instance has the
+    /// sensors of the whole GPU.
     ///
     /// # Errors
-    /// There are none, or none answers.
+    /// NVML or the GPU is missing, or no sensor can be read.
     pub fn find(info: &DeviceInfo) -> Result<Self, NoSensors> {
         if info.simulated {
             let why = "simulated: it takes no power of its own".into();
@@ -87,7 +89,7 @@ impl Sensors {
         let energy = has(nvml.energy(handle).map(drop));
         let power = match instant_power(&nvml, handle) {
             Ok(_) => Some(Power::Instant),
-            // Older GPUs have the call alone, so its reason is the one that is told.
+            // Older GPUs have only this call, so the error reported is the one of this call.
             Err(_) => has(nvml.power(handle).map(drop)).then_some(Power::Usage),
         };
         let temperature = has(nvml.temperature(handle).map(drop));
@@ -104,13 +106,13 @@ impl Sensors {
         &self.name
     }
 
-    /// Whether there is a counter of energy.
+    /// Whether there is an energy counter.
     #[must_use]
     pub fn has_energy(&self) -> bool {
         self.energy
     }
 
-    /// What power is; `None`: there is none.
+    /// Describes the power reading; `None` if there is none.
     #[must_use]
     pub fn power_is(&self) -> Option<&'static str> {
         Some(match self.power? {
@@ -119,25 +121,25 @@ impl Sensors {
         })
     }
 
-    /// Whether there is a temperature.
+    /// Whether temperature can be read.
     #[must_use]
     pub fn has_temperature(&self) -> bool {
         self.temperature
     }
 
-    /// Whether it is told why clocks are held down.
+    /// Whether throttle reasons can be read.
     #[must_use]
     pub fn has_throttle_reasons(&self) -> bool {
         self.throttle
     }
 
-    /// Why some of the sensors are not there.
+    /// Why sensors are missing, one entry for each.
     #[must_use]
     pub fn missing(&self) -> &[String] {
         &self.missing
     }
 
-    /// Reads them all, which may take milliseconds.
+    /// Reads all sensors, which may take milliseconds.
     #[must_use]
     pub fn read(&self) -> Sensed {
         let mut sensed = self.read_without_energy();
@@ -150,7 +152,7 @@ impl Sensors {
         sensed
     }
 
-    /// Reads all but the counter of energy, which takes by far the longest.
+    /// Reads all sensors except the energy counter, which is by far the slowest.
     #[must_use]
     pub fn read_without_energy(&self) -> Sensed {
         fn note<T>(told: Result<T, String>, failed: &mut Option<String>) -> Option<T> {
@@ -177,13 +179,12 @@ fn instant_power(nvml: &Nvml, gpu: Handle) -> Result<u64, String> {
     power.map(Count::value)
 }
 
-/// Why a GPU's clocks are not as high as they could be: the bits of NVML's
-/// `nvmlClocksEventReason…`.
+/// Why a GPU's clocks are lower than they could be: the bits of NVML's `nvmlClocksEventReason…`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct ThrottleReasons(pub u64);
 
-/// Each bit, its name, and whether it holds a GPU back that has work to do. The rest is as somebody
-/// has set it, or as it is without work.
+/// Each bit, its name, and whether it slows a GPU that has work to do. The other bits are settings,
+/// or mean that the GPU is idle.
 const REASONS: [(u64, &str, bool); 9] = [
     (0x1, "idle", false),
     (0x2, "application clocks setting", false),
@@ -197,7 +198,7 @@ const REASONS: [(u64, &str, bool); 9] = [
 ];
 
 impl ThrottleReasons {
-    /// What holds back a GPU that has work to do: too much power, or too much heat.
+    /// Only the reasons that slow a GPU that has work to do: too much power, or too much heat.
     #[must_use]
     pub fn held_back(self) -> Self {
         let bits = REASONS.iter().filter(|(_, _, holds)| *holds).map(|(bit, ..)| bit);
@@ -232,7 +233,7 @@ mod tests {
     use crate::gpu::nvml::played::{FIND, INIT, library};
     use crate::gpu::{DeviceId, DeviceKind};
 
-    /// Each reading of the energy adds 7 J; it stops to answer after the third.
+    /// Each read adds 7 J; reads after the third fail.
     const ENERGY: &str = "static unsigned long long joules;\n\
         int nvmlDeviceGetTotalEnergyConsumption(void *d, unsigned long long *mj)\n\
         { joules += 7; if (joules > 21) return 15; *mj = joules * 1000; return 0; }\n";
@@ -267,7 +268,7 @@ mod tests {
         }
     }
 
-    /// The sensors of a library of these `parts`; `None` without a compiler.
+    /// The sensors of a mock library of these `parts`; `None` without a compiler.
     fn found(parts: &[&str]) -> Option<Result<Sensors, NoSensors>> {
         let (_folder, path) = library(parts)?;
         Some(Sensors::find_in(&path, &info()))
@@ -286,7 +287,7 @@ mod tests {
         let first = sensors.read();
         let whole = Sensed {
             energy_mj: Some(14_000),
-            power_mw: Some(0x12345), // the upper half of the field is not the number's
+            power_mw: Some(0x12345), // the upper half of the field is ignored
             temperature_c: Some(31),
             throttle: Some(ThrottleReasons(0x24)),
             failed: None,

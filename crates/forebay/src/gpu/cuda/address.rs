@@ -1,8 +1,7 @@
-//! What an address is, as the driver knows it.
+//! Queries the driver for the kind of memory at an address.
 //!
-//! An address may be anybody's: made in any context, imported from another process, a part of a
-//! pool, or mapped to virtual memory. The driver is asked for each address anew, and nothing is
-//! ever read or written here.
+//! An address may come from any context, another process, a memory pool, or mapped virtual memory.
+//! So the driver is queried anew for each address, and the memory itself is never read or written.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -18,8 +17,8 @@ const MEMORY_TYPE_DEVICE: c_uint = 2;
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
 const ACCESS_READ_WRITE: u64 = 3;
 
-/// What `address` is. How far it reaches is told only where a context of its GPU is current, and
-/// `any` is named for managed memory of no GPU in particular.
+/// The kind of memory at `address`. Its bounds are only known if a context of its GPU is current.
+/// `any` is reported as the GPU of managed memory that belongs to no particular one.
 pub(super) fn kind(cuda: &CudaTable, address: u64, any: DeviceId) -> AddressKind {
     let Some(found) = attributes(cuda, address) else { return AddressKind::Unknown };
     let of_gpu = u32::try_from(found.ordinal);
@@ -31,7 +30,7 @@ pub(super) fn kind(cuda: &CudaTable, address: u64, any: DeviceId) -> AddressKind
     if found.memory_type == MEMORY_TYPE_HOST {
         return AddressKind::PinnedHost;
     }
-    // Of virtual memory the attributes tell what was reserved, whatever of it is mapped.
+    // For virtual memory the attributes give the reserved range, however little of it is mapped.
     if found.range.1 > 0 && found.mapped == 0 {
         return AddressKind::Reserved;
     }
@@ -46,13 +45,13 @@ pub(super) fn kind(cuda: &CudaTable, address: u64, any: DeviceId) -> AddressKind
     AddressKind::Device { device, base, len }
 }
 
-/// What the driver says of any address, also of one that it does not know.
+/// The attributes that the driver reports for any address, even an unknown one.
 #[derive(Debug, Clone, Copy)]
 struct Attributes {
     memory_type: c_uint,
     managed: c_uint,
     ordinal: c_int,
-    /// First address and length of the allocation, or of the virtual memory that was reserved.
+    /// First address and length of the allocation, or of the reserved virtual memory.
     range: (u64, u64),
     mapped: c_uint,
 }
@@ -64,7 +63,7 @@ fn attributes(cuda: &CudaTable, address: u64) -> Option<Attributes> {
     let mut wanted = WANTED;
     let (mut memory_type, mut managed, mut mapped) = (0, 0, 0);
     let (mut ordinal, mut start, mut len): (c_int, u64, usize) = (-1, 0, 0);
-    // The driver writes flags as one byte or as four; all begin as zero.
+    // The driver writes flags as one byte or as four, so all outputs start at zero.
     let mut outputs: [*mut c_void; WANTED.len()] = [
         (&raw mut memory_type).cast(),
         (&raw mut managed).cast(),
@@ -73,8 +72,8 @@ fn attributes(cuda: &CudaTable, address: u64) -> Option<Attributes> {
         (&raw mut len).cast(),
         (&raw mut mapped).cast(),
     ];
-    // SAFETY: as many outputs as attributes, each at least of the size that the driver documents;
-    // the address itself is only looked up.
+    // SAFETY: there are as many outputs as attributes, each at least of the documented size. The
+    // driver only looks the address up.
     let status = unsafe {
         let (wanted, outputs) = (wanted.as_mut_ptr(), outputs.as_mut_ptr());
         (cuda.pointer_get_attributes)(6, wanted, outputs, address)
@@ -83,23 +82,23 @@ fn attributes(cuda: &CudaTable, address: u64) -> Option<Attributes> {
     (status == SUCCESS).then_some(Attributes { memory_type, managed, ordinal, range, mapped })
 }
 
-/// The allocation or the mapping that holds the address.
+/// First address and length of the allocation or mapping that holds the address.
 fn range(cuda: &CudaTable, address: u64) -> Option<(u64, u64)> {
     let (mut base, mut len) = (0, 0_usize);
-    // SAFETY: the outputs outlive the call; the address is only looked up.
+    // SAFETY: the outputs outlive the call; the driver only looks the address up.
     let status = unsafe { (cuda.mem_get_address_range)(&raw mut base, &raw mut len, address) };
     (status == SUCCESS && len > 0).then_some((base, len as u64))
 }
 
-/// Whether the address was mapped by `cuMemMap`: only such memory has a handle.
+/// Whether the address was mapped by `cuMemMap`: only such memory has an allocation handle.
 fn is_mapping(cuda: &CudaTable, address: u64) -> bool {
     let mut handle = 0;
     let Ok(number) = usize::try_from(address) else { return false };
     let pointer = std::ptr::without_provenance_mut(number);
-    // SAFETY: the output outlives the call; the address is only looked up.
+    // SAFETY: the output outlives the call; the driver only looks the address up.
     let status = unsafe { (cuda.mem_retain_allocation_handle)(&raw mut handle, pointer) };
     if status == SUCCESS {
-        // SAFETY: just retained.
+        // SAFETY: the handle was just retained.
         let _ = unsafe { (cuda.mem_release)(handle) };
     }
     status == SUCCESS
@@ -108,8 +107,8 @@ fn is_mapping(cuda: &CudaTable, address: u64) -> bool {
 /// Whether the GPU may read and write its own memory at this address.
 fn is_accessible(cuda: &CudaTable, address: u64, ordinal: c_int) -> bool {
     let (mut flags, gpu) = (0, Location::gpu(ordinal));
-    // SAFETY: the output and the location outlive the call; the address is only looked up.
+    // SAFETY: the output and the location outlive the call; the driver only looks the address up.
     let status = unsafe { (cuda.mem_get_access)(&raw mut flags, &raw const gpu, address) };
-    // A driver that cannot say leaves it to the copies.
+    // If the driver cannot say, assume access; a copy will report the error.
     status != SUCCESS || flags == ACCESS_READ_WRITE
 }

@@ -1,7 +1,7 @@
-//! Many copies in one call of the driver, where it has one for them.
+//! Batched copies: many copies in one driver call, if the driver has one for it.
 //!
-//! A copy costs the link 2.7 µs whatever its size, and a batch costs that once. Drivers before CUDA
-//! 12.8 have no batches: there each copy is a call of its own. Nothing here allocates.
+//! A copy costs the link 2.7 µs whatever its size, and a batch pays that once. Drivers before CUDA
+//! 12.8 have no batches, so each copy is a separate call. Nothing here allocates.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -12,14 +12,14 @@ use crate::gpu::{BATCH_MAX, DeviceCopy, DeviceError, DeviceResult, Stream};
 
 const CALL: &str = "cuMemcpyBatchAsync";
 
-/// Which way the copies of a batch go.
+/// Direction of a batch's copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     ToDevice,
     ToHost,
 }
 
-/// A batch as the driver takes it: a list of each, as long as there are copies.
+/// The parallel arrays that the driver takes, with `count` entries each.
 struct Lists {
     targets: [u64; BATCH_MAX],
     sources: [u64; BATCH_MAX],
@@ -45,10 +45,10 @@ impl Lists {
 }
 
 impl CudaDevice {
-    /// Queues copies in groups, each with one call where the driver has batches.
+    /// Queues copies in groups, with one call for each group if the driver has batches.
     ///
     /// # Safety
-    /// All ranges are valid and stay so, and the host's untouched, until the copies are done.
+    /// All ranges stay valid, and the host's untouched, until the copies are done.
     pub(super) unsafe fn copy_batch(
         &self,
         stream: Stream,
@@ -56,7 +56,7 @@ impl CudaDevice {
         copies: &[DeviceCopy],
     ) -> DeviceResult<()> {
         let stream = self.stream(CALL, stream)?;
-        // The driver refuses copies of no bytes, and batches of no copies.
+        // The driver refuses zero-length copies and empty batches.
         let mut copies = copies.iter().filter(|copy| copy.len > 0).copied().peekable();
         if copies.peek().is_none() {
             return Ok(());
@@ -76,7 +76,7 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Queues one group.
+    /// Queues one group with one call.
     ///
     /// # Safety
     /// As for [`copy_batch`](Self::copy_batch), and the context is current.
@@ -99,9 +99,9 @@ impl CudaDevice {
             flags: 0,
         };
         let (mut first, mut failed) = (0, usize::MAX);
-        // SAFETY: each list has `count` entries, the attributes are for all copies from the first
-        // on, and the driver keeps none of them. The caller keeps the ranges valid; the stream is
-        // alive.
+        // SAFETY: each array has `count` entries, and the one set of attributes applies from the
+        // first copy on. The driver keeps none of the pointers. The caller keeps the ranges valid;
+        // the stream is alive.
         let status = unsafe {
             batch(
                 lists.targets.as_mut_ptr(),
@@ -125,7 +125,7 @@ impl CudaDevice {
         Err(error)
     }
 
-    /// Queues one copy with a call of its own.
+    /// Queues one copy with one call.
     ///
     /// # Safety
     /// As for [`queue`](Self::queue).
@@ -155,7 +155,7 @@ impl CudaDevice {
     }
 }
 
-/// Adds which copy the driver blames.
+/// Adds the copy that the driver blames to the error.
 #[cold]
 fn blame(error: &mut DeviceError, lists: &Lists, index: usize) {
     let (target, source) = (lists.targets[index], lists.sources[index]);

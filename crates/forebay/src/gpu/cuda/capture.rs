@@ -1,10 +1,10 @@
-//! Calls beside a capture: what a thread records into a CUDA graph meanwhile is not disturbed.
+//! Keeps driver calls from disturbing a CUDA graph capture in the same process.
 //!
-//! While any thread captures in the global mode, which is the default one, the driver refuses calls
-//! that might synchronise (`cuMemAlloc`, `cuEventQuery`) to every thread whose own mode is not
-//! relaxed, and spoils the capture besides. Ours touch only streams of our own, which nobody
-//! captures. So each call is made in the relaxed mode, and the thread gets back the mode it had: it
-//! is the caller's, who may rely on being warned.
+//! While any thread captures in global mode (the default), the driver refuses potentially
+//! synchronising calls (`cuMemAlloc`, `cuEventQuery`) to every thread that is not in relaxed mode,
+//! and invalidates the capture. Our calls touch only our own streams, which are never captured. So
+//! each call runs in relaxed mode, and the thread's previous mode is restored: it is the caller's,
+//! who may rely on being warned.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -17,11 +17,11 @@ use crate::gpu::DeviceResult;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: c_int = 2;
 
-/// The relaxed mode, on this thread as long as this lives.
+/// Puts this thread into relaxed mode until dropped.
 pub(super) struct Relaxed<'a> {
     cuda: &'a CudaTable,
     before: c_int,
-    /// A mode is a thread's, so this is never sent to another.
+    /// The mode is per thread, so this type is not `Send`.
     thread: PhantomData<*const ()>,
 }
 
@@ -37,16 +37,16 @@ impl Drop for Relaxed<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.before != RELAXED {
-            // It fails only where the driver is shutting down, and nothing is left to put right.
+            // This fails only if the driver is shutting down, and then there is nothing to restore.
             let _ = exchange(self.cuda, self.before);
         }
     }
 }
 
-/// Sets this thread's mode and returns the one before.
+/// Sets this thread's mode and returns the previous one.
 #[inline]
 fn exchange(cuda: &CudaTable, mut mode: c_int) -> DeviceResult<c_int> {
-    // SAFETY: the mode is one of the driver's, and outlives the call.
+    // SAFETY: the mode is a valid one, and outlives the call.
     let status = unsafe { (cuda.thread_exchange_stream_capture_mode)(&raw mut mode) };
     cuda.check("cuThreadExchangeStreamCaptureMode", status)?;
     Ok(mode)

@@ -1,4 +1,4 @@
-//! The CUDA device against drivers that answer nonsense: errors, and nothing else.
+//! Tests that the CUDA device turns impossible driver answers into errors.
 
 #![expect(unsafe_code, reason = "copies by raw address")]
 
@@ -124,7 +124,7 @@ fn nothing_that_is_said_of_addresses_is_followed_too_far() {
             }
         }
     }
-    // Some of it makes sense by accident.
+    // Some random answers are valid by accident.
     assert!(taken * 50 < refused, "{taken} were believed, {refused} were not");
     assert!(stack().is_empty());
 }
@@ -154,7 +154,7 @@ fn a_batch_that_blames_a_copy_of_nobody_is_an_error_all_the_same() {
     assert!(stack().is_empty());
 }
 
-/// An engine with one GPU of this driver, and a file of a few slots.
+/// An engine with one GPU of this driver, and a file a few slots long.
 fn engine(table: &'static CudaTable) -> (Engine, Arc<dyn Device>, tempfile::TempDir) {
     let options = Options { slot_size: 1 << 20, segment_size: 64 << 10, ..Options::default() };
     let engine = Engine::new(options).unwrap();
@@ -166,11 +166,11 @@ fn engine(table: &'static CudaTable) -> (Engine, Arc<dyn Device>, tempfile::Temp
 
 #[test]
 fn an_engine_reports_nonsense_and_goes_on() {
-    // Without streams there is no such GPU.
+    // Without streams the device cannot be added.
     let (lacking, device, _folder) = engine(&NO_STREAM);
     let error = lacking.add_device(&device).unwrap_err();
     assert!(error.to_string().contains(&device.id().to_string()), "{error}");
-    // Without events no copy is known to be done, and none is taken for one that is.
+    // Without events no copy is known to be done, and none is assumed to be.
     let (engine, device, folder) = engine(&NO_EVENT);
     engine.add_device(&device).unwrap();
     let file = engine.open(folder.path().join("file")).unwrap();
@@ -190,7 +190,7 @@ fn statuses_that_do_not_exist_are_errors() {
         let (result, buffer) =
             file.start_read(0, buffer, &RequestOptions::exactly()).unwrap().wait();
         assert_eq!(result.unwrap().bytes, 5 << 20);
-        // Of an event: the copy failed, and its stream says that it is over.
+        // If an event fails, the copy failed, but its stream reports that it is over.
         EVENTS.store(status, Ordering::SeqCst);
         let buffer = buffer.unwrap();
         let (result, buffer) =
@@ -198,7 +198,7 @@ fn statuses_that_do_not_exist_are_errors() {
         let error = result.unwrap_err();
         let Error::Device { source, .. } = &error else { panic!("{error:?}") };
         assert_eq!((source.code, source.name.clone()), (status, format!("CUDA_ERROR_{status}")));
-        // Of a stream as well: nobody knows.
+        // If the stream fails too, it is unknown whether the copy is over.
         STREAMS.store(status, Ordering::SeqCst);
         let buffer = buffer.expect("a copy that is over gives the memory back");
         let (result, buffer) =

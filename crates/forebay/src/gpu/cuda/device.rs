@@ -1,9 +1,9 @@
 //! An NVIDIA GPU behind the [`Device`] trait, through its primary context.
 //!
-//! Other libraries of the process (PyTorch, the CUDA runtime) use the same context, so their
-//! memory is ours to copy to. Each call makes it current if it is not, leaves captures of graphs
-//! alone, and then puts back what the caller had. The calls of the data path allocate nothing and
-//! take no lock.
+//! Other libraries of the process (PyTorch, the CUDA runtime) use the same context, so copies reach
+//! their memory. Each call makes the context current if it is not, does not disturb graph captures,
+//! and then restores the caller's context. The calls of the data path allocate nothing and take no
+//! lock.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -26,32 +26,33 @@ use crate::gpu::{
 };
 use crate::process::Home;
 
-/// `CU_MEMHOSTREGISTER_PORTABLE`: pinned for every context, not only this one.
+/// `CU_MEMHOSTREGISTER_PORTABLE`: pinned for every context.
 const REGISTER_PORTABLE: c_uint = 1;
 
-/// `CU_MEMHOSTREGISTER_READ_ONLY`: the GPU only reads it, so that it may be mapped so (CUDA 11.1).
+/// `CU_MEMHOSTREGISTER_READ_ONLY`: the GPU only reads it, so it may be mapped read-only (CUDA
+/// 11.1).
 const REGISTER_READ_ONLY: c_uint = 8;
-/// `CU_STREAM_NON_BLOCKING`: no order with the default stream.
+/// `CU_STREAM_NON_BLOCKING`: does not synchronise with the default stream.
 const STREAM_NON_BLOCKING: c_uint = 1;
 /// `CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM`.
 const SAME_ADDRESS_FOR_REGISTERED: c_int = 91;
-/// `CU_STREAM_WAIT_VALUE_GEQ`: until the signed difference is not negative.
+/// `CU_STREAM_WAIT_VALUE_GEQ`: wait until the signed difference is not negative.
 const WAIT_VALUE_GEQ: c_uint = 0;
 
 fn raw_of(stream: CallerStream) -> Opaque {
     ptr::without_provenance_mut(usize::try_from(stream.0).unwrap_or(usize::MAX))
 }
 
-/// The context of a device: an opaque pointer that every thread may use.
+/// A device's context: an opaque pointer that every thread may use.
 #[derive(Debug, Clone, Copy)]
 struct Context(Opaque);
 
-// SAFETY: the driver's contexts are made for use by several threads; the pointer is never followed.
+// SAFETY: the driver's contexts may be used by several threads; the pointer is never dereferenced.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
 
-/// An NVIDIA GPU. It keeps the GPU's primary context alive as long as it lives.
+/// An NVIDIA GPU. It keeps the GPU's primary context alive until dropped.
 #[derive(Debug)]
 pub struct CudaDevice {
     pub(super) cuda: &'static CudaTable,
@@ -65,10 +66,10 @@ pub struct CudaDevice {
 }
 
 impl CudaDevice {
-    /// Opens the GPU of this index of the driver's order.
+    /// Opens the GPU with this index in the driver's order.
     ///
     /// # Errors
-    /// Why it cannot be had, as text for a person.
+    /// The reason, as text for users.
     pub fn open(index: u32) -> Result<Self, String> {
         Self::open_with(driver()?, index).map_err(|error| error.to_string())
     }
@@ -81,8 +82,8 @@ impl CudaDevice {
         let status = unsafe { (cuda.primary_ctx_retain)(&raw mut context, ordinal) };
         cuda.check("cuDevicePrimaryCtxRetain", status)?;
         if context.is_null() {
-            // Without a context every call would go to whatever is current.
-            // SAFETY: just retained, as far as the driver says.
+            // Without a context every call would go to the one that is current.
+            // SAFETY: it was just retained, according to the driver.
             let _ = unsafe { (cuda.primary_ctx_release)(ordinal) };
             return Err(nonsense("cuDevicePrimaryCtxRetain", "gives no context"));
         }
@@ -92,9 +93,9 @@ impl CudaDevice {
         Ok(Self { cuda, ordinal, context, info, streams, events, kernels, home })
     }
 
-    /// Makes our context current until the guard goes, unless it is current already, and no call
-    /// of this thread a danger to captures of others. A forked child is refused before it calls the
-    /// driver, whose locks it may find held.
+    /// Makes our context current until the guard is dropped, and puts the thread into relaxed
+    /// capture mode. A forked child is refused before it calls the driver, whose locks may be held
+    /// by threads that do not exist in the child.
     #[inline]
     pub(super) fn enter(&self) -> DeviceResult<Current<'_>> {
         check_home(&self.home, "cuCtxGetCurrent")?;
@@ -143,11 +144,11 @@ impl CudaDevice {
     }
 }
 
-/// Our context, current on this thread while this lives.
+/// Keeps our context current on this thread until dropped.
 pub(super) struct Current<'a> {
     cuda: &'a CudaTable,
     pushed: bool,
-    /// Given up only after the context was put back.
+    /// Dropped after `drop` has restored the context.
     _relaxed: Relaxed<'a>,
 }
 
@@ -156,8 +157,8 @@ impl Drop for Current<'_> {
     fn drop(&mut self) {
         if self.pushed {
             let mut popped = ptr::null_mut();
-            // It fails only where the driver is shutting down, and nothing is left to put right.
-            // SAFETY: `enter` pushed the context on this thread: the guard is never sent.
+            // This fails only if the driver is shutting down, and then there is nothing to restore.
+            // SAFETY: `enter` pushed the context on this thread, and the guard never leaves it.
             let _ = unsafe { (self.cuda.ctx_pop_current)(&raw mut popped) };
         }
     }
@@ -171,9 +172,10 @@ impl Drop for CudaDevice {
         let (streams, events) = (self.streams.drain(), self.events.drain());
         let mut kernels = std::mem::take(&mut self.kernels);
         if let Ok(_current) = self.enter() {
-            // Failures here mean that the driver is shutting down and has destroyed them itself.
+            // A failure here means that the driver is shutting down and has destroyed them itself.
             for event in events {
-                // SAFETY: ours, alive, and no call uses it: nobody else has `self` any more.
+                // SAFETY: the event is ours and alive, and no call uses it: `drop` has the only
+                // reference to `self`.
                 let _ = unsafe { (self.cuda.event_destroy)(event) };
             }
             for stream in streams {
@@ -200,7 +202,7 @@ impl Device for CudaDevice {
     }
 
     fn registry(&self) -> u64 {
-        0 // the driver's, for all GPUs of the process
+        0 // all GPUs of the process share the driver's registry
     }
 
     fn memory(&self) -> DeviceResult<(u64, u64)> {
@@ -227,7 +229,7 @@ impl Device for CudaDevice {
 
     unsafe fn free(&self, address: u64) -> DeviceResult<()> {
         let _current = self.enter()?;
-        // SAFETY: the caller gives back what `allocate` gave, once, with nothing queued on it.
+        // SAFETY: the caller frees an address from `allocate`, once, with nothing queued on it.
         let status = unsafe { (self.cuda.mem_free)(address) };
         self.cuda.check("cuMemFree", status)
     }
@@ -256,11 +258,11 @@ impl Device for CudaDevice {
         let status = unsafe { (self.cuda.stream_create)(&raw mut raw, STREAM_NON_BLOCKING) };
         self.cuda.check("cuStreamCreate", status)?;
         if raw.is_null() {
-            // That is the default stream, which waits for those of others.
+            // A null handle is the default stream, which waits for other streams.
             return Err(nonsense("cuStreamCreate", "gives no stream"));
         }
         self.streams.insert(raw).map(Stream).ok_or_else(|| {
-            // SAFETY: just made, and known to nobody.
+            // SAFETY: it was just created, and no other code has it.
             let _ = unsafe { (self.cuda.stream_destroy)(raw) };
             self.too_many("cuStreamCreate", "streams")
         })
@@ -329,7 +331,7 @@ impl Device for CudaDevice {
     }
 
     fn no_gates(&self) -> Option<String> {
-        // The GPU looks at the number by the address that the host has for it.
+        // The GPU reads the number at its host address.
         let (mut same, attribute) = (0, SAME_ADDRESS_FOR_REGISTERED);
         // SAFETY: the output outlives the call.
         let status =
@@ -368,7 +370,8 @@ impl Device for CudaDevice {
         let stream = self.stream(call, stream)?;
         let _current = self.enter()?;
         let address = number.as_ptr() as Address;
-        // SAFETY: as above. Zero: what was queued before is visible before the number is.
+        // SAFETY: as above. Flags zero: the results of earlier work are visible before the number
+        // is.
         let status = unsafe { (self.cuda.stream_write_value32)(stream.raw, address, value, 0) };
         self.cuda.check(call, status)
     }
@@ -492,7 +495,7 @@ impl Device for CudaDevice {
     }
 
     fn address_kind(&self, address: u64) -> AddressKind {
-        // Without a context the driver still tells what it is, though not how far it reaches.
+        // If no context can be made current the driver still reports the kind, but not the bounds.
         let _current = self.enter();
         address::kind(self.cuda, address, self.info.id)
     }

@@ -1,4 +1,4 @@
-//! Events: marks in streams, with and without the time at which they were passed.
+//! Events: marks in streams, with or without a timestamp.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -10,18 +10,18 @@ use super::device::CudaDevice;
 use super::table::nonsense;
 use crate::gpu::{DeviceResult, Event};
 
-/// What an event is for, as the driver's flag.
+/// Purpose of an event, as the driver's flag.
 #[derive(Debug, Clone, Copy)]
 #[repr(u32)]
 pub(super) enum Kind {
-    /// `CU_EVENT_DEFAULT`: it knows when it was passed.
+    /// `CU_EVENT_DEFAULT`: records when it completes.
     Timer = 0,
-    /// `CU_EVENT_DISABLE_TIMING`: it only marks a place, and is cheaper.
+    /// `CU_EVENT_DISABLE_TIMING`: only marks a place; cheaper.
     Mark = 2,
 }
 
 impl CudaDevice {
-    /// Makes one.
+    /// Creates an event.
     pub(super) fn new_event(&self, kind: Kind) -> DeviceResult<Event> {
         let _current = self.enter()?;
         let mut raw = ptr::null_mut();
@@ -32,13 +32,13 @@ impl CudaDevice {
             return Err(nonsense("cuEventCreate", "gives no event"));
         }
         self.events.insert(raw).map(Event).ok_or_else(|| {
-            // SAFETY: just made, and known to nobody.
+            // SAFETY: it was just created, and no other code has it.
             let _ = unsafe { (self.cuda.event_destroy)(raw) };
             self.too_many("cuEventCreate", "events")
         })
     }
 
-    /// The time between two timers that are done.
+    /// The time between two completed timers.
     pub(super) fn time_between(&self, from: Event, to: Event) -> DeviceResult<Duration> {
         let call = "cuEventElapsedTime";
         let (from, to) = (self.event(call, from)?, self.event(call, to)?);
@@ -48,7 +48,7 @@ impl CudaDevice {
         let status =
             unsafe { (self.cuda.event_elapsed_time)(&raw mut milliseconds, from.raw, to.raw) };
         self.cuda.check(call, status)?;
-        // Of two streams the later one may have been passed first.
+        // Events of two streams may complete in the opposite order, which gives a negative time.
         Duration::try_from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3)
             .map_err(|_| nonsense(call, "gives no time"))
     }

@@ -1,9 +1,9 @@
-//! Which streams and events of the driver are ours and alive.
+//! Handle tables for the driver's streams and events.
 //!
-//! The driver follows a stale pointer wherever it leads, and the calls that take a handle are safe
-//! ones. So a handle that callers hold is a number that is never given out twice, and one
-//! compare-and-swap before a call finds out whether it is alive and keeps it so until the call
-//! returns. No call takes a lock but those that make and destroy.
+//! The driver dereferences a stale pointer without a check, but the calls that take a handle are
+//! safe Rust. So callers hold a number that is never reused. One compare-and-swap before a call
+//! checks that the handle is alive and keeps it alive until the call returns. Only creating and
+//! destroying a handle takes a lock.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -13,16 +13,16 @@ use std::time::Duration;
 
 use crate::lock::Lock;
 
-/// Handles of one kind and device that can be alive at once.
+/// Handles of one kind that can be alive at once on one device.
 const SLOTS: u64 = 4096;
 
-/// The part of a slot's state that counts the calls in progress.
+/// Bits of a slot's state that count the calls in progress.
 const CALLS: u64 = 0xFFFF;
-/// The part that says that the handle is alive. Above it stands its serial number.
+/// Bit that marks the handle alive. The bits above it hold its serial number.
 const ALIVE: u64 = CALLS + 1;
 const SERIAL: u64 = ALIVE << 1;
 
-/// One number for each handle of the process, so that no other device's handle is taken for ours.
+/// Serial numbers are unique in the process, so that a handle of another device is never accepted.
 static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ struct Slot {
     raw: AtomicPtr<c_void>,
 }
 
-/// The driver's pointers behind the handles of one kind and device.
+/// The driver's pointers behind one device's handles of one kind.
 #[derive(Debug)]
 pub(super) struct Handles {
     slots: Box<[Slot]>,
@@ -44,7 +44,7 @@ impl Handles {
         Self { slots: (0..SLOTS).map(empty).collect(), free: Lock::new((0..SLOTS).rev().collect()) }
     }
 
-    /// A handle for `raw`; `None` where too many are alive.
+    /// Makes a handle for `raw`; `None` if too many are alive.
     pub(super) fn insert(&self, raw: *mut c_void) -> Option<u64> {
         let index = self.free.lock().pop()?;
         let serial = NEXT_SERIAL.fetch_add(1, Ordering::Relaxed);
@@ -55,7 +55,7 @@ impl Handles {
         Some(handle)
     }
 
-    /// Keeps the handle alive for a call; `None` where it is none of ours or destroyed.
+    /// Keeps the handle alive for a call; `None` if it is unknown or destroyed.
     #[inline]
     pub(super) fn enter(&self, handle: u64) -> Option<InUse<'_>> {
         let slot = self.slot(handle);
@@ -66,14 +66,14 @@ impl Handles {
         Some(InUse { slot, raw: slot.raw.load(Ordering::Relaxed) })
     }
 
-    /// Ends the handle and returns its pointer once no call uses it any more.
+    /// Invalidates the handle, waits for its calls in progress and returns its pointer.
     pub(super) fn remove(&self, handle: u64) -> Option<*mut c_void> {
         let slot = self.slot(handle);
         let alive = alive_state(handle);
         let end = |state: u64| (state & !CALLS == alive).then(|| state - ALIVE);
         slot.state.fetch_update(Ordering::Acquire, Ordering::Relaxed, end).ok()?;
         while slot.state.load(Ordering::Acquire) & CALLS != 0 {
-            // Only a caller that destroys what another thread still waits on comes here.
+            // Reached only if another thread is still in a call on the handle that is destroyed.
             thread::sleep(Duration::from_micros(50));
         }
         let raw = slot.raw.swap(ptr::null_mut(), Ordering::Relaxed);
@@ -82,7 +82,7 @@ impl Handles {
         Some(raw)
     }
 
-    /// The pointers of all handles that are still alive, which end.
+    /// Invalidates all live handles and returns their pointers.
     pub(super) fn drain(&mut self) -> Vec<*mut c_void> {
         let take = |slot: &mut Slot| {
             *slot.state.get_mut() = 0;
@@ -97,13 +97,13 @@ impl Handles {
     }
 }
 
-/// The state of a slot that holds this handle alive, with no call in progress. No slot is ever in
-/// the state of a number that was not given out: its serial is zero or in nobody's slot.
+/// The state of a slot that holds this handle alive with no call in progress. For a number that was
+/// never issued no slot has this state: its serial is zero or unused.
 const fn alive_state(handle: u64) -> u64 {
     (handle / SLOTS).wrapping_mul(SERIAL) | ALIVE
 }
 
-/// A handle that stays alive as long as this.
+/// Keeps a handle alive until dropped.
 #[derive(Debug)]
 pub(super) struct InUse<'a> {
     slot: &'a Slot,
@@ -172,7 +172,7 @@ mod tests {
                 assert_eq!(handles.remove(handle), Some(raw(8)));
                 assert!(left.load(Ordering::SeqCst));
             });
-            // Once the other thread has ended the handle, nobody can enter it any more.
+            // Once the other thread has invalidated the handle, `enter` fails.
             while handles.enter(handle).is_some() {
                 thread::yield_now();
             }

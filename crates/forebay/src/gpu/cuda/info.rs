@@ -1,4 +1,4 @@
-//! What the driver tells about its GPUs without a context.
+//! Properties of GPUs that the driver reports without a context.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -9,7 +9,7 @@ use super::table::nonsense;
 use super::table::{CudaTable, Ordinal, Status, version_text};
 use crate::gpu::{DeviceId, DeviceInfo, DeviceKind, DeviceResult};
 
-/// The most GPUs that a driver is believed to have: far more than fit into a machine.
+/// Largest plausible GPU count; a driver that reports more is not believed.
 const COUNT_MAX: u32 = 4096;
 
 /// All GPUs, in the driver's order.
@@ -25,7 +25,7 @@ pub(super) fn all(cuda: &CudaTable) -> DeviceResult<Vec<DeviceInfo>> {
 
 /// The GPU of this index, and the driver's ordinal for it.
 pub(super) fn one(cuda: &CudaTable, index: u32) -> DeviceResult<(Ordinal, DeviceInfo)> {
-    // The driver refuses an index beyond its type as it does any other that does not exist.
+    // An index too large for `c_int` fails like any other that does not exist.
     let wanted = c_int::try_from(index).unwrap_or(c_int::MAX);
     let mut ordinal: Ordinal = 0;
     // SAFETY: the output outlives the call.
@@ -48,7 +48,7 @@ pub(super) fn one(cuda: &CudaTable, index: u32) -> DeviceResult<(Ordinal, Device
     Ok((ordinal, info))
 }
 
-/// A text about a GPU, for people's terminals; empty where the driver has none.
+/// A text property of a GPU, without control characters; empty if the driver has none.
 fn text(
     ask: unsafe extern "C" fn(*mut c_char, c_int, Ordinal) -> Status,
     ordinal: Ordinal,
@@ -69,7 +69,7 @@ fn uuid(cuda: &CudaTable, ordinal: Ordinal, name: &str) -> String {
     if unsafe { (cuda.device_get_uuid)(&raw mut bytes, ordinal) } != 0 {
         return String::new();
     }
-    // From CUDA 11.4 on a part of a GPU has its own UUID; only its name says that it is one.
+    // From CUDA 11.4 on a MIG instance has its own UUID, but only its name says that it is one.
     let kind = if name.contains(" MIG ") { "MIG" } else { "GPU" };
     uuid_text(kind, bytes)
 }
@@ -85,8 +85,8 @@ fn uuid_text(kind: &str, bytes: [u8; 16]) -> String {
     text
 }
 
-/// The driver's address as the kernel writes it: lower case, a domain of four digits; empty where
-/// it is none, since it becomes part of a path.
+/// The driver's PCI address in the kernel's form: lower case, four-digit domain. Empty if it is
+/// malformed, since it becomes part of a path.
 fn pci_address(text: &str) -> String {
     let lower = text.to_ascii_lowercase();
     let (numbers, marks) = ("0123456789abcdef", ":.");

@@ -1,7 +1,7 @@
-//! Kernels of ours: text that the driver compiles for the GPU when one is first used.
+//! Our own kernels: PTX that the driver compiles for the GPU on first use.
 //!
-//! The text is for an old generation, which every driver compiles for every later one. What starts
-//! kernels is no part of the required table: without it nothing but measurements is missing.
+//! The PTX targets an old generation, which every driver can compile for every later one. The
+//! kernel functions are optional in the table: only measurements need them.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -14,20 +14,20 @@ use super::table::{Address, CudaTable, Opaque, Ordinal, Resolver, SUCCESS, Statu
 use crate::gpu::{DeviceError, DeviceResult, Stream, check_pairs};
 use crate::lock::Lock;
 
-/// The text, which ends in a zero as the driver wants it.
+/// The PTX, which ends in a zero as the driver requires.
 pub(crate) const TEXT: &CStr =
     match CStr::from_bytes_with_nul(concat!(include_str!("xor.ptx"), "\0").as_bytes()) {
         Ok(text) => text,
         Err(_) => panic!("the text has no other zero"),
     };
-/// The kernel's name in it.
+/// The kernel's name in the PTX.
 pub(crate) const XOR: &CStr = c"forebay_xor";
 
-/// Threads of a block.
+/// Threads per block.
 const THREADS: c_uint = 256;
-/// Bytes that a thread takes each time: two pairs of words.
+/// Bytes that a thread processes per iteration: two pairs of words.
 const BYTES_EACH: u64 = 32;
-/// Blocks at most; their threads go on until all is done.
+/// Most blocks; their threads loop until all is done.
 const BLOCKS_MAX: u64 = 1 << 16;
 
 /// `CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE`, in kHz.
@@ -35,8 +35,8 @@ const MEMORY_CLOCK: c_int = 36;
 /// `CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH`, in bits.
 const MEMORY_WIDTH: c_int = 37;
 
-/// A function, three counts of blocks, three of a block's threads, bytes of shared memory, the
-/// stream, where the arguments are, and further settings.
+/// Arguments: function, grid size (3), block size (3), bytes of shared memory, stream, kernel
+/// arguments, extra options.
 pub(crate) type LaunchKernel = unsafe extern "C" fn(
     Opaque,
     c_uint,
@@ -51,12 +51,12 @@ pub(crate) type LaunchKernel = unsafe extern "C" fn(
     *mut *mut c_void,
 ) -> Status;
 
-/// The driver's functions that start kernels.
+/// The driver's functions that load and start kernels.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KernelTable {
-    /// `cuModuleLoadData`: a module from a text.
+    /// `cuModuleLoadData`: makes a module from PTX.
     pub(crate) module_load_data: unsafe extern "C" fn(*mut Opaque, *const c_void) -> Status,
-    /// `cuModuleGetFunction`: the function of a name in a module.
+    /// `cuModuleGetFunction`: looks up a function in a module.
     pub(crate) module_get_function:
         unsafe extern "C" fn(*mut Opaque, Opaque, *const c_char) -> Status,
     /// `cuModuleUnload`.
@@ -66,15 +66,15 @@ pub(crate) struct KernelTable {
 }
 
 impl KernelTable {
-    /// All of them, or none.
+    /// All functions, or `None` if one is missing.
     pub(super) fn find(resolver: &Resolver) -> Option<Self> {
         let find = |name, version| resolver.find(name, version).ok();
         let load = find(c"cuModuleLoadData", 2_000)?;
         let get = find(c"cuModuleGetFunction", 2_000)?;
         let unload = find(c"cuModuleUnload", 2_000)?;
         let launch = find(c"cuLaunchKernel", 4_000)?;
-        // SAFETY: the driver says that these are the functions of these names as of these versions,
-        // whose signatures are the fields'.
+        // SAFETY: the driver returns the functions of these names as of these versions, whose
+        // signatures are the fields'.
         unsafe {
             Some(Self {
                 module_load_data: mem::transmute::<
@@ -95,7 +95,7 @@ impl KernelTable {
     }
 }
 
-/// The kernels of one GPU, once they have been asked for.
+/// The kernels of one GPU, loaded on first use.
 #[derive(Debug, Default)]
 pub(super) struct Kernels(Lock<Option<Loaded>>);
 
@@ -105,12 +105,12 @@ struct Loaded {
     xor: Opaque,
 }
 
-// SAFETY: the driver's modules and functions are made for use by several threads; the pointers are
-// never followed.
+// SAFETY: the driver's modules and functions may be used by several threads; the pointers are never
+// dereferenced.
 unsafe impl Send for Loaded {}
 
 impl Kernels {
-    /// The function, which is compiled for the current context if it has not been so far.
+    /// The XOR kernel, loaded into the current context if it is not yet.
     fn xor(&self, cuda: &CudaTable, table: &KernelTable) -> DeviceResult<Opaque> {
         let mut kernels = self.0.lock();
         let loaded = match *kernels {
@@ -120,11 +120,12 @@ impl Kernels {
         Ok(loaded.xor)
     }
 
-    /// Gives them back; their context is current, and none of them runs.
+    /// Unloads the kernels. Their context must be current, and none of them running.
     pub(super) fn unload(&mut self, cuda: &CudaTable) {
         let loaded = self.0.get_mut().take();
         if let (Some(loaded), Some(table)) = (loaded, &cuda.kernels) {
-            // SAFETY: ours, loaded once. Where it fails the driver is shutting down.
+            // SAFETY: it is ours and was loaded once. A failure means that the driver is shutting
+            // down.
             let _ = unsafe { (table.module_unload)(loaded.module) };
         }
     }
@@ -132,7 +133,7 @@ impl Kernels {
 
 fn load(cuda: &CudaTable, table: &KernelTable) -> DeviceResult<Loaded> {
     let mut module = ptr::null_mut();
-    // SAFETY: the text ends in a zero and is never changed; the output outlives the call.
+    // SAFETY: the PTX ends in a zero and is never changed; the output outlives the call.
     let status = unsafe { (table.module_load_data)(&raw mut module, TEXT.as_ptr().cast()) };
     cuda.check("cuModuleLoadData", status)?;
     if module.is_null() {
@@ -146,16 +147,16 @@ fn load(cuda: &CudaTable, table: &KernelTable) -> DeviceResult<Loaded> {
         if xor.is_null() { Err(none()) } else { Ok(Loaded { module, xor }) }
     });
     found.inspect_err(|_| {
-        // SAFETY: just loaded, and known to nobody.
+        // SAFETY: it was just loaded, and no other code has it.
         let _ = unsafe { (table.module_unload)(module) };
     })
 }
 
 impl CudaDevice {
-    /// Queues the kernel on `len` bytes at `address`.
+    /// Queues the XOR kernel on `len` bytes at `address`.
     ///
     /// # Safety
-    /// The range is valid and stays so until it is done.
+    /// The range stays valid until the kernel is done.
     pub(super) unsafe fn queue_xor(
         &self,
         stream: Stream,
@@ -176,8 +177,8 @@ impl CudaDevice {
         let mut arguments = [&raw mut first, &raw mut pairs, &raw mut key].map(<*mut u64>::cast);
         let blocks = len.div_ceil(u64::from(THREADS) * BYTES_EACH).min(BLOCKS_MAX);
         let blocks = c_uint::try_from(blocks).unwrap_or(c_uint::MAX);
-        // SAFETY: the function takes three numbers of 64 bits, which the driver copies before it
-        // returns; it stays inside the range, which the caller keeps valid; the stream is alive.
+        // SAFETY: the function takes three 64-bit numbers, which the driver copies before it
+        // returns. It stays inside the range, which the caller keeps valid; the stream is alive.
         let status = unsafe {
             (table.launch_kernel)(
                 xor,
@@ -204,8 +205,8 @@ fn no_kernels(call: &'static str) -> DeviceError {
     DeviceError { call, code: 500, name, detail }
 }
 
-/// Bytes per second that the GPU's memory moves in theory, as the driver tells its clock and its
-/// width: two transfers in each turn of the clock.
+/// Theoretical memory bandwidth in bytes per second, from the driver's memory clock and bus width:
+/// two transfers per clock cycle.
 pub(super) fn memory_rate(cuda: &CudaTable, ordinal: Ordinal) -> Option<u64> {
     let ask = |attribute| {
         let mut value = 0;
@@ -216,7 +217,7 @@ pub(super) fn memory_rate(cuda: &CudaTable, ordinal: Ordinal) -> Option<u64> {
     rate_of(ask(MEMORY_CLOCK)?, ask(MEMORY_WIDTH)?)
 }
 
-/// The rate of a clock in kHz and a width in bits; `None` where either is not told.
+/// The bandwidth for a clock in kHz and a width in bits; `None` if either is unknown.
 fn rate_of(clock: c_int, width: c_int) -> Option<u64> {
     let (clock, width) = (u64::try_from(clock).ok()?, u64::try_from(width).ok()?);
     let rate = clock.checked_mul(2_000)?.checked_mul(width)? / 8;
@@ -241,7 +242,7 @@ mod tests {
         let text = TEXT.to_str().unwrap();
         let name = XOR.to_str().unwrap();
         assert!(text.contains(&format!(".visible .entry {name}(")));
-        // The oldest generation that drivers of CUDA 12 know.
+        // The oldest generation that drivers of CUDA 12 support.
         assert!(text.contains(".version 6.0\n.target sm_50\n.address_size 64\n"));
         assert!(text.is_ascii());
     }

@@ -1,7 +1,7 @@
 //! NVIDIA GPUs through our own table of driver functions.
 //!
-//! The library is loaded once for the process, when it is first asked for; a failure to load it is
-//! remembered with its reason. What the driver says about GPUs is asked anew each time.
+//! The library is loaded once per process, on first use; if that fails, the reason is kept. GPU
+//! properties are queried anew each time.
 
 mod address;
 mod batch;
@@ -24,7 +24,7 @@ use crate::process::Home;
 pub use device::CudaDevice;
 use table::CudaTable;
 
-/// The driver's library, as the loader finds it.
+/// The driver library's name for the loader.
 const LIBRARY: &str = "libcuda.so.1";
 
 /// The driver of this machine, or why it cannot be used.
@@ -41,7 +41,7 @@ pub(crate) fn driver() -> Result<&'static CudaTable, String> {
     driver.as_ref().map_err(Clone::clone)
 }
 
-/// What `address` is, asked without a context.
+/// The kind of memory at `address`, queried without a context.
 pub(super) fn address_kind(address: u64) -> AddressKind {
     let first = DeviceId { kind: DeviceKind::Cuda, index: 0 };
     let Ok(cuda) = driver() else { return AddressKind::Unknown };
@@ -57,7 +57,7 @@ pub(super) fn visible() -> Result<Vec<DeviceInfo>, String> {
         Err(reason) if reason.contains("CUDA_ERROR_NO_DEVICE") => reason,
         other => return other,
     };
-    // The variable hides GPUs; whoever sees none should hear of it.
+    // The variable hides GPUs, so name it when none is visible.
     Err(match std::env::var("CUDA_VISIBLE_DEVICES") {
         Ok(value) => format!("{reason} (CUDA_VISIBLE_DEVICES is `{value}`)"),
         Err(_) => reason,

@@ -1,10 +1,10 @@
-//! The CUDA driver's functions, as a table that is filled from `libcuda.so.1` at run time.
+//! The CUDA driver's functions, as a table filled from `libcuda.so.1` at run time.
 //!
 //! Nothing is linked, so one build runs with any driver from CUDA 12.0 on and on machines without
 //! one. A name alone does not fix a signature: several functions changed theirs and kept their
-//! name. So each entry is asked for by `cuGetProcAddress` at the CUDA version whose signature is
-//! declared here, and every later driver still answers with that one. The versions are those of
-//! the `PFN_` types in NVIDIA's `cudaTypedefs.h`.
+//! name. So each entry is looked up by `cuGetProcAddress` at the CUDA version whose signature is
+//! declared here, and later drivers still return that one. The versions are those of the `PFN_`
+//! types in NVIDIA's `cudaTypedefs.h`.
 
 #![expect(unsafe_code, reason = "loads a library and declares its functions")]
 
@@ -22,7 +22,7 @@ use crate::gpu::{DeviceError, DeviceResult, NONSENSE};
 pub(crate) type Status = c_int;
 /// `CUdevice`: an ordinal.
 pub(crate) type Ordinal = c_int;
-/// `CUcontext`, `CUstream` and `CUevent`: opaque pointers of the driver.
+/// `CUcontext`, `CUstream` and `CUevent`: opaque pointers.
 pub(crate) type Opaque = *mut c_void;
 /// `CUdeviceptr`.
 pub(crate) type Address = u64;
@@ -31,7 +31,7 @@ pub(crate) const SUCCESS: Status = 0;
 pub(crate) const ERROR_INVALID_HANDLE: Status = 400;
 pub(crate) const ERROR_NOT_READY: Status = 600;
 
-/// The oldest driver that is promised to work.
+/// The oldest supported driver.
 const VERSION_MIN: c_int = 12_000;
 
 /// `CU_GET_PROC_ADDRESS_LEGACY_STREAM`: stream 0 is the legacy one. No call here uses stream 0.
@@ -60,14 +60,14 @@ impl Location {
         Self { kind: 1, number: ordinal }
     }
 
-    /// The GPU's ordinal, where it is a GPU.
+    /// The GPU's ordinal; `None` for the host.
     #[cfg(test)]
     pub(crate) fn ordinal(self) -> Option<Ordinal> {
         (self.kind == 1).then_some(self.number)
     }
 }
 
-/// `CUmemcpyAttributes`. The hints count only for managed memory, and for memory that CUDA did not
+/// `CUmemcpyAttributes`. The hints only matter for managed memory and for memory that CUDA did not
 /// allocate.
 #[repr(C)]
 #[derive(Debug)]
@@ -78,8 +78,8 @@ pub(crate) struct CopyAttributes {
     pub(crate) flags: c_uint,
 }
 
-/// Targets, sources, lengths and how many; attributes, the first copy of each and how many; the
-/// index of the copy that failed; the stream.
+/// Arguments: targets, sources, lengths and their count; attributes, the first copy of each and
+/// their count; the index of the copy that failed; the stream.
 pub(crate) type MemcpyBatchAsync = unsafe extern "C" fn(
     *mut Address,
     *mut Address,
@@ -94,26 +94,26 @@ pub(crate) type MemcpyBatchAsync = unsafe extern "C" fn(
 
 macro_rules! cuda_table {
     ($($field:ident: $name:literal since $version:literal fn($($argument:ty),*);)*) => {
-        /// The driver's functions, each at the version whose signature stands here.
+        /// The driver's functions, each at the version whose signature is declared here.
         #[derive(Debug)]
         pub(crate) struct CudaTable {
             $(pub(crate) $field: unsafe extern "C" fn($($argument),*) -> Status,)*
             /// `cuMemcpyBatchAsync` as of CUDA 12.8, which has an argument for the index of the
-            /// copy that failed. CUDA 13.0 dropped that argument under the same name; asked for at
-            /// 12.8, newer drivers answer with this one. Absent before 12.8.
+            /// copy that failed. CUDA 13.0 dropped that argument and kept the name; newer drivers
+            /// still return the old function for version 12.8. Absent before 12.8.
             pub(crate) memcpy_batch_async: Option<MemcpyBatchAsync>,
-            /// What starts kernels.
+            /// The functions that load and start kernels.
             pub(crate) kernels: Option<KernelTable>,
         }
 
         impl CudaTable {
-            /// Asks `resolver` for every entry; a missing required one is the error.
+            /// Looks up every entry; a missing required one is an error.
             fn fill(resolver: &Resolver) -> Result<Self, String> {
                 Ok(Self {
                     $($field: {
                         let address = resolver.find($name, $version)?;
-                        // SAFETY: the driver says that this is the function of this name as of
-                        // this version, whose signature is the field's.
+                        // SAFETY: the driver returns the function of this name as of this version,
+                        // whose signature is the field's.
                         unsafe {
                             mem::transmute::<
                                 NonNull<c_void>,
@@ -189,10 +189,10 @@ cuda_table! {
     event_elapsed_time: c"cuEventElapsedTime" since 2_000 fn(*mut f32, Opaque, Opaque);
 }
 
-/// `cuGetProcAddress`, in either of its forms.
+/// `cuGetProcAddress`, in either of its versions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Resolver {
-    /// From CUDA 12.0 on; the last argument tells why there is no function.
+    /// From CUDA 12.0 on; the last argument returns why a function is missing.
     Second(unsafe extern "C" fn(*const c_char, *mut Opaque, c_int, u64, *mut c_int) -> Status),
     /// From CUDA 11.3 on.
     First(unsafe extern "C" fn(*const c_char, *mut Opaque, c_int, u64) -> Status),
@@ -243,15 +243,15 @@ impl Resolver {
     }
 }
 
-/// The error for a call that succeeds with an answer that cannot be: following it would end the
-/// process, or worse.
+/// The error for a call that reports success but returns an impossible value. Using that value
+/// could crash the process or corrupt memory.
 #[cold]
 pub(super) fn nonsense(call: &'static str, answer: impl fmt::Display) -> DeviceError {
     let detail = format!("the driver reports success, and {answer}");
     DeviceError { call, code: -1, name: NONSENSE.into(), detail }
 }
 
-/// Name and meaning of the errors that come before the driver can name them itself.
+/// Name and meaning of errors that occur before the driver can name them itself.
 fn early_error(status: Status) -> Option<(&'static str, &'static str)> {
     Some(match status {
         34 => ("CUDA_ERROR_STUB_LIBRARY", "the library is one to link against, without a driver"),
@@ -261,18 +261,18 @@ fn early_error(status: Status) -> Option<(&'static str, &'static str)> {
 }
 
 impl CudaTable {
-    /// Loads a driver library and starts the driver.
+    /// Loads a driver library and initialises the driver.
     pub(crate) fn load(path: &str) -> Result<Self, String> {
         // SAFETY: the library's initialisers are the driver's own; it is never unloaded.
         let library = unsafe { Library::new(path) }
             .map_err(|error| format!("no {}", loader_reason(path, &error)))?;
         let resolver = Resolver::in_library(&library, path)?;
-        // The table's functions lie in the library, so it stays loaded as long as the process.
+        // The table's functions are in the library, so it stays loaded until the process ends.
         mem::forget(library);
         Self::start(&resolver)
     }
 
-    /// Fills the table and starts the driver.
+    /// Fills the table and initialises the driver.
     pub(crate) fn start(resolver: &Resolver) -> Result<Self, String> {
         let table = Self::fill(resolver)?;
         let version = table.cuda_version().map_err(|error| error.to_string())?;
@@ -280,13 +280,13 @@ impl CudaTable {
             let (old, oldest) = (version_text(version), version_text(VERSION_MIN));
             return Err(format!("the driver speaks CUDA {old}, at least {oldest} is needed"));
         }
-        // SAFETY: zero is the only flag there is.
+        // SAFETY: zero is the only valid flag.
         let status = unsafe { (table.init)(0) };
         table.check("cuInit", status).map_err(|error| error.to_string())?;
         Ok(table)
     }
 
-    /// The highest CUDA version that the driver speaks, as 1000 × major + 10 × minor.
+    /// The highest CUDA version that the driver supports, as 1000 × major + 10 × minor.
     pub(crate) fn cuda_version(&self) -> DeviceResult<c_int> {
         let mut version = 0;
         // SAFETY: the output outlives the call.
@@ -321,7 +321,7 @@ impl CudaTable {
         let mut text = ptr::null();
         // SAFETY: the output outlives the call.
         let known = unsafe { ask(status, &raw mut text) } == SUCCESS && !text.is_null();
-        // SAFETY: a text that the driver gives is a constant of the library that ends in a zero.
+        // SAFETY: the driver returns a constant of the library that ends in a zero.
         known.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
     }
 }
@@ -331,7 +331,7 @@ pub(crate) fn version_text(version: c_int) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-/// The loader's own words, which begin with the path: the error's display names only the call.
+/// The loader's message, which starts with the path. The error's own text names only the call.
 fn loader_reason(path: &str, error: &libloading::Error) -> String {
     let source = std::error::Error::source(error);
     let words = source.map_or_else(|| error.to_string(), ToString::to_string);

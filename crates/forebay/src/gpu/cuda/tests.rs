@@ -1,4 +1,4 @@
-//! The CUDA device against the simulated driver: contexts, handles, errors, the table's filling.
+//! The CUDA device against the simulated driver: contexts, handles, errors, filling the table.
 
 #![expect(unsafe_code, reason = "copies by raw address, and plays a C library")]
 
@@ -121,7 +121,7 @@ fn bytes_go_there_and_back_and_the_stack_stays_as_it_was() {
     let expected = bytes.clone();
     let start = NonNull::new(bytes.as_mut_ptr()).unwrap();
     let len = bytes.len();
-    // No context, another GPU's, and our own: the caller finds each again.
+    // No context, another GPU's, and ours: each is restored after the call.
     for given in [None, Some(callers), Some(ours)] {
         if let Some(index) = given {
             push(index);
@@ -160,7 +160,7 @@ fn bytes_go_there_and_back_and_the_stack_stays_as_it_was() {
     assert_eq!(stack(), [callers as usize, ours as usize]);
 }
 
-/// Copies between pieces of the host's memory and those of the GPU's in the opposite order.
+/// Copies between pieces of host memory and GPU memory, in the opposite order on the GPU.
 fn reversed(host: NonNull<u8>, memory: u64, lens: &[usize]) -> Vec<DeviceCopy> {
     let (mut before, mut behind) = (0, lens.iter().sum::<usize>());
     let next = |&len: &usize| {
@@ -175,7 +175,7 @@ fn reversed(host: NonNull<u8>, memory: u64, lens: &[usize]) -> Vec<DeviceCopy> {
 
 #[test]
 fn batches_move_every_byte_with_and_without_the_drivers_help() {
-    // Two groups and a half, with some copies of no bytes.
+    // Two groups and a half, with some zero-length copies.
     let lens: Vec<usize> = (0..2 * BATCH_MAX + 300).map(|index| index * 7 % 40).collect();
     let len = lens.iter().sum();
     for (table, has) in [(&TABLE, true), (&OLD, false)] {
@@ -196,7 +196,7 @@ fn batches_move_every_byte_with_and_without_the_drivers_help() {
             device.copy_batch_to_host(stream, &copies).unwrap();
             device.synchronize(stream).unwrap();
             assert!(bytes == expected);
-            // In the order of the GPU's addresses the pieces stand in the opposite order.
+            // On the GPU the pieces are in the opposite order.
             device.copy_to_host(stream, start, memory, lens[lens.len() - 1]).unwrap();
             device.synchronize(stream).unwrap();
             assert_eq!(bytes[..9], expected[len - lens[lens.len() - 1]..][..9]);
@@ -218,7 +218,7 @@ fn a_refused_batch_names_the_copy() {
     let (stream, memory) = (device.create_stream().unwrap(), device.allocate(64).unwrap());
     let mut copies = reversed(start, memory, &[16, 16, 32]);
     copies[2].device = 0x1234;
-    // SAFETY: the stream is waited for, and the driver refuses addresses that it does not know.
+    // SAFETY: the stream is waited for, and the driver refuses unknown addresses.
     unsafe {
         device.register(start, 64).unwrap();
         let error = device.copy_batch_to_device(stream, &copies).unwrap_err();
@@ -319,7 +319,7 @@ fn addresses_are_known_for_what_they_are() {
     assert_eq!(device.address_kind(ptr::null::<u8>().addr() as u64), AddressKind::Unknown);
 }
 
-/// Bytes without much of a pattern, moved to memory of the device and back around `work`.
+/// Copies patterned bytes to the device and back, with `work` in between; returns both versions.
 fn around(device: &CudaDevice, len: usize, work: impl FnOnce(Stream, u64)) -> (Vec<u8>, Vec<u8>) {
     let before: Vec<u8> = (0..len).map(|at| u8::try_from(at * at % 251).unwrap()).collect();
     let mut bytes = before.clone();
@@ -370,9 +370,9 @@ fn what_a_kernel_cannot_take_is_refused() {
             let refused = unsafe { device.xor(stream, address, 1, len) };
             assert_eq!(refused.unwrap_err().name, "UNALIGNED");
         }
-        // SAFETY: there is nothing to do.
+        // SAFETY: the length is zero.
         unsafe { device.xor(stream, memory, 1, 0) }.unwrap();
-        // SAFETY: the simulated GPU looks before it does anything.
+        // SAFETY: the simulated GPU checks the range first.
         let beyond = unsafe { device.xor(stream, memory, 1, 80) };
         assert_eq!(name(beyond), "CUDA_ERROR_INVALID_VALUE");
     });
@@ -407,7 +407,7 @@ fn calls_are_relaxed_while_a_capture_is_on() {
         assert_eq!(swap_mode(0), mode);
     }
     assert!(capture.is_whole());
-    // Who does not say that it is careful is refused, and spoils the capture.
+    // A call outside relaxed mode is refused and invalidates the capture.
     push(PLAIN[7]);
     let mut address = 0;
     // SAFETY: the output outlives the call.

@@ -1,8 +1,8 @@
-//! NVML's functions, as a table that is filled from the driver's library at run time.
+//! NVML's functions, as a table filled from the driver's library at run time.
 //!
-//! Structures, constants and names are those of `nvml.h`, the same since drivers of CUDA 12. A
-//! missing function takes away what needs it and nothing else: each call answers with a number or
-//! with the reason. `sensors` reads by it what a GPU feels, `proof/pcie` what crossed its link.
+//! Structures, constants and names are those of `nvml.h`, unchanged since drivers of CUDA 12. A
+//! missing function disables only the calls that need it: each call returns a number or the reason.
+//! `sensors` uses it for a GPU's sensors, `proof/pcie` for the bytes that crossed its link.
 
 #![expect(unsafe_code, reason = "loads a library and declares its functions")]
 
@@ -15,13 +15,13 @@ use std::ptr;
 
 use libloading::Library;
 
-/// The driver's library.
+/// The library's file name.
 pub(crate) const LIBRARY: &str = "libnvidia-ml.so.1";
-/// What to do where that is missing.
+/// Remedy if the library is missing.
 pub(crate) const INSTALL: &str = "install the driver's `libnvidia-ml.so.1`";
-/// What to do where it does not know a GPU, or answers nothing about it.
+/// Remedy if the library does not know a GPU or returns nothing about it.
 pub(crate) const LOOK: &str = "look with `nvidia-smi` whether the driver sees this GPU";
-/// The most that is taken of a text of the library's.
+/// Longest error text kept from the library, in characters.
 const TEXT_LEN_MAX: usize = 256;
 
 /// `nvmlReturn_t`.
@@ -32,17 +32,17 @@ type Opaque = *mut c_void;
 /// `NVML_TEMPERATURE_GPU`.
 const SENSOR_GPU: c_uint = 0;
 
-/// A number that NVML says the width of.
+/// A number together with the width that NVML reports for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Count {
-    /// 32 bits wide: a counter begins anew at 4 Gi.
+    /// 32 bits wide: a counter wraps at 4 Gi.
     Narrow(u32),
     /// 64 bits wide.
     Wide(u64),
 }
 
 impl Count {
-    /// The number, whatever its width.
+    /// The number as 64 bits.
     pub(crate) const fn value(self) -> u64 {
         match self {
             Self::Narrow(value) => value as u64,
@@ -75,11 +75,11 @@ impl FieldValue {
         Self { field, scope: 0, timestamp: 0, latency_us: 0, kind: 0, status: 0, value: 0 }
     }
 
-    /// The number, by the kind that it is said to be of.
+    /// The number, by the type that NVML reports for it; `None` for other types.
     fn count(&self) -> Option<Count> {
         #[expect(clippy::cast_possible_truncation, reason = "an unsigned int fills half of it")]
         match self.kind {
-            // On machines with the other order of bytes there is no such driver.
+            // No driver exists for big-endian machines.
             1 => Some(Count::Narrow(self.value as u32)),
             2 | 3 => Some(Count::Wide(self.value)),
             _ => None,
@@ -96,7 +96,7 @@ struct Temperature {
 }
 
 impl Temperature {
-    /// The structure's length, and its version above that.
+    /// The structure's size, with its version in the top byte.
     #[expect(clippy::cast_possible_truncation, reason = "twelve")]
     const VERSION: c_uint = size_of::<Self>() as c_uint | 1 << 24;
 }
@@ -105,10 +105,10 @@ type FindBy = unsafe extern "C" fn(*const c_char, *mut Opaque) -> Status;
 type FieldValues = unsafe extern "C" fn(Opaque, c_int, *mut FieldValue) -> Status;
 type Throughput = unsafe extern "C" fn(Opaque, c_uint, *mut c_uint) -> Status;
 type ErrorText = unsafe extern "C" fn(Status) -> *const c_char;
-/// Fills one number about a GPU.
+/// A function that writes one number about a GPU.
 type Fill<T> = unsafe extern "C" fn(Opaque, *mut T) -> Status;
 
-/// The library, started.
+/// The loaded and initialised library.
 #[derive(Debug)]
 pub(crate) struct Nvml {
     shutdown: unsafe extern "C" fn() -> Status,
@@ -125,7 +125,7 @@ pub(crate) struct Nvml {
     error_text: Option<ErrorText>,
 }
 
-/// A GPU of NVML's, which stays valid until the library is shut down.
+/// NVML's handle of a GPU, valid until the library is shut down.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Handle(usize);
 
@@ -166,21 +166,21 @@ impl Nvml {
             };
             (start, nvml)
         };
-        // The table's functions lie in the library, so it stays loaded as long as the process.
+        // The table's functions are in the library, so it stays loaded until the process ends.
         std::mem::forget(library);
-        // SAFETY: it takes nothing.
+        // SAFETY: the function takes no arguments.
         let status = unsafe { start() };
         if status == 0 {
             return Ok(nvml);
         }
         let why = nvml.words("nvmlInit_v2", status);
-        // What was not started is not shut down.
+        // Skip `drop`: a library that was not initialised must not be shut down.
         std::mem::forget(nvml);
         Err(why)
     }
 
-    /// Finds a GPU by its PCI address, else by its UUID, and says by which. A part of a GPU has an
-    /// address like the whole, whose link it shares.
+    /// Finds a GPU by its PCI address, else by its UUID, and returns which of the two matched. A
+    /// MIG instance has the address of the whole GPU, whose link it shares.
     pub(crate) fn find(&self, address: &str, uuid: &str) -> Result<(Handle, String), String> {
         let mut why = "NVML cannot look for a GPU".to_owned();
         let ways = [
@@ -201,7 +201,8 @@ impl Nvml {
         Err(why)
     }
 
-    /// The numbers of some fields; the outer error is that of the call.
+    /// Reads some fields. The outer error is that of the call, the inner ones those of single
+    /// fields.
     pub(crate) fn fields<const N: usize>(
         &self,
         gpu: Handle,
@@ -211,8 +212,8 @@ impl Nvml {
         let function = self.field_values.ok_or_else(|| lacks(CALL))?;
         let mut values = fields.map(FieldValue::asking);
         let count = c_int::try_from(N).unwrap_or(c_int::MAX);
-        // SAFETY: the handle is of this library, which is not shut down, and the values, of which
-        // there are no less, outlive the call.
+        // SAFETY: the handle is of this library, which is not shut down. `values` has `count`
+        // entries and outlives the call.
         let status = unsafe { function(gpu.pointer(), count, values.as_mut_ptr()) };
         if status != 0 {
             return Err(self.words(CALL, status));
@@ -224,7 +225,7 @@ impl Nvml {
         }))
     }
 
-    /// A rate of the PCIe link, by `nvmlPcieUtilCounter_t`, in NVML's KB per second.
+    /// A rate of the PCIe link in NVML's KB per second; `which` is an `nvmlPcieUtilCounter_t`.
     pub(crate) fn throughput(&self, gpu: Handle, which: u32) -> Result<u32, String> {
         const CALL: &str = "nvmlDeviceGetPcieThroughput";
         let function = self.throughput.ok_or_else(|| lacks(CALL))?;
@@ -237,20 +238,20 @@ impl Nvml {
         }
     }
 
-    /// Milliwatts: from Ampere on (but for GA100) an average over a second.
+    /// Power in milliwatts. From Ampere on, except GA100, it is an average over a second.
     pub(crate) fn power(&self, gpu: Handle) -> Result<u32, String> {
         self.filled(self.power_usage, "nvmlDeviceGetPowerUsage", gpu, 0)
     }
 
-    /// Millijoules since the driver was loaded.
+    /// Energy in millijoules since the driver was loaded.
     pub(crate) fn energy(&self, gpu: Handle) -> Result<u64, String> {
         self.filled(self.total_energy, "nvmlDeviceGetTotalEnergyConsumption", gpu, 0)
     }
 
-    /// Degrees Celsius.
+    /// Temperature in degrees Celsius.
     pub(crate) fn temperature(&self, gpu: Handle) -> Result<i64, String> {
         const CALL: &str = "nvmlDeviceGetTemperature";
-        // The newer call takes a structure; the older one is said to go some day.
+        // The older call is tried first; it is deprecated. The newer call takes a structure.
         if let Some(function) = self.temperature {
             let mut celsius = 0;
             // SAFETY: the handle is of this library, which is not shut down, and the output
@@ -265,14 +266,14 @@ impl Nvml {
         Ok(told.celsius.into())
     }
 
-    /// Why the clocks are not as high as they could be: `nvmlClocksEventReason…`, which were
-    /// called `nvmlClocksThrottleReason…` before drivers of CUDA 12.2.
+    /// Why the clocks are lower than they could be: `nvmlClocksEventReason…`, which were called
+    /// `nvmlClocksThrottleReason…` before drivers of CUDA 12.2.
     pub(crate) fn reasons(&self, gpu: Handle) -> Result<u64, String> {
         let either = self.event_reasons.or(self.throttle_reasons);
         self.filled(either, "nvmlDeviceGetCurrentClocksEventReasons", gpu, 0)
     }
 
-    /// What a call leaves of `value`.
+    /// Calls `function` with `value` as its in-out argument and returns the result.
     fn filled<T>(
         &self,
         function: Option<Fill<T>>,
@@ -281,20 +282,20 @@ impl Nvml {
         mut value: T,
     ) -> Result<T, String> {
         let function = function.ok_or_else(|| lacks(call))?;
-        // SAFETY: the handle is of this library, which is not shut down, and the output, of the
-        // type that the function has, outlives the call.
+        // SAFETY: the handle is of this library, which is not shut down. The output has the type
+        // that the function takes and outlives the call.
         match unsafe { function(gpu.pointer(), &raw mut value) } {
             0 => Ok(value),
             status => Err(self.words(call, status)),
         }
     }
 
-    /// What a call's failure means, in the library's words where it has some.
+    /// The error message for a failed call, with the library's text if it has one.
     fn words(&self, call: &str, status: Status) -> String {
         let text = self.error_text.and_then(|function| {
-            // SAFETY: it takes any number.
+            // SAFETY: the function accepts any number.
             let text = unsafe { function(status) };
-            // SAFETY: what it gives is a constant of the library that ends in a zero.
+            // SAFETY: the returned text is a constant of the library and ends in a zero.
             (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy())
         });
         let plain = |text: &str| -> String {
@@ -309,7 +310,7 @@ impl Nvml {
 
 impl Drop for Nvml {
     fn drop(&mut self) {
-        // SAFETY: it was started once for this value; no handle is used after it.
+        // SAFETY: the library was initialised once for this value; no handle is used after it.
         unsafe { (self.shutdown)() };
     }
 }
@@ -318,7 +319,7 @@ fn lacks(call: &str) -> String {
     format!("NVML has no `{call}`")
 }
 
-/// A function of the library, where it has one of this name.
+/// A function of the library; `None` if it has none of this name.
 ///
 /// # Safety
 /// `T` is the type of the function.
