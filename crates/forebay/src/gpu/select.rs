@@ -127,7 +127,7 @@ impl Name {
     fn read(text: &str) -> Result<Self> {
         let index = text.strip_prefix("cuda:").unwrap_or(text);
         if !index.is_empty() && index.bytes().all(|byte| byte.is_ascii_digit()) {
-            // An index that overflows the type cannot exist, so the largest one stands for it.
+            // An index that overflows the type cannot exist; use the largest one.
             return Ok(Self::Index(index.parse().unwrap_or(u32::MAX)));
         }
         let lower = text.to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! How a simulated GPU behaves, and the text that people write for it.
+//! Settings of a simulated GPU and their text form.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,64 +7,64 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::units::{GIB, parse_duration, parse_rate, parse_size};
 
-/// How the simulated GPU behaves.
+/// Settings of a simulated GPU.
 ///
-/// Its text form is `sim`, or `sim:` and any of `bandwidth=50GB/s`, `latency=10us`,
-/// `uplink=100GB/s`, `memory=8G`, `pages=1G`, `seed=7`, `copy-faults=0.01`, `lost-after=20` and
-/// `cufile`, with commas between them.
+/// The text form is `sim`, or `sim:` followed by settings with commas between them:
+/// `bandwidth=50GB/s`, `latency=10us`, `uplink=100GB/s`, `memory=8G`, `pages=1G`, `seed=7`,
+/// `copy-faults=0.01`, `lost-after=20` and `cufile`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimConfig {
-    /// Link speed in bytes per second, each direction; `None` is as fast as memory copies.
+    /// Link bandwidth in bytes per second, each direction; `None`: as fast as memory copies.
     pub bandwidth: Option<u64>,
-    /// Time that each copy takes of the link beside its bytes.
+    /// Time that each copy takes on the link in addition to its bytes.
     pub latency: Duration,
-    /// Bytes per second, each direction, of the switch above it, which it shares with those
-    /// [beside](super::SimDevice::beside) it whose uplink is as fast; `None`: it shares nothing.
+    /// Bytes per second, each direction, of the link above its switch. It is shared with
+    /// [sibling](super::SimDevice::beside) GPUs that have the same uplink rate; `None`: not
+    /// limited.
     pub uplink: Option<u64>,
-    /// Bytes of device memory. It is only address space until it is written.
+    /// Bytes of device memory. Only address space is used until it is written.
     pub memory: u64,
-    /// Bytes of [read-only memory](crate::gpu::Device::register_read_only), as pages of files are,
-    /// that its driver pins at most, those pinned for GPUs beside it counted in; `None`: whatever
-    /// it is asked to.
+    /// Most bytes of [read-only memory](crate::gpu::Device::register_read_only), such as file
+    /// pages, that its driver pins, including those pinned for sibling GPUs; `None`: no limit.
     pub pages: Option<u64>,
-    /// Seed of the faults.
+    /// Random seed of the faults.
     pub seed: u64,
-    /// Share of copies that fail, 0 to 1.
+    /// Fraction of copies that fail, 0 to 1.
     pub copy_faults: f64,
-    /// Copies that it takes before it is lost, as a GPU that falls off its bus; `None`: it never
-    /// is. What is queued by then is carried out, but nobody is told.
+    /// Number of copies until the device is lost, like a GPU that falls off its bus; `None`: never.
+    /// Copies queued by then still run, but their completion is not reported.
     pub lost_after: Option<u64>,
-    /// How the cuFile that is played with it behaves (`cufile`, or `cufile=` and one of
-    /// [`CuFilePlay::ALL`]); `None`: there is none.
+    /// Behaviour of the simulated cuFile (`cufile`, or `cufile=` and one of [`CuFilePlay::ALL`]);
+    /// `None`: no cuFile.
     pub cufile: Option<CuFilePlay>,
 }
 
-/// How a played cuFile behaves, by its seed where that matters.
+/// Behaviour of a simulated cuFile. Some behaviours depend on the seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CuFilePlay {
-    /// Bytes go straight to the GPU, by peer-to-peer DMA as it says.
+    /// Transfers directly to the GPU and reports peer-to-peer DMA.
     P2pDma,
-    /// The same, by nvidia-fs as it says.
+    /// Transfers directly to the GPU and reports nvidia-fs.
     NvidiaFs,
-    /// It refuses every file.
+    /// Refuses every file.
     Refuse,
-    /// It answers some requests with fewer bytes.
+    /// Completes some requests with fewer bytes.
     Short,
-    /// After some requests it answers with errors.
+    /// Fails after some requests.
     Fail,
-    /// It says that it has moved what it has not.
+    /// Reports bytes as transferred that were not.
     Lie,
-    /// After some requests it answers no more.
+    /// Stops responding after some requests.
     Hang,
-    /// It does not answer when it is to know a file.
+    /// Never returns from registering a file.
     HangOpen,
-    /// It does not answer when it is to forget a file.
+    /// Never returns from deregistering a file.
     HangClose,
 }
 
 impl CuFilePlay {
-    /// Every way, with its name.
+    /// Every behaviour, with its name.
     pub const ALL: [(&'static str, Self); 9] = [
         ("p2pdma", Self::P2pDma),
         ("nvidia-fs", Self::NvidiaFs),
@@ -98,7 +98,7 @@ impl Default for SimConfig {
     }
 }
 
-/// Every setting, and what it may hold.
+/// Every setting, and the values that it accepts.
 const KEYS: [(&str, &str); 9] = [
     ("bandwidth", "a rate above zero, such as `50GB/s`"),
     ("latency", "a time, such as `10us`"),
@@ -116,7 +116,7 @@ const KEYS: [(&str, &str); 9] = [
 ];
 
 impl SimConfig {
-    /// Takes one setting; `None` where `value` is nothing that `key` may hold.
+    /// Parses one setting; `None` if `value` is not valid for `key`.
     fn set(&mut self, key: &str, value: &str) -> Option<()> {
         match key {
             "bandwidth" => self.bandwidth = Some(parse_rate(value).filter(|&rate| rate > 0)?),

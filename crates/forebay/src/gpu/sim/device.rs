@@ -21,10 +21,10 @@ use crate::gpu::{
 use crate::lock::Lock;
 use crate::process::Home;
 
-/// How often the thread that plays a GPU looks at numbers.
+/// Interval at which the background thread checks numbers.
 const LOOK: Duration = Duration::from_micros(50);
 
-/// A GPU played by host memory.
+/// A GPU simulated in host memory.
 #[derive(Debug)]
 pub struct SimDevice {
     info: DeviceInfo,
@@ -32,32 +32,32 @@ pub struct SimDevice {
     registered: Arc<Lock<Registrations>>,
     timeline: Arc<Lock<Timeline>>,
     uplink: Option<Arc<Uplink>>,
-    /// Whether a thread plays the GPU, which else is played by whoever looks.
+    /// Whether a background thread runs due work; otherwise calls run it.
     played: Arc<AtomicBool>,
-    /// Copies that it takes before it is lost.
+    /// Copies left until it is lost.
     left: AtomicU64,
     lost: AtomicBool,
     hang: Hang,
-    /// Whether it refuses to pin memory, and how often somebody wanted it to.
+    /// Whether it refuses to pin memory, and the number of attempts.
     refuses_pinning: AtomicBool,
     pinnings: AtomicU64,
-    /// Bytes of files' pages that it pins at most.
+    /// Most bytes of file pages that it pins.
     pages: Option<u64>,
-    /// How its cuFile is played, and the seed of that.
+    /// Behaviour of its cuFile, and the seed for that.
     cufile: Option<(CuFilePlay, u64)>,
     home: Home,
 }
 
 impl SimDevice {
-    /// A device of its own, to which no host memory is registered yet.
+    /// A device that shares nothing with others; no host memory is registered with it yet.
     #[must_use]
     pub fn new(index: u32, config: SimConfig, clock: Arc<dyn Clock>) -> Self {
         let uplink = config.uplink.map(|rate| Arc::new(Uplink::new(rate)));
         Self::with(index, config, clock, Arc::default(), uplink)
     }
 
-    /// Another device of the same host: the same clock, and memory registered with one of the two
-    /// serves copies of both. An uplink of the same rate is the same uplink.
+    /// Another device on the same host. It has the same clock, and memory registered with one of
+    /// the two serves copies of both. If the uplink rates are equal they share the uplink.
     #[must_use]
     pub fn beside(&self, index: u32, config: SimConfig) -> Self {
         let uplink = config.uplink.map(|rate| match &self.uplink {
@@ -68,7 +68,7 @@ impl SimDevice {
         Self::with(index, config, Arc::clone(&self.clock), registered, uplink)
     }
 
-    /// The same, at a place on PCI.
+    /// Sets its PCI address.
     #[cfg(test)]
     pub(crate) fn at(mut self, pci_address: &str) -> Self {
         self.info.pci_address = pci_address.into();
@@ -117,66 +117,66 @@ impl SimDevice {
         }
     }
 
-    /// Lets a call hang, and no other, until it is called again; `None`: none.
+    /// Makes a call hang, and no other, until this is called again; `None`: no call hangs.
     pub fn hang(&self, call: Option<SimCall>) {
         self.hang.set(call);
     }
 
-    /// Refuses to pin host memory from now on, or does so no more.
+    /// Sets whether pinning host memory is refused.
     pub fn refuse_pinning(&self, on: bool) {
         self.refuses_pinning.store(on, Ordering::Release);
     }
 
-    /// How often it was asked to pin host memory.
+    /// Number of attempts to pin host memory.
     pub fn pinnings(&self) -> u64 {
         self.pinnings.load(Ordering::Acquire)
     }
 
-    /// How many threads are in a call that [hangs](Self::hang).
+    /// Number of threads in a [hanging](Self::hang) call.
     pub fn hanging(&self) -> usize {
         self.hang.threads()
     }
 
-    /// Says that a stream captures what is queued on it, or does so no more.
+    /// Marks a stream as capturing or not.
     ///
     /// # Errors
-    /// For a stream that is none of this device's.
+    /// For a stream of another device.
     pub fn set_capturing(&self, stream: Stream, on: bool) -> DeviceResult<()> {
         self.timeline("set_capturing")?.set_capturing(stream.0, on)
     }
 
-    /// How many events there are.
+    /// Number of live events.
     pub fn events(&self) -> usize {
         self.timeline.lock().events.len()
     }
 
-    /// How often somebody asked whether an event is passed.
+    /// Number of `is_done` calls.
     pub fn asked(&self) -> u64 {
         self.timeline.lock().asked
     }
 
-    /// How many ranges of host memory are registered with it and those beside it.
+    /// Number of host memory ranges registered with it and its siblings.
     pub fn registrations(&self) -> usize {
         self.registered.lock().count()
     }
 
-    /// How often somebody wanted to give back memory of its own, or to unregister the host's, that
-    /// work was queued on, which a real GPU may take for granted.
+    /// Number of attempts to free its memory, or to unregister host memory, while queued work used
+    /// it. A real GPU need not detect this.
     pub fn misused(&self) -> usize {
         let unregistered = self.registered.lock().misused();
         unregistered + self.timeline.lock().memory.misused()
     }
 
-    /// Has a stream of a caller busy for `time`, as by a kernel.
+    /// Keeps a caller's stream busy for `time`, like a kernel.
     ///
     /// # Errors
-    /// For a stream that is none of this device's.
+    /// For a stream of another device.
     pub fn work(&self, stream: CallerStream, time: Duration) -> DeviceResult<()> {
         self.timeline("work")?.work(self.clock.now(), stream.0, time)
     }
 
-    /// Loses the device, as a GPU that falls off its bus: every call fails from now on. What is
-    /// queued is carried out all the same, so whoever gives its memory back is found out.
+    /// Loses the device, like a GPU that falls off its bus: every call fails from now on. Queued
+    /// work still runs, so tests detect code that frees its memory too early.
     pub fn lose(&self) {
         self.lost.store(true, Ordering::Release);
         self.play();
@@ -189,7 +189,7 @@ impl SimDevice {
         Ok(())
     }
 
-    /// Counts copies, of which the last that the device takes is the end of it.
+    /// Counts copies; the device is lost after the last that it accepts.
     fn wear(&self, copies: usize) {
         let copies = u64::try_from(copies).unwrap_or(u64::MAX);
         let fewer = |left: u64| (left != u64::MAX).then(|| left.saturating_sub(copies));
@@ -199,8 +199,8 @@ impl SimDevice {
         }
     }
 
-    /// Has a thread play the GPU while there is something under way: whoever waits for a number
-    /// that it writes makes no call.
+    /// Starts a background thread that runs due work while any is pending: code that waits for a
+    /// number that the GPU writes makes no calls.
     fn play(&self) {
         if self.played.swap(true, Ordering::AcqRel) {
             return;
@@ -212,7 +212,7 @@ impl SimDevice {
                 let mut timeline = timeline.lock();
                 timeline.run_due(clock.now());
                 if !timeline.is_busy() {
-                    // Nobody can queue anything before this is seen.
+                    // The timeline is locked, so nothing can be queued before the flag is cleared.
                     played.store(false, Ordering::Release);
                     return;
                 }
@@ -226,10 +226,11 @@ impl SimDevice {
         }
     }
 
-    /// Queues copies, the link's latency once for each group of them.
+    /// Queues copies; each group of them pays the link's latency once.
     ///
     /// # Safety
-    /// The host ranges may be read or written, as the direction asks, until the copies are done.
+    /// The host ranges may be read or written, according to the direction, until the copies are
+    /// done.
     unsafe fn copy(
         &self,
         stream: Stream,
@@ -249,8 +250,8 @@ impl SimDevice {
         Ok(())
     }
 
-    /// Its timeline, which in a forked child may be locked for ever, and has copies of memory that
-    /// is not there.
+    /// Locks the timeline. In a forked child that could block for ever, and the copies' memory is
+    /// missing there, so it is refused.
     fn timeline(&self, call: &'static str) -> DeviceResult<MutexGuard<'_, Timeline>> {
         check_home(&self.home, call)?;
         self.check_lost(call)?;
@@ -308,7 +309,7 @@ impl Device for SimDevice {
 
     unsafe fn free(&self, address: u64) -> DeviceResult<()> {
         let (now, mut timeline) = (self.clock.now(), self.timeline("free")?);
-        timeline.run_due(now); // what is over by now is not in the way
+        timeline.run_due(now); // completed copies no longer block it
         timeline.memory.release(address)
     }
 
@@ -343,7 +344,7 @@ impl Device for SimDevice {
     }
 
     fn create_timer(&self) -> DeviceResult<Event> {
-        self.create_event() // every one of a simulated GPU knows its time
+        self.create_event() // all events of a simulated GPU record their time
     }
 
     fn elapsed(&self, from: Event, to: Event) -> DeviceResult<Duration> {
@@ -465,7 +466,7 @@ impl Device for SimDevice {
             if now >= due && !held {
                 return timeline.settle(now, stream.0);
             }
-            // Others go on while this thread sleeps.
+            // Unlock so that other threads can continue while this one sleeps.
             drop(timeline);
             self.clock.sleep(if held { LOOK } else { due - now });
         }

@@ -1,31 +1,31 @@
-//! What goes wrong in the simulated GPU: its errors, and the dice that seeded faults come from.
+//! Errors of the simulated GPU, and the random generator for seeded faults.
 
 use crate::gpu::DeviceError;
 
-/// An error of the simulated driver. The numbers are its own.
+/// An error of the simulated driver. The numbers are specific to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// A request that makes no sense whatever the state.
+    /// A request that is invalid in any state.
     InvalidValue,
     /// The configured memory is used up.
     OutOfMemory,
-    /// The host would not give the memory behind an allocation.
+    /// The host refused the memory behind an allocation.
     HostRefused,
-    /// A stream or event that this device did not make, or that is destroyed.
+    /// A stream or event that this device did not make, or that was destroyed.
     UnknownHandle,
-    /// An address that is in no allocation, or no registered memory begins there.
+    /// An address outside every allocation, or where no registered memory starts.
     UnknownAddress,
-    /// A range that reaches beyond its allocation.
+    /// A range that ends after its allocation.
     OutOfRange,
-    /// Host memory in a copy that is not registered as a whole.
+    /// Host memory in a copy that is not entirely registered.
     NotRegistered,
-    /// Host memory that is registered already, in part or whole.
+    /// Host memory that is already registered, in part or whole.
     AlreadyRegistered,
-    /// Memory given back while a queued copy touches it.
+    /// Memory freed while a queued copy touches it.
     InUse,
     /// A copy that the seed chose to fail.
     CopyFailed,
-    /// The device is gone: it answers every call so from now on.
+    /// The device is lost: every call fails with this from now on.
     Lost,
 }
 
@@ -47,14 +47,14 @@ impl Fault {
         }
     }
 
-    /// The error that `call` reports.
+    /// Makes the error that `call` returns.
     pub(super) fn in_call(self, call: &'static str, detail: impl Into<String>) -> DeviceError {
         let (code, name) = self.identity();
         DeviceError { call, code, name: name.into(), detail: detail.into() }
     }
 }
 
-/// A splitmix64 generator: small, and the same on every machine for one seed.
+/// A splitmix64 generator: small, and the same for one seed on every machine.
 #[derive(Debug)]
 pub(crate) struct Dice {
     state: u64,
@@ -73,8 +73,8 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// True for this share of the rolls. One roll is used whatever the share, so that two runs of
-    /// one seed that differ in their shares still meet the same rolls.
+    /// True for this fraction of the rolls. Each call uses one roll whatever the fraction, so that
+    /// two runs with one seed but different fractions see the same rolls.
     pub(crate) fn roll(&mut self, share: f64) -> bool {
         // 32 bits convert to f64 exactly.
         let fraction = f64::from(u32::try_from(self.next() >> 32).expect("32 bits are left"));

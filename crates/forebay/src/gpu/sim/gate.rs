@@ -1,5 +1,5 @@
-//! Streams that wait for numbers in host memory: what is queued behind such a wait has no time yet
-//! when it is queued, so it is held back until the number is there.
+//! Streams that wait for numbers in host memory. Work queued behind such a wait has no due time
+//! yet, so it is held back until the number is reached.
 
 #![expect(unsafe_code, reason = "reads and writes numbers whose addresses were promised to stay")]
 
@@ -12,30 +12,31 @@ use super::memory::HostAddress;
 use super::timeline::{Direction, EventState, Timeline, Work, unknown};
 use crate::gpu::{DeviceCopy, DeviceResult};
 
-/// Work of a stream that waits for its turn.
+/// Work of a stream that is held back.
 #[derive(Debug)]
 pub(super) enum Held {
-    /// Copies that are held by the memory already, and the link's latency before the first.
+    /// Copies whose memory is already counted as in use, and the link's latency for the first.
     Copies(Direction, Vec<(DeviceCopy, bool)>, Duration),
     Fill(u64, u8, u64),
     Xor(u64, u64, u64),
     Work(Duration),
-    /// An event, and the number by which it is known that no later record took its place.
+    /// An event and its record number, which shows whether a later record replaced this one.
     Record(u64, u64),
-    /// That number, to be waited for.
+    /// Waits for the event record with this number.
     Event(u64),
     Number(Number, u32),
     Write(Number, u32),
 }
 
-// SAFETY: addresses; what they name is followed under the promises of the calls that queued it.
+// SAFETY: only addresses; they are dereferenced under the promises of the calls that queued the
+// work.
 unsafe impl Send for Held {}
 
 /// A number in registered host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Number(pub(super) NonNull<u32>);
 
-// SAFETY: an address, followed only as an atomic while its owner has promised to keep it.
+// SAFETY: only an address, dereferenced as an atomic while its owner has promised to keep it valid.
 unsafe impl Send for Number {}
 
 impl Number {
@@ -44,7 +45,8 @@ impl Number {
     }
 
     fn atomic(&self) -> &AtomicU32 {
-        // SAFETY: whoever queued it keeps it where it is until it was waited for or written.
+        // SAFETY: the code that queued it keeps the number in place until it was waited for or
+        // written.
         unsafe { AtomicU32::from_ptr(self.0.as_ptr()) }
     }
 
@@ -58,7 +60,7 @@ impl Number {
 }
 
 impl Timeline {
-    /// Makes a stream wait for a number.
+    /// Queues a wait for a number.
     pub(super) fn wait_number(
         &mut self,
         stream: u64,
@@ -73,7 +75,7 @@ impl Timeline {
         Ok(())
     }
 
-    /// Writes a number behind what is queued.
+    /// Queues a write of a number.
     pub(super) fn write_number(
         &mut self,
         now: Duration,
@@ -90,20 +92,20 @@ impl Timeline {
         Ok(())
     }
 
-    /// Whether anything is held back or under way.
+    /// Whether any work is queued or held back.
     pub(super) fn is_busy(&self) -> bool {
         !self.queue.is_empty() || self.streams.values().any(|stream| !stream.held.is_empty())
     }
 
-    /// Whether something of a stream is held back.
+    /// Whether any work of a stream is held back.
     pub(super) fn is_held(&self, stream: u64) -> bool {
         self.streams.get(&stream).is_some_and(|stream| !stream.held.is_empty())
     }
 
-    /// Gives what is held back its time, as far as that can be told now.
+    /// Schedules held work whose waits are over.
     pub(super) fn release(&mut self, now: Duration) {
         let streams: Vec<u64> = self.streams.keys().copied().collect();
-        // What one stream does may be what another waits for.
+        // One stream may release another, so repeat until nothing changes.
         while streams.iter().any(|&stream| self.release_one(now, stream)) {}
         if self.streams.values().all(|stream| stream.held.is_empty()) {
             self.records.clear();
@@ -116,7 +118,7 @@ impl Timeline {
         let Some(held) = state.held.pop_front() else { return false };
         match held {
             Held::Number(number, least) => {
-                // Work before it may still run, and what comes behind it must be later.
+                // Earlier work may still run then; later work is due after it in any case.
                 if !number.reaches(least) {
                     self.hold_again(stream, held);
                     return false;
@@ -177,7 +179,7 @@ impl Timeline {
         }
     }
 
-    /// Lets go of the memory of what is dropped unrun.
+    /// Releases the memory of work that is dropped without running.
     pub(super) fn drop_held(&mut self, held: VecDeque<Held>) {
         for held in held {
             match held {
@@ -198,7 +200,7 @@ impl Timeline {
         }
     }
 
-    /// Says that a caller's stream captures what is queued on it, or does so no more.
+    /// Marks a caller's stream as capturing or not.
     pub(super) fn set_capturing(&mut self, stream: u64, on: bool) -> DeviceResult<()> {
         self.stream("set_capturing", stream)?.capturing = on;
         Ok(())

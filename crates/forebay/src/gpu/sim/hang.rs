@@ -1,21 +1,21 @@
-//! Calls of the simulated driver that do not return, as where a queue is full behind work that
-//! never ends.
+//! Makes calls of the simulated driver hang, as they do when a queue is full behind work that never
+//! ends.
 
 use std::sync::Condvar;
 
 use crate::lock::{Lock, woken};
 
-/// A call of the driver that a test lets hang.
+/// A driver call that a test can make hang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SimCall {
-    /// Marking a stream of the caller.
+    /// Recording an event on a caller's stream.
     RecordOnCaller,
     /// Queueing copies to the GPU.
     CopyToDevice,
 }
 
-/// Which call hangs, and how many threads are in it.
+/// The call that hangs, and the number of threads in it.
 #[derive(Debug, Default)]
 pub(super) struct Hang {
     state: Lock<State>,
@@ -29,18 +29,18 @@ struct State {
 }
 
 impl Hang {
-    /// Lets this call hang from now on, and no other.
+    /// Makes this call hang from now on, and no other.
     pub(super) fn set(&self, call: Option<SimCall>) {
         self.state.lock().call = call;
         self.changed.notify_all();
     }
 
-    /// How many threads are in a call that hangs.
+    /// Number of threads in a hanging call.
     pub(super) fn threads(&self) -> usize {
         self.state.lock().threads
     }
 
-    /// Returns once this call does not hang.
+    /// Returns as soon as this call does not hang.
     pub(super) fn pass(&self, call: SimCall) {
         let mut state = self.state.lock();
         if state.call != Some(call) {

@@ -1,9 +1,9 @@
-//! The memory of the simulated GPU, and the host memory that is registered with it.
+//! The simulated GPU's memory, and the host memory registered with it.
 //!
-//! Device memory is anonymous memory under made-up addresses: no pointer of the process looks like
-//! them, so code that takes one for the other crashes at once. Addresses are never used twice,
-//! which makes a second `free` of one an error for certain. Every range counts the queued copies
-//! that touch it, and is not given back before they are done.
+//! Device memory is anonymous memory under made-up addresses. No pointer of the process looks like
+//! them, so code that confuses the two crashes at once. Addresses are never reused, so a second
+//! `free` is always an error. Every range counts the queued copies that touch it and cannot be
+//! freed before they are done.
 
 #![expect(unsafe_code, reason = "maps the device's memory and moves bytes by raw address")]
 
@@ -19,18 +19,19 @@ use crate::gpu::{DeviceError, DeviceResult};
 use crate::units::{MIB, align_up};
 use crate::user_copy::copy_from_user;
 
-/// Allocations begin at multiples of this, and at least this much lies between two of them.
+/// Allocations start at multiples of this, with a gap of at least this size between them.
 const GRANULE: u64 = 2 * MIB;
 
-/// Device addresses of all simulated GPUs of the process, far above what the kernel gives out.
+/// Next device address, shared by all simulated GPUs of the process; far above any address that the
+/// kernel maps.
 static NEXT_ADDRESS: AtomicU64 = AtomicU64::new(1 << 56);
 
-/// A host address that may travel between threads: what it names belongs to a queued copy.
+/// A host address that may move between threads: its memory belongs to a queued copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct HostAddress(pub(super) NonNull<u8>);
 
-// SAFETY: only an address; whoever queues a copy promises that its memory may be reached from any
-// thread until the copy is done.
+// SAFETY: only an address. The code that queues a copy promises that its memory is accessible from
+// any thread until the copy is done.
 unsafe impl Send for HostAddress {}
 
 impl HostAddress {
@@ -49,12 +50,12 @@ struct Mapping {
 impl Mapping {
     fn new(len: usize) -> rustix::io::Result<Self> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: a new mapping at an address of the kernel's choice affects no existing memory.
         let start = unsafe {
             mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)?
         };
         if len as u64 >= GRANULE {
-            // Huge pages make first writes cheap; where there are none, small ones serve.
+            // Huge pages make first writes cheap; without them small pages work too.
             // SAFETY: the range is the mapping just made.
             let _ = unsafe { madvise(start, len, Advice::LinuxHugepage) };
         }
@@ -65,8 +66,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours alone and nobody keeps a pointer into it: copies reach it
-        // through `DeviceMemory` only.
+        // SAFETY: the mapping is ours alone and no pointer into it remains: copies reach it only
+        // through `DeviceMemory`.
         let unmapped = unsafe { munmap(self.start.0.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "our own mapping can be unmapped");
     }
@@ -85,7 +86,7 @@ pub(super) struct DeviceMemory {
     allocations: BTreeMap<u64, Allocation>,
     capacity: u64,
     used: u64,
-    /// How often somebody wanted to give back what work was queued on.
+    /// Number of attempts to free memory that queued work still used.
     misused: usize,
 }
 
@@ -143,13 +144,13 @@ impl DeviceMemory {
         }
     }
 
-    /// First address and length of the allocation that holds `address`.
+    /// First address and length of the allocation that contains `address`.
     pub(super) fn holding(&self, address: u64) -> Option<(u64, u64)> {
         let (&base, allocation) = self.allocations.range(..=address).next_back()?;
         (address - base < allocation.len).then_some((base, allocation.len))
     }
 
-    /// Counts one more queued piece of work on a range that lies inside one allocation.
+    /// Counts one more queued work item on a range that is inside one allocation.
     pub(super) fn hold(&mut self, call: &'static str, address: u64, len: u64) -> DeviceResult<()> {
         let Some((base, size)) = self.holding(address) else {
             let detail = format!("no allocation holds {address:#x}");
@@ -173,29 +174,29 @@ impl DeviceMemory {
         self.allocations.get_mut(&base).expect("the caller found it")
     }
 
-    /// Where the bytes of a held range really are.
+    /// The host address of a held range's bytes.
     pub(super) fn place(&self, address: u64) -> *mut u8 {
         let (base, _) = self.holding(address).expect("a held allocation is not released");
         let offset = usize::try_from(address - base).expect("it was mapped as a whole");
         self.allocations[&base].mapping.start.0.as_ptr().wrapping_add(offset)
     }
 
-    /// Moves bytes from the host into a held range.
+    /// Copies bytes from the host into a held range.
     ///
     /// # Safety
-    /// `source` can be read for `len` bytes, and the held range is at least as long.
+    /// `source` is readable for `len` bytes, and the held range is at least as long.
     pub(super) unsafe fn write(&self, address: u64, source: HostAddress, len: usize) {
-        // SAFETY: the caller vouches for the source; the target is inside a mapping of ours, which
-        // no host pointer of anybody else reaches.
+        // SAFETY: the caller vouches for the source. The target is inside our own mapping, which no
+        // other host pointer reaches.
         unsafe { ptr::copy_nonoverlapping(source.0.as_ptr(), self.place(address), len) }
     }
 
-    /// Moves bytes from a held range to the host.
+    /// Copies bytes from a held range to the host.
     ///
     /// # Safety
-    /// `target` can be written for `len` bytes, and the held range is at least as long.
+    /// `target` is writable for `len` bytes, and the held range is at least as long.
     pub(super) unsafe fn read(&self, address: u64, target: HostAddress, len: usize) {
-        // SAFETY: as in `write`, with the sides exchanged.
+        // SAFETY: as in `write`, with source and target exchanged.
         unsafe { ptr::copy_nonoverlapping(self.place(address), target.0.as_ptr(), len) }
     }
 
@@ -205,19 +206,19 @@ impl DeviceMemory {
     /// The held range is at least `len` long.
     pub(super) unsafe fn fill(&self, address: u64, byte: u8, len: u64) {
         let len = usize::try_from(len).expect("it was mapped as a whole");
-        // SAFETY: the target is inside a mapping of ours.
+        // SAFETY: the target is inside our own mapping.
         unsafe { ptr::write_bytes(self.place(address), byte, len) }
     }
 
-    /// Takes each 8 bytes of a held range by exclusive or with `key`.
+    /// XORs each 8 bytes of a held range with `key`.
     ///
     /// # Safety
-    /// The held range is at least `len` long, and begins at a multiple of 8.
+    /// The held range is at least `len` long, and starts at a multiple of 8.
     pub(super) unsafe fn xor(&self, address: u64, key: u64, len: u64) {
         let words = usize::try_from(len / 8).expect("it was mapped as a whole");
         let first = self.place(address).cast::<u64>();
-        // SAFETY: inside a mapping of ours that begins at a page; nobody else has a reference into
-        // it, since copies reach it through this value only.
+        // SAFETY: inside our own mapping, which starts at a page. No other reference into it
+        // exists, since copies reach it only through this value.
         let words = unsafe { slice::from_raw_parts_mut(first, words) };
         words.iter_mut().for_each(|word| *word ^= key);
     }
@@ -227,29 +228,29 @@ impl DeviceMemory {
 struct Registration {
     len: u64,
     queued: usize,
-    /// What read-only memory held when it was registered. A real GPU keeps the pages themselves;
-    /// the mapping's own bytes may be others by now, or none.
+    /// Contents of read-only memory at registration. A real GPU keeps the pages themselves; the
+    /// bytes at the address may have changed or vanished since.
     kept: Option<Box<[u8]>>,
 }
 
-/// A copy of memory whose pages may be a file's that has lost them: the kernel makes it, and says
-/// so where the processor would raise SIGBUS.
+/// Copies host memory that may be a mapped file. If the file was truncated, the kernel returns an
+/// error where a plain access would raise SIGBUS.
 ///
 /// # Safety
 /// The range is mapped.
 pub(super) unsafe fn copied(host: HostAddress, len: usize) -> DeviceResult<Box<[u8]>> {
     let mut kept = vec![0_u8; len].into_boxed_slice();
-    // SAFETY: the caller keeps the range mapped; the copy is new and as long.
+    // SAFETY: the caller keeps the range mapped; the copy is new and has the same length.
     unsafe { copy_from_user(host.0.as_ptr(), kept.as_mut_ptr(), len) }
         .map_err(|errno| Fault::HostRefused.in_call("register", errno.to_string()))?;
     Ok(kept)
 }
 
-/// The host memory that is registered with the simulated GPUs that share it.
+/// The host memory registered with the simulated GPUs that share it.
 #[derive(Debug, Default)]
 pub(super) struct Registrations {
     ranges: BTreeMap<u64, Registration>,
-    /// How often somebody wanted to unregister what copies were queued on.
+    /// Number of attempts to unregister memory that queued copies still used.
     misused: usize,
 }
 
@@ -269,8 +270,8 @@ impl Registrations {
         Ok(())
     }
 
-    /// The same for memory that is only read from, and held these bytes. Of such memory no more is
-    /// pinned than `limit` bytes.
+    /// Registers read-only memory that held these bytes. At most `limit` bytes of such memory are
+    /// pinned.
     pub(super) fn add_read_only(
         &mut self,
         host: HostAddress,
@@ -288,7 +289,7 @@ impl Registrations {
         Ok(())
     }
 
-    /// Where the bytes of a held range are read from.
+    /// The host address from which the bytes of a held range are read.
     pub(super) fn source(&self, host: HostAddress) -> HostAddress {
         let Some((base, _)) = self.holding(host.number()) else { return host };
         let Some(kept) = &self.ranges[&base].kept else { return host };
@@ -332,7 +333,7 @@ impl Registrations {
         (address - start < range.len).then_some((start, range.len))
     }
 
-    /// Counts one more queued copy on a range that one registration holds as a whole.
+    /// Counts one more queued copy on a range that is inside one registration.
     pub(super) fn hold(
         &mut self,
         call: &'static str,

@@ -1,10 +1,10 @@
-//! A GPU played by host memory: a link of a set bandwidth and latency, and seeded faults.
+//! A GPU simulated in host memory: a link with a set bandwidth and latency, and seeded faults.
 //!
-//! It has no threads. Work is queued with the time at which a real link would be done with it, and
-//! whoever asks (`is_done`, `synchronize`) carries out what is due by then, so that a stepped
-//! [`Clock`](crate::clock::Clock) replays a run exactly. It is strict where a GPU would corrupt
-//! memory in silence: a copy outside an allocation, from memory that is not registered, or memory
-//! given back under a queued copy is an error that says so.
+//! It has no threads. Work is queued with the time at which a real link would finish it, and the
+//! calls that observe completion (`is_done`, `synchronize`) run the work that is due by then. So a
+//! stepped [`Clock`](crate::clock::Clock) replays a run exactly. It returns an error where a real
+//! GPU would corrupt memory silently: a copy outside an allocation, a copy from unregistered
+//! memory, or memory freed under a queued copy.
 
 mod config;
 mod device;

@@ -1,4 +1,4 @@
-//! The simulated GPU, stepped by a clock that stands still.
+//! The simulated GPU, driven by a clock that only tests advance.
 
 #![expect(unsafe_code, reason = "copies by raw address, as the engine does")]
 
@@ -93,7 +93,7 @@ fn the_link_takes_its_time_and_carries_one_copy_at_a_time() {
     let mut out = Pinned::new(&device, vec![0; 1000]);
     let memory = device.allocate(4096).unwrap();
     let streams: Vec<_> = (0..3).map(|_| device.create_stream().unwrap()).collect();
-    // 10 µs and 1000 bytes at 1 ns each are 11 µs; the other direction has its own side.
+    // 10 µs plus 1000 bytes at 1 ns each are 11 µs; the other direction has its own side.
     up(&device, streams[0], memory, &mut bytes);
     up(&device, streams[1], memory + 1000, &mut bytes);
     down(&device, streams[2], &mut out, memory + 2000);
@@ -118,7 +118,7 @@ fn an_uplink_is_shared_by_those_beside_each_other() {
         (1..).zip(others).map(|(at, text)| first.beside(at, config(text))).collect();
     let all: Vec<_> = std::iter::once(first).chain(others).collect();
     let mut bytes = Pinned::new(&all[0], vec![1; 2000]);
-    // For each so many copies of 2 µs on its own link, of 1 µs on what they share.
+    // For each GPU that many copies, of 2 µs on its own link and 1 µs on the shared uplink.
     let mut dues = |copies: [usize; 5]| {
         let start = clock.now();
         let own = all.iter().zip(copies);
@@ -148,7 +148,7 @@ fn an_uplink_is_shared_by_those_beside_each_other() {
     assert_eq!(dues([4, 4, 4, 4, 4])[3..], [16, 8], "16 copies of 1 µs");
 }
 
-/// Pieces of `len` bytes, the first of the host's last on the GPU.
+/// Pieces of `len` bytes, in the opposite order on the GPU.
 fn reversed(host: NonNull<u8>, memory: u64, len: usize, count: usize) -> Vec<DeviceCopy> {
     let piece = |index: usize| DeviceCopy {
         // SAFETY: inside the caller's `count` pieces.
@@ -303,7 +303,7 @@ fn faults_come_from_the_seed_and_reach_whoever_waits() {
             up(&device, stream, memory, &mut bytes);
             let event = marked(&device, stream);
             let result = device.is_done(event);
-            // An event keeps its answer, and a failure that was told is not told again.
+            // An event keeps its answer, and a failure is reported only once.
             assert_eq!(device.is_done(event), result);
             assert_eq!(device.synchronize(stream), Ok(()));
             result.is_err_and(|error| error.name == "SIM_ERROR_COPY_FAULT")
@@ -334,7 +334,8 @@ fn what_would_corrupt_memory_is_refused() {
     let memory = device.allocate(64).unwrap();
     let mut foreign = [0_u8; 64];
     let foreign = NonNull::new(foreign.as_mut_ptr()).unwrap();
-    // SAFETY: the device refuses what it cannot vouch for; the rest is waited for below.
+    // SAFETY: the device refuses ranges that it does not know; all other copies are waited for
+    // below.
     unsafe {
         let beyond = device.copy_to_device(stream, memory + 1, start, 64);
         assert_eq!(name(beyond), "SIM_ERROR_OUT_OF_RANGE");
@@ -456,7 +457,7 @@ fn words_are_taken_by_exclusive_or_in_their_turn() {
     up(&device, stream, memory, &mut bytes);
     device.synchronize(stream).unwrap();
     let at = number.start().cast::<u32>();
-    // SAFETY: the number and the memory stay where they are until the stream has been waited for.
+    // SAFETY: the number and the memory stay in place until the stream has been waited for.
     unsafe {
         device.wait_number(stream, at, 1).unwrap();
         device.xor(stream, memory + 16, KEY, 64).unwrap();
@@ -465,7 +466,7 @@ fn words_are_taken_by_exclusive_or_in_their_turn() {
     down(&device, other, &mut bytes, memory);
     device.synchronize(other).unwrap();
     assert!(bytes.bytes.iter().copied().eq(0..96), "it waits for the number");
-    // SAFETY: nothing else looks at the number but the device, as an atomic.
+    // SAFETY: only the device accesses the number, as an atomic.
     unsafe { std::sync::atomic::AtomicU32::from_ptr(at.as_ptr()) }
         .store(1, std::sync::atomic::Ordering::Release);
     device.synchronize(stream).unwrap();
@@ -476,7 +477,7 @@ fn words_are_taken_by_exclusive_or_in_their_turn() {
         let inside = (16..80).contains(&at);
         assert_eq!(*byte, if inside { at ^ key[usize::from(at) % 8] } else { at });
     }
-    // SAFETY: the device looks before it does anything.
+    // SAFETY: the device checks the range first.
     unsafe {
         assert!(device.xor(stream, memory + 8, KEY, 16).is_err());
         assert!(device.xor(stream, memory + 48, KEY, 64).is_err());

@@ -1,9 +1,9 @@
-//! What is queued on the simulated GPU, and when each piece of it is done.
+//! Work queued on the simulated GPU, and the time at which each item is done.
 //!
-//! All times are known when work is queued: a copy starts once its stream, the events that it
-//! waits for and the link are free, and takes the link's latency and its bytes' time, and longer
-//! where an [`Uplink`] that it shares is busy. So one list
-//! in order of due time (and of queueing, among equals) is enough to keep every promise of order.
+//! All times are known when work is queued. A copy starts once its stream, the events that it waits
+//! for and the link are free. It takes the link's latency plus the time for its bytes, and longer
+//! if a shared [`Uplink`] is busy. So one list ordered by due time, then by queueing order, keeps
+//! every ordering guarantee.
 
 #![expect(unsafe_code, reason = "carries out copies that were queued with raw addresses")]
 
@@ -20,14 +20,14 @@ use super::uplink::{Uplink, time_of_bytes};
 use crate::gpu::{DeviceCopy, DeviceError, DeviceResult};
 use crate::lock::Lock;
 
-/// Streams and events of all simulated GPUs, so that one device's handle is no other's.
+/// Handles are unique across all simulated GPUs, so that no device accepts another's.
 static NEXT_HANDLE: AtomicU64 = AtomicU64::new(1);
 
 fn new_handle() -> u64 {
     NEXT_HANDLE.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Which way a copy goes; each has its own side of the link.
+/// Direction of a copy. Each direction has its own side of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     ToDevice,
@@ -73,30 +73,30 @@ pub(super) enum Work {
     },
 }
 
-/// The number of the work that failed, and its error.
+/// Number of the work item that failed, and its error.
 type Failure = (u64, DeviceError);
 
 #[derive(Debug, Default)]
 pub(super) struct StreamState {
-    /// When all that is queued on it, and not held back, is done.
+    /// When all work queued on it, except held work, is done.
     pub(super) due: Duration,
-    /// What waits for a number, and all behind it.
+    /// Work that waits for a number, and all work behind it.
     pub(super) held: VecDeque<Held>,
     pub(super) capturing: bool,
-    /// The first failure since the last event, which the next one takes.
+    /// The first failure since the last recorded event; the next event takes it.
     fresh: Option<Failure>,
-    /// The first failure that nobody has been told yet.
+    /// The first failure that no call has returned yet.
     unreported: Option<Failure>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct EventState {
-    /// The work that marks it, until that is done.
+    /// The work item that completes it, until that is done.
     pub(super) pending: Option<u64>,
     /// When it is done.
     pub(super) due: Duration,
     pub(super) failure: Option<Failure>,
-    /// Whether that work is held back, so that nobody knows yet when it is done.
+    /// Whether that item is held back, so that its due time is unknown.
     pub(super) is_held: bool,
 }
 
@@ -110,10 +110,10 @@ pub(super) struct Timeline {
     pub(super) events: BTreeMap<u64, EventState>,
     pub(super) queue: BTreeMap<(Duration, u64), Work>,
     pub(super) queued: u64,
-    /// Marks that were held back, by number, and when those are due that are no more.
+    /// Records of events that were held back, by number; the due time once one is scheduled.
     pub(super) records: BTreeMap<u64, Option<Duration>>,
     link_free: [Duration; 2],
-    /// How often somebody asked whether an event is passed.
+    /// Number of `is_done` calls.
     pub(super) asked: u64,
     uplink: Option<Arc<Uplink>>,
     dice: Dice,
@@ -150,7 +150,7 @@ impl Timeline {
     pub(super) fn destroy_stream(&mut self, stream: u64) -> DeviceResult<()> {
         let state = self.streams.remove(&stream);
         let state = state.ok_or_else(|| unknown("destroy_stream", "stream"))?;
-        // What waits for a number is dropped unrun, and nobody waits for it.
+        // Held work is dropped without running.
         self.drop_held(state.held);
         Ok(())
     }
@@ -161,7 +161,7 @@ impl Timeline {
         handle
     }
 
-    /// The time between two events that are done; earlier than the first counts as no time.
+    /// The time between two completed events; zero if `to` completed first.
     pub(super) fn elapsed(&mut self, now: Duration, from: u64, to: u64) -> DeviceResult<Duration> {
         let call = "elapsed";
         let mut passed = |event| match self.is_done(now, event)? {
@@ -176,11 +176,12 @@ impl Timeline {
         self.events.remove(&event).map(drop).ok_or_else(|| unknown("destroy_event", "event"))
     }
 
-    /// Queues copies that take their share of the link, and its latency once. Those before one that
-    /// is refused stay queued.
+    /// Queues copies, which take their share of the link and together its latency once. If one is
+    /// refused, those before it stay queued.
     ///
     /// # Safety
-    /// The host ranges may be read or written, as the direction asks, until the copies are done.
+    /// The host ranges may be read or written, according to the direction, until the copies are
+    /// done.
     pub(super) unsafe fn copy(
         &mut self,
         now: Duration,
@@ -218,7 +219,7 @@ impl Timeline {
         Ok(())
     }
 
-    /// Gives a copy whose memory is held its place on the link.
+    /// Schedules a copy on the link. Its memory is already counted as in use.
     pub(super) fn schedule(
         &mut self,
         now: Duration,
@@ -231,7 +232,7 @@ impl Timeline {
         let DeviceCopy { host, device, len } = copy;
         let host = HostAddress(host);
         let Some(stream_due) = self.streams.get(&stream).map(|state| state.due) else {
-            return self.let_go(host, device); // it was destroyed with this behind a number
+            return self.let_go(host, device); // the stream was destroyed while this was held back
         };
         let free = self.link_free[direction as usize];
         let on_link = latency.saturating_add(time_of_bytes(len as u64, self.config.bandwidth));
@@ -291,7 +292,7 @@ impl Timeline {
         Ok(())
     }
 
-    /// Has a stream busy for `time`, as by a kernel.
+    /// Keeps a stream busy for `time`, like a kernel.
     pub(super) fn work(&mut self, now: Duration, stream: u64, time: Duration) -> DeviceResult<()> {
         let state = self.stream("work", stream)?;
         if state.held.is_empty() {
@@ -319,7 +320,7 @@ impl Timeline {
         Ok(())
     }
 
-    /// An event that was never recorded holds nobody up.
+    /// An event that was never recorded is not waited for.
     pub(super) fn wait_event(&mut self, stream: u64, event: u64) -> DeviceResult<()> {
         let known = self.events.get(&event).ok_or_else(|| unknown("wait_event", "event"))?;
         let (event_due, pending, is_held) = (known.due, known.pending, known.is_held);
@@ -340,19 +341,19 @@ impl Timeline {
         let Some((number, error)) = &state.failure else {
             return Ok(state.pending.is_none());
         };
-        // Told once here, the failure is no news to a later `synchronize`.
+        // A failure that was returned here is not returned again by a later `synchronize`.
         for stream in self.streams.values_mut() {
             stream.unreported.take_if(|(unreported, _)| unreported == number);
         }
         Err(error.clone())
     }
 
-    /// When all that is queued on `stream` now is done.
+    /// When all work queued on `stream` now is done.
     pub(super) fn stream_due(&mut self, stream: u64) -> DeviceResult<Duration> {
         self.stream("synchronize", stream).map(|state| state.due)
     }
 
-    /// Carries out what is due and tells the stream's first failure that nobody knows yet.
+    /// Runs due work and returns the stream's first unreported failure.
     pub(super) fn settle(&mut self, now: Duration, stream: u64) -> DeviceResult<()> {
         self.run_due(now);
         let unreported = self.stream("synchronize", stream)?.unreported.take();
@@ -386,12 +387,11 @@ impl Timeline {
     fn run(&mut self, number: u64, work: Work) {
         match work {
             Work::Copy { stream, direction, host, device, len, fails } => {
-                // A failed copy leaves half of its bytes behind, so that whoever takes them for
-                // whole is found out.
+                // A failed copy moves half of its bytes, so that tests detect code that uses them.
                 let moved = if fails { len / 2 } else { len };
                 let source = self.registered.lock().source(host);
-                // SAFETY: the host range was promised to `copy` until now, and the device range
-                // is held since then.
+                // SAFETY: the host range was promised to `copy` until now, and the device range has
+                // been held since then.
                 unsafe {
                     match direction {
                         Direction::ToDevice => self.memory.write(device, source, moved),
@@ -407,12 +407,12 @@ impl Timeline {
                 }
             }
             Work::Fill { device, byte, len } => {
-                // SAFETY: the range is held since it was queued.
+                // SAFETY: the range has been held since it was queued.
                 unsafe { self.memory.fill(device, byte, len) }
                 self.memory.let_go(device);
             }
             Work::Xor { device, key, len } => {
-                // SAFETY: as above, and it begins at a multiple of 16.
+                // SAFETY: as above, and the range starts at a multiple of 16.
                 unsafe { self.memory.xor(device, key, len) }
                 self.memory.let_go(device);
             }
@@ -421,7 +421,7 @@ impl Timeline {
                 self.registered.lock().let_go(number.host());
             }
             Work::Record { stream, event } => {
-                // A later `record` of the same event has taken this one's place.
+                // A later `record` of the same event may have replaced this one.
                 if let Some(state) = self.events.get_mut(&event)
                     && state.pending == Some(number)
                 {
@@ -439,7 +439,7 @@ impl Timeline {
 }
 
 impl Drop for Timeline {
-    /// What is still queued is dropped unrun; the registered memory may outlive this device.
+    /// Drops queued work without running it; the registered memory may outlive this device.
     fn drop(&mut self) {
         for work in std::mem::take(&mut self.queue).into_values() {
             match work {

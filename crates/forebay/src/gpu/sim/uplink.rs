@@ -1,8 +1,8 @@
-//! What simulated GPUs below one switch share: the link above it.
+//! The link above a switch that several simulated GPUs share.
 //!
-//! It is charged with every byte that is queued below it, so that in the long run it never carries
-//! more than it can, whoever asks; a GPU that has two copies queued may have its second one counted
-//! before its time, which hurries or delays others by no more than that.
+//! Every byte queued below the switch is charged to it, so in the long run it never carries more
+//! than its rate. If a GPU has two copies queued, the second may be charged too early; it delays or
+//! speeds up other GPUs by no more than that one copy.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::lock::Lock;
 pub(super) struct Uplink {
     /// Bytes per second, each direction.
     pub(super) rate: u64,
-    /// When it has carried all that was queued.
+    /// When all bytes queued so far will have been carried, for each direction.
     free: Lock<[Duration; 2]>,
 }
 
@@ -23,7 +23,7 @@ impl Uplink {
         Self { rate, free: Lock::default() }
     }
 
-    /// When it has carried `len` bytes that are queued `now`.
+    /// Charges `len` bytes queued at `now`; returns when they will have been carried.
     pub(super) fn carries(&self, now: Duration, direction: Direction, len: u64) -> Duration {
         let mut free = self.free.lock();
         let free = &mut free[direction as usize];

@@ -1,4 +1,4 @@
-//! What the simulated driver knows of addresses, and memory that a test plays as another kind.
+//! Address queries of the simulated driver, and memory that a test presents as another kind.
 
 #![expect(unsafe_code, reason = "plays a C library")]
 
@@ -11,28 +11,28 @@ use crate::gpu::cuda::table::{Address, AllocationHandle, Location, Opaque, Statu
 use crate::gpu::{AddressKind, Device};
 use crate::lock::Lock;
 
-/// What a part of a simulated GPU's memory is played as.
+/// The kind that part of a simulated GPU's memory is presented as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Played {
-    /// Mapped to virtual memory, where this GPU of this index may use it or not.
+    /// Mapped virtual memory that the GPU with this ordinal may or may not access.
     Mapping { ordinal: c_int, accessible: bool },
-    /// Virtual memory without anything mapped to it.
+    /// Reserved virtual memory with nothing mapped.
     Reserved,
-    /// Managed memory of no GPU in particular.
+    /// Managed memory that belongs to no particular GPU.
     Managed,
 }
 
 static PLAYED: Lock<BTreeMap<u64, (u64, Played)>> = Lock::new(BTreeMap::new());
 
-/// Handles of mappings that are retained.
+/// Number of retained mapping handles.
 static HANDLES: AtomicI32 = AtomicI32::new(0);
 
-/// Plays a part of an allocation as something else from now on. Addresses are never used twice.
+/// Presents part of an allocation as another kind from now on. Addresses are never reused.
 pub(crate) fn play(base: u64, len: u64, as_what: Played) {
     PLAYED.lock().insert(base, (len, as_what));
 }
 
-/// How many handles of mappings were retained and not released.
+/// Number of mapping handles retained and not released.
 pub(crate) fn handles() -> i32 {
     HANDLES.load(Ordering::SeqCst)
 }
@@ -43,7 +43,7 @@ fn played(address: Address) -> Option<(u64, u64, Played)> {
     (address - base < len).then_some((base, len, what))
 }
 
-/// What the simulated GPUs say of an address.
+/// The kind of memory at an address, from all simulated GPUs.
 pub(super) fn kind_of(address: Address) -> AddressKind {
     let kinds = GPUS.iter().map(|gpu| gpu.device.address_kind(address));
     let known = |first, next| if first == AddressKind::Unknown { next } else { first };
@@ -65,7 +65,7 @@ pub(super) unsafe extern "C" fn pointer_get_attributes(
         _ => (0, NO_GPU, 0, 0),
     };
     let (mut managed, mut mapped) = (0, u32::from(memory_type == 2));
-    // Of virtual memory the driver tells the bounds of what was reserved: here the allocation.
+    // For virtual memory the driver reports the bounds of the reservation: here the allocation.
     match played(address).map(|(_, _, what)| what) {
         Some(Played::Mapping { ordinal: on, .. }) => ordinal = on,
         Some(Played::Reserved) => (memory_type, ordinal, mapped) = (0, NO_GPU, 0),
@@ -73,7 +73,7 @@ pub(super) unsafe extern "C" fn pointer_get_attributes(
         None => {}
     }
     for place in 0..count as usize {
-        // SAFETY: the caller gives `count` attributes and as many outputs of the right sizes.
+        // SAFETY: the caller passes `count` attributes and as many outputs of the right sizes.
         unsafe {
             let output = *outputs.add(place);
             match *wanted.add(place) {
@@ -128,7 +128,7 @@ pub(super) unsafe extern "C" fn mem_get_access(
     location: *const Location,
     address: Address,
 ) -> Status {
-    // SAFETY: the table's callers give a location that can be read.
+    // SAFETY: the table's callers pass a readable location.
     let asked = unsafe { *location }.ordinal();
     match played(address) {
         Some((_, _, Played::Mapping { ordinal, accessible })) => {

@@ -10,9 +10,9 @@ use super::{handle, on_current, put};
 use crate::gpu::cuda::table::{Address, CopyAttributes, Opaque, SOURCE_ORDER_STREAM, Status};
 use crate::gpu::{AddressKind, BATCH_MAX, Device, DeviceCopy, Stream};
 
-/// Refuses what the driver refuses: no copies, copies of no bytes, attributes that do not begin
-/// with the first copy or leave the order open, the default stream. A copy between other places
-/// than pinned and device memory is blamed by its index.
+/// Refuses what the driver refuses: no copies, zero-length copies, attributes that do not start at
+/// the first copy or leave the order open, the default stream. A copy that is not between pinned
+/// and device memory is blamed by its index.
 pub(super) unsafe extern "C" fn memcpy_batch_async(
     targets: *mut Address,
     sources: *mut Address,
@@ -29,7 +29,7 @@ pub(super) unsafe extern "C" fn memcpy_batch_async(
         return 1;
     }
     assert!(count <= BATCH_MAX, "larger batches are slower");
-    // SAFETY: the table's callers give `count` of each, and one attribute with its place.
+    // SAFETY: the table's callers pass `count` of each, and one attribute with its index.
     let (targets, sources, lens, attributes, first) = unsafe {
         let targets = slice::from_raw_parts(targets, count);
         let sources = slice::from_raw_parts(sources, count);

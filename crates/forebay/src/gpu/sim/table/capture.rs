@@ -1,4 +1,5 @@
-//! Captures of graphs in the simulated driver: whom they refuse, and what spoils them.
+//! Graph captures in the simulated driver: which threads are refused, and which calls invalidate a
+//! capture.
 
 #![expect(unsafe_code, reason = "plays a C library")]
 
@@ -12,16 +13,16 @@ use crate::lock::Lock;
 
 const RELAXED: c_int = 2;
 
-/// Captures in the global mode that are under way, and refusals because of one.
+/// Global-mode captures in progress, and calls refused because of one.
 static CAPTURES: AtomicU64 = AtomicU64::new(0);
 static REFUSALS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// `CU_STREAM_CAPTURE_MODE_GLOBAL` is what a thread begins with.
+    /// The default mode is `CU_STREAM_CAPTURE_MODE_GLOBAL`.
     static MODE: Cell<c_int> = const { Cell::new(0) };
 }
 
-/// A capture in the global mode, on no stream of ours, as long as this lives; one at a time.
+/// A global-mode capture on another library's stream, active until dropped; one at a time.
 pub(crate) struct Capture {
     refusals: u64,
     _alone: MutexGuard<'static, ()>,
@@ -35,7 +36,7 @@ impl Capture {
         Self { refusals: REFUSALS.load(Ordering::SeqCst), _alone: alone }
     }
 
-    /// Whether no thread has made a call that spoils it.
+    /// Whether no call has invalidated the capture.
     pub(crate) fn is_whole(&self) -> bool {
         REFUSALS.load(Ordering::SeqCst) == self.refusals
     }
@@ -47,7 +48,8 @@ impl Drop for Capture {
     }
 }
 
-/// What a thread that is not relaxed is answered while there is a capture.
+/// The status for a thread that is not in relaxed mode during a capture; `None`: the call is
+/// allowed.
 pub(super) fn refusal() -> Option<Status> {
     let refused = MODE.get() != RELAXED && CAPTURES.load(Ordering::SeqCst) > 0;
     refused.then(|| {
@@ -56,13 +58,13 @@ pub(super) fn refusal() -> Option<Status> {
     })
 }
 
-/// Sets this thread's mode and returns the one before, as a caller of ours would.
+/// Sets this thread's mode and returns the previous one, as a caller of ours would.
 pub(crate) fn swap_mode(mode: c_int) -> c_int {
     MODE.replace(mode)
 }
 
 pub(super) unsafe extern "C" fn thread_exchange_stream_capture_mode(mode: *mut c_int) -> Status {
-    // SAFETY: the table's callers give a mode that can be read and written.
+    // SAFETY: the table's callers pass a mode that can be read and written.
     unsafe { mode.write(swap_mode(mode.read())) }
     0
 }

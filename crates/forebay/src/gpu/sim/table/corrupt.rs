@@ -1,4 +1,4 @@
-//! Drivers that report success and answer what cannot be, each in one thing.
+//! Drivers that report success and return an impossible value, each in one call.
 
 #![expect(unsafe_code, reason = "plays a C library")]
 
@@ -16,17 +16,17 @@ use crate::gpu::cuda::table::{
 };
 
 thread_local! {
-    /// What this thread's driver answers where it answers a number.
+    /// The number that this thread's driver returns.
     static NUMBER: Cell<i64> = const { Cell::new(0) };
     static DICE: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Sets the number that this thread's corrupt driver answers.
+/// Sets the number that this thread's corrupt driver returns.
 pub(crate) fn answer(number: i64) {
     NUMBER.set(number);
 }
 
-/// Begins this thread's sequence of answers about addresses anew.
+/// Seeds this thread's sequence of random answers about addresses.
 pub(crate) fn seed(seed: u64) {
     DICE.set(seed);
 }
@@ -39,7 +39,7 @@ unsafe extern "C" fn nothing_to_release(_: Ordinal) -> Status {
     201
 }
 
-/// Gives contexts that are none.
+/// Returns a null context.
 pub(crate) static NO_CONTEXT: CudaTable = CudaTable {
     primary_ctx_retain: no_context,
     primary_ctx_release: nothing_to_release,
@@ -50,10 +50,10 @@ unsafe extern "C" fn no_handle(handle: *mut Opaque, _: c_uint) -> Status {
     write(handle, ptr::null_mut())
 }
 
-/// Gives streams that are none.
+/// Returns a null stream.
 pub(crate) static NO_STREAM: CudaTable = CudaTable { stream_create: no_handle, ..BEFORE_12_8 };
 
-/// Gives events that are none.
+/// Returns a null event.
 pub(crate) static NO_EVENT: CudaTable = CudaTable { event_create: no_handle, ..BEFORE_12_8 };
 
 unsafe extern "C" fn no_module(module: *mut Opaque, _: *const c_void) -> Status {
@@ -64,13 +64,13 @@ unsafe extern "C" fn no_function(function: *mut Opaque, _: Opaque, _: *const c_c
     write(function, ptr::null_mut())
 }
 
-/// Gives modules that are none.
+/// Returns a null module.
 pub(crate) static NO_MODULE: CudaTable = CudaTable {
     kernels: Some(KernelTable { module_load_data: no_module, ..KERNELS }),
     ..BEFORE_12_8
 };
 
-/// Gives functions that are none.
+/// Returns a null function.
 pub(crate) static NO_FUNCTION: CudaTable = CudaTable {
     kernels: Some(KernelTable { module_get_function: no_function, ..KERNELS }),
     ..BEFORE_12_8
@@ -85,7 +85,7 @@ unsafe extern "C" fn any_gpu(ordinal: *mut Ordinal, _: c_int) -> Status {
 }
 
 unsafe extern "C" fn endless_text(text: *mut c_char, len: c_int, _: Ordinal) -> Status {
-    // SAFETY: the caller's buffer has so many bytes; none of them is the end.
+    // SAFETY: the caller's buffer has `len` bytes; no zero is written to it.
     unsafe { ptr::write_bytes(text, b'A', usize::try_from(len).unwrap()) };
     0
 }
@@ -93,7 +93,7 @@ unsafe extern "C" fn endless_text(text: *mut c_char, len: c_int, _: Ordinal) -> 
 unsafe extern "C" fn hostile_text(text: *mut c_char, len: c_int, _: Ordinal) -> Status {
     let words = b"../\x1b[2J\x07/etc\xff\0";
     assert!(words.len() < usize::try_from(len).unwrap());
-    // SAFETY: the words fit into the caller's bytes.
+    // SAFETY: the words fit into the caller's buffer.
     unsafe { ptr::copy_nonoverlapping(words.as_ptr().cast(), text, words.len()) };
     0
 }
@@ -102,11 +102,11 @@ unsafe extern "C" fn any_size(len: *mut usize, _: Ordinal) -> Status {
     write(len, usize::try_from(NUMBER.get().cast_unsigned()).unwrap())
 }
 
-/// Counts as many GPUs as it is told, whatever they are asked for.
+/// Reports the set number of GPUs, and accepts any ordinal.
 pub(crate) static COUNTS: CudaTable =
     CudaTable { device_get_count: any_count, device_get: any_gpu, ..BEFORE_12_8 };
 
-/// Has names and addresses without an end, and memory of any size.
+/// Returns names and PCI addresses without a terminating zero, and any memory size.
 pub(crate) static ENDLESS: CudaTable = CudaTable {
     device_get_name: endless_text,
     device_get_pci_bus_id: endless_text,
@@ -114,7 +114,7 @@ pub(crate) static ENDLESS: CudaTable = CudaTable {
     ..BEFORE_12_8
 };
 
-/// Has names and addresses that a terminal or a path should not get.
+/// Returns names and PCI addresses with characters that are unsafe in a terminal or path.
 pub(crate) static HOSTILE: CudaTable =
     CudaTable { device_get_name: hostile_text, device_get_pci_bus_id: hostile_text, ..BEFORE_12_8 };
 
@@ -122,10 +122,10 @@ unsafe extern "C" fn any_memory(address: *mut Address, _: usize) -> Status {
     write(address, NUMBER.get().cast_unsigned())
 }
 
-/// Gives memory at any address.
+/// Returns memory at any address.
 pub(crate) static MEMORY: CudaTable = CudaTable { mem_alloc: any_memory, ..BEFORE_12_8 };
 
-/// One of the numbers that are likely to hurt, or any.
+/// One of the numbers most likely to cause errors, or a random one.
 fn roll(near: u64) -> u64 {
     let mut dice = Dice::new(DICE.get());
     let (choice, any) = (dice.next(), dice.next());
@@ -151,7 +151,7 @@ unsafe extern "C" fn any_attributes(
     for place in 0..count as usize {
         let number = roll(address);
         let half = c_uint::try_from(number & 0xFFFF_FFFF).unwrap();
-        // SAFETY: the caller gives as many attributes and outputs of the right sizes.
+        // SAFETY: the caller passes as many attributes and outputs of the right sizes.
         unsafe {
             let output = *outputs.add(place);
             match *wanted.add(place) {
@@ -190,7 +190,7 @@ unsafe extern "C" fn release_any(_: AllocationHandle) -> Status {
     any_status()
 }
 
-/// Says anything of addresses.
+/// Returns random answers about addresses.
 pub(crate) static ADDRESSES: CudaTable = CudaTable {
     pointer_get_attributes: any_attributes,
     mem_get_address_range: any_range,
@@ -239,7 +239,7 @@ unsafe extern "C" fn full_access(flags: *mut u64, _: *const Location, _: Address
     write(flags, 3)
 }
 
-/// Has mappings of one byte, side by side for ever.
+/// Reports adjacent mappings of one byte without end.
 pub(crate) static TINY: CudaTable = CudaTable {
     pointer_get_attributes: all_of_a_gpu,
     mem_get_address_range: tiny_range,
@@ -249,7 +249,7 @@ pub(crate) static TINY: CudaTable = CudaTable {
     ..BEFORE_12_8
 };
 
-/// The index that a failed batch blames.
+/// The copy index that a failed batch blames.
 pub(crate) static BLAMED: AtomicUsize = AtomicUsize::new(0);
 
 unsafe extern "C" fn failing_batch(
@@ -267,11 +267,11 @@ unsafe extern "C" fn failing_batch(
     1
 }
 
-/// Fails batches and blames a copy that is none of theirs.
+/// Fails batches and blames a copy index outside the batch.
 pub(crate) static BLAMES: CudaTable =
     CudaTable { memcpy_batch_async: Some(failing_batch), ..BEFORE_12_8 };
 
-/// What the driver with statuses of its own says of events and of streams; zero: as it is.
+/// Statuses that `STATUSES` returns for events and streams; zero: the real status.
 pub(crate) static EVENTS: AtomicI32 = AtomicI32::new(0);
 pub(crate) static STREAMS: AtomicI32 = AtomicI32::new(0);
 
@@ -296,7 +296,7 @@ unsafe extern "C" fn no_text(_: Status, text: *mut *const c_char) -> Status {
     write(text, ptr::null())
 }
 
-/// Has statuses that do not exist, and no words for them.
+/// Returns statuses that do not exist, without names or descriptions.
 pub(crate) static STATUSES: CudaTable = CudaTable {
     event_query: event_status,
     stream_synchronize: stream_status,

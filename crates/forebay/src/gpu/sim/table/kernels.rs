@@ -1,4 +1,4 @@
-//! Kernels of the simulated driver: it knows the text that is ours, and does what that says.
+//! Kernels of the simulated driver: it recognises our PTX and runs the equivalent.
 
 #![expect(unsafe_code, reason = "plays a C library")]
 
@@ -18,7 +18,7 @@ thread_local! {
     static LOADED: Cell<i32> = const { Cell::new(0) };
 }
 
-/// How many modules this thread has loaded, less those that it has given back.
+/// Number of modules that this thread has loaded and not unloaded.
 pub(crate) fn loaded() -> i32 {
     LOADED.get()
 }
@@ -26,7 +26,7 @@ pub(crate) fn loaded() -> i32 {
 pub(super) const KERNELS: KernelTable =
     KernelTable { module_load_data, module_get_function, module_unload, launch_kernel };
 
-/// The function of this name as of `version`.
+/// The function with this name as of `version`.
 pub(super) fn find(name: &CStr, version: c_int) -> Option<Opaque> {
     let (since, pointer) = match name.to_bytes() {
         b"cuModuleLoadData" => (2_000, KERNELS.module_load_data as Opaque),
@@ -39,7 +39,7 @@ pub(super) fn find(name: &CStr, version: c_int) -> Option<Opaque> {
 }
 
 unsafe extern "C" fn module_load_data(module: *mut Opaque, text: *const c_void) -> Status {
-    // SAFETY: the table's callers give a text that ends in a zero.
+    // SAFETY: the table's callers pass a text that ends in a zero.
     if unsafe { CStr::from_ptr(text.cast()) } != TEXT {
         return 218;
     }
@@ -55,7 +55,7 @@ unsafe extern "C" fn module_get_function(
     module: Opaque,
     name: *const c_char,
 ) -> Status {
-    // SAFETY: the table's callers give a name that ends in a zero.
+    // SAFETY: the table's callers pass a name that ends in a zero.
     let is_known = module.addr() == MODULE && unsafe { CStr::from_ptr(name) } == XOR;
     if !is_known {
         return 500;
@@ -94,11 +94,11 @@ unsafe extern "C" fn launch_kernel(
     if function.addr() != FUNCTION || !flat || !fits || !further.is_null() || stream.is_null() {
         return 1;
     }
-    // SAFETY: the kernel takes three numbers of 64 bits, and the table's callers give as many.
+    // SAFETY: the kernel takes three 64-bit numbers, and the table's callers pass as many.
     let [first, pairs, key] =
         [0, 1, 2].map(|at| unsafe { (*arguments.add(at)).cast::<u64>().read() });
     let each = u64::from(blocks) * u64::from(threads);
-    // The kernel would do so as well, with threads that have nothing to do.
+    // Surplus threads would have nothing to do; the real kernel would accept them.
     assert!(pairs > 0 && each < 2 * pairs + 2 * u64::from(threads), "{blocks} blocks for {pairs}");
     let stream = Stream(handle(stream));
     // SAFETY: the table's callers keep the range valid until the kernel is done.
