@@ -1,5 +1,5 @@
-//! What buffers' bytes live in, and the shares that transfers have in it: memory is given back with
-//! the last share, and never while a device or the kernel may touch it.
+//! Allocations behind buffers, and the shares that transfers have in them. Memory is freed with the
+//! last share, and never while a device or the kernel may touch it.
 
 #![expect(unsafe_code, reason = "frees memory of GPUs")]
 
@@ -13,19 +13,19 @@ use super::known::{Known, KnownMemory};
 use crate::gpu::{Device, DeviceError};
 use crate::process::Home;
 
-/// What a buffer's bytes live in; given back with the last buffer that was split from it.
+/// The memory behind a buffer; freed with the last buffer split from it.
 pub(super) struct Allocation {
     pub(super) memory: Memory,
-    /// Whatever keeps memory that is not ours: dropped with the last share.
+    /// Values that keep borrowed memory alive; dropped with the last share.
     pub(super) owners: Vec<Box<dyn Any + Send + Sync>>,
     known: Mutex<Known>,
-    /// Calls that were given up and still move bytes to or from it.
+    /// Number of abandoned calls that still move bytes to or from it.
     adrift: AtomicUsize,
 }
 
 pub(super) enum Memory {
     Host(HostMemory),
-    /// Memory of the process that somebody else owns.
+    /// Borrowed memory of this process.
     Lent {
         address: u64,
     },
@@ -33,9 +33,9 @@ pub(super) enum Memory {
         device: Arc<dyn Device>,
         address: u64,
         len: u64,
-        /// Whether it is ours to free.
+        /// Whether we allocated it and must free it.
         ours: bool,
-        /// Why a copy may still touch it, for ever.
+        /// Error of a copy that may touch the memory for ever.
         lost: OnceLock<DeviceError>,
     },
 }
@@ -51,7 +51,8 @@ impl Allocation {
         Self { memory, owners: Vec::new(), known: Mutex::default(), adrift: AtomicUsize::new(0) }
     }
 
-    /// The process that it is no use outside of; a child has what others own as its parent has it.
+    /// The process that may use the memory; `None` for borrowed host memory, which a child
+    /// inherits.
     pub(super) fn home(&self) -> Option<&Home> {
         match &self.memory {
             Memory::Host(memory) => Some(memory.home()),
@@ -60,7 +61,7 @@ impl Allocation {
         }
     }
 
-    /// Whether a call that was given up may still touch it.
+    /// Whether an abandoned call may still touch it.
     pub(super) fn is_adrift(&self) -> bool {
         self.adrift.load(Ordering::Acquire) > 0
     }
@@ -74,27 +75,27 @@ impl Drop for Allocation {
             return;
         }
         if lost.get().is_some() {
-            // A copy may touch it for ever, so whoever owns it must not free it either.
+            // A copy may touch it for ever, so its owner must not free it either.
             std::mem::forget(known);
             return std::mem::forget(std::mem::take(&mut self.owners));
         }
-        drop(known); // while it is there
+        drop(known); // deregister before the memory is freed
         if *ours {
-            // SAFETY: the address came from this device's `allocate` and is freed only here; a
+            // SAFETY: the address came from this device's `allocate` and is freed only here. A
             // transfer keeps its buffer, and so this allocation, until all copies are done, and
-            // says where one may not be.
+            // records a copy that may not be.
             let freed = unsafe { device.free(*address) };
-            // A driver that refuses leaves nothing to do: the memory is lost to this process.
+            // If the driver refuses, the memory is leaked; nothing else can be done.
             drop(freed);
         }
     }
 }
 
-/// A transfer's share in memory.
+/// A transfer's share in an allocation.
 #[derive(Clone)]
 pub(crate) struct Keep(Arc<Allocation>);
 
-/// Memory that nobody else has a share in any more. To give it back may take long.
+/// An allocation without other shares. Freeing it may take long.
 pub(crate) struct Last(#[expect(dead_code, reason = "held for its drop")] Allocation);
 
 impl Keep {
@@ -102,39 +103,40 @@ impl Keep {
         Self(Arc::clone(allocation))
     }
 
-    /// Gives the memory up for good: the copy that failed so may touch it at any time from now on.
+    /// Gives the memory up for good: the copy that failed with `source` may touch it at any time.
     pub(crate) fn lose(&self, source: &DeviceError) {
         if let Memory::Device { lost, .. } = &self.0.memory {
             lost.get_or_init(|| source.clone());
         }
     }
 
-    /// Whether the memory is a GPU's.
+    /// Whether it is GPU memory.
     pub(crate) fn is_on_gpu(&self) -> bool {
         matches!(self.0.memory, Memory::Device { .. })
     }
 
-    /// Has a provider that carries bytes to the memory again know it, by `ask`, which is given what
-    /// was allocated. Memory that others own stays unknown: they may free it at any time.
+    /// Registers memory with a provider of direct transfers if that is due, by calling `ask` with
+    /// the allocation's address and length. Borrowed memory is never registered: its owner may free
+    /// it at any time.
     pub(crate) fn become_known(&self, ask: impl FnOnce(u64, u64) -> Option<Box<dyn KnownMemory>>) {
         let Memory::Device { address, len, ours: true, .. } = &self.0.memory else { return };
-        // While somebody else asks, which may take long, it is served as it is.
+        // If another thread is registering it, which may take long, continue without.
         if let Ok(mut known) = self.0.known.try_lock() {
             known.used(|| ask(*address, *len));
         }
     }
 
-    /// Has others keep off the memory, since its user has gone on without the end of a call.
+    /// Marks the memory unusable for other calls, since its user has abandoned a call on it.
     pub(crate) fn set_adrift(&self) {
         self.0.adrift.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes that back: the call is over.
+    /// Undoes [`set_adrift`](Self::set_adrift): the call is over.
     pub(crate) fn land(&self) {
         self.0.adrift.fetch_sub(1, Ordering::Release);
     }
 
-    /// Lets go of the share; of the last one the memory is the answer.
+    /// Drops the share; returns the allocation if it was the last one.
     pub(crate) fn let_go(self) -> Option<Last> {
         Arc::into_inner(self.0).map(Last)
     }

@@ -1,7 +1,7 @@
 //! Anonymous host memory on huge pages, touched in parallel and pinned once.
 //!
-//! Measured: 64 MiB made so is ready in 9 ms and 1 GiB in 70; a plain pinned allocation of 4 GiB
-//! takes 2.1 s.
+//! Measured: 64 MiB is ready in 9 ms and 1 GiB in 70 ms; a plain pinned allocation of 4 GiB takes
+//! 2.1 s.
 
 #![expect(unsafe_code, reason = "maps memory and hands out its bytes")]
 
@@ -16,28 +16,28 @@ use crate::error::{Error, Operation, Result};
 use crate::gpu::Device;
 use crate::process::Home;
 
-/// Alignment of every mapping: the huge page of x86-64 and of arm64 with 4 KiB pages. Where huge
-/// pages are larger the kernel uses what fits; nothing but speed depends on it.
+/// Alignment of every mapping: the huge page size of x86-64, and of arm64 with 4 KiB pages. If huge
+/// pages are larger the kernel uses those that fit; it only affects speed.
 const HUGE: usize = 2 << 20;
 
-/// Below this much memory one thread touches as fast as several can be started.
+/// Below this size one thread touches the pages as fast as several threads would.
 const TOUCH_ALONE: usize = 8 << 20;
 
-/// A private mapping, which no child inherits; unregistered and unmapped when dropped.
+/// A private mapping that forked children do not inherit; unregistered and unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct HostMemory {
     pointer: NonNull<u8>,
     len: usize,
-    /// The mapping itself, which is larger to hold the alignment.
+    /// Start and length of the whole mapping, which is larger because of the alignment.
     mapping: (usize, usize),
     registered: Vec<Arc<dyn Device>>,
     home: Home,
 }
 
-// SAFETY: it is plain memory; its bytes are reached through `&mut self`, or by those who own the
-// right to a part of it (slots).
+// SAFETY: it is plain memory; its bytes are accessed through `&mut self`, or by the owner of a part
+// of it (a slot).
 unsafe impl Send for HostMemory {}
-// SAFETY: as above; `&self` gives addresses and, to the owner of a whole piece, shared bytes.
+// SAFETY: as above. `&self` gives addresses, and shared bytes to the owner of a whole piece.
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
@@ -46,14 +46,15 @@ impl HostMemory {
         Self::map_near(len, None).map(|(memory, _)| memory)
     }
 
-    /// The same, on a NUMA node where that has room; also why it may lie elsewhere, where the
-    /// kernel would not hear of it.
+    /// Maps `len` bytes, on a NUMA node if it has room, and touches every page. Also returns the
+    /// kernel's error if placement was refused and the memory may be on another node.
     pub(crate) fn map_near(len: usize, node: Option<&Node>) -> Result<(Self, Option<Errno>)> {
         let memory = Self::map_untouched(len)?;
-        // SAFETY: the mapping was just made, and nobody else knows of it.
+        // SAFETY: the mapping was just made, and no other code has its address.
         let prefer = |node: &Node| unsafe { node.prefer(memory.pointer.as_ptr(), len.max(1)) };
         let refused = node.and_then(|node| Some((node, prefer(node).err()?)));
-        // Containers may not place memory, but it lies beside the processor that touches it first.
+        // Containers may forbid placement. Then touch pages from the node's own processors, which
+        // usually places them there too.
         let refusal = match memory.touch(refused.map(|(node, _)| node)) {
             true => None,
             false => refused.map(|(_, errno)| errno),
@@ -70,7 +71,8 @@ impl HostMemory {
             .checked_next_multiple_of(page)
             .and_then(|n| n.checked_add(align - page))
             .ok_or(fail(Errno::NOMEM))?;
-        // SAFETY: a new private mapping at an address of the kernel's choice touches nothing.
+        // SAFETY: a new private mapping at an address of the kernel's choice affects no existing
+        // memory.
         let start = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -85,21 +87,22 @@ impl HostMemory {
             .expect("a mapping is never at address zero");
         let mapping = (start as usize, whole);
         let memory = Self { pointer, len, mapping, registered: Vec::new(), home: Home::here() };
-        // A fork while a device or the kernel writes to these pages must leave them to this one:
-        // shared with a child, the first write from here would go to a copy of the page, and the
-        // device's to the page itself (Linux before 5.12, `open(2)` on O_DIRECT).
-        // SAFETY: the mapping was just made; a child does not get it, and nothing there touches it.
+        // Keep these pages out of forked children while a device or the kernel writes to them. If
+        // they were shared with a child, this process's first write would go to a copy of the page,
+        // and the device's to the original (Linux before 5.12, `open(2)` on O_DIRECT).
+        // SAFETY: the mapping was just made, and no child uses it.
         unsafe { madvise(start, whole, Advice::LinuxDontFork) }.map_err(fail)?;
         if align == HUGE {
-            // SAFETY: the range lies inside the mapping just made; the advice changes no byte. A
-            // kernel without huge pages refuses, which costs speed only.
+            // SAFETY: the range is inside the mapping just made; the advice changes no byte. A
+            // kernel without huge pages refuses, which costs only speed.
             let _ = unsafe { madvise(pointer.as_ptr().cast(), len, Advice::LinuxHugepage) };
         }
         Ok(memory)
     }
 
-    /// Writes one byte of each page, so that the kernel backs them now and not under a copy; from a
-    /// `node`'s own processors where one is given. Whether that was done by such alone.
+    /// Writes one byte of each page, so that the kernel allocates the pages now and not during a
+    /// copy. If a `node` is given, only its own processors do this. Returns true if that worked on
+    /// all threads.
     fn touch(&self, node: Option<&Node>) -> bool {
         let page = rustix::param::page_size();
         let threads = if self.len < TOUCH_ALONE {
@@ -111,7 +114,8 @@ impl HostMemory {
         let first = self.pointer.as_ptr() as usize;
         let touch = move |start: usize, end: usize| {
             for at in (start..end).step_by(page) {
-                // SAFETY: inside the mapping, which nobody else knows of yet; fresh memory is zero.
+                // SAFETY: inside the mapping, which no other code knows of yet; fresh memory is
+                // zero.
                 unsafe { ((first + at) as *mut u8).write_volatile(0) };
             }
         };
@@ -121,11 +125,11 @@ impl HostMemory {
             is_near
         };
         std::thread::scope(|scope| {
-            // The caller's thread stays where it is.
+            // With a node the caller's thread does not help, so that its affinity stays unchanged.
             let own = if node.is_some() { 0 } else { share.min(self.len) };
             let spawned = (own..self.len).step_by(share).map(|start| {
                 let end = (start + share).min(self.len);
-                // Where no thread can be had the pages are touched when they are first used.
+                // If no thread can be spawned, the pages are allocated on first use.
                 std::thread::Builder::new().spawn_scoped(scope, move || touch_near(start, end))
             });
             let spawned: Vec<_> = spawned.collect();
@@ -137,12 +141,12 @@ impl HostMemory {
         })
     }
 
-    /// Pins it for `device`; once for all that share a registry.
+    /// Pins the memory for `device`; once for all devices that share a registry.
     pub(crate) fn register(&mut self, device: &Arc<dyn Device>) -> Result<()> {
         let known = |other: &Arc<dyn Device>| {
             other.id().kind == device.id().kind && other.registry() == device.registry()
         };
-        // Of no bytes there is nothing.
+        // Empty memory cannot be pinned.
         if self.len == 0 || self.registered.iter().any(known) {
             return Ok(());
         }
@@ -170,7 +174,7 @@ impl HostMemory {
         self.len
     }
 
-    /// The process whose memory it is.
+    /// The process that owns the memory.
     pub(crate) fn home(&self) -> &Home {
         &self.home
     }
@@ -189,16 +193,17 @@ impl HostMemory {
 impl Drop for HostMemory {
     fn drop(&mut self) {
         if !self.home.is_here() {
-            return; // what lies at the address in a child is something else
+            return; // in a child other memory may be mapped at this address
         }
         for device in self.registered.drain(..) {
             // SAFETY: registered above; owners drop this only when no copy is queued.
             if unsafe { device.unregister(self.pointer) }.is_err() {
-                // The driver still holds the pages: unmapping them would be unsound, a leak is not.
+                // The driver still uses the pages: unmapping them would be unsound, leaking them is
+                // not.
                 return;
             }
         }
-        // SAFETY: the mapping made in `map_untouched`, unmapped once.
+        // SAFETY: the mapping was made in `map_untouched` and is unmapped once.
         let _ = unsafe { munmap(self.mapping.0 as *mut _, self.mapping.1) };
     }
 }

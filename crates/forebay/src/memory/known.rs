@@ -1,30 +1,29 @@
-//! Memory that a provider of a way between drives and GPUs knows, so that bytes take no detour on
-//! the way to it.
+//! GPU memory registered with a provider of direct transfers, such as cuFile, so that bytes reach
+//! it without a bounce buffer.
 
-/// Keeps memory known to a provider until it is dropped.
+/// Keeps memory registered with a provider until dropped.
 pub(crate) trait KnownMemory: Send + Sync {
-    /// Whether the provider has had to make room for other memory.
+    /// Whether the provider has deregistered it to make room for other memory.
     fn is_forgotten(&self) -> bool;
 }
 
-/// Uses before which a provider is not asked: knowing memory takes it milliseconds
-/// (docs/internals/cufile.md).
+/// Uses before the first registration: registering takes milliseconds (docs/internals/cufile.md).
 const USES_FIRST: u64 = 2;
 
-/// When a provider is asked: when memory is used again, and after twice as many uses each time that
-/// it was refused or forgotten, so that memories that displace one another do so seldom.
+/// Decides when to register memory: on its second use, then after twice as many uses each time that
+/// it was refused or evicted. So buffers that evict each other do it rarely.
 #[derive(Default)]
 pub(super) struct Known {
-    /// Since it was asked last.
+    /// Uses since the last attempt.
     uses: u64,
     asked: u32,
-    /// The last is what counts. What was forgotten stays until the memory goes: to let go of it may
-    /// wait for a provider that hangs.
+    /// Registrations; only the last counts. Evicted ones are kept until the memory is freed,
+    /// because dropping one may block on a provider that hangs.
     keeps: Vec<Box<dyn KnownMemory>>,
 }
 
 impl Known {
-    /// Takes note of a use, before which the provider is asked if it is time.
+    /// Counts a use, and calls `ask` first if a registration is due.
     pub(super) fn used(&mut self, ask: impl FnOnce() -> Option<Box<dyn KnownMemory>>) {
         if self.keeps.last().is_some_and(|known| !known.is_forgotten()) {
             return;
@@ -51,7 +50,7 @@ mod tests {
         }
     }
 
-    /// After how many uses each next question comes.
+    /// The use counts at which registration is attempted.
     fn questions(uses: u64, mut answer: impl FnMut() -> Option<Box<dyn KnownMemory>>) -> Vec<u64> {
         let (mut known, mut asked) = (Known::default(), Vec::new());
         for use_ in 1..=uses {

@@ -1,8 +1,8 @@
-//! Memory that bytes move to and from: buffers of ours on a GPU or pinned on the host, GPU memory
-//! that others own, and what a caller lends to a blocking call.
+//! Memory that bytes move to and from: our own buffers on a GPU or pinned on the host, borrowed GPU
+//! memory, and memory that a caller lends to a blocking call.
 //!
-//! A [`Buffer`] is the only safe way to hand memory to a call that does not block: the transfer
-//! owns it until nothing in the kernel or on the GPU can touch it any more.
+//! A [`Buffer`] is the only safe way to hand memory to a non-blocking call: the transfer owns it
+//! until neither the kernel nor the GPU can touch it any more.
 
 #![expect(unsafe_code, reason = "hands out slices of memory that it maps itself")]
 
@@ -35,14 +35,15 @@ pub(crate) use node::nodes_of;
 pub(crate) use parts::Parts;
 pub(crate) use room::Room;
 
-/// Memory of ours: on a GPU, or on the host and pinned for every GPU of its engine.
+/// Memory on a GPU, or on the host and pinned for every GPU of its engine.
 ///
-/// Dropping it gives the memory back; while a transfer owns it, that waits for the transfer. GPU
-/// memory that others own ([`Engine::borrow_device_memory`]) stays with them.
+/// Dropping it frees the memory; while a transfer owns it, the memory is freed after the transfer.
+/// Borrowed GPU memory ([`Engine::borrow_device_memory`]) is not freed.
 ///
-/// A process that is forked does not inherit it (`MADV_DONTFORK`): the kernel or a GPU may be
-/// writing to its pages, and shared between two processes they would part from those that the
-/// owner sees. So in a child its calls fail with [`Error::Forked`], and dropping it does nothing.
+/// A forked process does not inherit host memory (`MADV_DONTFORK`). The kernel or a GPU may be
+/// writing to its pages, and if they were shared between two processes, the owner might see other
+/// pages than they do. So in a child its calls fail with [`Error::Forked`], and dropping it does
+/// nothing.
 ///
 /// [`Engine::borrow_device_memory`]: crate::Engine::borrow_device_memory
 pub struct Buffer {
@@ -57,7 +58,7 @@ impl Buffer {
         Self::of(Memory::Host(memory), len)
     }
 
-    /// Memory of this process that others own, and keep as [`borrowed`](Self::borrowed) says.
+    /// Borrowed memory of this process; the owner keeps it as for [`borrowed`](Self::borrowed).
     pub(crate) fn lent(address: u64, len: u64) -> Self {
         Self::of(Memory::Lent { address }, len)
     }
@@ -66,15 +67,15 @@ impl Buffer {
         Self { allocation: Arc::new(Allocation::new(memory)), start: 0, len }
     }
 
-    /// The same, with what keeps memory that others own: it is dropped when the buffer and all
-    /// that was split from it are gone and no transfer can touch the memory any more, by whichever
-    /// thread lets go of it last; never where a copy may touch it for ever
-    /// ([`Error::CopyNotOver`]). Of several owners all are kept.
+    /// Attaches an owner that keeps borrowed memory alive. It is dropped once the buffer and
+    /// everything split from it are dropped and no transfer can touch the memory any more, on the
+    /// thread that drops the last share. It is never dropped if a copy may touch the memory for
+    /// ever ([`Error::CopyNotOver`]). Several owners can be attached; all are kept.
     ///
-    /// A forked child that drops the buffer drops its own copy of the owner, as of any value.
+    /// A forked child that drops the buffer drops its own copy of the owner, as for any value.
     ///
     /// # Panics
-    /// Where it has been split, or a call that was given up still moves bytes to or from it.
+    /// If the buffer was split, or an abandoned call still moves bytes to or from it.
     #[must_use]
     pub fn kept_by(mut self, owner: impl Any + Send + Sync) -> Self {
         let allocation = Arc::get_mut(&mut self.allocation).expect("it has not been split");
@@ -93,7 +94,8 @@ impl Buffer {
         Ok(Self::at(device, address, len, true))
     }
 
-    /// Memory that others own, and keep until this buffer and all that was split from it are gone.
+    /// Borrowed GPU memory; its owner keeps it until this buffer and everything split from it are
+    /// dropped.
     pub(crate) fn borrowed(device: Arc<dyn Device>, address: u64, len: u64) -> Self {
         Self::at(device, address, len, false)
     }
@@ -102,19 +104,19 @@ impl Buffer {
         Self::of(Memory::device(device, (address, len), ours), len)
     }
 
-    /// Bytes it holds.
+    /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether it holds no byte.
+    /// Whether the length is zero.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The GPU that it lies on; `None` for host memory.
+    /// The GPU that holds the memory; `None` for host memory.
     #[must_use]
     pub fn device(&self) -> Option<DeviceId> {
         self.gpu().map(|device| device.id())
@@ -136,10 +138,11 @@ impl Buffer {
         }
     }
 
-    /// Splits it at `mid` in two that share one allocation, so that each can be moved on its own.
+    /// Splits it at `mid` into two buffers that share one allocation and can be transferred
+    /// separately.
     ///
     /// # Panics
-    /// Where `mid` is beyond its length.
+    /// If `mid` is greater than the length.
     #[must_use]
     pub fn split_at(self, mid: u64) -> (Self, Self) {
         assert!(mid <= self.len, "split at {mid} of a buffer of {} bytes", self.len);
@@ -151,24 +154,24 @@ impl Buffer {
         (Self { len: mid, ..self }, right)
     }
 
-    /// A part of it that shares its memory. Only one of them may be looked at as a slice.
+    /// A part that shares its memory. Only one of the two may be accessed as a slice.
     pub(crate) fn share(&self, start: u64, len: u64) -> Self {
         assert!(start + len <= self.len, "{start}+{len} of a buffer of {} bytes", self.len);
         Self { allocation: Arc::clone(&self.allocation), start: self.start + start, len }
     }
 
-    /// Its bytes, where it lies on the host and is ours; `None` in a forked child, which has not
-    /// got them, and while a call that was given up still moves bytes to or from its memory
+    /// The bytes, if they are in our own host memory. `None` in a forked child, which does not
+    /// inherit them, and while an abandoned call still moves bytes to or from the memory
     /// ([`File::read_while`](crate::File::read_while)).
     #[must_use]
     pub fn as_slice(&self) -> Option<&[u8]> {
         let (pointer, len) = self.host_part()?;
-        // SAFETY: the range is mapped and initialised (anonymous memory is zero), this buffer is
-        // the only one that covers it, and no transfer runs on it, since transfers own theirs.
+        // SAFETY: the range is mapped and initialised (anonymous memory is zero). Only this buffer
+        // covers it, and no transfer runs on it, since transfers own theirs.
         Some(unsafe { std::slice::from_raw_parts(pointer, len) })
     }
 
-    /// The same, to be changed.
+    /// Like [`as_slice`](Self::as_slice), but mutable.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         let (pointer, len) = self.host_part()?;
@@ -176,7 +179,7 @@ impl Buffer {
         Some(unsafe { std::slice::from_raw_parts_mut(pointer, len) })
     }
 
-    /// The first of its bytes on the host, whosever it is.
+    /// The first byte, if it is in host memory, owned or borrowed.
     fn host_pointer(&self) -> Option<*mut u8> {
         match &self.allocation.memory {
             Memory::Host(_) | Memory::Lent { .. } => Some(self.address() as *mut u8),
@@ -195,10 +198,10 @@ impl Buffer {
         }
     }
 
-    /// Fills it with `byte`; returns when that is done.
+    /// Fills the buffer with `byte` and waits until that is done.
     ///
     /// # Errors
-    /// The GPU's, and [`Error::HostCopy`] where borrowed host memory is not accessible.
+    /// The GPU's error, or [`Error::HostCopy`] if borrowed host memory is not accessible.
     pub fn fill(&mut self, byte: u8) -> Result<()> {
         const PART: usize = 1 << 20;
         self.check_usable(None)?;
@@ -208,8 +211,8 @@ impl Buffer {
             let part = vec![byte; len.min(PART)];
             for at in (0..len).step_by(PART) {
                 let len = PART.min(len - at);
-                // SAFETY: the range is inside this buffer, which no call uses meanwhile; the owner
-                // of borrowed memory promises the same.
+                // SAFETY: the range is inside this buffer, and no other call uses it concurrently;
+                // the owner of borrowed memory promises the same.
                 unsafe { copy_to_user(part.as_ptr(), start.add(at), len) }
                     .map_err(not_copied(len))?;
             }
@@ -221,11 +224,11 @@ impl Buffer {
         })
     }
 
-    /// Copies `out.len()` bytes from `offset` into host memory; returns when they are there.
+    /// Copies `out.len()` bytes from `offset` into host memory and waits until that is done.
     ///
     /// # Errors
-    /// The GPU's, [`Error::BadOption`] for a range beyond the buffer, and [`Error::HostCopy`] where
-    /// `out` or borrowed host memory is not accessible.
+    /// The GPU's error, [`Error::BadOption`] for a range outside the buffer, or [`Error::HostCopy`]
+    /// if `out` or borrowed host memory is not accessible.
     pub fn download(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         self.check_usable(None)?;
         let from = self.checked(offset, out.len())?;
@@ -247,11 +250,11 @@ impl Buffer {
         })
     }
 
-    /// Copies `bytes` from host memory to `offset`; returns when they are there.
+    /// Copies `bytes` from host memory to `offset` and waits until that is done.
     ///
     /// # Errors
-    /// The GPU's, [`Error::BadOption`] for a range beyond the buffer, and [`Error::HostCopy`] where
-    /// `bytes` or borrowed host memory is not accessible.
+    /// The GPU's error, [`Error::BadOption`] for a range outside the buffer, or [`Error::HostCopy`]
+    /// if `bytes` or borrowed host memory is not accessible.
     pub fn upload(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check_usable(None)?;
         let to = self.checked(offset, bytes.len())?;
@@ -284,7 +287,7 @@ impl Buffer {
         }
     }
 
-    /// Runs `step(memory, at, len)` over `total` bytes in parts that fit one pinned piece.
+    /// Runs `step(memory, at, len)` over `total` bytes, in parts that fit into one pinned block.
     fn through_pinned(
         &self,
         total: usize,
@@ -313,7 +316,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Runs `queue` on a stream of its own and waits for it.
+    /// Runs `queue` on a temporary stream and waits for it.
     fn on_gpu(
         &self,
         operation: Operation,
@@ -327,7 +330,7 @@ impl Buffer {
             if let Err(error) = &done
                 && !is_quiet(&**device, stream)
             {
-                // The device may still touch the memory, and nobody can tell for how long.
+                // The device may still touch the memory, for an unknown time.
                 Keep::of(&self.allocation).lose(error);
                 return done;
             }
@@ -340,8 +343,8 @@ impl Buffer {
         run().map_err(|source| self.check_usable(None).err().unwrap_or_else(|| failed(source)))
     }
 
-    /// Refuses memory that a copy or a call that was given up may still touch, and a forked child;
-    /// `place` is what it was to be used for.
+    /// Refuses memory that a copy or an abandoned call may still touch, and any memory in a forked
+    /// child. `place` is the file range for the error.
     pub(crate) fn check_usable(&self, place: Option<Place>) -> Result<()> {
         if let Some(home) = self.allocation.home()
             && !home.is_here()
@@ -365,7 +368,7 @@ impl Buffer {
     }
 }
 
-/// Why `len` bytes of host memory were not copied.
+/// The error for a failed copy of `len` bytes of host memory.
 fn not_copied(len: usize) -> impl Fn(Errno) -> Error {
     move |source| Error::HostCopy { len: len as u64, source }
 }
@@ -379,7 +382,7 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// Where a blocking read puts bytes.
+/// Destination of a blocking read.
 #[derive(Debug)]
 pub enum Target<'a> {
     /// Host memory of the caller.
@@ -407,7 +410,7 @@ impl<'a> From<&'a mut Buffer> for Target<'a> {
     }
 }
 
-/// Where a blocking write takes bytes from.
+/// Source of a blocking write.
 #[derive(Debug)]
 pub enum Source<'a> {
     /// Host memory of the caller.
@@ -434,14 +437,14 @@ impl<'a> From<&'a Buffer> for Source<'a> {
     }
 }
 
-/// An address range that a transfer moves bytes to or from, and what keeps it alive.
+/// An address range that a transfer moves bytes to or from, and a share that keeps it alive.
 #[derive(Debug)]
 pub(crate) struct Span {
     /// First address, on the host or on `gpu`.
     pub(crate) address: u64,
     pub(crate) len: u64,
     pub(crate) gpu: Option<Arc<dyn Device>>,
-    /// What the address lies in, where it is ours.
+    /// The share in the allocation, if there is one.
     pub(crate) keep: Option<Keep>,
 }
 
@@ -451,7 +454,7 @@ impl Span {
         Self { address, len, gpu: None, keep: None }
     }
 
-    /// The same of bytes that are only read.
+    /// A span of bytes that are only read.
     pub(crate) fn of_host_source(bytes: &[u8]) -> Self {
         let (address, len) = (bytes.as_ptr() as u64, bytes.len() as u64);
         Self { address, len, gpu: None, keep: None }

@@ -1,14 +1,14 @@
-//! A NUMA node: memory that lies on it, and threads that run beside that memory.
+//! A NUMA node: placing memory on it, and running threads on its processors.
 //!
-//! Both are wishes. Where the kernel refuses one, memory lies and threads run where they would
-//! have without it.
+//! Both are best effort. If the kernel refuses, memory and threads stay where they would be without
+//! it.
 
 #![expect(unsafe_code, reason = "asks the kernel to place memory that it maps itself")]
 
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-/// See the module's own text.
+/// A NUMA node and its processors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Node {
     number: u32,
@@ -21,7 +21,7 @@ impl Node {
         Self { number, cpus }
     }
 
-    /// Its processors among `allowed`.
+    /// The node's processors that are in `allowed`.
     pub(crate) fn cpus(&self, allowed: &CpuSet) -> CpuSet {
         let mut own = CpuSet::new();
         let known = |cpu: &usize| *cpu < CpuSet::MAX_CPU && allowed.is_set(*cpu);
@@ -30,24 +30,25 @@ impl Node {
         own
     }
 
-    /// Lets the calling thread run on its processors alone, where it may.
+    /// Restricts the calling thread to the node's processors.
     pub(super) fn run_here(&self) -> Result<(), Errno> {
         let cpus = self.cpus(&rustix::thread::sched_getaffinity(None)?);
         sched_setaffinity(None, &cpus)
     }
 
-    /// Has pages that are touched from now on lie on it while it has room: `mbind(2)` with
+    /// Places pages that are touched from now on onto the node while it has room: `mbind(2)` with
     /// `MPOL_PREFERRED`.
     ///
     /// # Safety
-    /// The range is mapped, begins at a page, and nobody else maps or unmaps in it meanwhile.
+    /// The range is mapped and starts at a page. No other thread maps or unmaps in it during the
+    /// call.
     pub(super) unsafe fn prefer(&self, start: *mut u8, len: usize) -> Result<(), Errno> {
         const WORD: u32 = u64::BITS;
         let mut mask = vec![0_u64; self.number as usize / WORD as usize + 1];
         if let Some(word) = mask.last_mut() {
             *word = 1 << (self.number % WORD);
         }
-        // The kernel takes one bit less than it is told.
+        // The kernel uses one bit less than the given count.
         let bits = mask.len() * WORD as usize + 1;
         let mode = libc::c_long::from(libc::MPOL_PREFERRED);
         // SAFETY: the caller promises the range, the mask lives until the call returns, and a
@@ -62,14 +63,14 @@ fn errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// The node of each page of a range that has been touched (`move_pages(2)`).
+/// The node of each page of a touched range (`move_pages(2)`).
 #[cfg(test)]
 pub(crate) fn nodes_of(address: u64, len: u64) -> Result<Vec<u32>, Errno> {
     let page = rustix::param::page_size();
     let pages: Vec<u64> = (address..address + len).step_by(page).collect();
     let mut nodes = vec![-1_i32; pages.len()];
     let none = std::ptr::null::<i32>();
-    // SAFETY: without wanted nodes the call only fills in where each page of this process lies.
+    // SAFETY: without target nodes the call only reports the node of each page of this process.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_move_pages,

@@ -1,8 +1,8 @@
-//! Whether the control groups of this process leave room for pinned memory.
+//! Checks that the process's control groups leave room for pinned memory.
 //!
-//! Its pages are touched when it is made, and beyond a group's limit the kernel ends the process
-//! instead of refusing. So the limits are asked before, each time anew, since they change and
-//! others use of them what they like.
+//! Pinned pages are touched when they are allocated, and beyond a group's limit the kernel kills
+//! the process instead of refusing. So the limits are read before each allocation; they may change,
+//! and other processes use memory too.
 
 use std::sync::MutexGuard;
 
@@ -11,13 +11,13 @@ use crate::lock::Lock;
 use crate::topology::{MemoryLimit, System};
 use crate::units::MIB;
 
-/// What memory costs beside itself at most: tables of pages are a 512th of it where they are small,
-/// and each processor takes a little from the group in advance.
+/// Upper bound of the overhead for `len` bytes: page tables take 1/512 with small pages, and each
+/// processor reserves a little from the group in advance.
 const fn beside(len: u64) -> u64 {
     4 * MIB + len / 256
 }
 
-/// See the module's own text.
+/// Checks for room, one allocation at a time.
 #[derive(Debug)]
 pub(crate) struct Room {
     system: System,
@@ -29,12 +29,12 @@ impl Room {
         Self { system, turn: Lock::default() }
     }
 
-    /// Finds out whether there is room for `len` bytes, and for `spare` more that are left to
-    /// others. Where there is a limit nobody else is told so until what comes back is dropped:
-    /// after the bytes were touched.
+    /// Checks that there is room for `len` bytes plus `spare` bytes for other users. If there is a
+    /// limit, no other thread gets an answer until the returned guard is dropped, which the caller
+    /// does after touching the bytes.
     ///
     /// # Errors
-    /// [`Error::MemoryLimit`].
+    /// [`Error::MemoryLimit`] if there is not enough room.
     pub(crate) fn enter(&self, len: u64, spare: u64) -> Result<Option<MutexGuard<'_, ()>>> {
         let turn = self.turn.lock();
         let Some(MemoryLimit { limit, available, file }) = self.system.memory_limit() else {

@@ -1,5 +1,5 @@
-//! Many pieces in slots: each is cut where its file's multiples of a slot lie, and what is cut is
-//! packed, file by file. Pure.
+//! Packs many pieces into slots. Each piece is cut at its file's multiples of the slot size; the
+//! parts are packed file by file. Pure.
 
 use std::ops::Range;
 
@@ -7,39 +7,39 @@ use super::Wanted;
 use crate::gpu::BATCH_MAX;
 use crate::units::{ByteRange, align_down, align_up};
 
-/// Room before a slot's bytes, which lie at the file's own offset within a page of that size.
+/// Padding before a slot's bytes, which keep their file offset within a page of this size.
 pub(crate) const SKEW: u64 = 4096;
 
-/// A part lies at its own offset within a unit of this length, as requests to drives like it.
+/// A part keeps its file offset within a unit of this size, as suits requests to drives.
 const UNIT: u64 = 512;
 
-/// What of a piece is in one slot.
+/// The part of a piece that is in one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Packed {
-    /// The piece, by its place in the call.
+    /// Index of the piece in the call.
     pub(crate) piece: usize,
-    /// Its file, by its place in the list of files.
+    /// Index of its file in the list of files.
     pub(crate) file: usize,
-    /// Where it begins in the file.
+    /// Offset in the file.
     pub(crate) offset: u64,
     pub(crate) len: u64,
-    /// Where it begins in its slot.
+    /// Offset in the slot.
     pub(crate) at: u64,
-    /// Where it begins on the GPU.
+    /// Address on the GPU.
     pub(crate) address: u64,
 }
 
-/// See the module's own text.
+/// The packed parts, grouped into slot-sized blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Packing {
     /// Slot by slot; none is empty.
     parts: Vec<Packed>,
-    /// Of each slot's worth its parts.
+    /// For each block, the indices of its parts.
     blocks: Vec<Range<usize>>,
 }
 
 impl Packing {
-    /// Of what is `wanted`, in slots of `slot` bytes and the room before them.
+    /// Packs the `wanted` ranges into slots of `slot` bytes plus padding.
     pub(crate) fn new(wanted: &[Wanted], slot: u64) -> Self {
         let mut order: Vec<usize> = (0..wanted.len()).collect();
         order.sort_by_key(|&index| (wanted[index].source, wanted[index].offset));
@@ -69,7 +69,7 @@ impl Packing {
         packing
     }
 
-    /// The same, in slots of another size.
+    /// Packs the same parts again for another slot size.
     pub(crate) fn again(&self, slot: u64) -> Self {
         let of = |&Packed { file, offset, len, address, .. }: &Packed| {
             Wanted { source: file, offset, len, address } //
@@ -77,7 +77,7 @@ impl Packing {
         Self::new(&self.parts.iter().map(of).collect::<Vec<_>>(), slot)
     }
 
-    /// Slots' worth of it.
+    /// Number of blocks.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks.len() as u64
     }
@@ -87,13 +87,13 @@ impl Packing {
         &self.parts
     }
 
-    /// The parts of one slot's worth.
+    /// The parts of one block.
     pub(crate) fn parts_of(&self, block: u64) -> &[Packed] {
         let index = usize::try_from(block).expect("far fewer than memory has bytes");
         &self.parts[self.blocks[index].clone()]
     }
 
-    /// Bytes of all.
+    /// Total bytes.
     pub(crate) fn len(&self) -> u64 {
         self.parts.iter().map(|part| part.len).sum()
     }
@@ -121,7 +121,7 @@ mod tests {
         ) {
             let (mut packing, mut wanted, mut slot) = (Packing::new(&wanted, SLOT), wanted, SLOT);
             if let Some(log) = small {
-                // Packed again, its parts are what is wanted.
+                // When packed again, its parts are the wanted ranges.
                 let of = |&Packed { file, offset, len, address, .. }: &Packed| Wanted {
                     source: file,
                     offset,
@@ -141,7 +141,7 @@ mod tests {
                     let of = wanted[part.piece];
                     prop_assert!(part.len > 0 && part.at >= free && part.file == of.source);
                     prop_assert_eq!(part.at % UNIT, part.offset % UNIT);
-                    // The next part of its piece, wherever that goes.
+                    // The next part of its piece, in whichever slot.
                     prop_assert_eq!(part.offset, of.offset + next[part.piece]);
                     prop_assert_eq!(part.address, of.address + next[part.piece]);
                     next[part.piece] += part.len;

@@ -1,15 +1,15 @@
-//! Sorts many numbers faster than by comparing them: by a digit at a time, the lowest first.
+//! Radix sort, one digit at a time from the lowest: faster than comparing for many numbers.
 
-/// Bits of a digit: the places that a pass writes to, 2,048, fit a core's first cache.
+/// Bits per digit: the 2,048 buckets that a pass writes to fit into the L1 cache.
 const DIGIT: u32 = 11;
 const BUCKETS: usize = 1 << DIGIT;
 const MASK: u64 = (1 << DIGIT) - 1;
 
-/// Fewer are sorted sooner by comparing them, also where one digit is all there is.
+/// Fewer keys sort faster by comparing, even if only one digit is used.
 const COUNT_MIN: usize = 2048;
 
-/// Sorts `keys` by their bits from `low` on; those that have them in common come in order already.
-/// There are no more of them than a `u32` counts.
+/// Sorts `keys` by the bits from `low` on. Keys that are equal in these bits must already be in
+/// order. There must be at most `u32::MAX` keys.
 pub(super) fn sort(keys: &mut Vec<u64>, low: u32) {
     if keys.len() < COUNT_MIN {
         return keys.sort_unstable();
@@ -25,7 +25,7 @@ pub(super) fn sort(keys: &mut Vec<u64>, low: u32) {
     }
 }
 
-/// Writes `from` to `to` by the digit that begins at the bit `shift`, in the order they come in.
+/// Stable pass: writes `from` to `to` by the digit that starts at bit `shift`.
 fn by_digit(from: &[u64], to: &mut [u64], shift: u32) {
     let digit = |key: u64| usize::try_from(key >> shift & MASK).expect("a digit is small");
     let mut next = [0_u32; BUCKETS];
@@ -59,7 +59,7 @@ mod tests {
             let mut keys: Vec<u64> = (0..count as u64)
                 .map(|index| {
                     number = number.wrapping_mul(0x5851_F42D_4C95_7F2D).rotate_left(23) ^ index;
-                    // What is below is in order, as the numbers of pieces are.
+                    // The low bits are in order, like the numbers of pieces.
                     (number & ((1 << bits) - 1)) << 20 | index.min((1 << low) - 1)
                 })
                 .collect();

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::error::Error;
 
-/// The way that bytes take between a file and memory.
+/// The data path between a file and memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Route {
@@ -20,10 +20,10 @@ pub enum Route {
 }
 
 impl Route {
-    /// Every route, in the order of preference.
+    /// Every route, in order of preference.
     pub const ALL: [Self; 4] = [Self::Direct, Self::Staged, Self::Cached, Self::Host];
 
-    /// Its name, as in every report.
+    /// The route's name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -61,25 +61,25 @@ pub enum Reason {
     Resident,
     /// They were not in the page cache, so they were read from the drive with O_DIRECT.
     NotResident,
-    /// The file lives in memory (tmpfs): there is nothing below the page cache.
+    /// The file is in memory (tmpfs): no drive is below the page cache.
     InMemory,
-    /// The file system, or an option, refuses O_DIRECT.
+    /// The file system or an option refuses O_DIRECT.
     NoDirectIo,
-    /// The kernel would not say what is resident; a try without waiting found these bytes.
+    /// The kernel does not report residency; a non-blocking read found these bytes.
     TriedResident,
-    /// The kernel would not say what is resident; a try without waiting did not find these bytes.
+    /// The kernel does not report residency; a non-blocking read did not find these bytes.
     TriedNotResident,
-    /// They were in the page cache when the route was chosen, and had left it when they were read.
+    /// They were in the page cache when the route was chosen, and evicted before they were read.
     HadToWait,
     /// The caller demanded this route.
     Demanded,
-    /// An edge that O_DIRECT could not write without touching its neighbours.
+    /// An unaligned edge: O_DIRECT could not write it without touching neighbouring bytes.
     UnalignedEdge,
     /// Writes go through the page cache unless another route is demanded.
     WriteThroughCache,
-    /// A provider has a path between the drive and the GPU.
+    /// A provider has a direct path between the drive and the GPU.
     PeerToPeer,
-    /// The path between the drive and the GPU was refused, or broke, on the way.
+    /// The direct path between the drive and the GPU was refused, or failed during the transfer.
     PeerFailed,
 }
 
@@ -100,7 +100,7 @@ impl Reason {
         Self::PeerFailed,
     ];
 
-    /// Whether the bytes were in memory when the route was chosen, so that no drive is waited for.
+    /// Whether the bytes were in memory when the route was chosen, so that no drive is involved.
     pub(crate) const fn is_in_memory(self) -> bool {
         matches!(self, Self::Resident | Self::InMemory | Self::TriedResident)
     }

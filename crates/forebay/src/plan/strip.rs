@@ -2,37 +2,37 @@
 //! a file.
 //!
 //! Ranges of one source that touch, or nearly do, become one stretch and are read together. A
-//! stretch lies at its own offset within an alignment unit, and no two have a unit in common: a
-//! request for one that covers whole units touches no other.
+//! stretch keeps its source's offset within an alignment unit, and no two stretches share a unit: a
+//! request that covers whole units of one touches no other.
 
 use super::radix;
 use super::route::Reason;
 use super::window::{Alignment, Io, Layout, Segment, on_grid, push_direct};
 use crate::units::{ByteRange, KIB, align_up};
 
-/// Bytes between two ranges that are read with them: a request of their own costs as much as the
-/// copy of so many out of the page cache (0.4 µs), and drives read no less than this.
+/// Largest gap between two ranges that are read together, with the gap. A separate request costs
+/// as much as copying this much from the page cache (0.4 µs), and drives read at least this much.
 pub(crate) const GAP_MAX: u64 = 4 * KIB;
 
 /// One range of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// Which source it is read from.
+    /// Index of the source that it is read from.
     pub(crate) source: usize,
-    /// Where it begins there.
+    /// Offset in the source.
     pub(crate) offset: u64,
     pub(crate) len: u64,
-    /// Where its first byte is to go.
+    /// Target address of its first byte.
     pub(crate) address: u64,
 }
 
-/// Neighbouring bytes of one source.
+/// Adjacent bytes of one source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stretch {
-    /// Its place in the strip.
+    /// Its range in the strip.
     pub(crate) at: ByteRange,
     pub(crate) source: usize,
-    /// Where it begins in its source.
+    /// Offset in the source.
     pub(crate) offset: u64,
 }
 
@@ -41,30 +41,30 @@ pub(crate) struct Stretch {
 pub(crate) struct Item {
     pub(crate) at: ByteRange,
     pub(crate) address: u64,
-    /// Which of the call's ranges it is.
+    /// Index of the range in the call.
     pub(crate) index: usize,
-    /// Bytes of those before it.
+    /// Bytes of the items before it.
     before: u64,
 }
 
-/// See the module's own text.
+/// The stretches and items of one call.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Strip {
-    /// In the order of the strip; none is empty, and they are apart.
+    /// In strip order; none is empty, and they do not overlap.
     stretches: Vec<Stretch>,
-    /// In the order of the strip; none is empty, and they are apart.
+    /// In strip order; none is empty, and they do not overlap.
     items: Vec<Item>,
 }
 
 impl Strip {
-    /// Lays out what is `wanted`, source by source; `unit` is a power of two. Ranges with up to
-    /// `gap` bytes between them are one stretch, those without bytes have no place in it. `None`:
-    /// it would be longer than any file may be.
+    /// Lays out the `wanted` ranges by source and offset; `unit` is a power of two. Ranges with up
+    /// to `gap` bytes between them share a stretch; empty ranges are left out. `None` if the strip
+    /// would be longer than any file may be.
     pub(crate) fn new(wanted: &[Wanted], unit: u64, gap: u64) -> Option<Self> {
         Self::laid_out(wanted, in_order(wanted)?, unit, gap)
     }
 
-    /// The same, one behind the other as they are given.
+    /// Like [`new`](Self::new), but in the given order.
     pub(crate) fn in_given_order(wanted: &[Wanted], unit: u64, gap: u64) -> Option<Self> {
         let count = u32::try_from(wanted.len()).ok()?;
         let with_bytes = (0..count).filter(|&index| wanted[index as usize].len > 0);
@@ -102,27 +102,27 @@ impl Strip {
         Some(strip)
     }
 
-    /// Where its last stretch ends.
+    /// End of the last stretch.
     pub(crate) fn len(&self) -> u64 {
         self.stretches.last().map_or(0, |stretch| stretch.at.end)
     }
 
-    /// Its stretches.
+    /// The stretches in order.
     pub(crate) fn stretches(&self) -> &[Stretch] {
         &self.stretches
     }
 
-    /// What was wanted.
+    /// The wanted ranges in order.
     pub(crate) fn items(&self) -> &[Item] {
         &self.items
     }
 
-    /// The number of the stretch that has the byte at `position`, or of the next one.
+    /// Index of the stretch that contains `position`, or of the next one.
     pub(crate) fn stretch_at(&self, position: u64) -> usize {
         self.stretches.partition_point(|stretch| stretch.at.end <= position)
     }
 
-    /// What of each stretch lies in `range`, with its number.
+    /// The part of each stretch that is in `range`, with the stretch's index.
     pub(crate) fn stretches_in(
         &self,
         range: ByteRange,
@@ -133,7 +133,7 @@ impl Strip {
         (first..).zip(of).map(move |(number, stretch)| (number, stretch.at.intersect(range)))
     }
 
-    /// What of each item lies in `range`, and where that part goes.
+    /// The part of each item that is in `range`, with the target address of that part.
     pub(crate) fn items_in(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, u64)> {
         let first = self.items.partition_point(|item| item.at.end <= range.start);
         let of = self.items[first..].iter().take_while(move |item| item.at.start < range.end);
@@ -143,7 +143,7 @@ impl Strip {
         })
     }
 
-    /// Wanted bytes in `range`.
+    /// Number of wanted bytes in `range`.
     pub(crate) fn wanted_in(&self, range: ByteRange) -> u64 {
         let before = |position: u64| {
             let next = self.items.partition_point(|item| item.at.end <= position);
@@ -155,12 +155,12 @@ impl Strip {
     }
 }
 
-/// The numbers of those with bytes by source, offset and number; `None`: there are too many.
+/// Indices of the non-empty ranges by source, offset and index; `None` if there are too many.
 fn in_order(wanted: &[Wanted]) -> Option<Vec<u32>> {
     u32::try_from(wanted.len()).ok()?;
     let sources = wanted.iter().fold(0, |all, one| all | one.source as u64);
     let offsets = wanted.iter().fold(0, |all, one| all | one.offset);
-    // Most offsets are multiples of something: what is zero in all of them tells none apart.
+    // Many offsets share trailing zeros; drop these bits to shorten the key.
     let zeros = offsets.trailing_zeros() % u64::BITS;
     let (high, low) = (used_bits(offsets >> zeros), used_bits(wanted.len() as u64));
     let with_bytes = (0_u32..).zip(wanted).filter(|(_, wanted)| wanted.len > 0);
@@ -180,36 +180,36 @@ fn in_order(wanted: &[Wanted]) -> Option<Vec<u32>> {
     Some(keys.into_iter().map(|(_, _, index)| index).collect())
 }
 
-/// Bits up to the highest that is set.
+/// Number of bits up to the highest set bit.
 fn used_bits(number: u64) -> u32 {
     u64::BITS - number.leading_zeros()
 }
 
 impl Stretch {
-    /// Whether it takes in what begins at `offset`: nothing that it has already, and nothing that
-    /// more than `gap` bytes are missing before.
+    /// Whether a range at `offset` can join: it does not overlap the stretch and starts at most
+    /// `gap` bytes after it.
     fn takes(&self, source: usize, offset: u64, gap: u64) -> bool {
         let end = self.offset + self.at.len();
         self.source == source && offset >= end && offset - end <= gap
     }
 
-    /// Where the byte at `position` of the strip is in the source.
+    /// The source offset of the byte at `position` of the strip.
     pub(crate) fn offset_of(&self, position: u64) -> u64 {
         (position + self.offset) - self.at.start
     }
 }
 
-/// Neighbouring bytes that are read the same way.
+/// Adjacent bytes that are read the same way.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
     pub(crate) range: ByteRange,
-    /// Where they go; the address is that of their first byte.
+    /// Where they go; for host memory, the address of the first byte.
     pub(crate) layout: Layout,
     pub(crate) way: (Io, Reason),
 }
 
-/// Cuts the parts of a window into segments on the grid of [`cut_read`](super::cut_read). What is
-/// in memory shares a segment with what is so before it: a reader does both in one go.
+/// Cuts the parts of a window into segments on the grid of [`cut_read`](super::cut_read). Adjacent
+/// parts that are in memory share a segment, so that one reader call covers both.
 pub(crate) fn cut_parts(
     parts: impl Iterator<Item = Part>,
     base: u64,
@@ -276,7 +276,7 @@ mod tests {
         let strip = Strip::new(&all, 512, GAP_MAX).unwrap();
         let stretches: Vec<ByteRange> =
             strip.stretches().iter().map(|stretch| stretch.at).collect();
-        // 50 % 512 and 10,000 % 512 behind the next units.
+        // 50 % 512 and 10,000 % 512, in the next free units.
         let at = [ByteRange::at(0, 100), ByteRange::at(562, 100), ByteRange::at(1024 + 272, 7)];
         assert_eq!(stretches, at);
         assert_eq!(strip.items().len(), 3);
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn many_are_in_order_whatever_their_offsets() {
-        // Keys that fit in one number, and such that do not; more than are sorted by comparing.
+        // Keys that fit into one number and keys that do not; more than are sorted by comparing.
         for unit in [1, 4096, 3 << 40, 1 << 48] {
             let one = |n: u64| wanted((n % 7) as usize, n * 7919 % 5003 * unit, n % 3);
             let all: Vec<Wanted> = (0..5003).map(one).collect();
@@ -325,7 +325,8 @@ mod tests {
                 prop_assert_eq!(stretch.at.start % unit, stretch.offset % unit);
                 prop_assert!(gap > 0 || strip.wanted_in(stretch.at) == stretch.at.len());
             }
-            // Cut anywhere, the parts of each range are all of it, from the right place.
+            // For any window size, the parts of each range add up to the range, from the right
+            // place.
             let mut got = vec![0; all.len()];
             let mut start = 0;
             while start < strip.len() {

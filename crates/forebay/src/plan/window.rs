@@ -1,73 +1,73 @@
-//! Cuts one window of a transfer into segments: every wanted byte exactly once, each direct
-//! segment aligned, none across a piece of the window's grid.
+//! Cuts one window of a transfer into segments: every wanted byte exactly once, each direct segment
+//! aligned, none across a border of the window's grid.
 
 use super::route::Reason;
 use crate::units::{ByteRange, align_down, align_up};
 
-/// Which descriptor a segment is read or written through.
+/// The file descriptor that a segment uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Io {
     /// Through the page cache.
     Buffered,
-    /// Around it, with O_DIRECT.
+    /// Bypassing the page cache, with O_DIRECT.
     Direct,
 }
 
-/// What O_DIRECT demands of a file, in bytes; powers of two.
+/// The alignment that O_DIRECT requires for a file, in bytes; powers of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Alignment {
-    /// Of the memory's address.
+    /// For the memory address.
     pub(crate) memory: u64,
-    /// Of offset and length.
+    /// For offset and length.
     pub(crate) offset: u64,
 }
 
 impl Alignment {
-    /// For files whose requests keep to these. Offsets keep to the memory's alignment as well, so
-    /// that a request may end and go on at any aligned offset.
+    /// The alignment for requests to a file. Offsets also follow the memory alignment, so that a
+    /// request may be split at any aligned offset.
     pub(crate) fn of(memory: u64, offset: u64) -> Self {
         Self { memory, offset: offset.max(memory) }
     }
 
-    /// For requests to files of either kind.
+    /// The alignment that satisfies both.
     pub(crate) fn max(self, other: Self) -> Self {
         Self { memory: self.memory.max(other.memory), offset: self.offset.max(other.offset) }
     }
 }
 
-/// How the bytes of a window are to be split between the page cache and the drive.
+/// How a window's bytes are split between the page cache and the drive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Split {
     /// All through the page cache.
     Buffered(Reason),
     /// All with O_DIRECT.
     Direct(Reason),
-    /// These runs (sorted, apart, inside the window) are resident, the rest is not.
+    /// These runs (sorted, disjoint, inside the window) are resident, the rest is not.
     Resident(Vec<ByteRange>),
 }
 
 /// One aligned piece of a plan, which becomes one request to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// The bytes that the caller wants of it.
+    /// The bytes that the caller wants.
     pub(crate) wanted: ByteRange,
-    /// The bytes that the request covers: more than `wanted` only for direct reads.
+    /// The bytes that the request covers; larger than `wanted` only for direct reads.
     pub(crate) covered: ByteRange,
-    /// Through or around the page cache.
+    /// Through the page cache or O_DIRECT.
     pub(crate) io: Io,
-    /// Why.
+    /// Why this path was chosen.
     pub(crate) reason: Reason,
-    /// Whether the request needs memory of the ring's own, because the target is not aligned or
-    /// because it would receive bytes that nobody asked for.
+    /// Whether the request needs the ring's bounce memory: the target is not aligned, or the
+    /// request covers more bytes than wanted.
     pub(crate) bounce: bool,
 }
 
-/// Where a window's bytes lie in host memory.
+/// Where a window's bytes are in host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// A slot of ours, aligned, with room for what alignment adds.
+    /// One of our slots: aligned, with room for the padding that alignment adds.
     Slot,
-    /// The caller's memory: the address of the window's first wanted byte.
+    /// The caller's memory, by the address of the window's first wanted byte.
     Caller(u64),
 }
 
@@ -75,7 +75,7 @@ pub(crate) enum Layout {
 ///
 /// Pieces are `[base + i × piece, base + (i + 1) × piece)`; `base` is at most `wanted.start` and
 /// aligned, `piece` a power of two and a multiple of the alignment. Without an `alignment` nothing
-/// goes direct, whatever `split` says.
+/// is read with O_DIRECT, whatever `split` says.
 pub(crate) fn cut_read(
     wanted: ByteRange,
     base: u64,
@@ -104,14 +104,14 @@ pub(crate) fn cut_read(
     segments
 }
 
-/// Cuts `wanted`, which is aligned, into segments that go straight between a drive and a GPU.
+/// Cuts `wanted`, which is aligned, into segments for direct transfers between a drive and a GPU.
 pub(crate) fn cut_peer(wanted: ByteRange, base: u64, piece: u64, reason: Reason) -> Vec<Segment> {
     let segment =
         |part| Segment { wanted: part, covered: part, io: Io::Direct, reason, bounce: false };
     on_grid(wanted, base, piece).map(segment).collect()
 }
 
-/// The runs of `wanted` in order, each with its way and reason.
+/// The runs of `wanted` in order, each with its path and reason.
 fn runs(
     wanted: ByteRange,
     split: &Split,
@@ -131,8 +131,8 @@ fn runs(
             let mut all = Vec::with_capacity(resident.len() * 2 + 1);
             let mut at = wanted.start;
             for run in resident {
-                // A direct neighbour reads whole aligned units, so a resident run gives up the
-                // units that it holds only in part; the window's own edges are nobody else's.
+                // A direct neighbour reads whole aligned units, so a resident run loses the units
+                // that it only partly covers. The window's own edges have no neighbour and stay.
                 let start = if run.start <= wanted.start {
                     wanted.start
                 } else {
@@ -168,7 +168,7 @@ fn runs(
     }
 }
 
-/// `run` cut at the borders of the grid.
+/// Splits `run` at the borders of the grid.
 pub(super) fn on_grid(run: ByteRange, base: u64, piece: u64) -> impl Iterator<Item = ByteRange> {
     let mut at = run.start;
     std::iter::from_fn(move || {
@@ -220,13 +220,12 @@ pub(super) fn push_direct(
     }
 }
 
-/// The parts of a write in the order in which they must be made; a part starts only when all
-/// before it are done.
+/// The parts of a write in execution order; a part starts only when all before it are done.
 ///
-/// O_DIRECT writes whole units of the page cache only (`page`: a page, or the file system's block
-/// where that is larger): the kernel dirties them whole, and one that is half direct and half
-/// cached would let one half's old bytes overwrite the other's new ones. The
-/// edges follow through the page cache once the body is on the drive.
+/// O_DIRECT writes only whole units of the page cache (`page`: a page, or the file system's block
+/// if larger). The kernel dirties units as a whole, so in a unit written half direct and half
+/// cached the old bytes of one half could overwrite the new bytes of the other. So the edges go
+/// through the page cache, after the body is on the drive.
 pub(crate) fn split_write(
     wanted: ByteRange,
     direct: Option<Alignment>,
@@ -352,7 +351,7 @@ mod tests {
                 at = s.wanted.end;
             }
             prop_assert_eq!(at, wanted.end);
-            // Two requests never touch the same bytes of a slot at once.
+            // Two requests must never touch the same bytes of a slot at once.
             if layout == Layout::Slot {
                 for pair in segments.windows(2) {
                     prop_assert!(pair[0].covered.end <= pair[1].covered.start);

@@ -1,4 +1,4 @@
-//! The pinned memory of an engine, in slots, under one bound for all its GPUs.
+//! An engine's pinned memory, divided into slots, with one limit for all its GPUs.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,36 +14,36 @@ use crate::queue::Slot;
 use crate::topology::System;
 use crate::units::{MIB, format_size};
 
-/// Pinned bytes for each GPU in use, unless the caller sets a bound.
+/// Pinned bytes per GPU in use, unless the caller sets a limit.
 const PER_LINK: u64 = 256 * MIB;
 
-/// Slots that are made at once: four of 16 MiB reach the link's limit, and take 9 ms to make.
+/// Slots allocated at once: four of 16 MiB saturate the link and take 9 ms to allocate.
 const SLOTS_AT_ONCE: u64 = 4;
 
-/// See the module's own text. Memory is given back when the last user is gone.
+/// Allocates slots and counts them against the limit. Memory is freed with its last user.
 #[derive(Debug)]
 pub(crate) struct Arena {
     slot_size: u64,
     bound: Option<u64>,
-    /// By the index of each link.
+    /// Indexed by link.
     links: Lock<Vec<Link>>,
     used: AtomicU64,
     parts: Arc<Parts>,
-    /// Why slots may lie on another NUMA node than their GPU: the first answer of the kernel.
+    /// Why slots may be on another NUMA node than their GPU: the kernel's first error.
     misplaced: OnceLock<Errno>,
     misplaced_told: AtomicBool,
-    /// What the control groups leave.
+    /// The memory limits of the control groups.
     room: Room,
-    /// Why there are fewer slots than there may be: the first refusal.
+    /// Why there are fewer slots than the limit allows: the first error.
     refused: OnceLock<Error>,
-    /// Whether subscribers know of that.
+    /// Whether that error has been emitted as an event.
     refused_told: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Link {
     device: Arc<dyn Device>,
-    /// Where its slots are to lie.
+    /// NUMA node for its slots.
     node: Option<Node>,
     has_slots: bool,
 }
@@ -68,12 +68,12 @@ impl Arena {
         }
     }
 
-    /// Where room for pinned memory is asked for.
+    /// Checks room for pinned memory.
     pub(crate) fn room(&self) -> &Room {
         &self.room
     }
 
-    /// Why there are fewer slots than there may be, and what to do about it.
+    /// Why there are fewer slots than the limit allows, with a hint.
     pub(crate) fn refused(&self) -> Option<String> {
         let error = self.refused.get()?;
         let used = format_size(self.used.load(Ordering::Relaxed));
@@ -81,17 +81,17 @@ impl Arena {
         Some(format!("there is no more pinned memory than {used}: {error}; {hint}"))
     }
 
-    /// What it has made so far; rings keep it as long as they live.
+    /// The memory allocated so far; rings keep it as long as they live.
     pub(crate) fn parts(&self) -> &Arc<Parts> {
         &self.parts
     }
 
-    /// Why slots may lie on another NUMA node than their GPU.
+    /// Why slots may be on another NUMA node than their GPU.
     pub(crate) fn misplaced(&self) -> Option<Errno> {
         self.misplaced.get().copied()
     }
 
-    /// Counts the next link's GPU in, whose slots are to lie on `node`, and returns how many it may
+    /// Adds the GPU of the next link, with the node for its slots. Returns the most slots it may
     /// have.
     pub(crate) fn add_link(&self, device: &Arc<dyn Device>, node: Option<Node>) -> usize {
         self.links.lock().push(Link { device: Arc::clone(device), node, has_slots: false });
@@ -99,11 +99,11 @@ impl Arena {
         usize::try_from(most / self.slot_size).unwrap_or(usize::MAX)
     }
 
-    /// Makes slots, as many as fit below the bound and into the host's memory, and pins them for
-    /// the GPU of `link`. A link gets its first slot in any case: without one nothing would move.
+    /// Allocates slots, as many as the limit and the host's memory allow, and pins them for the GPU
+    /// of `link`. A link always gets its first slot: without one no bytes could move.
     ///
     /// # Errors
-    /// The host's or the GPU's; [`Error::HostMemory`] where the bound is reached.
+    /// The host's or the GPU's error; [`Error::HostMemory`] if the limit is reached.
     pub(crate) fn grow(&self, link: usize) -> Result<Vec<Slot>> {
         let (device, node, has_slots, bound) = {
             let links = self.links.lock();
@@ -113,7 +113,7 @@ impl Arena {
         };
         let mut len = self.reserve(bound, !has_slots)?;
         let memory = loop {
-            // Two slots are what overlaps; more leave to others as much as they take.
+            // Two slots are enough to overlap. A larger request must leave as much for other users.
             let spare = if has_slots || len > 2 * self.slot_size { len } else { 0 };
             let error = match self.make(len, spare, node.as_ref(), &device) {
                 Ok(memory) => break memory,
@@ -139,7 +139,7 @@ impl Arena {
         Ok(slots)
     }
 
-    /// Tells subscribers what came of [`grow`](Self::grow), whose callers may hold locks.
+    /// Emits events for the result of [`grow`](Self::grow), whose callers may hold locks.
     pub(crate) fn tell_grown(&self, link: usize, grown: &Result<Vec<Slot>>) {
         if let Ok(slots) = grown
             && !slots.is_empty()
@@ -159,7 +159,7 @@ impl Arena {
         }
     }
 
-    /// Memory that is pinned for a GPU, where there is room for it and `spare` bytes more.
+    /// Allocates memory pinned for a GPU, if there is room for it and for `spare` bytes more.
     fn make(
         &self,
         len: u64,
@@ -178,7 +178,8 @@ impl Arena {
         Ok(memory)
     }
 
-    /// Takes the next slots' bytes out of the bound; one slot beyond it where it is `urgent`.
+    /// Counts the next slots' bytes against the limit; an `urgent` request may exceed it by one
+    /// slot.
     fn reserve(&self, bound: u64, urgent: bool) -> Result<u64> {
         let mut len = 0;
         let reserved = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
@@ -217,7 +218,7 @@ mod tests {
         assert_eq!(arena.refused(), None, "a bound that was asked for is no news");
     }
 
-    /// An arena of slots of 1 MiB in a control group that has so many MiB left, and its link.
+    /// An arena of 1 MiB slots with one link, in a control group with this many MiB left.
     fn limited(left: u64) -> (Arena, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let group = folder.path().join("sys/fs/cgroup");
@@ -237,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_control_group_gets_fewer_slots_before_none() {
-        // 4 MiB and a little are for what memory costs beside itself.
+        // 4 MiB and a little more are reserved for overhead.
         for (left, first, second) in [(50, 4, 4), (10, 2, 2), (7, 2, 1), (6, 1, 0), (5, 0, 0)] {
             let (arena, _folder) = limited(left);
             let made = [0, 1].map(|_| arena.grow(0).map_or(0, |slots| slots.len()));
@@ -255,7 +256,7 @@ mod tests {
             `/sys/fs/cgroup/memory.max`";
         assert_eq!(error.hint().as_deref(), Some(hint));
         assert!(error.is_retryable() && error.errno() == Some(Errno::NOMEM.raw_os_error()));
-        // Whoever asks again once there is room gets it.
+        // A retry succeeds once there is room.
         std::fs::write(folder.path().join("sys/fs/cgroup/memory.max"), "max").unwrap();
         assert_eq!(arena.grow(0).unwrap().len(), 4);
     }

@@ -1,5 +1,5 @@
-//! Between the page cache or a drive and a GPU: pinned memory, and the one thread of each GPU that
-//! talks to its copy engine.
+//! Staging between the page cache or a drive and a GPU: pinned memory, and one thread per GPU that
+//! queues the copies.
 
 mod arena;
 mod submitter;

@@ -1,10 +1,11 @@
-//! Queues the copies of one GPU and sees them done. Nobody else calls the driver for a transfer.
+//! Queues one GPU's copies and polls for their completion. Only this thread calls the driver for a
+//! transfer's copies.
 //!
-//! At most two groups of copies of each direction are queued: one runs, the next is ready behind
-//! it, and whatever is filled meanwhile leaves as one longer copy, or, where it belongs to several
-//! small transfers, as one group of them in one call of the driver. So copies grow by themselves
-//! when the link is what binds, and bytes leave at once when it would idle. The directions have a
-//! stream, a queue and a limit each, since the link carries both at once.
+//! At most two groups of copies are queued per direction: one runs, the next is ready behind it.
+//! Slots that are filled in the meantime form one longer copy, or one batch if they belong to
+//! several small transfers. So copies grow when the link is the limit, and bytes leave at once when
+//! it would idle. Each direction has its own stream, queue and limit, since the link is full
+//! duplex.
 
 #![expect(unsafe_code, reason = "queues copies between slots and the caller's GPU memory")]
 
@@ -20,21 +21,21 @@ use crate::gpu::{Device, DeviceCopy, DeviceError, DeviceResult, Event, Stream, i
 use crate::queue::{Copy, CopyFailure, Core, Crew, Direction, Idlers, Scatter, now_ns};
 use crate::trace::{Recorder, Span, Track, What};
 
-/// Time between two looks at a copy that is not done: a full slot takes 300 µs. Sleeping so costs a
-/// third less CPU than spinning (measured: 0.123 against 0.165 CPU s per GB).
+/// Interval between two polls of a copy: a full slot takes 300 µs. Sleeping this way costs a third
+/// less CPU than spinning (measured: 0.123 against 0.165 CPU s per GB).
 const NAP: Duration = Duration::from_micros(20);
 
-/// How long last copies are watched without a nap: three full slots' time on a fast link.
+/// How long last copies are polled without sleeping: the time of three full slots on a fast link.
 const WATCH_MAX: Duration = Duration::from_millis(1);
 
-/// How long after the last copy naps are preferred to a sleep that somebody has to end: waking a
-/// thread of an idle core takes longer than a nap.
+/// How long to nap after the last copy before parking: waking a parked thread on an idle core takes
+/// longer than a nap.
 const LINGER: Duration = Duration::from_micros(200);
 
-/// Copies that were queued together.
+/// Copies queued together.
 #[derive(Debug)]
 struct Group {
-    /// Of one direction; at least one.
+    /// At least one; all in one direction.
     copies: Vec<Copy>,
     event: Event,
     since_ns: u64,
@@ -44,55 +45,56 @@ struct Group {
 #[derive(Debug)]
 struct Done {
     copy: Copy,
-    /// When its group was queued, and was seen to be over.
+    /// When its group was queued, and when it was seen to be over.
     queued_ns: u64,
     over_ns: u64,
-    /// When it was over itself, if all of the group went at one rate: nobody tells of one.
+    /// When this copy ended, estimated by assuming a constant rate within the group: the driver
+    /// reports only the group's end.
     end_ns: u64,
     failed: Option<CopyFailure>,
 }
 
-/// The groups of one direction, which are done in turn.
+/// The queued groups of one direction, which complete in order.
 #[derive(Debug)]
 struct Lane {
     stream: Stream,
     queued: VecDeque<Group>,
-    /// When the last group that is done was seen to be over: no other began before.
+    /// When the last completed group was seen to be over; the next cannot have started earlier.
     over_ns: u64,
 }
 
-/// See the module's own text.
+/// Queues one GPU's copies and polls for their completion.
 #[derive(Debug)]
 pub(crate) struct Submitter {
     link: usize,
     device: Arc<dyn Device>,
-    /// One for each direction: the link carries both at once.
+    /// One lane per direction: the link is full duplex.
     inward: Lane,
     outward: Lane,
     spare: Vec<Event>,
-    /// Lists of groups that are done, for those to come.
+    /// Empty lists of completed groups, for reuse.
     lists: Vec<Vec<Copy>>,
     done: Vec<Done>,
     track: Track,
-    /// The slots that copies touch; never given back once one may not be over.
+    /// The slots' memory; never freed once a copy may not be over.
     arena: Option<Arc<Arena>>,
-    /// Whether subscribers know that the GPU is lost.
+    /// Whether the loss of the GPU has been emitted as an event.
     lost_told: bool,
-    /// Whether the scheduler counts it as asleep.
+    /// Whether the scheduler counts this thread as parked.
     asleep: bool,
 }
 
-/// What the submitter's thread is to do after a step.
+/// How the thread waits after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pause {
-    /// A copy is under way: look again after a nap.
+    /// A copy is in flight: poll again after a nap.
     Nap,
-    /// The last copies of all reads are under way, or a short transfer waits behind a long one:
-    /// look again at once. A nap of 20 µs was up to 600 late on virtual machines.
+    /// The last copies of all reads are in flight, or a short transfer waits behind a long one:
+    /// poll again at once. A nap of 20 µs ended up to 600 µs late on virtual machines.
     Watch,
-    /// Nothing is queued: wait until something is filled.
+    /// Nothing is queued: wait until a slot is filled.
     Wait,
-    /// The engine ends and nothing is left.
+    /// The engine is shutting down and nothing is left.
     Stop,
 }
 
@@ -118,7 +120,7 @@ impl Submitter {
         })
     }
 
-    /// The same, for the link with this number, whose slots lie in `arena`.
+    /// Sets the link's number and the arena of its slots.
     pub(crate) fn serving(mut self, link: usize, arena: Arc<Arena>) -> Self {
         (self.link, self.arena) = (link, Some(arena));
         self
@@ -133,8 +135,8 @@ impl Submitter {
         [&self.inward, &self.outward]
     }
 
-    /// Sees what is done, hands it back, and queues what is worth a copy now. Who lingers naps
-    /// again instead of sleeping.
+    /// Completes finished copies and queues those that are worth it now. If the thread `lingers`,
+    /// it naps instead of parking.
     pub(crate) fn step(&mut self, core: &Core, lingers: bool) -> Pause {
         self.look();
         self.record(core.recorder());
@@ -176,7 +178,7 @@ impl Submitter {
         }
     }
 
-    /// Whether the last copy was queued so lately that its end may be near.
+    /// Whether the last copy was queued so recently that it may end soon.
     fn is_fresh(&self) -> bool {
         let now = now_ns();
         let is_fresh =
@@ -184,7 +186,7 @@ impl Submitter {
         self.lanes().iter().any(|lane| lane.queued.back().is_some_and(is_fresh))
     }
 
-    /// Takes the groups that are done, or failed, off their queues.
+    /// Removes completed and failed groups from their queues.
     fn look(&mut self) {
         for direction in [Direction::Read, Direction::Write] {
             while let Some(event) = self.lane(direction).queued.front().map(|first| first.event) {
@@ -200,8 +202,8 @@ impl Submitter {
         }
     }
 
-    /// Notes what came of a group. Of several, one may have failed for all: they are made once
-    /// more, each alone, so that no transfer fails for another's target.
+    /// Records a group's result. If a group of several fails, each copy is repeated alone, so that
+    /// no transfer fails because of another's target.
     fn end(&mut self, mut copies: Vec<Copy>, since_ns: Option<u64>, failed: Option<&DeviceError>) {
         if let Some(source) = failed
             && copies.len() > 1
@@ -229,7 +231,7 @@ impl Submitter {
         self.lists.push(copies);
     }
 
-    /// Records the copies that are done.
+    /// Records trace spans of completed copies.
     fn record(&mut self, to: &Recorder) {
         if !to.is_on() || self.done.is_empty() {
             return;
@@ -254,18 +256,18 @@ impl Submitter {
         }
     }
 
-    /// Waits until the device touches none of the slots; false: it does not say so.
+    /// Waits until the device touches no slot any more; false if the device cannot confirm it.
     fn settle(&self) -> bool {
         self.lanes().iter().all(|lane| is_quiet(&*self.device, lane.stream))
     }
 
-    /// What a failed copy means. The memory of one that may still run is never given back.
+    /// The failure to report for a copy. Memory of a copy that may still run is never freed.
     fn failure(&mut self, copy: &Copy, source: DeviceError) -> CopyFailure {
         let (device, len) = (self.device.id(), copy.run.range.len());
         if source.is_loss() && !std::mem::replace(&mut self.lost_told, true) {
             events::gpu_lost(device, &source);
         }
-        let place = None; // the scheduler knows it
+        let place = None; // the scheduler adds it
         if self.settle() {
             let operation = Operation::Copy;
             let error = Error::Device { operation, device, len, place, source };
@@ -284,7 +286,7 @@ impl Submitter {
                 let queued = Group { copies: group, event, since_ns: now_ns() };
                 self.lane(direction).queued.push_back(queued);
             }
-            // The copies may be queued although their event is not.
+            // The copies may be queued even though recording their event failed.
             Err(source) => self.end(group, None, Some(&source)),
         }
     }
@@ -296,8 +298,8 @@ impl Submitter {
         };
         let direction = group[0].direction;
         let stream = self.lane(direction).stream;
-        // SAFETY: the slots are the windows' until the copies are handed back, and so is the GPU
-        // memory, which the transfers keep; all are handed back only after the event.
+        // SAFETY: the windows own the slots, and the transfers keep the GPU memory, until the
+        // copies are handed back. That happens only after the event.
         let queued = unsafe { self.copy(stream, direction, group) };
         match queued.and_then(|()| self.device.record(event, stream)) {
             Ok(()) => Ok(event),
@@ -308,11 +310,11 @@ impl Submitter {
         }
     }
 
-    /// Queues the copies of a group; those of a batch go to where its bytes are to go, or come from
-    /// where they are.
+    /// Queues the copies of a group. For a batch transfer each range is copied to or from its own
+    /// GPU address.
     ///
     /// # Safety
-    /// As for a copy to or from the device, for all of them.
+    /// As for a copy to or from the device, for each of them.
     unsafe fn copy(
         &self,
         stream: Stream,
@@ -349,7 +351,7 @@ impl Submitter {
 
     /// Repeats the step until the engine ends.
     pub(crate) fn run(mut self, core: &Core, idlers: &Idlers) {
-        // Else the kernel stretches each nap by 50 µs.
+        // Otherwise the kernel may delay each nap by 50 µs.
         rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)).unwrap_or(());
         let mut active = Instant::now();
         core.guard(|| {
@@ -382,7 +384,7 @@ fn device_copy(host: u64, device: u64, len: u64) -> DeviceCopy {
 impl Drop for Submitter {
     fn drop(&mut self) {
         if !self.settle() {
-            return; // events and streams of copies that may still run stay
+            return; // events and streams of copies that may still run are leaked
         }
         let queued = self.lanes().into_iter().flat_map(|lane| &lane.queued);
         for event in queued.map(|queued| queued.event).chain(self.spare.iter().copied()) {

@@ -1,5 +1,5 @@
-//! A trace as the trace events that Chrome's tracing began with and Perfetto reads: what it calls
-//! processes are groups of tracks here, and its threads are the tracks.
+//! Writes a trace in Chrome's trace event format, which Perfetto reads. Its processes are used as
+//! groups of tracks, its threads as tracks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -9,17 +9,17 @@ use super::lanes::lanes;
 use super::{Recorded, Span, Trace, What};
 use crate::topology::moves_cursor;
 
-/// Groups, in the order in which they are shown. Each ring has one of its own behind these.
+/// Groups, in display order. Each ring has its own group after these.
 const TRANSFERS: u64 = 1;
 const THREADS: u64 = 2;
 const SLOTS: u64 = 3;
 const LINKS: u64 = 4;
 const RINGS: u64 = 5;
 
-/// A track: its group and its number in that.
+/// A track: its group and its number in the group.
 type Place = (u64, u64);
 
-/// A span that was put on a track.
+/// A span assigned to a track.
 struct Placed<'a> {
     place: Place,
     start_ns: u64,
@@ -27,7 +27,7 @@ struct Placed<'a> {
     span: &'a Span,
 }
 
-/// See the module's own text.
+/// Writes the whole trace.
 pub(super) fn write(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
     let mut names = Names::default();
     let mut placed = Vec::new();
@@ -83,8 +83,8 @@ impl Names {
     }
 }
 
-/// What threads did: readers and others one thing after the other, rings many at once, and links
-/// one copy after the other of those that are queued.
+/// Places the threads' spans: most threads do one thing at a time, rings have many requests in
+/// flight, and links run queued copies one after the other.
 fn threads<'a>(trace: &'a Trace, names: &mut Names, placed: &mut Vec<Placed<'a>>) {
     for (index, thread) in trace.threads.iter().enumerate() {
         let Recorded { number, name, overlaps, spans } = thread;
@@ -102,7 +102,7 @@ fn threads<'a>(trace: &'a Trace, names: &mut Names, placed: &mut Vec<Placed<'a>>
                 What::Copy { link, name, .. } => {
                     let place = (LINKS, 2 * *link as u64 + u64::from(*name != "to the GPU"));
                     names.add("links", place, || format!("link {link}, {name}"));
-                    // Those of one way run in turn: this one was queued behind the last.
+                    // Copies in one direction run in order: this one was queued behind the last.
                     let free_ns = copied.entry(place).or_insert(0);
                     start_ns = start_ns.max(*free_ns);
                     end_ns = end_ns.max(start_ns);
@@ -138,8 +138,8 @@ fn transfers<'a>(trace: &'a Trace, names: &mut Names, placed: &mut Vec<Placed<'a
     }
 }
 
-/// Pairs the beginnings of slots with their ends. Whoever tells of an end may come late, so none is
-/// later than the next beginning.
+/// Pairs the starts of slot spans with their ends. An end may be recorded late, so it is cut at the
+/// next start.
 fn slots<'a>(trace: &'a Trace, names: &mut Names, placed: &mut Vec<Placed<'a>>) {
     let mut wholes = BTreeSet::new();
     let mut taken: BTreeMap<u64, (Vec<&Span>, Vec<u64>)> = BTreeMap::new();
@@ -156,7 +156,7 @@ fn slots<'a>(trace: &'a Trace, names: &mut Names, placed: &mut Vec<Placed<'a>>) 
     for (tid, (address, (mut begins, mut ends))) in (1_u64..).zip(taken) {
         begins.sort_by_key(|span| span.start_ns);
         ends.sort_unstable();
-        // Without the end of one that began before the trace.
+        // Skip the end of a span that started before the trace.
         let first = begins.first().map_or(0, |span| span.start_ns);
         let early = ends.partition_point(|&end| end < first);
         let nexts = begins.iter().skip(1).map(|span| span.start_ns).chain([trace.end_ns]);
@@ -174,7 +174,7 @@ fn slots<'a>(trace: &'a Trace, names: &mut Names, placed: &mut Vec<Placed<'a>>) 
     }
 }
 
-/// An arrow from each request to the copy that took its bytes away.
+/// Draws an arrow from each request to the copy that took its bytes.
 fn arrows(placed: &[Placed<'_>], origin: u64, out: &mut dyn Write) -> io::Result<()> {
     let mut order: Vec<(u64, &Placed<'_>)> = Vec::new();
     for one in placed {
@@ -205,7 +205,7 @@ fn arrows(placed: &[Placed<'_>], origin: u64, out: &mut dyn Write) -> io::Result
                              \"id\":{id},\"cat\":\"bytes\",\"name\":\"bytes\"{more}}}"
                         )
                     };
-                    // Inside the slices that it binds.
+                    // The arrow's ends must be inside the slices that it connects.
                     arrow("s", "", op.place, op.start_ns.midpoint(op.end_ns))?;
                     arrow("f", ",\"bp\":\"e\"", one.place, one.start_ns)?;
                 }
@@ -218,7 +218,7 @@ fn arrows(placed: &[Placed<'_>], origin: u64, out: &mut dyn Write) -> io::Result
 
 fn complete(one: &Placed<'_>, origin: u64) -> String {
     let Placed { place: (pid, tid), start_ns, end_ns, span } = one;
-    // What began before the trace is cut.
+    // A span that started before the trace is cut.
     let (ts, dur) = (micros(*start_ns, origin), micros(*end_ns, (*start_ns).max(origin)));
     let mut arguments = String::new();
     let mut add = |name: &str, value: &dyn std::fmt::Display| {
@@ -262,7 +262,7 @@ pub(crate) fn micros(at: u64, origin: u64) -> String {
     format!("{}.{:03}", ns / 1000, ns % 1000)
 }
 
-/// A string of JSON.
+/// A JSON string literal.
 pub(crate) fn text(plain: &str) -> String {
     let mut quoted = String::from("\"");
     for c in plain.chars() {
@@ -336,7 +336,7 @@ mod tests {
         };
         let given =
             |start_ns, address| Span { start_ns, end_ns: start_ns, what: What::Given { address } };
-        // The end of an earlier one, one told late, one that is never told.
+        // The end of an earlier span, one recorded late, one never recorded.
         let others = vec![
             given(1, 4096),
             taken(2000, 4096),

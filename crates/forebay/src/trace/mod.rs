@@ -1,10 +1,10 @@
-//! What an engine's threads, slots and links did, and when: recorded while somebody asks for it,
-//! and written as a trace that `ui.perfetto.dev` opens.
+//! Records what an engine's threads, slots and links did and when, and writes it as a trace for
+//! `ui.perfetto.dev`.
 //!
-//! Off, each place where something could be recorded costs one load. On, a thread appends to a list
-//! of its own; there is an end to what all of them keep, so that a trace that is forgotten fills no
-//! memory. All times are of one clock (`CLOCK_MONOTONIC`). Nothing here knows of ops or windows:
-//! `queue/spans.rs` describes them as spans.
+//! When off, each recording point costs one load. When on, each thread appends to its own list. The
+//! total is limited, so that a forgotten trace does not fill memory. All times are from one clock
+//! (`CLOCK_MONOTONIC`). This module knows nothing of ops or windows: `queue/spans.rs` describes
+//! them as spans.
 
 pub(crate) mod json;
 mod lanes;
@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::lock::Lock;
 use crate::plan::Reason;
 
-/// Spans at most, some 40 MB of them: enough for 100 GiB in requests of 1 MiB.
+/// Most spans kept, about 40 MB: enough for 100 GiB in requests of 1 MiB.
 const SPANS_MAX: u64 = 1 << 19;
 
-/// Something that took time.
+/// An activity with a start and an end time.
 #[derive(Debug, Clone)]
 pub(crate) struct Span {
     pub(crate) start_ns: u64,
@@ -27,21 +27,21 @@ pub(crate) struct Span {
     pub(crate) what: What,
 }
 
-/// What it was; offsets and lengths are the file's.
+/// The kind of activity; offsets and lengths are the file's.
 #[derive(Debug, Clone)]
 pub(crate) enum What {
-    /// A request to the kernel, into or out of memory at `address`.
+    /// A request to the kernel, with its memory at `address`.
     Op { name: &'static str, bytes: (u64, u64), address: u64, reason: Reason, failed: bool },
-    /// The plan of a window.
+    /// Planning of a window.
     Plan { bytes: (u64, u64) },
-    /// A transfer on its caller's own thread.
+    /// A transfer made on the caller's own thread.
     Small { name: &'static str, bytes: (u64, u64) },
-    /// A copy by a link, from or to memory at `address`. It was queued when the span begins.
+    /// A copy on a link, from or to memory at `address`. The span starts when the copy was queued.
     Copy { link: usize, name: &'static str, bytes: (u64, u64), address: u64 },
-    /// A slot, or a part of the one at `whole`, while it holds bytes. Recorded with its beginning
-    /// for an end; the end is a span of its own.
+    /// A slot, or part of the slot at `whole`, that holds bytes from now on. Recorded with equal
+    /// start and end; a separate span marks the end.
     Taken { whole: u64, address: u64, len: u64, bytes: (u64, u64) },
-    /// The end of that.
+    /// The end of a `Taken` span.
     Given { address: u64 },
     /// A transfer, from the call to its end.
     Transfer { path: Box<Path>, bytes: (u64, u64), failed: bool },
@@ -50,16 +50,16 @@ pub(crate) enum What {
 /// The spans of one thread.
 #[derive(Debug)]
 struct Thread {
-    /// Its number, as the kernel has it.
+    /// The kernel's thread id.
     number: u64,
     name: String,
-    /// Whether several of its spans run at once, as requests in a ring do.
+    /// Whether its spans overlap, like requests in a ring.
     overlaps: bool,
     spans: Lock<Vec<Span>>,
 }
 
 impl Thread {
-    /// The calling one.
+    /// The calling thread.
     fn this(overlaps: bool) -> Self {
         let name = std::thread::current().name().unwrap_or("caller").to_owned();
         Self { number: this_thread(), name, overlaps, spans: Lock::default() }
@@ -70,7 +70,7 @@ fn this_thread() -> u64 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs().into()
 }
 
-/// Where a thread's spans go; each thread has its own.
+/// A thread's handle for recording spans.
 #[derive(Debug, Default)]
 pub(crate) struct Track {
     run: u64,
@@ -78,8 +78,7 @@ pub(crate) struct Track {
 }
 
 impl Track {
-    /// Records spans of the calling thread, where that is wanted; `overlaps`: several of them run
-    /// at once.
+    /// Records spans of the calling thread if recording is on. `overlaps`: its spans may overlap.
     pub(crate) fn push(
         &mut self,
         recorder: &Recorder,
@@ -114,29 +113,29 @@ impl Track {
     }
 }
 
-/// See the module's own text.
+/// Collects the spans of all threads while recording is on.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
-    /// The number of the recording; zero: nothing is recorded.
+    /// The number of the recording; zero if recording is off.
     run: AtomicU64,
     runs: AtomicU64,
     start_ns: AtomicU64,
     threads: Lock<Vec<Arc<Thread>>>,
-    /// What belongs to no thread, and small transfers.
+    /// Spans of no particular thread, and spans of small transfers.
     others: Lock<Vec<Span>>,
     small: Lock<Vec<(u64, Span)>>,
-    /// Spans that there were, those that there was no room for as well.
+    /// Number of spans so far, including those that were dropped.
     seen: AtomicU64,
 }
 
 impl Recorder {
-    /// Whether anything is to be recorded.
+    /// Whether recording is on.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.run.load(Ordering::Relaxed) != 0
     }
 
-    /// Begins anew at `now_ns`.
+    /// Starts a new recording at `now_ns`.
     pub(crate) fn start(&self, now_ns: u64) {
         self.take();
         self.start_ns.store(now_ns, Ordering::Relaxed);
@@ -144,7 +143,7 @@ impl Recorder {
         self.run.store(self.runs.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Release);
     }
 
-    /// Ends, and hands over what was recorded up to `now_ns`.
+    /// Stops recording and returns the trace up to `now_ns`.
     pub(crate) fn end(&self, now_ns: u64) -> Trace {
         self.run.store(0, Ordering::Release);
         let mut trace = self.take();
@@ -183,7 +182,7 @@ impl Recorder {
         Trace { threads: tracks, others, ..Trace::default() }
     }
 
-    /// Records what belongs to no thread.
+    /// Records spans of no particular thread.
     pub(crate) fn note(&self, spans: impl IntoIterator<Item = Span>) {
         if self.is_on() {
             self.append(&self.others, spans);
@@ -207,7 +206,7 @@ impl Recorder {
     }
 }
 
-/// What one thread did.
+/// The spans of one thread.
 #[derive(Debug, Clone)]
 struct Recorded {
     number: u64,
@@ -216,7 +215,7 @@ struct Recorded {
     spans: Vec<Span>,
 }
 
-/// What an engine did between [`Engine::start_trace`](crate::Engine::start_trace) and
+/// An engine's activity between [`Engine::start_trace`](crate::Engine::start_trace) and
 /// [`Engine::end_trace`](crate::Engine::end_trace).
 #[derive(Debug, Clone, Default)]
 pub struct Trace {
@@ -228,17 +227,17 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Writes it as trace events in JSON, which `ui.perfetto.dev` and `chrome://tracing` open: a
-    /// track for each thread, slot and link, with arrows from what filled a slot to the copy that
-    /// took it away, and one for each request that a ring had in flight at once.
+    /// Writes the trace events as JSON, which `ui.perfetto.dev` and `chrome://tracing` open. Each
+    /// thread, slot and link has a track, and so has each concurrent request of a ring. Arrows lead
+    /// from the request that filled a slot to the copy that emptied it.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// I/O errors of `out`.
     pub fn write_json(&self, out: &mut dyn std::io::Write) -> std::io::Result<()> {
         json::write(self, out)
     }
 
-    /// How much is missing, because more was done than is kept.
+    /// Number of spans dropped because of the limit.
     #[must_use]
     pub fn left_out(&self) -> u64 {
         self.left_out
