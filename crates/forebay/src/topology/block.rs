@@ -1,4 +1,4 @@
-//! Block devices: which kind one is, by what its folder in `/sys` holds, and whole disks.
+//! Block devices: finds the kind of a device from its folder in `/sys`, and describes whole disks.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use super::placement::Spread;
 use super::resolve::{Resolve, Span, device_text};
 use super::system::{Event, Folder};
 
-/// Bytes of the kernel's sector, the unit of sizes in `/sys` whatever the device's own.
+/// Bytes of the kernel's sector. Sizes in `/sys` use this unit whatever the device's block size.
 const SECTOR: u64 = 512;
 
-/// Devices that are known by the beginning of their name, and what they are called.
+/// Name prefixes of virtual devices, and the kind each stands for.
 const VIRTUAL: [(&str, &str); 9] = [
     ("zram", "zram"),
     ("ram", "ram disk"),
@@ -26,7 +26,7 @@ const VIRTUAL: [(&str, &str); 9] = [
 ];
 
 impl Resolve<'_> {
-    /// What the block device in `folder` is and stands on.
+    /// Describes the block device in `folder` and everything below it.
     pub(super) fn device(&mut self, folder: &Folder, layer: &mut Layer) -> Span {
         let event = folder.event();
         let number = number_in(&event).unwrap_or_else(|| number(folder));
@@ -40,7 +40,7 @@ impl Resolve<'_> {
             return self.partition(folder, number, layer);
         }
         let name = folder.name();
-        // Asked by name first, since each question about a file costs a call.
+        // The name is checked first because each file probe costs a system call.
         if name.starts_with("md") && folder.has("md") {
             return self.md(folder, layer);
         }
@@ -80,7 +80,7 @@ impl Resolve<'_> {
         }
     }
 
-    /// A device of another kind that names what it stands on, such as a cache.
+    /// Describes a stacked device of another kind, such as a cache, from its `slaves` folder.
     fn stacked(&mut self, folder: &Folder, layer: &mut Layer) -> Option<Span> {
         let names = folder.list("slaves").ok().filter(|names| !names.is_empty())?;
         layer.kind = LayerKind::Stacked;
@@ -91,7 +91,7 @@ impl Resolve<'_> {
         Some(Span::joined(spans, key, Layout::Unknown))
     }
 
-    /// A device that stands on no other one.
+    /// Describes a device with no other block device below it.
     fn disk(
         &mut self,
         folder: &Folder,
@@ -117,7 +117,7 @@ impl Resolve<'_> {
                 state = text("state");
                 drive.serial = at.bytes("vpd_pg80").ok().and_then(|page| page_80(&page));
                 drive.firmware = text("rev");
-                // Behind SATA the kernel puts this word where the maker would stand.
+                // For SATA disks the kernel reports `ATA` as the vendor.
                 let vendor = text("vendor").filter(|vendor| vendor != "ATA");
                 let words: Vec<String> = vendor.into_iter().chain(text("model")).collect();
                 drive.model = (!words.is_empty()).then(|| words.join(" "));
@@ -149,7 +149,7 @@ impl Resolve<'_> {
         span
     }
 
-    /// Puts the PCI device below the step that hangs on it, or says why none is known.
+    /// Adds the PCI device below the step that is attached to it, or records why it is unknown.
     pub(super) fn pci(&mut self, layer: &mut Layer, pci: Option<&pci::PciDevice>, path: &Path) {
         let Some(pci) = pci else {
             if pci::is_below(path) {
@@ -178,7 +178,7 @@ impl Resolve<'_> {
 }
 
 impl Folder {
-    /// The serial number in a disk's folder, for which its driver may wait for the disk.
+    /// Reads the serial number from a disk's folder. The driver may block on the disk to answer.
     pub(super) fn serial(&self) -> Option<String> {
         let Some(patience) = self.system().probe().patience() else {
             return self.text("serial").ok();
@@ -188,7 +188,7 @@ impl Folder {
     }
 }
 
-/// What a block device's own folder tells about the drive.
+/// Fills in the facts about the drive from a block device's own folder.
 pub(super) fn fill(drive: &mut Drive, folder: &Folder, layer: &Layer, number: u64) {
     drive.device = Some(number).filter(|&number| number != 0);
     drive.size = layer.number("size_bytes");
@@ -198,7 +198,7 @@ pub(super) fn fill(drive: &mut Drive, folder: &Folder, layer: &Layer, number: u6
     drive.rotational = folder.flag("queue/rotational");
 }
 
-/// The device number in a block device's folder, 0 where there is none.
+/// The device number in a block device's folder, or 0 if it is missing.
 pub(super) fn number(folder: &Folder) -> u64 {
     let text = folder.text("dev").ok();
     text.and_then(|text| super::mount::device_number(&text)).unwrap_or(0)
@@ -213,12 +213,12 @@ fn sectors(folder: &Folder, name: &str) -> Option<u64> {
     folder.number(name)?.checked_mul(SECTOR)
 }
 
-/// Where a device that another stands on is linked.
+/// The link to an underlying device in the `slaves` folder.
 pub(super) fn slave(name: &str) -> String {
     format!("slaves/{name}")
 }
 
-/// What kind of disk it is, and how bytes reach it, by the folders above its device.
+/// Derives the kind of disk and its transport from the folders above its device.
 fn transport(name: &str, path: &Path, has_device: bool) -> (LayerKind, Transport) {
     let called = VIRTUAL.iter().find(|(prefix, _)| {
         let number = name.strip_prefix(prefix);
@@ -227,7 +227,7 @@ fn transport(name: &str, path: &Path, has_device: bool) -> (LayerKind, Transport
     if let Some((_, called)) = called {
         let transport = match *called {
             "nbd" | "rbd" | "drbd" => Transport::Network((*called).to_owned()),
-            // Where its bytes are the host's memory it still has a queue of its own.
+            // A RAM-backed device keeps its name: it still has its own request queue.
             called => Transport::Other(called.to_owned()),
         };
         return (LayerKind::Disk, transport);
@@ -275,8 +275,8 @@ fn transport_name(transport: &Transport) -> &str {
     }
 }
 
-/// The serial number in a disk's page 0x80 (SPC, "unit serial number"): two bytes, a length of
-/// two bytes, then the text.
+/// Parses the serial number in page 0x80 (SPC, "unit serial number"): two bytes, a two-byte length,
+/// then the text.
 fn page_80(page: &[u8]) -> Option<String> {
     let len = usize::from(u16::from_be_bytes([*page.get(2)?, *page.get(3)?]));
     let text = std::str::from_utf8(page.get(4..4 + len)?).ok()?;

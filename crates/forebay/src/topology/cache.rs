@@ -1,9 +1,10 @@
-//! Resolving with a memory: what is under a file system is read once, and again after a remount.
+//! A resolver with a cache: the storage under a file system is read once, and again after a
+//! remount.
 //!
-//! Keys are the mount's id with the device, of an overlay also the file; a path's text is never
-//! one. The kernel says when a mount table changes (`poll` on `mountinfo`, `proc(5)`), and then
-//! all is forgotten. What changes without a mount, such as an array that loses a member, is seen
-//! after [`AGE_MAX`].
+//! Keys are the mount id and the device, for an overlay also the inode; never the text of a path.
+//! The kernel signals changes of the mount table (`poll` on `mountinfo`, `proc(5)`), which clears
+//! the cache. Changes without a mount, such as an array that loses a member, are seen after
+//! [`AGE_MAX`].
 
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -21,12 +22,12 @@ use super::resolve::{self, Below, Resolve};
 use super::system::System;
 use crate::lock::Lock;
 
-/// How long an answer is believed.
+/// Maximum age of a cached result.
 const AGE_MAX: Duration = Duration::from_secs(10);
-/// Answers that are kept; a machine with more file systems in use starts over.
+/// Maximum number of cached results; a machine with more file systems in use clears the cache.
 const ENTRIES_MAX: usize = 4096;
 
-/// Resolves paths and open files to what is under them.
+/// Resolves paths and open files to the storage below them.
 #[derive(Debug, Default)]
 pub struct Resolver {
     system: System,
@@ -39,13 +40,13 @@ struct Memory {
     known: HashMap<Key, (Instant, Arc<Below>)>,
 }
 
-/// What several files share that have the same drives.
+/// The key shared by all files with the same drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
-    /// The mount, or of a block device its sequence number.
+    /// The mount id; for a block device its sequence number.
     mount: u64,
     device: u64,
-    /// The inode, where files of one mount lie on different drives.
+    /// The inode, if files of one mount may be on different drives.
     file: Option<u64>,
 }
 
@@ -57,7 +58,7 @@ struct Watch {
 }
 
 impl Resolver {
-    /// A resolver for this system. Only the live system's answers are kept.
+    /// Creates a resolver for this system. Only results for the live system are cached.
     #[must_use]
     pub fn new(system: System) -> Self {
         Self { system, memory: Lock::default() }
@@ -69,8 +70,8 @@ impl Resolver {
         &self.system
     }
 
-    /// What is under `path`; of a path that does not exist, what is under the folder that it
-    /// would be in. What cannot be told is part of the answer.
+    /// Resolves the storage under `path`. For a missing path, the folder that would contain it is
+    /// used. Facts that cannot be found are marked as unknown in the result.
     #[must_use]
     pub fn resolve(&self, path: &Path) -> StorageMap {
         self.look_at_mounts();
@@ -79,17 +80,17 @@ impl Resolver {
         asked::map(found, (*below).clone())
     }
 
-    /// What is under an open file, which was opened by the name `path`.
+    /// Resolves the storage under an open file, which was opened as `path`.
     #[must_use]
     pub fn resolve_file(&self, file: BorrowedFd<'_>, path: &Path) -> Arc<Below> {
         self.look_at_mounts();
         let stat = stat_of(file);
-        // Only an overlay's or a loop device's layers have to be found by name.
+        // The name is needed only for the layers of an overlay or a loop device.
         self.below_with(&stat, || asked::find(&self.system, path).real)
     }
 
-    /// As [`resolve_file`](Self::resolve_file), where the answer is known: neither a server nor a
-    /// drive is asked.
+    /// Like [`resolve_file`](Self::resolve_file), but returns only a cached result: no server or
+    /// drive is contacted.
     pub(crate) fn known(&self, file: BorrowedFd<'_>) -> Option<Arc<Below>> {
         self.look_at_mounts();
         let stat = stat_of(file).ok()?;
@@ -101,7 +102,7 @@ impl Resolver {
         memory.find(key, stat.inode)
     }
 
-    /// Forgets all answers, so that the next ones are read anew.
+    /// Clears the cache.
     pub fn forget(&self) {
         self.memory.lock().known.clear();
     }
@@ -121,7 +122,7 @@ impl Resolver {
         {
             return below;
         }
-        // Before the reading, so that what changes meanwhile is seen afterwards.
+        // Checked before the read, so that concurrent changes are noticed afterwards.
         let keeps = key.is_some() && self.watches();
         let below = Arc::new(Resolve::new(&self.system).below(&real(), stat));
         if let (Some(key), Ok(stat), true) = (key, stat, keeps) {
@@ -131,7 +132,7 @@ impl Resolver {
         below
     }
 
-    /// What tells the drives of a file; `None` where nothing would say that they have changed.
+    /// The cache key of a file; `None` if a change of its drives would go unnoticed.
     fn key(&self, stat: &Stat) -> Option<Key> {
         if !self.system.is_live() {
             return None;
@@ -139,7 +140,7 @@ impl Resolver {
         if stat.kind() != FileType::BlockDevice {
             return Some(Key { mount: stat.mount?, device: stat.device, file: None });
         }
-        // Detached and attached again, a loop device has its number still, but counts on.
+        // A loop device keeps its number when it is reattached, but its sequence number increases.
         let folder = format!("sys/dev/block/{}", resolve::device_text(stat.rdev));
         let count = |path: String| self.system.text(path.as_ref()).ok()?.parse().ok();
         let count =
@@ -147,7 +148,7 @@ impl Resolver {
         Some(Key { mount: count, device: stat.rdev, file: Some(u64::MAX) })
     }
 
-    /// Forgets everything if mounts have changed since the last call.
+    /// Clears the cache if mounts have changed since the last call.
     fn look_at_mounts(&self) {
         if !self.system.is_live() {
             return;
@@ -160,9 +161,9 @@ impl Resolver {
         }
     }
 
-    /// Whether the changes of the calling thread's mounts are seen; where they are not, they will
-    /// be from the next call on. Mount ids are the machine's, so an answer that was kept for
-    /// another namespace is right for whoever has a file of that mount.
+    /// Whether changes of the calling thread's mounts are watched; if not, watching starts with the
+    /// next call. Mount ids are unique on the machine, so results cached for another namespace stay
+    /// valid for open files of that mount.
     fn watches(&self) -> bool {
         let namespace = Watch::namespace();
         let mut memory = self.memory.lock();
@@ -206,7 +207,7 @@ impl Watch {
         Some(Self { table: table.ok()?, namespace })
     }
 
-    /// The mount namespace of the calling thread.
+    /// The mount namespace of the calling thread, as device and inode.
     fn namespace() -> Option<(u64, u64)> {
         let stat = rustix::fs::stat("/proc/thread-self/ns/mnt").ok()?;
         Some((stat.st_dev, stat.st_ino))
@@ -218,7 +219,7 @@ impl Watch {
         match rustix::event::poll(&mut polled, Some(&now)) {
             Ok(0) => false,
             Ok(_) => true,
-            // Interrupted or refused: nothing is known, so nothing is believed.
+            // Interrupted or refused: assume a change.
             Err(_) => true,
         }
     }

@@ -16,24 +16,24 @@ use super::probe::Extent;
 const FS_IOC_FIEMAP: u64 = 0xc020_660b;
 const LOOP_GET_STATUS64: u64 = 0x4c05;
 const DM_TABLE_STATUS: u64 = 0xc138_fd0c;
-/// Asks for the table itself instead of its status.
+/// Requests the table instead of the status.
 const DM_STATUS_TABLE_FLAG: u32 = 1 << 4;
-/// Says that the answer did not fit.
+/// Set if the answer did not fit.
 const DM_BUFFER_FULL_FLAG: u32 = 1 << 8;
-/// The length of `struct dm_ioctl`, and where its parts lie.
+/// Length of `struct dm_ioctl`, and the offsets of its fields.
 const DM_HEAD: usize = 312;
 const DM_DATA_SIZE: usize = 12;
 const DM_DATA_START: usize = 16;
 const DM_TARGETS: usize = 20;
 const DM_FLAGS: usize = 28;
 const DM_DEVICE: usize = 40;
-/// The length of `struct dm_target_spec`, which stands before each target's text.
+/// Length of `struct dm_target_spec`, which precedes each target's text.
 const DM_SPEC: usize = 40;
-/// The longest table that is taken: about 10,000 linear targets.
+/// Longest table accepted: about 10,000 linear targets.
 const DM_LEN_MAX: usize = 1 << 20;
-/// Extents asked for in one call.
+/// Extents requested per call.
 const EXTENTS_AT_ONCE: usize = 256;
-/// Extents that are taken of one file, whatever the caller wants.
+/// Upper bound on the extents of one file, whatever the caller requests.
 const EXTENTS_MAX: usize = 1 << 20;
 const FIEMAP_HEAD: usize = 32;
 const FIEMAP_EXTENT: usize = 56;
@@ -47,12 +47,12 @@ pub(super) fn extents(fd: BorrowedFd<'_>, max: usize) -> Result<Vec<Extent>, Err
     let mut start = 0_u64;
     while found.len() < max {
         let count = EXTENTS_AT_ONCE.min(max - found.len());
-        // Whole words, so that the structure is aligned as the kernel's is.
+        // Whole words align the structure as the kernel requires.
         let mut memory = vec![0_u64; (FIEMAP_HEAD + EXTENTS_AT_ONCE * FIEMAP_EXTENT) / 8];
         memory[0] = start;
         memory[1] = u64::MAX - start;
         put(&mut memory, 24, u32::try_from(count).map_err(|_| Errno::INVAL)?);
-        // SAFETY: the memory has room for the head and for as many extents as the head says.
+        // SAFETY: the memory has room for the head and for the number of extents in the head.
         unsafe { call(fd, FS_IOC_FIEMAP, &mut memory)? };
         let mapped = (get(&memory, 20) as usize).min(count);
         for index in 0..mapped {
@@ -60,7 +60,7 @@ pub(super) fn extents(fd: BorrowedFd<'_>, max: usize) -> Result<Vec<Extent>, Err
             let (logical, len) = (memory[at / 8], memory[at / 8 + 2]);
             let flags = get(&memory, at + 40);
             found.push(Extent { logical, physical: memory[at / 8 + 1], len, flags });
-            // A file system whose answers do not advance would hold us for ever.
+            // A file system whose extents do not advance would make this loop endless.
             let next = logical.saturating_add(len);
             if flags & FIEMAP_EXTENT_LAST != 0 || next <= start {
                 return Ok(found);
@@ -74,14 +74,14 @@ pub(super) fn extents(fd: BorrowedFd<'_>, max: usize) -> Result<Vec<Extent>, Err
     Ok(found)
 }
 
-/// Device and inode of the file behind `/dev/NAME`.
+/// Device and inode of the file behind the loop device `/dev/NAME`.
 pub(super) fn loop_file(name: &str) -> Result<(u64, u64), Errno> {
     if name.contains('/') {
         return Err(Errno::INVAL);
     }
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let fd = rustix::fs::openat(CWD, format!("/dev/{name}"), flags, Mode::empty())?;
-    // A node of another kind might take the number for a call of its own.
+    // On a node of another kind this ioctl number may mean something else.
     let stat = rustix::fs::fstat(&fd)?;
     if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::BlockDevice
         || rustix::fs::major(stat.st_rdev) != 7
@@ -106,12 +106,12 @@ pub(super) fn dm_table(device: u64) -> Result<String, Errno> {
     let mut len = 16 << 10;
     loop {
         let mut memory = vec![0_u64; len / 8];
-        put(&mut memory, 0, 4); // the version of the interface, 4.0.0
+        put(&mut memory, 0, 4); // version 4.0.0 of the interface
         put(&mut memory, DM_DATA_SIZE, u32::try_from(len).map_err(|_| Errno::INVAL)?);
         put(&mut memory, DM_DATA_START, u32::try_from(DM_HEAD).map_err(|_| Errno::INVAL)?);
         put(&mut memory, DM_FLAGS, DM_STATUS_TABLE_FLAG);
         memory[DM_DEVICE / 8] = device;
-        // SAFETY: the memory is as long as its head says, and the call writes no further.
+        // SAFETY: the memory is as long as its head says, and the call writes no more than that.
         unsafe { call(fd.as_fd(), DM_TABLE_STATUS, &mut memory)? };
         if get(&memory, DM_FLAGS) & DM_BUFFER_FULL_FLAG == 0 {
             let bytes: Vec<u8> = memory.iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -124,7 +124,7 @@ pub(super) fn dm_table(device: u64) -> Result<String, Errno> {
     }
 }
 
-/// The targets in an answer of the device mapper, one a line.
+/// Formats the targets in a device-mapper answer, one per line.
 fn targets(answer: &[u8]) -> String {
     let word = |at: usize| -> Option<u32> {
         Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?))
@@ -148,7 +148,7 @@ fn targets(answer: &[u8]) -> String {
         })();
         let (Some(line), Some(next)) = (line, word(at + 20)) else { break };
         lines.push_str(&line);
-        // Counted from the first target on; one that does not advance would repeat for ever.
+        // The offset counts from the first target. One that does not advance would loop forever.
         let next = first + next as usize;
         if next <= at {
             break;
@@ -158,7 +158,7 @@ fn targets(answer: &[u8]) -> String {
     lines
 }
 
-/// A target's text without what opens its data.
+/// A target's text without its encryption keys.
 pub(super) fn without_keys(kind: &str, text: &str) -> String {
     let words = text.split(' ').enumerate().map(|(index, word)| match (kind, index) {
         ("crypt", 1) => "-".to_owned(),
@@ -169,7 +169,7 @@ pub(super) fn without_keys(kind: &str, text: &str) -> String {
 }
 
 /// # Safety
-/// `memory` has the layout that the call `number` wants, and is as long as it may write.
+/// `memory` must have the layout of the ioctl `number` and be as long as the call may write.
 unsafe fn call(fd: BorrowedFd<'_>, number: u64, memory: &mut [u64]) -> Result<(), Errno> {
     loop {
         // The type of the number differs between C libraries.

@@ -1,34 +1,34 @@
-//! How far a drive is from a GPU.
+//! The distance between a drive and a GPU.
 //!
-//! Decided by the bridges that both share, then by NUMA nodes and sockets. A machine that shows
-//! neither leaves the distance unknown.
+//! It follows from their shared bridges, then from NUMA nodes and sockets. If a machine shows
+//! neither, the distance is unknown.
 
 use std::fmt;
 
 use super::drive::Drive;
 use super::pci::PciDevice;
 
-/// How far bytes travel between two devices.
+/// The distance between two devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Distance {
-    /// Below one PCI switch: bytes need not pass the processor.
+    /// Below one PCI switch: bytes need not pass through the CPU.
     SameSwitch,
     /// Below one root port without a switch, such as two functions of one device.
     SameRootPort,
-    /// On one socket, below root ports of their own.
+    /// On one socket, below different root ports.
     SameSocket,
-    /// On different sockets: the kernel says so, or that their NUMA nodes are twice as far from
-    /// each other as from themselves. (Virtual machines often show one socket with such nodes.)
+    /// On different sockets: the kernel says so, or the distance of their NUMA nodes is at least
+    /// twice the local one. (Virtual machines often show one socket with such nodes.)
     AcrossSockets,
-    /// The drive is another machine's.
+    /// The drive belongs to another machine.
     Network,
-    /// It could not be told; holds the reason.
+    /// Unknown; holds the reason.
     Unknown(String),
 }
 
 impl Distance {
-    /// From a GPU to a drive, by the path that serves the drive.
+    /// The distance from a GPU to a drive, by the drive's path in use.
     #[must_use]
     pub fn to_drive(gpu: &PciDevice, drive: &Drive) -> Self {
         if drive.transport().is_network() {
@@ -40,7 +40,7 @@ impl Distance {
         }
     }
 
-    /// Between two PCI devices.
+    /// The distance between two PCI devices.
     #[must_use]
     pub fn between(one: &PciDevice, other: &PciDevice) -> Self {
         if one.host_bridge == other.host_bridge {
@@ -48,10 +48,10 @@ impl Distance {
             match pairs.take_while(|(one, other)| one.address == other.address).count() {
                 0 => {}
                 1 => return Self::SameRootPort,
-                // The second shared bridge is the upper port of a switch.
+                // The second shared bridge is the upstream port of a switch.
                 _ => return Self::SameSwitch,
             }
-            // Buses of one host bridge end in one socket.
+            // All buses of one host bridge belong to one socket.
             if !one.host_bridge.is_empty() {
                 return Self::SameSocket;
             }
@@ -67,7 +67,7 @@ impl Distance {
         let untold = |pci: &PciDevice| Self::Unknown(format!("{} has no NUMA node", pci.address));
         let (node, to) = match (one.numa_node, other.numa_node) {
             (Some(node), Some(to)) => (node, to),
-            // Both are on the only node, which the kernel does not name then.
+            // Both are on the only node, which the kernel does not report.
             (None, None) if packages.is_some() => return Self::SameSocket,
             (None, _) => return untold(one),
             (_, None) => return untold(other),

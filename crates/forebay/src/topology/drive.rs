@@ -1,16 +1,17 @@
-//! The drives at the bottom of a map, and the ways to them.
+//! The drives at the bottom of a map, and the paths to them.
 
 use std::fmt;
 
 use super::pci::PciDevice;
 
-/// What tells one drive from every other, the same after a restart where the drive has a serial
-/// number or a worldwide name.
+/// Unique identity of a drive. It stays the same after a restart if the drive has a serial number
+/// or a worldwide name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DriveId(pub(super) String);
 
 impl DriveId {
-    /// As text: `nvme:NQN/NSID`, `wwid:…`, `serial:…`, `device:MAJOR:MINOR`, `mount:…`, `memory`.
+    /// The identity as text: `nvme:NQN/NSID`, `wwid:…`, `serial:…`, `device:MAJOR:MINOR`,
+    /// `mount:…`, `memory`.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -23,34 +24,34 @@ impl fmt::Display for DriveId {
     }
 }
 
-/// A physical device, or what stands for one: a file server, the host's memory.
+/// A physical device, or its counterpart for other storage: a file server, the host's memory.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Drive {
-    /// What tells it from every other.
+    /// Its unique identity.
     pub id: DriveId,
-    /// The device whose bandwidth it uses: two namespaces of one local NVMe controller are two
-    /// drives to the kernel, and one piece of hardware. Equal to `id` for most.
+    /// The device whose bandwidth it uses. Two namespaces of one local NVMe controller are two
+    /// drives but one piece of hardware. Equal to `id` for most drives.
     pub hardware: DriveId,
-    /// What kind.
+    /// Its kind.
     pub kind: DriveKind,
     /// The kernel's name, such as `nvme1n1`, or the source of a network mount.
     pub name: String,
-    /// Its device number, where it is a block device.
+    /// Its device number, if it is a block device.
     pub device: Option<u64>,
-    /// What its maker calls it.
+    /// Its model name.
     pub model: Option<String>,
-    /// The version of its firmware.
+    /// Its firmware version.
     pub firmware: Option<String>,
     /// Its serial number.
     pub serial: Option<String>,
-    /// Bytes that it holds.
+    /// Its capacity in bytes.
     pub size: Option<u64>,
-    /// The smallest piece that it reads or writes, in bytes.
+    /// Its logical block size in bytes, the smallest unit that it reads or writes.
     pub logical_block_size: Option<u32>,
-    /// Whether the kernel takes it for a spinning disk.
+    /// Whether the kernel treats it as a spinning disk.
     pub rotational: Option<bool>,
-    /// The ways to it: one for most, several with multipath.
+    /// The paths to it: one for most drives, several with multipath.
     pub paths: Vec<DrivePath>,
 }
 
@@ -72,7 +73,7 @@ impl Drive {
         }
     }
 
-    /// The path that serves it: the first live one, else the first.
+    /// The path in use: the first live one, or the first if none is live.
     #[must_use]
     pub fn path(&self) -> Option<&DrivePath> {
         self.paths.iter().find(|path| path.live).or(self.paths.first())
@@ -91,24 +92,24 @@ impl Drive {
         self.path()?.pci.as_ref()
     }
 
-    /// The NUMA node of the path that serves it.
+    /// The NUMA node of the path in use.
     #[must_use]
     pub fn numa_node(&self) -> Option<u32> {
         self.path()?.numa_node
     }
 }
 
-/// What kind of thing a [`Drive`] is.
+/// The kind of a [`Drive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DriveKind {
-    /// A block device that stands on no other.
+    /// A block device with no other block device below it.
     Block,
     /// A file server or cluster, as one mount sees it.
     Network,
     /// The host's memory.
     Memory,
-    /// Something that could not be looked into.
+    /// Storage that could not be examined.
     Unknown,
 }
 
@@ -125,62 +126,62 @@ impl DriveKind {
     }
 }
 
-/// One way to a drive.
+/// A path to a drive.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct DrivePath {
     /// The controller, such as `nvme3`, or the disk itself.
     pub name: String,
-    /// How bytes travel on it.
+    /// The transport that it uses.
     pub transport: Transport,
-    /// Whether it can be used now, as far as the kernel says.
+    /// Whether it can be used now, according to the kernel.
     pub live: bool,
-    /// The kernel's words for its state, such as `live` or `live, optimized`.
+    /// Its state as the kernel reports it, such as `live` or `live, optimized`.
     pub state: Option<String>,
-    /// The PCI device at its end of the host.
+    /// The PCI device at the host end.
     pub pci: Option<PciDevice>,
-    /// The NUMA node that it hangs on.
+    /// The NUMA node that it is attached to.
     pub numa_node: Option<u32>,
 }
 
-/// How bytes travel between a drive and the host.
+/// The transport between a drive and the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transport {
     /// NVMe on the host's own PCI.
     Pcie,
-    /// NVMe on PCI that a network card or DPU plays.
+    /// NVMe on PCI, emulated by a network card, a DPU or a cloud.
     Emulated {
-        /// Who plays it.
+        /// The emulator.
         by: String,
-        /// What says so.
+        /// The evidence for it.
         signs: Vec<String>,
-        /// Whether the drive itself says so; else it is likely only.
+        /// Whether the drive identifies itself as emulated; otherwise it is only likely.
         certain: bool,
     },
     /// NVMe over a network.
     Fabric {
         /// `tcp`, `rdma`, `fc` or `loop`.
         kind: String,
-        /// The address as the kernel tells it.
+        /// The address as the kernel reports it.
         address: String,
     },
-    /// A disk of the SCSI layer; holds the kind of link, such as `sata`, `sas` or `iscsi`.
+    /// A SCSI disk; holds the kind of link, such as `sata`, `sas` or `iscsi`.
     Scsi(String),
-    /// A disk of a virtual machine.
+    /// A virtio disk of a virtual machine.
     Virtio,
-    /// A mounted file system of another machine; holds its type.
+    /// A file system mounted from another machine; holds its type.
     Network(String),
     /// The host's memory.
     Memory,
     /// Another driver; holds its name.
     Other(String),
-    /// Not known.
+    /// Unknown.
     Unknown,
 }
 
 impl Transport {
-    /// Whether the bytes come over a network, as far as is known.
+    /// Whether the bytes are known to come over a network.
     #[must_use]
     pub fn is_network(&self) -> bool {
         match self {

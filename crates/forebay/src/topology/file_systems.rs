@@ -1,32 +1,32 @@
-//! The one table of file systems that do not stand on one block device of this machine.
+//! The table of file systems that are not on a single block device of this machine.
 //!
-//! What is not in it stands on the block device whose number its mount shows.
+//! Any other file system is on the block device whose number its mount shows.
 
-/// What a file system stands on.
+/// The storage of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ground {
     /// The host's memory.
     Memory,
     /// Other machines.
     Network,
-    /// Drives of this machine that it does not show.
+    /// Drives of this machine that the file system does not report.
     Pool,
-    /// A program.
+    /// A user-space program.
     Program,
     /// The host of this virtual machine.
     Host,
-    /// The kernel itself: there are no drives.
+    /// The kernel itself; no drives.
     Kernel,
     /// Folders of other file systems; read by `overlay`.
     Overlay,
     /// Several block devices; read by `btrfs`.
     Btrfs,
-    /// A folder of another file system, which is named as its source.
+    /// A folder of another file system, named as the mount's source.
     Folder,
 }
 
-/// Type as in `/proc/filesystems`, what people call it, what it stands on. A type of FUSE may
-/// have a program's name behind a dot, so the longer names come first.
+/// Type as in `/proc/filesystems`, display name, storage. A FUSE type may end with a program's
+/// name, so the exact names are looked up first.
 const TABLE: &[(&str, &str, Ground)] = &[
     ("tmpfs", "tmpfs", Ground::Memory),
     ("ramfs", "ramfs", Ground::Memory),
@@ -84,8 +84,8 @@ const TABLE: &[(&str, &str, Ground)] = &[
     ("nsfs", "namespaces", Ground::Kernel),
 ];
 
-/// What the file system of this type is called, and what it stands on; `None` for one that stands
-/// on the block device of its mount.
+/// The display name and the storage of a file system type; `None` for one on the block device of
+/// its mount.
 pub(super) fn look_up(kind: &str) -> Option<(&'static str, Ground)> {
     let exact = TABLE.iter().find(|(name, ..)| *name == kind);
     let of_fuse = || {
@@ -95,7 +95,7 @@ pub(super) fn look_up(kind: &str) -> Option<(&'static str, Ground)> {
     exact.or_else(of_fuse).map(|&(_, called, ground)| (called, ground))
 }
 
-/// Options whose values are nobody else's business.
+/// Options with private values.
 const SECRETS: [&str; 9] = [
     "username",
     "user",
@@ -108,7 +108,7 @@ const SECRETS: [&str; 9] = [
     "credentials",
 ];
 
-/// A list of options without names and secrets of users.
+/// A list of options with user names and secrets masked.
 pub(super) fn without_secrets(options: &str) -> String {
     let items = options.split(',').map(|item| match item.split_once('=') {
         Some((name, _)) if SECRETS.contains(&name.to_ascii_lowercase().as_str()) => {

@@ -1,4 +1,4 @@
-//! Small files of a system, for those outside who read about more than paths: of power, say.
+//! Access to small files of a system for callers outside the topology, such as power readings.
 
 use std::io;
 use std::path::Path;
@@ -8,24 +8,24 @@ use rustix::io::Errno;
 use super::system::{Absent, System};
 
 impl System {
-    /// The text of a small file below the root, such as `sys/class/powercap/intel-rapl:0/name`,
-    /// without the white space around it and without control characters. At most 64 KiB are read.
+    /// Reads a small file below the root, such as `sys/class/powercap/intel-rapl:0/name`, without
+    /// surrounding white space and control characters. At most 64 KiB are read.
     ///
     /// # Errors
-    /// The file's; also where it is empty, no text, or no plain file.
+    /// An I/O error of the file, or an error if it is empty, not text, or not a regular file.
     pub fn small_file(&self, path: impl AsRef<Path>) -> io::Result<String> {
         self.text(path.as_ref()).map_err(io::Error::from)
     }
 
-    /// The names in a folder below the root, sorted; those that are no text are left out.
+    /// The sorted names in a folder below the root; names that are not text are left out.
     ///
     /// # Errors
-    /// The folder's.
+    /// An I/O error of the folder.
     pub fn names_in(&self, path: impl AsRef<Path>) -> io::Result<Vec<String>> {
         self.list(path.as_ref()).map_err(io::Error::from)
     }
 
-    /// Whether something is at `path`, below the root.
+    /// Whether `path` exists below the root.
     #[must_use]
     pub fn has(&self, path: impl AsRef<Path>) -> bool {
         self.exists(path.as_ref())

@@ -1,18 +1,18 @@
-//! The control groups that bound a process: its own, and each one above it.
+//! The control groups that limit a process: its own group and its ancestors.
 //!
-//! A machine may have the trees of both versions at once (the kernel's
-//! `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/`), and a controller works in one of
-//! them. A container sees a part of a tree, and groups above that are out of its sight.
+//! A machine may mount the trees of both versions at once (the kernel's
+//! `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/`); each controller is active in one of
+//! them. A container sees only part of a tree, and the groups above that part are invisible to it.
 
 use std::path::{Component, Path, PathBuf};
 
 use super::mount::{self, Mount};
 use super::system::System;
 
-/// Groups that are looked at above one another.
+/// Maximum depth of nested groups.
 const DEPTH_MAX: usize = 64;
 
-/// Which kind of control group.
+/// The version of a control group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
     One,
@@ -20,7 +20,7 @@ pub(super) enum Version {
 }
 
 impl Version {
-    /// Where its tree usually is, for a controller.
+    /// The usual mount points of its tree for a controller.
     fn places(self, controller: &str) -> Vec<PathBuf> {
         let place = Path::new("sys/fs/cgroup");
         match (self, controller) {
@@ -37,7 +37,7 @@ impl Version {
         }
     }
 
-    /// A file that each of its groups has, so that others' folders are told apart.
+    /// A file that every group of this version has, which tells a group from any other folder.
     fn mark(self) -> &'static str {
         match self {
             Self::One => "cgroup.procs",
@@ -50,13 +50,13 @@ impl Version {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) version: Version,
-    /// Its folder, below the system's root.
+    /// Its folder below the system's root.
     pub(super) path: PathBuf,
 }
 
 impl System {
-    /// The groups in which the process is for a controller: those of each version from its own on
-    /// upwards.
+    /// The process's groups for a controller: for each version, its own group and then its
+    /// ancestors.
     pub(super) fn groups(&self, controller: &str) -> Vec<Group> {
         let Ok(table) = self.own_table("cgroup") else { return Vec::new() };
         let table = String::from_utf8_lossy(&table);
@@ -68,14 +68,14 @@ impl System {
                 _ => return None,
             };
             let path = Path::new(fields.next()?).strip_prefix("/").ok()?;
-            // A group outside of the namespace of this process is above its tree, out of sight.
+            // A group outside this process's cgroup namespace is above the visible tree.
             let outside = path.components().any(|part| part == Component::ParentDir);
             (!outside).then(|| self.way_up(version, controller, path))
         });
         found.flatten().collect()
     }
 
-    /// The group at `path` and those above it.
+    /// The group at `path` and its ancestors.
     fn way_up(&self, version: Version, controller: &str, path: &Path) -> Vec<Group> {
         let usual = version.places(controller).into_iter();
         let found = usual
@@ -87,8 +87,8 @@ impl System {
         above.map(|path| Group { version, path: path.to_owned() }).collect()
     }
 
-    /// The same place where the tree, or a part of it, is mounted elsewhere: the part of a
-    /// container that was not given names of its own.
+    /// Finds the group if the tree, or a part of it, is mounted elsewhere. This is the case in a
+    /// container without a cgroup namespace.
     fn mounted_at(
         &self,
         version: Version,

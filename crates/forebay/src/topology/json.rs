@@ -1,16 +1,16 @@
-//! Just enough JSON for records: reads one value, writes strings.
+//! A minimal JSON reader and string quoter for records.
 //!
-//! Records may be damaged, so depth is bounded and every way out is an `Option`.
+//! Records may be damaged, so depth is bounded and every accessor returns an `Option`.
 
-/// Values inside one another, at most.
+/// Maximum depth of nested values.
 const DEPTH_MAX: usize = 32;
 
-/// A value.
+/// A JSON value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Json {
     Null,
     Flag(bool),
-    /// As it is written.
+    /// A number as it was written.
     Number(String),
     Text(String),
     List(Vec<Json>),
@@ -18,7 +18,7 @@ pub(super) enum Json {
 }
 
 impl Json {
-    /// The value that `text` holds.
+    /// Parses `text`, which must be one value.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut reader = Reader { rest: text.trim(), depth: 0 };
         let value = reader.value()?;
@@ -169,7 +169,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The rest of a string, behind its first quote.
+    /// Reads the rest of a string after its opening quote.
     fn string(&mut self) -> Option<String> {
         let mut text = String::new();
         let mut chars = self.rest.char_indices();
@@ -190,7 +190,7 @@ impl Reader<'_> {
                         for _ in 0..4 {
                             code = code * 16 + chars.next()?.1.to_digit(16)?;
                         }
-                        // Halves of a pair stand for no character of their own.
+                        // A lone surrogate is no character.
                         text.push(char::from_u32(code).unwrap_or('\u{fffd}'));
                     }
                     c => text.push(c),

@@ -27,7 +27,7 @@ impl Resolve<'_> {
             .filter(|m| !m.is_faulty() && m.slot.is_none() && m.state.is_some())
             .map(|m| m.name.clone())
             .collect();
-        // RAID-0 and linear arrays have no such file: they stop with the first member they lose.
+        // RAID-0 and linear arrays have no such file: they stop when they lose a member.
         let missing = folder.number("md/degraded");
         layer.say_if("degraded", missing.map(|count| count > 0));
         layer.say_if("missing_members", missing.filter(|&count| count > 0));
@@ -43,7 +43,7 @@ impl Resolve<'_> {
             Layout::Concatenated => in_a_row(chunk, &members),
             _ => None,
         };
-        // Without states there is no telling them apart, so all are taken.
+        // Without states, active members and spares look alike, so all are taken.
         let serving: Vec<(String, Result<Folder, Absent>)> = members
             .into_iter()
             .filter(|member| {
@@ -66,10 +66,10 @@ impl Resolve<'_> {
 
 struct Member {
     name: String,
-    /// Its place in the array; none for a spare.
+    /// Its slot in the array; `None` for a spare.
     slot: Option<u64>,
     state: Option<String>,
-    /// Where its data begin, in sectors, and how long they are, in KiB.
+    /// Start of its data in sectors, and their length in KiB.
     data: Option<(u64, u64)>,
     folder: Result<Folder, Absent>,
 }
@@ -80,8 +80,8 @@ impl Member {
     }
 }
 
-/// The devices that the array holds. Each has a folder `dev-NAME`; where those cannot be read,
-/// the links that every stacked device has still name them.
+/// The devices of the array. Each has a folder `dev-NAME`. If those cannot be read, the `slaves`
+/// links, which every stacked device has, still name them.
 fn members(folder: &Folder) -> Vec<Member> {
     let names = folder.list("md").unwrap_or_default();
     let mut members: Vec<Member> = names
@@ -112,8 +112,8 @@ fn members(folder: &Folder) -> Vec<Member> {
     members
 }
 
-/// How a RAID-0 spreads addresses. Members of different sizes make it change its ways where the
-/// smaller ones end, which is not told here.
+/// How a RAID-0 maps addresses. `None` if members differ in size: the layout then changes where the
+/// smaller members end, which is not modelled.
 fn striped(chunk: Option<u64>, members: &[Member]) -> Option<Spread> {
     let len = members.first()?.data?.1;
     let starts = members.iter().enumerate().map(|(index, member)| {
@@ -124,8 +124,8 @@ fn striped(chunk: Option<u64>, members: &[Member]) -> Option<Spread> {
     Some(Spread::Striped { piece: chunk?, starts: starts.collect::<Option<_>>()? })
 }
 
-/// How a linear array spreads addresses: each member behind the one before, whole pieces of it
-/// where it has such (`linear_conf` in `md-linear.c`).
+/// How a linear array maps addresses: members follow each other, each rounded down to whole chunks
+/// if the array has a chunk size (`linear_conf` in `md-linear.c`).
 fn in_a_row(chunk: Option<u64>, members: &[Member]) -> Option<Spread> {
     let mut start = 0_u64;
     let mut runs = Vec::with_capacity(members.len());

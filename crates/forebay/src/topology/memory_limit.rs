@@ -1,27 +1,27 @@
-//! What control groups leave a process of the machine's memory.
+//! Memory limits that control groups set for the process.
 //!
-//! A group and each one above it may have limits: `memory.max` and `memory.high` in version 2 (the
-//! kernel's `Documentation/admin-guide/cgroup-v2.rst`), `memory.limit_in_bytes` and the same with
-//! swap in version 1 (`Documentation/admin-guide/cgroup-v1/memory.rst`). Beyond the first and the
-//! last two the kernel ends a process; beyond `memory.high` it slows it down for ever, since pinned
-//! memory cannot be taken back.
+//! A group and each of its ancestors may have limits. Version 2 has `memory.max` and `memory.high`
+//! (the kernel's `Documentation/admin-guide/cgroup-v2.rst`). Version 1 has `memory.limit_in_bytes`
+//! and its counterpart that includes swap (`Documentation/admin-guide/cgroup-v1/memory.rst`). Above
+//! `memory.max` or a version 1 limit the kernel kills a process. Above `memory.high` it throttles
+//! the process permanently, because pinned memory cannot be reclaimed.
 
 use std::path::{Path, PathBuf};
 
 use super::groups::{Group, Version};
 use super::system::System;
 
-/// Limits of this size and above are none; version 1 writes a number all the same.
+/// Values of this size and above mean "no limit"; version 1 writes a number even then.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// The most that is read of `memory.stat`, which has a line for each of some 80 counts.
+/// Maximum bytes read of `memory.stat`, which has one line for each of about 80 counters.
 const STAT_LEN_MAX: usize = 64 << 10;
 
 /// A limit of a control group on memory, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MemoryLimit {
     pub(crate) limit: u64,
-    /// What may still be used: what is not, and what the kernel can take back at once.
+    /// Bytes that may still be used: unused memory plus what the kernel can reclaim at once.
     pub(crate) available: u64,
     /// The file that holds the limit.
     pub(crate) file: PathBuf,
@@ -30,16 +30,15 @@ pub(crate) struct MemoryLimit {
 /// Memory that a process may still use, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MemoryLeft {
-    /// What the kernel says is available, with pages of files.
+    /// Memory that the kernel reports as available, page cache included.
     pub(crate) available: u64,
-    /// What of that may be pinned pages of files, which are not.
+    /// Upper bound on the pinned page-cache pages in `available`; these are not really available.
     pub(crate) pinned: u64,
-    /// What there would be, were all of it free.
+    /// Total memory, or the control group's limit.
     pub(crate) all: u64,
 }
 
-/// A file with a limit, one with what is used of it, and whether what is swapped out is used no
-/// more.
+/// The limit file, the usage file, and whether swapping memory out lowers the usage.
 type Names = (&'static str, &'static str, bool);
 
 impl Version {
@@ -57,7 +56,7 @@ impl Version {
 }
 
 impl System {
-    /// The limit that leaves the process least; `None` where it has none, or nothing is told.
+    /// The tightest limit; `None` if there is no limit or it cannot be read.
     pub(crate) fn memory_limit(&self) -> Option<MemoryLimit> {
         let groups = self.groups("memory");
         let limits = groups.iter().flat_map(|group| self.limits_of(group));
@@ -84,12 +83,12 @@ impl System {
         limits.into_iter().map(left).collect()
     }
 
-    /// A file of one number; `None` as well for `max`, which is none.
+    /// Reads a file that holds one number. `max` means no limit and gives `None`.
     fn count(&self, path: &Path) -> Option<u64> {
         self.text(path).ok()?.parse().ok()
     }
 
-    /// What the process may still use of memory; `None` where nothing is told.
+    /// Memory that the process may still use; `None` if the kernel does not report it.
     pub(crate) fn memory_left(&self) -> Option<MemoryLeft> {
         let machine = (self.meminfo("MemAvailable:")?, self.meminfo("MemTotal:")?);
         let group = self.memory_limit().map(|limit| (limit.available, limit.limit));
@@ -97,8 +96,8 @@ impl System {
         Some(MemoryLeft { available, pinned: self.pinned_pages(), all })
     }
 
-    /// What of the pages of files may be pinned, by anybody: no more than all that is, and no more
-    /// than there is of them. The kernel counts them as pages that may be used.
+    /// Upper bound on the pinned page-cache pages of all processes: the lower of all pinned pages
+    /// and the page cache. The kernel counts these pages as available.
     fn pinned_pages(&self) -> u64 {
         let table = self.bytes(Path::new("proc/vmstat"), STAT_LEN_MAX).unwrap_or_default();
         let table = String::from_utf8_lossy(&table);
@@ -113,7 +112,7 @@ impl System {
         pinned.min(self.meminfo("Cached:").unwrap_or(0))
     }
 
-    /// A line of the kernel's table of memory, in bytes.
+    /// A line of `/proc/meminfo`, in bytes.
     fn meminfo(&self, name: &str) -> Option<u64> {
         let table = self.bytes(Path::new("proc/meminfo"), STAT_LEN_MAX).ok()?;
         let table = String::from_utf8_lossy(&table);
@@ -122,7 +121,7 @@ impl System {
         Some(kib.saturating_mul(1024))
     }
 
-    /// What may still be swapped out for a group.
+    /// Bytes that can still be swapped out for a group.
     fn swap_left(&self, group: &Group) -> u64 {
         let free = self.meminfo("SwapFree:").unwrap_or(0);
         let count = |name: &str| self.count(&group.path.join(name));
@@ -135,12 +134,12 @@ impl System {
     }
 }
 
-/// What of a group's memory can be taken back.
+/// Reclaimable memory of a group.
 #[derive(Debug, Default)]
 struct Stat {
-    /// Pages of files that hold what the drive holds as well.
+    /// Clean page-cache pages.
     files: u64,
-    /// Pages without a file, which can go to swap alone.
+    /// Anonymous pages, which can only go to swap.
     anonymous: u64,
 }
 
@@ -148,7 +147,7 @@ impl Stat {
     fn of(system: &System, group: &Group) -> Self {
         let text = system.bytes(&group.path.join("memory.stat"), STAT_LEN_MAX).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
-        // Of version 1 the counts of the group alone, without those below it, have the plain names.
+        // In version 1 the plain names count the group without its descendants.
         let names = match group.version {
             Version::One => "total_",
             Version::Two => "",
@@ -160,8 +159,8 @@ impl Stat {
             });
             line.and_then(|count| count.trim().parse::<u64>().ok()).unwrap_or(0)
         };
-        // Shared memory stands among what has no file. What is dirty has to be written first, and
-        // the kernel may give up before.
+        // Shared memory counts as anonymous. Dirty pages must be written back first, and the kernel
+        // may give up before that.
         let [dirty, written] = match group.version {
             Version::One => ["dirty", "writeback"],
             Version::Two => ["file_dirty", "file_writeback"],
@@ -181,7 +180,7 @@ mod tests {
 
     use super::*;
 
-    /// What a system with these files leaves: the bytes, and the limit's file.
+    /// The bytes that a system with these files leaves available, and the file of the limit.
     fn left(files: &[(&str, &str)]) -> Option<(u64, u64, String)> {
         let folder = TempDir::new().expect("a temporary folder");
         for (path, text) in files {
@@ -208,7 +207,7 @@ mod tests {
         assert_eq!(with(&own), Some((1000, 600, place("box/memory.max"))));
         let high = ("sys/fs/cgroup/pod/box/memory.high", "900");
         assert_eq!(with(&[own[0], own[1], high]), Some((900, 500, place("box/memory.high"))));
-        // The group above is larger, and others use most of it.
+        // The parent group's limit is larger, but other groups use most of it.
         let above = [
             ("sys/fs/cgroup/pod/memory.max", "5000"),
             ("sys/fs/cgroup/pod/memory.current", "4800"),
@@ -236,7 +235,7 @@ mod tests {
         assert_eq!(with("inactive_file 9\nfile_dirty 10\n", &[]), 100);
         assert_eq!(with("inactive_file 99999\n", &[]), 1000);
         assert_eq!(with("inactive_file -5\nactive_file x\n\n \n\u{0}", &[]), 100);
-        // What has no file goes to swap, where there is any for this group.
+        // Anonymous pages are reclaimable only as far as the group may swap.
         let anonymous = "inactive_anon 300\nactive_anon 200\n";
         let swap = ("proc/meminfo", "MemTotal: 9 kB\nSwapFree:    1 kB\n");
         assert_eq!(with(anonymous, &[]), 100);

@@ -1,10 +1,10 @@
-//! What is under a path, down to the drives, and how far these are from the GPUs.
+//! Finds the drives under a path, and their distance from the GPUs.
 //!
-//! [`Resolver`] answers with a [`StorageMap`]: the steps from the path through mounts, file
-//! systems, partitions, arrays, volumes and loop devices to controllers and PCI devices; the
-//! drives; and the queue that serves the file. Everything is read below the root of a [`System`],
-//! and nothing there is trusted. What cannot be told is a fact that says why, never an error: no
-//! byte's place depends on any of this.
+//! [`Resolver`] returns a [`StorageMap`]: the steps from the path through mounts, file systems,
+//! partitions, arrays, volumes and loop devices to controllers and PCI devices; the drives; and the
+//! queue that serves the file. Everything is read below the root of a [`System`], and nothing read
+//! there is trusted. A missing fact is recorded with its reason and is never an error: no transfer
+//! depends on this module for correctness.
 //!
 //! One module reads one kind of thing: `mount`, `block`, `md`, `dm`, `btrfs`, `overlay`,
 //! `loop_device`, `nvme`, `network`, `nics` and `nfs`, `pci`, `numa`; `resolve` puts them in order.

@@ -1,23 +1,23 @@
-//! The table of mounts (`proc_pid_mountinfo(5)`), searched by mount id.
+//! The mount table (`proc_pid_mountinfo(5)`), searched by mount id.
 //!
-//! Only the lines that are asked for are taken apart, since tables hold thousands. Device numbers
-//! are no key here: on btrfs and overlay a file's number stands in no line.
+//! Only the requested lines are parsed, because a table may hold thousands. The device number is no
+//! key: on btrfs and overlay a file's device number appears in no line.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Mounts that are looked through for one that is hidden below another.
+/// Maximum number of mounts examined in a stack at one mount point.
 const STACK_MAX: usize = 64;
 
-/// A line of the table.
+/// A line of the mount table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mount {
     pub(super) id: u64,
     pub(super) parent: u64,
     /// The device number of the file system.
     pub(super) device: u64,
-    /// Which folder of the file system is mounted.
+    /// The folder of the file system that is mounted.
     pub(super) subtree: PathBuf,
     pub(super) point: PathBuf,
     pub(super) options: String,
@@ -38,7 +38,7 @@ impl Mount {
         self.option(name).map(|value| unescaped(value.as_bytes()))
     }
 
-    /// Its line taken apart; `None` where it is damaged.
+    /// Parses a line; `None` if it is malformed.
     fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.split(|&byte| byte == b' ');
         let id = number(fields.next()?)?;
@@ -47,7 +47,7 @@ impl Mount {
         let subtree = path(fields.next()?);
         let point = path(fields.next()?);
         let options = text(fields.next()?);
-        // A count of optional fields that is not known stands before the dash.
+        // A variable number of optional fields precedes the dash.
         let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
         Some(Self {
             id,
@@ -69,13 +69,13 @@ pub(super) fn find(table: &[u8], id: u64) -> Option<Mount> {
     lines(table).find(|line| line.starts_with(head.as_bytes())).and_then(Mount::parse)
 }
 
-/// All mounts whose lines are not damaged.
+/// All mounts with well-formed lines.
 pub(super) fn all(table: &[u8]) -> impl Iterator<Item = Mount> {
     lines(table).filter_map(Mount::parse)
 }
 
-/// The mount that `path`, which is absolute and has no links, would be found in: the deepest
-/// mount point, and of several at one place the one mounted last.
+/// The mount that holds `path`, which must be absolute and free of links: the deepest mount point,
+/// and of several at one point the latest.
 pub(super) fn holding(table: &[u8], path: &Path) -> Option<Mount> {
     let mut best: Option<(usize, &[u8])> = None;
     for line in lines(table) {
@@ -89,7 +89,7 @@ pub(super) fn holding(table: &[u8], path: &Path) -> Option<Mount> {
     best.and_then(|(_, line)| Mount::parse(line))
 }
 
-/// The mounts that `mount` hides: those at the same place below it, from the top.
+/// The mounts hidden below `mount` at the same mount point, from the top.
 pub(super) fn hidden_by(table: &[u8], mount: &Mount) -> Vec<Mount> {
     let mut hidden: Vec<Mount> = Vec::new();
     while hidden.len() < STACK_MAX {
@@ -102,7 +102,7 @@ pub(super) fn hidden_by(table: &[u8], mount: &Mount) -> Vec<Mount> {
     hidden
 }
 
-/// The value of `name` in a list of `name=value` or bare names; empty for a bare one.
+/// The value of `name` in a list of `name=value` or bare names; empty for a bare name.
 pub(super) fn option<'a>(list: &'a str, name: &str) -> Option<&'a str> {
     list.split(',').find_map(|item| match item.split_once('=') {
         Some((found, value)) => (found == name).then_some(value),
@@ -132,8 +132,7 @@ fn text(field: &[u8]) -> String {
     String::from_utf8_lossy(&unescaped(field)).into_owned()
 }
 
-/// Bytes with `\ooo` turned into the byte with this octal number, as blanks and backslashes are
-/// written in the table.
+/// Decodes `\ooo` octal escapes, which the table uses for blanks and backslashes.
 pub(super) fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -150,11 +149,11 @@ pub(super) fn unescaped(field: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// `path` below the mount point, as it lies in the file system itself.
+/// Translates `path` below the mount point to the path inside the file system.
 pub(super) fn inside(mount: &Mount, path: &Path) -> Option<PathBuf> {
     let below = path.strip_prefix(&mount.point).ok()?;
     let joined = mount.subtree.join(below);
-    // A plain join leaves a slash at the end where the path is the mount point itself.
+    // A plain join leaves a trailing slash if the path is the mount point itself.
     let bytes = joined.as_os_str().as_bytes();
     let bytes = if bytes.len() > 1 { bytes.strip_suffix(b"/").unwrap_or(bytes) } else { bytes };
     Some(PathBuf::from(OsString::from_vec(bytes.to_vec())))
@@ -207,7 +206,7 @@ damaged
         let mount = holding(table.as_bytes(), Path::new("/m/f")).expect("it is there");
         assert_eq!(mount.id, 10_000);
         assert_eq!(hidden_by(table.as_bytes(), &mount).len(), STACK_MAX);
-        // A mount that says it is its own parent does not hold us.
+        // A mount that is its own parent does not cause an endless loop.
         let own = b"7 7 0:1 / /m rw - tmpfs t rw\n";
         assert_eq!(hidden_by(own, &find(own, 7).expect("it is there")), []);
     }

@@ -1,4 +1,4 @@
-//! File systems that are served by somebody else: one drive each, named with their options.
+//! Network and user-space file systems: one drive each, described with its mount options.
 
 use super::drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
 use super::file_systems::Ground;
@@ -9,12 +9,12 @@ use super::resolve::{Resolve, Span, device_text};
 use super::system::{clean, shown};
 
 impl Resolve<'_> {
-    /// A mount whose bytes come from another machine, from a program, or from drives that it does
-    /// not show.
+    /// Describes a mount served by another machine, by a program, or by drives that it hides.
     pub(super) fn remote(&mut self, layer: &mut Layer, mount: &Mount, ground: Ground) -> Span {
         let kind = clean(&mount.file_system);
         let source = shown(&mount.source);
-        // Programs often call their source just "none", so the number of the mount belongs to it.
+        // Programs often use "none" as their source, so the mount's device number is part of the
+        // id.
         let id = match ground {
             Ground::Network | Ground::Pool if !mount.source.as_os_str().is_empty() => {
                 format!("mount:{kind}:{source}")
@@ -58,7 +58,7 @@ impl Resolve<'_> {
     }
 }
 
-/// A way to a drive that has no controller.
+/// A path to a drive that has no controller.
 pub(super) fn path(name: &str, transport: Transport) -> DrivePath {
     DrivePath {
         name: name.to_owned(),

@@ -1,26 +1,26 @@
-//! Network cards, and what their ports carry.
+//! Network cards and the rates of their ports.
 
 use super::pci::{self, PciDevice};
 use super::system::System;
 
-/// Cards, and ports of each, that are looked at.
+/// Maximum number of cards, and of ports of each, that are read.
 const CARDS_MAX: usize = 64;
 
-/// A port of a network card that is up and tells its rate.
+/// A port of a network card that is up and reports its rate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Nic {
-    /// The interface, or of a card that speaks RDMA its name and port, as `mlx5_0/1`.
+    /// The interface, or for an RDMA card its name and port, such as `mlx5_0/1`.
     pub name: String,
-    /// Bytes a second in each direction on the wire, with the headers of packets.
+    /// Wire rate in bytes per second in each direction, packet headers included.
     pub bytes_per_s: u64,
-    /// The file that tells it.
+    /// The file that reports the rate.
     pub source: String,
-    /// Where it hangs.
+    /// The PCI device of the card.
     pub pci: Option<PciDevice>,
 }
 
-/// The ports that are up. Of a card that speaks RDMA the port is named, and not its interface.
+/// Lists the ports that are up. An RDMA card is listed by port, not by interface.
 #[must_use]
 pub fn nics(system: &System) -> Vec<Nic> {
     let list = |path: &str| {
@@ -45,7 +45,7 @@ pub fn nics(system: &System) -> Vec<Nic> {
     }
     for name in list("sys/class/net") {
         let folder = format!("sys/class/net/{name}");
-        // Bridges, tunnels and the like are no hardware.
+        // Bridges, tunnels and the like have no PCI device.
         let Some(pci) = place(system, &folder) else { continue };
         let known = |nic: &Nic| nic.pci.as_ref().is_some_and(|own| own.address == pci.address);
         let source = format!("{folder}/speed");
@@ -62,7 +62,7 @@ fn place(system: &System, folder: &str) -> Option<PciDevice> {
     pci::above(&system.folder(format!("{folder}/device")).ok()?)
 }
 
-/// `100 Gb/sec (4X EDR)`, as bytes a second.
+/// Parses `100 Gb/sec (4X EDR)` into bytes per second.
 fn rdma_rate(text: &str) -> Option<u64> {
     let (number, _) = text.split_once(" Gb/sec")?;
     let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
@@ -71,7 +71,7 @@ fn rdma_rate(text: &str) -> Option<u64> {
     tenths.checked_mul(100_000_000 / 8).filter(|rate| *rate > 0)
 }
 
-/// Megabits a second, as bytes a second; -1 where nobody knows.
+/// Parses megabits per second into bytes per second; -1 means unknown.
 fn ethernet_rate(text: &str) -> Option<u64> {
     text.parse::<u64>().ok()?.checked_mul(1_000_000 / 8).filter(|rate| *rate > 0)
 }

@@ -1,21 +1,21 @@
-//! NUMA nodes: the sockets that they belong to, and how far they are from each other.
+//! NUMA nodes: their sockets, and the distances between them.
 
 use super::pci;
 use super::system::System;
 
-/// What is known about a NUMA node.
+/// The facts about a NUMA node.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Node {
-    /// Its socket, which the kernel calls a package.
+    /// Its socket (the kernel's "package").
     pub(super) package: Option<u32>,
-    /// How far it is from each node, where 10 is the way to its own memory (ACPI, "System
+    /// Its distance to each node, where 10 is the distance to its own memory (ACPI, "System
     /// Locality Information Table").
     pub(super) distances: Vec<u32>,
 }
 
 impl Node {
-    /// Reads about a node of `system`; without a number about the only one, since kernels leave
-    /// the number out on machines that have one.
+    /// Reads the facts of a node. Without a number it reads the only node: kernels name no node on
+    /// machines with just one.
     pub(super) fn read(system: &System, node: Option<u32>) -> Self {
         let text = |path: &str| system.text(path.as_ref()).ok();
         let only = || text("sys/devices/system/node/online").filter(|nodes| nodes == "0");
@@ -36,32 +36,32 @@ impl Node {
     }
 }
 
-/// More nodes or processors than any machine has.
+/// An upper bound above the node and CPU numbers of any machine.
 const NUMBERS_MAX: usize = 1 << 16;
 
 impl System {
-    /// The NUMA nodes that are there; none where the kernel knows of no such thing.
+    /// The online NUMA nodes; empty if the kernel has no NUMA support.
     pub(crate) fn numa_nodes(&self) -> Vec<u32> {
         self.text("sys/devices/system/node/online".as_ref()).map_or_else(|_| Vec::new(), numbers)
     }
 
-    /// The NUMA node of a PCI device; `None` where the kernel names none.
+    /// The NUMA node of a PCI device; `None` if the kernel reports none.
     pub(crate) fn numa_node_of(&self, pci_address: &str) -> Option<u32> {
         let address = pci_address.to_ascii_lowercase();
         let path = format!("sys/bus/pci/devices/{address}/numa_node");
-        // It says -1 where it does not know.
+        // The file holds -1 if the node is unknown.
         pci::is_address(&address).then(|| self.text(path.as_ref()).ok()?.parse().ok())?
     }
 
-    /// The processors of a NUMA node that are there.
+    /// The CPUs of a NUMA node.
     pub(crate) fn numa_cpus(&self, node: u32) -> Vec<u32> {
         let path = format!("sys/devices/system/node/node{node}/cpulist");
         self.text(path.as_ref()).map_or_else(|_| Vec::new(), numbers)
     }
 }
 
-/// A list as the kernel writes it (`Documentation/admin-guide/kernel-parameters.rst`, "cpu lists"):
-/// numbers and ranges, behind one another. Nonsense ends it.
+/// Parses a kernel CPU list (`Documentation/admin-guide/kernel-parameters.rst`, "cpu lists"):
+/// comma-separated numbers and ranges. Parsing stops at the first malformed part.
 fn numbers(text: impl AsRef<str>) -> Vec<u32> {
     let parts = text.as_ref().split(',').map_while(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -1,8 +1,8 @@
-//! NVMe namespaces, their controllers, and the several paths of native multipath.
+//! NVMe namespaces, their controllers, and the paths of native multipath.
 //!
-//! A namespace that can be reached in several ways is a head in the folder of its subsystem; each
-//! path to it is a hidden block device `nvmeScCnH` in its controller's folder. Several paths are
-//! one drive (`Documentation/admin-guide/nvme-multipath.rst`).
+//! A namespace with several paths is a head in the folder of its subsystem. Each path is a hidden
+//! block device `nvmeScCnH` in its controller's folder. All paths lead to one drive
+//! (`Documentation/admin-guide/nvme-multipath.rst`).
 
 use super::block;
 use super::drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
@@ -11,11 +11,12 @@ use super::pci::{self, PciDevice};
 use super::resolve::{Resolve, Span, told};
 use super::system::Folder;
 
-/// Drives that a network card, a DPU or a cloud plays on PCI: what marks them.
+/// Signs of a drive that a network card, a DPU or a cloud emulates on PCI.
 struct Player {
     by: &'static str,
     vendor: Option<u16>,
-    /// Words in the model or the qualified name, in lower case, with which it says so itself.
+    /// Lower-case words in the model or the NVMe qualified name by which the drive identifies
+    /// itself.
     words: &'static [&'static str],
 }
 
@@ -26,7 +27,8 @@ const PLAYERS: [Player; 3] = [
 ];
 
 impl Resolve<'_> {
-    /// `device` is what the namespace's folder links to: its controller or its subsystem.
+    /// Describes a namespace. `device` is the target of its folder's `device` link: the controller
+    /// or the subsystem.
     pub(super) fn nvme(
         &mut self,
         folder: &Folder,
@@ -43,7 +45,7 @@ impl Resolve<'_> {
             layer.unknown("controllers", "no controller of the namespace can be read");
         }
         let first = ways.first().map(|way| &way.controller);
-        // The subsystem speaks for all its controllers; older kernels leave out some of its files.
+        // The subsystem has the facts of all its controllers; older kernels lack some of its files.
         let text = |file: &str| {
             device.text(file).or_else(|absent| first.map_or(Err(absent), |first| first.text(file)))
         };
@@ -73,7 +75,7 @@ impl Resolve<'_> {
             if !path.live {
                 down.push(path.name.clone());
             }
-            // What the host's own PCI carries is one piece of hardware, whatever its namespaces.
+            // The namespaces of a controller on the host's own PCI share one piece of hardware.
             if path.pci.is_some()
                 && let Some(nqn) = &nqn
             {
@@ -93,7 +95,7 @@ impl Resolve<'_> {
         let mut layer = Layer::new(LayerKind::NvmeController, path.name.as_str());
         layer.say("transport", told(way.controller.text("transport")));
         layer.say_if("address", way.controller.text("address").ok());
-        // All but the one for administration; older kernels do not tell.
+        // The count includes the admin queue; older kernels lack the file.
         let queues = way.controller.number("queue_count");
         layer.say_if("io_queues", queues.and_then(|count| count.checked_sub(1)));
         layer.say("carried", path.transport.to_string());
@@ -108,10 +110,10 @@ impl Resolve<'_> {
     }
 }
 
-/// One way to a namespace.
+/// A path to a namespace.
 struct Way {
     controller: Folder,
-    /// Whether this way can be used, in the words of ANA (asymmetric namespace access).
+    /// The ANA (asymmetric namespace access) state of this path.
     access: Option<String>,
 }
 
@@ -146,14 +148,14 @@ impl Way {
                 let address = self.controller.text("address").unwrap_or_default();
                 Transport::Fabric { kind: kind.to_owned(), address }
             }
-            // Kernels before 4.15 have no such file, and a PCI device is one all the same.
+            // Kernels before 4.15 have no such file, but a controller on PCI is certain.
             Err(_) if pci.is_some() => Transport::Pcie,
             Err(_) => Transport::Unknown,
         }
     }
 }
 
-/// Who plays a drive on PCI, where something marks it.
+/// Detects an emulated drive by its PCI vendor, model and qualified name.
 fn played(pci: Option<&PciDevice>, nqn: Option<&str>, model: Option<&str>) -> Option<Transport> {
     PLAYERS.iter().find_map(|player| {
         let says = |what: &str, text: Option<&str>| {
@@ -164,7 +166,7 @@ fn played(pci: Option<&PciDevice>, nqn: Option<&str>, model: Option<&str>) -> Op
         let own: Vec<String> =
             [says("model", model), says("qualified name", nqn)].into_iter().flatten().collect();
         let vendor = player.vendor.filter(|&id| pci.and_then(|pci| pci.vendor) == Some(id));
-        // A word alone is no sign where the maker is known to be another one.
+        // If the emulator has a known PCI vendor, a word alone is no evidence.
         if vendor.is_none() && (own.is_empty() || player.vendor.is_some()) {
             return None;
         }
@@ -175,7 +177,7 @@ fn played(pci: Option<&PciDevice>, nqn: Option<&str>, model: Option<&str>) -> Op
     })
 }
 
-/// The ways to the namespace `name`.
+/// The paths to the namespace `name`.
 fn ways(name: &str, device: &Folder) -> Vec<Way> {
     if is_controller(&device.name()) {
         return vec![Way { controller: device.clone(), access: None }];
@@ -191,7 +193,7 @@ fn ways(name: &str, device: &Folder) -> Vec<Way> {
             let instance: u32 = entry.strip_prefix("nvme")?.parse().ok()?;
             let controller = device.folder(entry).ok()?;
             let path = format!("nvme{subsystem}c{instance}n{head}");
-            // A controller of the subsystem need not have every namespace.
+            // A controller of the subsystem need not serve every namespace.
             controller.has(&path).then(|| {
                 let access = controller.text(format!("{path}/ana_state")).ok();
                 (instance, Way { controller, access })
@@ -220,7 +222,7 @@ mod tests {
         };
         let ebs = certain("Amazon Elastic Block Store");
         assert_eq!(ebs, Some((true, "Amazon EBS".to_owned())));
-        // A word of NVIDIA's in another maker's model is no sign.
+        // NVIDIA's word in another vendor's model is no evidence.
         assert_eq!(certain("SnapDrive 9"), None);
         assert_eq!(certain("PM1743"), None);
     }

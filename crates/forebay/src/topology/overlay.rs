@@ -1,8 +1,8 @@
-//! overlayfs: which of its folders a file's bytes really lie in.
+//! overlayfs: finds the layer that holds a file's bytes.
 //!
-//! The mount names its folders as its maker saw them, which another mount namespace may not have.
-//! So the candidates are looked at first; where that is not possible, what the file itself
-//! answers is compared, and a layer is named only if no other one answers alike.
+//! The mount options name the folders as they were when it was mounted, and another mount namespace
+//! may not have them. So the candidate paths are tried first. If that fails, the extents and
+//! attributes of the file are compared, and a layer is named only if no other layer matches.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -17,16 +17,16 @@ use super::probe::{Refusal, Stat};
 use super::resolve::{Resolve, Span};
 use super::system::shown;
 
-/// Lower folders that are looked at, at most; the kernel itself allows 500.
+/// Maximum number of lower folders examined; the kernel allows 500.
 const LOWER_MAX: usize = 512;
-/// Extents that are compared.
+/// Number of extents compared.
 const EXTENTS: usize = 16;
 
-/// One of an overlay's folders.
+/// One of an overlay's layers.
 #[derive(Debug)]
 struct Part {
     name: &'static str,
-    /// Where the file would lie in it.
+    /// The file's path in this layer.
     candidate: PathBuf,
 }
 
@@ -40,7 +40,7 @@ impl Resolve<'_> {
     ) -> Span {
         let parts = parts(mount, real);
         let found = match stat {
-            // What is made in a folder is made in the upper one.
+            // New entries of a folder are created in the upper layer.
             Some(stat) if stat.kind() == FileType::Directory => {
                 parts.first().filter(|p| p.name == "upper").map(|_| (0, "new files go there"))
             }
@@ -65,7 +65,7 @@ impl Resolve<'_> {
         span
     }
 
-    /// The part that has the file, by looking at each in the order in which they hide each other.
+    /// Finds the layer that holds the file by probing each candidate from the top down.
     fn exact(
         &self,
         stat: Option<&Stat>,
@@ -77,15 +77,16 @@ impl Resolve<'_> {
             let found = match self.system.probe().stat(&part.candidate) {
                 Ok(found) => found,
                 Err(Refusal::Errno(Errno::NOENT)) => continue,
-                // What cannot be looked at may be there, so nothing below it is proven.
+                // A candidate that cannot be probed may exist, so no lower layer is proven.
                 Err(_) => return None,
             };
             let same = found.kind() == stat.kind() && found.size == stat.size;
             let proven = match part.name {
-                // A file of which only the attributes were copied up has its bytes below.
+                // With metacopy, a file whose metadata alone was copied up keeps its data in a
+                // lower layer.
                 "upper" => mount.option("metacopy") != Some("on"),
-                // A folder that was renamed has another name in the layers below; a file of one
-                // of these shows its own number, unless numbers are made unique.
+                // A renamed folder has another name in the lower layers. A file in a lower layer
+                // shows its own inode number unless `xino` makes the numbers unique.
                 _ => found.inode == stat.inode || mount.option("xino").is_some_and(|x| x != "off"),
             };
             return (same && proven).then_some((index, "the file is there"));
@@ -93,7 +94,7 @@ impl Resolve<'_> {
         None
     }
 
-    /// The part whose file has its bytes in the same places: an overlay passes FIEMAP on.
+    /// Finds the layer whose file has the same extents: an overlay passes FIEMAP through.
     fn by_extents(&self, real: &Path, parts: &[Part]) -> Option<usize> {
         let probe = self.system.probe();
         let own = probe.extents(real, EXTENTS).ok().filter(|extents| !extents.is_empty())?;
@@ -104,8 +105,8 @@ impl Resolve<'_> {
         matching.next().is_none().then_some(found)
     }
 
-    /// The only part whose file system gives its files the alignment and the preferred block that
-    /// this file has: an overlay passes both on from the file below.
+    /// Finds the only layer whose file system reports the same alignment and preferred block size:
+    /// an overlay passes both through from the lower file.
     fn alike(&mut self, stat: &Stat, parts: &[Part]) -> Option<usize> {
         let answer = |stat: &Stat| (stat.direct, stat.block_size);
         let mut matching = Vec::new();
@@ -123,7 +124,7 @@ impl Resolve<'_> {
     }
 }
 
-/// The folders of an overlay, from the top, with the place of the file in each.
+/// The layers of an overlay from the top, with the file's path in each.
 fn parts(mount: &Mount, real: &Path) -> Vec<Part> {
     let Some(inside) = mount::inside(mount, real) else { return Vec::new() };
     let below = inside.strip_prefix("/").unwrap_or(&inside);
@@ -132,7 +133,7 @@ fn parts(mount: &Mount, real: &Path) -> Vec<Part> {
     if let Some(upper) = mount.option_bytes("upperdir") {
         parts.push(Part { name: "upper", candidate: path(upper).join(below) });
     }
-    // Newer kernels name each lower folder in an option of its own, `lowerdir+=`.
+    // Newer kernels list each lower folder in a separate `lowerdir+=` option.
     let options = mount.own_options.split(',');
     let each = options.filter_map(|option| {
         ["lowerdir+=", "datadir+="].iter().find_map(|name| option.strip_prefix(name))
@@ -146,7 +147,7 @@ fn parts(mount: &Mount, real: &Path) -> Vec<Part> {
     parts
 }
 
-/// The folders of a list with colons between them; a colon in a name has a backslash before it.
+/// Splits a colon-separated list of folders; a backslash escapes a colon in a name.
 fn split(list: &[u8]) -> Vec<Vec<u8>> {
     let mut folders = vec![Vec::new()];
     let mut bytes = list.iter().copied();
@@ -158,7 +159,7 @@ fn split(list: &[u8]) -> Vec<Vec<u8>> {
             byte => last.push(byte),
         }
     }
-    // Two colons part the folders that hold data only from those before them.
+    // Two colons separate the data-only folders from the rest.
     folders.retain(|folder| !folder.is_empty());
     folders
 }

@@ -1,4 +1,4 @@
-//! The path that is asked about: where it leads, link by link, and what is there.
+//! The path to resolve: its links, its real path, and the file there.
 
 use std::path::{Path, PathBuf};
 
@@ -10,23 +10,23 @@ use super::probe::{Refusal, Stat, Trail};
 use super::resolve::{Below, device_text};
 use super::system::{System, shown};
 
-/// What `statx` says about a file's bytes (`STATX_ATTR_…`), and the fact's name.
+/// Bits of `stx_attributes` (`STATX_ATTR_…`), and the names of their facts.
 const ATTRIBUTES: [(u64, &str); 4] =
     [(0x4, "compressed"), (0x800, "encrypted"), (0x10_0000, "verity"), (0x20_0000, "dax")];
 
-/// Where a path leads and what is there, before anything below it is read.
+/// The target of a path, before anything below it is read.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) path: PathBuf,
     pub(super) trail: Result<Trail, Refusal>,
     pub(super) real: PathBuf,
-    /// Whether the path is that of something that the calling thread cannot reach by name.
+    /// Whether the file is one that the calling thread cannot reach by name.
     pub(super) is_elsewhere: bool,
     pub(super) exists: bool,
     pub(super) stat: Result<Stat, Refusal>,
 }
 
-/// Asks where `path` leads; of what does not exist, where its folder is.
+/// Finds the target of `path`; for a missing path, the folder that would contain it.
 pub(super) fn find(system: &System, path: &Path) -> Found {
     let absolute = if path.is_absolute() {
         path.to_owned()
@@ -37,8 +37,8 @@ pub(super) fn find(system: &System, path: &Path) -> Found {
     let mut real = trail.as_ref().map_or_else(|_| absolute.clone(), |trail| trail.real.clone());
     let mut stat = system.probe().stat(&absolute);
     let exists = stat.is_ok();
-    // The kernel does not follow what some links of `/proc` say: they lead to an open file, or
-    // into another mount namespace.
+    // Some links in `/proc` are resolved by the kernel without their text: they lead to an open
+    // file or into another mount namespace.
     let is_magic = |trail: &Trail| trail.links.iter().any(|(at, _)| at.starts_with("/proc"));
     let mut is_elsewhere = false;
     if let (Ok(told), true) = (&stat, trail.as_ref().is_ok_and(is_magic)) {
@@ -55,7 +55,7 @@ pub(super) fn find(system: &System, path: &Path) -> Found {
     Found { path: path.to_owned(), trail, real, is_elsewhere, exists, stat }
 }
 
-/// Puts together what was found at the path and what is below.
+/// Combines the target of the path with the storage below it.
 pub(super) fn map(found: Found, below: Below) -> StorageMap {
     let mut bottom = below.layer;
     let mut links = found.trail.as_ref().map(|trail| trail.links.clone()).unwrap_or_default();
@@ -72,7 +72,7 @@ pub(super) fn map(found: Found, below: Below) -> StorageMap {
         root.say("real_path", shown(&found.real));
     }
     match &found.stat {
-        // Of what is missing the folder above answered.
+        // For a missing file, `stat` was taken of its folder.
         Ok(_) | Err(Refusal::Errno(Errno::NOENT)) => root.say("exists", found.exists),
         Err(refusal) => root.unknown("exists", refusal),
     }
@@ -103,7 +103,7 @@ pub(super) fn map(found: Found, below: Below) -> StorageMap {
     if matches!(found.stat, Err(Refusal::Silent)) {
         root.say("silent", true);
     }
-    // Of a drive that does not answer the table of mounts still told where it is.
+    // Even if the drive does not answer, the mount table says where the file is.
     let is_mute = matches!(found.stat, Err(Refusal::Silent | Refusal::Errno(Errno::IO)));
     if let Err(refusal) = &found.stat
         && (!is_mute || below.drives.is_empty())

@@ -1,9 +1,9 @@
-//! Looks at files that may never be answered: the server is gone, or a program behind FUSE hangs.
+//! Time-limited probes of files that may never answer: the server is down, or a FUSE program hangs.
 //!
-//! No signal ends such a call for sure and none has a bound of its own, so each is made on a thread
-//! of its own, which is left behind where it does not come back in time. What did not answer once
-//! is not looked at again. `probe` and `look` bring their looks here; a played system has no
-//! patience, since its answers lie in a record.
+//! Such a call has no timeout, and no signal is sure to interrupt it. So each probe runs on its own
+//! thread, which is abandoned if it does not return in time. A path that timed out is not probed
+//! again. `probe` and `look` use this; a replayed system does not need it, because its answers come
+//! from a record.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,25 +12,25 @@ use super::probe::Trail;
 use crate::aside::within;
 use crate::lock::Lock;
 
-/// How long one look may take. A drive that sleeps answers within some seconds, and has nothing to
-/// read for most looks.
+/// Timeout of one probe. A drive in standby answers within a few seconds, and most probes need no
+/// read from the drive.
 pub(super) const LOOK_MAX: Duration = Duration::from_secs(3);
-/// Paths that are kept; a system with more of them waits again.
+/// Maximum number of unresponsive paths kept; further ones time out again.
 const SILENT_MAX: usize = 1024;
 
-/// Nobody answered in time.
+/// The probe timed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Silent;
 
-/// See the module's own text.
+/// The paths that did not answer, with the link targets noted for them.
 #[derive(Debug, Default)]
 pub(super) struct Patience {
     silent: Lock<Vec<(PathBuf, Option<Trail>)>>,
 }
 
 impl Patience {
-    /// Makes a look at `path`, and waits for it for a limited time. The look has the mounts and the
-    /// rights of the calling thread.
+    /// Runs a probe of `path` and waits for it up to the timeout. The probe thread has the mounts
+    /// and the rights of the calling thread.
     pub(super) fn look<T: Send + 'static>(
         &self,
         path: &Path,
@@ -39,14 +39,14 @@ impl Patience {
         if self.is_silent(path) {
             return Err(Silent);
         }
-        // Without a thread nobody can look and go on.
+        // If no thread can be spawned, the path counts as unresponsive.
         within(LOOK_MAX, "forebay-look", look).ok().flatten().ok_or_else(|| {
             self.pass_over(path);
             Silent
         })
     }
 
-    /// Takes for granted that what is at `path` and below it does not answer.
+    /// Marks `path` and everything below it as unresponsive.
     pub(super) fn pass_over(&self, path: &Path) {
         let mut silent = self.silent.lock();
         if silent.len() < SILENT_MAX {
@@ -54,20 +54,20 @@ impl Patience {
         }
     }
 
-    /// Takes over what another one has learned.
+    /// Copies the unresponsive paths of another instance.
     pub(super) fn inherit(&self, other: &Self) {
         let known = other.silent.lock().clone();
         self.silent.lock().extend(known);
     }
 
-    /// Keeps where a path that does not answer leads, as far as is known.
+    /// Notes the link targets of an unresponsive path, as far as they are known.
     pub(super) fn note(&self, path: &Path, trail: Trail) {
         if let Some(known) = self.silent.lock().iter_mut().find(|(silent, _)| silent == path) {
             known.1 = Some(trail);
         }
     }
 
-    /// What was noted of a path.
+    /// The link targets noted for a path.
     pub(super) fn known(&self, path: &Path) -> Option<Trail> {
         self.silent.lock().iter().find(|(silent, _)| silent == path)?.1.clone()
     }

@@ -1,55 +1,54 @@
-//! PCI devices: where they hang, and what their links can and do carry.
+//! PCI devices: their place in the tree, and the maximum and current rates of their links.
 //!
-//! A device's folder in `/sys/devices` lies inside the folders of the bridges above it, so its
-//! path is the way to the processor. Facts are from the kernel's
-//! `Documentation/ABI/testing/sysfs-bus-pci`.
+//! A device's folder in `/sys/devices` is inside the folders of the bridges above it, so its path
+//! is the path to the CPU. Facts are from the kernel's `Documentation/ABI/testing/sysfs-bus-pci`.
 
 use std::fmt;
 use std::path::{Component, Path};
 
 use super::system::{Folder, System};
 
-/// A function of a device on PCI.
+/// A PCI function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PciDevice {
     /// Its address, `DOMAIN:BUS:DEVICE.FUNCTION`.
     pub address: String,
-    /// Who made it.
+    /// Its vendor id.
     pub vendor: Option<u16>,
-    /// What it is, by its maker's number.
+    /// Its device id, assigned by the vendor.
     pub device: Option<u16>,
-    /// What it is, by the standard's number: base class, class, interface.
+    /// Its standard class code: base class, subclass, interface.
     pub class: Option<u32>,
-    /// The driver that has it.
+    /// The driver bound to it.
     pub driver: Option<String>,
-    /// Its link as it is now. Idle devices may rest at a lower speed.
+    /// Its current link. Idle devices may lower its speed.
     pub link: Link,
-    /// The best that its link can be.
+    /// The maximum of its link.
     pub link_max: Link,
     /// The bridges above it, from the root port down.
     pub bridges: Vec<Bridge>,
-    /// The host bridge above these, such as `pci0000:40`.
+    /// The host bridge above its bridges, such as `pci0000:40`.
     pub host_bridge: String,
-    /// The NUMA node that it hangs on.
+    /// The NUMA node that it is attached to.
     pub numa_node: Option<u32>,
     /// The socket of that node.
     pub package: Option<u32>,
-    /// How far that node is from each, in tenths of the way to its own memory.
+    /// The distance of that node to each node; 10 is the distance to its own memory.
     pub node_distances: Vec<u32>,
-    /// Its IOMMU group, where there is an IOMMU.
+    /// Its IOMMU group, if the system has an IOMMU.
     pub iommu_group: Option<String>,
 }
 
-/// A bridge between a device and the processor: a root port, or a port of a switch.
+/// A bridge between a device and the CPU: a root port, or a port of a switch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Bridge {
     /// Its address.
     pub address: String,
-    /// The link below a port that leads down, above one that leads up.
+    /// Its PCI Express link: the one below a downstream port, or above an upstream port.
     pub link: Link,
-    /// The best that this link can be.
+    /// The maximum of this link.
     pub link_max: Link,
 }
 
@@ -59,9 +58,9 @@ pub struct Bridge {
 pub struct Link {
     /// Lanes.
     pub width: Option<u32>,
-    /// Millions of transfers a second on each lane: 16000 is `16.0 GT/s`, PCIe 4.0.
+    /// Millions of transfers per second on each lane: 16000 is `16.0 GT/s`, PCIe 4.0.
     pub megatransfers_per_s: Option<u32>,
-    /// What a simulated link carries, which has neither.
+    /// The rate of a simulated link, which has neither width nor speed.
     pub played_bytes_per_s: Option<u64>,
 }
 
@@ -70,8 +69,8 @@ impl Link {
         Self { played_bytes_per_s: rate, ..Self::default() }
     }
 
-    /// Bytes a second in each direction behind the line code, before the packets' overhead:
-    /// 8 of 10 bits up to 5 GT/s, 128 of 130 above, and all from 64 GT/s on.
+    /// Bytes per second in each direction after line coding, before packet overhead. The line code
+    /// leaves 8 of 10 bits up to 5 GT/s, 128 of 130 above, and all from 64 GT/s on.
     #[must_use]
     pub fn bytes_per_s(&self) -> Option<u64> {
         if self.played_bytes_per_s.is_some() {
@@ -87,13 +86,13 @@ impl Link {
     }
 
     fn read(folder: &Folder, when: &str) -> Self {
-        // Devices of the older bus, and those of virtual machines, have neither file.
+        // Conventional PCI devices and those of virtual machines have neither file.
         let Some(width) = folder.number(format!("{when}_link_width")) else {
             return Self::default();
         };
         let speed = folder.text(format!("{when}_link_speed"));
         Self {
-            // The kernel says 0 or 255 for a link that is down or not known.
+            // The kernel reports 0 or 255 for a link that is down or unknown.
             width: u32::try_from(width).ok().filter(|lanes| (1..=32).contains(lanes)),
             megatransfers_per_s: speed.ok().and_then(|text| megatransfers(&text)),
             played_bytes_per_s: None,
@@ -114,7 +113,7 @@ impl fmt::Display for Link {
     }
 }
 
-/// `16.0 GT/s PCIe` in millions a second.
+/// Parses `16.0 GT/s PCIe` into millions of transfers per second.
 fn megatransfers(text: &str) -> Option<u32> {
     let number = text.strip_suffix(" PCIe").unwrap_or(text).strip_suffix(" GT/s")?;
     let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
@@ -122,7 +121,7 @@ fn megatransfers(text: &str) -> Option<u32> {
     whole.parse::<u32>().ok()?.checked_mul(1000)?.checked_add(tenths * 100)
 }
 
-/// The PCI function that `folder`, which is below `/sys/devices`, hangs on.
+/// The PCI function above `folder`, which is below `/sys/devices`.
 pub(super) fn above(folder: &Folder) -> Option<PciDevice> {
     let mut at = folder.path();
     while !at.file_name()?.to_str().is_some_and(is_address) {
@@ -188,8 +187,8 @@ pub(super) fn hex(folder: &Folder, name: &str) -> Option<u32> {
     u32::from_str_radix(folder.text(name).ok()?.strip_prefix("0x")?, 16).ok()
 }
 
-/// Whether this is `DOMAIN:BUS:DEVICE.FUNCTION`; domains of more than four digits are those of a
-/// drive controller that bundles others.
+/// Whether this is `DOMAIN:BUS:DEVICE.FUNCTION`. Domains of more than four digits belong to a drive
+/// controller that bundles others (such as VMD).
 pub(super) fn is_address(text: &str) -> bool {
     let digits = |text: &str, lens: std::ops::RangeInclusive<usize>| {
         lens.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())

@@ -1,19 +1,19 @@
-//! Where the bytes of a file lie on its drives, as far as the kernel tells.
+//! Maps the bytes of a file to addresses on its drives, as far as the kernel reports them.
 //!
-//! FIEMAP gives places on what a file system calls its device. From there down each step says how
-//! it passes addresses on, in a [`Spread`]; a step that does not, or that does more than move
-//! them, ends the way with a reason.
+//! FIEMAP gives addresses on the device of the file system. Each step below maps addresses to its
+//! children with a [`Spread`]. A step without a known mapping, or one that also transforms the
+//! data, ends the walk with a reason.
 
 use super::drive::DriveId;
 use super::map::{Layer, LayerKind, StorageMap};
 use super::probe::Extent;
 
-/// Pieces that one extent is cut into, at most.
+/// Maximum number of pieces per extent.
 const PIECES_MAX: usize = 64 << 10;
-/// Extents that are asked for, at most.
+/// Maximum number of extents requested.
 const EXTENTS_MAX: usize = 64 << 10;
 
-/// Flags of `linux/fiemap.h` with which the place of an extent is none.
+/// Flags of `linux/fiemap.h` that make the address of an extent meaningless.
 const PLACELESS: [(u32, &str); 6] = [
     (0x2, "the file system does not know the place"),
     (0x4, "it is not written out yet"),
@@ -23,17 +23,17 @@ const PLACELESS: [(u32, &str); 6] = [
     (0x400, "it shares a block with others"),
 ];
 
-/// How a device passes addresses on to what it stands on.
+/// How a device maps addresses to the devices below it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) enum Spread {
-    /// Not known, or not by moving them.
+    /// Unknown, or more than a move of addresses.
     #[default]
     Untold,
-    /// To its only child, this many bytes further on.
+    /// To the only child, shifted by this many bytes.
     Shifted(u64),
-    /// Run by run: from where, how long, to which child, to where.
+    /// A list of runs, each mapped to an offset of a child.
     Runs(Vec<Run>),
-    /// Piece by piece in turn, beginning at these places of these children.
+    /// Round-robin in pieces of this size, beginning at these offsets of these children.
     Striped { piece: u64, starts: Vec<(usize, u64)> },
 }
 
@@ -50,22 +50,22 @@ pub(super) struct Run {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Piece {
-    /// Where it begins in the file, in bytes.
+    /// Its offset in the file, in bytes.
     pub logical: u64,
     /// The drive.
     pub drive: DriveId,
-    /// Where it begins on the drive, in bytes.
+    /// Its offset on the drive, in bytes.
     pub offset: u64,
-    /// Bytes.
+    /// Its length in bytes.
     pub len: u64,
 }
 
 impl super::Resolver {
-    /// Where the bytes of a file lie on its file system's device: the first `max` extents. What
-    /// was written and is not on its way to the drive yet has no place.
+    /// The first `max` extents of a file, as addresses on its file system's device. Delayed
+    /// allocations have no address.
     ///
     /// # Errors
-    /// The reason, where the file system does not tell.
+    /// The reason why the file system does not report them.
     pub fn extents(&self, path: &std::path::Path, max: usize) -> Result<Vec<Extent>, String> {
         let absolute = std::path::absolute(path).map_err(|error| error.to_string())?;
         let extents = self.system().probe().extents(&absolute, max.min(EXTENTS_MAX));
@@ -74,10 +74,10 @@ impl super::Resolver {
 }
 
 impl StorageMap {
-    /// Where an extent of the file lies on its drives.
+    /// Maps an extent of the file to its drives.
     ///
     /// # Errors
-    /// The reason, where that is not told.
+    /// The reason why the mapping is unknown.
     pub fn locate(&self, extent: &Extent) -> Result<Vec<Piece>, String> {
         if let Some(reason) = placeless(extent.flags) {
             return Err(reason.to_owned());
@@ -90,19 +90,19 @@ impl StorageMap {
     }
 }
 
-/// Why an extent with these flags has no place that counts.
+/// Why an extent with these flags has no usable address.
 pub(super) fn placeless(flags: u32) -> Option<&'static str> {
     PLACELESS.iter().find(|(flag, _)| flags & flag != 0).map(|(_, reason)| *reason)
 }
 
-/// The file system that has the file itself, or the block device that it is.
+/// The file system that holds the file itself, or the block device if the path is one.
 fn ground(root: &Layer) -> Result<&Layer, String> {
     let mut layer = root;
     while matches!(layer.kind, LayerKind::Path | LayerKind::Symlink | LayerKind::Mount) {
         layer = layer.children.first().ok_or("no file system is known")?;
     }
     if layer.kind == LayerKind::FileSystem && layer.name == "overlay" {
-        // The extents are those of the file that the overlay shows.
+        // The extents are those of the underlying file that the overlay shows.
         let shown = layer.children.first().filter(|l| l.kind == LayerKind::BackingFile);
         let mount = shown.and_then(|shown| shown.children.first());
         return mount.and_then(|mount| mount.children.first()).ok_or("the layer is unknown".into());
@@ -129,7 +129,7 @@ pub(super) fn device(root: &Layer) -> Result<&Layer, String> {
     }
 }
 
-/// Bytes on their way down: where they are in the file, and where on this step's device.
+/// A range of bytes on its way down: its offset in the file and on this step's device.
 #[derive(Debug, Clone, Copy)]
 struct At {
     logical: u64,
@@ -138,7 +138,7 @@ struct At {
 }
 
 impl At {
-    /// The first `len` bytes at another place, and the rest.
+    /// Splits off the first `len` bytes, moved to `at`, and returns them with the rest.
     fn cut(self, len: u64, at: u64) -> (Self, Self) {
         let len = len.min(self.len);
         let rest = Self {
@@ -156,7 +156,7 @@ fn pass_on(layer: &Layer, bytes: At, pieces: &mut Vec<Piece>) -> Result<(), Stri
     }
     if let Some(drive) = layer.text("drive") {
         let drive = DriveId(drive.to_owned());
-        // Bytes that go on where the piece before ends are part of it.
+        // Bytes that follow the previous piece directly are merged into it.
         if let Some(last) = pieces.last_mut()
             && last.drive == drive
             && last.offset.checked_add(last.len) == Some(bytes.at)

@@ -1,6 +1,6 @@
-//! What control groups leave a process of the machine's cores.
+//! CPU limits that control groups set for the process.
 //!
-//! A group and each one above it may have a quota, and the least of them binds: `cpu.max` in
+//! A group and each of its ancestors may have a quota, and the lowest one binds: `cpu.max` in
 //! version 2 (the kernel's `Documentation/admin-guide/cgroup-v2.rst`), `cpu.cfs_quota_us` in
 //! version 1 (`Documentation/scheduler/sched-bwc.rst`).
 
@@ -8,8 +8,8 @@ use super::groups::{Group, Version};
 use super::system::System;
 
 impl System {
-    /// Processor time that the process may use, in thousandths of a core; `None`: all there is, or
-    /// nothing is told.
+    /// CPU time that the process may use, in thousandths of a core; `None` if there is no quota or
+    /// it cannot be read.
     pub(crate) fn cpu_quota(&self) -> Option<u64> {
         self.groups("cpu").iter().filter_map(|group| self.quota(group)).min()
     }
@@ -25,7 +25,7 @@ impl System {
                 (time.to_owned(), period.to_owned())
             }
         };
-        // No quota is `-1` or `max`.
+        // `-1` or `max` means no quota.
         let (time, period) = (time.parse::<u64>().ok()?, period.parse::<u64>().ok()?);
         time.saturating_mul(1000).checked_div(period)
     }
@@ -40,7 +40,7 @@ mod tests {
 
     use super::*;
 
-    /// A system with these files.
+    /// The quota read from a system with these files.
     fn quota(files: &[(&str, &str)]) -> Option<u64> {
         let folder = TempDir::new().expect("a temporary folder");
         for (path, text) in files {
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(with(""), None);
     }
 
-    /// A group of this machine with a quota; removed when dropped.
+    /// A real control group with a quota; removed when dropped.
     struct Limited(PathBuf);
 
     impl Limited {
@@ -133,7 +133,7 @@ mod tests {
 
     impl Drop for Limited {
         fn drop(&mut self) {
-            // The child that was in it has ended.
+            // The child process in the group has ended.
             let _ = fs::remove_dir(&self.0);
         }
     }

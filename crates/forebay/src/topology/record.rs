@@ -1,9 +1,9 @@
-//! Writes a system down, so that it can be replayed elsewhere: the files of `/sys` and `/proc`
-//! that were read for some paths, and the kernel's answers about them.
+//! Records a system for replay elsewhere: the files of `/sys` and `/proc` that were read for some
+//! paths, and the kernel's answers about them.
 //!
-//! What tells about people or gives access is left out: names of users and passwords in mount
-//! options, names of file servers. Serial numbers of drives stay, since drives are told by them.
-//! Nothing that exists is written to.
+//! Personal data and credentials are left out: user names and passwords in mount options, names of
+//! file servers. Serial numbers of drives stay, because they identify drives. No existing file is
+//! overwritten.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,20 +23,19 @@ use super::resolve::device_text;
 use super::system::{System, Touched};
 use crate::lock::Lock;
 
-/// Extents that are written down for each file.
+/// Maximum number of extents recorded per file.
 const EXTENTS_MAX: usize = 4096;
 
-/// Resolves `paths` on this machine and writes all that was read into the new folder `dir`, which
-/// [`System::fixture`] replays. What did not answer `system`, which is the live one, is not looked
-/// at.
+/// Resolves `paths` on this machine and writes everything read into the new folder `dir`, which
+/// [`System::fixture`] replays. Paths that did not answer `system`, the live one, are skipped.
 ///
 /// # Errors
-/// [`io::ErrorKind::AlreadyExists`] where there is something at `dir`; what else the writing meets.
+/// [`io::ErrorKind::AlreadyExists`] if `dir` exists, and any error while writing.
 pub fn record(system: &System, paths: &[PathBuf], dir: &Path) -> io::Result<()> {
     record_with(system, paths, dir, |_| ())
 }
 
-/// The same with what `more` reads besides.
+/// Like [`record`], and also records what `more` reads.
 pub(crate) fn record_with(
     known: &System,
     paths: &[PathBuf],
@@ -54,10 +53,10 @@ pub(crate) fn record_with(
     let resolver = Resolver::new(system.clone());
     for path in &paths {
         let map = resolver.resolve(path);
-        // Asked for its own sake: a replay shows where bytes lie.
+        // Extents are read only for the record, so that a replay can map files to drives.
         let _ = notes.extents(&map.path, EXTENTS_MAX);
     }
-    let _ = gpu::gpus(&system); // only to have their files read
+    let _ = gpu::gpus(&system); // reads their files for the record
     more(&system);
     let root = dir.join("root");
     std::fs::create_dir(&root)?;
@@ -65,11 +64,11 @@ pub(crate) fn record_with(
     write_new(dir, Path::new("expected/probe.jsonl"), notes.lines(&paths).as_bytes())
 }
 
-/// Writes what was read, each at its place below `root`.
+/// Writes everything read to the same place below `root`.
 fn write_touched(root: &Path, touched: &Touched) -> io::Result<()> {
     let mut names = Names::default();
     for folder in &touched.folders {
-        // What was listed may be a file, which follows with its bytes.
+        // A listed entry may be a file, which is written below.
         if !touched.files.contains_key(folder) && Path::new("/").join(folder).is_dir() {
             std::fs::create_dir_all(root.join(folder))?;
         }
@@ -101,21 +100,21 @@ fn make_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), std::fs::create_dir_all)
 }
 
-/// Writes a file that must not be there yet.
+/// Writes a new file; fails if it exists.
 fn write_new(root: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let path = root.join(path);
     make_parent(&path)?;
     OpenOptions::new().write(true).create_new(true).open(path)?.write_all(bytes)
 }
 
-/// Other names for file servers, the same for the same server.
+/// Pseudonyms of file servers; the same server gets the same name.
 #[derive(Debug, Default)]
 struct Names {
     known: BTreeMap<String, String>,
 }
 
 impl Names {
-    /// The table of mounts without secrets.
+    /// The mount table without secrets.
     fn mounts(&mut self, table: &[u8]) -> Vec<u8> {
         let text = String::from_utf8_lossy(table);
         let lines = text.lines().map(|line| {
@@ -131,7 +130,7 @@ impl Names {
         lines.collect::<String>().into_bytes()
     }
 
-    /// The statistics of mounts, with the same names, and of NFS only.
+    /// The mount statistics of NFS mounts, with the same pseudonyms.
     fn statistics(&mut self, table: &[u8]) -> Vec<u8> {
         let text = String::from_utf8_lossy(table);
         let mut keeps = false;
@@ -150,7 +149,7 @@ impl Names {
         out.into_bytes()
     }
 
-    /// The source of a mount; a server's name in it becomes `host1` and so on, addresses stay.
+    /// The source of a mount. A server's name in it becomes `host1` and so on; addresses stay.
     fn source(&mut self, kind: &str, source: &str) -> String {
         if !matches!(look_up(kind), Some((_, Ground::Network))) {
             return source.to_owned();
@@ -170,7 +169,7 @@ impl Names {
     }
 }
 
-/// Asks the kernel, and keeps each answer.
+/// Probes the live system and records each answer.
 #[derive(Debug)]
 struct Recording {
     live: Live,
@@ -200,7 +199,7 @@ impl Recording {
         action(files.entry(path.to_owned()).or_default());
     }
 
-    /// The answers as lines of JSON.
+    /// The recorded answers as JSON lines.
     fn lines(&self, paths: &[PathBuf]) -> String {
         let mut text = String::new();
         for (path, asked) in &*self.files.lock() {

@@ -1,8 +1,8 @@
-//! From a path down to the drives: the order of the steps, and what they add up to.
+//! Walks from a path down to the drives, and combines the steps into drives and a queue.
 //!
-//! Each kind of step has a module of its own that reads it and calls back here for what it stands
-//! on. Depth, steps and links are bounded, and a device that was met before is named without its
-//! steps, so that no system, however tangled, holds us long.
+//! Each kind of step has its own module, which calls back here for the device below it. Depth,
+//! steps and links are bounded, and a device seen before is named without its steps. So the walk
+//! ends quickly, however tangled the system is.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -17,19 +17,19 @@ use super::mount::{self, Mount};
 use super::probe::{Refusal, Stat};
 use super::system::{Absent, Folder, System, clean, shown};
 
-/// Devices that stand on one another, at most.
+/// Maximum depth of stacked devices.
 const DEPTH_MAX: usize = 32;
-/// Files behind loop devices and overlays that stand on one another, at most.
+/// Maximum depth of files behind loop devices and overlays.
 const FILES_MAX: usize = 8;
-/// Steps in all, at most; 10,000 members of one array take three each.
+/// Maximum number of steps; each of 10,000 members of an array takes three.
 const LAYERS_MAX: usize = 64 << 10;
 
-/// The drives under a step, by their place in the list of all, and the volume that they form.
+/// The drives under a step, as indices into the list of all drives, and the volume they form.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Span {
     pub(super) drives: Vec<usize>,
     volume: Option<(String, Layout)>,
-    /// Whether it is a queue of its own whatever lies below it.
+    /// Whether the volume is a separate queue, whatever is below it.
     own: bool,
 }
 
@@ -38,7 +38,7 @@ impl Span {
         Self { drives: vec![drive], volume: None, own: false }
     }
 
-    /// What members add up to: a volume called `key` where they are of more than one drive.
+    /// Combines members: forms a volume named `key` if they span more than one drive.
     pub(super) fn joined(members: Vec<Self>, key: impl FnOnce() -> String, layout: Layout) -> Self {
         let mut all: Vec<usize> = members.iter().flat_map(|span| &span.drives).copied().collect();
         all.sort_unstable();
@@ -49,7 +49,7 @@ impl Span {
         if own.len() > 1 {
             return Self { volume: Some((key(), layout)), drives: all, own: true };
         }
-        // A volume with another one below it on the same drives is that one to a queue.
+        // A volume on the same drives as one below it shares that volume's queue.
         let same = members.into_iter().find(|span| span.drives.len() == all.len());
         match same {
             Some(span) if all.len() <= 1 || span.volume.is_some() => span,
@@ -60,8 +60,8 @@ impl Span {
         }
     }
 
-    /// The same as a queue of its own, called `key`: a loop device has a request queue, a bound and
-    /// threads of its own, and several of them may lie in one file system.
+    /// Makes this a separate queue named `key`. A loop device has its own request queue, queue
+    /// limit and threads, and one file system may hold several loop devices.
     pub(super) fn owned(self, key: String) -> Self {
         Self { volume: Some((key, Layout::Single)), own: true, ..self }
     }
@@ -71,22 +71,22 @@ impl Span {
     }
 }
 
-/// What is under one file system, which is the same for all its files, or under one file.
+/// The storage under one file system, which all its files share, or under one file.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Below {
     /// The steps, from the mount or the block device down.
     pub layer: Layer,
-    /// The drives at the bottom, each once.
+    /// The drives at the bottom, without duplicates.
     pub drives: Vec<Drive>,
-    /// Which queue serves the file.
+    /// The queue that serves the file.
     pub queue: Queue,
-    /// Whether other files of the mount may lie elsewhere.
+    /// Whether other files of the mount may be on other drives.
     pub(super) per_file: bool,
 }
 
 impl Below {
-    /// Of a file with this device number, where nothing could be told in time.
+    /// The placeholder for a file with this device number whose storage was not found in time.
     pub(crate) fn untold(device: u64) -> Self {
         let layer = Layer::new(LayerKind::Unknown, device_text(device));
         let id = QueueId(format!("unknown:{}", device_text(device)));
@@ -95,20 +95,20 @@ impl Below {
         Self { layer, drives: Vec::new(), queue, per_file: true }
     }
 
-    /// Whether it was found out.
+    /// Whether the storage was found.
     pub(crate) fn is_told(&self) -> bool {
         !(self.per_file && self.layer.kind == LayerKind::Unknown && self.drives.is_empty())
     }
 }
 
-/// The resolving of one path.
+/// The state of resolving one path.
 #[derive(Debug)]
 pub(super) struct Resolve<'a> {
     pub(super) system: &'a System,
     mounts: Option<Result<Vec<u8>, Absent>>,
     pub(super) drives: Vec<Drive>,
     by_id: HashMap<DriveId, usize>,
-    /// Devices by their folder; with nothing while they are being read.
+    /// Devices already visited, by folder; `None` while one is being read.
     met: HashMap<PathBuf, Option<(LayerKind, Span)>>,
     layers: usize,
     depth: usize,
@@ -131,12 +131,12 @@ impl<'a> Resolve<'a> {
         }
     }
 
-    /// What is under the file at `real`, about which the kernel said `stat`.
+    /// Resolves the storage under the file at `real`, given the result of `stat`.
     pub(super) fn below(mut self, real: &Path, stat: &Result<Stat, Refusal>) -> Below {
         let (layer, span) = match stat {
             Ok(stat) => self.file(real, Some(stat)),
-            // A drive that was pulled, or a server that is gone, answers for none of its files: its
-            // mount still can.
+            // A drive that was pulled or a server that is down fails every `stat`, but the mount
+            // table still describes it.
             Err(Refusal::NotRecorded | Refusal::Silent | Refusal::Errno(Errno::IO)) => {
                 self.file(real, None)
             }
@@ -175,7 +175,7 @@ impl<'a> Resolve<'a> {
         Queue { id: QueueId(id), members, hardware, layout }
     }
 
-    /// The table of mounts, read once.
+    /// The mount table, read once.
     pub(super) fn mounts(&mut self) -> Result<&[u8], Absent> {
         let system = self.system;
         match self.mounts.get_or_insert_with(|| system.own_table("mountinfo")) {
@@ -184,7 +184,7 @@ impl<'a> Resolve<'a> {
         }
     }
 
-    /// The mount that a file was reached through, and whether its id told so.
+    /// The mount that holds a file, and whether it was found by its mount id.
     fn mount(&mut self, real: &Path, stat: Option<&Stat>) -> Result<(Mount, bool), String> {
         let table = self.mounts().map_err(|absent| format!("`/proc/self/mountinfo`: {absent}"))?;
         if let Some(id) = stat.and_then(|stat| stat.mount) {
@@ -198,7 +198,7 @@ impl<'a> Resolve<'a> {
         mount.map(|mount| (mount, false)).ok_or_else(missing)
     }
 
-    /// What is under the file at `real`.
+    /// Resolves the storage under the file at `real`.
     pub(super) fn file(&mut self, real: &Path, stat: Option<&Stat>) -> (Layer, Span) {
         if let Some(stat) = stat
             && stat.kind() == FileType::BlockDevice
@@ -246,7 +246,7 @@ impl<'a> Resolve<'a> {
         (layer, span)
     }
 
-    /// Without the table of mounts there is still the number that the file shows.
+    /// Without the mount table, falls back to the device number of the file.
     fn without_mount(&mut self, real: &Path, stat: Option<&Stat>, reason: &str) -> (Layer, Span) {
         let mut layer = Layer::new(LayerKind::Mount, "");
         layer.unknown("mount", reason);
@@ -254,7 +254,7 @@ impl<'a> Resolve<'a> {
         let mut child = Layer::new(LayerKind::FileSystem, kind.map_or("unknown", |k| k.name()));
         let span = match (kind, stat) {
             (Some(kind), _) if kind.is_memory() => self.memory(&mut child),
-            // An anonymous number belongs to no block device.
+            // An anonymous device number (major 0) has no block device.
             (_, Some(stat)) if rustix::fs::major(stat.device) != 0 => {
                 let (block, span) = self.block(stat.device);
                 child.children.push(block);
@@ -330,21 +330,21 @@ impl<'a> Resolve<'a> {
         span
     }
 
-    /// A drive of which nothing is known but a number.
+    /// Adds a drive of which only the device number is known.
     pub(super) fn unknown_drive(&mut self, layer: &mut Layer, number: u64, reason: &str) -> Span {
         let name = device_text(number);
         let id = DriveId(format!("device:{name}"));
         let mut drive = Drive::new(id, DriveKind::Unknown, name.as_str());
         drive.device = Some(number);
         let mut child = Layer::new(LayerKind::Unknown, name);
-        // `drive` is its identity, as at every other drive.
+        // `drive` holds the identity, as for every other drive.
         child.unknown("device", reason);
         let span = self.found(&mut child, drive);
         layer.children.push(child);
         span
     }
 
-    /// Adds a drive, or another path to one that is known, and names it in its step.
+    /// Adds a drive, or another path to a known drive, and names it in its step.
     pub(super) fn found(&mut self, layer: &mut Layer, drive: Drive) -> Span {
         layer.say("drive", drive.id.as_str());
         if let Some(&index) = self.by_id.get(&drive.id) {
@@ -361,11 +361,11 @@ impl<'a> Resolve<'a> {
         Span::one(self.drives.len() - 1)
     }
 
-    /// What the block device with this number is and stands on.
+    /// Describes the block device with this number and everything below it.
     pub(super) fn block(&mut self, device: u64) -> (Layer, Span) {
         let name = device_text(device);
         let folder = self.system.folder(format!("sys/dev/block/{name}"));
-        // Every device lies there; a link that leads elsewhere is none of the kernel's.
+        // The kernel links every device into this folder; any other target is not the kernel's.
         let inside = |folder: &Folder| folder.path().starts_with("sys/devices");
         match folder.and_then(|f| if inside(&f) { Ok(f) } else { Err(Absent::NotAFile) }) {
             Ok(folder) => self.block_at(&folder),
@@ -378,7 +378,7 @@ impl<'a> Resolve<'a> {
         }
     }
 
-    /// The same for the device in this folder of `/sys`.
+    /// Describes the block device in this folder of `/sys` and everything below it.
     pub(super) fn block_at(&mut self, folder: &Folder) -> (Layer, Span) {
         let name = folder.name();
         let mut layer = Layer::new(LayerKind::Unknown, name.as_str());
@@ -440,7 +440,7 @@ pub(super) fn device_text(number: u64) -> String {
     format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number))
 }
 
-/// Text that was read, or why there is none.
+/// The text that was read, or the reason why it is missing.
 pub(super) fn told(answer: Result<String, Absent>) -> Value {
     match answer {
         Ok(text) => Value::Text(text),

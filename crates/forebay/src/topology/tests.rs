@@ -1,4 +1,4 @@
-//! Hostile and well-formed trees that play `/sys`.
+//! Tests on well-formed and hostile `/sys` trees.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -125,7 +125,7 @@ fn the_real_system_answers_for_every_block_device() {
         let (major, minor) = text.split_once(':').expect("a device number");
         let number = makedev(major.parse().expect("major"), minor.parse().expect("minor"));
         let named = System::default().drive(number).name().is_some();
-        // Other tests take their drives away meanwhile.
+        // Other tests remove their devices concurrently.
         assert!(named || !entry.path().exists(), "{text}");
     }
 }
