@@ -12,7 +12,7 @@ use super::system::{Event, Folder};
 /// Bytes of the kernel's sector. Sizes in `/sys` use this unit whatever the device's block size.
 const SECTOR: u64 = 512;
 
-/// Name prefixes of virtual devices, and the kind each stands for.
+/// Name prefixes of virtual devices, and the kind that each prefix means.
 const VIRTUAL: [(&str, &str); 9] = [
     ("zram", "zram"),
     ("ram", "ram disk"),

@@ -1,7 +1,7 @@
 //! btrfs: its members and profiles, from `/sys/fs/btrfs`.
 //!
-//! A mount names one member only. The folder of the file system, whose name is its uuid, is the
-//! one that links to that member.
+//! A mount names only one member. The file system's folder, named after its UUID, is the one with a
+//! link to that member.
 
 use super::map::{Layer, Layout};
 use super::mount::Mount;
@@ -56,7 +56,7 @@ impl Resolve<'_> {
     }
 }
 
-/// The folder in `/sys/fs/btrfs` of a mounted file system.
+/// The folder of a mounted file system in `/sys/fs/btrfs`.
 fn folder_of(system: &System, mount: &Mount) -> Option<Folder> {
     let source = system.probe().stat(&mount.source).ok().map(|stat| stat.rdev);
     let name = match source {
@@ -66,7 +66,7 @@ fn folder_of(system: &System, mount: &Mount) -> Option<Folder> {
         }
         _ => None,
     };
-    // A name in `/dev` may be a link that the device mapper's tools made.
+    // A name in `/dev` may be a link created by the device mapper's tools.
     let name = name.or_else(|| {
         let below = mount.source.strip_prefix("/").ok()?;
         let real = system.real(below).ok();
@@ -79,7 +79,7 @@ fn folder_of(system: &System, mount: &Mount) -> Option<Folder> {
     })
 }
 
-/// The profiles that hold bytes of this kind.
+/// The profiles in use for this kind of bytes.
 fn profiles(folder: &Folder, kind: &str) -> Vec<String> {
     let known =
         ["single", "dup", "raid0", "raid1", "raid1c3", "raid1c4", "raid10", "raid5", "raid6"];

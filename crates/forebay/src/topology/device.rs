@@ -1,20 +1,20 @@
-//! The block device whose number a file reports: its drive's name and what its queue wants.
+//! The block device whose number a file reports: the name of its drive and its queue limits.
 //!
-//! An open file is told by this alone in errors, and asks for no more than it needs.
+//! An open file uses only this, for error messages and alignment.
 
 use rustix::fs::{major, minor};
 
 use super::system::{Folder, System};
 
-/// The longest text that is taken for a name.
+/// Maximum length of a name.
 const NAME_LEN_MAX: usize = 128;
 
 impl System {
-    /// The drive that holds the device `number`: a partition's whole drive, and for a number that
-    /// belongs to no block device (btrfs, overlay, network file systems) nothing is known.
+    /// The drive that holds the device `number`: for a partition its whole drive. For a number that
+    /// belongs to no block device (btrfs, overlay, network file systems) all facts are unknown.
     pub(crate) fn drive(&self, number: u64) -> BlockDevice {
         let path = format!("sys/dev/block/{}:{}", major(number), minor(number));
-        // Every device lies there; a link that leads elsewhere is none of the kernel's.
+        // The kernel links every device into this folder; any other target is not the kernel's.
         let own = self.folder(path).ok().filter(|own| own.path().starts_with("sys/devices"));
         let Some(own) = own else {
             return BlockDevice::new(None);
@@ -44,13 +44,13 @@ impl BlockDevice {
         self.name.as_deref()
     }
 
-    /// The smallest piece that it reads or writes, in bytes.
+    /// Its logical block size in bytes, the smallest unit that it reads or writes.
     pub(crate) fn logical_block_size(&self) -> Option<u32> {
         let size = self.text("queue/logical_block_size")?.parse().ok();
         size.filter(|size: &u32| size.is_power_of_two())
     }
 
-    /// Whether the kernel takes it for a spinning disk.
+    /// Whether the kernel treats it as a spinning disk.
     pub(crate) fn rotational(&self) -> Option<bool> {
         match self.text("queue/rotational")?.as_str() {
             "0" => Some(false),
@@ -59,7 +59,7 @@ impl BlockDevice {
         }
     }
 
-    /// What its maker calls it.
+    /// Its model name.
     pub(crate) fn model(&self) -> Option<String> {
         self.text("device/model").filter(|text| is_name(text))
     }
@@ -69,7 +69,7 @@ impl BlockDevice {
     }
 }
 
-/// Whether `text` can stand in a report: neither empty nor endless.
+/// Whether `text` is usable in a report: neither empty nor too long.
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= NAME_LEN_MAX
 }

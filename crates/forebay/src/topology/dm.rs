@@ -1,8 +1,8 @@
-//! Volumes of the device mapper: LVM, dm-crypt, multipath and the like.
+//! Device-mapper volumes: LVM, dm-crypt, multipath and the like.
 //!
-//! `/sys` names a volume, who made it and the devices below it. What it does with them stands in
-//! its table, which takes the right to administrate; without it the kind is told as far as name
-//! and queue limits prove it, and as unknown beyond that.
+//! `/sys` names a volume, the tool that created it and the devices below it. The mapping itself is
+//! in the table, which needs `CAP_SYS_ADMIN`. Without the table, the kind is derived from the name
+//! and the queue limits; if those do not prove it, it is unknown.
 
 use super::block::slave;
 use super::map::{Layer, LayerKind, Layout};
@@ -11,7 +11,7 @@ use super::probe::Refusal;
 use super::resolve::{Resolve, Span};
 use super::system::{Folder, clean};
 
-/// Bytes of the unit in which tables count.
+/// Unit of table numbers in bytes.
 const SECTOR: u64 = 512;
 
 impl Resolve<'_> {
@@ -55,7 +55,7 @@ impl Resolve<'_> {
     }
 }
 
-/// One line of a table: a run of the volume's sectors and what serves it.
+/// One line of a table: a run of the volume's sectors and its target.
 struct Target<'a> {
     start: u64,
     len: u64,
@@ -77,7 +77,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// What the table says, and the layout that it makes.
+/// Records the facts of the table and returns the layout.
 fn described(layer: &mut Layer, targets: &[Target<'_>]) -> Layout {
     let mut kinds: Vec<&str> = targets.iter().map(|target| target.kind).collect();
     kinds.sort_unstable();
@@ -115,7 +115,7 @@ fn described(layer: &mut Layer, targets: &[Target<'_>]) -> Layout {
     layout
 }
 
-/// How the table spreads addresses over the volume's children, which it names by number.
+/// How the table maps addresses to the volume's children, which it names by device number.
 fn spread(targets: &[Target<'_>], layer: &Layer) -> Option<Spread> {
     let child = |device: &str| layer.children.iter().position(|c| c.text("device") == Some(device));
     if let [target] = targets
@@ -150,7 +150,7 @@ fn raid(level: &str) -> Layout {
     }
 }
 
-/// What can be told without the table.
+/// Derives the layout without the table.
 fn derived(
     folder: &Folder,
     layer: &mut Layer,
@@ -193,10 +193,10 @@ fn derived(
     }
 }
 
-/// The bytes of a stripe's piece, where the queue limits prove that the volume is striped.
+/// The chunk size in bytes, if the queue limits prove that the volume is striped.
 ///
-/// A volume takes over the largest of the smallest good requests below it. A larger one is its
-/// own, and where the best request is that times the devices below, it is a whole stripe
+/// A volume inherits the largest `minimum_io_size` of the devices below it. A larger value is its
+/// own. If `optimal_io_size` is then that value times the number of devices, it is a full stripe
 /// (`stripe_io_hints` in `dm-stripe.c`; RAID-0 of `dm-raid.c` sets the same).
 fn stripes(folder: &Folder, names: &[String]) -> Option<u64> {
     let limit = |name: &str| folder.number(format!("queue/{name}"));
@@ -204,7 +204,7 @@ fn stripes(folder: &Folder, names: &[String]) -> Option<u64> {
     let is_own = names.iter().all(|name| {
         let slave = slave(name);
         let own = folder.number(format!("{slave}/queue/minimum_io_size"));
-        // A partition's limits are its drive's.
+        // A partition has the limits of its drive.
         let drive = || folder.number(format!("{slave}/../queue/minimum_io_size"));
         own.or_else(drive).is_some_and(|below| below < least)
     });
@@ -212,9 +212,9 @@ fn stripes(folder: &Folder, names: &[String]) -> Option<u64> {
     (count > 1 && is_own && least.checked_mul(count) == Some(best)).then_some(least)
 }
 
-/// Who made a volume, by the beginning of its uuid.
+/// The tool that created a volume, from the prefix of its UUID.
 fn maker(uuid: &str) -> Option<&'static str> {
-    // A partition that user space cut from a volume keeps the volume's uuid behind its number.
+    // A partition made by kpartx has the UUID of its volume after a number.
     let rest = uuid.strip_prefix("part").and_then(|rest| rest.split_once('-'));
     if let Some((number, _)) = rest
         && number.bytes().all(|byte| byte.is_ascii_digit())
@@ -232,8 +232,8 @@ fn maker(uuid: &str) -> Option<&'static str> {
     makers.iter().find(|(prefix, _)| uuid.starts_with(prefix)).map(|(_, maker)| *maker)
 }
 
-/// What a part of an LVM volume is for: behind the uuids of the group and the volume, 32 letters
-/// each, stands a word.
+/// The role of an LVM volume. After the UUIDs of the group and the volume, 32 letters each, its
+/// UUID has a word for the role.
 fn role(uuid: &str) -> Option<&'static str> {
     let word = uuid.strip_prefix("LVM-")?.get(64..)?.strip_prefix('-')?;
     let roles = [

@@ -37,7 +37,7 @@ impl Version {
         }
     }
 
-    /// A file that every group of this version has, which tells a group from any other folder.
+    /// A file that every group of this version has; other folders do not have it.
     fn mark(self) -> &'static str {
         match self {
             Self::One => "cgroup.procs",

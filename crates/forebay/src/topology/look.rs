@@ -1,7 +1,6 @@
-//! What other parts of the engine want to know of a system, beside the drives below a path.
+//! Probes of a system for other parts of the engine, apart from the drives below a path.
 //!
-//! What is nobody else's business is taken out as it is read, so that no check can rest on what a
-//! record does not hold.
+//! Private data is removed while reading, so that no check can depend on data that a record lacks.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,25 +16,25 @@ use super::groups::Version;
 use super::probe::{Extent, Live, Refusal, Trail};
 use super::system::{Absent, System, clean, read_through};
 
-/// Variables that are taken from an environment, and the longest that is read of one.
+/// Maximum number of environment variables, and maximum bytes read of an environment.
 const VARIABLES_MAX: usize = 64;
 const ENVIRONMENT_LEN_MAX: usize = 1 << 20;
-/// Extents that are asked for encoded bytes: btrfs has one for each 128 KiB of them.
+/// Maximum number of extents examined for encoded bytes; btrfs has one per 128 KiB of them.
 const ENCODED_MAX: usize = 4096;
 /// `FIEMAP_EXTENT_ENCODED` of `linux/fiemap.h`.
 const ENCODED: u32 = 0x8;
 const LIST_LEN_MAX: usize = 64 << 10;
-/// Names that are taken from one folder.
+/// Maximum number of names read from one folder.
 const NAMES_MAX: usize = 512;
 const ENVIRONMENT: &str = "proc/self/environ";
 
 impl System {
-    /// This machine, for the files that this process has open: they have answered.
+    /// This machine, without timeouts: for files that are open and thus have answered already.
     pub(crate) fn of_open_files() -> Self {
         Self::made("/".into(), true, Arc::new(Live::default()), false)
     }
 
-    /// Whether something is at `path`, which is not opened.
+    /// Whether `path` exists; it is not opened.
     pub(crate) fn is_there(&self, path: &str) -> bool {
         let path = Path::new(path);
         if self.root() == Path::new("/") {
@@ -49,7 +48,7 @@ impl System {
         self.real(path).is_ok()
     }
 
-    /// Those of the names in a folder that `keeps` takes, 512 at most.
+    /// The names in a folder that `keeps` accepts, at most 512.
     pub(crate) fn names(
         &self,
         folder: &str,
@@ -64,7 +63,7 @@ impl System {
         Ok(names)
     }
 
-    /// What `mask` leaves of a file, of which `max` bytes are read at most. It may be any file.
+    /// Reads at most `max` bytes of a file of any kind and returns them filtered by `mask`.
     pub(crate) fn masked(
         &self,
         path: &Path,
@@ -74,7 +73,7 @@ impl System {
         let path = path.strip_prefix("/").unwrap_or(path);
         let is_kernels = path.starts_with("proc") || path.starts_with("sys");
         let (real, bytes) = match self.probe().patience() {
-            // A variable may name a file on any server.
+            // The path may come from an environment variable and be on any server.
             Some(patience) if !is_kernels => {
                 let (system, own) = (self.clone(), path.to_owned());
                 let look = move || system.read_anything(&own, max);
@@ -87,10 +86,10 @@ impl System {
         Ok(bytes)
     }
 
-    /// Where a file of any kind is, and its bytes.
+    /// Reads a file of any kind; returns its real path and its bytes.
     fn read_anything(&self, path: &Path, max: usize) -> Result<(PathBuf, Vec<u8>), Absent> {
         let is_real = self.root() == Path::new("/");
-        // A record of a process's own files is of any process.
+        // A record must hold a process's own files under `self`, not under its process id.
         let real = if is_real && (self.is_live() || path.starts_with("proc/self")) {
             path.to_owned()
         } else {
@@ -100,14 +99,14 @@ impl System {
         Ok((real, bytes))
     }
 
-    /// Whether what is at `path` answers. Of a file that the kernel remembers it tells without
-    /// asking the server; how full the file system is, it does not.
+    /// Whether the file at `path` answers. For a file in the kernel's cache `stat` does not contact
+    /// the server, but `statfs` does.
     ///
     /// # Errors
-    /// The file's own; [`io::ErrorKind::TimedOut`] where nobody answered.
+    /// The file's own error; [`io::ErrorKind::TimedOut`] if it did not answer in time.
     pub fn reach(&self, path: &Path) -> io::Result<()> {
         let path = std::path::absolute(path)?;
-        let _ = self.probe().trail(&path); // what is known of the way is kept
+        let _ = self.probe().trail(&path); // notes the links found so far
         let looked = self.probe().stat(&path).and_then(|_| self.probe().file_system(&path));
         match looked {
             Ok(_) => Ok(()),
@@ -119,10 +118,12 @@ impl System {
         }
     }
 
-    /// The same, where it is to be opened: some that tell what a file is never open it.
+    /// Like [`reach`](Self::reach), and also opens the file: some servers answer `stat` but never
+    /// `open`.
     ///
     /// # Errors
-    /// As [`reach`](Self::reach); that it cannot be opened is for whoever opens it.
+    /// As for [`reach`](Self::reach). A refused open is no error here; the caller's own open
+    /// reports it.
     pub fn reach_open(&self, path: &Path) -> io::Result<()> {
         self.reach(path)?;
         match self.probe().opens(&std::path::absolute(path)?) {
@@ -133,8 +134,8 @@ impl System {
         }
     }
 
-    /// Takes for granted that nobody answers for `path`, which leads to `real` as far as is
-    /// known: nobody waits for it any more.
+    /// Marks `path`, whose target is `real` as far as known, as unresponsive: later probes fail at
+    /// once.
     pub fn pass_over(&self, path: &Path, real: &Path) {
         if let (Some(patience), Ok(path)) = (self.probe().patience(), std::path::absolute(path)) {
             patience.pass_over(&path);
@@ -143,27 +144,27 @@ impl System {
         }
     }
 
-    /// Where `path` leads, as far as was found before nobody answered, if anything.
+    /// The target of `path` as far as it was found before the timeout, if at all.
     #[must_use]
     pub fn known_way(&self, path: &Path) -> Option<PathBuf> {
         let path = std::path::absolute(path).ok()?;
         Some(self.probe().patience()?.known(&path)?.real)
     }
 
-    /// Whether this process may open a device, which is not done; none where nobody recorded it.
+    /// Whether this process may open a device; it is not opened. `None` if this was not recorded.
     pub(crate) fn may_open(&self, device: &str) -> Option<Result<(), Absent>> {
         match self.probe().access(Path::new(device)) {
             Ok(()) => Some(Ok(())),
             Err(Refusal::Errno(errno)) => Some(Err(match errno {
-                Errno::PERM => Absent::Failed(errno), // a control group, and no mode
+                Errno::PERM => Absent::Failed(errno), // from the device control group, not from the mode
                 errno => errno.into(),
             })),
             Err(Refusal::NotRecorded | Refusal::Silent) => None,
         }
     }
 
-    /// The control group of devices that the process is in lists what may be opened; only version
-    /// 1 shows such a list.
+    /// The entries of the process's device control group, and their file. Only version 1 has such a
+    /// list.
     pub(crate) fn listed_devices(&self) -> Option<(PathBuf, Vec<String>)> {
         let group = self.groups("devices").into_iter().find(|group| group.version == Version::One);
         let file = group?.path.join("devices.list");
@@ -171,7 +172,7 @@ impl System {
         Some((Path::new("/").join(file), lines))
     }
 
-    /// The lines of a file that `keeps` takes.
+    /// The lines of a file that `keeps` accepts.
     pub(crate) fn lines_of(
         &self,
         path: &str,
@@ -187,7 +188,7 @@ impl System {
         Ok(String::from_utf8_lossy(&kept).lines().map(str::to_owned).collect())
     }
 
-    /// The variables of the process whose names `keeps` takes.
+    /// The environment variables of the process whose names `keeps` accepts.
     pub(crate) fn environment(&self, keeps: impl Fn(&str) -> bool) -> BTreeMap<String, String> {
         let pair = |name: OsString, value: OsString| {
             let (name, value) = (name.into_string().ok()?, value.to_string_lossy().into_owned());
@@ -198,7 +199,7 @@ impl System {
             let found: BTreeMap<_, _> = found.take(VARIABLES_MAX).collect();
             let text = found.iter().map(|(name, value)| format!("{name}={value}\0"));
             let text = text.collect::<String>();
-            // Others may have asked for others before.
+            // An earlier call may have recorded other variables.
             self.note(|touched| {
                 let known = touched.files.entry(PathBuf::from(ENVIRONMENT)).or_default();
                 known.extend_from_slice(text.as_bytes());
@@ -214,16 +215,16 @@ impl System {
         found.take(VARIABLES_MAX).collect()
     }
 
-    /// Bytes of a range of a file that are stored in another form than the file has them
-    /// (`FIEMAP_EXTENT_ENCODED`). Of a file with many extents the first are looked at, and the rest
-    /// is taken to be like them.
+    /// Bytes of a range of a file that are stored in another form, such as compressed
+    /// (`FIEMAP_EXTENT_ENCODED`). If a file has too many extents, the result is extrapolated from
+    /// the first ones.
     pub(crate) fn encoded_bytes(&self, path: &Path, offset: u64, len: u64) -> u64 {
         let Ok(path) = std::path::absolute(path) else { return 0 };
         let extents = self.probe().extents(&path, ENCODED_MAX).unwrap_or_default();
         encoded(&extents, offset, len)
     }
 
-    /// The flags that the kernel gives the first extent of a file; none where it tells none.
+    /// The flags of the first extent of a file; 0 if the kernel reports none.
     pub(crate) fn extent_flags(&self, path: &Path) -> Result<u32, String> {
         match self.probe().extents(path, 1) {
             Ok(extents) => Ok(extents.first().map_or(0, |extent| extent.flags)),
@@ -233,7 +234,7 @@ impl System {
     }
 }
 
-/// See [`System::encoded_bytes`].
+/// Computes [`System::encoded_bytes`] from extents.
 fn encoded(extents: &[Extent], offset: u64, len: u64) -> u64 {
     let end = offset.saturating_add(len);
     let inside = |extent: &Extent| {
@@ -266,7 +267,7 @@ mod tests {
         assert_eq!(encoded(&extents, 50, 100), 50);
         assert_eq!(encoded(&extents, 90, 1000), 60);
         assert_eq!(encoded(&[], 0, 10), 0);
-        // Every second one of those that were looked at, so half of the rest too.
+        // Every second extent examined is encoded, so half of the rest counts too.
         let many = 0..ENCODED_MAX as u64 / 2;
         let many = many.flat_map(|i| [extent(i * 20, 10, ENCODED), extent(i * 20 + 10, 10, 0)]);
         let many: Vec<Extent> = many.collect();

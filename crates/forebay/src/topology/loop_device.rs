@@ -1,4 +1,4 @@
-//! Loop devices (`loop(4)`): block devices whose bytes are a file's.
+//! Loop devices (`loop(4)`): block devices backed by a file.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use super::probe::Refusal;
 use super::resolve::{Resolve, Span};
 use super::system::{Absent, Folder, shown};
 
-/// What the kernel puts behind the name of a file that was deleted (`d_path`).
+/// Suffix that the kernel adds to the name of a deleted file (`d_path`).
 const DELETED: &[u8] = b" (deleted)";
 
 impl Resolve<'_> {
@@ -24,14 +24,14 @@ impl Resolve<'_> {
         let path = PathBuf::from(std::ffi::OsString::from_vec(bytes.clone()));
         layer.say("backing_file", shown(&path));
         let stat = self.system.probe().stat(&path);
-        // An image that does not answer is not asked a second time by way of the device.
+        // An image that did not answer is not probed again through the device.
         let told = match stat {
             Err(Refusal::Silent) => None,
             _ => self.system.probe().loop_file(&folder.name()).ok(),
         };
         let mut child = Layer::new(LayerKind::BackingFile, shown(&path));
         let span = match (&stat, told) {
-            // The name is what the file had when it was attached: another may have it now.
+            // The path is from the time of attachment; another file may have it now.
             (Ok(stat), Some(file)) if (stat.device, stat.inode) != file => {
                 let reason = "another file has the name of the attached one now";
                 self.unknown_drive(&mut child, number, reason)
@@ -46,7 +46,7 @@ impl Resolve<'_> {
                 child.say("deleted", true);
                 let reason = format!("the attached file was deleted ({refusal})");
                 match told {
-                    // The number of its file system is still that of a drive, if it is of one.
+                    // The device number of the file system may still identify a drive.
                     Some((device, _)) if rustix::fs::major(device) != 0 => {
                         let (below, span) = self.block(device);
                         child.children.push(below);
@@ -76,7 +76,7 @@ impl Resolve<'_> {
     }
 }
 
-/// The path of the attached file, or why there is none.
+/// The path of the attached file, or the reason why it is missing.
 fn attached(folder: &Folder) -> Result<Vec<u8>, String> {
     let bytes = folder.bytes("loop/backing_file").map_err(|absent| match absent {
         Absent::Missing => "no file is attached".to_owned(),

@@ -1,9 +1,8 @@
-//! What a resolver answers: the steps from a path down to its drives, the drives, and the queue
+//! The result of a resolver: the steps from a path down to its drives, the drives, and the queue
 //! that serves the file.
 //!
-//! Plain data without any reading in it. A fact that could not be told is a
-//! [`Value::Unknown`] with the reason, never a guess; text from the system has no control
-//! characters in it, whatever the system holds.
+//! Plain data without I/O. An unknown fact is a [`Value::Unknown`] with the reason, never a guess.
+//! Text from the system is stripped of control characters.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,21 +11,21 @@ use super::drive::{Drive, DriveId};
 use super::placement::Spread;
 use super::resolve::Span;
 
-/// All that is under one path.
+/// The storage under one path.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct StorageMap {
-    /// The path as it was asked for.
+    /// The path as the caller gave it.
     pub path: PathBuf,
-    /// The path without symbolic links; of a path to be created, where it would be.
+    /// The path without symbolic links; for a missing file, the path that it would have.
     pub real_path: PathBuf,
-    /// Whether there is something at the path, as far as the caller may see.
+    /// Whether the path exists, as far as the caller may see.
     pub exists: bool,
     /// The steps, from the path down.
     pub root: Layer,
-    /// The drives at the bottom, each once, in the order in which they are met.
+    /// The drives at the bottom, without duplicates, in the order of the walk.
     pub drives: Vec<Drive>,
-    /// Which queue serves the file.
+    /// The queue that serves the file.
     pub queue: Queue,
 }
 
@@ -38,21 +37,21 @@ impl StorageMap {
     }
 }
 
-/// One step on the way from a path to its drives.
+/// One step between a path and its drives.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Layer {
-    /// What kind of step.
+    /// Its kind.
     pub kind: LayerKind,
-    /// What it is called, such as `/mnt/data`, `ext4`, `md0` or `0000:41:00.0`.
+    /// Its name, such as `/mnt/data`, `ext4`, `md0` or `0000:41:00.0`.
     pub name: String,
-    /// What is known about it, and what could not be told.
+    /// The facts about it, including those that are unknown.
     pub facts: Vec<Fact>,
-    /// What it stands on.
+    /// The steps below it.
     pub children: Vec<Layer>,
-    /// How it passes addresses on.
+    /// How it maps addresses to its children.
     pub(super) spread: Spread,
-    /// The drives below it, where it is a block device.
+    /// The drives below it, if it is a block device.
     pub(super) span: Option<Span>,
 }
 
@@ -68,7 +67,7 @@ impl Layer {
         self.facts.iter().find(|fact| fact.name == name).map(|fact| &fact.value)
     }
 
-    /// The fact `name` where it is text.
+    /// The fact `name`, if it is text.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
         match self.fact(name)? {
@@ -77,7 +76,7 @@ impl Layer {
         }
     }
 
-    /// The fact `name` where it is a number.
+    /// The fact `name`, if it is a number.
     #[must_use]
     pub fn number(&self, name: &str) -> Option<u64> {
         match self.fact(name)? {
@@ -92,7 +91,7 @@ impl Layer {
         matches!(self.fact(name), Some(Value::Flag(true)))
     }
 
-    /// This step and all below it, each with its depth, from the top.
+    /// Iterates over this step and all steps below it, from the top, each with its depth.
     pub fn walk(&self) -> impl Iterator<Item = (usize, &Layer)> {
         let mut rest = vec![(0, self)];
         std::iter::from_fn(move || {
@@ -106,50 +105,50 @@ impl Layer {
         self.facts.push(Fact { name, value: value.into() });
     }
 
-    /// Says what is known, and nothing where nothing is.
+    /// Adds a fact if its value is known.
     pub(super) fn say_if(&mut self, name: &'static str, value: Option<impl Into<Value>>) {
         if let Some(value) = value {
             self.say(name, value);
         }
     }
 
-    /// Says that something could not be told.
+    /// Adds a fact as unknown, with the reason.
     pub(super) fn unknown(&mut self, name: &'static str, reason: impl fmt::Display) {
         self.say(name, Value::Unknown(reason.to_string()));
     }
 }
 
-/// What kind of step a [`Layer`] is.
+/// The kind of a [`Layer`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum LayerKind {
-    /// The path that was asked for.
+    /// The requested path.
     Path,
-    /// A symbolic link on the way.
+    /// A symbolic link in the path.
     Symlink,
-    /// A mount, told by its id.
+    /// A mount.
     Mount,
     /// A file system.
     FileSystem,
     /// A partition of a drive or volume.
     Partition,
-    /// An array of the kernel's `md`.
+    /// An array of the kernel's `md` driver.
     Md,
-    /// A volume of the device mapper.
+    /// A device-mapper volume.
     DeviceMapper,
     /// A loop device.
     Loop,
-    /// The file behind a loop device, or the one that an overlay shows.
+    /// The file behind a loop device, or the underlying file of an overlay.
     BackingFile,
-    /// Another block device that stands on block devices.
+    /// Another block device on top of block devices.
     Stacked,
     /// An NVMe namespace; with native multipath, its head.
     NvmeNamespace,
-    /// One path to an NVMe namespace: its controller.
+    /// A controller: one path to an NVMe namespace.
     NvmeController,
-    /// A disk of the SCSI layer: SCSI, SAS, SATA, USB, Fibre Channel, iSCSI.
+    /// A SCSI disk: SCSI, SAS, SATA, USB, Fibre Channel, iSCSI.
     ScsiDisk,
-    /// A disk of a virtual machine.
+    /// A virtio disk of a virtual machine.
     VirtioDisk,
     /// Another whole block device.
     Disk,
@@ -159,7 +158,7 @@ pub enum LayerKind {
     Network,
     /// The host's memory.
     Memory,
-    /// What could not be told.
+    /// A step that could not be examined.
     Unknown,
 }
 
@@ -191,29 +190,29 @@ impl LayerKind {
     }
 }
 
-/// Something known about a step.
+/// A fact about a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fact {
-    /// What, in lower case with underscores; a unit ends the name.
+    /// Its name, in lower case with underscores; the name ends with the unit.
     pub name: &'static str,
-    /// The answer.
+    /// Its value.
     pub value: Value,
 }
 
-/// The answer to a question about a step.
+/// The value of a fact.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Value {
     /// Text.
     Text(String),
-    /// A count, or a size in the unit that ends the fact's name.
+    /// A count, or a size in the unit at the end of the fact's name.
     Number(u64),
-    /// Yes or no.
+    /// A Boolean.
     Flag(bool),
-    /// Several texts.
+    /// A list of texts.
     List(Vec<String>),
-    /// It could not be told; holds the reason.
+    /// Unknown; holds the reason.
     Unknown(String),
 }
 
@@ -265,26 +264,26 @@ impl From<Vec<String>> for Value {
     }
 }
 
-/// Which queue serves a file, and what stands behind it.
+/// The queue that serves a file, with its drives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Queue {
-    /// What tells it from every other queue.
+    /// Its unique identity.
     pub id: QueueId,
-    /// The drives that it feeds.
+    /// The drives that it serves.
     pub members: Vec<DriveId>,
-    /// The hardware behind these; queues that have some in common share its bandwidth.
+    /// The hardware of these drives; queues with common hardware share its bandwidth.
     pub hardware: Vec<DriveId>,
-    /// How bytes are spread over the members.
+    /// The layout of bytes over the members.
     pub layout: Layout,
 }
 
-/// What tells a queue from every other: files with equal ids belong into one queue.
+/// Unique identity of a queue: files with equal ids share one queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QueueId(pub(super) String);
 
 impl QueueId {
-    /// As text: that of the drive's identity, or `volume:…`, `unknown:…`.
+    /// The identity as text: that of the drive, or `volume:…`, `unknown:…`.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -297,23 +296,23 @@ impl fmt::Display for QueueId {
     }
 }
 
-/// How a volume spreads its bytes over its members.
+/// The layout of a volume's bytes over its members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Layout {
-    /// There is one drive.
+    /// A single drive.
     Single,
-    /// In turn over all members.
+    /// Round-robin over all members.
     Striped,
     /// The same bytes on every member.
     Mirrored,
-    /// In turn over sets of mirrors.
+    /// Round-robin over sets of mirrors.
     StripedMirrors,
-    /// In turn over all members, parity among them.
+    /// Round-robin over all members, with parity.
     Parity,
     /// One member after the other.
     Concatenated,
-    /// Not known.
+    /// Unknown.
     Unknown,
 }
 

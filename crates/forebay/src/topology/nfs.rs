@@ -7,7 +7,7 @@ use super::map::Layer;
 use super::mount::Mount;
 use super::system::{Absent, clean};
 
-/// Options that are facts of their own: their name in the table of mounts, and the fact's.
+/// Mount options that become facts: the option's name and the fact's name.
 const TEXTS: [(&str, &str); 6] = [
     ("vers", "version"),
     ("proto", "protocol"),
@@ -24,7 +24,7 @@ const NUMBERS: [(&str, &str); 5] = [
     ("wsize", "write_bytes_max"),
 ];
 
-/// Says what is known about an NFS mount.
+/// Adds the facts about an NFS mount.
 pub(super) fn describe(layer: &mut Layer, mount: &Mount, stats: Result<Vec<u8>, Absent>) {
     for (option, fact) in TEXTS {
         layer.say_if(fact, mount.option(option).map(clean));
@@ -54,7 +54,8 @@ pub(super) fn describe(layer: &mut Layer, mount: &Mount, stats: Result<Vec<u8>, 
     kinds.dedup();
     layer.say("carried_by", kinds);
     if let Some(bytes) = part.lines().find_map(|line| line.trim().strip_prefix("bytes:")) {
-        // Read and written through the page cache, then by O_DIRECT, then from and to the server.
+        // The fields: bytes through the page cache, bytes by O_DIRECT, bytes from and to the
+        // server.
         let counts: Vec<u64> = bytes.split_whitespace().map_while(|n| n.parse().ok()).collect();
         let names = [
             "cached_read_bytes",
@@ -70,7 +71,7 @@ pub(super) fn describe(layer: &mut Layer, mount: &Mount, stats: Result<Vec<u8>, 
     }
 }
 
-/// The part of `mountstats` about the mount at `point`; of several there, the last.
+/// The part of `mountstats` about the mount at `point`; the last one if there are several.
 pub(crate) fn part_of<'a>(stats: &'a str, point: &Path) -> Option<&'a str> {
     let wanted = format!(" mounted on {} with fstype nfs", escaped(point));
     let mut found = None;
@@ -84,7 +85,7 @@ pub(crate) fn part_of<'a>(stats: &'a str, point: &Path) -> Option<&'a str> {
     found
 }
 
-/// A path as the kernel's tables write it.
+/// Escapes a path as the kernel's tables do.
 fn escaped(path: &Path) -> String {
     let mut text = String::new();
     for c in path.to_string_lossy().chars() {

@@ -1,17 +1,17 @@
-//! Simulated GPUs as they would hang on PCI: each below a port of a switch, whose link to the
-//! processor those of one uplink share.
+//! Places simulated GPUs on PCI. Each is below a port of a switch; GPUs that share an uplink share
+//! the link of that switch to the CPU.
 
 use super::pci::{Bridge, Link, PciDevice};
 use crate::gpu::DeviceInfo;
 use crate::gpu::sim::SimConfig;
 
-/// The host bridge that no machine has.
+/// The host bridge of simulated devices; no real one has this name.
 const HOST: &str = "sim";
 
-/// Where a simulated GPU hangs; `None` for any other.
+/// The PCI place of a simulated GPU; `None` for a real one.
 #[must_use]
 pub fn played(info: &DeviceInfo) -> Option<PciDevice> {
-    // What it says of itself is what it was made with.
+    // The driver text of a simulated GPU is the configuration it was created with.
     let config: SimConfig = info.driver.parse().ok().filter(|_| info.simulated)?;
     let link = Link::played(config.bandwidth);
     let bridge = |address: String, rate: Option<u64>| {

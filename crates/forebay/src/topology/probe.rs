@@ -1,7 +1,7 @@
-//! What only the kernel can answer, and no folder can play: `statx`, where links lead, `statfs`,
-//! FIEMAP, and the tables behind device nodes.
+//! Answers that only a kernel can give and no folder can hold: `statx`, the targets of links,
+//! `statfs`, FIEMAP, and the tables behind device nodes.
 //!
-//! [`Live`] asks; `replay` answers from a record; `record` asks and writes down.
+//! [`Live`] queries the kernel; `replay` answers from a record; `record` queries and records.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -18,20 +18,20 @@ use super::patience::{LOOK_MAX, Patience, Silent};
 use super::resolve::device_text;
 use crate::lock::Lock;
 
-/// The links that are followed for one path, as in the kernel.
+/// Maximum number of links followed for one path, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// An answer of the kernel, or why there is none.
+/// An answer of the kernel, or the reason why it is missing.
 pub(super) type Answer<T> = Result<T, Refusal>;
 
-/// Why the kernel gives no answer.
+/// Why an answer of the kernel is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// The call failed.
     Errno(Errno),
-    /// Nobody asked when this system was recorded.
+    /// This was not recorded.
     NotRecorded,
-    /// Nobody answered in time: a server is gone, or a program hangs.
+    /// The call timed out: a server is down, or a program hangs.
     Silent,
 }
 
@@ -57,7 +57,7 @@ impl From<Errno> for Refusal {
     }
 }
 
-/// What `statx` says about a file.
+/// The `statx` result for a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stat {
     pub(super) device: u64,
@@ -66,9 +66,9 @@ pub(super) struct Stat {
     pub(super) inode: u64,
     pub(super) size: u64,
     pub(super) block_size: u64,
-    /// Which mount it was reached through (Linux 5.8, or from the descriptor before).
+    /// The id of the mount it was reached through (Linux 5.8; before that from the descriptor).
     pub(super) mount: Option<u64>,
-    /// Alignment of memory and offset that direct I/O wants (Linux 6.1).
+    /// Required alignment of memory and offset for direct I/O (Linux 6.1).
     pub(super) direct: Option<(u32, u32)>,
     /// Compressed, encrypted and the like, as bits (`STATX_ATTR_…`).
     pub(super) attributes: u64,
@@ -80,61 +80,61 @@ impl Stat {
     }
 }
 
-/// Where a path leads.
+/// The target of a path, with its links.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Trail {
-    /// Without links; what does not exist stays as it was written.
+    /// The path without links; missing components stay as they were written.
     pub(super) real: PathBuf,
-    /// The links on the way: where each lies, and what it says.
+    /// The links in the path: the path of each link, and its text.
     pub(super) links: Vec<(PathBuf, PathBuf)>,
-    /// The deepest folder or file of `real` that exists.
+    /// The deepest component of `real` that exists.
     pub(super) there: PathBuf,
 }
 
-/// A run of a file's bytes at one place, as FIEMAP tells it.
+/// A contiguous run of a file's bytes, as FIEMAP reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Extent {
-    /// Where it begins in the file, in bytes.
+    /// Its offset in the file, in bytes.
     pub logical: u64,
-    /// Where it begins on what the file system calls its device; on btrfs a logical address.
+    /// Its address on the file system's device; on btrfs a logical address.
     pub physical: u64,
-    /// Bytes.
+    /// Its length in bytes.
     pub len: u64,
     /// The kernel's flags (`FIEMAP_EXTENT_…` in `linux/fiemap.h`).
     pub flags: u32,
 }
 
-/// Answers that come from a kernel.
+/// A source of kernel answers.
 pub(super) trait Probe: fmt::Debug + Send + Sync {
-    /// `statx`, through links.
+    /// `statx`, following links.
     fn stat(&self, path: &Path) -> Answer<Stat>;
-    /// Follows an absolute path link by link, also where its end does not exist.
+    /// Follows an absolute path link by link, even if its end does not exist.
     fn trail(&self, path: &Path) -> Answer<Trail>;
-    /// What `statfs` calls the type of the file system.
+    /// The file system type from `statfs`.
     fn file_system(&self, path: &Path) -> Answer<u32>;
-    /// Opens a file or folder for a moment; what else there is stays closed.
+    /// Opens a file or folder and closes it again; anything else is not opened.
     fn opens(&self, _path: &Path) -> Answer<()> {
         Err(Refusal::NotRecorded)
     }
     /// FIEMAP: the first `max` extents.
     fn extents(&self, path: &Path, max: usize) -> Answer<Vec<Extent>>;
-    /// The table of a device-mapper volume, one target a line, without its keys.
+    /// The table of a device-mapper volume, one target per line, without its keys.
     fn dm_table(&self, device: u64) -> Answer<String>;
     /// Device and inode of the file behind the loop device `name`.
     fn loop_file(&self, name: &str) -> Answer<(u64, u64)>;
-    /// Whether this process may open a device for reading and writing, which is not done: the
-    /// modes, and what its control group lets through.
+    /// Checks whether this process may open a device for reading and writing: file modes and the
+    /// device control group. The device is not opened.
     fn access(&self, device: &Path) -> Answer<()>;
-    /// What any file on this mount answers; for systems that cannot be asked about all.
+    /// A `stat` of any file on this mount, for systems that cannot answer for every file.
     fn sample(&self, _mount: u64) -> Option<Stat> {
         None
     }
-    /// What bounds the looks at files; none where no kernel is asked, or none has to be waited for.
+    /// The timeouts of file probes; `None` if no kernel is queried or no timeout is needed.
     fn patience(&self) -> Option<&Patience> {
         None
     }
-    /// The paths that were asked about when this was recorded.
+    /// The paths that this system was recorded for.
     fn paths(&self) -> Vec<PathBuf> {
         Vec::new()
     }
@@ -143,12 +143,12 @@ pub(super) trait Probe: fmt::Debug + Send + Sync {
 /// The kernel that this process runs on.
 #[derive(Debug, Default)]
 pub(super) struct Live {
-    /// None where the files have answered already.
+    /// `None` if the files are known to answer.
     patience: Option<Patience>,
 }
 
 impl Live {
-    /// One that waits for no file for long.
+    /// A live kernel whose file probes time out.
     pub(super) fn patient() -> Self {
         Self { patience: Some(Patience::default()) }
     }
@@ -178,7 +178,7 @@ impl Probe for Live {
         };
         match patience.look(path, move || trail(&own, note)) {
             Ok(answer) => answer,
-            // The mount that does not answer is told by what is known of the way.
+            // The links found so far still identify the mount that does not answer.
             Err(silent) => {
                 if let Some(known) = so_far.lock().take() {
                     patience.note(path, known);
@@ -206,7 +206,7 @@ impl Probe for Live {
     }
 
     fn loop_file(&self, name: &str) -> Answer<(u64, u64)> {
-        // The kernel asks the file system of the image for its number.
+        // The kernel may query the image's file system for the inode number.
         let own = name.to_owned();
         self.look(&Path::new("/dev").join(name), move |_| Ok(calls::loop_file(&own)?))
     }
@@ -221,7 +221,7 @@ impl Probe for Live {
 }
 
 fn access(device: &Path) -> Answer<()> {
-    // The kernel asks the control group of devices here as well (`inode_permission`).
+    // The kernel also checks the device control group here (`inode_permission`).
     let wanted = Access::READ_OK.union(Access::WRITE_OK);
     Ok(rustix::fs::accessat(CWD, device, wanted, AtFlags::empty())?)
 }
@@ -229,7 +229,7 @@ fn access(device: &Path) -> Answer<()> {
 fn stat(path: &Path) -> Answer<Stat> {
     let mut stat = match rustix::fs::statx(CWD, path, AtFlags::empty(), wanted()) {
         Ok(answer) => from_statx(&answer),
-        // Some filters of containers refuse the newer call.
+        // Some container filters reject the newer call.
         Err(Errno::NOSYS | Errno::PERM) => {
             from_stat(&rustix::io::retry_on_intr(|| rustix::fs::stat(path))?)
         }
@@ -251,7 +251,7 @@ fn file_system(path: &Path) -> Answer<u32> {
 
 fn opens(path: &Path) -> Answer<()> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    // Opening a device could have effects of its own.
+    // Opening a device may have side effects.
     if matches!(stat(path)?.kind(), FileType::RegularFile | FileType::Directory) {
         rustix::fs::openat(CWD, path, flags, Mode::empty())?;
     }
@@ -260,7 +260,7 @@ fn opens(path: &Path) -> Answer<()> {
 
 fn extents(path: &Path, max: usize) -> Answer<Vec<Extent>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    // Opening a device could have effects of its own, and none has extents.
+    // Opening a device may have side effects, and devices have no extents.
     if !matches!(stat(path)?.kind(), FileType::RegularFile) {
         return Err(Errno::OPNOTSUPP.into());
     }
@@ -268,9 +268,9 @@ fn extents(path: &Path, max: usize) -> Answer<Vec<Extent>> {
     Ok(calls::extents(fd.as_fd(), max)?)
 }
 
-/// What `statx` says about an open file.
+/// The `statx` result for an open file.
 pub(super) fn stat_of(fd: BorrowedFd<'_>) -> Answer<Stat> {
-    // What tells the mount and the device does not change, so no server need be asked.
+    // Mount and device do not change, so no server need be contacted.
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let mut stat = match rustix::fs::statx(fd, "", flags, wanted()) {
         Ok(answer) => from_statx(&answer),
@@ -315,15 +315,15 @@ fn from_stat(answer: &rustix::fs::Stat) -> Stat {
     }
 }
 
-/// The mount of an open file, as kernels before 5.8 tell it (`proc(5)`, `mnt_id`).
+/// The mount id of an open file on kernels before 5.8 (`proc(5)`, `mnt_id`).
 fn mount_of(fd: BorrowedFd<'_>) -> Option<u64> {
     let path = format!("/proc/thread-self/fdinfo/{}", fd.as_raw_fd());
     let text = std::fs::read_to_string(path).ok()?;
     text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
 }
 
-/// Follows `path` as the kernel would, so that each link on the way is known. Before each question
-/// `note` is told what is known so far, as if the rest held no links.
+/// Follows `path` as the kernel would and collects its links. Before each call, `note` receives the
+/// state so far, as if the rest held no links.
 fn trail(path: &Path, mut note: impl FnMut(&Trail)) -> Answer<Trail> {
     let mut rest: Vec<OsString> = reversed(path).collect();
     let root = PathBuf::from("/");
@@ -362,7 +362,7 @@ fn trail(path: &Path, mut note: impl FnMut(&Trail)) -> Answer<Trail> {
     Ok(trail)
 }
 
-/// `path` with the components of `rest`, of which the last comes first.
+/// `path` followed by the components of `rest`, which are in reverse order.
 fn joined(path: &Path, rest: &[OsString]) -> PathBuf {
     let mut joined = path.to_owned();
     for name in rest.iter().rev() {

@@ -1,10 +1,13 @@
-//! Answers from a record: `root/` plays `/sys` and `/proc`, `expected/probe.jsonl` the kernel.
+//! Replays a record: `root/` stands for `/sys` and `/proc`, `expected/probe.jsonl` for the kernel.
 //!
-//! Each line of that file is an object: about a path (`path`, then `errno`, `silent`, or
-//! `realpath`, `dev`, `rdev`, `mode`, `ino`, `size`, `blksize`, `mnt_id`, `statfs_type`,
-//! `dio_mem_align`, `dio_offset_align`, `fiemap`), a volume of the device mapper (`dm`, `table`),
-//! a loop device (`loop`, `dev`, `ino`), or a device that may be opened or not (`access`, then
-//! `errno` where it may not). A line that is damaged is left out.
+//! Each line of that file is an object about one of these:
+//! * a path (`path`, then `errno`, `silent`, or `realpath`, `dev`, `rdev`, `mode`, `ino`, `size`,
+//!   `blksize`, `mnt_id`, `statfs_type`, `dio_mem_align`, `dio_offset_align`, `fiemap`);
+//! * a device-mapper volume (`dm`, `table`);
+//! * a loop device (`loop`, `dev`, `ino`);
+//! * a device whose access was checked (`access`, then `errno` if access was denied).
+//!
+//! Malformed lines are skipped.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,15 +21,15 @@ use super::mount::device_number;
 use super::probe::{Answer, Extent, Probe, Refusal, Stat, Trail};
 use super::system::{Absent, System, read_file};
 
-/// The longest record that is read.
+/// Maximum length of a record.
 const RECORD_LEN_MAX: usize = 64 << 20;
 
-/// What was recorded of a kernel.
+/// The recorded answers of a kernel.
 #[derive(Debug, Default)]
 pub(super) struct Replay {
     paths: Vec<PathBuf>,
     files: HashMap<PathBuf, Answer<Entry>>,
-    /// Where paths lead, where that was recorded link by link.
+    /// Targets of paths, if they were recorded link by link.
     trails: HashMap<PathBuf, Trail>,
     tables: HashMap<u64, Answer<String>>,
     loops: HashMap<String, (u64, u64)>,
@@ -42,11 +45,11 @@ struct Entry {
 }
 
 impl System {
-    /// A system that was recorded into the folder `dir`, in its parts `root/` and
+    /// A system that was recorded into the folder `dir`, which holds `root/` and
     /// `expected/probe.jsonl`.
     ///
     /// # Errors
-    /// The folder's, where one of both cannot be read.
+    /// An I/O error if either of them cannot be read.
     pub fn fixture(dir: &Path) -> io::Result<Self> {
         let root = dir.join("root");
         if !std::fs::metadata(&root)?.is_dir() {
@@ -57,18 +60,18 @@ impl System {
         Ok(Self::played(root, Arc::new(replay)))
     }
 
-    /// The paths that were asked about when this system was recorded; none for a live one.
+    /// The paths that this system was recorded for; empty for a live one.
     #[must_use]
     pub fn recorded_paths(&self) -> Vec<PathBuf> {
         self.probe().paths()
     }
 }
 
-/// A file of a record, of which `max` bytes are read at most. Others may have made it: what is no
-/// plain file is neither waited for nor followed.
+/// Reads at most `max` bytes of a file of a record. A record may come from elsewhere, so links are
+/// not followed and special files are not opened for reading.
 ///
 /// # Errors
-/// The file's.
+/// An I/O error of the file, or an error if it is not a regular file.
 pub(crate) fn read_record(path: &Path, max: usize) -> io::Result<Vec<u8>> {
     read_file(path, false, max).map_err(|absent| match absent {
         Absent::Missing => Errno::NOENT.into(),
@@ -106,7 +109,7 @@ impl Replay {
             self.loops.insert(name.to_owned(), (device_number(text("dev")?)?, number("ino")?));
         } else {
             let path = PathBuf::from(text("path")?);
-            // What the readers asked about on their own way is no path of the one who recorded.
+            // Paths that the recorder probed on its own are not among the requested paths.
             if value.get("asked").is_none_or(|asked| *asked != Json::Flag(false)) {
                 self.paths.push(path.clone());
             }
@@ -150,7 +153,7 @@ impl Probe for Replay {
         let entry = match self.entry(path) {
             Ok(entry) => entry,
             Err(Refusal::Errno(Errno::NOENT)) => {
-                // The deepest folder above that was found to be there.
+                // The deepest ancestor that exists in the record.
                 let above = path.ancestors().skip(1);
                 let there = above.into_iter().find(|above| self.entry(above).is_ok());
                 let there = there.unwrap_or(Path::new("/")).to_owned();
@@ -158,7 +161,7 @@ impl Probe for Replay {
             }
             Err(refusal) => return Err(refusal),
         };
-        // Records of other tools tell only where a path ends.
+        // Records of other tools hold only the end of a path, not its links.
         let ends = (entry.real != path).then(|| (path.to_owned(), entry.real.clone()));
         let links = ends.into_iter().collect();
         Ok(Trail { real: entry.real.clone(), links, there: entry.real.clone() })

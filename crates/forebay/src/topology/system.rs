@@ -1,9 +1,9 @@
-//! The system that is read: the real one, or a folder that plays its `/sys` and `/proc`.
+//! Read access to a system: the real one, or a folder that stands for its `/sys` and `/proc`.
 //!
-//! Nothing that is read is trusted. Paths are resolved below the root and never leave it: a link
-//! is followed component by component, `..` stops at the root, and links are counted. A file that
-//! is missing, endless, binary or no file at all is an [`Absent`] with the reason, never an error
-//! that ends the resolving. Neighbours: `probe` answers what a folder cannot play.
+//! Nothing that is read is trusted. Paths are resolved below the root and never leave it: links are
+//! followed component by component, `..` stops at the root, and the number of links is bounded. A
+//! file that is missing, endless, binary or not a file is an [`Absent`] with the reason; it never
+//! aborts a resolve. `probe` answers everything that a folder cannot hold.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -19,22 +19,23 @@ use super::numa::Node;
 use super::probe::{Live, Probe, Refusal};
 use crate::lock::Lock;
 
-/// The most that is read of one file of `/sys`: the kernel's are at most a page, of up to 64 KiB.
+/// Maximum bytes read of one file of `/sys`: the kernel's are at most a page, which is up to 64
+/// KiB.
 const FILE_LEN_MAX: usize = 64 << 10;
-/// Bytes that are asked for first: more than nearly all files of `/sys` have.
+/// Bytes requested first: more than nearly every file of `/sys` has.
 const FIRST_READ: usize = 4 << 10;
-/// The most that is read of a table of mounts: 10,000 overlays with their options stay below.
+/// Maximum bytes read of a mount table: enough for 10,000 overlays with their options.
 const TABLE_LEN_MAX: usize = 64 << 20;
-/// The links that are followed for one path, as in the kernel.
+/// Maximum number of links followed for one path, as in the kernel.
 const LINKS_MAX: usize = 40;
-/// The entries that are taken from one folder.
+/// Maximum number of entries read from one folder.
 const ENTRIES_MAX: usize = 32 << 10;
-/// Nodes and serial numbers that are kept.
+/// Maximum number of nodes and serial numbers cached.
 const KEPT_MAX: usize = 1024;
-/// The longest text that is taken into a report.
+/// Maximum length of a text in a report.
 const TEXT_LEN_MAX: usize = 4 << 10;
 
-/// A system to read about.
+/// A system whose `/sys` and `/proc` are read.
 #[derive(Debug, Clone)]
 pub struct System {
     inner: Arc<Inner>,
@@ -43,40 +44,40 @@ pub struct System {
 #[derive(Debug)]
 struct Inner {
     root: PathBuf,
-    /// Whether the root is `/` and nothing is written down, so that the kernel may walk.
+    /// Whether the root is `/` and nothing is recorded, so that the kernel may resolve paths.
     plain: bool,
     probe: Arc<dyn Probe>,
     touched: Option<Lock<Touched>>,
-    /// What is known about NUMA nodes, which no machine changes while it runs.
+    /// Facts about NUMA nodes, which do not change while a machine runs.
     nodes: Lock<BTreeMap<Option<u32>, Node>>,
-    /// Serial numbers that only the drive itself tells, by its folder and sequence number.
+    /// Serial numbers that are read from the drive itself, by its folder and sequence number.
     serials: Lock<BTreeMap<(PathBuf, String), Option<String>>>,
 }
 
-/// What was read of a system, by its path below the root.
+/// Everything read of a system, by its path below the root.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Touched {
     pub(super) files: BTreeMap<PathBuf, Vec<u8>>,
     pub(super) links: BTreeMap<PathBuf, PathBuf>,
     pub(super) folders: BTreeSet<PathBuf>,
-    /// What was found to be there, and not read.
+    /// Names that exist but were not read.
     pub(super) names: BTreeSet<PathBuf>,
 }
 
-/// Why a file of the system gives no answer.
+/// Why a file of the system could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Absent {
-    /// It is not there.
+    /// It does not exist.
     Missing,
     /// The caller may not read it.
     Denied,
-    /// It is a folder, a FIFO, a device or a circle of links.
+    /// It is a folder, a FIFO, a device or a loop of links.
     NotAFile,
-    /// It is empty, or holds what is no text.
+    /// It is empty or not text.
     NotText,
-    /// Nobody answered in time.
+    /// The read timed out.
     Silent,
-    /// Something else failed.
+    /// Another error.
     Failed(Errno),
 }
 
@@ -111,19 +112,20 @@ impl Default for System {
 }
 
 impl System {
-    /// The machine that this process runs on. A file that does not answer, since its server is
-    /// gone, say, is waited for for a few seconds, and passed over from then on.
+    /// The machine that this process runs on. A file that does not answer, such as one on a dead
+    /// server, times out after a few seconds and is skipped from then on.
     #[must_use]
     pub fn live() -> Self {
         Self::made("/".into(), true, Arc::new(Live::patient()), false)
     }
 
-    /// The system whose `/sys` and `/proc` are folders in `root`, and whose kernel is `probe`.
+    /// A system whose `/sys` and `/proc` are folders in `root`, with `probe` in place of the
+    /// kernel.
     pub(super) fn played(root: impl Into<PathBuf>, probe: Arc<dyn Probe>) -> Self {
         Self::made(root.into(), false, probe, false)
     }
 
-    /// This machine, with all that is read written down.
+    /// This machine, with everything read recorded.
     pub(super) fn recorded(probe: Arc<dyn Probe>) -> Self {
         Self::made("/".into(), false, probe, true)
     }
@@ -134,28 +136,28 @@ impl System {
         Self { inner: Arc::new(Inner { root, plain, probe, touched, nodes, serials }) }
     }
 
-    /// What is known about a NUMA node, or about the only one where a device names none.
+    /// The facts about a NUMA node, or about the only node if the device names none.
     pub(super) fn node(&self, node: Option<u32>) -> Node {
         let mut nodes = self.inner.nodes.lock();
-        // A system that names more nodes than any machine has is not kept in mind.
+        // Clears the cache if a system names more nodes than any machine has.
         if nodes.len() > KEPT_MAX {
             nodes.clear();
         }
         nodes.entry(node).or_insert_with(|| Node::read(self, node)).clone()
     }
 
-    /// The system whose `/sys` is in `root`, without a kernel to ask.
+    /// A system whose `/sys` is in `root`, with no kernel answers.
     #[must_use]
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self::played(root, Arc::new(super::replay::Replay::default()))
     }
 
-    /// Whether this is the running machine itself.
+    /// Whether this is the running machine.
     pub(crate) fn is_live(&self) -> bool {
         self.inner.plain
     }
 
-    /// The folder that plays `/`.
+    /// The folder that stands for `/`.
     pub(super) fn root(&self) -> &Path {
         &self.inner.root
     }
@@ -164,7 +166,7 @@ impl System {
         &*self.inner.probe
     }
 
-    /// What was read so far, where it is written down.
+    /// Everything read so far; empty unless recording.
     pub(super) fn touched(&self) -> Touched {
         self.note(|touched| touched.clone()).unwrap_or_default()
     }
@@ -174,9 +176,9 @@ impl System {
         Some(action(&mut touched.lock()))
     }
 
-    /// The serial number of the disk in `folder`, which its driver may ask the disk for at each
-    /// reading (`virtio_blk` does); `sequence` is the kernel's count of disks (Linux 5.15), by
-    /// which the same disk is told from another in its place.
+    /// The serial number of the disk in `folder`. The driver may query the disk at each read
+    /// (`virtio_blk` does), so it is cached. `sequence` is the kernel's disk sequence number (Linux
+    /// 5.15), which distinguishes the disk from a later one with the same name.
     pub(super) fn serial(&self, folder: &Folder, sequence: Option<&str>) -> Option<String> {
         let read = || folder.serial();
         let Some(sequence) = sequence else { return read() };
@@ -193,13 +195,13 @@ impl System {
         serial
     }
 
-    /// The folder at `path`, which is below the root and may hold links.
+    /// The folder at `path` below the root. The path may contain links.
     pub(crate) fn folder(&self, path: impl AsRef<Path>) -> Result<Folder, Absent> {
         let path = self.real(path.as_ref())?;
         Ok(Folder { system: self.clone(), path })
     }
 
-    /// `path` without links, below the root; its last component need not be a folder.
+    /// Resolves the links of `path`, below the root. The target need not be a folder.
     pub(super) fn real(&self, path: &Path) -> Result<PathBuf, Absent> {
         if self.inner.plain {
             return self.real_at_end(path);
@@ -229,15 +231,15 @@ impl System {
                     }
                     push_reversed(&mut rest, &target);
                 }
-                Err(Errno::INVAL) => {} // it is there, and is no link
+                Err(Errno::INVAL) => {} // it exists and is no link
                 Err(errno) => return Err(errno.into()),
             }
         }
         Ok(real)
     }
 
-    /// The same where only the last component may be a link and leads to none, as on a live
-    /// `/sys`: one call instead of one for each component.
+    /// Resolves `path` if only its last component may be a link, and the target contains no links,
+    /// as on a live `/sys`. This takes one call instead of one per component.
     fn real_at_end(&self, path: &Path) -> Result<PathBuf, Absent> {
         let target = match rustix::fs::readlinkat(CWD, self.inner.root.join(path), Vec::new()) {
             Ok(target) => PathBuf::from(OsString::from_vec(target.into_bytes())),
@@ -260,7 +262,7 @@ impl System {
         Ok(real)
     }
 
-    /// The last component of where the link at `path` leads.
+    /// The last component of the target of the link at `path`.
     pub(super) fn link_name(&self, path: &Path) -> Option<String> {
         let (parent, name) = (path.parent()?, path.file_name()?);
         let plain = self.inner.plain;
@@ -272,11 +274,11 @@ impl System {
         last
     }
 
-    /// Whether something is at `path`.
+    /// Whether `path` exists.
     pub(crate) fn exists(&self, path: &Path) -> bool {
         if !self.inner.plain {
             let found = self.real(path);
-            // A record needs the file itself, so that it is there for the replay too.
+            // A record needs the file itself, so that it also exists in the replay.
             if let Ok(real) = &found
                 && self.inner.touched.is_some()
                 && self.bytes(path, FILE_LEN_MAX).is_err()
@@ -288,7 +290,7 @@ impl System {
         rustix::fs::statat(CWD, self.inner.root.join(path), AtFlags::empty()).is_ok()
     }
 
-    /// The text of a small file without the white space around it, not empty.
+    /// The text of a small file without surrounding white space; never empty.
     pub(crate) fn text(&self, path: &Path) -> Result<String, Absent> {
         let bytes = self.bytes(path, FILE_LEN_MAX)?;
         let text = std::str::from_utf8(&bytes).map_err(|_| Absent::NotText)?;
@@ -296,7 +298,7 @@ impl System {
         if text.is_empty() { Err(Absent::NotText) } else { Ok(clean(text)) }
     }
 
-    /// The bytes of a file, as far as `max`.
+    /// Reads at most `max` bytes of a file.
     pub(crate) fn bytes(&self, path: &Path, max: usize) -> Result<Vec<u8>, Absent> {
         let real = if self.inner.plain { path.to_owned() } else { self.real(path)? };
         let bytes = read_file(&self.inner.root.join(&real), self.inner.plain, max)?;
@@ -304,20 +306,20 @@ impl System {
         Ok(bytes)
     }
 
-    /// A table of the process that reads, such as `mountinfo`.
+    /// A table of the reading process, such as `mountinfo`.
     pub(crate) fn own_table(&self, name: &str) -> Result<Vec<u8>, Absent> {
         let own = Path::new("proc/self").join(name);
         if self.inner.root != Path::new("/") {
             return self.bytes(&own, TABLE_LEN_MAX);
         }
-        // A thread may live in a mount namespace of its own; only `thread-self` shows that one.
+        // A thread may have a separate mount namespace, which only `thread-self` shows.
         let bytes = read_file(&Path::new("/proc/thread-self").join(name), true, TABLE_LEN_MAX)
             .or_else(|_| read_file(&Path::new("/").join(&own), true, TABLE_LEN_MAX))?;
         self.note(|touched| touched.files.insert(own, bytes.clone()));
         Ok(bytes)
     }
 
-    /// The names in a folder, sorted; those that are no text are left out.
+    /// The names in a folder, sorted; names that are not text are left out.
     pub(crate) fn list(&self, path: &Path) -> Result<Vec<String>, Absent> {
         let real = if self.inner.plain { path.to_owned() } else { self.real(path)? };
         let entries = std::fs::read_dir(self.inner.root.join(&real)).map_err(|error| {
@@ -349,7 +351,7 @@ impl Folder {
         &self.path
     }
 
-    /// Its name, empty where that is no text.
+    /// Its name, empty if it is not text.
     pub(crate) fn name(&self) -> String {
         self.path.file_name().and_then(name_of).unwrap_or_default()
     }
@@ -362,13 +364,13 @@ impl Folder {
         self.above(self.path.parent()?)
     }
 
-    /// The folder at `path`, one of those that this one lies in.
+    /// The ancestor folder at `path`; `None` if this folder is not below it.
     pub(super) fn above(&self, path: &Path) -> Option<Self> {
         let is_above = self.path.starts_with(path);
         is_above.then(|| Self { system: self.system.clone(), path: path.to_owned() })
     }
 
-    /// What the kernel tells user space about a device: lines of `NAME=value`.
+    /// The kernel's `uevent` facts about a device: lines of `NAME=value`.
     pub(super) fn event(&self) -> Event {
         Event(self.lines("uevent"))
     }
@@ -385,7 +387,7 @@ impl Folder {
         self.system.bytes(&self.path.join(name), FILE_LEN_MAX)
     }
 
-    /// The lines of a small file; none where it gives no answer.
+    /// The lines of a small file; empty if it cannot be read.
     pub(super) fn lines(&self, name: impl AsRef<Path>) -> Vec<String> {
         let bytes = self.bytes(name).unwrap_or_default();
         String::from_utf8_lossy(&bytes).lines().map(clean).collect()
@@ -412,7 +414,7 @@ impl Folder {
     }
 }
 
-/// The facts in a device's file `uevent`.
+/// The facts in a device's `uevent` file.
 #[derive(Debug)]
 pub(super) struct Event(Vec<String>);
 
@@ -422,7 +424,7 @@ impl Event {
     }
 }
 
-/// Puts the components of `path` on `rest`, so that the first is taken first.
+/// Pushes the components of `path` onto `rest`, so that the first is popped first.
 fn push_reversed(rest: &mut Vec<OsString>, path: &Path) {
     for component in path.components().rev() {
         match component {
@@ -433,14 +435,14 @@ fn push_reversed(rest: &mut Vec<OsString>, path: &Path) {
     }
 }
 
-/// Opens without waiting, so that a FIFO in the place of a file does not hold us up.
+/// Reads a file; opens without blocking, so that a FIFO cannot block the open.
 pub(super) fn read_file(path: &Path, trusted: bool, max: usize) -> Result<Vec<u8>, Absent> {
     let mut flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     flags.set(OFlags::NOFOLLOW, !trusted);
     read_with(path, flags, trusted, max)
 }
 
-/// Reads what may be anything and may be named by a link.
+/// Reads a file of any kind, following links.
 pub(super) fn read_through(path: &Path, max: usize) -> Result<Vec<u8>, Absent> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     read_with(path, flags, false, max)
@@ -448,7 +450,7 @@ pub(super) fn read_through(path: &Path, max: usize) -> Result<Vec<u8>, Absent> {
 
 fn read_with(path: &Path, flags: OFlags, trusted: bool, max: usize) -> Result<Vec<u8>, Absent> {
     let file = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
-    // A live `/sys` holds files and folders only, and a folder cannot be read.
+    // A live `/sys` holds only files and folders, and reading a folder fails anyway.
     if !trusted {
         let stat = rustix::fs::fstat(&file)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -461,7 +463,7 @@ fn read_with(path: &Path, flags: OFlags, trusted: bool, max: usize) -> Result<Ve
         let room = bytes.len() - len;
         let count = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut bytes[len..]))?;
         len += count;
-        // Small files come whole; a table comes in pieces of whole lines.
+        // A small file is returned by one read; a table comes in pieces of whole lines.
         if count == 0 || len == max || (count < room && max <= FILE_LEN_MAX) {
             bytes.truncate(len);
             return Ok(bytes);
@@ -472,13 +474,13 @@ fn read_with(path: &Path, flags: OFlags, trusted: bool, max: usize) -> Result<Ve
     }
 }
 
-/// `name` as text that can stand in a report and in a path; `None` where it cannot.
+/// `name` as text that is safe in reports and paths; `None` if it is not.
 pub(super) fn name_of(name: &OsStr) -> Option<String> {
     let text = std::str::from_utf8(name.as_bytes()).ok()?;
     (!text.is_empty() && text.len() <= 255 && !text.contains(moves_cursor)).then(|| text.to_owned())
 }
 
-/// `text` as it may stand in a report: no control characters, and not endless.
+/// `text` made safe for a report: no control characters, and bounded in length.
 pub(crate) fn clean(text: &str) -> String {
     let mut end = text.len().min(TEXT_LEN_MAX);
     while !text.is_char_boundary(end) {
@@ -487,12 +489,12 @@ pub(crate) fn clean(text: &str) -> String {
     text[..end].replace(moves_cursor, "\u{fffd}")
 }
 
-/// Bytes of a path as they may stand in a report.
+/// A path as text that is safe for a report.
 pub(crate) fn shown(path: &Path) -> String {
     clean(&String::from_utf8_lossy(path.as_os_str().as_bytes()))
 }
 
-/// Whether a letter acts on a terminal: controls, the separators of lines and paragraphs, and
+/// Whether a character acts on a terminal: control characters, line and paragraph separators, and
 /// Unicode's `Bidi_Control`.
 pub(crate) fn moves_cursor(c: char) -> bool {
     c.is_control()
