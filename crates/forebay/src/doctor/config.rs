@@ -1,4 +1,5 @@
-//! cuFile's settings: which file rules, whether it can be read, and what it says of this path.
+//! Checks of cuFile's settings: the file in use, whether it is readable, and its keys for this
+//! path.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,11 +32,11 @@ const VARIABLES: Topic = Topic {
 
 const SYSTEM_FILE: &str = "/etc/cufile.json";
 const NAMED_BY: &str = "CUFILE_ENV_PATH_JSON";
-/// The vendor's own file has some 10 KiB.
+/// Maximum length; NVIDIA's own file has about 10 KiB.
 const LEN_MAX: usize = 64 << 10;
-/// Texts of the file that checks look at; a record holds no others.
+/// Names of the text settings that checks use; a record masks all other texts.
 const KEPT: [&str; 4] = ["drivers", "devices", "mounts", "filesystems"];
-/// A setting of the whole library, and the variable that goes before it.
+/// A setting of the whole library, and the environment variable that overrides it.
 struct Setting {
     names: [&'static str; 2],
     variable: &'static str,
@@ -49,7 +50,7 @@ const GLOBAL: Setting = of_all("use_pci_p2pdma", "CUFILE_USE_PCIP2PDMA");
 const ALLOWED: Setting = of_all("allow_compat_mode", "CUFILE_ALLOW_COMPAT_MODE");
 const FORCED: Setting = of_all("force_compat_mode", "CUFILE_FORCE_COMPAT_MODE");
 
-/// cuFile's settings, and what rules them.
+/// cuFile's settings, and the environment variables that override them.
 #[derive(Debug)]
 pub(super) struct Config {
     path: String,
@@ -85,12 +86,12 @@ impl Config {
         self.settings.as_ref().ok()?.flag(names)
     }
 
-    /// What a variable says; what is neither `true` nor `false` is not taken for either.
+    /// The value of a variable; `None` if it is neither `true` nor `false`.
     fn variable(&self, setting: &Setting) -> Option<bool> {
         self.variables.get(setting.variable)?.to_ascii_lowercase().parse().ok()
     }
 
-    /// What rules, and who says so.
+    /// The effective value, and its source.
     fn ruling(&self, setting: &Setting) -> (Option<bool>, String) {
         match self.variable(setting) {
             Some(value) => (Some(value), format!("`{}`", setting.variable)),
@@ -98,7 +99,7 @@ impl Config {
         }
     }
 
-    /// How to have a setting say something else.
+    /// The step that changes a setting to `value`.
     fn step(&self, setting: &Setting, value: bool) -> String {
         match self.variable(setting) {
             Some(_) => format!("leave `{}` out, or set it to {value}", setting.variable),
@@ -106,7 +107,7 @@ impl Config {
         }
     }
 
-    /// Whether somebody has asked for P2PDMA.
+    /// Whether P2PDMA is enabled.
     pub(super) fn wants_p2pdma(&self) -> bool {
         self.ruling(&GLOBAL).0 == Some(true)
     }
@@ -181,7 +182,7 @@ impl Config {
         }
     }
 
-    /// Settings that are looked at and hold something else than a flag.
+    /// The settings that should be flags but hold another type.
     fn no_flags(&self, settings: &Value) -> String {
         let all = [&GLOBAL, &ALLOWED, &FORCED].map(|setting| setting.names);
         let is_none = |names: &[&str; 2]| {
@@ -191,7 +192,7 @@ impl Config {
         found.map(|names| format!("`{}`", names.join("."))).collect::<Vec<_>>().join(", ")
     }
 
-    /// NVIDIA's "Setting cufile.json Configuration", and the keys of `block` that came with 1.16.
+    /// Source: NVIDIA's "Setting cufile.json Configuration", and the keys of `block` since 1.16.
     fn keys(&self, facts: &Facts) -> Check {
         let (global, who) = self.ruling(&GLOBAL);
         if let Err(Unread::Unreadable(_) | Unread::Damaged(_) | Unread::TooLong) = &self.settings {
@@ -201,7 +202,7 @@ impl Config {
         let key = facts.storage.key();
         if global != Some(true) {
             let seen = if global.is_some() { "is false" } else { "is not set" };
-            // Who has set the one wants it.
+            // If the storage's key is set, the user wants P2PDMA.
             let own = key.filter(|(section, key)| {
                 self.flag(&[section, key, "use_pci_p2pdma"]) == Some(true)
             });
@@ -225,7 +226,7 @@ impl Config {
                 .step(format!("set `{names}` to true in {}", self.path))
                 .needs(format!("`{names}` in cuFile's settings"))
                 .broken_if(true),
-            // Versions before 1.16 know no such key.
+            // Versions before 1.16 have no such key.
             None if facts.library_version().is_some_and(|version| version < (1, 16)) => {
                 KEYS.ok(format!("{who} is true"))
             }
@@ -271,7 +272,7 @@ impl Config {
     fn compat(&self) -> Option<Check> {
         let ((allowed, allows), (forced, forces)) = (self.ruling(&ALLOWED), self.ruling(&FORCED));
         if self.settings.is_err() && (allowed, forced) == (None, None) {
-            return None; // what cannot be read says nothing
+            return None; // unreadable settings prove nothing
         }
         Some(match (allowed, forced) {
             (Some(false), Some(true)) => COMPAT
@@ -292,12 +293,12 @@ impl Config {
 }
 
 fn read(system: &System, path: &Path) -> Result<(Value, Vec<String>), Unread> {
-    // A relative name is meant from the process's own folder.
+    // A relative name refers to the process's working folder.
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let mask = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
         let kept = jsonc::masked(&text, |name| KEPT.contains(&name));
-        // Longer than may be, so that a record is so as well.
+        // Keeps an oversized file oversized, so that a record gives the same result.
         if bytes.len() > LEN_MAX { vec![b' '; LEN_MAX + 1] } else { kept.into_bytes() }
     };
     let bytes = system.masked(&absolute, LEN_MAX + 1, mask).map_err(|absent| match absent {

@@ -1,4 +1,4 @@
-//! What cuFile itself says, as a helper asked it.
+//! Checks of cuFile itself, from the report of the probe child.
 
 use super::facts::Facts;
 use super::report::{BOTH, Check, NVIDIA_FS, P2PDMA, Topic, Way};
@@ -13,7 +13,7 @@ const SERVED: Topic = Topic {
 
 const PROBE: &str = "`forebay probe` shows what it says";
 
-/// `(1, 19)` of `1.19`.
+/// Parses `1.19` into `(1, 19)`.
 pub(super) fn version(seen: &Seen) -> Option<(u32, u32)> {
     let (major, minor) = seen.version.as_deref()?.split_once('.')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
@@ -29,7 +29,7 @@ pub(super) fn checks(answer: Option<&Answer>, facts: &Facts) -> Vec<Check> {
 }
 
 fn library(seen: &Seen, end: &End, facts: &Facts) -> Check {
-    // Where nobody has set up a direct path, nobody misses it.
+    // If no direct path was set up, a missing one is no error.
     let is_wanted = facts.config.wants_p2pdma() || facts.driver.nvidia_fs.is_some();
     let named = match (&seen.library, &seen.version) {
         (Some(path), Some(version)) => format!("{version}, {}", path.display()),
@@ -46,7 +46,7 @@ fn library(seen: &Seen, end: &End, facts: &Facts) -> Check {
             }
             false => PROBE.into(),
         });
-        // What the reason advises stands in the step.
+        // The reason's advice goes into the step.
         let bare = reason.split(": install").next().unwrap_or(reason);
         let seen = if is_missing { bare.to_owned() } else { format!("{named}: {reason}") };
         let needs = if is_missing { "cuFile" } else { needs };
@@ -54,7 +54,7 @@ fn library(seen: &Seen, end: &End, facts: &Facts) -> Check {
     }
     match end {
         End::Exited(0) if seen.opened => LIBRARY.ok(format!("{named}; its driver opens")),
-        // What comes behind the opening is the library's own end.
+        // Problems after the open come from the library's own shutdown.
         _ if seen.opened => LIBRARY.ok(format!("{named}; its driver opens, its end does not come")),
         End::TimedOut(limit) => LIBRARY
             .problem(format!("{named}: its driver did not open in {} s", limit.as_secs()), BOTH)
@@ -93,7 +93,7 @@ fn served(seen: &Seen, facts: &Facts) -> Option<Check> {
         return Some(check.needs(format!("a cuFile that serves `{wanted}`")));
     };
     let list = ways.join(", ");
-    // Versions before 1.16 say only that it is served.
+    // Versions before 1.16 report only that the storage is supported, not the path.
     let closed: Vec<Way> = match ways.is_empty() {
         true => Vec::new(),
         false => {

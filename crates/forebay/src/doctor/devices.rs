@@ -1,5 +1,5 @@
-//! The devices of GPUs in `/dev`: whether this process may open them, which is told without doing
-//! it, since to open one may start a GPU.
+//! Checks whether this process may open the GPU devices in `/dev`. They are not opened, because
+//! opening one may start a GPU.
 
 use std::path::PathBuf;
 
@@ -12,20 +12,20 @@ const DEVICES: Topic = Topic {
     why: "a process reaches a GPU by these devices, if its user and its control group may",
 };
 
-/// The one that every process of CUDA's opens first.
+/// The device that every CUDA process opens first.
 const FIRST: &str = "nvidiactl";
 const MEMORY: &str = "nvidia-uvm";
-/// Devices that are asked about: 64 GPUs, and nvidia-fs for each.
+/// Maximum number of devices checked: 64 GPUs, and nvidia-fs for each.
 const DEVICES_MAX: usize = 160;
-/// Entries of the control group's list, and names of devices, that are shown.
+/// Maximum number of device names, and of entries of the control group's list, that are shown.
 const SHOWN_MAX: usize = 4;
 
-/// What is known of the devices.
+/// The facts about the devices.
 #[derive(Debug)]
 pub(super) struct Devices {
-    /// Their names, and whether each may be opened; empty where nobody said.
+    /// Their names, and whether each may be opened; empty if unknown.
     asked: Vec<(String, Result<(), Absent>)>,
-    /// The list of a control group of version 1, and its file.
+    /// The device list of a version 1 control group, and its file.
     listed: Option<(PathBuf, Vec<String>)>,
 }
 
@@ -67,7 +67,7 @@ impl Devices {
             let closed = self.asked.iter().filter(|(name, answer)| answer.is_err() && wanted(name));
             closed.collect::<Vec<_>>()
         };
-        // Of several GPUs a process may be given some.
+        // A process may be given only some of several GPUs.
         let all = closed(&|name| name == FIRST || name == MEMORY || (open == 0 && is_gpu(name)));
         if !all.is_empty() {
             let refused = self.refused(&all, is_contained);
@@ -86,7 +86,7 @@ impl Devices {
         self.asked.iter().find(|(asked, _)| asked == name).map(|(_, answer)| *answer)
     }
 
-    /// What is said of devices that may not be opened, and what to do.
+    /// The finding and the next step for devices that may not be opened.
     fn refused(&self, closed: &[&(String, Result<(), Absent>)], contained: bool) -> Words {
         let names = closed.iter().take(SHOWN_MAX).map(|(name, _)| format!("/dev/{name}"));
         let names = names.collect::<Vec<_>>().join(", ");
@@ -101,7 +101,8 @@ impl Devices {
             }
             Some(Absent::Failed(rustix::io::Errno::PERM)) => {
                 seen += ": the control group of devices refuses";
-                // Where all were allowed at first, what was taken away is not listed.
+                // If the list still begins by allowing everything, it does not show what was
+                // denied.
                 let is_whole = |lines: &[String]| !lines.iter().any(|line| line.starts_with("a "));
                 if let Some((file, lines)) = self.listed.as_ref().filter(|(_, l)| is_whole(l)) {
                     let shown = lines.iter().take(SHOWN_MAX).map(|line| format!("`{line}`"));
@@ -127,7 +128,7 @@ impl Devices {
     }
 }
 
-/// What was seen, and the next step.
+/// The finding, and the next step.
 type Words = (String, String);
 
 const NEED: &str = "devices of the GPU that this process may open";

@@ -1,4 +1,4 @@
-//! The GPU and its driver, and nvidia-fs.
+//! Checks of the GPU, its driver, and nvidia-fs.
 
 use super::facts::Facts;
 use super::report::{BOTH, Check, NVIDIA_FS, P2PDMA, Topic};
@@ -27,36 +27,36 @@ const USERS: Topic = Topic {
     why: "nvidia-fs serves only drivers that have registered with it",
 };
 
-/// NVIDIA's troubleshooting guide, "P2PDMA Supported GPUs".
+/// GPUs that NVIDIA names for P2PDMA (troubleshooting guide, "P2PDMA Supported GPUs").
 const NAMED: [&str; 10] =
     ["A100", "A40", "L4", "L40S", "H100", "H200", "B100", "B200", "B300", "GB300"];
-/// Pascal and Volta, which cuFile 1.15 dropped (its release notes).
+/// GPUs of the Pascal and Volta generations, which cuFile 1.15 dropped (its release notes).
 const DROPPED: [&str; 5] = ["P100", "P40", "P4", "P6", "V100"];
-/// The options of the driver's module that P2PDMA takes on x86: NVIDIA's troubleshooting guide,
-/// "Setting the Driver Registries for Enabling PCI P2PDMA"; the second before Hopper only, as the
-/// vendor's own check of a machine (`gds-diag`) demands.
+/// Options of the driver's module that P2PDMA needs on x86 (NVIDIA's troubleshooting guide,
+/// "Setting the Driver Registries for Enabling PCI P2PDMA"). The second is needed only before
+/// Hopper, as NVIDIA's own check (`gds-diag`) requires.
 const WANTED: [(&str, u32); 3] =
     [("RMForceStaticBar1", 1), ("ForceP2P", 0), ("RmForceDisableIomapWC", 1)];
 
 const LEN_MAX: usize = 64 << 10;
 
-/// What is known of a GPU's driver.
+/// The facts about a GPU's driver.
 #[derive(Debug)]
 pub(super) struct Driver {
-    /// The line of its version, or why there is none.
+    /// Its version line, or the reason why it is missing.
     line: Result<String, String>,
     pub(super) version: Option<(u32, u32)>,
-    /// The options that it was given, `NAME=VALUE` each; none where they cannot be read.
+    /// The options given to it, as `NAME=VALUE`; `None` if they cannot be read.
     keys: Option<Vec<String>>,
-    /// What it calls the GPU.
+    /// Its name for the GPU.
     pub(super) model: Option<String>,
-    /// Bytes that the GPU gave to the kernel; none where it gave nothing.
+    /// Bytes of GPU memory published to the kernel; `None` if there are none.
     pool: Option<u64>,
-    /// The version of nvidia-fs, where it is loaded.
+    /// The version of nvidia-fs, if it is loaded.
     pub(super) nvidia_fs: Option<String>,
-    /// Who has registered with it.
+    /// The storage drivers registered with nvidia-fs.
     users: Result<Vec<String>, String>,
-    /// What the kernel keeps even from root, where it does (`kernel_lockdown(7)`).
+    /// The kernel's lockdown mode, if it is on: it restricts even root (`kernel_lockdown(7)`).
     lockdown: Option<String>,
 }
 
@@ -100,22 +100,22 @@ impl Driver {
         self.version.map_or_else(|| "?".into(), |(major, minor)| format!("{major}.{minor}"))
     }
 
-    /// Whether the GPU has given memory to the kernel, or was made to.
+    /// Whether the driver has published GPU memory to the kernel.
     pub(super) fn has_pool(&self) -> bool {
         self.pool.is_some_and(|size| size > 0)
     }
 
-    /// Whether the machine is one of ARM's, which needs no options and no IOMMU that is off.
+    /// Whether this is an ARM machine, which needs neither the options nor a disabled IOMMU.
     pub(super) fn is_arm(&self) -> bool {
         self.line.as_deref().is_ok_and(|line| line.contains("aarch64"))
     }
 
-    /// Whether `module` has registered with nvidia-fs; none where nobody says.
+    /// Whether `module` is registered with nvidia-fs; `None` if unknown.
     pub(super) fn serves(&self, module: &str) -> Option<bool> {
         Some(self.users.as_ref().ok()?.iter().any(|user| user == module))
     }
 
-    /// Whether it is loaded.
+    /// Whether the driver is loaded.
     pub(super) fn is_there(&self) -> bool {
         self.line.is_ok()
     }
@@ -185,7 +185,7 @@ impl Driver {
         };
         let seen = line.split_once("NVIDIA UNIX").map_or(line.as_str(), |(_, rest)| rest.trim());
         let seen = seen.split("  Release").next().unwrap_or(seen);
-        // NVIDIA's "GDS Support for NVMe", "Installing Open RM Driver 565 or Above".
+        // Source: NVIDIA's "GDS Support for NVMe", "Installing Open RM Driver 565 or Above".
         match self.version {
             _ if !self.is_open() => DRIVER
                 .problem(format!("{seen}: not the open kernel module"), P2PDMA)
@@ -213,7 +213,8 @@ impl Driver {
                 name.trim().eq_ignore_ascii_case(wanted) && number(found) == Some(value)
             })
         };
-        // Of a GPU that is not known too much is not asked.
+        // For an unknown GPU the options are those of newer ones, so that no needless option is
+        // required.
         let is_hopper = self.model.as_deref().is_none_or(|model| {
             let mut parts = model.split([' ', '-']);
             parts.any(|part| part.starts_with(['H', 'B']) || part.starts_with("GH"))
@@ -245,7 +246,7 @@ impl Driver {
             return check.step("look for the GPU first (`gpu_class`)");
         };
         let folder = format!("/sys/bus/pci/devices/{}/p2pmem", gpu.pci.address);
-        // Where kernel or driver cannot give any, it is these that have to change.
+        // If the kernel or the driver is the cause, the other check names the remedy.
         let needs = "a driver that gives the GPU's memory to the kernel";
         let follows = facts.kernel.lacks_p2pdma() || self.line.is_err();
         let check = match self.pool {
@@ -270,7 +271,7 @@ impl Driver {
                 Some(mode) => format!("the module `nvidia_fs` is not loaded (lockdown: {mode})"),
                 None => "the module `nvidia_fs` is not loaded".to_owned(),
             };
-            // NVIDIA's page of nvidia-fs, "Getting Started"; issue 81 of nvidia-fs.
+            // Source: NVIDIA's page of nvidia-fs, "Getting Started"; issue 81 of nvidia-fs.
             return MODULE
                 .problem(seen, NVIDIA_FS)
                 .step(match self.lockdown {
@@ -292,7 +293,7 @@ impl Driver {
         MODULE.ok(version.clone())
     }
 
-    /// Whether the driver of this path's storage has registered.
+    /// Checks whether the storage driver of this path is registered with nvidia-fs.
     fn registered(&self, facts: &Facts) -> Option<Check> {
         self.nvidia_fs.as_ref()?;
         let wanted = facts.storage.module()?;
@@ -306,7 +307,7 @@ impl Driver {
         if self.serves(wanted) == Some(true) {
             return Some(USERS.ok(format!("/proc/driver/nvidia-fs/modules: {users}")));
         }
-        // Issues 4, 31 and 87 of nvidia-fs: the kernel's own drivers do not know it.
+        // Source: issues 4, 31 and 87 of nvidia-fs. The kernel's own drivers do not support it.
         let seen = format!("/proc/driver/nvidia-fs/modules has no `{wanted}`: {users}");
         let check = USERS
             .problem(seen, NVIDIA_FS)
@@ -319,7 +320,7 @@ impl Driver {
     }
 }
 
-/// `580.159` of a line with `580.159.04` in it.
+/// Finds `580.159` in a line with `580.159.04`.
 fn version(line: &str) -> Option<(u32, u32)> {
     line.split_whitespace().find_map(|word| {
         let mut numbers = word.split('.');
@@ -335,7 +336,7 @@ fn options(line: &str) -> Vec<String> {
     options.map(str::to_owned).collect()
 }
 
-/// A value of an option, `1` or `0x1`.
+/// Parses the value of an option, `1` or `0x1`.
 fn number(text: &str) -> Option<u32> {
     let text = text.trim();
     match text.strip_prefix("0x") {
@@ -344,7 +345,7 @@ fn number(text: &str) -> Option<u32> {
     }
 }
 
-/// The words of a text, whatever stands between them.
+/// The words of a text, whatever separates them.
 fn words(text: &str) -> Vec<String> {
     let words = text.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '-');
     words.filter(|word| !word.is_empty()).map(str::to_owned).collect()

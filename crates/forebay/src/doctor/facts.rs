@@ -1,4 +1,4 @@
-//! All that is known of a machine, a path and a GPU, read once; the checks look at nothing else.
+//! The facts about a machine, a path and a GPU, read once; the checks use nothing else.
 
 use super::config::Config;
 use super::cufile;
@@ -13,7 +13,7 @@ use super::storage::Storage;
 use super::{Answer, GpuWish, Wish};
 use crate::topology::{self, Gpu, Resolver, System};
 
-/// What is known.
+/// All facts for the checks.
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) kernel: Kernel,
@@ -21,9 +21,9 @@ pub(super) struct Facts {
     pub(super) gpu: Option<Gpu>,
     /// Why there is no GPU.
     pub(super) no_gpu: String,
-    /// Whether somebody named one.
+    /// Whether the user named a GPU.
     pub(super) gpu_is_wanted: bool,
-    /// Whether no driver at all has the GPU.
+    /// Whether no driver is bound to the GPU.
     pub(super) gpu_is_free: bool,
     pub(super) pcie: Pcie,
     pub(super) storage: Storage,
@@ -36,7 +36,7 @@ pub(super) struct Facts {
 
 impl Facts {
     pub(super) fn read(system: &System, wish: &Wish, cufile: Option<Answer>) -> Self {
-        // What does not answer is then passed over by all that follows.
+        // If the path does not answer, this marks it as unresponsive, so that later reads skip it.
         let _ = system.reach(&wish.path);
         let map = Resolver::new(system.clone()).resolve(&wish.path);
         let (gpu, no_gpu) = match gpu(system, &wish.gpu) {
@@ -60,7 +60,7 @@ impl Facts {
         }
     }
 
-    /// The version of cuFile, where it said one.
+    /// The version of cuFile, if it is known.
     pub(super) fn library_version(&self) -> Option<(u32, u32)> {
         cufile::version(&self.cufile.as_ref()?.0)
     }
@@ -70,7 +70,7 @@ impl Facts {
         self.cufile.as_ref().is_some_and(|(seen, _)| seen.opened)
     }
 
-    /// Whether somebody has set up a direct path, so that one who finds none is to be told.
+    /// Whether a direct path has been set up, so that its absence should be reported.
     pub(super) fn cufile_is_wanted(&self) -> bool {
         self.cufile_opened() && (self.config.wants_p2pdma() || self.driver.nvidia_fs.is_some())
     }

@@ -1,12 +1,13 @@
-//! Unpacks what was packed by gzip (RFC 1951 and 1952): `/proc/config.gz`. What a record keeps of
-//! it goes back into the same form.
+//! Unpacks gzip data (RFC 1951 and 1952), for `/proc/config.gz`, and packs the part that a record
+//! keeps.
 //!
-//! The input may be anything: what is no gzip, is cut or packs more than the bound is `None`. The
-//! sum at the end is not looked at, since the kernel keeps the file in its own memory.
+//! The input may be anything: data that is not gzip, is truncated, or unpacks to more than the
+//! bound gives `None`. The checksum is not verified, because the kernel keeps the file in its own
+//! memory.
 
-/// The codes of a block have at most so many bits.
+/// Maximum length of a code in bits.
 const BITS_MAX: usize = 15;
-/// Base and extra bits of lengths from code 257 on.
+/// Base and extra bits of lengths, from code 257 on.
 const LENGTHS: [(u16, u8); 29] = [
     (3, 0),
     (4, 0),
@@ -38,10 +39,10 @@ const LENGTHS: [(u16, u8); 29] = [
     (227, 5),
     (258, 0),
 ];
-/// The order in which the lengths of codes for lengths are written.
+/// The order in which the lengths of the code-length codes are stored.
 const ORDER: [usize; 19] = [16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15];
 
-/// What `packed` holds, where that is `most` bytes at most.
+/// Unpacks `packed`; `None` if it would exceed `most` bytes.
 pub(super) fn gunzip(packed: &[u8], most: usize) -> Option<Vec<u8>> {
     let body = body(packed)?;
     let mut bits = Bits { rest: body, word: 0, count: 0 };
@@ -68,11 +69,11 @@ pub(super) fn gunzip(packed: &[u8], most: usize) -> Option<Vec<u8>> {
     }
 }
 
-/// `bytes` as gzip would pack them if it saved nothing; of more than one block's worth, the first.
+/// Packs `bytes` as gzip without compression; truncates them to one block.
 pub(super) fn pack(bytes: &[u8]) -> Vec<u8> {
     let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
     let bytes = &bytes[..usize::from(len)];
-    // No name, no time, an unknown system; then one block, the last, as it is.
+    // No name, no time, unknown system; then one block, final and stored.
     let mut packed = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255, 1];
     packed.extend_from_slice(&len.to_le_bytes());
     packed.extend_from_slice(&(!len).to_le_bytes());
@@ -82,7 +83,7 @@ pub(super) fn pack(bytes: &[u8]) -> Vec<u8> {
     packed
 }
 
-/// The sum of RFC 1952, section 8.
+/// The CRC-32 of RFC 1952, section 8.
 fn sum(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |sum, byte| {
         (0..8).fold(sum ^ u32::from(*byte), |sum, _| {
@@ -91,7 +92,7 @@ fn sum(bytes: &[u8]) -> u32 {
     })
 }
 
-/// What stands behind the head, whose flags say what it holds.
+/// The data after the header, whose flags say which fields it has.
 fn body(packed: &[u8]) -> Option<&[u8]> {
     let (head, mut rest) = packed.split_at_checked(10)?;
     let [0x1f, 0x8b, 8, flags, ..] = head else { return None };
@@ -107,7 +108,7 @@ fn body(packed: &[u8]) -> Option<&[u8]> {
     rest.get(if flags & 2 != 0 { 2 } else { 0 }..)
 }
 
-/// Bits, the lowest of each byte first.
+/// A bit reader, lowest bit of each byte first.
 struct Bits<'a> {
     rest: &'a [u8],
     word: u32,
@@ -129,7 +130,7 @@ impl Bits<'_> {
     }
 }
 
-/// A set of codes: how many there are of each length, and what they mean, in order.
+/// A Huffman code: the number of codes of each length, and their symbols in order.
 struct Codes {
     counts: [u16; BITS_MAX + 1],
     symbols: Vec<u16>,
@@ -168,7 +169,7 @@ impl Codes {
 }
 
 fn stored(bits: &mut Bits<'_>, out: &mut Vec<u8>, most: usize) -> Option<()> {
-    // The rest of the byte is unused, and no whole byte is kept back.
+    // The rest of the byte is unused, and no whole byte is buffered.
     (bits.word, bits.count) = (0, 0);
     let (head, rest) = bits.rest.split_at_checked(4)?;
     let len = usize::from(u16::from_le_bytes([head[0], head[1]]));
@@ -178,7 +179,7 @@ fn stored(bits: &mut Bits<'_>, out: &mut Vec<u8>, most: usize) -> Option<()> {
     (out.len() <= most).then_some(())
 }
 
-/// The codes that a block brings with it.
+/// Reads the Huffman codes of a dynamic block.
 fn tables(bits: &mut Bits<'_>) -> Option<(Codes, Codes)> {
     let lengths = bits.take(5)? as usize + 257;
     let distances = bits.take(5)? as usize + 1;
@@ -237,7 +238,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// With codes of its own, as Python's zlib 1.3 packs it.
+    /// Dynamic codes, as packed by Python's zlib 1.3.
     const DYNAMIC: &[u8] = &[
         31, 139, 8, 0, 0, 0, 0, 0, 2, 3, 237, 146, 33, 14, 128, 48, 16, 4, 61, 175, 161, 61, 10,
         69, 160, 72, 32, 53, 45, 2, 207, 59, 248, 61, 154, 204, 138, 19, 72, 236, 164, 123, 221,
@@ -247,13 +248,13 @@ mod tests {
         61, 161, 147, 103, 125, 98, 201, 226, 20, 226, 96, 226, 172, 217, 83, 16, 81, 35, 81, 182,
         217, 209, 90, 134, 249, 219, 255, 125, 251, 31, 66, 242, 65, 150, 96, 4, 0, 0,
     ];
-    /// With fixed codes, and a name in its head.
+    /// Fixed codes, and a name in the header.
     const FIXED: &[u8] = &[
         31, 139, 8, 8, 0, 0, 0, 0, 2, 3, 99, 111, 110, 102, 105, 103, 0, 115, 246, 247, 115, 243,
         116, 143, 15, 112, 246, 140, 15, 48, 10, 112, 241, 117, 180, 173, 228, 114, 134, 139, 1,
         57, 0, 10, 247, 43, 61, 33, 0, 0, 0,
     ];
-    /// Not packed.
+    /// A stored block.
     const STORED: &[u8] = &[
         31, 139, 8, 0, 0, 0, 0, 0, 2, 3, 1, 33, 0, 222, 255, 67, 79, 78, 70, 73, 71, 95, 80, 67,
         73, 95, 80, 50, 80, 68, 77, 65, 61, 121, 10, 67, 79, 78, 70, 73, 71, 95, 80, 67, 73, 61,

@@ -1,20 +1,20 @@
-//! Reads JSON with comments, as cuFile's settings are written.
+//! Parses JSON with comments, the format of cuFile's settings.
 //!
-//! The file is anybody's: depth and count are bounded, and what is damaged is told by its line.
+//! The file is not trusted: depth and count are bounded, and an error has a line number.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Values inside one another, and all together, at most.
+/// Maximum depth of nested values, and maximum number of values.
 const DEPTH_MAX: usize = 32;
 const VALUES_MAX: usize = 16 << 10;
 
-/// A value.
+/// A JSON value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Value {
     Null,
     Flag(bool),
-    /// As it is written.
+    /// A number as it was written.
     Number(String),
     Text(String),
     List(Vec<Value>),
@@ -22,7 +22,7 @@ pub(super) enum Value {
 }
 
 impl Value {
-    /// The value behind these names.
+    /// The value at this path of names.
     pub(super) fn at(&self, names: &[&str]) -> Option<&Self> {
         names.iter().try_fold(self, |value, name| match value {
             Self::Object(fields) => fields.get(*name),
@@ -37,7 +37,7 @@ impl Value {
         }
     }
 
-    /// The texts in the list behind these names.
+    /// The texts in the list at this path of names.
     pub(super) fn texts(&self, names: &[&str]) -> Vec<&str> {
         let Some(Self::List(list)) = self.at(names) else { return Vec::new() };
         let texts = list.iter().filter_map(|value| match value {
@@ -48,14 +48,14 @@ impl Value {
     }
 }
 
-/// What is wrong with a text, and on which line.
+/// A syntax error, and its line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Damage {
     pub(super) line: usize,
     pub(super) what: &'static str,
 }
 
-/// What `text` holds, and the names that stand twice in an object.
+/// Parses `text`; also returns the names that occur twice in an object.
 pub(super) fn parse(text: &str) -> Result<(Value, Vec<String>), Damage> {
     let mut reader = Reader { text, at: 0, depth: 0, values: 0, twice: Vec::new() };
     if reader.next_is('\u{feff}') {
@@ -69,8 +69,8 @@ pub(super) fn parse(text: &str) -> Result<(Value, Vec<String>), Damage> {
     Ok((value, reader.twice))
 }
 
-/// `text` without comments, and without the texts that `keeps` does not take by their name: what a
-/// record may hold. What is damaged stays so.
+/// `text` without comments, and with all text values masked except those whose name `keeps`
+/// accepts; for records. Syntax errors are preserved.
 pub(super) fn masked(text: &str, keeps: impl Fn(&str) -> bool) -> String {
     let mut reader = Reader { text, at: 0, depth: 0, values: 0, twice: Vec::new() };
     let (mut out, mut name) = (String::new(), String::new());
@@ -78,7 +78,7 @@ pub(super) fn masked(text: &str, keeps: impl Fn(&str) -> bool) -> String {
         let start = reader.at;
         if reader.comment().unwrap_or(true) {
             let lines = text[start..reader.at].matches('\n').count();
-            out.push(' '); // it stood between two words
+            out.push(' '); // separates the words around the comment
             out.extend(std::iter::repeat_n('\n', lines));
             if reader.at == start {
                 out += "/*"; // it has no end, and is to have none in a record
@@ -128,7 +128,7 @@ impl Reader<'_> {
         Damage { line: self.text[..self.at].matches('\n').count() + 1, what }
     }
 
-    /// Passes a comment; whether there was one.
+    /// Skips a comment; returns whether there was one.
     fn comment(&mut self) -> Result<bool, Damage> {
         let rest = self.rest();
         if rest.starts_with("//") {
@@ -152,7 +152,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Passes `mark` behind white space; whether it was there.
+    /// Skips white space and then `mark`; returns whether it was there.
     fn takes(&mut self, mark: char) -> Result<bool, Damage> {
         self.blank()?;
         let is_there = self.next_is(mark);
@@ -195,7 +195,7 @@ impl Reader<'_> {
             if fields.insert(name.clone(), value).is_some() {
                 self.twice.push(name);
             }
-            // Some readers take a comma before the end, so it is not held against a file.
+            // Some parsers accept a trailing comma, so it is no error.
             if !self.takes(',')? && !self.next_is('}') {
                 return Err(self.damage("a comma or a closing brace is missing"));
             }
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(what("{} {}").what, "something stands behind its end");
         assert_eq!(what("/* {}").what, "a comment has no end");
         assert_eq!(what("").what, "a value is missing");
-        // Version 1.17 of cuFile says "parsing error, invalid json config", and does not begin.
+        // Version 1.17 of cuFile reports "parsing error, invalid json config" and does not start.
         assert!(what("\u{feff}{}").what.contains("byte-order mark"));
         assert_eq!(what(&"[".repeat(99)).what, "it holds too much");
         assert_eq!(what(&format!("[{}]", "1,".repeat(20_000))).what, "it holds too much");
@@ -317,7 +317,7 @@ mod tests {
             cut in 0..TEXT.len(),
         ) {
             let _ = parse(&text);
-            // What is damaged is damaged in a record too, and what is whole is whole.
+            // The masked text is valid exactly if the original is.
             prop_assert_eq!(parse(&text).is_ok(), parse(&masked(&text, |_| true)).is_ok());
             let _ = masked(&text, |_| false);
             prop_assert!(parse(&TEXT[..cut]).is_err() || TEXT[cut..].trim().is_empty());

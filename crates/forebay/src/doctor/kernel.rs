@@ -1,4 +1,4 @@
-//! The kernel: whether it can move bytes between PCI devices, and what is known of its version.
+//! Checks of the kernel: its support of peer-to-peer DMA, and known problems of its version.
 
 use super::facts::Facts;
 use super::gunzip::{gunzip, pack};
@@ -15,34 +15,34 @@ const VERSION: Topic = Topic {
 };
 
 const UNAME: &str = "`uname -r` tells the version: kernels from 6.15 on need a newer driver";
-/// The packed and the unpacked settings of a kernel are shorter: 70 and 300 KiB on most.
+/// Maximum lengths of a kernel's configuration, packed and unpacked; most have 70 and 300 KiB.
 const PACKED_MAX: usize = 1 << 20;
 const SETTINGS_MAX: usize = 4 << 20;
-/// The table of symbols of a kernel with many modules.
+/// Maximum length of the symbol table of a kernel with many modules.
 const SYMBOLS_MAX: usize = 64 << 20;
-/// The kernel's command line has 4 KiB at most on most machines.
+/// Maximum length of the kernel's command line; most machines allow 4 KiB.
 const LINE_MAX: usize = 64 << 10;
 const WORD_MAX: usize = 200;
 const WORDS_MAX: usize = 16;
 
-/// What is known of a kernel.
+/// The facts about a kernel.
 #[derive(Debug, Default)]
 pub(super) struct Kernel {
-    /// `6.18.5-generic`.
+    /// Its release, such as `6.18.5-generic`.
     pub(super) release: Option<String>,
-    /// `CONFIG_PCI_P2PDMA` and `CONFIG_ZONE_DEVICE`.
+    /// Whether `CONFIG_PCI_P2PDMA` and `CONFIG_ZONE_DEVICE` are set.
     p2pdma: Option<bool>,
     zone_device: Option<bool>,
-    /// Who says so, or why nobody does.
+    /// The source of these settings, or the reason why they are unknown.
     source: String,
-    /// What it was booted with, as far as it concerns PCI and IOMMUs.
+    /// The boot parameters that concern PCI and IOMMUs.
     booted: Vec<String>,
 }
 
 impl Kernel {
     pub(super) fn read(system: &System) -> Self {
         let release = system.text("proc/sys/kernel/osrelease".as_ref()).ok();
-        // The rest of that line is nobody's business: it may hold passwords.
+        // The rest of that line is private: it may hold passwords.
         let line = system.masked("proc/cmdline".as_ref(), LINE_MAX, booted).unwrap_or_default();
         let line = String::from_utf8_lossy(&line);
         let booted = line.split_whitespace().map(str::to_owned).collect();
@@ -58,7 +58,7 @@ impl Kernel {
             kernel.settings(&lines.join("\n"), &format!("/{file}"));
             return kernel;
         }
-        // Its functions are named wherever the table can be read, its data only in some kernels.
+        // A readable symbol table always has functions, but data only in some kernels.
         let functions =
             |line: &str| line.contains(" T pci_p2pdma_") || line.contains("p2pdma_pgmap");
         match system.masked("proc/kallsyms".as_ref(), SYMBOLS_MAX, |text| symbols(text, functions))
@@ -85,12 +85,12 @@ impl Kernel {
         self.source = source.to_owned();
     }
 
-    /// Whether the kernel is known to lack what P2PDMA takes.
+    /// Whether the kernel is known to lack support for P2PDMA.
     pub(super) fn lacks_p2pdma(&self) -> bool {
         self.p2pdma == Some(false) || self.zone_device == Some(false)
     }
 
-    /// ``, booted with `iommu=pt` `` where it was booted with such a word, else nothing.
+    /// ``, booted with `iommu=pt` `` if it was booted with such a parameter; else empty.
     pub(super) fn booted_with(&self, wanted: impl Fn(&str) -> bool) -> String {
         let words = self.booted.iter().filter(|word| wanted(word));
         let words = words.map(|word| format!("`{word}`")).collect::<Vec<_>>();
@@ -112,7 +112,7 @@ impl Kernel {
     fn transfers(&self) -> Check {
         let source = &self.source;
         let missing = |name: &str| {
-            // NVIDIA's troubleshooting guide, "Linux Kernel Requirements" of NVMe P2PDMA.
+            // Source: NVIDIA's troubleshooting guide, "Linux Kernel Requirements" of NVMe P2PDMA.
             TRANSFERS
                 .problem(format!("{source}: `{name}` is not set"), P2PDMA)
                 .step(
@@ -140,7 +140,7 @@ impl Kernel {
             return vec![VERSION.unknown(seen).step(UNAME)];
         };
         let mut checks = Vec::new();
-        // NVIDIA's release notes: drives with scatter-gather lists hang below nvidia-fs.
+        // Source: NVIDIA's release notes. Drives with scatter-gather lists hang with nvidia-fs.
         if version >= (6, 17) && facts.driver.nvidia_fs.is_some() {
             let seen = format!("{release}, and nvidia-fs is loaded");
             checks.push(VERSION.warning(seen).step(
@@ -148,7 +148,7 @@ impl Kernel {
                  scatter-gather lists were seen to hang",
             ));
         }
-        // Told by users: CUDA's question for P2PDMA ends with `INVALID_VALUE`.
+        // Source: user reports. CUDA's query for P2PDMA fails with `INVALID_VALUE`.
         let is_old = facts.driver.version.is_some_and(|(major, _)| (565..595).contains(&major));
         if version >= (6, 15) && is_old && facts.driver.has_pool() {
             let seen = format!("{release} with driver {}", facts.driver.version_text());
@@ -164,12 +164,12 @@ impl Kernel {
     }
 }
 
-/// The settings that are looked at.
+/// Whether the checks use this setting.
 fn wanted(line: &str) -> bool {
     line.contains("PCI_P2PDMA") || line.contains("ZONE_DEVICE")
 }
 
-/// Packed settings without all others, of which a record would hold thousands.
+/// A packed configuration reduced to the settings in use; the rest would bloat a record.
 fn shrunk(packed: &[u8]) -> Vec<u8> {
     let Some(settings) = gunzip(packed, SETTINGS_MAX) else { return Vec::new() };
     let settings = String::from_utf8_lossy(&settings);
@@ -177,7 +177,7 @@ fn shrunk(packed: &[u8]) -> Vec<u8> {
     pack(kept.collect::<String>().as_bytes())
 }
 
-/// The words of the kernel's command line that concern IOMMUs and bridges
+/// The kernel parameters that concern IOMMUs and bridges
 /// (`Documentation/admin-guide/kernel-parameters.txt`).
 fn booted(line: &[u8]) -> Vec<u8> {
     let line = String::from_utf8_lossy(line);
@@ -189,7 +189,7 @@ fn booted(line: &[u8]) -> Vec<u8> {
     words.take(WORDS_MAX).collect::<Vec<_>>().join(" ").into_bytes()
 }
 
-/// The wanted lines of the table of symbols, without addresses.
+/// The wanted lines of the symbol table, without addresses.
 fn symbols(text: &[u8], wanted: impl Fn(&str) -> bool) -> Vec<u8> {
     let mut found = String::new();
     for line in text.split(|&byte| byte == b'\n') {

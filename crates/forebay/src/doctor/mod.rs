@@ -1,13 +1,13 @@
-//! What stands between a path and a GPU, and what to do about it.
+//! Diagnoses the obstacles to direct I/O between a path and a GPU, and suggests the next steps.
 //!
-//! [`examine`] reads all there is to know, below the root of a [`System`], and answers with a
-//! [`Report`]: checks, each with what was seen, why it matters and the next step, those first that
-//! hold the path back most. Nothing is written, no device is opened and no library is loaded; what
-//! cuFile says of itself is asked before, in a process of its own ([`crate::direct::ask_cufile`]).
+//! [`examine`] reads all facts below the root of a [`System`] and returns a [`Report`]: checks,
+//! each with the finding, the reason why it matters and the next step. The checks that hold the
+//! path back most come first. Nothing is written, no device is opened and no library is loaded;
+//! cuFile is probed beforehand in a separate process ([`crate::direct::ask_cufile`]).
 //!
-//! `facts` is all that was read; a group of checks looks at nothing else: `storage` and `volumes`,
-//! `network`, `driver`, `kernel`, `pcie` and `peers`, `config` and `cufile`, `process` and
-//! `devices`. Where a step is from stands in a comment beside it.
+//! `facts` holds everything that was read, and the checks use nothing else. The groups of checks
+//! are `storage` and `volumes`, `network`, `driver`, `kernel`, `pcie` and `peers`, `config` and
+//! `cufile`, `process` and `devices`. A comment next to each step names its source.
 
 mod config;
 mod cufile;
@@ -35,34 +35,34 @@ use crate::direct::{answer_from_lines, answer_to_lines};
 use crate::topology::{System, read_record, record_with};
 use facts::Facts;
 
-/// Where a record holds what cuFile said.
+/// The file of a record that holds cuFile's answer.
 const CUFILE_FILE: &str = "expected/cufile.txt";
 const ANSWER_MAX: usize = 64 << 10;
 
-/// Which path, and which GPU.
+/// The path and the GPU to examine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wish {
-    /// A file, a folder or a block device, there or to be made.
+    /// A file, a folder or a block device; it need not exist.
     pub path: PathBuf,
     /// The GPU.
     pub gpu: GpuWish,
 }
 
-/// Which GPU a diagnosis is about.
+/// The GPU that a diagnosis is about.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum GpuWish {
-    /// The first on PCI.
+    /// The first GPU on PCI.
     #[default]
     First,
-    /// This one, in the order of addresses on PCI.
+    /// The GPU with this index, in the order of PCI addresses.
     Index(usize),
-    /// The one at this address on PCI, which somebody named.
+    /// The GPU at this PCI address, named by the user.
     At(String),
-    /// None, for this reason.
+    /// No GPU, for this reason.
     None(String),
 }
 
-/// What stands between a path and a GPU of `system`; `cufile` is what cuFile said there.
+/// Diagnoses the path from a file to a GPU of `system`; `cufile` is cuFile's answer there.
 #[must_use]
 pub fn examine(system: &System, wish: &Wish, cufile: Option<Answer>) -> Report {
     let facts = Facts::read(system, wish, cufile);
@@ -70,16 +70,16 @@ pub fn examine(system: &System, wish: &Wish, cufile: Option<Answer>) -> Report {
     Report::new(path, facts.shown_gpu(), facts.checks())
 }
 
-/// Writes all that [`examine`] reads of this machine into the new folder `dir`. What did not answer
-/// `system`, which is the live one, is not looked at.
+/// Writes everything that [`examine`] reads of this machine into the new folder `dir`. Paths that
+/// did not answer `system`, the live one, are skipped.
 ///
 /// # Errors
-/// [`io::ErrorKind::AlreadyExists`] where there is something at `dir`; what else the writing meets.
+/// [`io::ErrorKind::AlreadyExists`] if `dir` exists, and any error while writing.
 pub fn record(system: &System, wish: &Wish, cufile: Option<Answer>, dir: &Path) -> io::Result<()> {
     let lines = cufile.as_ref().map(answer_to_lines);
     let wish = Wish { path: std::path::absolute(&wish.path)?, gpu: wish.gpu.clone() };
     record_with(system, std::slice::from_ref(&wish.path), dir, |system| {
-        let _ = Facts::read(system, &wish, cufile); // only to have its files read
+        let _ = Facts::read(system, &wish, cufile); // only reads the files for the record
     })?;
     match lines {
         Some(lines) => {
@@ -92,10 +92,10 @@ pub fn record(system: &System, wish: &Wish, cufile: Option<Answer>, dir: &Path) 
     }
 }
 
-/// What cuFile said when the record in `dir` was made; none where it was not asked.
+/// cuFile's answer in the record in `dir`; `None` if cuFile was not probed.
 ///
 /// # Errors
-/// The file's, where it is there and cannot be read.
+/// An I/O error of the file, unless it does not exist.
 pub fn recorded_answer(dir: &Path) -> io::Result<Option<Answer>> {
     match read_record(&dir.join(CUFILE_FILE), ANSWER_MAX) {
         Ok(bytes) => Ok(Some(answer_from_lines(&String::from_utf8_lossy(&bytes)))),

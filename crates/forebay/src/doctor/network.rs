@@ -1,4 +1,4 @@
-//! Storage behind a network: NFS over RDMA, RDMA devices, and their way into a GPU's memory.
+//! Checks of storage behind a network: NFS over RDMA, RDMA devices, and their access to GPU memory.
 
 use super::facts::Facts;
 use super::report::{BOTH, Check, NVIDIA_FS, P2PDMA, Topic};
@@ -18,24 +18,24 @@ const PEERS: Topic = Topic {
     why: "`nvidia_peermem` (or DMA-BUF in newer drivers) lets a network card reach a GPU's memory",
 };
 
-/// Cards and ports that are looked at.
+/// Maximum number of cards, and of ports of each, that are read.
 const CARDS_MAX: usize = 64;
 
-/// What is known of the network's side.
+/// The facts about the network.
 #[derive(Debug)]
 pub(super) struct Network {
-    /// Ports, each with its state: `mlx5_0/1`, `4: ACTIVE`; none where nobody says.
+    /// Ports, each with its state: `mlx5_0/1`, `4: ACTIVE`; `None` if unknown.
     ports: Option<Vec<(String, String)>>,
     has_peermem: bool,
     has_rpcrdma: bool,
-    /// The version of VAST's client, where that is the one.
+    /// The version of VAST's client, if it is in use.
     vast: Option<String>,
 }
 
 impl Network {
     pub(super) fn read(system: &System) -> Self {
         let cards = system.names("sys/class/infiniband", |_| true).ok();
-        // A kernel without the module has no such folder, and no such card.
+        // A kernel without the module has no such folder, and so no such card.
         let cards = cards.or_else(|| system.is_there("sys/class").then(Vec::new));
         let ports = cards.map(|cards| {
             let mut ports = Vec::new();
@@ -66,7 +66,7 @@ impl Network {
         checks.push(self.devices());
         checks.push(match self.has_peermem {
             true => PEERS.ok("/sys/module/nvidia_peermem is there"),
-            // NVIDIA's guide to GPUDirect RDMA, "Using nvidia-peermem".
+            // Source: NVIDIA's guide to GPUDirect RDMA, "Using nvidia-peermem".
             false => PEERS
                 .warning("there is no /sys/module/nvidia_peermem")
                 .step("`modprobe nvidia-peermem`, where the driver does not use DMA-BUF"),
@@ -89,11 +89,11 @@ impl Network {
         let client = self.vast.as_ref().map(|version| format!(", by VAST's client {version}"));
         let seen = format!("over {protocol}{}", client.unwrap_or_default());
         if !self.has_rpcrdma {
-            // A module may be built in, so its folder alone is no proof.
+            // The module may be built in, so a missing folder proves nothing.
             let seen = format!("{seen}; there is no /sys/module/rpcrdma");
             return Some(NFS.unknown(seen).step("`modprobe rpcrdma`, where it is not built in"));
         }
-        // P2PDMA serves drives on PCI; NFS takes nvidia-fs (NVIDIA's page of nvidia-fs).
+        // P2PDMA works only with drives on PCI; NFS needs nvidia-fs (NVIDIA's page of nvidia-fs).
         Some(match facts.driver.serves("rpcrdma") {
             Some(true) => NFS.ok(format!("{seen}, by nvidia-fs")).closing(P2PDMA).last(),
             _ => NFS.problem(seen, BOTH).step(step).needs("nvidia-fs with `rpcrdma`"),

@@ -1,4 +1,4 @@
-//! The way between a GPU and the drives on PCI: memory that others reach, IOMMU, ACS, links.
+//! Checks of the PCI path between a GPU and the drives: BAR1, IOMMU, ACS, links.
 
 use std::collections::BTreeMap;
 
@@ -30,14 +30,14 @@ const DISTANCE: Topic = Topic {
     why: "bytes between two devices below one switch do not pass the processor",
 };
 
-/// The range that GPUs have whose firmware does not show all of their memory.
+/// BAR1 size of GPUs whose firmware does not expose all of their memory.
 const BAR1_SMALL: u64 = 256 * MIB;
-/// Bits of the control register of Access Control Services that redirect: requests, completions,
-/// and what comes from below (PCI Express Base Specification, "ACS Control Register").
+/// Bits of the ACS control register that redirect requests, completions and upstream traffic (PCI
+/// Express Base Specification, "ACS Control Register").
 const REDIRECTS: u16 = 0b1_1100;
 const ACS_CAPABILITY: u16 = 0x0d;
 const CONFIG_LEN: usize = 4096;
-/// Drives of one path that are looked at.
+/// Maximum number of drives checked for one path.
 const DRIVES_MAX: usize = 64;
 
 /// A drive on PCI.
@@ -48,15 +48,15 @@ struct Drive {
     distance: Option<Distance>,
 }
 
-/// What is known of the way.
+/// The facts about the PCI path.
 #[derive(Debug)]
 pub(super) struct Pcie {
     drives: Vec<Drive>,
-    /// The IOMMUs of the machine; none where nobody says.
+    /// The IOMMUs of the machine; `None` if unknown.
     units: Option<Vec<String>>,
-    /// How the group of a device is translated: the kernel's word.
+    /// The IOMMU translation type of each device's group, as the kernel reports it.
     groups: BTreeMap<String, Option<String>>,
-    /// The control registers of the bridges: `Ok(None)` has no such register.
+    /// The ACS control register of each bridge; `Ok(None)` if it has none.
     bridges: BTreeMap<String, Result<Option<u16>, &'static str>>,
     peers: Peers,
 }
@@ -97,7 +97,7 @@ impl Pcie {
     pub(super) fn checks(&self, facts: &Facts) -> Vec<Check> {
         let Some(gpu) = &facts.gpu else { return self.drive_links() };
         let mut checks = vec![bar1(gpu), self.iommu(facts), self.acs(&gpu.pci, facts)];
-        // The drive that is farthest says most.
+        // The farthest drive matters most.
         checks.extend(self.drives.iter().map(distance).min_by_key(|check| check.state));
         checks.extend(self.peers.check(facts, self.drives.iter().filter_map(|d| d.pci.as_ref())));
         checks.extend(link("the GPU", &gpu.pci, true));
@@ -121,7 +121,7 @@ impl Pcie {
             return IOMMU.ok(format!("translates for {found}, as it may on ARM{booted}"));
         }
         if !found.is_empty() {
-            // NVIDIA's troubleshooting guide, "Before You Install GDS".
+            // Source: NVIDIA's troubleshooting guide, "Before You Install GDS".
             return IOMMU
                 .problem(format!("it translates for {}{booted}", found.join(", ")), BOTH)
                 .step(
@@ -157,7 +157,8 @@ impl Pcie {
             .filter(|(_, register)| matches!(register, Ok(Some(bits)) if bits & REDIRECTS != 0))
             .map(|(address, _)| address.as_str())
             .collect();
-        // Who may not read the registers may still read nvidia-fs's list of those that have it on.
+        // Without root the registers are unreadable, but nvidia-fs's list of bridges with ACS is
+        // not.
         let unseen = || self.bridges.iter().filter(|(_, register)| register.is_err());
         let listed: Vec<&str> = unseen()
             .filter(|(address, _)| self.peers.controls(address) == Some(true))
@@ -173,7 +174,7 @@ impl Pcie {
                 true => format!("{} have ACS on, as nvidia-fs says", listed.join(", ")),
             };
             let booted = facts.kernel.booted_with(|w| w.starts_with("pci=") && w.contains("acs"));
-            // NCCL's guide, "PCI Access Control Services (ACS)".
+            // Source: NCCL's guide, "PCI Access Control Services (ACS)".
             return ACS.warning(format!("{seen}{where_to}{booted}")).step(format!(
                 "`setpci -s {first} ECAP_ACS+0x6.w=0000` as root (each boot), for each of them, or \
                  switch ACS off in the firmware's settings"
@@ -197,14 +198,14 @@ impl Pcie {
 
 fn bar1(gpu: &Gpu) -> Check {
     match gpu.bar1_size {
-        // In a virtual machine or where the file is masked this says nothing about the GPU.
+        // In a virtual machine, or if the file is masked, this says nothing about the GPU.
         None => BAR1
             .unknown(format!(
                 "/sys/bus/pci/devices/{}/resource shows no second range",
                 gpu.pci.address
             ))
             .step("`nvidia-smi -q -d MEMORY` tells how much BAR1 there is"),
-        // NVIDIA's guide to GPUDirect RDMA, "PCI BAR sizes".
+        // Source: NVIDIA's guide to GPUDirect RDMA, "PCI BAR sizes".
         Some(size) if size <= BAR1_SMALL => BAR1
             .problem(format_size(size), P2PDMA)
             .step(
@@ -232,13 +233,14 @@ fn distance(drive: &Drive) -> Check {
     }
 }
 
-/// What bounds the link of a device: its own, and those of the bridges above.
+/// Checks whether the link of a device runs below its maximum. `rests` is set for devices that slow
+/// down when idle.
 fn link(name: &str, pci: &PciDevice, rests: bool) -> Option<Check> {
     let above = pci.bridges.iter().map(|bridge| (&bridge.address, bridge.link, bridge.link_max));
     let all: Vec<_> =
         std::iter::once((&pci.address, pci.link, pci.link_max)).chain(above).collect();
     let most = |pick: fn(&crate::topology::Link) -> Option<u32>| {
-        // The device's own end and the port above it share a link, which is as good as the worse.
+        // The device and the port above it share a link, which runs at the lower maximum of both.
         all.iter().take(2).filter_map(|(_, _, max)| pick(max)).min()
     };
     let (width, speed) = (most(|link| link.width), most(|link| link.megatransfers_per_s));
@@ -252,7 +254,7 @@ fn link(name: &str, pci: &PciDevice, rests: bool) -> Option<Check> {
     }
     if link.megatransfers_per_s < speed {
         let seen = format!("{name} at {}: {link}, of {}.0 GT/s", pci.address, speed? / 1000);
-        // An idle GPU rests at a lower speed, and only a copy shows the true one.
+        // An idle GPU lowers its link speed; only a copy shows the real one.
         return Some(match rests {
             true => LINK.ok(format!("{seen}, at rest")).step("`forebay map --measure-link`"),
             false => LINK.warning(seen).step(both_ends(&pci.address)),
@@ -261,7 +263,7 @@ fn link(name: &str, pci: &PciDevice, rests: bool) -> Option<Check> {
     Some(LINK.ok(format!("{name} at {}: {link}", pci.address)))
 }
 
-/// `lspci(8)`.
+/// The remedy for a slow link: compare its two ends with `lspci(8)`.
 fn both_ends(address: &str) -> String {
     format!(
         "`lspci -vv -s {address}` shows what the device can (`LnkCap`) and does (`LnkSta`): look \
@@ -269,16 +271,16 @@ fn both_ends(address: &str) -> String {
     )
 }
 
-/// The control register of Access Control Services in a function's registers.
+/// The ACS control register in a function's configuration space.
 fn control(bytes: &[u8]) -> Result<Option<u16>, &'static str> {
     let half = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
     match bytes.len() {
         0..=64 => return Err("only root can read all of its registers"),
-        65..=256 => return Ok(None), // the older bus has none
+        65..=256 => return Ok(None), // conventional PCI has none
         _ => {}
     }
     let mut at = 0x100;
-    // Each takes four bytes or more, so a chain that is longer goes in circles.
+    // Each entry takes at least four bytes, so a longer chain is circular.
     for _ in 0..CONFIG_LEN / 8 {
         let (Some(id), Some(next)) = (half(at), half(at + 2)) else { return Ok(None) };
         if id == ACS_CAPABILITY {

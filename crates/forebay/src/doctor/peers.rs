@@ -1,8 +1,8 @@
-//! What nvidia-fs says of the ways between GPUs and the devices that it can serve: bridges with
-//! Access Control Services, distances on PCI, and how far what it moved had to go.
+//! nvidia-fs's tables on paths between GPUs and peer devices: bridges with ACS, PCI distances, and
+//! the number of requests at each distance.
 //!
-//! The formats are those of its source (`nvfs-proc.c`, `nvfs-pci.c`). A line that makes no sense is
-//! left out: others read these files too, and they have grown.
+//! The formats are those of its source (`nvfs-proc.c`, `nvfs-pci.c`). A malformed line is skipped,
+//! because the tables have grown between versions.
 
 use super::facts::Facts;
 use super::report::{Check, Topic};
@@ -14,13 +14,13 @@ const PEERS: Topic = Topic {
           by way of the processor",
 };
 
-/// All three files of a machine with 64 GPUs and 64 peers are shorter.
+/// Maximum length of each file: more than a machine with 64 GPUs and 64 peers needs.
 const LEN_MAX: usize = 1 << 20;
 const ROWS_MAX: usize = 4096;
-/// From here on nothing is common to both below a root port; twice as far are other sockets
-/// (`BASE_PCI_DISTANCE_CROSSRP`).
+/// From this distance on, two devices have no common root port; twice this distance means different
+/// sockets (`BASE_PCI_DISTANCE_CROSSRP`).
 const ACROSS: u64 = 127;
-/// What it says of devices without a place.
+/// The distance reported for devices without a known place.
 const NOWHERE: u64 = 0xffff;
 
 /// A row of `peer_distance`.
@@ -29,19 +29,19 @@ struct Distance {
     gpu: String,
     peer: String,
     distance: u64,
-    /// Requests that went this way.
+    /// Number of requests between the two.
     moved: u64,
-    /// `nvme` or `network`.
+    /// The kind of peer: `nvme` or `network`.
     kind: String,
 }
 
-/// What nvidia-fs says; empty where it is not loaded.
+/// nvidia-fs's tables; empty if it is not loaded.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
-    /// Bridges with any of these services on; none where nobody says.
+    /// Bridges with any ACS feature on; `None` if unknown.
     bridges: Option<Vec<String>>,
     distances: Vec<Distance>,
-    /// Of each GPU: requests below a common root port, and past one.
+    /// For each GPU: requests below a common root port, and across root ports.
     affinity: Vec<(String, u64, u64)>,
 }
 
@@ -59,13 +59,12 @@ impl Peers {
         }
     }
 
-    /// Whether a bridge has Access Control Services on; none where nobody says.
+    /// Whether a bridge has ACS on; `None` if unknown.
     pub(super) fn controls(&self, address: &str) -> Option<bool> {
         Some(self.bridges.as_ref()?.iter().any(|bridge| bridge == address))
     }
 
-    /// What it says of the way between the GPU and the drives, or the network cards of a path
-    /// that is remote.
+    /// Checks the distance between the GPU and the drives; for remote storage, the network cards.
     pub(super) fn check<'a>(
         &self,
         facts: &Facts,
@@ -79,14 +78,14 @@ impl Peers {
             false => drives.contains(&row.peer.as_str()),
         };
         let rows = self.distances.iter().filter(|row| row.gpu == gpu && row.distance != NOWHERE);
-        // Of several cards the nearest is taken, of drives each has its share.
+        // Of several cards the nearest is used; of several drives all are, so the farthest counts.
         let rows = rows.filter(is_ours);
         let row = match facts.storage.is_remote() {
             true => rows.min_by_key(|row| row.distance),
             false => rows.max_by_key(|row| row.distance),
         };
         let Some(row) = row else {
-            // A version that does not tell at all is nobody's fault.
+            // A version that does not report distances is no problem.
             let is_known = self.distances.iter().any(|row| row.gpu == gpu);
             let seen = "/proc/driver/nvidia-fs/peer_distance has no row for this path";
             return is_known
@@ -118,7 +117,7 @@ fn words(distance: u64) -> String {
     }
 }
 
-/// `0000:40:01.0`, as the kernel writes the address of a device.
+/// Parses a PCI address as the kernel writes it: `0000:40:01.0`.
 fn address(word: &str) -> Option<String> {
     let word = word.trim_end_matches(':');
     let (domain, rest) = word.split_once(':')?;
@@ -131,13 +130,13 @@ fn address(word: &str) -> Option<String> {
     fits.then(|| word.to_ascii_lowercase())
 }
 
-/// An address in each line.
+/// Parses one address per line.
 fn bridges(text: &str) -> Vec<String> {
     let lines = text.lines().take(ROWS_MAX);
     lines.filter_map(|line| address(line.trim())).collect()
 }
 
-/// `0x0003`, or `3`.
+/// Parses `0x0003` or `3`.
 fn number(word: &str) -> Option<u64> {
     match word.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
@@ -145,7 +144,7 @@ fn number(word: &str) -> Option<u64> {
     }
 }
 
-/// Rows of: GPU, peer, rank, distance, width, generation, node, requests, kind.
+/// Parses rows of: GPU, peer, rank, distance, width, generation, node, requests, kind.
 fn distances(text: &str) -> Vec<Distance> {
     let rows = text.lines().take(ROWS_MAX).filter_map(|line| {
         let mut words = line.split_whitespace();
@@ -159,7 +158,8 @@ fn distances(text: &str) -> Vec<Distance> {
     rows.collect()
 }
 
-/// Rows of `GPU :0000:17:00.0 :0 0 … 0`: requests at each distance, the last past a root port.
+/// Parses rows of `GPU :0000:17:00.0 :0 0 … 0`: requests at each distance; the last counts those
+/// across root ports.
 fn affinity(text: &str) -> Vec<(String, u64, u64)> {
     let rows = text.lines().take(ROWS_MAX).filter_map(|line| {
         let rest = line.strip_prefix("GPU")?.trim_start().strip_prefix(':')?;

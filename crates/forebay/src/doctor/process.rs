@@ -1,4 +1,4 @@
-//! The process that asks: its limits, its rights, and the container that it may be in.
+//! Checks of the calling process: its limits, its rights, and its container.
 
 use super::facts::Facts;
 use super::report::{BOTH, Check, NVIDIA_FS, Topic};
@@ -30,22 +30,22 @@ const LEN_MAX: usize = 64 << 10;
 /// Bits of `CapEff` (`linux/capability.h`).
 const CAP_IPC_LOCK: u64 = 1 << 14;
 const CAP_SYS_ADMIN: u64 = 1 << 21;
-/// Locked memory below which rings cannot register what they use.
+/// Locked memory below which rings cannot register their buffers.
 const LOCKED_MIN: u64 = 64 * MIB;
-/// Memory below which slots become fewer.
+/// Memory below which the engine uses fewer slots.
 const MEMORY_MIN: u64 = 512 * MIB;
-/// Files that makers of containers leave in them.
+/// Files that container runtimes create.
 const MARKS: [&str; 2] = [".dockerenv", "run/.containerenv"];
 
-/// What is known of the process.
+/// The facts about the process.
 #[derive(Debug)]
 pub(super) struct Process {
-    /// Bytes that may be locked; `u64::MAX` for all, none where nobody says.
+    /// Bytes that may be locked; `u64::MAX` if unlimited, `None` if unknown.
     locked: Option<u64>,
     rights: Option<u64>,
-    /// What a control group leaves, and the file that says so.
+    /// Memory left by the control group, and the file of its limit.
     memory: Option<(u64, String)>,
-    /// What says that it is in a container.
+    /// The sign that it runs in a container.
     container: Option<String>,
     pub(super) has_nvidia_fs: bool,
     has_infiniband: bool,

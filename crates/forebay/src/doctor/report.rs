@@ -1,28 +1,28 @@
-//! What a diagnosis holds: checks, the ways that they leave open, and one sentence.
+//! The result of a diagnosis: checks, the direct paths that remain open, and a summary sentence.
 //!
-//! Plain data and the order among them; nothing is read here.
+//! Plain data and its order; nothing is read here.
 
 use std::fmt;
 
 use crate::topology::clean;
 
-/// A way for bytes to go between a drive and a GPU without a copy in host memory.
+/// A direct path between a drive and a GPU, without a copy in host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Way {
-    /// The kernel's own transfers between PCI devices.
+    /// The kernel's peer-to-peer DMA between PCI devices.
     P2pdma,
     /// NVIDIA's kernel module.
     NvidiaFs,
 }
 
-/// Both ways.
+/// Both direct paths.
 pub(super) const BOTH: &[Way] = &[Way::P2pdma, Way::NvidiaFs];
 pub(super) const P2PDMA: &[Way] = &[Way::P2pdma];
 pub(super) const NVIDIA_FS: &[Way] = &[Way::NvidiaFs];
 
 impl Way {
-    /// Its name, as verdicts say it.
+    /// Its name, as in verdicts.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -32,15 +32,15 @@ impl Way {
     }
 }
 
-/// How a check came out.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum State {
-    /// It stands in the way.
+    /// It blocks a direct path.
     Problem,
-    /// It costs speed, or may stand in the way.
+    /// It costs speed, or may block a direct path.
     Warning,
-    /// It could not be seen.
+    /// It could not be determined.
     Unknown,
     /// It is as it should be.
     Ok,
@@ -59,7 +59,7 @@ impl State {
     }
 }
 
-/// What is checked, and why it matters.
+/// The subject of a check, and why it matters.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Topic {
     pub(super) name: &'static str,
@@ -93,7 +93,7 @@ impl Topic {
         self.check(State::Unknown, seen)
     }
 
-    /// A problem that closes `ways`.
+    /// A problem that blocks `ways`.
     pub(super) fn problem(self, seen: impl Into<String>, ways: &[Way]) -> Check {
         Check { blocks: ways.to_vec(), ..self.check(State::Problem, seen) }
     }
@@ -103,23 +103,23 @@ impl Topic {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Check {
-    /// What was checked, in lower case with underscores.
+    /// Its name, in lower case with underscores.
     pub name: &'static str,
-    /// How it came out.
+    /// Its result.
     pub state: State,
-    /// What was seen.
+    /// The finding.
     pub seen: String,
     /// Why it matters.
     pub why: &'static str,
-    /// What to do next; none where nothing is to be done, or nothing is known to help.
+    /// The next step; `None` if nothing needs to be done, or nothing is known to help.
     pub step: Option<String>,
-    /// The ways that it closes.
+    /// The direct paths that it blocks.
     pub blocks: Vec<Way>,
-    /// What would have to be for these to be open, as the end of a sentence.
+    /// The requirement that would open these paths, as the end of a sentence.
     pub needs: Option<String>,
-    /// Whether no setting of this machine changes it.
+    /// Whether no setting of this machine can change it.
     pub is_final: bool,
-    /// Whether something that was set up does not work, or contradicts itself.
+    /// Whether something was set up but does not work, or contradicts itself.
     pub is_broken: bool,
 }
 
@@ -132,7 +132,7 @@ impl Check {
         Self { needs: Some(needs.into()), ..self }
     }
 
-    /// Closes ways, although it is as it should be.
+    /// Marks paths as blocked although the result is fine.
     pub(super) fn closing(self, ways: &[Way]) -> Self {
         Self { blocks: ways.to_vec(), ..self }
     }
@@ -145,7 +145,7 @@ impl Check {
         Self { is_broken, ..self }
     }
 
-    /// Takes what closes only the other way for no problem, where `open` is open.
+    /// Downgrades a problem that blocks only the other path, because `open` is open.
     fn pass_over(&mut self, open: Way) {
         if self.state == State::Problem && !self.is_broken && !self.blocks.is_empty() {
             self.state = State::Ok;
@@ -155,13 +155,13 @@ impl Check {
     }
 }
 
-/// The GPU that was looked at.
+/// The GPU that was examined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Gpu {
-    /// Where it is on PCI.
+    /// Its PCI address.
     pub address: String,
-    /// What its driver calls it.
+    /// The driver's name for it.
     pub name: Option<String>,
 }
 
@@ -174,31 +174,31 @@ impl fmt::Display for Gpu {
     }
 }
 
-/// What closes a way.
+/// The state of one direct path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Outlook {
-    /// Which way.
+    /// The direct path.
     pub way: Way,
-    /// Whether nothing that was seen stands in it.
+    /// Whether no check blocks it.
     pub is_open: bool,
-    /// Whether no setting of this machine opens it.
+    /// Whether no setting of this machine can open it.
     pub is_final: bool,
-    /// What would have to change.
+    /// The requirements that would open it.
     pub needs: Vec<String>,
 }
 
-/// A diagnosis of the way from one path to one GPU.
+/// A diagnosis of the path from one file to one GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
     /// The path.
     pub path: String,
-    /// The GPU; none where there is none, or none on PCI.
+    /// The GPU; `None` if the machine has none, or none on PCI.
     pub gpu: Option<Gpu>,
-    /// The checks, what holds the path back most first.
+    /// The checks; those that hold the path back most come first.
     pub checks: Vec<Check>,
-    /// The ways without a copy in host memory, the nearest first.
+    /// The direct paths, the one closest to working first.
     pub ways: Vec<Outlook>,
 }
 
@@ -210,7 +210,7 @@ impl Report {
         if ways[0].is_open {
             checks.iter_mut().for_each(|check| check.pass_over(nearest));
         }
-        // The order in which they are made is the order of what they cost, so the sort is stable.
+        // Checks are created in the order of their cost, so the sort must be stable.
         checks.sort_by_key(|check| {
             let closes = match check.blocks.len() {
                 0 => 3,
@@ -223,19 +223,19 @@ impl Report {
         Self { path, gpu, checks, ways }
     }
 
-    /// Whether something that was set up does not work.
+    /// Whether something was set up but does not work.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.checks.iter().any(|check| check.is_broken)
     }
 
-    /// The check of this name.
+    /// The check with this name.
     #[must_use]
     pub fn check(&self, name: &str) -> Option<&Check> {
         self.checks.iter().find(|check| check.name == name)
     }
 
-    /// What would have to change for the direct path; none where nothing seen stands in it.
+    /// The requirements of the direct path, as text; `None` if nothing blocks it.
     #[must_use]
     pub fn change(&self) -> Option<String> {
         let way = self.ways.first().filter(|way| !way.is_open)?;
@@ -246,7 +246,8 @@ impl Report {
         Some(format!("the direct path ({}) would take {needs}", way.way.name()))
     }
 
-    /// How bytes can travel, as far as was seen, and what would have to change.
+    /// A sentence on the best path that the checks leave open, and on the requirements for a better
+    /// one.
     #[must_use]
     pub fn sentence(&self) -> String {
         let to = match &self.gpu {
@@ -280,7 +281,7 @@ fn outlook(way: Way, checks: &[Check]) -> Outlook {
     Outlook { way, is_open: closing.is_empty(), is_final, needs }
 }
 
-/// `a`, `a and b`, `a, b and c`.
+/// Formats a list as `a`, `a and b`, `a, b and c`.
 fn joined(words: &[String]) -> String {
     match words {
         [] => String::new(),

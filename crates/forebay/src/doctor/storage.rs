@@ -1,6 +1,7 @@
-//! What a path is on: file system and mount, the file itself, and what udev says of the device.
+//! Checks of a path's storage: file system and mount, the file itself, and udev's facts about the
+//! device.
 //!
-//! What is below the file system is judged in `volumes`.
+//! `volumes` checks the devices below the file system.
 
 use std::path::PathBuf;
 
@@ -34,23 +35,23 @@ const ARRAY_UDEV: Topic = Topic {
     why: "cuFile asks udev for the level of an array, and takes no file where none is told",
 };
 
-/// Flags of an extent whose bytes are not on the drive as the file has them: encoded, encrypted,
-/// inline (`linux/fiemap.h`).
+/// Flags of extents whose bytes on the drive differ from the file's: encoded, encrypted, inline
+/// (`linux/fiemap.h`).
 const NOT_AS_THEY_ARE: [(u32, &str); 3] =
     [(0x8, "encoded"), (0x80, "encrypted"), (0x200, "in the inode")];
 const LEN_MAX: usize = 64 << 10;
 
-/// What is below a path, as far as it counts here.
+/// The facts about the storage below a path.
 #[derive(Debug)]
 pub(super) struct Storage {
     pub(super) map: StorageMap,
     /// The flags of the file's first extent.
     flags: Result<u32, String>,
-    /// Namespaces that are heads of several paths, or could be.
+    /// Namespaces with several paths, or with multipath enabled.
     pub(super) heads: Vec<String>,
-    /// Block devices with sums beside their blocks, and their kind.
+    /// Block devices with protection information, and its format.
     pub(super) protected: Vec<String>,
-    /// The device below the file system, and what udev says of it: none where udev is not there.
+    /// The device below the file system, and udev's facts about it; `None` if udev has no record.
     device: Option<(String, Option<Vec<String>>)>,
     has_udev: bool,
 }
@@ -91,7 +92,7 @@ impl Storage {
         self.map.root.walk().map(|(_, layer)| layer).filter(move |layer| layer.kind == kind)
     }
 
-    /// The file system that the path is on.
+    /// The file system of the path.
     pub(super) fn file_system(&self) -> Option<&Layer> {
         self.layers(LayerKind::FileSystem).next()
     }
@@ -114,7 +115,7 @@ impl Storage {
         self.layers(LayerKind::Network).next()
     }
 
-    /// Where cuFile's settings have the key of the path's kind of storage, if there is one.
+    /// The section and the key for this kind of storage in cuFile's settings, if there are any.
     pub(super) fn key(&self) -> Option<(&'static str, &'static str)> {
         if self.kind() == "virtiofs" {
             return Some(("fs", "virtiofs"));
@@ -133,7 +134,7 @@ impl Storage {
         }
     }
 
-    /// The kernel module that has to know nvidia-fs.
+    /// The kernel module that must support nvidia-fs for this storage.
     pub(super) fn module(&self) -> Option<&'static str> {
         if self.is_nfs() {
             return Some("rpcrdma");
@@ -145,7 +146,7 @@ impl Storage {
         }
     }
 
-    /// The names of what is below, of which each may be a device.
+    /// The names of all steps below the path; each may be a device.
     pub(super) fn devices(&self) -> impl Iterator<Item = &str> {
         self.map.root.walk().map(|(_, layer)| layer.name.as_str())
     }
@@ -171,7 +172,7 @@ impl Storage {
             return None;
         };
         let point = self.mount_point().unwrap_or("the mount point");
-        // umount(8): forced, NFS and FUSE fail what waits for an answer.
+        // umount(8): with `-f`, NFS and FUSE abort pending requests.
         let step = match self.kind() {
             "nfs" | "nfs4" => format!(
                 "see whether the server answers (`rpcinfo -t SERVER nfs`); `umount -f {point}` \
@@ -198,7 +199,7 @@ impl Storage {
             };
         };
         let closed = |what: &str| {
-            // NVIDIA's release notes, from 1.16 and 1.17 on for zfs and btrfs.
+            // Source: NVIDIA's release notes, from 1.16 and 1.17 on for zfs and btrfs.
             FILE_SYSTEM
                 .problem(what.to_owned(), BOTH)
                 .step("use a path on ext4 (mounted with `data=ordered`) or xfs, on an NVMe drive")
@@ -215,8 +216,8 @@ impl Storage {
         }
     }
 
-    /// NVIDIA's page of nvidia-fs names ext4 "in ordered mode"; issue 3972 of DALI is one where
-    /// the mode was not shown.
+    /// NVIDIA's page of nvidia-fs requires ext4 "in ordered mode". In issue 3972 of DALI the mode
+    /// was not shown.
     fn mount(&self) -> Option<Check> {
         let layer = self.file_system().filter(|layer| layer.name == "ext4")?;
         let options = layer.text("options").unwrap_or_default();
@@ -274,7 +275,7 @@ impl Storage {
             (true, false) => format!("there is no {file}"),
             (true, true) => format!("{file} has no `ID_FS_USAGE`"),
         };
-        // Issue 795 of LMCache, for containers.
+        // Source: issue 795 of LMCache, for containers.
         let step = match facts.process.is_container() {
             true => "give the container the host's folder: `-v /run/udev:/run/udev:ro`",
             false => "start udev: `systemctl start systemd-udevd`, then `udevadm trigger`",
@@ -290,7 +291,7 @@ impl Storage {
         if self.layers(LayerKind::Md).next().is_some() {
             checks.push(match has("E:MD_LEVEL=") {
                 true => ARRAY_UDEV.ok(format!("{file} tells the level")),
-                // NVIDIA's troubleshooting guide, "Adding udev Rules for RAID Volumes".
+                // Source: NVIDIA's troubleshooting guide, "Adding udev Rules for RAID Volumes".
                 false => ARRAY_UDEV
                     .problem(format!("{file} has no `MD_LEVEL`"), BOTH)
                     .step(
@@ -304,12 +305,12 @@ impl Storage {
     }
 }
 
-/// Whether this is `nvmeXcYnZ`, one path to a namespace.
+/// Whether this is `nvmeXcYnZ`, a path to a namespace.
 fn is_path(name: &str) -> bool {
     head(name).is_some()
 }
 
-/// `nvmeXnZ` for `nvmeXcYnZ`.
+/// The head `nvmeXnZ` of the path `nvmeXcYnZ`.
 fn head(name: &str) -> Option<String> {
     let (before, rest) = name.strip_prefix("nvme")?.split_once('c')?;
     let (number, after) = rest.split_once('n')?;
@@ -317,7 +318,7 @@ fn head(name: &str) -> Option<String> {
     (digits(before) && digits(number) && digits(after)).then(|| format!("nvme{before}n{after}"))
 }
 
-/// The number of the block device that the file system is on.
+/// The device number of the block device that the file system is on.
 fn device(root: &Layer) -> Option<String> {
     let mut layers = root.walk().map(|(_, layer)| layer);
     layers.find(|layer| layer.kind == LayerKind::FileSystem)?;

@@ -1,4 +1,4 @@
-//! What below a path passes bytes on: drives, arrays, volumes, several paths, networks.
+//! Checks of the devices below a path: drives, arrays, volumes, multipath, networks.
 
 use super::facts::Facts;
 use super::report::{BOTH, Check, NVIDIA_FS, P2PDMA, Topic};
@@ -40,7 +40,7 @@ const PLAYED: Topic = Topic {
     why: "the bytes of a drive that a card plays come from the card, so its place on PCI counts",
 };
 impl Storage {
-    /// The checks of what is below the file system.
+    /// The checks of the devices below the file system.
     pub(super) fn below(&self, facts: &Facts) -> Vec<Check> {
         let found = [
             self.drive(),
@@ -85,7 +85,7 @@ impl Storage {
         if !is_bad {
             return Some(DRIVE.ok(seen));
         }
-        // cuFile has a bit for SCSI, which no driver of the kernel's serves.
+        // cuFile has a flag for SCSI, but no kernel driver supports it.
         Some(
             DRIVE
                 .problem(seen, BOTH)
@@ -138,8 +138,8 @@ impl Storage {
         )
     }
 
-    /// NVIDIA's troubleshooting guide, "Disable multipathing support"; `fb0eeeed91f3` of the kernel
-    /// passes such requests on.
+    /// Sources: NVIDIA's troubleshooting guide, "Disable multipathing support". Commit
+    /// `fb0eeeed91f3` of the kernel passes such requests on.
     fn paths(&self, facts: &Facts) -> Option<Check> {
         let nvme = self.map.drives.iter().filter(|drive| drive.name.starts_with("nvme"));
         let mut is_nvme = false;
@@ -157,7 +157,7 @@ impl Storage {
             return Some(MULTIPATH.ok("no drive of this path has several"));
         }
         found.truncate(8);
-        // The change came into the kernel in May 2026, so none before 7.2 has it by itself.
+        // The commit reached the kernel in May 2026, so no unpatched kernel before 7.2 has it.
         let may_pass = facts.kernel.version().is_none_or(|version| version >= (7, 2));
         let seen = format!("{}, by the kernel's own multipath", found.join("; "));
         let step = "put `options nvme_core multipath=N` into /etc/modprobe.d/nvme.conf, build the \
@@ -171,7 +171,7 @@ impl Storage {
         })
     }
 
-    /// `Documentation/admin-guide/nvme-multipath.rst` of the kernel.
+    /// Source: `Documentation/admin-guide/nvme-multipath.rst` of the kernel.
     fn policy(&self) -> Option<Check> {
         let told =
             |layer: &Layer| Some(format!("{}: `{}`", layer.name, layer.text("path_policy")?));
@@ -215,7 +215,8 @@ impl Storage {
         let seen = format!("NVMe over {}", kinds.join(", "));
         match kinds.as_slice() {
             [] => None,
-            // Issue 1063 of NIXL; `23528aa3320a` of the kernel (April 2026) mends it.
+            // Source: issue 1063 of NIXL. Commit `23528aa3320a` of the kernel (April 2026) fixes
+            // it.
             ["rdma"] => Some(FABRIC.warning(seen).step(
                 "where reads fail with P2PDMA, set `use_pci_p2pdma` of `block.nvmeof` to false",
             )),

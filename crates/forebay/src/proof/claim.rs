@@ -1,4 +1,4 @@
-//! What is said of a span of work by those who did it: what a verdict has to confirm or refute.
+//! The claim about a span of work, reported by its mover, for a verdict to confirm or refute.
 
 use super::json::{Json, list};
 use crate::gpu::DeviceInfo;
@@ -6,37 +6,37 @@ use crate::plan::Route;
 use crate::queue::Direction;
 use crate::transfer::Outcome;
 
-/// What is said of a span of work.
+/// The claim about a span of work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// From files, or to them.
+    /// From files (read) or to files (write).
     pub direction: Direction,
-    /// Bytes that were moved.
+    /// Bytes moved.
     pub bytes: u64,
-    /// Which memory they went to or came from.
+    /// The memory at the other end.
     pub memory: Memory,
-    /// The UUID of the GPU, where it has one: a library counts for each GPU of the process.
+    /// The UUID of the GPU, if it has one: a library keeps counts for each GPU of the process.
     pub gpu: Option<String>,
-    /// Bytes by route, as whoever moved them says; none where nobody says anything. `Direct` is
-    /// what was handed to a library such as cuFile, whichever way it went there.
+    /// Bytes by route, as the mover reports them; empty if it reports nothing. `Direct` means
+    /// handed to a library such as cuFile, whichever path the bytes took there.
     pub routes: Vec<(Route, u64)>,
-    /// Bytes that the same span moved the other way within the same range, and how many of them are
-    /// said to have gone past the page cache: both ways share one page cache, and what it gained or
-    /// lost may be either's.
+    /// Bytes that the same span moved in the opposite direction within the same range, and how many
+    /// of them are reported to have bypassed the page cache. Both directions share the page cache,
+    /// so either may have changed it.
     pub beside: (u64, u64),
-    /// Bytes of a request, where all have the same; else of the smallest, and 0 where it is not
-    /// known. What is smaller than a block of the storage fetches the whole block.
+    /// Request size in bytes: of all requests if they are equal, or of the smallest; 0 if unknown.
+    /// A request smaller than a storage block fetches the whole block.
     pub request: u64,
 }
 
 /// The memory at the other end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
-    /// A GPU's.
+    /// Memory of a GPU.
     Gpu,
-    /// Host memory that plays a GPU's.
+    /// Host memory that simulates a GPU's.
     SimulatedGpu,
-    /// The host's.
+    /// Host memory.
     Host,
 }
 
@@ -53,45 +53,45 @@ impl Memory {
 }
 
 impl Claim {
-    /// A claim without routes: nobody says which way the bytes went.
+    /// A claim without routes: the mover does not report the path.
     #[must_use]
     pub const fn silent(direction: Direction, bytes: u64, memory: Memory) -> Self {
         Self { direction, bytes, memory, gpu: None, routes: Vec::new(), beside: (0, 0), request: 0 }
     }
 
-    /// What the engine says of a transfer.
+    /// The engine's claim about a transfer.
     #[must_use]
     pub fn of(outcome: &Outcome, direction: Direction, memory: Memory) -> Self {
         let routes = outcome.routes.iter().map(|share| (share.route, share.bytes)).collect();
         Self { routes, ..Self::silent(direction, outcome.bytes, memory) }
     }
 
-    /// The same, of this GPU's memory. Without it nothing is proven to be direct where a library
-    /// counted for several GPUs.
+    /// Sets the GPU whose memory was used. Without it, nothing is proven direct if a library has
+    /// counts for several GPUs.
     #[must_use]
     pub fn on(mut self, gpu: &DeviceInfo) -> Self {
         self.gpu = (!gpu.uuid.is_empty()).then(|| gpu.uuid.clone());
         self
     }
 
-    /// Bytes that are said to have taken `route`.
+    /// Bytes reported on `route`.
     #[must_use]
     pub fn by(&self, route: Route) -> u64 {
         let shares = self.routes.iter().filter(|(name, _)| *name == route);
         shares.fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
-    /// Bytes that the span moved the other way without being said to have passed the page cache.
+    /// Bytes moved in the opposite direction that are not reported to have bypassed the page cache.
     pub(super) fn beside_through(&self) -> u64 {
         self.beside.0.saturating_sub(self.beside.1)
     }
 
-    /// Bytes of all routes.
+    /// Sum of the bytes of all routes.
     pub(super) fn told(&self) -> u64 {
         self.routes.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
-    /// What a line for people and an error call the direction's end.
+    /// The direction as a past participle, for messages.
     pub(super) const fn moved(&self) -> &'static str {
         match self.direction {
             Direction::Read => "read",

@@ -1,8 +1,9 @@
-//! cuFile's own counters, as it writes them into a buffer: how many operations took which path.
+//! cuFile's own counters, parsed from the buffer it fills: operations by data path.
 //!
-//! `cuFileGetStatsL1` to `L3` fill structures whose places grew with version 1.19. A level holds
-//! the one before it, so level 3 is the whole: totals first, then a number of GPUs and a record
-//! for each. Compared with version 1.15 in compatibility mode on an H200: calls count for each GPU,
+//! `cuFileGetStatsL1` to `L3` fill structures whose offsets changed in version 1.19. Each level
+//! includes the one before, so level 3 has everything: totals first, then a number of GPUs and a
+//! record for each. Checked with version 1.15 in compatibility mode on an H200: calls are counted
+//! per GPU, batches only in the totals.
 //! batches only in the totals.
 
 use super::json::{Json, list};
@@ -10,39 +11,39 @@ use super::seen::{Seen, grown};
 use crate::direct::Session;
 use crate::queue::Direction;
 
-/// Where the levels end, before version 1.19 and since.
+/// The length of each level, before version 1.19 and since.
 const ENDS: [[usize; 3]; 2] = [[512, 1024, 5000], [624, 1136, 5112]];
-/// The first version with counters, and the first with longer ones.
+/// The first version with counters, and the first with the longer structures.
 const FIRST: u32 = 1150;
 const LONGER: u32 = 1190;
-/// GPUs that there is room for.
+/// Number of GPU records in the structure.
 const GPUS_MAX: usize = 16;
-/// Bytes of one GPU's record.
+/// Length of a GPU's record in bytes.
 const GPU_LEN: usize = 248;
 
-/// Paths in the order in which batches are counted, two numbers each: done and failed.
+/// Offset of the batch counts by path, with two numbers each: succeeded and failed.
 const BATCHES: usize = 320;
-/// Bytes that batches read, as measured with 1.15, and beside them, by `cufile.h`, those that they
-/// wrote; not looked for in versions that were not measured.
+/// Offsets of the bytes that batches read, as measured with 1.15, and wrote, according to
+/// `cufile.h`. Not read from versions where this was not measured.
 const BATCH_BYTES: [usize; 2] = [416, 424];
 
-/// Counts since the library was opened, or reset.
+/// Counts since the library was opened or its counters were reset.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
-    /// The level that they were kept at.
+    /// The statistics level.
     pub level: u32,
-    /// Batches that were submitted.
+    /// Batches submitted.
     pub batches: u64,
-    /// Bytes of batches, where the version tells.
+    /// Bytes of batches, if the version reports them.
     pub batch_bytes: Option<u64>,
     /// Batches by path.
     pub batches_by: Paths,
-    /// For each GPU; none below level 3.
+    /// Counts per GPU; empty below level 3.
     pub gpus: Vec<GpuCounters>,
 }
 
-/// How much went which way.
+/// Operations by data path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Paths {
@@ -55,7 +56,7 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// All of them.
+    /// The sum of all paths.
     #[must_use]
     pub const fn total(self) -> u64 {
         self.p2pdma.saturating_add(self.nvidia_fs).saturating_add(self.posix)
@@ -86,11 +87,11 @@ impl Paths {
     }
 }
 
-/// What was counted in one direction.
+/// The counts of one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Moves {
-    /// Bytes, by all paths; unaligned ends may count as whole blocks.
+    /// Bytes over all paths; unaligned ends may count as whole blocks.
     pub bytes: u64,
     /// Operations.
     pub operations: u64,
@@ -132,7 +133,7 @@ impl Moves {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GpuCounters {
-    /// Which GPU, as its 16 bytes.
+    /// The GPU's UUID as 16 bytes.
     pub uuid: [u8; 16],
     /// From files to the GPU.
     pub reads: Moves,
@@ -143,7 +144,7 @@ pub struct GpuCounters {
 }
 
 impl Counters {
-    /// What an open driver has counted in this process.
+    /// The counts of an open driver in this process.
     #[must_use]
     pub fn of(session: &Session) -> Seen<Self> {
         let remedy = "use cuFile 1.15 or later, and let nothing else in the process open it first";
@@ -156,11 +157,11 @@ impl Counters {
         }
     }
 
-    /// Reads the buffer that the library has filled, of any length.
+    /// Parses the buffer that the library has filled; it may have any length.
     ///
     /// # Errors
-    /// Which of the arguments cannot be: a version or level that is not known, a buffer that is
-    /// too short, or a number of GPUs that there is no room for.
+    /// The invalid argument: an unknown version or level, a buffer that is too short, or more GPUs
+    /// than the structure can hold.
     pub fn parse(version: u32, level: u32, bytes: &[u8]) -> Result<Self, String> {
         if version < FIRST {
             return Err(format!("cuFile {} has no counters", shown(version)));
@@ -175,7 +176,7 @@ impl Counters {
             return Err(format!("cuFile's counters of level {level} take {end} bytes, not {len}"));
         }
         let number = |at: usize| word(bytes, at);
-        // Asynchronous system calls, io_uring and several kinds at once all pass host memory.
+        // Asynchronous system calls, io_uring and mixed kinds all go through host memory.
         let posix = [352, 368, 384].map(number).into_iter().fold(0, u64::saturating_add);
         let batches_by = Paths { nvidia_fs: number(BATCHES), p2pdma: number(BATCHES + 16), posix };
         let mut counters = Self {
@@ -198,10 +199,10 @@ impl Counters {
         Ok(counters)
     }
 
-    /// What was counted since an earlier reading.
+    /// The counts since an earlier reading.
     ///
     /// # Errors
-    /// Which counter went back: the library was opened anew, or its counters were reset.
+    /// The counter that went back: the library was reopened, or its counters were reset.
     pub fn since(&self, earlier: &Self) -> Result<Self, String> {
         let is_here = |uuid| self.gpus.iter().any(|gpu| gpu.uuid == uuid);
         if let Some(lost) = earlier.gpus.iter().find(|gpu| !is_here(gpu.uuid)) {
@@ -235,20 +236,20 @@ impl Counters {
         })
     }
 
-    /// Reads of all GPUs together.
+    /// Sum of the reads of all GPUs.
     #[must_use]
     pub fn reads(&self) -> Moves {
         self.gpus.iter().fold(Moves::default(), |sum, gpu| sum.plus(gpu.reads))
     }
 
-    /// Writes of all GPUs together.
+    /// Sum of the writes of all GPUs.
     #[must_use]
     pub fn writes(&self) -> Moves {
         self.gpus.iter().fold(Moves::default(), |sum, gpu| sum.plus(gpu.writes))
     }
 
-    /// The counts of the GPU that `uuid` names, as CUDA and other tools write it; `None` where
-    /// there are none.
+    /// The counts of the GPU with this `uuid`, in the format of CUDA and other tools; `None` if it
+    /// has no record.
     #[must_use]
     pub fn of_gpu(&self, uuid: &str) -> Option<GpuCounters> {
         let mut found = self.gpus.iter().filter(|gpu| gpu.is(uuid));
@@ -261,7 +262,7 @@ impl Counters {
         }))
     }
 
-    /// How many GPUs something was counted for in this direction.
+    /// Number of GPUs with counts in this direction.
     pub(super) fn busy(&self, direction: Direction) -> usize {
         let moves = |gpu: &&GpuCounters| match direction {
             Direction::Read => gpu.reads != Moves::default(),
@@ -290,13 +291,13 @@ impl Counters {
 }
 
 impl GpuCounters {
-    /// Whether `uuid` names it: `GPU-…`, or `MIG-…` for a part of a GPU.
+    /// Whether `uuid` is this GPU's: `GPU-…`, or `MIG-…` for a part of a GPU.
     fn is(&self, uuid: &str) -> bool {
         let digits = |text: &str| text.split_once('-').map(|(_, rest)| rest.to_ascii_lowercase());
         digits(uuid).is_some_and(|uuid| Some(uuid) == digits(&self.uuid_text()))
     }
 
-    /// As other tools write it: `GPU-…`.
+    /// The UUID as other tools write it: `GPU-…`.
     #[must_use]
     pub fn uuid_text(&self) -> String {
         let mut text = "GPU-".to_owned();
@@ -325,13 +326,13 @@ fn gpu(bytes: &[u8], start: usize) -> GpuCounters {
     GpuCounters { uuid, reads, writes, unaligned_reads: number(80) }
 }
 
-/// The number at a place, 0 beyond the end.
+/// The 64-bit number at an offset; 0 beyond the end.
 fn word(bytes: &[u8], at: usize) -> u64 {
     let found = bytes.get(at..at.saturating_add(8)).and_then(|word| word.try_into().ok());
     found.map_or(0, u64::from_ne_bytes)
 }
 
-/// `1.15` for 1150.
+/// Formats 1150 as `1.15`.
 fn shown(version: u32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
@@ -341,8 +342,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What 1.15 counted in compatibility mode on an H200: 16 MiB, 1,000 bytes, 100 at a file's
-    /// end, none behind it, and 16 MiB through a second handle.
+    /// Counts of version 1.15 in compatibility mode on an H200: reads of 16 MiB, of 1,000 bytes, of
+    /// 100 at a file's end, of none behind it, and of 16 MiB through a second handle.
     const MEASURED: [(usize, u64); 25] = [
         (0, 10),
         (8, 1),
@@ -400,7 +401,7 @@ mod tests {
 
     #[test]
     fn records_moved_in_1_19() {
-        // One GPU behind the longer totals: p2pdma 3, nvidia-fs 2, POSIX 1; written 4 by p2pdma.
+        // One GPU after the longer totals: reads p2pdma 3, nvidia-fs 2, POSIX 1; writes p2pdma 4.
         let first = 1136 + 8;
         let words = [
             (1136, 1),

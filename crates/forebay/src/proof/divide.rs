@@ -1,16 +1,16 @@
-//! The part of what was counted for several targets at once that falls to one of them: pure.
+//! Divides counts for several targets among the targets. Pure.
 //!
-//! Most counters know nothing of targets. What they counted is divided by what each says of itself,
-//! so that nothing is proven of one that is not proven of all: what drives moved, by the bytes that
-//! are said to have passed the page cache, and the rest by the other bytes. What a GPU's own link
-//! or cuFile counted for it stays as it is.
+//! Most counters do not distinguish targets. Their counts are divided in proportion to each
+//! target's reported bytes, so that a target proves nothing that all targets together do not prove.
+//! Drive bytes go first to the bytes reported to have bypassed the page cache, and the rest to the
+//! other bytes. Counts of a GPU's own link or of cuFile for that GPU are not divided.
 
 use super::evidence::{Evidence, PageCache};
 use super::seen::Seen;
 
 impl Evidence {
-    /// The same for a target that moved a part of `all`: bytes, and how many of them are said to
-    /// have gone past the page cache.
+    /// The evidence for one target out of all. `own` and `all` each hold the bytes moved, and how
+    /// many of them are reported to have bypassed the page cache.
     #[must_use]
     pub fn of_part(&self, own: (u64, u64), all: (u64, u64)) -> Self {
         let by_bytes = |counted: &mut u64| *counted = share(*counted, own.0, all.0);
@@ -51,7 +51,8 @@ impl Evidence {
     }
 }
 
-/// The part of what drives moved of a target with these bytes, and these past the page cache.
+/// The share of drive bytes of a target with `bytes` in all, `past` of which bypassed the page
+/// cache.
 fn of_drives(counted: u64, (bytes, past): (u64, u64), (all, all_past): (u64, u64)) -> u64 {
     let first = counted.min(all_past);
     let own = if all_past > 0 { share(first, past, all_past) } else { 0 };
@@ -80,7 +81,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// What was counted where so much came from a drive, and so much was read in all.
+    /// Evidence where `drive` bytes came from a drive, and `all` bytes were read.
     fn evidence(drive: u64, all: u64) -> Evidence {
         let mut evidence = Evidence { storage: Storage::Block, ..Evidence::default() };
         evidence.process = Seen::Told(ProcessBytes { read: drive, written: 0 });
@@ -107,7 +108,7 @@ mod tests {
                 verdict(&whole.of_part((bytes, bytes), (400 * MIB, 400 * MIB)), &claim(bytes));
             assert_eq!(one.finding, Finding::One(Way::Staged), "{one:?}");
         }
-        // Half of the bytes came from nowhere, and no target has the drive's half for itself.
+        // Half of the bytes have no source; no target gets all of the drive's half.
         let half = evidence(200 * MIB, 400 * MIB);
         let one = verdict(
             &half.of_part((200 * MIB, 200 * MIB), (400 * MIB, 400 * MIB)),
@@ -120,11 +121,12 @@ mod tests {
 
     #[test]
     fn what_passed_the_page_cache_is_that_of_those_who_say_so() {
-        // Of two with 100 bytes each one says that 60 passed it, and the drives moved as many.
+        // Of two targets with 100 bytes each, one reports 60 with O_DIRECT, and the drives moved
+        // 60.
         let all = (200, 60);
         assert_eq!((of_drives(60, (100, 60), all), of_drives(60, (100, 0), all)), (60, 0));
         assert_eq!(of_drives(30, (100, 60), all), 30, "what is missing is missing there");
-        // What they moved beyond that is of the bytes that say nothing.
+        // Drive bytes beyond that go to the bytes without a report.
         assert_eq!((of_drives(200, (100, 60), all), of_drives(200, (100, 0), all)), (100, 100));
         assert_eq!(of_drives(50, (100, 0), (200, 0)), 25);
     }

@@ -1,4 +1,4 @@
-//! Bytes that went over the memory controllers, as `resctrl` counts them for everybody
+//! Bytes moved by the memory controllers, as `resctrl` counts them for all processes
 //! (Documentation/filesystems/resctrl.rst).
 
 use std::path::Path;
@@ -7,10 +7,10 @@ use super::seen::{Seen, unread};
 use crate::topology::System;
 
 const ROOT: &str = "sys/fs/resctrl";
-/// Memory controllers' domains that are read, at most.
+/// Maximum number of memory-controller domains read.
 pub(super) const DOMAINS_MAX: usize = 64;
 
-/// The files to read, one for each domain.
+/// The counter file of each domain.
 pub(super) fn domains(system: &System) -> Vec<String> {
     let folder = format!("{ROOT}/mon_data");
     let names = system.list(Path::new(&folder)).unwrap_or_default();
@@ -18,7 +18,7 @@ pub(super) fn domains(system: &System) -> Vec<String> {
     domains.map(|name| format!("{folder}/{name}/mbm_total_bytes")).collect()
 }
 
-/// Bytes so far, of each domain.
+/// The bytes of each domain so far.
 pub(super) fn look(system: &System, domains: &[String]) -> Seen<Vec<u64>> {
     if domains.is_empty() {
         return if system.exists(Path::new(ROOT)) {
@@ -38,7 +38,7 @@ pub(super) fn look(system: &System, domains: &[String]) -> Seen<Vec<u64>> {
                 return unread(&format!("/{path}"), absent, none);
             }
         };
-        // `Unavailable`, `Error` or `Unassigned` stand there where no counter could be had.
+        // The file says `Unavailable`, `Error` or `Unassigned` if no counter is available.
         match text.parse() {
             Ok(count) => counts.push(count),
             Err(_) => {

@@ -1,8 +1,8 @@
-//! Bytes that block devices have moved, by their own counters (`/sys/dev/block/*/stat`).
+//! Bytes that block devices have moved, from their own counters (`/sys/dev/block/*/stat`).
 //!
-//! The device that a file system stands on counts what the file system asks of it; the drives at
-//! the bottom count what arrives there, which is more for copies and parity, and nothing where a
-//! loop device's file is in memory. All of them count for everybody.
+//! The device under a file system counts the file system's requests. The drives at the bottom count
+//! the I/O that arrives there: more with mirrors and parity, and nothing if a loop device's file is
+//! in memory. All of these count for all processes.
 
 use std::path::PathBuf;
 
@@ -10,41 +10,42 @@ use super::json::Json;
 use super::seen::{Seen, grown, unread};
 use crate::topology::{Layer, LayerKind, StorageMap, System};
 
-/// Bytes of a sector in these counters, whatever the device's own (Documentation/block/stat.rst).
+/// Bytes of a sector in these counters, whatever the device's block size
+/// (Documentation/block/stat.rst).
 const SECTOR: u64 = 512;
-/// Devices that are read at each edge, at most: those of a volume with more say enough.
+/// Maximum number of devices read at each edge; 128 devices of a larger volume are evidence enough.
 pub(super) const DEVICES_MAX: usize = 128;
-/// The longest line of counters.
+/// Maximum length of a line of counters.
 const LINE_MAX: usize = 4096;
 
-/// A block device to be read.
+/// A block device whose counters are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Device {
     name: String,
     number: String,
-    /// Whether a file system stands on it, or it is the file.
+    /// Whether a file system is on it, or the file is the device itself.
     front: bool,
-    /// Whether it is at the bottom.
+    /// Whether it is a drive at the bottom.
     drive: bool,
 }
 
-/// What a block device has moved.
+/// Bytes that a block device has moved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DriveBytes {
     /// The kernel's name for it.
     pub name: String,
-    /// Whether the file system stands on it. Its bytes are those that the file system asked for.
+    /// Whether the file system is on it. If so, its bytes are those that the file system requested.
     pub front: bool,
-    /// Whether it stands on no other device.
+    /// Whether it has no device below it.
     pub drive: bool,
-    /// Bytes read, by everybody.
+    /// Bytes read, by all processes.
     pub read: u64,
-    /// Bytes written, by everybody.
+    /// Bytes written, by all processes.
     pub written: u64,
 }
 
-/// The block devices of a file: those that its file system stands on, and those at the bottom.
+/// Collects the block devices of a file: those that its file system is on, and the drives.
 pub(super) fn devices(map: &StorageMap, into: &mut Vec<Device>) {
     front(&map.root, into);
     for drive in &map.drives {
@@ -72,8 +73,8 @@ fn add(into: &mut Vec<Device>, device: Device) {
     }
 }
 
-/// Whether a step is a block device. Files that stand on one below others are not looked for: what
-/// a file system asks of its own device is the first thing that counts.
+/// Whether a step is a block device. The walk stops at the first one: it counts the requests of the
+/// file system.
 fn is_block(kind: LayerKind) -> bool {
     matches!(
         kind,
@@ -89,19 +90,19 @@ fn is_block(kind: LayerKind) -> bool {
     )
 }
 
-/// Whether `text` is the number of a device, and may stand in a path.
+/// Whether `text` is a device number, and thus safe in a path.
 fn is_number(text: &str) -> bool {
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     text.split_once(':').is_some_and(|(major, minor)| digits(major) && digits(minor))
 }
 
 impl Device {
-    /// Whether a file system stands on it, or it is the file.
+    /// Whether a file system is on it, or the file is the device itself.
     pub(super) fn is_front(&self) -> bool {
         self.front
     }
 
-    /// Bytes read and written so far.
+    /// Sectors read and written so far.
     pub(super) fn read(&self, system: &System) -> Seen<(u64, u64)> {
         let path = format!("sys/dev/block/{}/stat", self.number);
         let bytes = match system.bytes(&PathBuf::from(&path), LINE_MAX) {
@@ -117,11 +118,12 @@ impl Device {
         }
     }
 
-    /// Whether the kernel counts nothing here; asked once, since nobody switches it in a span.
+    /// Whether the device's counters are switched off. Read once, because this rarely changes
+    /// within a span.
     pub(super) fn counts_nothing(&self, system: &System) -> bool {
         let folder = format!("sys/dev/block/{}", self.number);
         let flag = |file: &str| system.text(&PathBuf::from(format!("{folder}/{file}"))).ok();
-        // A partition's queue is its drive's.
+        // A partition uses the queue of its drive.
         let flag = flag("queue/iostats").or_else(|| flag("../queue/iostats"));
         flag.as_deref() == Some("0")
     }
@@ -139,15 +141,15 @@ impl Device {
         Seen::missing(why, "mount `/sys`, and repeat while the drive is attached")
     }
 
-    /// What it moved between two readings.
+    /// The bytes it moved between two readings.
     pub(super) fn between(
         &self,
         earlier: Seen<(u64, u64)>,
         later: Seen<(u64, u64)>,
     ) -> Seen<DriveBytes> {
         let Self { name, front, drive, .. } = self.clone();
-        // Mounting alone reads: the head of a namespace with several paths counts nothing on older
-        // kernels.
+        // Mounting alone causes reads, so 0 means no counting. On older kernels the head of a
+        // multipath namespace does not count.
         if later == Seen::Told((0, 0)) {
             let why = format!("`{name}` has counted nothing since it is there");
             return Seen::missing(why, "a newer kernel counts for drives with several paths");
@@ -163,7 +165,7 @@ impl Device {
     }
 }
 
-/// Sectors read and written, the third and seventh number of a line of counters.
+/// Sectors read and written: the third and seventh number of a line of counters.
 fn parse(line: &str) -> Option<(u64, u64)> {
     let mut numbers = line.split_ascii_whitespace().map(|number| number.parse().ok());
     Some((numbers.nth(2)??, numbers.nth(3)??))

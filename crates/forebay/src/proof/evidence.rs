@@ -1,4 +1,4 @@
-//! What one span of work left behind in every counter that could be read: plain data.
+//! The evidence of one span of work, from every counter that could be read. Plain data.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -14,51 +14,51 @@ use super::rdma::PortBytes;
 use super::seen::Seen;
 use crate::units::format_size;
 
-/// What one span of work left behind: each source with what it told, or why it did not.
+/// The evidence of one span of work: the value of each source, or the reason why it is missing.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Evidence {
-    /// What is below the files, which decides what the process's own counter covers.
+    /// The storage below the files; it decides which bytes the process's counter covers.
     pub storage: Storage,
-    /// cuFile's own counters, of this process.
+    /// cuFile's counters, for this process.
     pub cufile: Seen<Counters>,
-    /// Those of nvidia-fs, of everybody.
+    /// Counters of nvidia-fs, for all processes.
     pub nvidia_fs: Seen<NvidiaFs>,
-    /// Bytes that this process fetched from and sent to storage.
+    /// Bytes that this process read from and wrote to storage.
     pub process: Seen<ProcessBytes>,
-    /// Bytes that the block devices moved, for everybody.
+    /// Bytes that the block devices moved, for all processes.
     pub drives: Seen<Vec<DriveBytes>>,
-    /// What of the range was in the page cache, at either edge.
+    /// Resident bytes of the range at both edges.
     pub page_cache: Seen<PageCache>,
-    /// Bytes that crossed the GPU's PCIe link, for everybody.
+    /// Bytes that crossed the GPU's PCIe link, for all processes.
     pub gpu: Seen<PcieBytes>,
-    /// What the NFS mounts below the files did, for everybody.
+    /// Counters of the NFS mounts below the files, for all processes.
     pub nfs: Seen<Vec<NfsMount>>,
-    /// The text of VAST's own counters at both edges.
+    /// The text of VAST's counters at both edges.
     pub vast: Seen<(String, String)>,
-    /// Bytes that RDMA ports moved, for everybody.
+    /// Bytes that RDMA ports moved, for all processes.
     pub rdma: Seen<Vec<PortBytes>>,
-    /// Bytes that went over the memory controllers, for everybody.
+    /// Bytes that the memory controllers moved, for all processes.
     pub dram: Seen<u64>,
-    /// Processor time of this process.
+    /// CPU time of this process.
     pub processor: Duration,
-    /// Between the edges.
+    /// Time between the edges.
     pub elapsed: Duration,
-    /// What reading both edges took.
+    /// Time spent on reading the counters at both edges.
     pub read_in: Duration,
 }
 
-/// What is below files.
+/// The storage below files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Storage {
-    /// Block devices: the kernel counts each process's bytes.
+    /// Block devices; the kernel counts bytes per process.
     Block,
-    /// NFS: the kernel counts each process's bytes.
+    /// NFS; the kernel counts bytes per process.
     Nfs,
-    /// The host's memory: there is nothing to read from.
+    /// Host memory; there is no storage to read from.
     Memory,
-    /// Something else, such as FUSE, whose bytes the kernel does not count for each process.
+    /// Other storage, such as FUSE; the kernel does not count bytes per process.
     Other,
 }
 
@@ -75,39 +75,38 @@ impl Storage {
     }
 }
 
-/// What of a range was in the page cache.
+/// The state of a range in the page cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PageCache {
-    /// Bytes of the range.
+    /// Length of the range in bytes.
     pub len: u64,
-    /// Bytes of it that were looked at, evenly; the rest is taken to be like them.
+    /// Bytes of it that were sampled, evenly spaced; the rest is extrapolated.
     pub looked: u64,
-    /// Resident when the span began.
+    /// Bytes resident at the beginning of the span.
     pub before: u64,
-    /// Resident when it ended.
+    /// Bytes resident at its end.
     pub after: u64,
-    /// Bytes that came into it right behind the range: the kernel reads ahead.
+    /// Bytes that became resident just behind the range, by the kernel's read-ahead.
     pub ahead: u64,
-    /// Bytes of the files that are stored nowhere, at most: holes, which no drive is read for.
+    /// Upper bound on the bytes in holes of the files; no drive is read for these.
     pub holes: u64,
-    /// Bytes of the range that the file system stores in another form, compressed say, at most:
-    /// it makes them whole in the page cache, also for who asks to pass that.
+    /// Upper bound on the bytes of the range that the file system stores in another form, such as
+    /// compressed. It decodes them in the page cache even for O_DIRECT reads.
     pub encoded: u64,
-    /// What a read past the page cache fetches at least, of the file with the largest blocks; 0
-    /// where no file can be read so.
+    /// Smallest unit of an O_DIRECT read, for the file with the largest blocks; 0 if no file can be
+    /// read with O_DIRECT.
     pub block: u64,
 }
 
 impl PageCache {
-    /// Bytes that came into the page cache, those that were read ahead among them.
+    /// Bytes that became resident, read-ahead included.
     #[must_use]
     pub const fn grown(&self) -> u64 {
         self.after.saturating_sub(self.before).saturating_add(self.ahead)
     }
 
-    /// Whether the counts are estimates: only a part was looked at, and it was in the cache here
-    /// and not there.
+    /// Whether the counts are estimates: the range was only sampled, and was partly resident.
     #[must_use]
     pub fn is_estimate(&self) -> bool {
         let is_mixed = |resident: u64| resident != 0 && resident != self.len;
@@ -116,7 +115,7 @@ impl PageCache {
 }
 
 impl Default for Evidence {
-    /// That of a span in which nothing was looked at.
+    /// The evidence of a span without any sources.
     fn default() -> Self {
         fn unasked<T>() -> Seen<T> {
             Seen::Nothing("nobody asked".into())
@@ -141,8 +140,8 @@ impl Default for Evidence {
 }
 
 impl Evidence {
-    /// Bytes that the devices below the file systems moved, read and written, for everybody;
-    /// `None` where not all of them told.
+    /// Bytes read and written by the devices below the file systems, for all processes; `None` if
+    /// any of them is missing.
     #[must_use]
     pub fn front_bytes(&self) -> Option<(u64, u64)> {
         let front = || self.drives.told().into_iter().flatten().filter(|drive| drive.front);
@@ -151,7 +150,7 @@ impl Evidence {
         Some((sum(|drive| drive.read), sum(|drive| drive.written)))
     }
 
-    /// One object with a key for each source, as text; docs/json-schema.md describes it.
+    /// The evidence as a JSON object with a key for each source; docs/json-schema.md describes it.
     #[must_use]
     pub fn to_json(&self) -> String {
         let cache = |cache: &PageCache| {
@@ -188,7 +187,7 @@ impl Evidence {
         .to_string()
     }
 
-    /// One line for each source that told something or should have.
+    /// One line for each source that has a value or should have one.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();

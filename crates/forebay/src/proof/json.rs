@@ -1,10 +1,10 @@
-//! Just enough JSON to write a verdict and its evidence; names are the program's own.
+//! A minimal JSON writer for verdicts and evidence. Field names are constants of the program.
 
 use std::fmt::{self, Display, Formatter};
 
 use crate::topology::quoted;
 
-/// A value.
+/// A JSON value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Json {
     Null,
@@ -22,7 +22,7 @@ impl Display for Json {
             Self::Null => f.write_str("null"),
             Self::Flag(flag) => flag.fmt(f),
             Self::Number(number) => number.fmt(f),
-            // JSON has no word for what is no number.
+            // JSON cannot express NaN or infinity.
             Self::Real(real) if real.is_finite() => real.fmt(f),
             Self::Real(_) => f.write_str("null"),
             Self::Text(text) => f.write_str(&quoted(text)),
@@ -82,7 +82,7 @@ impl<T: Into<Json>> From<Option<T>> for Json {
     }
 }
 
-/// A list of whatever makes values.
+/// Makes a list of values.
 pub(super) fn list<T: Into<Json>>(values: impl IntoIterator<Item = T>) -> Json {
     Json::List(values.into_iter().map(Into::into).collect())
 }

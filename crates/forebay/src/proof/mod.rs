@@ -1,11 +1,11 @@
-//! Proves which way bytes took, from counters that others keep.
+//! Proves which data path bytes took, from counters of the kernel, drivers and libraries.
 //!
-//! Around a span of work every counter is read that could say something of it, once at each edge:
-//! [`Sources`] knows which there are, a [`Span`] reads them, [`Evidence`] is what they told, or why
-//! not. [`verdict`] holds this against a [`Claim`], what is said of the bytes by those who moved
-//! them, and speed is no part of it. It is pure; so is [`cufile`], which reads the buffers that
+//! At both edges of a span of work, every relevant counter is read once. [`Sources`] finds the
+//! counters, a [`Span`] reads them, and [`Evidence`] holds the differences, or the reasons why they
+//! are missing. [`verdict`] checks the evidence against a [`Claim`], the route that the mover
+//! reports; speed plays no part. It is pure, and so is [`cufile`], which parses the buffers that
 //! cuFile fills. `drives`, `process`, `nfs`, `rdma`, `nvidia_fs` and `dram` read files of the
-//! system's, `pages` asks for what is resident, `pcie` asks NVML.
+//! system, `pages` counts resident pages, and `pcie` queries NVML.
 //!
 //! ```
 //! use forebay::proof::{Claim, GpuLink, Memory, Sources, verdict};

@@ -1,8 +1,8 @@
-//! What an NFS mount counted (`/proc/self/mountstats`, `nfsstat(8)`): bytes through the page cache
-//! and past it, operations, and what its connections over RDMA had to copy.
+//! Counters of an NFS mount (`/proc/self/mountstats`, `nfsstat(8)`): bytes through the page cache
+//! and with O_DIRECT, operations, and bytes copied for connections over RDMA.
 //!
-//! The counters are the mount's, whoever uses it. Beside them VAST's client tells its own in
-//! `/proc/fs/nfsfs/cbstats`, whose form is not public: that text is kept as it is.
+//! The counters are the mount's, for all processes. VAST's client also has counters in
+//! `/proc/fs/nfsfs/cbstats`. Their format is not public, so the text is kept as it is.
 
 use std::path::Path;
 
@@ -12,42 +12,42 @@ use crate::topology::{LayerKind, StorageMap, System, clean, part_of};
 
 const TABLE: &str = "mountstats";
 const VAST: &str = "proc/fs/nfsfs/cbstats";
-/// The longest text of VAST's that is kept.
+/// Maximum length of VAST's text.
 const VAST_LEN_MAX: usize = 8 << 10;
-/// Mounts that are read, operations that are kept of each, and connections.
+/// Maximum number of mounts read, and of operations and connections kept for each.
 pub(super) const MOUNTS_MAX: usize = 16;
 const OPERATIONS_MAX: usize = 128;
 const CONNECTIONS_MAX: usize = 512;
 
-/// What one mount did.
+/// The counters of one mount.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NfsMount {
-    /// Where it is mounted.
+    /// Its mount point.
     pub point: String,
-    /// Bytes that programs read through the page cache, and past it.
+    /// Bytes that programs read through the page cache.
     pub cached_read: u64,
-    /// See `cached_read`.
+    /// Bytes that programs read with O_DIRECT.
     pub direct_read: u64,
-    /// Bytes that programs wrote through the page cache, and past it.
+    /// Bytes that programs wrote through the page cache.
     pub cached_written: u64,
-    /// See `cached_written`.
+    /// Bytes that programs wrote with O_DIRECT.
     pub direct_written: u64,
-    /// Bytes that the server sent, and that it was sent.
+    /// Bytes received from the server.
     pub server_read: u64,
-    /// See `server_read`.
+    /// Bytes sent to the server.
     pub server_written: u64,
-    /// Operations that were made at least once: name, how many, bytes sent, bytes received.
+    /// Operations with at least one request.
     pub operations: Vec<Operation>,
-    /// What its connections over RDMA did; nothing without any.
+    /// Totals of its connections over RDMA; `None` without any.
     pub rdma: Option<RdmaConnections>,
 }
 
-/// How often one operation of NFS was made.
+/// The counts of one NFS operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Operation {
-    /// As the kernel names it, `READ`.
+    /// Its name in the kernel, such as `READ`.
     pub name: String,
     /// Requests.
     pub count: u64,
@@ -57,23 +57,23 @@ pub struct Operation {
     pub received: u64,
 }
 
-/// Connections over RDMA, together.
+/// Totals over all connections over RDMA.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RdmaConnections {
-    /// How many there are.
+    /// Number of connections.
     pub connections: u64,
-    /// Bytes of requests, and of replies, that the network card moved by itself.
+    /// Bytes of requests that the network card moved by itself.
     pub requested: u64,
-    /// See `requested`.
+    /// Bytes of replies that the network card moved by itself.
     pub replied: u64,
-    /// Bytes of requests that the processor had to copy together.
+    /// Bytes of requests that the CPU had to copy into one buffer.
     pub pulled_up: u64,
-    /// Bytes of replies that the processor had to copy to their place.
+    /// Bytes of replies that the CPU had to copy to their destination.
     pub fixed_up: u64,
 }
 
-/// Where the NFS mounts below a path are.
+/// Collects the mount points of the NFS mounts below a path.
 pub(super) fn points(map: &StorageMap, into: &mut Vec<String>) {
     let mut mount = None;
     for (_, layer) in map.root.walk() {
@@ -88,7 +88,7 @@ pub(super) fn points(map: &StorageMap, into: &mut Vec<String>) {
     }
 }
 
-/// The counters of the mounts at `points`.
+/// Reads the counters of the mounts at `points`.
 pub(super) fn look(system: &System, points: &[String]) -> Seen<Vec<NfsMount>> {
     if points.is_empty() {
         return Seen::Nothing("no NFS".into());
@@ -117,7 +117,7 @@ pub(super) fn look(system: &System, points: &[String]) -> Seen<Vec<NfsMount>> {
     )
 }
 
-/// VAST's own text, as far as it is kept.
+/// VAST's text, truncated to the maximum length.
 pub(super) fn vast(system: &System) -> Seen<String> {
     match system.bytes(Path::new(VAST), VAST_LEN_MAX) {
         Ok(bytes) => {
@@ -176,7 +176,7 @@ fn is_operation(name: &str) -> bool {
     name.len() < 32 && name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')
 }
 
-/// What the mounts did between two readings.
+/// The counts of the mounts between two readings.
 pub(super) fn since(earlier: &[NfsMount], later: &[NfsMount]) -> Result<Vec<NfsMount>, String> {
     if earlier.len() != later.len() {
         return Err("an NFS mount came or went".into());

@@ -1,8 +1,8 @@
-//! What the kernel module nvidia-fs counted (`/proc/driver/nvidia-fs/stats`), for all processes.
+//! Counters of the nvidia-fs kernel module (`/proc/driver/nvidia-fs/stats`), for all processes.
 //!
-//! Requests and bytes are counted only while the module's `rw_stats_enabled` is 1. The line `Ops`
-//! tells requests that are in flight right now (the module counts it down as they end), so it shows
-//! nothing at the edges of a span and is not read.
+//! The module counts requests and bytes only while its `rw_stats_enabled` is 1. The line `Ops`
+//! holds the requests in flight (the module decrements it as they end), so it shows nothing at the
+//! edges of a span and is not read.
 
 use std::path::Path;
 
@@ -12,28 +12,28 @@ use crate::topology::{System, clean};
 use crate::units::MIB;
 
 const FOLDER: &str = "proc/driver/nvidia-fs";
-/// Its longest text: one line for each GPU behind a page of totals.
+/// Maximum length of the file: a page of totals, then one line per GPU.
 const LEN_MAX: usize = 64 << 10;
-/// Names of modules that are kept.
+/// Maximum number of module names kept.
 const MODULES_MAX: usize = 64;
 
-/// What the module moved.
+/// Requests and bytes of nvidia-fs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NvidiaFs {
-    /// Its version.
+    /// Version of the module.
     pub version: Option<String>,
-    /// Drivers of storage that have registered with it.
+    /// Storage drivers registered with it.
     pub modules: Vec<String>,
-    /// Reads that it began.
+    /// Reads started.
     pub reads: u64,
-    /// Whole MiB of reads, as bytes.
+    /// Bytes read, in whole MiB.
     pub read: u64,
-    /// Writes that it began.
+    /// Writes started.
     pub writes: u64,
-    /// Whole MiB of writes, as bytes.
+    /// Bytes written, in whole MiB.
     pub written: u64,
-    /// Batches that it began.
+    /// Batches started.
     pub batches: u64,
 }
 
@@ -51,7 +51,7 @@ impl NvidiaFs {
         Self::parse(&String::from_utf8_lossy(&bytes))
     }
 
-    /// Adds what does not change while the module is loaded.
+    /// Adds the facts that do not change while the module is loaded.
     pub(super) fn describe(&mut self, system: &System) {
         let text = |name: &str| {
             let bytes = system.bytes(Path::new(&format!("{FOLDER}/{name}")), LEN_MAX).ok()?;
@@ -69,7 +69,7 @@ impl NvidiaFs {
 
     fn parse(text: &str) -> Seen<Self> {
         let number = |line: &str, field: &str| {
-            // `Reads` has two lines, of which one holds the counts.
+            // `Reads` has two lines; only one of them holds the counts.
             let fields = text.lines().filter_map(|found| {
                 let (name, fields) = found.split_once(':')?;
                 (name.trim() == line).then_some(fields)

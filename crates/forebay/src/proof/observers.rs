@@ -1,4 +1,4 @@
-//! Processor time of threads that only read counters: it is no cost of the work that they observe.
+//! CPU time of threads that only read counters, so that it is not charged to the observed work.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// In nanoseconds.
+/// Total in nanoseconds.
 static TOTAL: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// What this thread has added, in nanoseconds.
+    /// Time that this thread has added, in nanoseconds.
     static ADDED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Adds the processor time that the calling thread has used since it last did so. The time that
-/// it has used so far.
+/// Adds the CPU time that the calling thread has used since its last call to this function. Returns
+/// the CPU time it has used in all.
 pub fn add() -> Duration {
     let used = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(used.tv_sec).unwrap_or(0);
@@ -26,7 +26,7 @@ pub fn add() -> Duration {
     used
 }
 
-/// The time of all such threads of this process so far.
+/// Total CPU time of all such threads of this process so far.
 #[must_use]
 pub fn total() -> Duration {
     Duration::from_nanos(TOTAL.load(Ordering::Relaxed))

@@ -1,8 +1,8 @@
-//! What of files is in the page cache at one edge.
+//! Resident pages of files at one edge of a span.
 //!
-//! Counting pages takes the kernel up to 34 ms for 1 GiB of pages of 4 KiB, and 1 ms where they lie
-//! in large folios (measured on a virtual machine, Linux 6.18, ext4). So of long ranges only
-//! windows are looked at, which lie evenly, and an answer says how much of the range they were.
+//! Counting the pages of 1 GiB takes the kernel up to 34 ms with pages of 4 KiB, and 1 ms with
+//! large folios (measured on a virtual machine, Linux 6.18, ext4). So long ranges are sampled in
+//! evenly spaced windows, and the result says how much of the range they covered.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -12,20 +12,20 @@ use crate::engine::File;
 use crate::file::Residency;
 use crate::units::MIB;
 
-/// Bytes of all files together that are looked at.
+/// Maximum number of bytes sampled over all files.
 const LOOKED_MAX: u64 = 512 * MIB;
-/// Bytes of a window.
+/// Size of a window in bytes.
 const WINDOW: u64 = 4 * MIB;
 /// Bytes behind a range that the kernel may read ahead.
 const AHEAD: u64 = 16 * MIB;
 /// The unit of `st_blocks`.
 const BLOCK: u64 = 512;
-/// Files whose pages are asked for, at most.
+/// Maximum number of files whose pages are counted.
 const FILES_MAX: usize = 64;
-/// What to do where the kernel does not tell.
+/// Remedy if the kernel refuses to report pages.
 const OWNER: &str = "run as the owner of the file, or as somebody who may write it";
 
-/// What was in the page cache at one edge.
+/// The page-cache state at one edge.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Pages {
     len: u64,
@@ -36,7 +36,7 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// Looks at ranges of files, each an offset and a length, `bytes` in all.
+    /// Counts the pages of ranges of files, each with an offset and a length, `bytes` in all.
     pub(super) fn look(files: &[(File, u64, u64)], bytes: u64) -> Seen<Self> {
         if files.is_empty() {
             return Seen::Nothing("no file is part of it".into());
@@ -66,7 +66,7 @@ impl Pages {
         let (mut seen, mut looked) = (0_u64, 0_u64);
         for (start, part) in windows(len, budget) {
             match resident(offset.saturating_add(start), part) {
-                // Behind its end a file has no pages.
+                // There are no pages behind the end of a file.
                 Seen::Told((resident, len)) => (seen, looked) = (seen + resident, looked + len),
                 other => return other.map(|_| Self::default()),
             }
@@ -90,7 +90,7 @@ impl Pages {
         self.holes = self.holes.saturating_add(more.holes);
     }
 
-    /// What changed until another edge, in files with so many `encoded` bytes and such blocks.
+    /// The change until a later edge, for files with these `encoded` bytes and this block size.
     pub(super) fn until(self, after: Self, encoded: u64, block: u64) -> PageCache {
         PageCache {
             len: after.len,
@@ -105,8 +105,7 @@ impl Pages {
     }
 }
 
-/// The parts of a range of `len` bytes to be looked at, `budget` bytes together and one window at
-/// least.
+/// The windows of a range of `len` bytes to sample: `budget` bytes in all, but at least one window.
 fn windows(len: u64, budget: u64) -> Vec<(u64, u64)> {
     if len <= budget.max(WINDOW) {
         return vec![(0, len)];
@@ -116,7 +115,7 @@ fn windows(len: u64, budget: u64) -> Vec<(u64, u64)> {
     (0..count).map(|index| (index * step, WINDOW)).collect()
 }
 
-/// Bytes of a file that are stored nowhere, as far as its file system says.
+/// Bytes of a file in holes, as far as its file system reports them.
 fn holes(file: &File) -> u64 {
     let Ok(facts) = std::fs::metadata(file.path()) else { return 0 };
     facts.len().saturating_sub(facts.blocks().saturating_mul(BLOCK))
@@ -133,7 +132,7 @@ mod tests {
     fn a_long_file_is_looked_at_in_windows() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
-        // As long as it is sparse: its first half is made resident by writing it.
+        // A sparse file; its first half is made resident by writing it.
         let file = std::fs::File::create(&path).unwrap();
         file.set_len(64 * MIB).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, &vec![1; 32 << 20], 0).unwrap();

@@ -1,9 +1,9 @@
-//! What the kernel counted of this process alone: bytes from and to storage, and processor time.
+//! The kernel's counters for this process alone: bytes from and to storage, and CPU time.
 //!
-//! `read_bytes` of `/proc/self/io` (proc(5)) counts what the process asked a block device or an NFS
-//! server for, whether past the page cache or into it, also for its threads of io_uring; not what
-//! it found in memory, and not what a FUSE server reads. So it tells this process's bytes from
-//! everybody's. `write_bytes` counts pages when they become dirty.
+//! `read_bytes` of `/proc/self/io` (proc(5)) counts bytes that the process requested from a block
+//! device or an NFS server, with O_DIRECT or into the page cache, including its io_uring threads.
+//! It does not count bytes found in memory, nor bytes read by a FUSE server. So it separates this
+//! process's bytes from those of all processes. `write_bytes` counts pages when they become dirty.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::topology::System;
 const IO: &str = "proc/self/io";
 const LEN_MAX: usize = 4096;
 
-/// What this process did.
+/// Storage bytes of this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProcessBytes {
-    /// Bytes that it fetched from storage.
+    /// Bytes read from storage.
     pub read: u64,
-    /// Bytes that it sent to storage, or made dirty in the page cache.
+    /// Bytes written to storage, or made dirty in the page cache.
     pub written: u64,
 }
 
@@ -63,7 +63,7 @@ impl ProcessBytes {
     }
 }
 
-/// Processor time of all threads of this process so far.
+/// CPU time of all threads of this process so far.
 pub(super) fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Bytes that the ports of RDMA network cards moved (`/sys/class/infiniband`), for everybody.
+//! Bytes moved by the ports of RDMA network cards (`/sys/class/infiniband`), for all processes.
 
 use std::path::{Path, PathBuf};
 
@@ -7,12 +7,12 @@ use super::seen::{Seen, grown, unread};
 use crate::topology::System;
 
 const FOLDER: &str = "sys/class/infiniband";
-/// Bytes of one count (IBTA, PortCounters): the counters count words of four.
+/// Bytes per count (IBTA, PortCounters): the counters count 4-byte words.
 const WORD: u64 = 4;
-/// Ports that are read, at most.
+/// Maximum number of ports read.
 pub(super) const PORTS_MAX: usize = 64;
 
-/// What one port moved.
+/// Bytes moved by one port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PortBytes {
@@ -24,7 +24,7 @@ pub struct PortBytes {
     pub sent: u64,
 }
 
-/// The ports that there are.
+/// Lists the ports of all cards.
 pub(super) fn ports(system: &System) -> Vec<String> {
     let cards = system.list(Path::new(FOLDER)).unwrap_or_default();
     let ports = cards.iter().flat_map(|card| {
@@ -34,7 +34,7 @@ pub(super) fn ports(system: &System) -> Vec<String> {
     ports.take(PORTS_MAX).collect()
 }
 
-/// What they have moved so far, in words.
+/// The counts of the ports so far, in words.
 pub(super) fn look(system: &System, ports: &[String]) -> Seen<Vec<PortBytes>> {
     if ports.is_empty() {
         return Seen::Nothing("no RDMA network card".into());
@@ -64,7 +64,7 @@ fn count(system: &System, path: &Path) -> Seen<u64> {
         }
     };
     match text.parse::<u64>() {
-        // Old cards stop there instead of beginning anew.
+        // Old cards stop at this value instead of wrapping.
         Ok(count) if count == u64::from(u32::MAX) => {
             let why = format!("`{shown}` is at its end and counts no more");
             Seen::missing(why, "reset it: `perfquery -R` as root")
@@ -74,7 +74,7 @@ fn count(system: &System, path: &Path) -> Seen<u64> {
     }
 }
 
-/// What the ports moved between two readings, in bytes.
+/// The bytes that the ports moved between two readings.
 pub(super) fn since(earlier: &[PortBytes], later: &[PortBytes]) -> Result<Vec<PortBytes>, String> {
     let pairs = earlier.iter().zip(later);
     let moved = pairs.map(|(earlier, later)| {

@@ -1,28 +1,28 @@
-//! What a source of evidence told, or why it did not.
+//! The result of a source of evidence, or the reason why it is missing.
 
 use std::fmt;
 
 use super::json::Json;
 use crate::topology::Absent;
 
-/// What one source of evidence told.
+/// The result of one source of evidence.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Seen<T> {
-    /// The answer.
+    /// The value.
     Told(T),
-    /// There is nothing here that it could count; holds what.
+    /// Not applicable: there is nothing to count here; holds the reason.
     Nothing(String),
-    /// It could have told something, and did not.
+    /// The source should have a value but does not.
     Missing(Missing),
 }
 
 impl<T> Seen<T> {
-    /// A source that did not tell, and how to make it.
+    /// A missing value, and how to get it.
     pub fn missing(why: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self::Missing(Missing { why: why.into(), remedy: remedy.into() })
     }
 
-    /// The answer, where there is one.
+    /// The value, if there is one.
     #[must_use]
     pub const fn told(&self) -> Option<&T> {
         match self {
@@ -31,7 +31,7 @@ impl<T> Seen<T> {
         }
     }
 
-    /// The same without an answer, for what is said of it beside the others.
+    /// The reason why there is no value, as text.
     #[must_use]
     pub fn absence(&self) -> Option<String> {
         match self {
@@ -41,7 +41,7 @@ impl<T> Seen<T> {
         }
     }
 
-    /// The same, with its own remedy, or with `remedy` where it has none.
+    /// The missing value as a [`Missing`], with its own remedy, or with `remedy` if it has none.
     pub(super) fn lack(&self, what: &str, remedy: &str) -> Option<Missing> {
         let (why, remedy) = match self {
             Self::Told(_) => return None,
@@ -51,13 +51,13 @@ impl<T> Seen<T> {
         Some(Missing { why: format!("{what}: {why}"), remedy: remedy.into() })
     }
 
-    /// Another answer made of this one.
+    /// Maps the value.
     #[must_use]
     pub fn map<U>(self, make: impl FnOnce(T) -> U) -> Seen<U> {
         self.and_then(|value| Seen::Told(make(value)))
     }
 
-    /// Another answer made of this one, which may fail.
+    /// Maps the value with a function that may fail.
     #[must_use]
     pub fn and_then<U>(self, make: impl FnOnce(T) -> Seen<U>) -> Seen<U> {
         match self {
@@ -67,7 +67,7 @@ impl<T> Seen<T> {
         }
     }
 
-    /// What happened between two readings, by `grown`, which says what cannot be.
+    /// The difference of two readings. `grown` computes it, or reports why it is impossible.
     pub(super) fn since<U>(
         self,
         earlier: Self,
@@ -92,10 +92,10 @@ impl<T> Seen<T> {
     }
 }
 
-/// What to do about a counter that was changed by others meanwhile.
+/// Remedy for a counter that was reset during the span.
 pub(super) const AGAIN: &str = "repeat the span, with nobody who resets counters meanwhile";
 
-/// Why a source did not tell.
+/// Why a source has no value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Missing {
     /// The reason.
@@ -110,15 +110,15 @@ impl fmt::Display for Missing {
     }
 }
 
-/// How far a counter came, which nobody but a reset can have turned back.
+/// Growth of a counter; an error if it went back, which only a reset can cause.
 pub(super) fn grown(what: &str, earlier: u64, later: u64) -> Result<u64, String> {
     later
         .checked_sub(earlier)
         .ok_or_else(|| format!("{what} went back from {earlier} to {later}: somebody has reset it"))
 }
 
-/// A file of the system's that gives no answer: what is said where it is not there, and what to do
-/// where it may not be read.
+/// The result for a system file that could not be read; `missing` makes the result if it does not
+/// exist.
 pub(super) fn unread<T>(path: &str, absent: Absent, missing: impl FnOnce() -> Seen<T>) -> Seen<T> {
     match absent {
         Absent::Missing => missing(),

@@ -1,4 +1,4 @@
-//! What is proven of a span of work: the ways that its bytes took, or why that is not known.
+//! The verdict on a span of work: the data paths of its bytes, or why these are unproven.
 
 use std::fmt::{self, Write as _};
 
@@ -6,28 +6,28 @@ use super::claim::Claim;
 use super::json::{Json, list};
 use super::seen::Missing;
 
-/// A way that bytes took.
+/// A data path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Way {
-    /// Between drive and GPU by the kernel's peer-to-peer DMA.
+    /// Between drive and GPU by the kernel's peer-to-peer DMA (p2pdma).
     P2pdma,
     /// Between drive and GPU by nvidia-fs.
     NvidiaFs,
-    /// Past the page cache, through the engine's own host memory, and the GPU's link.
+    /// With O_DIRECT, through the engine's host memory and the GPU's link.
     Staged,
-    /// Through the page cache, and the GPU's link.
+    /// Through the page cache and the GPU's link.
     Cached,
-    /// Through host memory that cuFile used in the place of a direct path.
+    /// Through host memory, which cuFile uses when no direct path is available.
     Compat,
-    /// Between drive and host memory, past the page cache.
+    /// Between drive and host memory, with O_DIRECT.
     HostDrive,
     /// Between page cache and host memory.
     HostCache,
 }
 
 impl Way {
-    /// Its name, as a verdict's text has it.
+    /// Its name in the text of a verdict.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -41,62 +41,62 @@ impl Way {
         }
     }
 
-    /// Whether no host memory lay on it.
+    /// Whether the path bypasses host memory.
     #[must_use]
     pub const fn is_direct(self) -> bool {
         matches!(self, Self::P2pdma | Self::NvidiaFs)
     }
 }
 
-/// How much of a span took one way.
+/// The share of a span's bytes on one data path.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Share {
-    /// The way.
+    /// The data path.
     pub way: Way,
-    /// Of all bytes, more than 0 and at most 1.
+    /// Fraction of all bytes, more than 0 and at most 1.
     pub share: f64,
 }
 
-/// What a verdict comes to.
+/// The result of a verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Finding {
-    /// All bytes took one way, but for what no counter would show.
+    /// All bytes took one path, apart from amounts too small for any counter.
     One(Way),
-    /// They took several.
+    /// The bytes took several paths.
     Mixed,
-    /// What was read does not say.
+    /// The evidence is not sufficient.
     Unproven,
-    /// What was read, or what is said of it, cannot all be true.
+    /// The evidence and the claim contradict each other.
     Contradictory,
 }
 
-/// What is proven of a span of work. Speed is no part of it.
+/// The verdict on a span of work. Speed plays no part in it.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Verdict {
-    /// What it comes to.
+    /// The result.
     pub finding: Finding,
-    /// The ways, most bytes first; their shares add up to 1. None where nothing is proven.
+    /// The paths, most bytes first; the shares add up to 1. Empty if nothing is proven.
     pub shares: Vec<Share>,
-    /// Whether host memory played the GPU.
+    /// Whether the GPU was simulated in host memory.
     pub simulated: bool,
-    /// What it rests on, as sentences.
+    /// The evidence it is based on, as sentences.
     pub grounds: Vec<String>,
-    /// What was missing, and how to get it.
+    /// Missing evidence, and how to get it.
     pub missing: Vec<Missing>,
-    /// What cannot be true together.
+    /// Claims and counters that contradict each other.
     pub contradictions: Vec<String>,
-    /// What somebody else may have caused.
+    /// Counts that another process may have caused.
     pub doubts: Vec<String>,
 }
 
-/// Below this share a way is part of the other, unless one of them is direct.
+/// A path with a smaller share counts to the main path, unless one of them is direct.
 const SHARE_MIN: f64 = 0.01;
 
 impl Verdict {
-    /// That of `ways` with their bytes; no bytes at all prove nothing.
+    /// The finding and the shares for these paths and their bytes; no bytes prove nothing.
     pub(super) fn of_ways(ways: &[(Way, u64)]) -> (Finding, Vec<Share>) {
         let total: u128 = ways.iter().map(|(_, bytes)| u128::from(*bytes)).sum();
         let mut shares: Vec<Share> = Vec::new();
@@ -112,8 +112,8 @@ impl Verdict {
         (finding(&shares), shares)
     }
 
-    /// That of several pieces of work, each with its bytes, which is only as good as the worst of
-    /// them. Shares are of all bytes: a piece counts as much as it moved.
+    /// The combined verdict of several pieces of work, each with its bytes: only as good as the
+    /// worst piece. The shares are weighted by bytes.
     #[must_use]
     pub fn together(all: &[(Self, u64)]) -> Option<Self> {
         let (first, _) = all.first()?;
@@ -145,7 +145,7 @@ impl Verdict {
         Some(sum)
     }
 
-    /// The finding in one word or two: `direct (p2pdma)`, `staged`, `mixed`, `unproven`.
+    /// The finding as a word or two: `direct (p2pdma)`, `staged`, `mixed`, `unproven`.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self.finding {
@@ -156,7 +156,7 @@ impl Verdict {
         }
     }
 
-    /// The sentences behind it, each with what kind it is.
+    /// The verdict and its sentences, one per line, each with its kind.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let mut lines = vec![self.to_string()];
@@ -167,8 +167,8 @@ impl Verdict {
         lines
     }
 
-    /// One object, as text; docs/json-schema.md describes it. `claim` is what was to be confirmed,
-    /// where it is to stand beside.
+    /// The verdict as a JSON object; docs/json-schema.md describes it. `claim` is included if it is
+    /// given.
     #[must_use]
     pub fn to_json(&self, claim: Option<&Claim>) -> String {
         let share = |share: &Share| {
@@ -193,7 +193,7 @@ impl Verdict {
     }
 }
 
-/// The finding with its shares: `mixed 93 % staged / 7 % cached`.
+/// Formats the finding with its shares: `mixed 93 % staged / 7 % cached`.
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = self.word().to_owned();
@@ -210,7 +210,7 @@ impl fmt::Display for Verdict {
 fn percent(share: f64) -> String {
     match share * 100.0 {
         small if small < 1.0 => "<1 %".into(),
-        // All but a little is not all.
+        // Nearly all is not all.
         large if large > 99.0 => ">99 %".into(),
         percent => format!("{percent:.0} %"),
     }

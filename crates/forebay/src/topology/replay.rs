@@ -67,8 +67,8 @@ impl System {
     }
 }
 
-/// Reads at most `max` bytes of a file of a record. A record may come from elsewhere, so links are
-/// not followed and special files are not opened for reading.
+/// Reads at most `max` bytes of a file of a record. A record may come from elsewhere, so the open
+/// does not block, and links and special files are rejected.
 ///
 /// # Errors
 /// An I/O error of the file, or an error if it is not a regular file.

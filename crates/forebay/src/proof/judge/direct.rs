@@ -1,6 +1,6 @@
-//! What went through a library: by which way, as that counted, and whether others have seen it.
+//! Judges bytes that went through a library: their path by its counters, checked against others.
 //!
-//! The library's counters say which way, and never by themselves that bytes were moved.
+//! The library's counters show the path, but alone they never prove that bytes were moved.
 
 use super::{
     Direction, How, Judge, LEN_MIN, MIB, Memory, PageCache, Route, Seen, Storage, Way, size,
@@ -8,14 +8,14 @@ use super::{
 use crate::proof::cufile::{Counters, Moves, Paths};
 use crate::proof::nvidia_fs::NvidiaFs;
 
-/// How to have cuFile count.
+/// Remedy if cuFile's counters are missing.
 const CUFILE: &str =
     "use cuFile 1.15 or later with its statistics at level 3 (`cuFileSetStatsLevel`)";
-/// How to have one GPU's counts told from another's.
+/// Remedy if the counts of several GPUs cannot be separated.
 const NAMED: &str = "name the GPU in the claim (`Claim::on`), or let the process see one GPU alone";
 
 impl Judge<'_> {
-    /// Adds what a library's counters say of `bytes` that went through it.
+    /// Adds the paths of `bytes` that went through a library, by its counters.
     pub(super) fn direct(&mut self, bytes: u64) {
         match &self.evidence.cufile {
             Seen::Told(counters) => self.by_cufile(counters, bytes),
@@ -48,7 +48,7 @@ impl Judge<'_> {
         ));
     }
 
-    /// What single calls moved to or from the claim's GPU, as far as that can be told apart.
+    /// Counts of single calls for the claim's GPU, if they can be separated from other GPUs'.
     fn calls(&mut self, counters: &Counters) -> Option<Moves> {
         let direction = self.claim.direction;
         let all = match direction {
@@ -58,7 +58,7 @@ impl Judge<'_> {
         let Some(uuid) = self.claim.gpu.as_deref() else {
             match counters.busy(direction) {
                 0 => {}
-                // Host memory that plays a GPU has no UUID, and no other GPU beside it.
+                // A simulated GPU has no UUID, and no other GPU is present then.
                 1 if self.claim.memory == Memory::Gpu && counters.gpus.len() > 1 => {
                     self.doubts.push("cuFile knows several GPUs, of which one was moved to".into());
                 }
@@ -71,7 +71,7 @@ impl Judge<'_> {
             return Some(all);
         };
         let own = counters.of_gpu(uuid);
-        // Batches are counted for no GPU, so that one that met nothing else may have no record.
+        // Batches are not counted per GPU, so a GPU used only by batches may have no record.
         if own.is_none() && counters.batches == 0 {
             let why = format!("cuFile counted nothing for `{uuid}`, only for other GPUs");
             self.lacks(why, NAMED);
@@ -84,7 +84,7 @@ impl Judge<'_> {
         })
     }
 
-    /// Divides what went by batches, and tells how many of `bytes` that were; calls moved
+    /// Adds the paths of batches and returns how many of `bytes` they moved. Single calls moved
     /// `called` of them.
     fn by_batches(&mut self, counters: &Counters, bytes: u64, called: u64) -> u64 {
         let batches = counters.batches;
@@ -93,7 +93,7 @@ impl Judge<'_> {
         }
         let rest = bytes.saturating_sub(called);
         let counted = counters.batch_bytes.unwrap_or(rest);
-        // Where more was counted than is asked about, which of it was others' is not known.
+        // If more was counted than claimed, it is unknown which part belongs to other transfers.
         let all = u128::from(called) + u128::from(counted);
         let batched = if all > u128::from(bytes) {
             u64::try_from(u128::from(bytes) * u128::from(counted) / all).unwrap_or(bytes)
@@ -126,7 +126,7 @@ impl Judge<'_> {
         batched
     }
 
-    /// Divides what went by single calls.
+    /// Adds the paths of single calls.
     fn by_calls(&mut self, bytes: u64, moves: Moves) {
         if bytes == 0 {
             return;
@@ -142,25 +142,26 @@ impl Judge<'_> {
         self.divide(bytes, moves.by);
     }
 
-    /// Adds `bytes` by way, as operations were counted.
+    /// Divides `bytes` among the paths in proportion to their operations.
     fn divide(&mut self, bytes: u64, by: Paths) {
         let ways =
             [(Way::P2pdma, by.p2pdma), (Way::NvidiaFs, by.nvidia_fs), (Way::Compat, by.posix)];
         let total: u128 = ways.iter().map(|(_, count)| u128::from(*count)).sum();
         for (way, count) in ways.into_iter().filter(|(_, count)| *count > 0) {
             let part = u128::from(bytes) * u128::from(count) / total;
-            // A way that was counted is never nothing.
+            // A path with operations gets at least one byte.
             self.ways.push((way, u64::try_from(part).unwrap_or(bytes).max(1)));
         }
     }
 
-    /// Without cuFile's counters only nvidia-fs's, which are everybody's, can show a direct path.
+    /// Without cuFile's counters only nvidia-fs's, which are for all processes, can prove a direct
+    /// path.
     fn by_nvidia_fs(&mut self, bytes: u64) {
         let counted = self.evidence.nvidia_fs.told().map(|counts| match self.claim.direction {
             Direction::Read => (counts.reads, counts.read),
             Direction::Write => (counts.writes, counts.written),
         });
-        // Whole MiB are counted.
+        // The module counts whole MiB.
         let enough = |counted: u64| counted.saturating_add(self.slack.max(MIB)) >= bytes;
         match counted {
             Some((requests, counted)) if requests > 0 && counted > 0 && enough(counted) => {
@@ -172,13 +173,13 @@ impl Judge<'_> {
         }
     }
 
-    /// Bytes that took a direct path, as far as it is said by now.
+    /// Sum of the bytes on the selected paths so far.
     fn direct_bytes(&self, which: impl Fn(Way) -> bool) -> u64 {
         let found = self.ways.iter().filter(|(way, _)| which(*way));
         found.fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
-    /// Holds a direct path against what all other counters say: a library may be wrong about it.
+    /// Checks a direct path against all other counters, because a library may be wrong about it.
     pub(super) fn confirm_direct(&mut self) {
         let direct = self.direct_bytes(Way::is_direct);
         if direct == 0 {
@@ -202,7 +203,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Holds `direct` bytes against what is in the page cache.
+    /// Checks `direct` bytes against the page cache.
     fn confirm_cache(&mut self, direct: u64, cache: PageCache) {
         let others = self.claim.bytes - direct.min(self.claim.bytes);
         let others = others.saturating_add(self.claim.beside_through());
@@ -212,7 +213,7 @@ impl Judge<'_> {
                 "{direct} are said to have gone directly, but {grown} came into the page cache"
             ));
         }
-        // Writes past the page cache drop what it held of the same bytes.
+        // O_DIRECT writes drop the same bytes from the page cache.
         let left = cache.len.saturating_sub(direct).saturating_add(self.slack);
         if self.claim.direction == Direction::Write && cache.after > left {
             let (direct, after) = (size(direct), size(cache.after));
@@ -226,11 +227,11 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether `direct` bytes are so few that no other counter would show if the library were
-    /// wrong. Beside many others they are a doubt; alone they prove nothing.
+    /// Whether `direct` bytes are too few for other counters to refute the library. Among many
+    /// other bytes this is a doubt; alone it proves nothing.
     fn are_too_few(&mut self, direct: u64) -> bool {
         if self.evidence.storage == Storage::Memory {
-            return false; // there is no drive to come from, not even for one byte
+            return false; // without a drive, even one byte is wrong
         }
         let within = direct <= self.slack;
         let text = size(direct);
@@ -249,7 +250,7 @@ impl Judge<'_> {
         within
     }
 
-    /// Holds `direct` bytes against what storage has counted.
+    /// Checks `direct` bytes against the storage counters.
     fn confirm_drives(&mut self, direct: u64) {
         let (own, all) = self.storage_bytes();
         let is_memory = self.evidence.storage == Storage::Memory;
@@ -269,7 +270,7 @@ impl Judge<'_> {
             }
             return;
         };
-        // What came into the page cache meanwhile was read from the drives for that.
+        // Bytes that came into the page cache were read from the drives too.
         let needed = direct.saturating_add(self.filled());
         let enough = |bytes: u64| bytes.saturating_add(holes).saturating_add(slack) >= needed;
         let (bytes, text, verb) = (size(direct), size(most), self.claim.moved());
@@ -312,7 +313,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Bytes that were read from the drives into the page cache, where reads are judged.
+    /// Bytes read from the drives into the page cache; only for reads.
     fn filled(&self) -> u64 {
         let cache = self.evidence.page_cache.told();
         cache.filter(|_| self.claim.direction == Direction::Read).map_or(0, |cache| {
@@ -321,7 +322,7 @@ impl Judge<'_> {
         })
     }
 
-    /// What a file stores nowhere comes from no drive: others have to have seen such bytes.
+    /// Holes are not read from a drive, so another counter must show these bytes.
     fn confirm_holes(&mut self, direct: u64, most: u64) {
         let unseen = direct.saturating_sub(most);
         if unseen <= self.slack || self.link_has_seen() {
@@ -339,9 +340,9 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether nvidia-fs or the GPU's link has seen bytes that a library says it has moved.
+    /// Whether nvidia-fs or the GPU's link saw the bytes that the library claims.
     fn is_counted_elsewhere(&self, direct: u64) -> bool {
-        // Of peer-to-peer DMA nvidia-fs knows nothing: what it counts meanwhile is others'.
+        // nvidia-fs does not see p2pdma: its counts are then other transfers'.
         let is_all = self.direct_bytes(|way| way == Way::NvidiaFs) == direct;
         let by_nvidia_fs =
             self.evidence.nvidia_fs.told().filter(|_| is_all).is_some_and(|counts| {
@@ -354,8 +355,8 @@ impl Judge<'_> {
         by_nvidia_fs || self.link_has_seen()
     }
 
-    /// Whether the GPU's link, where all that crosses it is counted, has seen all bytes: those
-    /// that are not direct cross it as well.
+    /// Whether the GPU's link saw all bytes. It must have complete counters; staged bytes cross it
+    /// too.
     fn link_has_seen(&self) -> bool {
         let is_link = self.claim.memory == Memory::Gpu;
         self.evidence.gpu.told().filter(|_| is_link).is_some_and(|link| {

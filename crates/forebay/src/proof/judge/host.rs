@@ -1,25 +1,25 @@
-//! What went through host memory: out of the page cache, through it, or past it.
+//! Judges bytes that went through host memory: from the page cache, through it, or with O_DIRECT.
 
 use super::{Direction, Judge, LEN_MIN, MIB, Memory, Route, Storage, Way, size};
 use crate::proof::evidence::PageCache;
 
-/// How to be told what is in the page cache.
+/// Remedy if page-cache state is missing.
 const OWNER: &str = "run as the owner of the file, or as somebody who may write it";
-/// How to have bytes from storage counted.
+/// Remedy if storage counters are missing.
 const COUNTED: &str = "use a file on a block device or NFS, where `/proc` and `/sys` are mounted";
-/// Why pages of a range do not tell how many of its bytes passed the page cache.
+/// Why pages of a range do not show which of its bytes bypassed the page cache.
 const AGAIN: &str = "it does not tell which bytes of a range were written again, or both read and \
                      written";
 const CACHE: &str = "what is in the page cache";
 
 impl Judge<'_> {
-    /// Judges `bytes` that were read and passed no library.
+    /// Judges `bytes` that were read without a library.
     pub(super) fn read(&mut self, bytes: u64) {
         if self.is_an_edge(bytes) || self.is_too_small(bytes) {
             return;
         }
         let (own, all) = self.storage_bytes();
-        // Others' bytes are not the process's, and other drives' not these drives'.
+        // The lower count is right: one may include other files, the other one other processes.
         let known = [own, all].into_iter().flatten().min();
         let fetched = known.map(|bytes| bytes.saturating_sub(self.claim.by(Route::Direct)));
         let cache = self.evidence.page_cache.told().copied();
@@ -43,7 +43,7 @@ impl Judge<'_> {
         }
     }
 
-    /// How many of `bytes` came from storage past the page cache, where that can be told.
+    /// How many of `bytes` came from storage with O_DIRECT, if this is known.
     fn read_past(
         &mut self,
         bytes: u64,
@@ -53,8 +53,8 @@ impl Judge<'_> {
         match (fetched, cache) {
             (Some(fetched), _) if fetched <= self.slack => Some(0),
             (Some(fetched), Some(cache)) => {
-                // What writes left in the page cache no read brought there, and what they dropped
-                // from it a read may have brought.
+                // Pages left by writes were not brought in by a read, and pages dropped by writes
+                // may have been brought in by one.
                 let grown = cache.grown();
                 let own = grown.saturating_sub(self.claim.beside_through());
                 let least = fetched.saturating_sub(grown.saturating_add(self.claim.beside.1));
@@ -82,8 +82,8 @@ impl Judge<'_> {
         }
     }
 
-    /// How many bytes requests asked for at least that had so many fetched past the page cache:
-    /// storage gives whole blocks alone.
+    /// Lower bound on the requested bytes for which `fetched` bytes were read with O_DIRECT:
+    /// storage always returns whole blocks.
     fn asked_for(&self, fetched: u64, block: u64) -> u64 {
         let request = self.claim.request;
         if request == 0 || block <= 1 || request.is_multiple_of(block) {
@@ -91,7 +91,7 @@ impl Judge<'_> {
         }
         let blocks = match block.is_multiple_of(request) {
             true => 1,
-            // It may begin and end anywhere in a block.
+            // The request may begin and end anywhere in a block.
             false => request.saturating_sub(1) / block + 2,
         };
         let whole = u128::from(block) * u128::from(blocks);
@@ -122,13 +122,13 @@ impl Judge<'_> {
                 self.lacks(why, "drop the file's pages before the span");
             }
         }
-        // Devices told, but none of them is the one that the file system stands on.
+        // Devices were counted, but none of them is under the file system.
         if self.missing.is_empty() {
             self.lacks(format!("{what}: no device of this file system is known"), COUNTED);
         }
     }
 
-    /// Judges `bytes` that were written and passed no library.
+    /// Judges `bytes` that were written without a library.
     pub(super) fn written(&mut self, bytes: u64) {
         if self.is_an_edge(bytes) || self.is_too_small(bytes) {
             return;
@@ -165,14 +165,14 @@ impl Judge<'_> {
         self.compare(bytes, past, true);
     }
 
-    /// How many of `bytes` that were written passed the page cache. Of a range that was written
-    /// more than once, or only in part, its pages give bounds alone.
+    /// How many of the written `bytes` bypassed the page cache. If a range was written repeatedly
+    /// or in part, its pages give only bounds.
     fn written_past(&mut self, bytes: u64, cache: PageCache) -> u64 {
         let len = cache.len.max(cache.before).max(cache.after);
         let absent = len - cache.after;
         let least = bytes.min(len).saturating_sub(cache.after);
-        // Writes past the page cache drop what it held of the same bytes. Where the span read as
-        // well, reads may have brought it back.
+        // O_DIRECT writes drop the same bytes from the page cache. If the span also read, reads may
+        // have brought them back.
         let most = match self.claim.beside.0 {
             0 if bytes <= len || absent <= self.slack.min(len / 8) => absent.min(bytes),
             0 => bytes.saturating_sub(cache.after.saturating_sub(cache.before)),
@@ -180,14 +180,14 @@ impl Judge<'_> {
         };
         let evenly = u128::from(bytes) * u128::from(absent) / u128::from(len.max(1));
         let evenly = u64::try_from(evenly).unwrap_or(bytes).clamp(least, most.max(least));
-        // Nobody wrote more past the page cache than was written at all.
+        // Bytes written to storage are an upper bound on O_DIRECT writes.
         let (own, all) = self.storage_bytes();
         let all = [own, all].into_iter().flatten().min().unwrap_or(u64::MAX);
         self.within((least.min(all), most.max(least).min(all)), evenly.min(all), AGAIN)
     }
 
-    /// What passed the page cache, where it is known to be within bounds: what is said, as far as
-    /// they let it, and where nothing is said this guess.
+    /// Bytes that bypassed the page cache, between two bounds: the reported bytes, clamped to the
+    /// bounds, or `guess` if nothing was reported.
     fn within(&mut self, (least, most): (u64, u64), guess: u64, why: &str) -> u64 {
         let staged = self.claim.by(Route::Staged);
         let is_told = staged > 0 || self.claim.by(Route::Cached) > 0;
@@ -198,11 +198,11 @@ impl Judge<'_> {
         if is_told { staged.clamp(least, most) } else { guess }
     }
 
-    /// Holds what is said of `bytes` against how many of them passed the page cache.
+    /// Compares the claim about `bytes` with how many of them bypassed the page cache.
     fn compare(&mut self, bytes: u64, past: u64, is_own: bool) {
         let (staged, host) = (self.claim.by(Route::Staged), self.claim.by(Route::Host));
         let cached = self.claim.by(Route::Cached);
-        // Counters cannot tell a little from nothing, nor from all.
+        // A small amount counts as none, and nearly all as all: counters are not that precise.
         let past = match past {
             little if little <= self.slack => 0,
             most if most.saturating_add(self.slack) >= bytes => bytes,
@@ -226,7 +226,7 @@ impl Judge<'_> {
         let (verb, said, seen) = (self.claim.moved(), size(staged), size(past));
         let (mut staged, mut cached) = (staged, cached);
         if staged > most && staged <= most.saturating_add(cache.encoded) {
-            // Asked for past the page cache, and not to be had so.
+            // Requested with O_DIRECT, but served through the page cache.
             let encoded = size(cache.encoded);
             self.grounds.push(format!(
                 "{said} were asked for past the page cache, but the file system stores {encoded} \
@@ -249,7 +249,7 @@ impl Judge<'_> {
             } else if is_own {
                 self.contradict(text);
             } else if held.saturating_add(self.slack) < cached {
-                // Others' bytes may be among them, but nothing speaks for the page cache.
+                // Some bytes may be other processes', but there is no evidence for the page cache.
                 let remedy = "repeat it with the drives left alone";
                 return self.lacks(format!("what went through the page cache: {text}"), remedy);
             } else {
@@ -265,9 +265,9 @@ impl Judge<'_> {
         self.add([(Way::HostDrive, drive), (Way::HostCache, host - drive)]);
     }
 
-    /// Whether `bytes` may have been read through the page cache though `gone` of what came from
-    /// storage are not in it: others than those are, or were, so that the kernel took pages back
-    /// before they were counted. Where nothing came and nothing went, nothing was taken.
+    /// Whether `bytes` may have been read through the page cache although `gone` bytes from storage
+    /// are not in it. This is so if other pages are or were resident, so that the kernel reclaimed
+    /// some before they were counted. If the resident bytes did not change, nothing was reclaimed.
     fn were_taken_back(&self, bytes: u64, gone: u64, cache: PageCache) -> bool {
         let is_read = self.claim.direction == Direction::Read && self.claim.by(Route::Cached) > 0;
         let absent = bytes.min(cache.len).saturating_sub(cache.after);
@@ -288,8 +288,8 @@ impl Judge<'_> {
         self.ways.extend(ways.into_iter().filter(|(_, bytes)| *bytes > 0));
     }
 
-    /// Whether these are the unaligned edges of what a library moved. No counter shows so little,
-    /// so the mover is believed, but not that they were direct.
+    /// Whether these are the unaligned edges of a transfer by a library. No counter shows so few
+    /// bytes, so the mover's report is accepted, but not as direct.
     fn is_an_edge(&mut self, bytes: u64) -> bool {
         let edge = self.claim.by(Route::Direct) >= LEN_MIN && bytes <= self.slack;
         if edge {
@@ -300,7 +300,7 @@ impl Judge<'_> {
         edge
     }
 
-    /// Whether there is too little to be told from what a file system reads for itself.
+    /// Whether the amount is too small to stand out from the file system's own reads.
     fn is_too_small(&mut self, bytes: u64) -> bool {
         let small = bytes < LEN_MIN && self.evidence.storage != Storage::Memory;
         if small {
@@ -311,7 +311,7 @@ impl Judge<'_> {
         small
     }
 
-    /// Says whose bytes the drives' counters hold beside this span's.
+    /// Adds a ground or a doubt if the drives' counters include other bytes than this span's.
     fn name_others(&mut self, own: Option<u64>, all: Option<u64>) {
         let most = self.claim.bytes.saturating_add(self.slack).saturating_add(16 * MIB);
         match (own, all) {

@@ -1,9 +1,9 @@
-//! From evidence and a claim to a verdict: pure.
+//! Derives a verdict from evidence and a claim. Pure.
 //!
-//! A claim is never believed by itself. Each way needs a counter that says so, and every other one
-//! that was read has to agree: bytes from drives came from the drives, bytes from the page cache
-//! did not, and the GPU's link has seen them. `direct` needs cuFile's or nvidia-fs's counters, and
-//! some other that has seen as many bytes: what is too little for any other is not proven.
+//! A claim alone proves nothing. Each path needs a counter as evidence, and all other counters must
+//! agree: bytes from drives were read from the drives, bytes from the page cache were not, and all
+//! of them crossed the GPU's link. `direct` needs the counters of cuFile or nvidia-fs, and another
+//! counter that saw as many bytes. An amount too small for any other counter is not proven.
 
 use super::claim::{Claim, Memory};
 use super::evidence::{Evidence, PageCache, Storage};
@@ -14,12 +14,12 @@ use crate::plan::Route;
 use crate::queue::Direction;
 use crate::units::{KIB, MIB, format_size as size};
 
-/// Fewer bytes than this are lost among what a file system reads for itself.
+/// Smaller amounts are lost in the reads of the file system itself.
 const LEN_MIN: u64 = MIB;
-/// What counters may differ by: a fiftieth, an eighth where pages were only looked at here and
-/// there, and what finding a file's blocks takes.
+/// Constant part of the tolerance: the reads for a file's block map. The full tolerance adds 1/50
+/// of the bytes, or 1/8 if pages were only sampled.
 const SLACK: u64 = 64 * KIB;
-/// What is proven of a span of work: that `claim` is so, or what else, or why that is not known.
+/// Judges a span of work: confirms or refutes `claim`, or reports why nothing is proven.
 #[must_use]
 pub fn verdict(evidence: &Evidence, claim: &Claim) -> Verdict {
     let mut judge = Judge::new(evidence, claim);
@@ -105,7 +105,7 @@ impl<'a> Judge<'a> {
         self.contradictions.push(text);
     }
 
-    /// Bytes that storage moved in the claim's direction: for this process, and for everybody.
+    /// Bytes that storage moved in the claim's direction, for this process and for all processes.
     fn storage_bytes(&self) -> (Option<u64>, Option<u64>) {
         let evidence = self.evidence;
         let pick = |(read, written)| match self.claim.direction {
@@ -127,7 +127,8 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// The GPU's link has to have seen what went to the GPU or came from it, whichever the way.
+    /// Checks the GPU's link: all bytes from or to the GPU must have crossed it, whatever their
+    /// path.
     fn link(&mut self) {
         let Seen::Told(link) = &self.evidence.gpu else { return };
         let bytes = self.claim.bytes;

@@ -15,7 +15,7 @@ use crate::proof::process::ProcessBytes;
 use crate::units::GIB;
 
 /// Evidence of a span over 1 GiB on a block device: `fetched` by this process, `others` by other
-/// ones, and what was in the page cache.
+/// processes, with these resident bytes before and after.
 fn evidence(fetched: u64, others: u64, before: u64, after: u64) -> Evidence {
     let mut evidence = Evidence { storage: Storage::Block, ..Evidence::default() };
     evidence.process = Seen::Told(ProcessBytes { read: fetched, written: fetched });
@@ -80,13 +80,13 @@ fn missing(evidence: &Evidence, claim: &Claim) -> String {
 fn reads_past_through_and_out_of_the_page_cache() {
     let (staged, cached) = (whole(Route::Staged), whole(Route::Cached));
     assert_eq!(text(&evidence(GIB, 0, 0, 0), &staged), "staged");
-    // Out of it, and through it: the drive was read, and the bytes stayed.
+    // First from the page cache, then through it: the drive was read, and the bytes stayed.
     assert_eq!(text(&evidence(0, 0, GIB, GIB), &cached), "cached");
     assert_eq!(text(&evidence(GIB, 0, 0, GIB), &cached), "cached");
     let both = claim(&[(Route::Staged, GIB / 100 * 93), (Route::Cached, GIB / 100 * 7)]);
     let seen = evidence(GIB / 100 * 93, 0, GIB / 100 * 7, GIB / 100 * 7);
     assert_eq!(text(&seen, &both), "mixed 93 % staged / 7 % cached");
-    // Staged reads of what is in memory go to the drive all the same.
+    // Staged reads go to the drive even if the bytes are in memory.
     assert_eq!(text(&evidence(GIB, 0, GIB, GIB), &staged), "staged");
 }
 
@@ -109,11 +109,11 @@ fn bytes_of_others_are_told_apart_or_named_as_a_doubt() {
     let told = verdict(&seen, &whole(Route::Cached));
     assert_eq!(told.to_string(), "cached");
     assert!(told.grounds.iter().any(|text| text.contains("others read 5 GiB")), "{told:?}");
-    // The process itself read from other drives meanwhile.
+    // The process also read from other drives.
     seen.process = Seen::Told(ProcessBytes { read: 9 * GIB, written: 0 });
     seen.drives = Seen::Told(vec![drive(true, 0)]);
     assert_eq!(text(&seen, &whole(Route::Cached)), "cached");
-    // Nobody tells them apart.
+    // Without the process's counter, other processes' bytes cannot be separated.
     let mut seen = evidence(0, 5 * GIB, 0, 0);
     seen.process = Seen::missing("no counter", "have one");
     let told = verdict(&seen, &whole(Route::Staged));
@@ -133,7 +133,7 @@ fn without_counters_nothing_is_proven_and_what_is_missing_is_named() {
     seen.page_cache = Seen::missing("not the owner", "be it");
     let text = missing(&seen, &whole(Route::Staged));
     assert_eq!(text, "what is in the page cache: not the owner");
-    // Where nothing was fetched it needs no more.
+    // If nothing was fetched, no page-cache state is needed.
     let mut seen = evidence(0, 0, 0, 0);
     seen.page_cache = Seen::missing("not the owner", "be it");
     assert_eq!(self::text(&seen, &whole(Route::Cached)), "cached");
@@ -172,7 +172,7 @@ fn encoded_bytes_pass_the_page_cache_whoever_asks() {
         evidence.page_cache = evidence.page_cache.map(|cache| PageCache { encoded, ..cache });
         evidence
     };
-    // Stored in a tenth of the room, read from there, and made whole in the page cache.
+    // Stored in a tenth of the space, read from there, and decoded in the page cache.
     let whole_file = verdict(&with(GIB / 10, GIB, GIB), &whole(Route::Staged));
     assert_eq!(whole_file.to_string(), "cached", "{whole_file:?}");
     let said = "1 GiB were asked for past the page cache, but the file system stores 1 GiB of the";
@@ -227,7 +227,7 @@ fn pages_that_were_taken_back_refute_nobody() {
         let text = missing(&evidence(fetched, 0, before, after), &cached);
         assert!(text.contains("the kernel took pages back"), "{text}");
     }
-    // More than is gone, and what came while nothing is gone.
+    // First more than was dropped, then bytes that came although nothing was dropped.
     contradiction(&evidence(GIB, 0, GIB / 2, GIB / 4 * 3), &cached);
     contradiction(&evidence(GIB / 4, 0, GIB, GIB), &cached);
 }
@@ -276,19 +276,19 @@ fn a_range_that_is_written_many_times_is_as_long_as_it_is() {
     assert_eq!(text(&seen, &write(Route::Host, Memory::Host)), "host (page cache)");
     let told = contradiction(&seen, &write(Route::Staged, Memory::Gpu));
     assert!(told.contains("only 0 B were"), "{told}");
-    // None of it is, and the drives have written all of it.
+    // None of it is resident, and the drives have written all of it.
     let seen = evidence(8 * GIB, 0, GIB, 0);
     assert_eq!(text(&seen, &write(Route::Staged, Memory::Gpu)), "staged");
     assert_eq!(text(&seen, &write(Route::Host, Memory::Host)), "host (drive)");
     assert!(missing(&seen, &write(Route::Cached, Memory::Gpu)).contains("no longer"));
-    // What no drive has written did not pass the page cache, whatever that holds.
+    // Bytes that no drive has written did not bypass the page cache, whatever it holds.
     let seen = evidence(0, 0, 0, 0);
     assert_eq!(text(&seen, &write(Route::Host, Memory::Host)), "host (page cache)");
-    // A part of the range is written past the page cache again and again, which bounds alone show.
+    // A part of the range is written repeatedly with O_DIRECT, which only bounds can show.
     let told = verdict(&evidence(8 * GIB, 0, GIB, GIB / 4), &write(Route::Staged, Memory::Gpu));
     assert_eq!(told.word(), "staged", "{told:?}");
     assert!(told.doubts[0].contains("written again"), "{told:?}");
-    // A little of the range once.
+    // A small part of the range is written once.
     let once = claim(&[(Route::Staged, GIB / 8)]);
     let once = Claim { direction: Direction::Write, ..once };
     assert_eq!(text(&evidence(GIB / 8, 0, GIB, GIB / 8 * 7), &once), "staged");
@@ -305,12 +305,12 @@ fn reads_and_writes_of_one_span_share_its_page_cache() {
     let both = |seen: &Evidence, route, memory| {
         [Direction::Read, Direction::Write].map(|way| text(seen, &mixed(route, way, memory)))
     };
-    // The page cache was empty, and holds now what was read and what was written.
+    // The page cache was empty, and now holds the bytes that were read and written.
     let mut seen = evidence(GIB / 2, 0, 0, GIB);
     let gpu = Memory::Gpu;
     assert_eq!(both(&seen, Route::Cached, gpu), ["cached", "cached"]);
     assert_eq!(both(&seen, Route::Host, Memory::Host), ["host (page cache)"; 2]);
-    // Nothing came into it, and what was written dropped some of what it held.
+    // Nothing was added, and the writes dropped some of its pages.
     for after in [GIB, GIB / 2, 0] {
         seen = evidence(GIB, 0, GIB, after);
         assert_eq!(both(&seen, Route::Staged, gpu), ["staged", "staged"], "{after}");
@@ -318,13 +318,13 @@ fn reads_and_writes_of_one_span_share_its_page_cache() {
     seen = evidence(GIB, 0, GIB, GIB);
     let told = verdict(&seen, &mixed(Route::Staged, Direction::Write, gpu));
     assert!(told.doubts.iter().any(|doubt| doubt.contains("both read and written")), "{told:?}");
-    // What no drive has moved was not moved past the page cache.
+    // Bytes that no drive has moved did not bypass the page cache.
     seen = evidence(0, 0, GIB, GIB);
     for direction in [Direction::Read, Direction::Write] {
         let told = contradiction(&seen, &mixed(Route::Staged, direction, gpu));
         assert!(told.contains("past the page cache, but"), "{told}");
     }
-    // Reads alone that left what they fetched in the page cache went through it.
+    // Reads alone that left their bytes in the page cache went through it.
     let alone = Claim { beside: (0, 0), ..mixed(Route::Staged, Direction::Read, gpu) };
     assert!(contradiction(&evidence(GIB, 0, 0, GIB), &alone).contains("only 0 B were"));
     let beside = mixed(Route::Staged, Direction::Read, gpu).json().to_string();
@@ -352,13 +352,13 @@ fn the_links_counters_are_held_against_every_way() {
         gpu
     };
     assert!(doubt(changed(|gpu| gpu.may_have_wrapped = true)).contains("begun anew"));
-    // It has seen enough, and more can only be others'.
+    // It saw enough; any more can only be other transfers.
     let enough = changed(|gpu| (gpu.may_have_wrapped, gpu.received) = (true, GIB));
     let told = verdict(&seen(enough), &staged);
     assert!(told.doubts.is_empty(), "{told:?}");
     assert!(told.grounds.iter().any(|text| text.contains("over PCIe")), "{told:?}");
     assert!(doubt(changed(|gpu| gpu.how = How::Windows)).contains("samples of its rate"));
-    // Host memory that plays a GPU has no link.
+    // A simulated GPU has no link.
     let simulated = Claim { memory: Memory::SimulatedGpu, ..staged.clone() };
     assert_eq!(text(&seen(link(0)), &simulated), "staged");
 }

@@ -1,20 +1,20 @@
-//! Adds up readings of counters that may begin anew: pure.
+//! Sums up readings of counters that may wrap. Pure.
 
 use std::time::Duration;
 
 use crate::gpu::nvml::Count;
 
-/// How far a counter came since an earlier reading, once round at most.
+/// Growth of a counter since an earlier reading, assuming that it wrapped at most once.
 fn since(now: Count, earlier: Count) -> u64 {
     match (earlier, now) {
         (Count::Narrow(earlier), Count::Narrow(now)) => now.wrapping_sub(earlier).into(),
         (Count::Wide(earlier), Count::Wide(now)) => now.saturating_sub(earlier),
-        // A driver that changes its mind within a span tells nothing about that step.
+        // If the driver changes the counter's width within a span, this step counts as 0.
         _ => 0,
     }
 }
 
-/// Both counters at one moment.
+/// Both counters at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reading {
     pub(super) received: Count,
@@ -34,13 +34,13 @@ pub(super) struct Rates {
     pub(super) sent: u64,
 }
 
-/// What was counted so far.
+/// The totals so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Meter {
     last: Option<Reading>,
     pub(super) received: u64,
     pub(super) sent: u64,
-    /// Readings, the first among them, or rates.
+    /// Number of readings, including the first, or of rates.
     pub(super) samples: u64,
 }
 
@@ -58,7 +58,7 @@ impl Meter {
         self.samples += 1;
     }
 
-    /// Takes a rate for what was moved in `time`.
+    /// Adds the bytes of a rate over `time`.
     pub(super) fn add_rates(&mut self, rates: Rates, time: Duration) {
         let bytes = |rate: u64| {
             let bytes = u128::from(rate).saturating_mul(time.as_nanos()) / 1_000_000_000;

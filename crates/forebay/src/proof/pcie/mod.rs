@@ -1,10 +1,10 @@
-//! Bytes that crossed a GPU's PCIe link, as NVML counts them for everybody.
+//! Bytes that crossed a GPU's PCIe link, from NVML counters for all processes.
 //!
-//! NVML's fields 197 and 198 are cumulative. On an H200 (driver 580.159) a copy of 1 GiB to the
-//! GPU raised 198 by 1.078 GiB, and one from it 197 by 1.094 GiB: what was moved, with the link's
-//! own headers, complete as soon as the copy is. They are 32 bits wide there and begin anew after
-//! 4 GiB, so a span that may move more is looked at by a thread beside it. Where the fields are
-//! missing, that thread adds up rates, each of a window of 20 ms.
+//! NVML's fields 197 and 198 are cumulative. On an H200 (driver 580.159) a copy of 1 GiB to the GPU
+//! raised 198 by 1.078 GiB, and one from it raised 197 by 1.094 GiB. So they count the payload plus
+//! the link's headers, and are complete as soon as the copy is. They are 32 bits wide there and
+//! wrap after 4 GiB, so a sampling thread also reads them during a span that may move more. If the
+//! fields are missing, that thread sums up rates instead, each over a window of 20 ms.
 
 mod meter;
 #[cfg(test)]
@@ -23,50 +23,50 @@ use crate::gpu::DeviceInfo;
 use crate::gpu::nvml::{Handle, INSTALL, LIBRARY, LOOK, Nvml};
 use crate::units::{GIB, format_size};
 
-/// Bytes below which a counter of 32 bits does not pass its end unnoticed, headers included.
+/// Bytes a span may move before a 32-bit counter may wrap unnoticed; leaves room for headers.
 const EDGES_MAX: u64 = 3 * GIB;
-/// How often the counters are read inside a longer span: 55 GB/s take 78 ms to 4 GiB.
+/// Sampling period within a longer span: at 55 GB/s, 4 GiB take 78 ms.
 const PERIOD: Duration = Duration::from_millis(20);
-/// A pause in which 4 GiB may have passed.
+/// A pause after which 4 GiB may have passed unnoticed.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
-/// Samples after which a thread that nobody stops stops itself: five hours.
+/// Samples after which an abandoned thread stops itself: five hours.
 const SAMPLES_MAX: u64 = 900_000;
-/// `NVML_FI_DEV_PCIE_COUNT_TX_BYTES` and `…_RX_BYTES`: what the GPU sent and received.
+/// `NVML_FI_DEV_PCIE_COUNT_TX_BYTES` and `…_RX_BYTES`: bytes that the GPU sent and received.
 const SENT: u32 = 197;
 const RECEIVED: u32 = 198;
 /// `NVML_PCIE_UTIL_TX_BYTES` and `…_RX_BYTES`.
 const RATE_SENT: u32 = 0;
 const RATE_RECEIVED: u32 = 1;
-/// Bytes of NVML's KB.
+/// Bytes in NVML's KB.
 const KB: u64 = 1000;
 
-/// What crossed a GPU's link.
+/// Bytes that crossed a GPU's PCIe link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PcieBytes {
     /// The GPU's PCI address, or its UUID.
     pub gpu: String,
-    /// Bytes that it received, headers included.
+    /// Bytes that the GPU received, headers included.
     pub received: u64,
-    /// Bytes that it sent, headers included.
+    /// Bytes that the GPU sent, headers included.
     pub sent: u64,
-    /// How they were counted.
+    /// The counting method.
     pub how: How,
-    /// How often the counters were read.
+    /// Number of readings.
     pub samples: u64,
-    /// Whether a counter may have passed its end unnoticed, so that there may be more.
+    /// Whether a counter may have wrapped unnoticed, so that the real count may be higher.
     pub may_have_wrapped: bool,
 }
 
-/// How bytes were counted.
+/// The counting method of [`PcieBytes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum How {
-    /// By reading counters at the edges of the span alone.
+    /// Counters read only at the edges of the span.
     Edges,
-    /// By reading counters inside the span as well.
+    /// Counters also read within the span.
     Sampled,
-    /// By adding up rates that were sampled inside the span: an estimate.
+    /// Sum of rates sampled within the span: an estimate.
     Windows,
 }
 
@@ -103,12 +103,12 @@ impl PcieBytes {
     }
 }
 
-/// A GPU's link, to be looked at by as many spans as one likes.
+/// A GPU's PCIe link. Any number of spans may use it at once.
 #[derive(Debug, Clone)]
 pub struct GpuLink(pub(super) Seen<Arc<Link>>);
 
 impl GpuLink {
-    /// That of no GPU.
+    /// No link: no GPU takes part.
     #[must_use]
     pub fn none() -> Self {
         Self(Seen::Nothing("no GPU is part of it".into()))
@@ -127,7 +127,7 @@ pub(super) struct Link {
     nvml: Nvml,
     handle: Handle,
     name: String,
-    /// Whether it has counters; else only rates.
+    /// Whether it has cumulative counters, or only rates.
     counts: bool,
 }
 
@@ -158,7 +158,7 @@ impl Link {
         Seen::Told(Arc::new(Self { nvml, handle, name, counts }))
     }
 
-    /// Begins to count; `bytes` are what the span may move.
+    /// Starts counting a span that may move `bytes`.
     pub(super) fn begin(self: &Arc<Self>, bytes: u64) -> Seen<Watch> {
         let first = match self.counts.then(|| read(&self.nvml, self.handle)).transpose() {
             Ok(first) => first,
@@ -184,7 +184,7 @@ impl Link {
         Seen::Told(Watch { link, first, sampler, bytes, begun })
     }
 
-    /// Reads the counters until told to stop.
+    /// Reads the counters until it is stopped.
     fn sample(&self, first: Reading, stopped: &mpsc::Receiver<()>) -> Sum {
         let mut meter = Meter::new(first);
         let (mut wrapped, mut last) = (false, Instant::now());
@@ -204,7 +204,7 @@ impl Link {
         Sum { meter, wrapped, failed: None }
     }
 
-    /// Adds rates up until told to stop. Asking takes as long as the window.
+    /// Sums up rates until it is stopped. One query takes as long as its window.
     fn add_rates(&self, stopped: &mpsc::Receiver<()>) -> Sum {
         let mut meter = Meter::default();
         let mut last = Instant::now();
@@ -223,7 +223,7 @@ impl Link {
     }
 }
 
-/// Both counters now.
+/// The current values of both counters.
 fn read(nvml: &Nvml, gpu: Handle) -> Result<Reading, String> {
     let [received, sent] = nvml.fields(gpu, [RECEIVED, SENT])?;
     Ok(Reading { received: received?, sent: sent? })
@@ -235,18 +235,18 @@ fn rates(nvml: &Nvml, gpu: Handle) -> Result<Rates, String> {
     Ok(Rates { received: rate(RATE_RECEIVED)?, sent: rate(RATE_SENT)? })
 }
 
-/// Whether the thread is to go on, after one period.
+/// Waits for one period; false if the thread should stop.
 fn wait(stopped: &mpsc::Receiver<()>) -> bool {
     matches!(stopped.recv_timeout(PERIOD), Err(RecvTimeoutError::Timeout))
 }
 
-/// Whether a counter of 32 bits may have passed its end between the edges of a span that was to
-/// move `bytes`: by these, or by those of others, who may use the link meanwhile.
+/// Whether a 32-bit counter may have wrapped between the edges of a span that may move `bytes`: by
+/// these, or by other processes' bytes on the same link.
 fn may_have_wrapped(bytes: u64, elapsed: Duration) -> bool {
     bytes > EDGES_MAX || elapsed > PAUSE_MAX
 }
 
-/// What a thread beside the span has counted.
+/// The result of a sampling thread.
 struct Sum {
     meter: Meter,
     wrapped: bool,
@@ -258,7 +258,7 @@ struct Sampler {
     thread: JoinHandle<Sum>,
 }
 
-/// A span over a link. Dropped unended, its thread stops after one more period.
+/// A running span on a link. If it is dropped without `end`, its thread stops within a period.
 pub(super) struct Watch {
     link: Arc<Link>,
     first: Option<Reading>,
@@ -268,7 +268,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Ends the counting.
+    /// Stops counting.
     pub(super) fn end(self) -> Seen<PcieBytes> {
         let is_sampled = self.sampler.is_some();
         let mut sum = match self.sampler {

@@ -1,4 +1,4 @@
-//! The link against libraries that are compiled here.
+//! Tests of the link against libraries that are compiled here.
 
 use std::path::Path;
 use std::thread::sleep;
@@ -8,7 +8,7 @@ use super::*;
 use crate::gpu::nvml::played::{FIND, INIT, library};
 use crate::gpu::{DeviceId, DeviceKind};
 
-/// Each reading of the fields adds 1 GiB to what was received, and 5 bytes to what was sent.
+/// Each read of the fields adds 1 GiB to the received bytes, and 5 bytes to the sent bytes.
 const FIELDS: &str = "struct value { unsigned field, scope; long long time, latency;\n\
       unsigned kind, status; unsigned long long value; };\n\
     static unsigned received = 0xffffff00u, sent;\n\
@@ -33,7 +33,7 @@ fn info() -> DeviceInfo {
     }
 }
 
-/// What is found in a library of these `parts`; `None` where there is no compiler.
+/// Finds the link in a library of these `parts`; `None` if there is no compiler.
 fn found(parts: &[&str], info: &DeviceInfo) -> Option<Seen<Arc<Link>>> {
     let (_folder, path) = library(parts)?;
     Some(Link::find_in(&path, info))
@@ -55,8 +55,8 @@ fn counters_are_read_at_the_edges_and_their_wrap_is_undone() {
     assert_eq!(bytes.gpu, "0000:1b:00.0");
 }
 
-/// Others may move 4 GiB while a span moves little, if it lasts: what is read then is no less than
-/// what was moved, but may be less than what was.
+/// In a long span another process may move 4 GiB although the span itself moves little. The count
+/// is then at least the span's bytes, but may miss a wrap.
 #[test]
 fn in_time_a_narrow_counter_may_have_passed_its_end_by_others() {
     let short = Duration::from_millis(10);
@@ -74,10 +74,10 @@ fn in_time_a_narrow_counter_may_have_passed_its_end_by_others() {
     assert!(!told(watch.end()).may_have_wrapped, "64 bits do not wrap");
 }
 
-/// A GPU that falls off the bus, or a driver that is taken away, in the middle.
+/// A GPU falls off the bus, or a driver is unloaded, within a span.
 #[test]
 fn counters_that_vanish_within_a_span_are_missing() {
-    // It answers `left` times.
+    // The library answers `left` times.
     let leaves = |left: u32| {
         let first = "int nvmlDeviceGetFieldValues(void *d, int n, struct value *v) {";
         FIELDS.replace(
@@ -85,12 +85,12 @@ fn counters_that_vanish_within_a_span_are_missing() {
             &format!("{first} static int left = {left}; if (left-- <= 0) return 15;"),
         )
     };
-    // Once to see whether there are any, then at the first edge.
+    // Once to detect the counters, then at the first edge.
     for (bytes, left) in [(1, 2), (EDGES_MAX + 1, 2), (EDGES_MAX + 1, 3)] {
         let Some(link) = found(&[INIT, FIND, &leaves(left)], &info()) else { return };
         let link = link.told().cloned().unwrap_or_else(|| panic!("{link:?}"));
         let watch = link.begin(bytes).told_or_panic();
-        // Not before it has noticed, where it looks meanwhile.
+        // If a thread samples, wait until it has noticed.
         let start = Instant::now();
         while watch.sampler.as_ref().is_some_and(|sampler| !sampler.thread.is_finished()) {
             assert!(start.elapsed() < Duration::from_secs(60), "it does not notice");

@@ -1,7 +1,7 @@
-//! Which counters there are for a span of work, and the span that reads them at its edges.
+//! Finds the counters for a span of work, and reads them at the edges of the span.
 //!
-//! What is found once (devices, mounts, ports, the GPU in NVML) is found before the span; an edge
-//! then only reads, each counter once, and the sharpest ones nearest to the work.
+//! Devices, mounts, ports and the GPU in NVML are found once, before the span. An edge then only
+//! reads: each counter once, the most precise ones closest to the work.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use crate::topology::{DriveKind, StorageMap, System};
 
 type AskCufile = Box<dyn Fn() -> Seen<Counters> + Send + Sync>;
 
-/// Counters to be read around spans of the same work.
+/// The counters to read around spans of the same work.
 pub struct Sources {
     system: System,
     storage: Option<Storage>,
@@ -46,7 +46,7 @@ impl fmt::Debug for Sources {
 }
 
 impl Sources {
-    /// Those that need no file and no GPU, on `system`.
+    /// The counters of `system` that need no file and no GPU.
     #[must_use]
     pub fn new(system: &System) -> Self {
         Self {
@@ -66,7 +66,8 @@ impl Sources {
         }
     }
 
-    /// Adds what tells of a range of a file: its pages, and what `map` finds below it.
+    /// Adds the counters of a range of a file: its pages, and the devices that `map` finds below
+    /// it.
     #[must_use]
     pub fn file(mut self, file: &File, offset: u64, len: u64, map: &StorageMap) -> Self {
         let mut found = Vec::new();
@@ -76,7 +77,7 @@ impl Sources {
         self.storage = Some(match self.storage {
             None => below,
             Some(known) if known == below => known,
-            // What is in memory is not fetched, so the process's counter is right for both.
+            // Reads from memory fetch nothing, so the process's counter is right for both.
             Some(Storage::Block) if below == Storage::Memory => Storage::Block,
             Some(Storage::Memory) if below == Storage::Block => Storage::Block,
             Some(_) => Storage::Other,
@@ -88,7 +89,7 @@ impl Sources {
             }
         }
         self.bytes = self.bytes.saturating_add(len);
-        // What a file system writes meanwhile is not known; what it wrote before does not change.
+        // New writes during the span are unknown; bytes stored before it do not change.
         let encoded = self.system.encoded_bytes(file.path(), offset, len);
         self.encoded = self.encoded.saturating_add(encoded);
         self.block = self.block.max(file.direct_block().unwrap_or_default());
@@ -96,28 +97,28 @@ impl Sources {
         self
     }
 
-    /// Adds what tells of a GPU; of several, each has an [`Evidence`] of its own.
+    /// Adds the counters of a GPU. With several GPUs, each gets a separate [`Evidence`].
     #[must_use]
     pub fn gpu(mut self, link: &GpuLink) -> Self {
         self.gpus.push(link.clone());
         self
     }
 
-    /// Says that another process does the work, so that this one's counters are not its.
+    /// Marks the work as done by another process, so that this process's counters do not apply.
     #[must_use]
     pub fn elsewhere(mut self) -> Self {
         self.elsewhere = true;
         self
     }
 
-    /// Adds cuFile's counters as `ask` reads them.
+    /// Adds cuFile's counters, read by `ask`.
     #[must_use]
     pub fn cufile(mut self, ask: impl Fn() -> Seen<Counters> + Send + Sync + 'static) -> Self {
         self.cufile = Some(Box::new(ask));
         self
     }
 
-    /// Adds the counters of the cuFile that `engine` uses, if it comes to use one.
+    /// Adds the counters of `engine`'s cuFile session, if it opens one.
     #[must_use]
     pub fn engine(self, engine: &Engine) -> Self {
         let engine = engine.clone();
@@ -127,17 +128,17 @@ impl Sources {
         })
     }
 
-    /// How many files of the system's, and of the user's, an edge asks for at most.
+    /// Maximum number of file reads at an edge, over system files and the user's files.
     #[must_use]
     pub fn readings(&self) -> usize {
-        // The process's own, nvidia-fs's, VAST's and the table of NFS mounts beside them; of each
-        // of the user's files its pages, those behind them, and its blocks.
+        // The process, nvidia-fs and VAST have a table each, and NFS mounts one more. Each user
+        // file costs three reads: its pages, the pages behind its range, and its block count.
         let tables = 3 + usize::from(!self.points.is_empty());
         let devices = self.devices.iter().filter(|(_, silent)| !silent).count();
         tables + devices + 2 * self.ports.len() + self.domains.len() + 3 * self.files.len()
     }
 
-    /// Reads all counters: the work begins when this returns.
+    /// Reads all counters; the work should begin when this returns.
     pub fn begin(&self) -> Span<'_> {
         let start = Instant::now();
         let outer = Outer::read(self);
@@ -150,7 +151,7 @@ impl Sources {
     }
 }
 
-/// What is below a file.
+/// Classifies the storage below a file.
 fn storage(map: &StorageMap, devices: &[Device]) -> Storage {
     let mut points = Vec::new();
     nfs::points(map, &mut points);
@@ -166,7 +167,7 @@ fn storage(map: &StorageMap, devices: &[Device]) -> Storage {
     }
 }
 
-/// What takes longer to read, and changes only by work of others meanwhile.
+/// Counters that take longer to read and that only other work changes in between.
 struct Outer {
     nvidia_fs: Seen<NvidiaFs>,
     nfs: Seen<Vec<NfsMount>>,
@@ -190,7 +191,7 @@ impl Outer {
     }
 }
 
-/// What is read last before the work and first after it.
+/// Counters read last before the work and first after it.
 struct Inner {
     drives: Vec<Seen<(u64, u64)>>,
     cufile: Seen<Counters>,
@@ -218,13 +219,13 @@ impl Inner {
     }
 }
 
-/// A span of work that has begun.
+/// A running span of work.
 #[must_use = "a span tells something only when it is ended"]
 pub struct Span<'a> {
     sources: &'a Sources,
     outer: Outer,
     inner: Inner,
-    /// One at least.
+    /// Never empty.
     gpus: Vec<Seen<Watch>>,
     read_in: Duration,
     begun: Instant,
@@ -237,14 +238,14 @@ impl fmt::Debug for Span<'_> {
 }
 
 impl Span<'_> {
-    /// Reads all counters once more: what they say of the time between, with the first GPU's link.
+    /// Reads all counters again and returns the differences, with the first GPU's link.
     #[must_use]
     pub fn end(self) -> Evidence {
         self.end_each().swap_remove(0)
     }
 
-    /// The same for each GPU, in their order, the link of each beside what is counted for all;
-    /// [`Evidence::of_part`] divides that.
+    /// Like [`end`](Self::end), but returns evidence for each GPU, in their order. Each has its own
+    /// link; all other counts are for all GPUs together, and [`Evidence::of_part`] divides them.
     #[must_use]
     pub fn end_each(self) -> Vec<Evidence> {
         let (elapsed, ending) = (self.begun.elapsed(), Instant::now());
@@ -278,7 +279,7 @@ impl Span<'_> {
     }
 }
 
-/// What the devices moved; all of them have to tell.
+/// The bytes of the devices; missing if any device is missing.
 fn between(
     devices: &[(Device, bool)],
     first: Vec<Seen<(u64, u64)>>,

@@ -1,5 +1,4 @@
-//! Spans over a real file, and over systems that are played. Verdicts on real drives are in
-//! `tests/proof.rs`.
+//! Spans over a real file, and over fake systems. Verdicts on real drives are in `tests/proof.rs`.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -30,7 +29,7 @@ fn what_a_span_did_is_seen_on_this_machine() {
         file.read_exact(0, &mut bytes[..]).unwrap();
         span.end()
     };
-    // The kernel may take pages back before the span begins.
+    // The kernel may reclaim pages before the span begins.
     let is_whole =
         |seen: &Evidence| seen.page_cache.told().is_some_and(|cache| cache.before == LEN as u64);
     let mut evidence = look();
@@ -40,7 +39,7 @@ fn what_a_span_did_is_seen_on_this_machine() {
         }
         evidence = look();
     }
-    // Other tests read and write in this process, so no more can be said here.
+    // Other tests read and write in this process, so exact counts cannot be checked here.
     assert!(evidence.processor > Duration::ZERO && evidence.elapsed > Duration::ZERO);
     assert!(evidence.read_in > Duration::ZERO);
     assert_eq!(evidence.gpu.absence().as_deref(), Some("no GPU is part of it"));
@@ -70,7 +69,7 @@ fn crowded(root: &Path, count: usize) -> System {
 fn an_edge_reads_a_bounded_number_of_files() {
     let root = tempfile::tempdir().unwrap();
     let sources = Sources::new(&crowded(root.path(), 300));
-    // Two numbers of each port, one of each controller, and three tables.
+    // Two numbers for each port, one for each controller, and three tables.
     assert_eq!(sources.readings(), 2 * rdma::PORTS_MAX + dram::DOMAINS_MAX + 3);
     let evidence = sources.begin().end();
     assert_eq!(evidence.rdma.told().map(Vec::len), Some(rdma::PORTS_MAX));

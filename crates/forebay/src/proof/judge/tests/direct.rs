@@ -1,4 +1,4 @@
-//! Verdicts on what a library says that it has moved directly.
+//! Verdicts on transfers that a library reports as direct.
 
 use super::*;
 use crate::proof::cufile::Moves;
@@ -57,10 +57,10 @@ fn a_library_that_lies_is_found_out() {
 fn the_librarys_own_word_alone_proves_no_direct_way() {
     let direct = whole(Route::Direct);
     for storage in [Storage::Other, Storage::Block] {
-        // The file was not named to the sources, or nothing counts below it.
+        // The file was not added to the sources, or its storage has no counters.
         let mut seen = Evidence { storage, cufile: counters(4, 0, 0, GIB), ..Evidence::default() };
         assert!(missing(&seen, &direct).starts_with("no counter but the library's own"));
-        // The link, where all of it can be told, has seen them; or has not.
+        // The link, if its count is complete, confirms or refutes the bytes.
         seen.gpu = link(GIB);
         let told = verdict(&seen, &direct);
         assert_eq!(told.to_string(), "direct (p2pdma)");
@@ -73,7 +73,7 @@ fn the_librarys_own_word_alone_proves_no_direct_way() {
             (link.how, link.received) = (How::Windows, GIB);
         }
         assert_eq!(verdict(&seen, &direct).finding, Finding::Unproven, "samples of a rate");
-        // nvidia-fs counts as well, for everybody.
+        // nvidia-fs also counts, for all processes.
         seen.gpu = Seen::Nothing("nobody asked".into());
         seen.cufile = counters(0, 4, 0, GIB);
         let counts = |read| Seen::Told(NvidiaFs { reads: 1024, read, ..NvidiaFs::default() });
@@ -108,7 +108,7 @@ fn direct_needs_counters_that_say_so() {
     }
     seen.cufile = untold;
     assert!(missing(&seen, &direct).contains("of 5 operations cuFile counted only 2"));
-    // nvidia-fs alone, which counts for everybody.
+    // Only nvidia-fs, which counts for all processes.
     seen.cufile = Seen::missing("1.14 has none", "take 1.15");
     let counts = NvidiaFs { reads: 1024, read: GIB, ..NvidiaFs::default() };
     seen.nvidia_fs = Seen::Told(counts.clone());
@@ -119,8 +119,8 @@ fn direct_needs_counters_that_say_so() {
     assert!(missing(&seen, &direct).contains("1.14 has none"));
 }
 
-/// Counters in which each of these GPUs, named by their number, has so many reads and bytes of
-/// them, all by peer-to-peer DMA.
+/// Counters in which each of these GPUs, named by number, has this many reads and bytes, all by
+/// p2pdma.
 fn by_gpus(gpus: &[(u8, u64, u64)]) -> Counters {
     let records = gpus.iter().map(|(name, operations, bytes)| {
         let by = Paths { p2pdma: *operations, ..Paths::default() };
@@ -138,7 +138,7 @@ fn on(name: u8, claim: Claim) -> Claim {
     Claim { gpu: Some(uuid(name)), ..claim }
 }
 
-/// Counters of a version that counts batches and not their bytes.
+/// Counters of a version that counts batches but not their bytes.
 fn batches(by: Paths, gpus: &[(u8, u64, u64)]) -> Counters {
     Counters { batches: by.total(), batches_by: by, batch_bytes: None, ..by_gpus(gpus) }
 }
@@ -149,7 +149,7 @@ const ONE: Paths = Paths { p2pdma: 1, nvidia_fs: 0, posix: 0 };
 fn so_few_bytes_that_only_the_library_counts_them_prove_nothing() {
     for len in [1, 4096, 64 * KIB, MIB - 1] {
         for (p2pdma, nvidia_fs) in [(1, 0), (0, 1), (1, 1)] {
-            // As if the library had taken them from the page cache.
+            // As if the library had taken the bytes from the page cache.
             let lie = Evidence {
                 cufile: counters(p2pdma, nvidia_fs, 0, len),
                 nvidia_fs: Seen::Told(NvidiaFs { reads: 1, ..NvidiaFs::default() }),
@@ -157,7 +157,7 @@ fn so_few_bytes_that_only_the_library_counts_them_prove_nothing() {
             };
             let told = verdict(&lie, &claim(&[(Route::Direct, len)]));
             assert!(told.finding >= Finding::Unproven, "{len}: {told:?}");
-            // Nor where the drives agree, which moved as much for somebody else.
+            // Matching drive counts do not prove it either: another process may have moved as much.
             let seen = Evidence { gpu: link(len), process: evidence(len, 0, 0, 0).process, ..lie };
             let told = verdict(&seen, &claim(&[(Route::Direct, len)]));
             assert!(told.finding >= Finding::Unproven, "{len}: {told:?}");
@@ -171,7 +171,7 @@ fn so_few_bytes_that_only_the_library_counts_them_prove_nothing() {
         "no counter but the library's own shows that 64 KiB went directly"
     );
     assert_eq!(told.missing[0].remedy, "move at least 1 MiB directly in one span");
-    // Edges beside them are no evidence either, nor what the library owns up to.
+    // Unaligned edges are no evidence either, nor are the library's own compatibility reads.
     let edges = claim(&[(Route::Direct, 56 * KIB), (Route::Staged, 8 * KIB)]);
     assert_eq!(verdict(&seen, &edges).finding, Finding::Unproven);
     seen.cufile = counters(1, 0, 1, 64 * KIB);
@@ -197,7 +197,7 @@ fn little_beside_much_is_a_doubt() {
     let told = verdict(&seen, &whole(Route::Direct));
     assert_eq!(told.to_string(), "mixed >99 % compat / <1 % direct (p2pdma)");
     assert_eq!(told.doubts.len(), 1, "{told:?}");
-    // Without its module there is no way at all, however little is said to have gone.
+    // Without the module the path does not exist, however few bytes are claimed.
     seen.cufile = counters(0, 1, 99, GIB);
     seen.nvidia_fs = Seen::Nothing("nvidia-fs is not loaded".into());
     assert!(contradiction(&seen, &whole(Route::Direct)).contains("nvidia-fs is not loaded"));
@@ -235,7 +235,7 @@ fn bytes_of_batches_that_were_not_counted_are_inferred_and_said_to_be() {
     assert!(missing(&blind, &direct).starts_with("no counter but the library's own"));
     blind.gpu = link(GIB);
     assert_eq!(verdict(&blind, &direct).doubts.len(), 2, "inferred, and by the link alone");
-    // Calls that cover all of them leave nothing to infer, and those that cover half the rest.
+    // If calls cover all bytes, nothing is inferred; if they cover half, the rest is.
     let told = verdict(&seen(GIB, &[(0, 8, GIB)]), &direct);
     assert_eq!((told.to_string().as_str(), told.doubts.len()), ("direct (p2pdma)", 0), "{told:?}");
     let told = verdict(&seen(GIB, &[(0, 8, GIB / 2)]), &direct);
@@ -265,13 +265,13 @@ fn counts_of_another_gpu_say_nothing_of_this_one() {
     assert_eq!(self::text(&other_alone, &on(7, direct.clone())), "direct (p2pdma)");
     let text = missing(&with(&[(7, 9, GIB)]), &on(1, direct.clone()));
     assert_eq!(text, format!("cuFile counted nothing for `{}`, only for other GPUs", uuid(1)));
-    // Both did: each is judged by its own.
+    // Both GPUs were used: each is judged by its own counts.
     let both = with(&[(1, 1, GIB / 2), (7, 9, GIB)]);
     assert!(contradiction(&both, &on(1, direct.clone())).contains("which counted 512 MiB"));
     assert_eq!(self::text(&both, &on(7, direct.clone())), "direct (p2pdma)");
     let write = Claim { direction: Direction::Write, ..on(1, direct.clone()) };
     assert!(contradiction(&other_alone, &write).contains("which counted none"));
-    // And where nobody says which one it was.
+    // The claim does not name the GPU.
     let text = missing(&both, &direct);
     assert_eq!(text, "cuFile counted for 2 GPUs, and which one is meant is not known");
     let told = verdict(&other_alone, &direct);
@@ -294,7 +294,7 @@ fn batches_are_counted_for_no_gpu_so_that_its_link_has_to_show_them() {
     assert_eq!((told.word(), told.doubts.len()), ("direct (p2pdma)", 2), "{told:?}");
     seen.gpu = link(0);
     assert_eq!(verdict(&seen, &direct).finding, Finding::Contradictory);
-    // A GPU that met nothing but batches has no record, and needs none.
+    // A GPU used only by batches has no record, and needs none.
     seen.gpu = link(GIB);
     seen.cufile = Seen::Told(batches(ONE, &[(7, 9, GIB)]));
     assert_eq!(self::text(&seen, &direct), "direct (p2pdma)");
@@ -304,12 +304,12 @@ fn batches_are_counted_for_no_gpu_so_that_its_link_has_to_show_them() {
 fn bytes_of_other_files_and_of_others_are_no_evidence_of_these() {
     let direct = whole(Route::Direct);
     let p2pdma = |seen| Evidence { cufile: counters(64, 0, 0, GIB), ..seen };
-    // The process read a GiB, and not from the drives below the file.
+    // The process read 1 GiB, but not from the drives below the file.
     let mut seen = p2pdma(evidence(GIB, 0, 0, 0));
     seen.drives = Seen::Told(vec![drive(true, 0)]);
     let text = missing(&seen, &direct);
     assert!(text.starts_with("the drives below the files have read 0 B: the 1 GiB of"), "{text}");
-    // The drives did, and not for this process.
+    // The drives were read, but not by this process.
     let told = verdict(&p2pdma(evidence(0, GIB, 0, 0)), &direct);
     assert_eq!(told.word(), "direct (p2pdma)");
     assert!(told.doubts[0].ends_with("for all processes together, and this process 0 B"));
@@ -360,7 +360,7 @@ fn nvidia_fs_confirms_what_it_has_moved_itself_in_that_direction() {
     seen.nvidia_fs = Seen::Told(busy);
     let write = Claim { direction: Direction::Write, ..direct };
     assert!(contradiction(&seen, &write).contains("counted no request"));
-    // Whole MiB are counted, so of one MiB one has to be.
+    // Whole MiB are counted, so a transfer of 1 MiB must count as one.
     let mut seen = evidence(MIB, 0, 0, 0);
     seen.nvidia_fs = Seen::Told(NvidiaFs { reads: 1, ..NvidiaFs::default() });
     let one = claim(&[(Route::Direct, MIB)]);
@@ -377,12 +377,12 @@ fn the_bytes_of_other_ways_do_not_stand_in_for_direct_ones() {
         cufile: counters(32, 0, 0, half),
         ..evidence(fetched, 0, 0, after)
     };
-    // Read from the drive into the page cache, and nothing beside that.
+    // Read from the drive into the page cache, and nothing else.
     assert!(contradiction(&seen(half, half), &both(Route::Cached)).contains("have read 512 MiB"));
     let told = text(&seen(GIB, half), &both(Route::Cached));
     assert_eq!(told, "mixed 50 % direct (p2pdma) / 50 % cached");
     contradiction(&seen(half, 0), &both(Route::Staged));
-    // The link saw those that were staged, and no others.
+    // The link saw only the staged bytes.
     let mut blind = Evidence { storage: Storage::Other, gpu: link(half), ..seen(0, 0) };
     let lack = missing(&blind, &both(Route::Staged));
     assert!(lack.starts_with("no counter but the library's own"), "{lack}");
@@ -392,7 +392,7 @@ fn the_bytes_of_other_ways_do_not_stand_in_for_direct_ones() {
     short.cufile = counters(32, 0, 0, GIB);
     let told = verdict(&short, &whole(Route::Direct));
     assert_eq!(told.doubts, ["the GPU received 513 MiB over PCIe: less than 1 GiB"]);
-    // What the library read itself may be all that the drives have seen.
+    // The library's own compatibility reads may be all that the drives saw.
     let mut compat = seen(half, 0);
     compat.cufile = counters(16, 0, 16, GIB);
     let told = verdict(&compat, &whole(Route::Direct));
@@ -410,11 +410,11 @@ fn direct_writes_leave_nothing_in_the_page_cache() {
         ..evidence(GIB, 0, before, after)
     };
     assert_eq!(text(&seen(GIB, 0), &write(whole(Route::Direct))), "direct (p2pdma)");
-    // Written into pages that were there before, and from there to the drive.
+    // Written into pages that were resident before, and from there to the drive.
     let lack = missing(&seen(GIB, GIB), &write(whole(Route::Direct)));
     assert!(lack.contains("but 1 GiB of the range are in the page cache"), "{lack}");
     assert_eq!(text(&seen(GIB, GIB), &whole(Route::Direct)), "direct (p2pdma)", "reads leave them");
-    // The rest of a range may be there.
+    // The rest of the range may be resident.
     let mut part = seen(GIB, GIB / 2);
     part.cufile = counters(64, 0, 0, GIB / 2);
     assert_eq!(text(&part, &write(claim(&[(Route::Direct, GIB / 2)]))), "direct (p2pdma)");

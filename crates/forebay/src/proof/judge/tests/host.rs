@@ -1,8 +1,8 @@
-//! Reads of less than a block, which fetch whole ones.
+//! Reads smaller than a block, which fetch whole blocks.
 
 use super::*;
 
-/// 2 MiB by requests of 512 bytes, half of them past the page cache: those fetch blocks of 4 KiB.
+/// 2 MiB by requests of 512 bytes, half of them with O_DIRECT, which fetch blocks of 4 KiB.
 fn small(fetched: u64, staged: u64) -> (Evidence, Claim) {
     let cache = PageCache {
         len: 2 * MIB,
@@ -24,14 +24,14 @@ fn whole_blocks_of_small_requests_contradict_nothing() {
     let judged = verdict(&seen, &claim);
     assert_eq!(judged.to_string(), "mixed 50 % staged / 50 % cached", "{judged:?}");
     assert!(judged.doubts[0].contains("reads of 512 B fetch whole blocks of 4 KiB"), "{judged:?}");
-    // Of requests whose size is not known, and of whole blocks, each byte was asked for.
+    // With unknown request sizes or whole blocks, every fetched byte was requested.
     for request in [0, 4096, 65_536] {
         contradiction(&seen, &Claim { request, ..claim.clone() });
     }
-    // More than whole blocks explain.
+    // More than whole blocks can explain.
     let (seen, claim) = small(16 * MIB, MIB / 2);
     contradiction(&seen, &claim);
-    // Too little for what is said.
+    // Too few bytes for the claim.
     let (seen, claim) = small(MIB, 2 * MIB);
     contradiction(&seen, &claim);
 }
