@@ -1,4 +1,4 @@
-//! The calls on device nodes and files that no library wraps: FIEMAP, the table of a
+//! System calls on device nodes and files that no library wraps: FIEMAP, the table of a
 //! device-mapper volume, and the file behind a loop device.
 //!
 //! Layouts and numbers are those of `linux/fiemap.h`, `linux/dm-ioctl.h` and `linux/loop.h`, which
@@ -37,7 +37,7 @@ const EXTENTS_AT_ONCE: usize = 256;
 const EXTENTS_MAX: usize = 1 << 20;
 const FIEMAP_HEAD: usize = 32;
 const FIEMAP_EXTENT: usize = 56;
-/// The file's last extent.
+/// Flag of the file's last extent.
 const FIEMAP_EXTENT_LAST: u32 = 1;
 
 /// The first `max` extents of a file.
@@ -94,8 +94,8 @@ pub(super) fn loop_file(name: &str) -> Result<(u64, u64), Errno> {
     Ok((memory[0], memory[1]))
 }
 
-/// The table of the device-mapper volume `device`, one target a line, as `dmsetup table` prints
-/// it; keys are left out. Takes the right to administrate.
+/// The table of the device-mapper volume `device`, one target per line, as `dmsetup table` prints
+/// it. Keys are left out. Needs `CAP_SYS_ADMIN`.
 pub(super) fn dm_table(device: u64) -> Result<String, Errno> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let fd = rustix::fs::openat(CWD, "/dev/mapper/control", flags, Mode::empty())?;
@@ -175,7 +175,7 @@ unsafe fn call(fd: BorrowedFd<'_>, number: u64, memory: &mut [u64]) -> Result<()
         // The type of the number differs between C libraries.
         #[allow(clippy::cast_possible_truncation, reason = "all numbers have 32 bits")]
         let number = number as _;
-        // SAFETY: the caller promises the memory, and the borrow keeps the descriptor open.
+        // SAFETY: the caller guarantees the memory, and the borrow keeps the descriptor open.
         let result = unsafe { libc::ioctl(fd.as_raw_fd(), number, memory.as_mut_ptr()) };
         if result >= 0 {
             return Ok(());
@@ -188,14 +188,14 @@ unsafe fn call(fd: BorrowedFd<'_>, number: u64, memory: &mut [u64]) -> Result<()
     }
 }
 
-/// Sets the half word at byte `at`.
+/// Sets the 32-bit word at byte `at`.
 fn put(memory: &mut [u64], at: usize, value: u32) {
     let mut bytes = memory[at / 8].to_ne_bytes();
     bytes[at % 8..at % 8 + 4].copy_from_slice(&value.to_ne_bytes());
     memory[at / 8] = u64::from_ne_bytes(bytes);
 }
 
-/// The half word at byte `at`.
+/// The 32-bit word at byte `at`.
 fn get(memory: &[u64], at: usize) -> u32 {
     let bytes = memory[at / 8].to_ne_bytes();
     u32::from_ne_bytes(bytes[at % 8..at % 8 + 4].try_into().expect("half of a word"))

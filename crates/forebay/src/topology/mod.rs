@@ -6,11 +6,11 @@
 //! there is trusted. A missing fact is recorded with its reason and is never an error: no transfer
 //! depends on this module for correctness.
 //!
-//! One module reads one kind of thing: `mount`, `block`, `md`, `dm`, `btrfs`, `overlay`,
-//! `loop_device`, `nvme`, `network`, `nics` and `nfs`, `pci`, `numa`; `resolve` puts them in order.
-//! Beside them, `quota` and `memory_limit` read what the process's control groups (`groups`) leave
-//! it, `look` what a diagnosis asks for, and `files` what others do; `played` is where simulated
-//! GPUs would hang.
+//! Each module reads one kind of thing: `mount`, `block`, `md`, `dm`, `btrfs`, `overlay`,
+//! `loop_device`, `nvme`, `network`, `nics` and `nfs`, `pci`, `numa`; `resolve` orders the steps.
+//! `quota` and `memory_limit` read the limits of the process's control groups (`groups`). `look`
+//! serves the doctor, `files` serves callers outside the topology, and `played` gives simulated
+//! GPUs a place on PCI.
 
 mod block;
 mod btrfs;

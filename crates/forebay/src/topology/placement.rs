@@ -110,8 +110,8 @@ fn ground(root: &Layer) -> Result<&Layer, String> {
     Ok(layer)
 }
 
-/// The step whose addresses the extents of a file are, of the steps below `root`; of a block
-/// device that device.
+/// The step below `root` whose addresses the file's extents use. For a block device this is the
+/// device itself.
 pub(super) fn device(root: &Layer) -> Result<&Layer, String> {
     let layer = ground(root)?;
     if layer.kind != LayerKind::FileSystem {
