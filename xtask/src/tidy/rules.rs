@@ -2,8 +2,6 @@
 
 use super::{Breach, Source, code};
 
-/// Lines of a source file, at most.
-const FILE_LINES_MAX: usize = 500;
 /// Lines of a function from its name to its closing brace, at most.
 const FUNCTION_LINES_MAX: usize = 70;
 /// Columns of a line of code, at most; rustfmt cannot break a string or a comment.
@@ -26,15 +24,6 @@ const EMPTY_NAMES: [&str; 8] =
 pub(crate) fn check(source: &Source) -> Vec<Breach> {
     let mut breaches = blanks(source);
     breaches.extend(markers(source));
-    if ["rs", "py", "sh"].iter().any(|extension| source.has_extension(extension)) {
-        let lines = source.text.lines().count();
-        if lines > FILE_LINES_MAX {
-            breaches.push(source.breach(
-                FILE_LINES_MAX + 1,
-                format!("{lines} lines: split the file, at most {FILE_LINES_MAX}"),
-            ));
-        }
-    }
     if source.has_extension("rs") {
         let code = code::only(&source.text);
         breaches.extend(head(source));
@@ -229,11 +218,9 @@ mod tests {
     }
 
     #[test]
-    fn long_lines_files_and_functions() {
+    fn long_lines_and_functions() {
         let wide = format!("//! {}\n", "µ".repeat(97));
         assert_eq!(messages("a.rs", &wide), ["a.rs:1: 101 columns, at most 100"]);
-        let long = format!("//! x\n{}", "const A: u8 = 1;\n".repeat(500));
-        assert_eq!(messages("a.rs", &long).len(), 1);
         let body = |lines| format!("//! x\nfn f() {{\n{}}}\n", "    g();\n".repeat(lines));
         assert!(messages("a.rs", &body(68)).is_empty());
         assert_eq!(messages("a.rs", &body(69)), ["a.rs:2: `f` has 71 lines, at most 70"]);
