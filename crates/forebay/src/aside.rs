@@ -1,24 +1,24 @@
-//! Work that may never end: a server is gone, a program behind FUSE or a library hangs.
+//! Runs work that may never return: a server is gone, or a program behind FUSE or a library hangs.
 //!
-//! No signal ends such a call for sure and none has a bound of its own, so a thread makes it, which
-//! is left behind where it does not come back in time.
+//! No signal reliably ends such a call, and the call has no timeout. So a separate thread makes it,
+//! and is abandoned if it does not return in time.
 
 use std::io;
 use std::sync::mpsc::sync_channel;
 use std::thread::Builder;
 use std::time::Duration;
 
-/// What `work` comes to on a thread of this name; `None`: not within `limit`.
+/// Runs `work` on a thread with this name; `None` if it takes longer than `limit`.
 ///
 /// # Errors
-/// No thread can be had.
+/// No thread can be spawned.
 pub(crate) fn within<T: Send + 'static>(
     limit: Duration,
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<Option<T>> {
     let (tell, told) = sync_channel(1);
-    // Nobody may wait any more.
+    // The receiver may have timed out.
     let works = move || tell.send(work()).unwrap_or(());
     Builder::new().name(name.into()).spawn(works)?;
     Ok(told.recv_timeout(limit).ok())

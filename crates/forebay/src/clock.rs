@@ -1,4 +1,4 @@
-//! The time, injected: the machine's in production, stepped by hand in tests.
+//! Injected time: the machine's clock in production, a manual one in tests.
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// A source of time that never runs backwards.
 pub trait Clock: Send + Sync + Debug {
-    /// Time since an origin of this clock's own.
+    /// Time since this clock's origin.
     fn now(&self) -> Duration;
 
     /// Returns once `duration` has passed on this clock.
@@ -44,7 +44,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until someone advances it or sleeps on it.
+/// A clock that only moves when it is advanced or slept on.
 ///
 /// It holds nanoseconds in 64 bits, which is 584 years, and stops there.
 #[derive(Debug, Default)]
@@ -63,7 +63,7 @@ impl ManualClock {
     pub fn advance(&self, duration: Duration) {
         let step = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let advanced = |now: u64| Some(now.saturating_add(step));
-        // The closure always answers, so there is no failure to report.
+        // The closure always returns a value, so this cannot fail.
         let _ = self.now_ns.fetch_update(Ordering::AcqRel, Ordering::Acquire, advanced);
     }
 }
@@ -73,7 +73,7 @@ impl Clock for ManualClock {
         Duration::from_nanos(self.now_ns.load(Ordering::Acquire))
     }
 
-    /// Sleeping moves the time, so that a single thread that waits gets on.
+    /// Advances the clock, so that a single waiting thread can continue.
     fn sleep(&self, duration: Duration) {
         self.advance(duration);
     }

@@ -1,5 +1,5 @@
-//! What can go wrong, once for the whole library: every error names the operation, the place and
-//! the cause, and [`Error::hint`] names the remedy.
+//! The library's error type: every error names the operation, the place and the cause, and
+//! [`Error::hint`] the remedy.
 
 mod hint;
 
@@ -17,13 +17,13 @@ use crate::units::format_size;
 /// `Result` with this library's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What was being done when it failed.
+/// The operation that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Operation {
     /// Opening or creating a file.
     Open,
-    /// Asking for a file's size, kind or limits.
+    /// Querying a file's size, kind or limits.
     Inspect,
     /// Reading from a file.
     Read,
@@ -33,21 +33,21 @@ pub enum Operation {
     Sync,
     /// Closing a file.
     Close,
-    /// Reserving room for a file's bytes.
+    /// Reserving disk space for a file's bytes.
     Preallocate,
-    /// Reserving memory on a GPU.
+    /// Allocating memory on a GPU.
     Allocate,
-    /// The same for the layers of a [stream](crate::stream).
+    /// Allocating memory for the layers of a [stream](crate::stream).
     GiveLayers,
-    /// Using a layer that was taken.
+    /// Using a leased layer.
     Use,
-    /// Releasing it.
+    /// Releasing a leased layer.
     Release,
-    /// Making host memory known to a GPU or to the kernel.
+    /// Registering host memory with a GPU or the kernel.
     Register,
     /// Moving bytes between host memory and a GPU.
     Copy,
-    /// Waiting for the end of a transfer.
+    /// Waiting for a transfer to end.
     Wait,
 }
 
@@ -72,7 +72,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// Bytes of a file, as an error names them.
+/// The bytes of a file that an error is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// The path as the caller gave it.
@@ -81,7 +81,7 @@ pub struct Place {
     pub offset: u64,
     /// Number of bytes.
     pub len: u64,
-    /// The block device below the file, where there is one.
+    /// The block device below the file, if known.
     pub drive: Option<String>,
 }
 
@@ -106,54 +106,55 @@ impl fmt::Display for Place {
     }
 }
 
-/// Everything that the library reports. Cheap to clone, so that a transfer can repeat its error.
+/// Every error of the library. Cheap to clone, so that a transfer can return its error repeatedly.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The system refused an operation on a file.
     #[error("cannot {operation} {place}")]
     Io {
-        /// What was tried.
+        /// The operation.
         operation: Operation,
-        /// Where.
+        /// The file and range.
         place: Place,
-        /// What the system said.
+        /// The system's error.
         source: Errno,
     },
-    /// The file ended before all asked bytes had arrived, and did so when the read began.
+    /// The file was shorter than requested when the read began.
     #[error("cannot read {place}: the file ended after {got} bytes")]
     EndOfFile {
-        /// The bytes asked for.
+        /// The requested bytes.
         place: Place,
-        /// How many of them arrived.
+        /// How many of them were read.
         got: u64,
     },
-    /// The file became shorter while it was read: all asked bytes were there when the read began.
+    /// The file became shorter during the read: all requested bytes existed when it began.
     #[error("cannot read {place}: the file changed: it ended after {got} bytes, and was longer")]
     FileChanged {
-        /// The bytes asked for.
+        /// The requested bytes.
         place: Place,
-        /// How many of them arrived.
+        /// How many of them were read.
         got: u64,
     },
-    /// The file was written to, or cut, while a GPU copied its pages, or right after that:
-    /// what came may be of before and of after.
+    /// The file was written or truncated during or right after a GPU's copy of its pages: the
+    /// copied bytes may be a mix of old and new contents.
     #[error("cannot read {place}: the file changed while a GPU copied its pages")]
     FileOverwritten {
-        /// The bytes asked for.
+        /// The requested bytes.
         place: Place,
     },
-    /// A file moves no more bytes without saying why: it changed meanwhile, or its file system says
-    /// what is not so.
+    /// A file transfers no more bytes without an error: it changed concurrently, or its file system
+    /// returns wrong information.
     #[error("cannot {operation} {place}: {}", stall(*.operation))]
     NoProgress {
-        /// What was tried, and tried again.
+        /// The operation.
         operation: Operation,
-        /// Where.
+        /// The file and range.
         place: Place,
     },
-    /// A write with O_DIRECT reached the drive, but old bytes of its range stay in the page cache,
-    /// where every reader finds them: another writer changed the same folio through the page cache.
+    /// A write with O_DIRECT reached the drive, but old bytes of its range remain in the page
+    /// cache, where every reader sees them. Another writer changed the same folio through the page
+    /// cache.
     #[error(
         "cannot write {place}: the drive has the bytes, but old ones stay in the page cache, where \
          another writer has changed bytes close by"
@@ -162,98 +163,98 @@ pub enum Error {
         /// The bytes that were written with O_DIRECT.
         place: Place,
     },
-    /// The path names something that has no bytes at offsets: a folder, a FIFO, a socket.
+    /// The path names something without bytes at offsets: a folder, a FIFO, a socket.
     #[error("cannot open `{}`: it is a {kind}, not a file", path.display())]
     NotAFile {
         /// The path as given.
         path: PathBuf,
-        /// What it is.
+        /// The kind of object it is.
         kind: &'static str,
     },
-    /// A route was demanded that this request cannot take.
+    /// The request cannot take the demanded route.
     #[error("cannot move {place} by the route `{route}`: {reason}")]
     RouteUnavailable {
         /// The demanded route.
         route: Route,
-        /// What should have moved.
+        /// The bytes to transfer.
         place: Place,
-        /// What is missing.
+        /// Why the route is not available.
         reason: String,
     },
-    /// An option or environment variable holds something that it cannot hold.
+    /// An option or environment variable has an invalid value.
     #[error("`{name}` cannot be `{value}`: it takes {expected}")]
     BadOption {
         /// The option's or variable's name.
         name: String,
-        /// What it held.
+        /// Its value.
         value: String,
-        /// What it may hold.
+        /// The values that it accepts.
         expected: String,
     },
-    /// No such GPU, or no GPU at all.
+    /// The GPU does not exist, or the machine has none.
     #[error("no GPU `{wanted}`: {reason}")]
     NoDevice {
-        /// What the caller asked for.
+        /// The GPU that the caller requested.
         wanted: String,
-        /// Why it is not there.
+        /// Why it is not available.
         reason: String,
     },
-    /// An address that was lent to an engine is not memory of a GPU, or not all of the range is.
+    /// An address range lent to an engine is not, or not entirely, GPU memory.
     #[error("cannot borrow {address:#x}+{len} as GPU memory: {reason}")]
     NotDeviceMemory {
         /// The first address.
         address: u64,
         /// How many bytes.
         len: u64,
-        /// What it is instead.
+        /// Why the range is not GPU memory.
         reason: String,
     },
-    /// The GPU or its driver refused.
+    /// The GPU or its driver returned an error.
     #[error("cannot {operation}{} on {device}", amount(*.operation, *.len, place.as_deref()))]
     Device {
-        /// What was tried.
+        /// The operation.
         operation: Operation,
-        /// On which GPU.
+        /// The GPU.
         device: DeviceId,
-        /// How many bytes it was about; 0 where that is not known.
+        /// Number of bytes; 0 if unknown.
         len: u64,
-        /// The bytes of the file that should have moved, where it was about any.
+        /// The file's bytes, if the operation was about any.
         place: Option<Box<Place>>,
-        /// What the driver said.
+        /// The driver's error.
         source: DeviceError,
     },
-    /// A copy failed, and the GPU does not say whether it is over. The GPU may still touch the
-    /// memory, which is therefore never given back: what the transfer owned does not come back
-    /// from it, and what it was lent is refused by every later call.
+    /// A copy failed, and the GPU does not report whether it is over. It may still touch the
+    /// memory, which is therefore never freed: the transfer's own buffer does not come back, and
+    /// later calls refuse borrowed memory.
     #[error("a copy{} on {device} failed and may not be over", copied(*.len, place.as_deref()))]
     CopyNotOver {
-        /// On which GPU.
+        /// The GPU.
         device: DeviceId,
-        /// How many bytes it was about; 0 where that is not known.
+        /// Number of bytes; 0 if unknown.
         len: u64,
-        /// The bytes of the file that should have moved, where it was about any.
+        /// The file's bytes, if the copy was about any.
         place: Option<Box<Place>>,
-        /// What the driver said.
+        /// The driver's error.
         source: DeviceError,
     },
-    /// The host refused memory.
+    /// The host is out of memory.
     #[error("cannot allocate {} of host memory", format_size(*.len))]
     HostMemory {
-        /// How many bytes.
+        /// Number of bytes.
         len: u64,
-        /// What the system said.
+        /// The system's error.
         source: Errno,
     },
     /// Memory of the caller is not accessible: it is unmapped, or maps a file that became shorter.
     #[error("cannot copy {} of host memory", format_size(*.len))]
     HostCopy {
-        /// How many bytes.
+        /// Number of bytes.
         len: u64,
-        /// What the system said.
+        /// The system's error.
         source: Errno,
     },
-    /// A limit of a control group leaves no room for memory. The kernel would end the process
-    /// that uses more, so nothing was tried.
+    /// A control group's limit leaves no room for the memory. Nothing was allocated, because the
+    /// kernel would kill the process.
     #[error(
         "cannot allocate {} of host memory: its control group has {} left of {}",
         format_size(*.len),
@@ -261,36 +262,37 @@ pub enum Error {
         format_size(*.limit)
     )]
     MemoryLimit {
-        /// How many bytes.
+        /// Number of bytes.
         len: u64,
-        /// How many the limit leaves now.
+        /// Bytes that the limit leaves now.
         available: u64,
         /// The limit.
         limit: u64,
         /// The file of the control group that holds the limit.
         file: PathBuf,
     },
-    /// A thread or another resource of the engine itself could not be had.
+    /// A thread or another resource of the engine is not available.
     #[error("cannot start the engine's {what}")]
     Resource {
-        /// What could not be had.
+        /// The resource.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: Errno,
     },
-    /// A thread of the engine, or a call, has panicked, so that the engine's state is not known any
-    /// more. All of its transfers fail with this, and so do all new ones.
+    /// A thread of the engine or a call panicked, so the engine's state is unknown. All its current
+    /// and new transfers fail with this error.
     #[error("the engine has failed: {cause}")]
     EngineFailed {
-        /// Who panicked, and what it said.
+        /// The thread and its panic message.
         cause: std::sync::Arc<str>,
     },
-    /// A bound expired. What is in flight goes on; its memory stays with the engine until then.
+    /// A timeout expired. I/O in flight continues, and its memory stays with the engine until it
+    /// ends.
     #[error("no end of the transfer of {place} within {bound:?}: {done} bytes had arrived")]
     TimedOut {
-        /// The bytes asked for.
+        /// The requested bytes.
         place: Place,
-        /// The bound that expired.
+        /// The timeout.
         bound: Duration,
         /// Bytes that had arrived by then.
         done: u64,
@@ -298,50 +300,50 @@ pub enum Error {
     /// The caller cancelled the transfer.
     #[error("the transfer of {place} was cancelled after {done} bytes")]
     Cancelled {
-        /// The bytes asked for.
+        /// The requested bytes.
         place: Place,
         /// Bytes that had arrived by then.
         done: u64,
     },
     /// A call in a process that was forked from the one that made the engine, the GPU or the
-    /// memory: their threads, locks and pinned pages are the parent's alone.
+    /// memory. Their threads, locks and pinned pages belong to the parent.
     #[error(
         "cannot {operation}{}: the engine was made in process {process}, and this one was forked \
          from it",
         place.as_ref().map(|place| format!(" {place}")).unwrap_or_default()
     )]
     Forked {
-        /// What was asked.
+        /// The operation that was called.
         operation: Operation,
-        /// The bytes of the file that it was about, where it was about any.
+        /// The file's bytes, if the call was about any.
         place: Option<Box<Place>>,
-        /// The number of the process that made the engine.
+        /// Process id of the process that made the engine.
         process: u32,
     },
-    /// A layer of a [stream](crate::stream) could not be brought, used, or written back.
+    /// A layer of a [stream](crate::stream) could not be loaded, used or written back.
     #[error("cannot {operation} the layer `{layer}`")]
     Layer {
         /// Whether it was read, used, released or written.
         operation: Operation,
-        /// What it is called; of a slice also which one.
+        /// The layer's name, with the slice if it is one.
         layer: String,
-        /// What went wrong.
+        /// The cause.
         source: Box<Self>,
     },
-    /// The request itself makes no sense (a range beyond a buffer, a file not open for writing).
+    /// The request is invalid, such as a range outside a buffer or a write to a read-only file.
     #[error("cannot {operation} {place}: {reason}")]
     BadRequest {
-        /// What was asked.
+        /// The operation that was called.
         operation: Operation,
-        /// Where.
+        /// The file and range.
         place: Place,
-        /// What is wrong with it.
+        /// Why it is invalid.
         reason: String,
     },
 }
 
 impl Error {
-    /// What went wrong, without the layer that it concerns, where it concerns one.
+    /// The cause of a layer's error; any other error itself.
     #[must_use]
     pub fn without_layer(&self) -> &Self {
         match self {
@@ -350,7 +352,7 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed later without any change by the caller.
+    /// Whether the same call may succeed later without a change by the caller.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -365,7 +367,7 @@ impl Error {
         }
     }
 
-    /// The system's error number, where the system refused.
+    /// The system's error number, if the system returned the error.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         match self {
@@ -380,7 +382,7 @@ impl Error {
         }
     }
 
-    /// The same, of a layer.
+    /// Wraps the error for a layer.
     pub(crate) fn of_layer(self, operation: Operation, layer: &str) -> Self {
         Self::Layer { operation, layer: layer.to_owned(), source: Box::new(self) }
     }
@@ -391,7 +393,7 @@ impl Error {
     }
 }
 
-/// What an operation was about, as far as that is known.
+/// Describes the bytes of an operation, as far as they are known.
 fn amount(operation: Operation, len: u64, place: Option<&Place>) -> String {
     match (len, place) {
         (0, Some(place)) => format!(" {place}"),

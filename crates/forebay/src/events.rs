@@ -1,9 +1,9 @@
-//! What subscribers of `tracing` are told of the control path, in words that `docs/observe.md`
-//! lists: one function for each event, so that levels and fields are in one place.
+//! `tracing` events of the control path, one function each, so that levels and fields are in one
+//! place. `docs/observe.md` lists the messages.
 //!
-//! Nobody calls one with a lock of the engine held, since a subscriber may take its time or ask the
-//! engine something. Without a subscriber each costs a load and a branch. Nothing is told of single
-//! requests, windows and copies: that is what `statistics` and `trace` are for.
+//! No event is emitted while a lock of the engine is held: a subscriber may be slow or call the
+//! engine. Without a subscriber an event costs a load and a branch. Single requests, windows and
+//! copies emit no events; see `statistics` and `trace` for these.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -32,11 +32,11 @@ const DRIVE: &str = "forebay::drive";
 const FILE: &str = "forebay::file";
 const TRANSFER: &str = "forebay::transfer";
 
-/// What fields hold as an error, with its causes.
+/// The type of error fields, with their causes.
 type Cause<'a> = &'a (dyn StdError + 'static);
 
-/// Runs a call of a subscriber. Its panic would end an engine's thread, and with it the transfers
-/// that this thread serves; the panic hook has reported it.
+/// Calls a subscriber and catches its panic. A panic would end an engine thread and the transfers
+/// that depend on it; the panic hook has already reported it.
 fn guarded<T>(tell: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(tell)).ok()
 }
@@ -52,7 +52,7 @@ pub(crate) fn engine_made(options: &Options, readers: usize) {
     });
 }
 
-/// Whether all its threads have ended, or some are held up and keep what they hold.
+/// `all`: whether all threads have ended; otherwise some are blocked and keep their resources.
 pub(crate) fn engine_ended(all: bool) {
     guarded(|| match all {
         true => debug!(target: ENGINE, "engine ended"),
@@ -63,14 +63,14 @@ pub(crate) fn engine_ended(all: bool) {
     });
 }
 
-/// What a user should know about an engine.
+/// A note for users about a degraded engine.
 pub(crate) fn note(note: &str) {
     guarded(|| {
         info!(target: ENGINE, note, "the engine does without something");
     });
 }
 
-/// The kernel refuses something that would be faster.
+/// The kernel refused a faster method.
 pub(crate) fn refused(what: &'static str, errno: Errno) {
     guarded(|| {
         info!(target: ENGINE, what, error = &errno as Cause<'_>, "refused by the kernel");
@@ -83,7 +83,7 @@ pub(crate) fn readers_started(readers: usize) {
     });
 }
 
-/// The engine goes on with the threads that it has.
+/// The engine continues with fewer threads.
 pub(crate) fn thread_refused(what: &'static str, error: Cause<'_>) {
     guarded(|| {
         info!(target: ENGINE, what, error, "thread refused");
@@ -100,21 +100,21 @@ pub(crate) fn gpu_found(info: &DeviceInfo) {
     });
 }
 
-/// A panic has left it in a state that nobody knows: its transfers fail, and so do all to come.
+/// A panic left the engine in an unknown state: all its current and new transfers fail.
 pub(crate) fn engine_failed(cause: &str) {
     guarded(|| {
         warn!(target: ENGINE, cause, "engine failed");
     });
 }
 
-/// It answers this process with nothing but errors from now on.
+/// Every later call of this process to the GPU fails.
 pub(crate) fn gpu_lost(gpu: DeviceId, error: &DeviceError) {
     guarded(|| {
         warn!(target: GPU, gpu = %gpu, error = error as Cause<'_>, "GPU lost");
     });
 }
 
-/// It does not say whether a copy is over, so the copy's memory is given up.
+/// The GPU does not report whether a copy is over, so the copy's memory is leaked.
 pub(crate) fn copy_not_over(gpu: DeviceId, error: &DeviceError) {
     guarded(|| {
         warn!(
@@ -123,7 +123,7 @@ pub(crate) fn copy_not_over(gpu: DeviceId, error: &DeviceError) {
     });
 }
 
-/// `gpu`: whose slots it holds.
+/// `gpu`: the GPU whose slots are in the memory.
 pub(crate) fn memory_made(len: u64, gpu: Option<DeviceId>) {
     guarded(|| {
         debug!(target: MEMORY, len, gpu = gpu.map(display), "pinned memory made");
@@ -136,7 +136,7 @@ pub(crate) fn memory_refused(error: &Error) {
     });
 }
 
-/// A queue for one drive, or for a volume of several.
+/// A new queue for a drive, or for a volume of several drives.
 #[derive(Debug)]
 pub(crate) struct Found<'a> {
     pub(crate) queue: usize,
@@ -144,7 +144,7 @@ pub(crate) struct Found<'a> {
     pub(crate) layout: &'static str,
     pub(crate) members: usize,
     pub(crate) depth_max: usize,
-    /// What was remembered of reads and of writes.
+    /// Remembered queue depths for reads and writes.
     pub(crate) depths: [Option<usize>; 2],
 }
 
@@ -164,7 +164,7 @@ pub(crate) fn ring_made(ring: usize) {
     });
 }
 
-/// What the engine has found about a drive; `saved`: for the engines to come.
+/// A queue depth was found for a drive; `saved`: stored for later engines.
 pub(crate) fn depth_found(queue: usize, direction: &'static str, learned: Learned, saved: bool) {
     guarded(|| {
         let Learned { depth, size: request_size, rate: Rate(bytes_per_second) } = learned;
@@ -175,21 +175,21 @@ pub(crate) fn depth_found(queue: usize, direction: &'static str, learned: Learne
     });
 }
 
-/// `reopened`: why another descriptor moves its bytes.
+/// `reopened`: why the file was opened again for its transfers.
 pub(crate) fn file_opened(path: &Path, file_system: &str, writes: bool, reopened: Option<&str>) {
     guarded(|| {
         debug!(target: FILE, path = %path.display(), file_system, writes, reopened, "file opened");
     });
 }
 
-/// A file has a second descriptor, for requests around the page cache.
+/// A file got a second descriptor, for O_DIRECT.
 pub(crate) fn direct_opened(path: &Path, unit: u32) {
     guarded(|| {
         debug!(target: FILE, path = %path.display(), unit, "O_DIRECT opened");
     });
 }
 
-/// What nobody demands otherwise goes through the page cache; `lasts`: for good.
+/// Transfers use the page cache unless a route is demanded; `lasts`: permanently.
 pub(crate) fn direct_refused(path: &Path, reason: &str, lasts: bool) {
     guarded(|| {
         let path = display(path.display());
@@ -200,38 +200,38 @@ pub(crate) fn direct_refused(path: &Path, reason: &str, lasts: bool) {
     });
 }
 
-/// A transfer, as its call describes it.
+/// A transfer's call.
 #[derive(Debug, Clone)]
 pub(crate) struct Begin {
     pub(crate) direction: &'static str,
-    /// How many pieces it reads, of several files perhaps.
+    /// Number of pieces, which may be in several files.
     pub(crate) pieces: Option<usize>,
     pub(crate) gpu: Option<DeviceId>,
-    /// The way that was decided for what is not in the page cache; `None`: for each file or part.
+    /// The route for bytes outside the page cache; `None` if it differs by file or part.
     pub(crate) way: Option<(Route, Reason)>,
-    /// Why nothing goes straight to the GPU, where there may be a path for that.
+    /// Why nothing is transferred directly to the GPU, although a direct path may exist.
     pub(crate) not_direct: Option<Arc<str>>,
 }
 
 impl Begin {
-    /// A read or a write of so many pieces.
+    /// A read or write of this many pieces.
     pub(crate) fn of_pieces(direction: Direction, pieces: usize, gpu: Option<DeviceId>) -> Self {
         Self { direction: direction.name(), pieces: Some(pieces), gpu, way: None, not_direct: None }
     }
 }
 
-/// What belongs to a transfer that was told of, until it ends.
+/// State kept between a transfer's start event and its end event.
 #[derive(Debug)]
 pub(crate) struct Told {
     span: Span,
     direction: &'static str,
 }
 
-/// A transfer begins: its span is a child of the caller's.
+/// A transfer starts; its span is a child of the caller's.
 pub(crate) fn transfer_begins(path: &Path, range: ByteRange, len: u64, begin: &Begin) -> Told {
     let Begin { direction, pieces, gpu, way, .. } = *begin;
     let not_direct = begin.not_direct.as_deref();
-    // Of several pieces the range is none of a file.
+    // With several pieces the range is not one file's.
     let offset = pieces.is_none().then_some(range.start);
     let span = guarded(|| {
         debug_span!(
@@ -262,7 +262,7 @@ impl fmt::Display for Routes<'_> {
     }
 }
 
-/// It ends; whoever waits for it is told afterwards.
+/// A transfer ended. Emitted before waiting threads are notified.
 pub(crate) fn transfer_ended(
     told: &Told,
     path: &Path,
@@ -277,7 +277,7 @@ pub(crate) fn transfer_ended(
                 target: TRANSFER, parent: span, direction, path, bytes, routes = %Routes(routes),
                 not_direct = not_direct.as_deref(), elapsed_ns, "transfer ended"
             ),
-            // An end of the file is often expected, and its caller is told.
+            // Reaching the end of the file is often expected, and the caller gets the error.
             Err(error @ (Error::Cancelled { .. } | Error::EndOfFile { .. })) => debug!(
                 target: TRANSFER, parent: span, direction, path, error = error as Cause<'_>,
                 elapsed_ns, "transfer ended early"
@@ -290,7 +290,7 @@ pub(crate) fn transfer_ended(
     });
 }
 
-/// A small transfer has ended on its caller's own thread: the only event of it.
+/// A transfer on its caller's own thread ended: its only event.
 pub(crate) fn small_ended(
     direction: &'static str,
     path: &Path,
@@ -317,12 +317,12 @@ pub(crate) fn small_ended(
     });
 }
 
-/// Whether anybody hears of cancels, whose description costs something.
+/// Whether cancel events are enabled; describing a transfer is not free.
 pub(crate) fn hears_cancels() -> bool {
     guarded(|| enabled!(target: TRANSFER, Level::DEBUG)).unwrap_or(false)
 }
 
-/// A transfer that is on its way was asked to stop.
+/// A transfer in progress was cancelled.
 pub(crate) fn cancel_asked(path: &Path, range: ByteRange, done: u64) {
     guarded(|| {
         let (offset, len) = (range.start, range.len());
@@ -332,7 +332,7 @@ pub(crate) fn cancel_asked(path: &Path, range: ByteRange, done: u64) {
     });
 }
 
-/// A transfer in a stream's order has stood still for so long that it is given up.
+/// A stream-ordered transfer made no progress for so long that it was abandoned.
 pub(crate) fn watchdog_fired(path: &Path, bound: Duration) {
     guarded(|| {
         warn!(target: TRANSFER, path = %path.display(), bound_ns = ns(bound), "watchdog fired");

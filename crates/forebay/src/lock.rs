@@ -1,13 +1,14 @@
-//! Locks that a panic does not close, for what is whole at every moment: a number, a cache, a list
-//! that each change leaves complete. A thread that panics under such a lock has changed all of it
-//! or nothing, so the next one may go on.
+//! Locks that ignore poisoning, for values that are valid at every moment: a number, a cache, a
+//! list that each change leaves complete. A thread that panics under such a lock has made its whole
+//! change or none of it, so the next thread may continue.
 //!
-//! Where several values change together a panic may leave them half-changed. They are behind a
-//! plain `Mutex`: a thread that finds it poisoned fails what depends on them (`queue/failure.rs`).
+//! If several values change together, a panic may leave them half-changed. They use a plain
+//! `Mutex`: a thread that finds it poisoned fails everything that depends on them
+//! (`queue/failure.rs`).
 
 use std::sync::{LockResult, Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// See the module's own text.
+/// A mutex that ignores poisoning.
 #[derive(Debug, Default)]
 pub(crate) struct Lock<T>(Mutex<T>);
 
@@ -33,7 +34,7 @@ impl<T> Lock<T> {
     }
 }
 
-/// The result of a wait that holds such a lock, or of a `RwLock` over such a value.
+/// Unwraps the result of a wait on such a lock, or of a `RwLock` over such a value.
 pub(crate) fn woken<T>(locked: LockResult<T>) -> T {
     locked.unwrap_or_else(PoisonError::into_inner)
 }

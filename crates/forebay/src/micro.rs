@@ -1,5 +1,5 @@
-//! What the micro-benchmarks step: the planner alone, and the machinery around rings and copies
-//! with nothing behind it, so that what is measured is our own cost for each op and each slot.
+//! Entry points for the micro-benchmarks: the planner alone, and the machinery around rings and
+//! copies without I/O. They measure our own cost per op and per slot.
 //!
 //! Not part of the public interface.
 
@@ -37,8 +37,8 @@ pub enum Resident {
     Every(u64),
 }
 
-/// Plans the reading of a window of `len` bytes in pieces of `piece`; returns how many segments it
-/// takes.
+/// Plans a read of a window of `len` bytes in pieces of `piece` bytes; returns the number of
+/// segments.
 #[must_use]
 pub fn plan(len: u64, piece: u64, resident: Resident) -> usize {
     let wanted = ByteRange::at(123, len - 123);
@@ -52,7 +52,7 @@ pub fn plan(len: u64, piece: u64, resident: Resident) -> usize {
     cut_read(wanted, 0, piece, &split, Some(ALIGNMENT), Layout::Slot).len()
 }
 
-/// A ring whose ops are done at once, without a byte moved.
+/// A ring whose ops complete at once without I/O.
 #[derive(Debug)]
 struct NullRing {
     depth: usize,
@@ -94,7 +94,7 @@ impl Tools for NullTools {
     }
 }
 
-/// A reader, a drive's worker and a submitter on one thread, between a file that is not read and
+/// A reader, a drive's worker and a submitter on one thread, between a file that is never read and
 /// a simulated GPU.
 pub struct DataPath {
     core: Core,
@@ -109,11 +109,11 @@ pub struct DataPath {
 }
 
 impl DataPath {
-    /// For transfers of at most `len` bytes by slots of `slot` and segments of `segment` bytes.
-    /// `path` names any file.
+    /// For transfers of up to `len` bytes, with slots of `slot` bytes and segments of `segment`
+    /// bytes. `path` may be any file.
     ///
     /// # Errors
-    /// The file's or the host's.
+    /// The file's or the host's error.
     pub fn new(path: &Path, len: u64, slot: u64, segment: u64) -> Result<Self> {
         let limits = Limits {
             slot_size: slot,
@@ -150,7 +150,7 @@ impl DataPath {
         })
     }
 
-    /// Plays a read of `len` bytes around the page cache into host memory, which nothing touches.
+    /// Simulates a read of `len` bytes with O_DIRECT into host memory; no byte is written.
     ///
     /// # Errors
     /// None is expected.
@@ -159,7 +159,7 @@ impl DataPath {
         self.run(len, address, None, Io::Direct, Reason::Demanded)
     }
 
-    /// Plays a read of `len` bytes through the page cache; the copies to the GPU are real.
+    /// Simulates a read of `len` bytes through the page cache; the copies to the GPU are real.
     ///
     /// # Errors
     /// None is expected.

@@ -1,6 +1,7 @@
-//! Every limit of the engine, by name, with the measurement behind its default.
+//! The engine's limits, by name, with the measurement behind each default.
 //!
-//! Each can be set in code or by an environment variable, `FOREBAY_` and its name in capitals.
+//! Each can be set in code, or by an environment variable named `FOREBAY_` plus its name in
+//! capitals.
 
 use std::time::Duration;
 
@@ -8,89 +9,88 @@ use crate::direct::Program;
 use crate::error::{Error, Result};
 use crate::units::{GIB, KIB, MIB, parse_duration, parse_size};
 
-/// Segments of one slot, at most: a window keeps one bit for each.
+/// Maximum number of segments per slot: a window keeps one bit for each.
 const SEGMENTS_MAX: u64 = 64;
 
-/// Whether the engine may read and write around the page cache.
+/// Whether the engine may bypass the page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DirectIo {
-    /// O_DIRECT for what is not resident, where the file system has it.
+    /// Use O_DIRECT for bytes that are not resident, if the file system supports it.
     #[default]
     Auto,
-    /// Everything through the page cache.
+    /// Use the page cache for everything.
     Off,
 }
 
-/// How requests reach the kernel.
+/// How requests are submitted to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RingChoice {
-    /// `io_uring` where the kernel allows it, else threads that `pread`. Files on a file system
-    /// that is not known to complete requests in full (FUSE, 9p, CIFS, NFS and others) are always
-    /// read and written by threads: see [`File::no_io_uring`](crate::File::no_io_uring).
+    /// `io_uring` if the kernel allows it, else threads that call `pread`. Threads are always used
+    /// for file systems that may complete requests in part (FUSE, 9p, CIFS, NFS and others): see
+    /// [`File::no_io_uring`](crate::File::no_io_uring).
     #[default]
     Auto,
-    /// The same, but an error where the kernel refuses `io_uring`.
+    /// Like `Auto`, but an error if the kernel refuses `io_uring`.
     Uring,
-    /// Threads that `pread` and `pwrite`.
+    /// Threads that call `pread` and `pwrite`.
     Pread,
 }
 
-/// The limits of one [`Engine`](crate::Engine). The defaults need no change.
+/// The limits of one [`Engine`](crate::Engine). The defaults suit most uses.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Options {
-    /// Bytes of pinned memory at most over the whole engine; `None` is 256 MiB for each GPU in use
+    /// Limit of pinned memory for the whole engine, in bytes; `None` is 256 MiB per GPU in use
     /// (`FOREBAY_ARENA_SIZE`). The engine starts with four slots, which reach the link's limit for
-    /// resident files (8 readers × 16 MiB × 4: 54.6 of 55.5 GB/s), and takes more only while slots
-    /// are what a transfer waits for.
+    /// resident files (8 readers × 16 MiB × 4: 54.6 of 55.5 GB/s). It adds more only while
+    /// transfers wait for slots.
     pub arena_size: Option<u64>,
-    /// Bytes of one staging slot, a power of two from 256 KiB (`FOREBAY_SLOT_SIZE`). A copy costs
-    /// the link 2.7 µs, so 16 MiB copies reach 55.1 of 55.5 GB/s, 1 MiB copies 48.3.
+    /// Bytes per staging slot, a power of two from 256 KiB (`FOREBAY_SLOT_SIZE`). A copy costs the
+    /// link 2.7 µs, so 16 MiB copies reach 55.1 of 55.5 GB/s and 1 MiB copies 48.3.
     pub slot_size: u64,
-    /// Bytes of one request to a drive or to the page cache, a power of two from 4 KiB to the slot
-    /// size and at least a 64th of it (`FOREBAY_SEGMENT_SIZE`). Eight readers fill 1 MiB pieces at
-    /// 56 GB/s. Where only the slot size is set by a variable, this becomes what is nearest to
-    /// 1 MiB and fits.
+    /// Bytes per request to a drive or the page cache, a power of two from 4 KiB to the slot size
+    /// and at least a 64th of it (`FOREBAY_SEGMENT_SIZE`). Eight readers fill 1 MiB pieces at 56
+    /// GB/s. If only the slot size is set by a variable, this becomes the valid value nearest to 1
+    /// MiB.
     pub segment_size: u64,
-    /// Threads that read resident bytes (`FOREBAY_READERS`); `None` is 2 to 12: seven of eight
-    /// cores that the process may use. 8 readers fill 56 GB/s and 12 fill 72, where nothing else
-    /// uses the memory; the link takes 55.5.
+    /// Threads that read resident bytes (`FOREBAY_READERS`); `None` is seven eighths of the
+    /// available cores, from 2 to 12. Without other load on the memory, 8 readers fill 56 GB/s and
+    /// 12 fill 72; the link carries 55.5.
     pub readers: Option<usize>,
-    /// Requests in flight on one drive (`FOREBAY_DEPTH`), 1 to 1024; `None` is as many as the
-    /// engine finds to be of use, up to [`DEPTH_MAX`](Self::DEPTH_MAX), and as large as it finds
-    /// (`docs/internals/tuning.md`).
+    /// Queue depth per drive (`FOREBAY_DEPTH`), 1 to 1024. `None`: the engine finds the depth, up
+    /// to [`DEPTH_MAX`](Self::DEPTH_MAX), and the block size (`docs/internals/tuning.md`).
     pub depth: Option<usize>,
-    /// Whether what was found about drives, and what cuFile said, is kept for the next time
-    /// (`FOREBAY_REMEMBER`: `on`, `off`), in small files in `forebay` under `$XDG_CACHE_HOME` or
-    /// `~/.cache`.
+    /// Whether the findings about drives and cuFile are stored for later engines
+    /// (`FOREBAY_REMEMBER`: `on`, `off`). They are small files in `forebay` under `$XDG_CACHE_HOME`
+    /// or `~/.cache`.
     pub remember: bool,
-    /// Requests in flight on all drives together (`FOREBAY_IN_FLIGHT`), 1 to 65536; one for each
-    /// drive is never refused. The default is full depth for eight drives.
+    /// Requests in flight on all drives together (`FOREBAY_IN_FLIGHT`), 1 to 65536; each drive may
+    /// always have one. The default is full depth for eight drives.
     pub in_flight: usize,
-    /// Threads at most, for all drives and GPUs together (`FOREBAY_THREADS`), 8 to 4096. A quarter
-    /// of them may read what is in memory, an eighth feed rings, half wait for drives where
-    /// io_uring does not, and the rest is for a thread for each GPU, for those that the kernel
-    /// starts for io_uring, a quarter at most, and for those that close files and free memory.
-    /// Threads that serve streams of layers and transfers in a stream's order, and those that ask
-    /// cuFile, or look at a path that may not answer, are not counted: `docs/variables.md` lists
-    /// them.
+    /// Thread limit for all drives and GPUs together (`FOREBAY_THREADS`), 8 to 4096. Up to a
+    /// quarter read bytes that are in memory, an eighth drive rings, and half wait for drives
+    /// without io_uring. The rest is for one thread per GPU, for the kernel's io_uring threads (at
+    /// most a quarter), and for threads that close files and free memory. Not counted are the
+    /// threads that serve layer streams and stream-ordered transfers, and those that query cuFile
+    /// or a path that may hang: `docs/variables.md` lists them.
     pub threads: usize,
-    /// Blocking reads of resident bytes and writes through the page cache up to this many bytes are
-    /// made by the calling thread (`FOREBAY_SMALL_SIZE`); 0 switches that off. At most 1 MiB. Up to
-    /// 256 KiB waking other threads costs more than the copy: 4 KiB to an H200 take 8 µs here and
-    /// 70 by way of the readers, 64 KiB 19 and 81, 256 KiB 57 and 76, but 512 KiB 103 and 88.
+    /// Blocking reads of resident bytes, and writes through the page cache, up to this many bytes
+    /// run on the calling thread (`FOREBAY_SMALL_SIZE`); 0 disables this. At most 1 MiB. Up to 256
+    /// KiB, waking other threads costs more than the copy. To an H200, on the calling thread and by
+    /// readers: 4 KiB take 8 and 70 µs, 64 KiB 19 and 81, 256 KiB 57 and 76, but 512 KiB 103 and
+    /// 88.
     pub small_size: u64,
     /// Whether O_DIRECT may be used (`FOREBAY_DIRECT_IO`: `auto`, `off`).
     pub direct_io: DirectIo,
-    /// How requests reach the kernel (`FOREBAY_RING`: `auto`, `uring`, `pread`).
+    /// How requests are submitted to the kernel (`FOREBAY_RING`: `auto`, `uring`, `pread`).
     pub ring: RingChoice,
-    /// How long a transfer in the order of a stream may stand still before it is given up
-    /// (`FOREBAY_WATCHDOG`): the stream waits for it, and with it the GPU.
+    /// How long a stream-ordered transfer may make no progress before it is abandoned
+    /// (`FOREBAY_WATCHDOG`): the stream waits for it, and so does the GPU.
     pub watchdog: Duration,
-    /// Whether the route `direct` may be taken by cuFile (`FOREBAY_CUFILE`: `auto`, `off`).
+    /// Whether cuFile may be used for the route `direct` (`FOREBAY_CUFILE`: `auto`, `off`).
     pub cufile: bool,
-    /// The program `forebay probe`, in whose process cuFile's driver is opened first, since it may
-    /// hang; `None` is the `forebay` that is found by `PATH`.
+    /// The program `forebay probe`, which opens cuFile's driver first, since that may hang; `None`:
+    /// the `forebay` found in `PATH`.
     pub probe: Option<Program>,
 }
 
@@ -116,10 +116,10 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The defaults, changed by the `FOREBAY_` variables of this process.
+    /// The defaults, overridden by this process's `FOREBAY_` variables.
     ///
     /// # Errors
-    /// [`Error::BadOption`] names the variable and what it may hold.
+    /// [`Error::BadOption`] names the variable and the values that it accepts.
     pub fn from_env() -> Result<Self> {
         Self::from_lookup(|name| std::env::var_os(name).map(|v| v.to_string_lossy().into_owned()))
     }
@@ -143,14 +143,14 @@ impl Options {
         Ok(options)
     }
 
-    /// Sets the one limit that the variable `name` (`FOREBAY_SLOT_SIZE`, say) sets, without a look
-    /// at the others: [`check`](Self::check) tells whether they fit, as [`Engine::new`] does. No
-    /// other limit follows from it, as the segment size follows in [`from_env`](Self::from_env).
+    /// Sets the limit that belongs to the variable `name` (such as `FOREBAY_SLOT_SIZE`), without
+    /// checking it against other limits: [`check`](Self::check) and [`Engine::new`] do that. Unlike
+    /// in [`from_env`](Self::from_env), the segment size does not follow the slot size.
     ///
     /// [`Engine::new`]: crate::Engine::new
     ///
     /// # Errors
-    /// [`Error::BadOption`] for a name that is none, and a value that it cannot hold.
+    /// [`Error::BadOption`] for an unknown name or an invalid value.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         let bad = |expected: String| {
             Err(Error::BadOption { name: name.into(), value: value.into(), expected })
@@ -162,10 +162,10 @@ impl Options {
         (known.set)(self, value).map_or_else(|| bad(known.takes.into()), Ok)
     }
 
-    /// Whether all limits fit together.
+    /// Checks that all limits fit together.
     ///
     /// # Errors
-    /// [`Error::BadOption`] names the first that does not.
+    /// [`Error::BadOption`] names the first limit that does not fit.
     pub fn check(&self) -> Result<()> {
         let bad = |name: &str, value: u64| {
             let found = Self::VARIABLES.iter().find(|variable| variable.name == name);
@@ -208,9 +208,9 @@ impl Options {
         Ok(())
     }
 
-    /// The most requests in flight on one drive where their number is found; on a volume that
-    /// reads from several drives at once, for each of these. An NVMe drive of an H200 machine that
-    /// gave 0.88 of its rate with 32 requests of 1 MiB gave 0.91 with 64.
+    /// Largest queue depth per drive that the engine chooses itself; on a volume that reads from
+    /// several drives at once, per member. An NVMe drive of an H200 machine reached 0.88 of its
+    /// rate with 32 requests of 1 MiB, and 0.91 with 64.
     pub const DEPTH_MAX: usize = 128;
 
     /// Every variable that [`from_env`](Self::from_env) reads.
@@ -329,11 +329,11 @@ impl Options {
 pub struct Variable {
     /// Its name.
     pub name: &'static str,
-    /// What it sets, as a phrase.
+    /// Description of the setting, as a phrase.
     pub about: &'static str,
-    /// What holds where it is not set.
+    /// The default, as text.
     pub default: &'static str,
-    /// What it may hold, as a phrase behind "it takes".
+    /// The values that it accepts, as a phrase after "it takes".
     pub takes: &'static str,
     set: fn(&mut Options, &str) -> Option<()>,
 }

@@ -1,9 +1,10 @@
-//! The process that something was made in. A forked child has a copy of all memory, but none of
-//! the threads that may hold the locks in it, no pinned memory, and no share in a GPU's driver:
-//! what belongs to its parent is refused there, and left alone when it is dropped.
+//! Detects forked children of the process that made an object. A child has a copy of all memory,
+//! but none of the threads that may hold the locks in it, no pinned memory, and no access to the
+//! GPU driver's state. So the parent's objects refuse calls in a child, and dropping them there
+//! does nothing.
 //!
-//! The kernel says who is asking: it hands a child zeros where the parent has marked a page
-//! (`MADV_WIPEONFORK`, Linux 4.14). So asking costs a load, and no way to fork gets past it.
+//! Detection uses a page marked `MADV_WIPEONFORK` (Linux 4.14), which the kernel zeroes in every
+//! child. So a check costs one load, and no kind of fork escapes it.
 
 #![expect(unsafe_code, reason = "maps the page that the kernel wipes")]
 
@@ -19,38 +20,38 @@ use rustix::process::{Pid, getpid};
 
 use crate::error::{Error, Operation, Place, Result};
 
-/// What stands in the page of the process that made it.
+/// Value in the page of the process that mapped it.
 const MARK: u32 = 1;
 
-/// See the module's own text.
+/// Identifies the process in which an object was made.
 pub struct Home {
-    /// `None`: the kernel wipes none, so the process's number is compared.
+    /// `None` if the kernel cannot wipe pages; process ids are compared then.
     page: Option<NonNull<AtomicU32>>,
     process: Pid,
 }
 
-// SAFETY: the page holds an atomic number, and is unmapped with the last reference to it.
+// SAFETY: the page holds an atomic number, and is unmapped when this is dropped.
 unsafe impl Send for Home {}
 // SAFETY: as above.
 unsafe impl Sync for Home {}
 
 impl Home {
-    /// The process that calls this.
+    /// The calling process.
     pub(crate) fn here() -> Self {
         Self { page: wiped_page(), process: getpid() }
     }
 
-    /// Whether the calling process is this one, and no child of it.
+    /// Whether the calling process is this one and not a child of it.
     #[inline]
     pub(crate) fn is_here(&self) -> bool {
         match self.page {
-            // SAFETY: mapped as long as this lives, in a child as well.
+            // SAFETY: the page is mapped as long as `self` lives, also in a child.
             Some(page) => unsafe { page.as_ref() }.load(Ordering::Relaxed) == MARK,
             None => getpid() == self.process,
         }
     }
 
-    /// Refuses what a child asks; `place` is what it was about.
+    /// Refuses a call in a child; `place` is the file range for the error.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -63,13 +64,13 @@ impl Home {
         if self.is_here() { Ok(()) } else { Err(self.refusal(operation, place())) }
     }
 
-    /// What a child is told.
+    /// The error for a child.
     #[cold]
     pub(crate) fn refusal(&self, operation: Operation, place: Option<Place>) -> Error {
         Error::Forked { operation, place: place.map(Box::new), process: self.number() }
     }
 
-    /// The number of the process.
+    /// The process id.
     pub(crate) fn number(&self) -> u32 {
         self.process.as_raw_nonzero().get().unsigned_abs()
     }
@@ -84,37 +85,39 @@ impl fmt::Debug for Home {
 impl Drop for Home {
     fn drop(&mut self) {
         if let Some(page) = self.page {
-            // SAFETY: the mapping made in `wiped_page`, which a child has as well, unmapped once.
+            // SAFETY: the mapping was made in `wiped_page`, also exists in a child, and is unmapped
+            // once.
             let _ = unsafe { munmap(page.as_ptr().cast(), rustix::param::page_size()) };
         }
     }
 }
 
-/// A page with the mark on it, which reads zero in every child.
+/// A page with the mark, which reads as zero in every child.
 fn wiped_page() -> Option<NonNull<AtomicU32>> {
     let (len, access) = (rustix::param::page_size(), ProtFlags::READ | ProtFlags::WRITE);
-    // SAFETY: a new private mapping at an address of the kernel's choice touches nothing.
+    // SAFETY: a new private mapping at an address of the kernel's choice affects no existing
+    // memory.
     let page = unsafe { mmap_anonymous(std::ptr::null_mut(), len, access, MapFlags::PRIVATE) };
     let page = page.ok()?;
-    // SAFETY: the mapping was just made, and nobody else knows of it.
+    // SAFETY: the mapping was just made, and no other code has its address.
     if unsafe { madvise(page, len, Advice::LinuxWipeOnFork) }.is_err() {
         // SAFETY: as above.
         let _ = unsafe { munmap(page, len) };
         return None;
     }
     let page = NonNull::new(page.cast::<AtomicU32>())?;
-    // SAFETY: mapped, zero, and aligned to a page.
+    // SAFETY: mapped, zero, and page-aligned.
     unsafe { page.as_ref() }.store(MARK, Ordering::Relaxed);
     Some(page)
 }
 
-/// What knows the process that it was made in.
+/// An object that knows the process in which it was made.
 pub(crate) trait Housed {
     fn home(&self) -> &Home;
 }
 
-/// A share in something of a process. A child keeps its copy for good: to give it back could wait
-/// for locks that nobody holds there, and would give back what is the parent's.
+/// An `Arc` that is never dropped in a forked child. Dropping it there could wait for locks whose
+/// holders do not exist, and would release resources of the parent.
 #[derive(Debug)]
 pub(crate) struct Kept<T: Housed>(ManuallyDrop<Arc<T>>);
 

@@ -1,14 +1,14 @@
-//! How long the stages of an engine take: a histogram of each, of buckets that grow with what they
-//! hold, so that 8 KB tell nanoseconds from hours. To count a time costs an addition.
+//! Histograms of the durations of an engine's stages. Bucket widths grow with the durations, so 8
+//! KB cover nanoseconds to hours. Counting a duration costs one addition.
 
 use std::time::Duration;
 
-/// Buckets to a power of two: no time is told wrong by more than a sixteenth.
+/// Buckets per power of two; the relative error is at most 1/16.
 const STEPS: u64 = 16;
 const STEP_BITS: u32 = STEPS.trailing_zeros();
 const BUCKETS: usize = ((u64::BITS - STEP_BITS + 1) as usize) << STEP_BITS;
 
-/// How often something took how long.
+/// A histogram of durations.
 #[derive(Debug, Clone)]
 pub struct Histogram {
     counts: Box<[u64; BUCKETS]>,
@@ -22,14 +22,14 @@ impl Default for Histogram {
     }
 }
 
-/// The bucket of a time.
+/// The bucket of a duration.
 fn bucket(ns: u64) -> usize {
     let power = (u64::BITS - ns.leading_zeros()).saturating_sub(STEP_BITS + 1);
     let step = (ns >> power) + u64::from(power) * STEPS;
     usize::try_from(step).expect("there are a thousand")
 }
 
-/// The longest time of a bucket.
+/// The longest duration of a bucket.
 fn end_of(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     let power = (bucket / STEPS).saturating_sub(1);
@@ -44,14 +44,14 @@ impl Histogram {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// How many times were counted.
+    /// Number of durations counted.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// The time that this share of them (0 to 1) took at most, by a sixteenth too long at most;
-    /// `None` where there are none.
+    /// The duration that this fraction (0 to 1) did not exceed, rounded up by at most 1/16; `None`
+    /// if the histogram is empty.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let count = self.count();
@@ -67,7 +67,7 @@ impl Histogram {
         Some(Duration::from_nanos(end_of(bucket).min(self.max_ns)))
     }
 
-    /// All of them together.
+    /// Sum of all durations.
     #[must_use]
     pub fn sum(&self) -> Duration {
         let ns = u64::try_from(self.sum_ns % 1_000_000_000).unwrap_or(0);
@@ -75,26 +75,25 @@ impl Histogram {
         Duration::from_secs(seconds) + Duration::from_nanos(ns)
     }
 
-    /// The longest of them.
+    /// The longest duration.
     #[must_use]
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.max_ns)
     }
 }
 
-/// How long the stages of an engine's transfers have taken so far. Small transfers on their
-/// caller's own thread are not among them.
+/// Durations of the stages of an engine's transfers so far. Transfers made on the caller's own
+/// thread are not included.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// Requests to the file, each from its submission to its completion.
+    /// File requests, from submission to completion.
     pub file: Histogram,
-    /// How long transfers waited for a slot, where none was free.
+    /// Waits of transfers for a slot, if none was free.
     pub slot_wait: Histogram,
-    /// How long filled memory waited for its copy to be queued, from the last request that filled
-    /// it.
+    /// Waits of filled slots for their copy to be queued, from the last request that filled them.
     pub link_wait: Histogram,
-    /// Copies between slots and GPUs, each from when it was queued until it was seen done.
+    /// Copies between slots and GPUs, from when they were queued until completion was seen.
     pub copy: Histogram,
 }
 

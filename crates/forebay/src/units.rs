@@ -1,4 +1,4 @@
-//! Sizes, rates and times as people write them, and arithmetic on byte ranges.
+//! Parsing and formatting of sizes, rates and durations, and arithmetic on byte ranges.
 //!
 //! `K`, `M`, `G`, `KiB`, `MiB`, `GiB` are powers of two; `kB`, `MB`, `GB` are powers of ten.
 
@@ -34,13 +34,13 @@ impl ByteRange {
         self.end.saturating_sub(self.start)
     }
 
-    /// Whether it holds no byte.
+    /// Whether the range is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.end <= self.start
     }
 
-    /// The bytes in both; empty at `self.start` where there are none.
+    /// The bytes in both ranges; if there are none, an empty range at `self.start`.
     #[must_use]
     pub fn intersect(self, other: Self) -> Self {
         let start = self.start.max(other.start);
@@ -72,7 +72,7 @@ pub const fn align_up(value: u64, align: u64) -> u64 {
     }
 }
 
-/// Parses a size in bytes: `4096`, `64K`, `1.5GiB`, `10GB`. `None` where it is no size.
+/// Parses a size in bytes: `4096`, `64K`, `1.5GiB`, `10GB`. `None` if it is not a size.
 #[must_use]
 pub fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
@@ -93,7 +93,7 @@ pub fn parse_size(text: &str) -> Option<u64> {
     scaled(number, scale)
 }
 
-/// `number` × `scale` as whole bytes, exactly; a fraction that is no whole byte is refused.
+/// `number` × `scale` in whole bytes, rounded down.
 fn scaled(number: &str, scale: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() || (number.contains('.') && fraction.is_empty()) || fraction.len() > 15 {
@@ -106,7 +106,7 @@ fn scaled(number: &str, scale: u64) -> Option<u64> {
     let digits = u32::try_from(fraction.len()).ok()?;
     let numerator = u128::from(fraction.parse::<u64>().ok()?) * u128::from(scale);
     let denominator = 10_u128.pow(digits);
-    // `0.1G` is no whole number of bytes; people still mean the nearest one below.
+    // `0.1G` is not a whole number of bytes; round down.
     whole.checked_add(u64::try_from(numerator / denominator).ok()?)
 }
 
@@ -134,7 +134,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     scaled(number, scale).map(Duration::from_nanos)
 }
 
-/// `len` bytes as people read it: `1.5 GiB`, `64 KiB`, `100 B`.
+/// Formats `len` bytes for reading: `1.5 GiB`, `64 KiB`, `100 B`.
 #[must_use]
 pub fn format_size(len: u64) -> String {
     for (scale, name) in [(1 << 40, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")] {

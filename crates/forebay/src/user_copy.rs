@@ -1,8 +1,8 @@
-//! Copies between memory of this library and memory of a caller, made by the kernel.
+//! Copies between the library's memory and a caller's, made by the kernel.
 //!
-//! A caller's memory may be a mapping of a file that became shorter. The processor raises SIGBUS
-//! where it touches a page beyond the end, which ends the process. The kernel fails with EFAULT, as
-//! it does in `pread` and `pwrite`.
+//! A caller's memory may map a file that became shorter. If the processor touches a page after the
+//! end, it raises SIGBUS, which kills the process. The kernel returns EFAULT instead, as it does in
+//! `pread` and `pwrite`.
 
 #![expect(unsafe_code, reason = "has the kernel copy between raw addresses")]
 
@@ -11,17 +11,17 @@ use std::os::fd::AsRawFd;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
-/// A write of so many bytes to an empty pipe never blocks.
+/// A write of this size to an empty pipe never blocks.
 const PIPE_PART: usize = 4096;
 
-/// Copies `len` bytes from memory of this library to a caller's.
+/// Copies `len` bytes from the library's memory to a caller's.
 ///
 /// # Errors
-/// EFAULT where the caller's memory is not accessible; part of the bytes may be copied then.
+/// EFAULT if the caller's memory is not accessible; some bytes may have been copied.
 ///
 /// # Safety
-/// `own` is readable for `len` bytes. A caller has lent `target` for writing; it is not read or
-/// written by others until this returns.
+/// `own` is readable for `len` bytes. A caller has lent `target` for writing; no other code reads
+/// or writes it until this returns.
 pub(crate) unsafe fn copy_to_user(
     own: *const u8,
     target: *mut u8,
@@ -31,14 +31,14 @@ pub(crate) unsafe fn copy_to_user(
     unsafe { copy(own, target, len, Side::Target) }
 }
 
-/// Copies `len` bytes from a caller's memory to memory of this library.
+/// Copies `len` bytes from a caller's memory to the library's.
 ///
 /// # Errors
-/// EFAULT where the caller's memory is not accessible; part of the bytes may be copied then.
+/// EFAULT if the caller's memory is not accessible; some bytes may have been copied.
 ///
 /// # Safety
-/// `own` is writable for `len` bytes. A caller has lent `source` for reading; it is not written
-/// until this returns.
+/// `own` is writable for `len` bytes. A caller has lent `source` for reading; no other code writes
+/// it until this returns.
 pub(crate) unsafe fn copy_from_user(
     source: *const u8,
     own: *mut u8,
@@ -48,7 +48,7 @@ pub(crate) unsafe fn copy_from_user(
     unsafe { copy(source, own, len, Side::Source) }
 }
 
-/// Which side of a copy is the caller's.
+/// The side of a copy that is the caller's memory.
 #[derive(Debug, Clone, Copy)]
 enum Side {
     Source,
@@ -56,27 +56,27 @@ enum Side {
 }
 
 /// # Safety
-/// As for the two calls above.
+/// As for the two functions above.
 unsafe fn copy(source: *const u8, target: *mut u8, len: usize, user: Side) -> Result<(), Errno> {
     let mut done = 0;
     while done < len {
         let (source, target, len) =
             (source.wrapping_add(done), target.wrapping_add(done), len - done);
-        // SAFETY: the caller's promise, of the rest.
+        // SAFETY: the caller's promise, for the remaining bytes.
         match unsafe { copy_within_process(source, target, len, user) } {
             Ok(0) => return Err(Errno::FAULT),
             Ok(copied) => done += copied,
             Err(errno @ (Errno::FAULT | Errno::NOMEM)) => return Err(errno),
             // A sandbox may refuse the call.
-            // SAFETY: the same.
+            // SAFETY: as above.
             Err(_) => return unsafe { copy_through_pipe(source, target, len) },
         }
     }
     Ok(())
 }
 
-/// Copies by the call that copies between processes. The kernel pins the pages of our side and
-/// copies to or from the caller's as in `pread`, so that memory which cannot be pinned serves too.
+/// Copies with `process_vm_writev` or `process_vm_readv`. The kernel pins the pages of our side and
+/// accesses the caller's side as in `pread`, so memory that cannot be pinned works too.
 ///
 /// # Safety
 /// As for [`copy`].
@@ -89,7 +89,7 @@ unsafe fn copy_within_process(
     let process = rustix::process::getpid().as_raw_nonzero().get();
     let source = libc::iovec { iov_base: source.cast_mut().cast(), iov_len: len };
     let target = libc::iovec { iov_base: target.cast(), iov_len: len };
-    // SAFETY: the vectors of one outlive the call; the caller promises the memory.
+    // SAFETY: both vectors outlive the call; the caller promises the memory.
     let copied = unsafe {
         match user {
             Side::Source => {

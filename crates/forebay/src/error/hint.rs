@@ -1,4 +1,4 @@
-//! What to do about an error.
+//! Remedies for errors.
 
 use rustix::io::Errno;
 
@@ -9,7 +9,7 @@ const ENGINE_FAILED: &str = "make another engine, or start the process anew; thi
                              Forebay: please report it with the panic's message";
 
 impl Error {
-    /// What to do about it, as one sentence without a period; `None` where the message says all.
+    /// The remedy, as one sentence without a period; `None` if the message says everything.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         Some(match self {

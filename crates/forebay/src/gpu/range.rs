@@ -23,8 +23,8 @@ pub(crate) enum NotDeviceMemory {
     NoAccess { base: u64, len: u64, device: DeviceId },
 }
 
-/// Most mappings that are followed in one range: at the usual 2 MiB they cover 8 TiB. It bounds the
-/// loop if a driver reports shorter and shorter mappings.
+/// Limit of mappings that are followed in one range: at the usual 2 MiB they cover 8 TiB. It
+/// bounds the loop if a driver reports shorter and shorter mappings.
 const MAPPINGS_MAX: u32 = 1 << 22;
 
 /// Finds the end of each allocation or mapping in the range and checks the one that follows it.

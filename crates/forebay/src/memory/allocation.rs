@@ -35,7 +35,7 @@ pub(super) enum Memory {
         len: u64,
         /// Whether we allocated it and must free it.
         ours: bool,
-        /// Error of a copy that may touch the memory for ever.
+        /// Error of a failed copy that may still touch the memory at any time.
         lost: OnceLock<DeviceError>,
     },
 }
@@ -75,7 +75,7 @@ impl Drop for Allocation {
             return;
         }
         if lost.get().is_some() {
-            // A copy may touch it for ever, so its owner must not free it either.
+            // A copy may still touch it at any time, so its owner must not free it either.
             std::mem::forget(known);
             return std::mem::forget(std::mem::take(&mut self.owners));
         }

@@ -67,10 +67,11 @@ impl Buffer {
         Self { allocation: Arc::new(Allocation::new(memory)), start: 0, len }
     }
 
-    /// Attaches an owner that keeps borrowed memory alive. It is dropped once the buffer and
-    /// everything split from it are dropped and no transfer can touch the memory any more, on the
-    /// thread that drops the last share. It is never dropped if a copy may touch the memory for
-    /// ever ([`Error::CopyNotOver`]). Several owners can be attached; all are kept.
+    /// Attaches an owner that keeps borrowed memory alive. Several owners can be attached.
+    ///
+    /// The owner is dropped once the buffer and everything split from it are dropped and no transfer
+    /// can touch the memory any more, on the thread that drops the last share. It is never dropped
+    /// if a failed copy may still touch the memory ([`Error::CopyNotOver`]).
     ///
     /// A forked child that drops the buffer drops its own copy of the owner, as for any value.
     ///

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::lock::Lock;
 use crate::plan::Reason;
 
-/// Most spans kept, about 40 MB: enough for 100 GiB in requests of 1 MiB.
+/// Maximum number of spans kept, about 40 MB: enough for 100 GiB in requests of 1 MiB.
 const SPANS_MAX: u64 = 1 << 19;
 
 /// An activity with a start and an end time.

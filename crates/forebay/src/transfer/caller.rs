@@ -1,4 +1,4 @@
-//! The handle by which a caller waits for bytes on their way, stops them, or lets go of them.
+//! The handle with which a caller waits for a transfer, cancels it or detaches from it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,16 +9,16 @@ use crate::engine::Engine;
 use crate::error::{Error, Operation, Result};
 use crate::memory::Buffer;
 
-/// Bytes on their way. Dropping it cancels what has not begun; what is in flight drains in the
-/// background, and the memory that it owns is given back only then.
+/// A transfer in progress. Dropping it cancels what has not started; I/O in flight drains in the
+/// background, and only then is the memory that it owns freed.
 ///
-/// A forked child has no share in it: waiting fails with [`Error::Forked`] there, and dropping it
-/// cancels nothing.
+/// In a forked child it is inert: waiting fails with [`Error::Forked`], and dropping it cancels
+/// nothing.
 #[derive(Debug)]
 pub struct Transfer {
     state: Arc<State>,
     engine: Engine,
-    /// Whether it is to end with this handle.
+    /// Whether dropping this handle cancels the transfer.
     pub(crate) cancels: bool,
 }
 
@@ -27,14 +27,14 @@ impl Transfer {
         Self { state, engine, cancels: true }
     }
 
-    /// Lets go of it without cancelling: it goes on, and its memory is given back when it has
-    /// ended. How it ended only subscribers of events are told.
+    /// Detaches from the transfer without cancelling it. Its memory is freed when it ends, and its
+    /// result is only emitted as an event.
     pub fn detach(mut self) {
         self.cancels = false;
     }
 
-    /// The buffers of a transfer that has ended, once; none before, and none that a copy may still
-    /// touch.
+    /// Returns the buffers of a finished transfer, once. Returns none before the end, and none that
+    /// a copy may still touch.
     #[must_use]
     pub fn reclaim(&self) -> Vec<Buffer> {
         if !self.engine.home().is_here() || !self.state.is_done() {
@@ -43,11 +43,12 @@ impl Transfer {
         self.state.wait_for_all().1
     }
 
-    /// Waits for the end. The buffer that the transfer owned comes back, after an error as well.
+    /// Waits for the end. The transfer's buffer is returned, also after an error.
     ///
     /// # Errors
-    /// The first error of the transfer; all in flight has drained by then. Only
-    /// [`Error::CopyNotOver`] comes without the buffer, and before any other.
+    /// The first error of the transfer; everything in flight has drained by then.
+    /// [`Error::CopyNotOver`] takes precedence over any other error, and is the only one without
+    /// the buffer.
     pub fn wait(self) -> (Result<Outcome>, Option<Buffer>) {
         if let Some(error) = self.forked() {
             return (Err(error), None);
@@ -57,7 +58,7 @@ impl Transfer {
         end
     }
 
-    /// As [`wait`](Self::wait), of a transfer that owns several buffers.
+    /// Like [`wait`](Self::wait), for a transfer that owns several buffers.
     pub(crate) fn wait_for_all(&self) -> (Result<Outcome>, Vec<Buffer>) {
         if let Some(error) = self.forked() {
             return (Err(error), Vec::new());
@@ -67,9 +68,8 @@ impl Transfer {
         end
     }
 
-    /// Waits for the end, at most for `bound`. When the bound expires the transfer is cancelled,
-    /// and its memory stays with the engine until nothing can touch it any more: it never comes
-    /// back from this call.
+    /// Waits for the end, at most for `bound`. After that the transfer is cancelled. Its memory
+    /// stays with the engine until nothing can touch it any more, and this call never returns it.
     ///
     /// # Errors
     /// [`Error::TimedOut`], or the first error of the transfer.
@@ -82,13 +82,13 @@ impl Transfer {
             (None, Some(place)) => {
                 (Err(Error::TimedOut { place, bound, done: self.state.done() }), None)
             }
-            // It may have ended just now.
+            // It may have ended after the timeout.
             _ => self.state.wait(),
         }
     }
 
-    /// Waits for the end for at most `bound`, and leaves the transfer as it is: `None` where it is
-    /// still on its way.
+    /// Waits for the end, at most for `bound`, and does not change the transfer: `None` if it is
+    /// still in progress.
     #[must_use]
     pub fn wait_for(&self, bound: Duration) -> Option<Result<Outcome>> {
         if let Some(error) = self.forked() {
@@ -97,39 +97,39 @@ impl Transfer {
         self.state.wait_for(bound)
     }
 
-    /// Has `step` run when it has ended: by the thread that ends it, or by this one where it has
-    /// already. Other transfers wait for that thread, so the step may not wait for anything, nor
-    /// call a GPU's driver, nor let go of the last handle of an engine: it wakes somebody, for
-    /// example. Its panic there is passed over. In a forked child nothing ever runs it.
+    /// Runs `step` when the transfer has ended: on the thread that ends it, or on this one if it
+    /// already has. Other transfers depend on that thread, so the step must not block, call a GPU's
+    /// driver or drop the last handle of an engine; waking a thread is fine. A panic on the
+    /// engine's thread is ignored. In a forked child the step never runs.
     pub fn on_end(&self, step: impl FnOnce() + Send + 'static) {
         if self.engine.home().is_here() {
             self.state.on_end(step);
         }
     }
 
-    /// Whether it has ended; in a forked child it has, and waiting says why.
+    /// Whether it has ended. In a forked child this is true, and waiting returns the error.
     #[must_use]
     pub fn is_done(&self) -> bool {
         !self.engine.home().is_here() || self.state.is_done()
     }
 
-    /// How it ended; `None` while it is on its way.
+    /// The result; `None` while the transfer is in progress.
     pub(crate) fn ended(&self) -> Option<Result<Outcome>> {
         self.state.ended.load(Ordering::Acquire).then(|| self.state.wait_for(Duration::ZERO))?
     }
 
-    /// What it shares with the engine.
+    /// The state shared with the engine.
     pub(crate) fn state(&self) -> &Arc<State> {
         &self.state
     }
 
-    /// Stops it: nothing new starts, what is in flight drains, and waiting reports
-    /// [`Error::Cancelled`] unless it had ended before.
+    /// Cancels it: nothing new starts, I/O in flight drains, and waiting returns
+    /// [`Error::Cancelled`] unless it had already ended.
     pub fn cancel(&self) {
         self.engine.cancel(&self.state);
     }
 
-    /// Bytes done so far, and bytes asked for.
+    /// Bytes done so far, and bytes requested.
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
         (self.state.done(), self.state.wanted)
@@ -141,7 +141,7 @@ impl Transfer {
         self.state.routes()
     }
 
-    /// Why bytes do not go straight between drive and GPU, as far as is known by now: see
+    /// Why bytes are not transferred directly between drive and GPU, as far as known by now: see
     /// [`Outcome::not_direct`].
     #[must_use]
     pub fn not_direct(&self) -> Option<Arc<str>> {
@@ -156,7 +156,7 @@ impl Transfer {
 }
 
 impl Transfer {
-    /// What a forked child is told instead of the end, which its parent waits for.
+    /// The error that a forked child gets from every wait.
     fn forked(&self) -> Option<Error> {
         let home = self.engine.home();
         (!home.is_here()).then(|| home.refusal(Operation::Wait, self.state.place_unlocked()))

@@ -1,4 +1,4 @@
-//! What caller and engine share while bytes move, and in the end what was done.
+//! The state that a caller and the engine share during a transfer, and its outcome.
 
 mod caller;
 mod outcome;
@@ -27,13 +27,13 @@ use outcome::trimmed;
 pub use outcome::{Outcome, RouteShare, Stages, SyncMode};
 pub(crate) use touch::Touch;
 
-/// The part of a transfer that caller and engine share.
+/// The shared state of a transfer.
 pub(crate) struct State {
-    /// Let go with the end. Whoever waits for that waits a moment for the close as well, so that
-    /// the file's room is there when it is removed then.
+    /// Dropped at the end. Waiting threads also wait briefly for the close, so that the file's
+    /// space is freed if they then delete it.
     file: Lock<Option<Arc<Handle>>>,
     range: ByteRange,
-    /// Bytes that are wanted of these.
+    /// Wanted bytes in `range`.
     wanted: u64,
     started: Instant,
     done: AtomicU64,
@@ -43,58 +43,58 @@ pub(crate) struct State {
     file_ns: AtomicU64,
     copy_ns: AtomicU64,
     key: AtomicUsize,
-    /// A share in the memory that bytes move to or from; let go before anybody can see the end, so
-    /// that whoever then frees the memory has it free.
+    /// Shares in the memory that bytes move to or from. They are dropped before the end is visible,
+    /// so that a caller who then frees the memory really frees it.
     keep: Lock<Shares>,
-    /// What it reads where that are many ranges; let go with the file.
+    /// The ranges of a batch; dropped with the file.
     batch: Lock<Option<Arc<Batch>>>,
-    /// Whether it is to stop, where the scheduler does not know it.
+    /// Set to cancel the transfer when the scheduler does not know it.
     stop: AtomicBool,
-    /// Whether its caller is to be free to do something else at any time.
+    /// Whether the caller's thread must not block on a drive for this transfer.
     caller_is_spared: AtomicBool,
-    /// Ops that a thread or the kernel has, which may touch the memory.
+    /// Number of ops that a thread or the kernel holds and that may touch the memory.
     touches: AtomicUsize,
-    /// Whether it was ended: it is only once.
+    /// Whether the transfer was ended; makes sure that this happens once.
     finished: AtomicBool,
     /// Set once `end` holds the result; read without its lock.
     ended: AtomicBool,
     end: Lock<End>,
     bell: Condvar,
-    /// There from when subscribers were told that it begins until they are told that it ends.
+    /// `Some` between the start event and the end event.
     told: Lock<Option<Told>>,
 }
 
-/// See [`State::keep`].
+/// The shares of [`State::keep`].
 #[derive(Debug)]
 struct Shares {
     keep: Vec<Keep>,
-    /// Whether the caller has gone on without the end.
+    /// Whether the caller has abandoned the transfer.
     adrift: bool,
 }
 
-/// How a transfer ended, and the memory that it owns until then.
+/// The result of a transfer, and the memory that it owns until then.
 struct End {
     result: Option<Result<Outcome>>,
     buffers: Vec<Buffer>,
     /// Whether the file is being closed.
     closing: bool,
-    /// Threads that wait: telling nobody would cost a system call as well.
+    /// Number of waiting threads; without any, the wake-up system call is skipped.
     waiting: usize,
-    /// What is to be done then.
+    /// Callbacks to run at the end.
     steps: Vec<Box<dyn FnOnce() + Send>>,
 }
 
-/// What nobody but an ended transfer holds, and whose drop closes files and frees memory.
+/// Resources that only the ended transfer held. Dropping them closes files and frees memory.
 #[derive(Debug)]
 pub(crate) struct Unused {
-    /// Of a caller who has gone on without the end.
+    /// Memory of a caller who abandoned the transfer.
     pub(crate) memory: Vec<Last>,
     file: Option<Handle>,
     batch: Option<Batch>,
 }
 
 impl Unused {
-    /// Whether there is something to close.
+    /// Whether files have to be closed.
     pub(crate) fn has_files(&self) -> bool {
         self.file.is_some() || self.batch.is_some()
     }
@@ -138,14 +138,14 @@ impl State {
         }
     }
 
-    /// The same, of a transfer that reads a batch.
+    /// Makes it the state of a batch transfer.
     pub(crate) fn of_batch(mut self, batch: Arc<Batch>) -> Self {
         self.wanted = batch.strip().wanted_in(self.range);
         *self.batch.get_mut() = Some(batch);
         self
     }
 
-    /// Where it moves bytes; `None` once it has ended.
+    /// The place for errors; `None` once it has ended.
     pub(crate) fn place(&self) -> Option<Place> {
         let batch = self.batch.lock();
         if let Some(batch) = &*batch {
@@ -155,13 +155,13 @@ impl State {
         file.as_ref().map(|file| file.place(self.range.start, self.range.len()))
     }
 
-    /// Its file, its bytes and its time so far; `None` once it has ended.
+    /// The file's path, the range and the elapsed time; `None` once it has ended.
     pub(crate) fn described(&self) -> Option<(Box<Path>, ByteRange, Duration)> {
         let file = self.file.lock();
         file.as_ref().map(|file| (file.path().into(), self.range, self.started.elapsed()))
     }
 
-    /// As [`place`](Self::place), without waiting for a lock or looking for the drive.
+    /// Like [`place`](Self::place), but without waiting for a lock or looking up the drive.
     fn place_unlocked(&self) -> Option<Place> {
         let file = self.file.try_lock()?;
         let (offset, len) = (self.range.start, self.range.len());
@@ -181,7 +181,7 @@ impl State {
         self.bytes[index].fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Keeps why its bytes, or the rest of them, do not go straight; what was said first stays.
+    /// Records why bytes are not transferred directly; the first reason wins.
     pub(crate) fn say_not_direct(&self, why: Arc<str>) {
         let _ = self.not_direct.set(why);
     }
@@ -198,22 +198,23 @@ impl State {
         self.copy_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// Gives the transfer's memory up for good, since the copy that failed so may not be over: what
-    /// the transfer owns never comes back, what it was lent is marked.
+    /// Gives up the transfer's memory for good, because a failed copy may still run. Owned buffers
+    /// never come back; borrowed memory is marked unusable.
     pub(crate) fn lose_memory(&self, source: &DeviceError) {
         self.keep.lock().keep.iter().for_each(|keep| keep.lose(source));
         let owned = std::mem::take(&mut self.end.lock().buffers);
         drop(owned);
     }
 
-    /// Says that its caller goes on without the end: until that comes nobody may use the memory.
+    /// Records that the caller has abandoned the transfer: its memory is unusable until the
+    /// transfer ends.
     pub(crate) fn set_adrift(&self) {
         let mut shares = self.keep.lock();
         shares.adrift = true;
-        shares.keep.iter().for_each(Keep::set_adrift); // none where it has ended meanwhile
+        shares.keep.iter().for_each(Keep::set_adrift); // empty if it has ended
     }
 
-    /// Lets go of the memory; what nobody else has a share in is the answer.
+    /// Drops the shares in the memory; returns the allocations of which they were the last.
     fn let_go(&self) -> Vec<Last> {
         let mut shares = self.keep.lock();
         let (keep, adrift) = (std::mem::take(&mut shares.keep), shares.adrift);
@@ -252,9 +253,9 @@ impl State {
         Stages { probe: load(&self.probe_ns), file: load(&self.file_ns), copy: load(&self.copy_ns) }
     }
 
-    /// Ends the transfer: from now on nothing in the kernel or on the GPU touches its memory. Files
-    /// that nobody else has are to be closed by the caller, who says when they are
-    /// [`closed`](Self::closed), and memory is to be freed. Only the first call counts.
+    /// Ends the transfer: from now on neither the kernel nor the GPU touches its memory. The
+    /// returned resources are to be dropped by the caller, who then calls [`closed`](Self::closed)
+    /// if there are files. Only the first call has an effect.
     pub(crate) fn finish(&self, result: Result<u64>) -> Option<Unused> {
         if self.finished.swap(true, Ordering::AcqRel) {
             return None;
@@ -284,25 +285,25 @@ impl State {
             self.bell.notify_all();
         }
         for step in steps {
-            // One that panics would take those with it whom this thread serves.
+            // A panicking callback must not harm the other transfers of this thread.
             drop(catch_unwind(AssertUnwindSafe(step)));
         }
         (unused.has_files() || !unused.memory.is_empty()).then_some(unused)
     }
 
-    /// Says that they are closed.
+    /// Records that the files are closed.
     pub(crate) fn closed(&self) {
         self.end.lock().closing = false;
         self.bell.notify_all();
     }
 
-    /// Whether it holds memory that is given back with it.
+    /// Whether it owns buffers, which are returned at its end.
     pub(crate) fn owns_memory(&self) -> bool {
         !self.end.lock().buffers.is_empty()
     }
 
-    /// Has the thread that ends the transfer run `step`, or this one where it has ended. It may not
-    /// wait for anything.
+    /// Runs `step` on the thread that ends the transfer, or on this one if it has ended. The step
+    /// must not block.
     pub(crate) fn on_end(&self, step: impl FnOnce() + Send + 'static) {
         let mut end = self.end.lock();
         if end.result.is_none() {
@@ -312,7 +313,7 @@ impl State {
         step();
     }
 
-    /// Has its caller help with nothing that may wait for a drive.
+    /// Keeps the caller's thread from helping with work that may block on a drive.
     pub(crate) fn spare_caller(&self) {
         self.caller_is_spared.store(true, Ordering::Relaxed);
     }
@@ -321,7 +322,7 @@ impl State {
         self.caller_is_spared.load(Ordering::Relaxed)
     }
 
-    /// Asks it to stop, where the scheduler does not know it.
+    /// Requests cancellation of a transfer that the scheduler does not know.
     pub(crate) fn ask_to_stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
@@ -330,7 +331,7 @@ impl State {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// What it was asked to move.
+    /// The requested range.
     pub(crate) fn asked(&self) -> ByteRange {
         self.range
     }

@@ -1,34 +1,34 @@
-//! What a finished transfer did.
+//! The outcome of a finished transfer.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::plan::{Reason, Route};
 
-/// Whether, and how, a write is made durable before it counts as done.
+/// Whether a write is made durable before it is done, and how far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SyncMode {
-    /// Not at all: the bytes are in the page cache or the drive's own.
+    /// Not durable: the bytes may be in the page cache or the drive's own cache.
     #[default]
     None,
-    /// The bytes and what is needed to find them (`fdatasync`).
+    /// The bytes and the metadata needed to read them (`fdatasync`).
     Data,
-    /// All of the file's metadata as well (`fsync`).
+    /// The bytes and all of the file's metadata (`fsync`).
     All,
 }
 
-/// What a finished transfer did.
+/// The outcome of a finished transfer.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// Bytes delivered: fewer than asked for only where a read met the end of the file.
+    /// Bytes delivered; fewer than requested only if a read reached the end of the file.
     pub bytes: u64,
     /// Bytes by route and reason, most bytes first.
     pub routes: Vec<RouteShare>,
-    /// Why bytes did not go straight between drive and GPU although there may be a path: what was
-    /// decided as the transfer began, or what the path refused on the way. `None` where all that
-    /// could go straight did, where another way than [`Route::Direct`] was demanded, and where
-    /// there is no such path. What lies at the edges of units is in `routes` alone.
+    /// Why bytes did not go directly between drive and GPU although a direct path may exist: the
+    /// decision at the start, or the refusal during the transfer. `None` if all bytes that could go
+    /// directly did, if a route other than [`Route::Direct`] was demanded, or if no such path
+    /// exists. Unaligned edges are only in `routes`.
     pub not_direct: Option<Arc<str>>,
     /// Time by stage, summed over the threads that worked on it.
     pub stages: Stages,
@@ -37,7 +37,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// That of a transfer without bytes.
+    /// The outcome of a transfer without bytes.
     pub(crate) fn nothing() -> Self {
         let (stages, elapsed) = (Stages::default(), Duration::ZERO);
         Self { bytes: 0, routes: Vec::new(), not_direct: None, stages, elapsed }
@@ -61,16 +61,16 @@ pub struct RouteShare {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Stages {
-    /// Asking the kernel what is resident.
+    /// Querying the kernel for page cache residency.
     pub probe: Duration,
-    /// Reading or writing the file, from each request's submission to its completion.
+    /// Reading or writing the file, from the submission of each request to its completion.
     pub file: Duration,
-    /// Copies between slots and the GPU, from queued to seen done.
+    /// Copies between slots and the GPU, from when they were queued until completion was seen.
     pub copy: Duration,
 }
 
-/// Shares that add up to `bytes`: where a file shrank while it was read, some were read beyond the
-/// end that was found later.
+/// Trims shares so that they add up to `bytes`. If a file shrank during the read, some bytes were
+/// read after the end that was found later.
 pub(super) fn trimmed(mut shares: Vec<RouteShare>, bytes: u64) -> Vec<RouteShare> {
     let sum: u64 = shares.iter().map(|share| share.bytes).sum();
     let mut excess = sum.saturating_sub(bytes);

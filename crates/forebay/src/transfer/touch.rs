@@ -1,5 +1,5 @@
-//! How many ops may touch a transfer's memory just now, whatever the scheduler knows of it. That
-//! decides when memory can be given back once the scheduler's state is lost.
+//! Counts the ops that may touch a transfer's memory, independently of the scheduler. If the
+//! scheduler's state is lost, this decides when the memory can be returned.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use super::State;
 use crate::error::Error;
 use crate::gpu::DeviceError;
 
-/// Time between two looks at a transfer of a failed engine.
+/// Interval between two checks of a transfer of a failed engine.
 const LOOKS_EVERY: Duration = Duration::from_millis(1);
 
 /// Held by an op while a thread or the kernel may touch its memory.
@@ -40,16 +40,16 @@ impl State {
         self.touches.load(Ordering::Acquire) == 0
     }
 
-    /// Blocks until neither a thread nor the kernel touches the memory.
+    /// Blocks until no thread and no op in the kernel touches the memory.
     pub(crate) fn wait_untouched(&self) {
         while !self.is_untouched() {
             std::thread::sleep(LOOKS_EVERY);
         }
     }
 
-    /// Gives up the memory of a transfer whose engine has failed, where it may still be touched:
-    /// what the transfer owns never comes back, what it was lent is refused by every later call.
-    /// Nobody knows which copies of a GPU are over.
+    /// Gives up the memory of a transfer whose engine has failed, if it may still be touched. Owned
+    /// buffers never come back, and later calls refuse borrowed memory. It is unknown which GPU
+    /// copies are over.
     pub(crate) fn give_memory_up(&self, error: &Error) {
         let mut shares = self.keep.lock();
         if self.is_untouched() && !shares.keep.iter().any(crate::memory::Keep::is_on_gpu) {

@@ -1,4 +1,5 @@
-//! How a caller waits for the end: asleep, awake when it is near, or asking whether to go on.
+//! Waiting for the end of a transfer: parked, polling when it is near, or checking whether to
+//! continue.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -8,31 +9,31 @@ use crate::error::Result;
 use crate::lock::woken;
 use crate::memory::Buffer;
 
-/// The most that a waiting thread is awake for before an end that it expects.
+/// Longest time that a waiting thread polls before an expected end.
 const AWAKE_MAX: Duration = Duration::from_millis(1);
 
-/// When a waiting thread looks for the first time how a transfer gets on.
+/// When a waiting thread checks a transfer's progress for the first time.
 const FIRST_LOOK: Duration = Duration::from_micros(500);
 
-/// A wait that is repeated until it is over.
+/// Timeout of a wait that is repeated until it is over.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// How long the end of a transfer waits for its file to be closed, which hangs where a server does.
+/// How long a finished transfer waits for its file to be closed; closing hangs if a server does.
 const CLOSING_MAX: Duration = Duration::from_millis(250);
 
 impl State {
-    /// Blocks until the transfer has drained, as [`wait`](Self::wait) does, but is awake when a GPU
-    /// transfer's end is near: waking a thread whose core sleeps took up to 200 µs on a virtual
-    /// machine, 4 % of 256 MiB. What is spent awake is a fifth of the time waited for, and at most
-    /// 1 ms.
+    /// Blocks until the transfer has drained, like [`wait`](Self::wait), but polls when the end of
+    /// a GPU transfer is near. Waking a thread on an idle core took up to 200 µs on a virtual
+    /// machine, 4 % of the time for 256 MiB. Polling takes at most a fifth of the waiting time, and
+    /// at most 1 ms.
     pub(crate) fn wait_awake(&self) -> (Result<Outcome>, Option<Buffer>) {
         let ended = self.wait_near_end(LONG, &mut || true);
         debug_assert!(ended, "it goes on until it has ended");
         self.wait()
     }
 
-    /// As [`wait_awake`](Self::wait_awake), but asks every so often whether to go on; whether it
-    /// has ended.
+    /// Like [`wait_awake`](Self::wait_awake), but calls `go_on` about once per `every`. Returns
+    /// whether the transfer has ended.
     pub(crate) fn wait_near_end(&self, every: Duration, go_on: &mut dyn FnMut() -> bool) -> bool {
         let mut asked = Instant::now();
         loop {
@@ -47,7 +48,8 @@ impl State {
                 if self.wait_for((left - awake).min(pause)).is_some() {
                     return true;
                 }
-                // Where little is left and does not come all pauses are short.
+                // If little is left and does not arrive, all pauses are short, so check the elapsed
+                // time.
                 if asked.elapsed() >= every {
                     if !go_on() {
                         return false;
@@ -67,7 +69,8 @@ impl State {
         }
     }
 
-    /// Waits for the end, and asks every so often whether to go on; whether it has ended.
+    /// Waits for the end and calls `go_on` once per `every`. Returns whether the transfer has
+    /// ended.
     pub(crate) fn wait_while(&self, every: Duration, go_on: &mut dyn FnMut() -> bool) -> bool {
         loop {
             if self.wait_for(every).is_some() {
@@ -85,7 +88,7 @@ impl State {
         (result, buffers.pop())
     }
 
-    /// The same, of a transfer that owns several buffers.
+    /// Like [`wait`](Self::wait), for a transfer that owns several buffers.
     pub(crate) fn wait_for_all(&self) -> (Result<Outcome>, Vec<Buffer>) {
         let mut end = self.end.lock();
         loop {
@@ -98,13 +101,13 @@ impl State {
         }
     }
 
-    /// Blocks until the transfer has drained; at once where it has.
+    /// Blocks until the transfer has drained; returns at once if it has.
     pub(crate) fn wait_drained(&self) {
         while !self.ended.load(Ordering::Acquire) {
             let waited = self.wait_for(LONG);
             drop(waited);
         }
-        self.wait_untouched(); // it has ended early where the engine has failed
+        self.wait_untouched(); // a failed engine ends transfers early
     }
 
     pub(crate) fn wait_for(&self, bound: Duration) -> Option<Result<Outcome>> {
@@ -116,14 +119,14 @@ impl State {
         end.result.clone()
     }
 
-    /// Waits a moment for the files of an ended transfer to be closed.
+    /// Waits briefly for the files of a finished transfer to be closed.
     pub(super) fn wait_for_closing(&self) {
         let waited = self.bell.wait_timeout_while(self.end.lock(), CLOSING_MAX, |end| end.closing);
         drop(waited);
     }
 }
 
-/// `bytes` for a ratio; what is lost above 2^53 does not matter to one.
+/// Converts `bytes` for a ratio; the precision lost above 2^53 does not matter.
 #[expect(clippy::cast_precision_loss, reason = "a ratio")]
 fn float(bytes: u64) -> f64 {
     bytes as f64
@@ -137,7 +140,7 @@ mod tests {
     use crate::file::{Handle, OpenHow};
     use crate::units::{ByteRange, GIB};
 
-    /// Where nearly all has come, the rest is expected at any moment, for minutes.
+    /// When nearly all bytes have arrived, the end is expected at any moment, here for minutes.
     #[test]
     fn a_waiting_caller_is_asked_also_when_the_end_seems_near() {
         let file = Handle::open("/proc/version", &OpenHow::default()).expect("it is there");
@@ -150,7 +153,7 @@ mod tests {
             let (start, mut asked) = (Instant::now(), 0);
             let ended = state.wait_near_end(Duration::from_millis(10), &mut || {
                 asked += 1;
-                // Whoever is asked too late need not wait for as long as that can take.
+                // Bounds the test if `go_on` is called too late.
                 asked < 5 && start.elapsed() < Duration::from_secs(5)
             });
             assert!(!ended && asked == 5, "{left} bytes left: asked {asked} times");

@@ -1,9 +1,8 @@
 //! An NVIDIA GPU behind the [`Device`] trait, through its primary context.
 //!
 //! Other libraries of the process (PyTorch, the CUDA runtime) use the same context, so copies reach
-//! their memory. Each call makes the context current if it is not, does not disturb graph captures,
-//! and then restores the caller's context. The calls of the data path allocate nothing and take no
-//! lock.
+//! their memory. Each call makes the context current, does not disturb graph captures, and then
+//! restores the caller's context. The calls of the data path allocate nothing and take no lock.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -29,8 +28,7 @@ use crate::process::Home;
 /// `CU_MEMHOSTREGISTER_PORTABLE`: pinned for every context.
 const REGISTER_PORTABLE: c_uint = 1;
 
-/// `CU_MEMHOSTREGISTER_READ_ONLY`: the GPU only reads it, so it may be mapped read-only (CUDA
-/// 11.1).
+/// `CU_MEMHOSTREGISTER_READ_ONLY`: for memory that may be mapped read-only (CUDA 11.1).
 const REGISTER_READ_ONLY: c_uint = 8;
 /// `CU_STREAM_NON_BLOCKING`: does not synchronise with the default stream.
 const STREAM_NON_BLOCKING: c_uint = 1;
@@ -157,7 +155,7 @@ impl Drop for Current<'_> {
     fn drop(&mut self) {
         if self.pushed {
             let mut popped = ptr::null_mut();
-            // This fails only if the driver is shutting down, and then there is nothing to restore.
+            // This fails only if the driver is shutting down; then nothing is left to restore.
             // SAFETY: `enter` pushed the context on this thread, and the guard never leaves it.
             let _ = unsafe { (self.cuda.ctx_pop_current)(&raw mut popped) };
         }

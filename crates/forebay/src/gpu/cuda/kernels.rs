@@ -27,7 +27,7 @@ pub(crate) const XOR: &CStr = c"forebay_xor";
 const THREADS: c_uint = 256;
 /// Bytes that a thread processes per iteration: two pairs of words.
 const BYTES_EACH: u64 = 32;
-/// Most blocks; their threads loop until all is done.
+/// Maximum number of blocks; their threads loop until all is done.
 const BLOCKS_MAX: u64 = 1 << 16;
 
 /// `CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE`, in kHz.

@@ -24,8 +24,8 @@ pub struct SimConfig {
     pub uplink: Option<u64>,
     /// Bytes of device memory. Only address space is used until it is written.
     pub memory: u64,
-    /// Most bytes of [read-only memory](crate::gpu::Device::register_read_only), such as file
-    /// pages, that its driver pins, including those pinned for sibling GPUs; `None`: no limit.
+    /// Limit in bytes of pinned [read-only memory](crate::gpu::Device::register_read_only), such as
+    /// file pages, shared with sibling GPUs; `None`: no limit.
     pub pages: Option<u64>,
     /// Random seed of the faults.
     pub seed: u64,

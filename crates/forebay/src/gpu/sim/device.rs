@@ -41,7 +41,7 @@ pub struct SimDevice {
     /// Whether it refuses to pin memory, and the number of attempts.
     refuses_pinning: AtomicBool,
     pinnings: AtomicU64,
-    /// Most bytes of file pages that it pins.
+    /// Limit of pinned file pages, in bytes.
     pages: Option<u64>,
     /// Behaviour of its cuFile, and the seed for that.
     cufile: Option<(CuFilePlay, u64)>,
@@ -49,7 +49,7 @@ pub struct SimDevice {
 }
 
 impl SimDevice {
-    /// A device that shares nothing with others; no host memory is registered with it yet.
+    /// A device without siblings; no host memory is registered with it yet.
     #[must_use]
     pub fn new(index: u32, config: SimConfig, clock: Arc<dyn Clock>) -> Self {
         let uplink = config.uplink.map(|rate| Arc::new(Uplink::new(rate)));
@@ -250,8 +250,8 @@ impl SimDevice {
         Ok(())
     }
 
-    /// Locks the timeline. In a forked child that could block for ever, and the copies' memory is
-    /// missing there, so it is refused.
+    /// Locks the timeline. A forked child is refused: there the lock may never be released, and
+    /// the copies' memory is missing.
     fn timeline(&self, call: &'static str) -> DeviceResult<MutexGuard<'_, Timeline>> {
         check_home(&self.home, call)?;
         self.check_lost(call)?;

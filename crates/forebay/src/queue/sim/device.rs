@@ -1,4 +1,4 @@
-//! A simulated GPU whose calls fail as well, not only its copies.
+//! A simulated GPU whose calls can fail, not only its copies.
 
 #![expect(unsafe_code, reason = "passes the trait's calls on")]
 
@@ -14,15 +14,15 @@ use crate::gpu::{
 };
 use crate::lock::Lock;
 
-/// See the module's own text.
+/// A simulated GPU with faulty calls.
 #[derive(Debug)]
 pub(super) struct FaultyDevice {
     inner: SimDevice,
     dice: Lock<(Dice, Tally)>,
     faults: Faults,
-    /// Whether calls may fail now.
+    /// Whether calls may fail.
     pub(super) armed: AtomicBool,
-    /// Whether it has fallen off its bus: no call succeeds while it is armed.
+    /// Whether the GPU is lost: no call succeeds while it is armed.
     gone: AtomicBool,
 }
 
@@ -32,12 +32,12 @@ impl FaultyDevice {
         Self { inner, dice, faults, armed: AtomicBool::default(), gone: AtomicBool::default() }
     }
 
-    /// What went wrong with it.
+    /// The faults of this device so far.
     pub(super) fn tally(&self) -> Tally {
         self.dice.lock().1.clone()
     }
 
-    /// Lets a call fail in `share` of all cases, as `what`.
+    /// Fails a call in this `share` of cases; counted as `what`.
     fn fail(&self, call: &'static str, what: &'static str, share: f64) -> DeviceResult<()> {
         if !self.armed.load(Ordering::Relaxed) {
             return Ok(());
@@ -47,7 +47,7 @@ impl FaultyDevice {
             let goes = tally.note("gpu-gone", dice.roll(self.faults.gone));
             self.gone.store(goes, Ordering::Relaxed);
         }
-        // What begins after it is gone has its memory from before.
+        // Allocation still works after a loss: later transfers use memory as if from before it.
         let gone = what != "gpu-memory" && self.gone.load(Ordering::Relaxed);
         if tally.note(what, dice.roll(share)) || gone {
             let (name, detail) = ("SIM_CALL_FAULT".into(), String::new());
@@ -60,7 +60,7 @@ impl FaultyDevice {
         self.fail(call, "gpu-call", self.faults.calls)
     }
 
-    /// Counts a failed copy that the driver tells of.
+    /// Counts failed copies that the driver reports.
     fn tell<T>(&self, answer: DeviceResult<T>) -> DeviceResult<T> {
         let (_, tally) = &mut *self.dice.lock();
         tally.note("gpu-copy", answer.is_err());
@@ -168,7 +168,7 @@ impl Device for FaultyDevice {
         copies: &[DeviceCopy],
     ) -> DeviceResult<()> {
         let failed = self.may_fail("copy_batch_to_device");
-        // A batch that fails leaves some of its copies queued.
+        // A failed batch leaves some of its copies queued.
         let queued = if failed.is_ok() { copies } else { &copies[..copies.len() / 2] };
         // SAFETY: the caller's promise.
         unsafe { self.inner.copy_batch_to_device(stream, queued) }.and(failed)

@@ -1,8 +1,8 @@
-//! How a run ends, and what must hold then.
+//! Ends a run and checks the final state.
 //!
-//! Where completions were lost, whoever does not wait for them has come to an end by itself; the
-//! rest is cancelled, and all ends that the drive does not have. What it has is never given back
-//! while the run lasts; with the run the drive is gone as well.
+//! If completions were lost, transfers that do not depend on them have ended by themselves. The
+//! rest is cancelled, and all of it ends except what the drive still holds. The drive's memory is
+//! never freed during the run; the drive is dropped with the run.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use crate::queue::{Crew, Ring, Scheduler};
 use crate::transfer::State;
 
 impl Run {
-    /// Whether something goes on although nobody could make a step.
+    /// Called when no machine can step. Returns whether the run can continue.
     pub(super) fn give_up(&mut self) -> bool {
         let before = self.jobs.len();
         self.judge_ended(); // a cancel may have ended one since the last step
         if self.jobs.len() < before {
-            return true; // and others may start in its place, or all end
+            return true; // other transfers may start in its place, or all have ended
         }
         let goes = |machine: &&Machine| machine.phase != Phase::Stopped;
         let left: Vec<_> = self.machines.iter().filter(goes).map(|m| m.crew).collect();
-        // Threads of the pool that were never needed were never started.
+        // Pool threads that were never needed were never started.
         let unstarted = self.core.lock().unstarted();
         if left.len() == unstarted && left.iter().all(|crew| *crew == Crew::Pool) {
             return false;
@@ -33,8 +33,9 @@ impl Run {
             return false;
         }
         for job in &self.jobs {
-            // Of few slots that do not split, those with lost ops may be all; and what another way
-            // writes of the same file, straight from a GPU for example, has its turn.
+            // Transfers with lost ops may hold all slots, if these are few and cannot be split. A
+            // write by another path, such as directly from a GPU, may be waiting for its turn on
+            // the same file.
             let waits = |scheduler: &Scheduler| {
                 scheduler.waits_for_slot(&job.state) || scheduler.waits_for_turn(&job.state)
             };
@@ -52,12 +53,12 @@ impl Run {
         self.machines.iter().filter_map(Machine::ring).chain(callers)
     }
 
-    /// The transfers of ops whose completions never come.
+    /// Transfers whose ops' completions never arrive.
     fn lost(&self) -> impl Iterator<Item = &Arc<State>> {
         self.rings().flat_map(|ring| ring.lost().0)
     }
 
-    /// Panics where anything is left that should not be.
+    /// Panics if anything is left that should not be.
     pub(super) fn end(self) -> Summary {
         if self.gave_up {
             self.look_at_what_is_lost();
@@ -97,7 +98,7 @@ impl Run {
     fn look_at_files(&self) {
         for (index, file) in self.tools.world.borrow().files.iter().enumerate() {
             if self.jobs.iter().flat_map(|job| &job.pieces).any(|piece| piece.file == index) {
-                continue; // a write that has no end may have made some of its bytes
+                continue; // an unfinished write may have written some of its bytes
             }
             let mut expected = file.expected.clone();
             expected.resize(file.bytes.len(), 0);

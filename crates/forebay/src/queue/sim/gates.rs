@@ -1,5 +1,5 @@
-//! The caller of a simulated read behind a gate: it opens that further at any moment, and looks at
-//! each block when it is told that it has come.
+//! The caller of a simulated gated read. It opens the gate further at random times, and checks each
+//! block once it is reported as arrived.
 
 use std::ops::Range;
 
@@ -9,18 +9,18 @@ use super::world::below;
 use crate::gpu::sim::Dice;
 use crate::queue::{Batch, Core};
 
-/// See the module's own text.
+/// The caller's side of a gated read.
 #[derive(Debug)]
 pub(super) struct Opens {
     /// The pieces of each block.
     blocks: Vec<Range<usize>>,
-    /// How much further on than the batch was told each goes.
+    /// How far each block's target is after the address first given to the batch.
     shifts: Vec<u64>,
     open: usize,
     came: usize,
 }
 
-/// So many pieces in blocks of the seed's choice, some of them without any.
+/// Splits the pieces into blocks of random size, some of them empty.
 pub(super) fn blocks(dice: &mut Dice, mut left: usize) -> Vec<usize> {
     let mut counts = Vec::new();
     while left > 0 {
@@ -32,8 +32,8 @@ pub(super) fn blocks(dice: &mut Dice, mut left: usize) -> Vec<usize> {
 }
 
 impl Opens {
-    /// With blocks of so many pieces, whose places are told when they are opened, or from the
-    /// first on.
+    /// Blocks with these numbers of pieces. Their targets are set when they are opened, or from the
+    /// start.
     pub(super) fn new(dice: &mut Dice, counts: &[usize], pieces: &[Piece]) -> Self {
         let ends = counts.iter().scan(0, |end, count| {
             *end += count;
@@ -47,12 +47,12 @@ impl Opens {
         Self { blocks, shifts, open: 0, came: 0 }
     }
 
-    /// How many pieces each block has.
+    /// Number of pieces of each block.
     pub(super) fn counts(&self) -> Vec<usize> {
         self.blocks.iter().map(Range::len).collect()
     }
 
-    /// How much further on than the batch is told a piece goes.
+    /// How far a piece's target is after the address first given to the batch.
     pub(super) fn shift_of(&self, piece: usize) -> u64 {
         let of = self.blocks.iter().zip(&self.shifts);
         let found = of.into_iter().find(|(block, _)| block.contains(&piece));
@@ -61,13 +61,13 @@ impl Opens {
 }
 
 impl Job {
-    /// Whether its caller may let more of it be read.
+    /// Whether its caller may open more of it.
     pub(super) fn can_open(&self) -> bool {
         let is_shut = |opens: &Opens| opens.open < opens.blocks.len();
         self.opens.as_ref().is_some_and(is_shut) && !self.state.is_done()
     }
 
-    /// Its caller does, once it has looked whether nothing came before.
+    /// Opens the next block, after checking that none of its bytes arrived early.
     pub(super) fn open(&mut self, core: &Core) {
         let (Some(opens), Some(batch)) = (&mut self.opens, &self.batch) else { return };
         let bytes = self.memory.bytes();
@@ -82,7 +82,7 @@ impl Job {
         core.with(|scheduler| scheduler.go_on(&self.state));
     }
 
-    /// Its caller looks at what it is told of.
+    /// Checks the blocks that are reported as arrived.
     pub(super) fn look_at_blocks(&mut self) {
         let (Some(opens), Some(batch)) = (&mut self.opens, &self.batch) else { return };
         let arrived = batch.gate().expect("it has blocks").take_arrived();
@@ -91,7 +91,7 @@ impl Job {
             assert!(block < opens.open, "a block came that was not open");
             for piece in &self.pieces[opens.blocks[block].clone()] {
                 let end = piece.at + piece.bytes.len();
-                // Else some of them may have failed.
+                // Otherwise some of them may have failed.
                 if batch.is_whole() {
                     piece.judge(Some(piece.bytes.len() as u64), &bytes[piece.at..end]);
                 }
@@ -100,7 +100,7 @@ impl Job {
         opens.came += arrived.len();
     }
 
-    /// Whether all of it came that has bytes.
+    /// Whether every block with bytes has arrived.
     pub(super) fn all_blocks_came(&self, batch: &Batch) -> bool {
         let Some(opens) = &self.opens else { return true };
         let items: Vec<usize> = batch.strip().items().iter().map(|item| item.index).collect();

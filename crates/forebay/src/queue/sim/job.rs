@@ -1,5 +1,4 @@
-//! One simulated transfer: what was asked, and what its caller does. `judge` says whether what came
-//! of it is right.
+//! One simulated transfer: the request, and its caller's actions. `judge` checks the result.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,69 +13,69 @@ use crate::queue::{Batch, Claim, Core, Plan, Reader, Ring, Tools};
 use crate::transfer::State;
 use crate::units::ByteRange;
 
-/// What the target of a read holds before.
+/// Initial contents of a read's target.
 pub(super) const UNTOUCHED: u8 = 0xEE;
 
-/// What the caller's thread still has to do.
+/// The next action of the caller's thread.
 pub(super) enum Caller {
     Plan(Claim),
     Opened(usize, Plan),
-    /// Works for the transfer until there is nothing to do.
+    /// Helps with the transfer until there is nothing to do.
     Help(Box<Reader<SimRing>>),
     Waits,
 }
 
-/// A range of a file that a transfer moves: the only one, or one of a batch.
+/// A file range that a transfer moves: its only one, or one of a batch.
 pub(super) struct Piece {
     pub(super) file: usize,
     pub(super) range: ByteRange,
-    /// Where it begins in the transfer's memory.
+    /// Offset in the transfer's memory.
     pub(super) at: usize,
-    /// The bytes to be written, or those of the file that a read should find.
+    /// The bytes to write, or the file's bytes that a read should return.
     pub(super) bytes: Vec<u8>,
-    /// Whether a write to what it reads was under way at the same time.
+    /// Whether a write overlapped this read in time and range.
     pub(super) racy: bool,
-    /// The smallest that the file has been meanwhile.
+    /// Smallest size of the file during the transfer.
     pub(super) size_min: u64,
-    /// Whether the file has grown again after it was cut.
+    /// Whether the file was extended again after being truncated.
     pub(super) zeros: bool,
 }
 
-/// See the module's own text.
+/// One simulated transfer.
 pub(super) struct Job {
     pub(super) state: Arc<State>,
     pub(super) pieces: Vec<Piece>,
     pub(super) batch: Option<Arc<Batch>>,
-    /// What its caller does where it is read behind a gate.
+    /// The caller's actions, for a gated read.
     pub(super) opens: Option<Opens>,
     pub(super) direction: Direction,
-    /// Those that it may have to wait for.
+    /// Drives that it may have to wait for.
     pub(super) drives: Vec<usize>,
     pub(super) memory: Memory,
     pub(super) on_gpu: bool,
-    /// Where it goes straight.
+    /// The direct part, if any.
     pub(super) straight: Option<Straight>,
     pub(super) exact: bool,
     pub(super) caller: Caller,
     pub(super) blocking: bool,
     pub(super) cancelled: bool,
-    /// The first error, as the scheduler noted it.
+    /// The first error recorded by the scheduler.
     pub(super) error: Option<String>,
 }
 
 impl Piece {
-    /// Of a file that now has `size` bytes.
+    /// A range of a file that now has `size` bytes.
     pub(super) fn new(file: usize, range: ByteRange, bytes: Vec<u8>, size: u64) -> Self {
         Self { file, range, at: 0, bytes, racy: false, size_min: size, zeros: false }
     }
 
-    /// Whether it has bytes of a range of a file.
+    /// Whether both ranges overlap in the same file.
     pub(super) fn meets(&self, other: &Self) -> bool {
         self.file == other.file && !self.range.intersect(other.range).is_empty()
     }
 }
 
-/// Notes which of `pieces` and of those of other transfers are read while they are written.
+/// Marks reads among `pieces` and other transfers that overlap a concurrent write.
 pub(super) fn note_races(jobs: &mut [Job], direction: Direction, pieces: &mut [Piece]) {
     for job in jobs.iter_mut() {
         for old in &mut job.pieces {
@@ -97,7 +96,7 @@ impl Job {
         }
     }
 
-    /// Cancels it, if it has not ended.
+    /// Cancels it if it has not ended.
     pub(super) fn cancel(&mut self, core: &Core) {
         self.cancelled |= !self.state.is_done();
         core.with(|scheduler| scheduler.cancel(self.state.key(), &self.state));
@@ -122,7 +121,7 @@ impl Job {
         }
     }
 
-    /// A step of the caller's own thread.
+    /// One step of the caller's own thread.
     pub(super) fn step(&mut self, core: &Arc<Core>, tools: &SimTools) {
         self.caller = match std::mem::replace(&mut self.caller, Caller::Waits) {
             Caller::Plan(claim) => {

@@ -1,4 +1,4 @@
-//! Whether what came of a simulated transfer is right: its result, its bytes, its counts.
+//! Checks a finished simulated transfer: its result, its bytes, its counts.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::transfer::Outcome;
 use crate::units::ByteRange;
 
 impl Job {
-    /// Compares what the ended transfer reports and did with what it should have done; returns how
-    /// many bytes it moved, and its memory where that is never given back.
+    /// Compares the reported and actual results with the expected ones. Returns the number of bytes
+    /// moved, and the memory if it must never be freed.
     pub(super) fn judge(mut self, world: &mut World) -> (u64, Option<Memory>) {
         assert!(self.state.is_done());
         let result = self.state.wait().0;
@@ -36,7 +36,7 @@ impl Job {
             (Direction::Read, true) => self.judge_batch(results.as_ref()),
             (Direction::Write, is_batch) => {
                 let is_done = |index| match &results {
-                    // A piece without bytes has no result.
+                    // An empty piece has no result.
                     Some(results) => results.get(&index).is_none_or(Result::is_ok),
                     None => !is_batch && result.is_ok(),
                 };
@@ -62,7 +62,7 @@ impl Job {
         let faults = &world.faults;
         if let Some(Error::CopyNotOver { .. }) = error {
             assert!(self.on_gpu && faults.of_gpu() > 0.0, "{error:?}");
-            return; // it comes before the first error
+            return; // it takes precedence over the first error
         }
         if let (Some(first), Some(error)) = (&self.error, error) {
             assert_eq!(*first, format!("{error:?}"), "not the first error is reported");
@@ -70,7 +70,7 @@ impl Job {
         match error {
             None => {
                 assert!(!self.cancelled, "cancelled, and reported as done");
-                let all = self.batch.is_none(); // of a batch each piece has a result of its own
+                let all = self.batch.is_none(); // in a batch each piece has its own result
                 assert!(!all || failures.is_empty(), "{failures:?}, and reported as done");
             }
             Some(Error::Cancelled { .. }) => assert!(self.cancelled, "cancelled by nobody"),
@@ -97,7 +97,7 @@ impl Job {
         piece.judge(got, self.memory.bytes());
     }
 
-    /// What came of each piece of a batch that nothing stopped.
+    /// The results of the pieces of a batch that was not stopped.
     fn piece_results(
         &self,
         world: &World,
@@ -125,7 +125,7 @@ impl Job {
         results
     }
 
-    /// Each piece of a batch that was read for itself; `results` where nothing stopped all of it.
+    /// Checks each piece of a batch read; `results` is `Some` if nothing stopped the batch.
     fn judge_batch(&self, results: Option<&HashMap<usize, Result<u64>>>) {
         let (bytes, mut at) = (self.memory.bytes(), 0);
         for (index, piece) in self.pieces.iter().enumerate() {
@@ -153,13 +153,13 @@ impl Job {
 
     fn judge_counts(&self, outcome: &Outcome) {
         if self.direction == Direction::Read && self.pieces.iter().any(Piece::is_cut) {
-            return; // bytes behind the end may have been counted before it was known
+            return; // bytes after the new end may have been counted
         }
         let by_route: u64 = outcome.routes.iter().map(|share| share.bytes).sum();
         assert_eq!(by_route, outcome.bytes, "bytes by route: {outcome:?}");
         let wanted: usize = self.pieces.iter().map(|piece| piece.bytes.len()).sum();
         if self.batch.is_some() && outcome.bytes < wanted as u64 {
-            // What came of pieces that failed elsewhere was done nevertheless.
+            // Parts of failed pieces may have been done too.
             assert!(self.state.done() >= outcome.bytes, "progress: {outcome:?}");
         } else {
             assert_eq!(self.state.done(), outcome.bytes, "progress: {outcome:?}");
@@ -168,7 +168,7 @@ impl Job {
 }
 
 impl Piece {
-    /// Compares what is in a file with what was, and with what was written there.
+    /// Compares a file's bytes with the previous contents and with the written bytes.
     fn judge_written(&self, file: &mut Contents, is_done: bool) {
         let start = usize::try_from(self.range.start).expect("a small file");
         let end = (start + self.bytes.len()).min(file.bytes.len());
@@ -190,12 +190,12 @@ impl Piece {
         }
     }
 
-    /// Whether bytes of it may have been missing.
+    /// Whether some of its bytes may have been missing.
     pub(super) fn is_cut(&self) -> bool {
         self.size_min < self.range.start + self.bytes.len() as u64
     }
 
-    /// `got`: bytes that were reported; `None`: they are unknown, but none may be wrong.
+    /// `got`: the reported number of bytes; `None`: unknown, but no byte may be wrong.
     pub(super) fn judge(&self, got: Option<u64>, bytes: &[u8]) {
         if let Some(got) = got {
             let (start, most) = (self.range.start, self.bytes.len() as u64);
@@ -203,7 +203,7 @@ impl Piece {
             assert!((least..=most).contains(&got), "{got} bytes of {least} to {most}");
         }
         if self.racy {
-            return; // the guards hold nevertheless
+            return; // the guards were checked all the same
         }
         let count = got.map_or(0, |got| usize::try_from(got).expect("a small transfer"));
         let (first, rest) = bytes.split_at(count);
@@ -221,7 +221,7 @@ impl Piece {
     }
 }
 
-/// Whether an error was made by one of `failures`, or can come of what goes wrong otherwise.
+/// Checks that an error matches one of `failures` or another simulated fault.
 fn judge_failure<'a>(
     world: &World,
     mut failures: impl Iterator<Item = &'a Failure>,

@@ -1,5 +1,5 @@
-//! How a simulated batch begins: many ranges of a few files, which touch, overlap, lie behind the
-//! end of their file, or have no bytes. Those of writes overlap nothing.
+//! Starts a simulated batch: many ranges of a few files, which may touch, overlap, start after the
+//! end of their file, or be empty. Ranges of writes do not overlap.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::queue::{Batch, Core, Gate, Priority, Request, Share};
 use crate::transfer::{State, SyncMode};
 use crate::units::{ByteRange, align_down};
 
-/// A file of a batch, as the engine knows it.
+/// A file of a batch, with the engine's handle to it.
 struct Source {
     file: usize,
     handle: Arc<Handle>,
@@ -25,8 +25,8 @@ struct Source {
     way: Way,
 }
 
-/// Up to three handles of files, in the order of the engine: those first that are moved by the same
-/// drive in the same way. Files that others cut are not written.
+/// Up to three file handles in the engine's order: files on the same drive with the same access
+/// mode first. Files that are truncated during the run are not written.
 fn sources(world: &mut World, shape: &Shape, direction: Direction) -> Vec<Source> {
     let World { dice, files, .. } = world;
     let writes = direction == Direction::Write;
@@ -47,7 +47,8 @@ fn sources(world: &mut World, shape: &Shape, direction: Direction) -> Vec<Source
     sources
 }
 
-/// The ranges, each with the number of its source. No range of a write `meets` another write.
+/// Random ranges, each with the index of its source. No range of a write may overlap another write,
+/// which `meets` reports.
 fn pieces(
     world: &mut World,
     shape: &Shape,
@@ -94,7 +95,7 @@ fn pieces(
     pieces
 }
 
-/// Where a range begins that touches the last one, nearly does, or overlaps it.
+/// Start of a range that touches the last one, nearly does, or overlaps it.
 fn beside(dice: &mut Dice, last: ByteRange) -> u64 {
     match below(dice, 4) {
         0 | 1 => last.end,
@@ -103,7 +104,7 @@ fn beside(dice: &mut Dice, last: ByteRange) -> u64 {
     }
 }
 
-/// Starts a batch of the seed's choice; `None` where there is no memory for it.
+/// Starts a random batch; `None` if there is no memory for it.
 pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Job]) -> Option<Job> {
     let mut world = tools.world.borrow_mut();
     let writes = world.dice.roll(shape.writes);
@@ -140,7 +141,7 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
     let batch = batch(&sources, &numbers, &pieces, &memory, how);
     let request = request(&mut world.dice, &sources, &batch, direction);
     let request = Request { address: memory.address(), link, ..request };
-    // Who opens it further cannot wait for its end.
+    // A caller that opens the gate cannot block on the end.
     let blocking = opens.is_none() && world.dice.roll(shape.blocking);
     world.tally.count("gate", u64::from(opens.is_some()));
     drop(world);
@@ -163,7 +164,7 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
     })
 }
 
-/// The request of a batch, to no place yet.
+/// The request of a batch, without an address.
 fn request(
     dice: &mut Dice,
     sources: &[Source],
@@ -208,13 +209,13 @@ fn request(
     }
 }
 
-/// What O_DIRECT demands of the strip.
+/// The O_DIRECT alignment for the strip.
 fn alignment(sources: &[Source]) -> Option<Alignment> {
     let all = sources.iter().filter_map(|source| source.way.ok());
     all.map(|(alignment, _)| alignment).reduce(Alignment::max)
 }
 
-/// Lays out what files have of the pieces, as far as these are known to reach.
+/// Lays out the parts of the pieces that are inside the files' known sizes.
 fn batch(
     sources: &[Source],
     numbers: &[usize],

@@ -1,4 +1,4 @@
-//! The memory of a simulated transfer, on the host or on a simulated GPU, with guards around it.
+//! A simulated transfer's memory, on the host or on a simulated GPU, with guard bytes around it.
 
 #![expect(unsafe_code, reason = "reads and writes memory on the simulated GPU, as a caller would")]
 
@@ -9,19 +9,19 @@ use super::device::FaultyDevice;
 use crate::gpu::{Device, DeviceResult, Stream};
 use crate::memory::HostMemory;
 
-/// Bytes before and behind the transfer's own that must stay as they are.
+/// Guard bytes before and after the memory; they must not change.
 pub(super) const GUARD: usize = 4096;
 const GUARD_BYTE: u8 = 0xA5;
 
-/// Whether all of `bytes` are `byte`; many at a time, since tests are not optimised.
+/// Whether all of `bytes` are `byte`; compares in blocks, since tests are not optimised.
 pub(super) fn all_are(bytes: &[u8], byte: u8) -> bool {
     let pattern = [byte; 4096];
     bytes.chunks(4096).all(|part| *part == pattern[..part.len()])
 }
 
-/// See the module's own text.
+/// The memory of one transfer.
 pub(super) struct Memory {
-    /// The bytes themselves, or a copy of those on the GPU.
+    /// The bytes themselves, or a copy of the GPU's bytes.
     host: HostMemory,
     gpu: Option<(Arc<FaultyDevice>, u64)>,
     at: usize,
@@ -29,8 +29,8 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// `bytes` in the middle of guards, `skew` bytes away from an aligned place; `None` where the
-    /// GPU gives no memory.
+    /// `bytes` between guards, `skew` bytes after an aligned address; `None` if the GPU's
+    /// allocation fails.
     pub(super) fn new(bytes: &[u8], skew: usize, gpu: Option<&Arc<FaultyDevice>>) -> Option<Self> {
         let at = GUARD + skew;
         let whole = at + bytes.len() + GUARD;
@@ -53,16 +53,16 @@ impl Memory {
         Some(memory)
     }
 
-    /// The address that a request names.
+    /// The address for requests.
     pub(super) fn address(&self) -> u64 {
         self.gpu.as_ref().map_or(self.host.address(), |gpu| gpu.1) + self.at as u64
     }
 
-    /// The bytes as they are now, after a look at the guards.
+    /// Checks the guards and returns the current bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         let whole = self.host.len();
         self.on_gpu(|gpu, stream, address| {
-            // SAFETY: as above; nobody holds a slice of these bytes before this call.
+            // SAFETY: as above; no slice of these bytes exists before this call.
             unsafe { gpu.copy_to_host(stream, self.host.pointer(), address, whole) }
         });
         let bytes = self.host.bytes();
@@ -72,7 +72,7 @@ impl Memory {
         &bytes[inside..behind]
     }
 
-    /// Runs a copy until it comes through: the simulated GPU fails these as well.
+    /// Runs a copy until it succeeds: the simulated GPU fails these copies too.
     fn on_gpu(&self, copy: impl Fn(&FaultyDevice, Stream, u64) -> DeviceResult<()>) {
         let Some((gpu, address)) = &self.gpu else { return };
         let armed = gpu.armed.swap(false, Ordering::Relaxed);
@@ -86,7 +86,7 @@ impl Memory {
         gpu.armed.store(armed, Ordering::Relaxed);
     }
 
-    /// Gives it back, which fails while a copy is queued.
+    /// Frees it, which fails while a copy is queued.
     pub(super) fn free(self) {
         if let Some((gpu, address)) = &self.gpu {
             // SAFETY: allocated here, and its transfer has ended.

@@ -1,8 +1,8 @@
 //! The whole data path on one thread, with simulated files, time and faults, from a seed.
 //!
 //! The scheduler, the workers, the submitter and the planner are the real ones. Rings, the GPU and
-//! the residency of files are simulated. `FOREBAY_SEED=N` replays one seed, `FOREBAY_SEEDS=N` runs
-//! that many instead of those of every day; `cargo xtask soak` runs them for hours.
+//! page cache residency are simulated. `FOREBAY_SEED=N` replays one seed, `FOREBAY_SEEDS=N` runs
+//! that many seeds instead of the default; `cargo xtask soak` runs them for hours.
 
 mod device;
 mod end;
@@ -24,10 +24,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use progress::{Progress, Seeds};
 
-/// Seeds of every run of the tests.
+/// Seeds in a normal test run.
 const SEEDS: u64 = 300;
 
-/// What these are to meet: a fault that none of them meets tests nothing.
+/// Faults that these seeds must trigger: a fault that no seed triggers tests nothing.
 const FAULTS: [&str; 26] = [
     "again",
     "cancel",

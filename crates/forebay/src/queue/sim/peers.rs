@@ -1,7 +1,7 @@
-//! Transfers that go straight between a simulated drive and a simulated GPU: which do, what their
-//! port answers, and whether what came of them is right.
+//! Direct transfers between a simulated drive and a simulated GPU: which transfers are direct, the
+//! port's results, and the checks of the outcome.
 //!
-//! The world carries out what a port is asked for; the port itself only says what it demands.
+//! The simulated world moves the bytes; the port itself only reports its requirements.
 
 #![expect(unsafe_code, reason = "the trait's calls take raw addresses, and are never made here")]
 
@@ -22,13 +22,13 @@ use crate::queue::{Peer, Request, Share};
 use crate::transfer::{Outcome, State};
 use crate::units::{ByteRange, align_down, align_up};
 
-/// What a port says of whatever it refused.
+/// The error text of a port for every refusal.
 const REFUSAL: &str = "the seed refuses";
 
-/// How a port refuses by itself; all else is the drive's failure.
+/// Errors by which a port itself refuses; any other error is a failure of the drive.
 pub(super) const REFUSALS: [Errno; 2] = [Errno::OPNOTSUPP, Errno::NODEV];
 
-/// A file's way to and from a simulated GPU.
+/// A direct path between a file and a simulated GPU.
 #[derive(Debug)]
 struct SimPort {
     gpu: DeviceId,
@@ -57,13 +57,13 @@ impl Port for SimPort {
     }
 }
 
-/// What the port of an op says of such an end.
+/// The port error for an op's failure.
 pub(super) fn refused(op: &Op, result: Result<u64, Errno>) -> Option<PortError> {
     let errno = result.err().filter(|_| op.port.is_some())?;
     Some(PortError { errno, words: REFUSAL.into(), of_memory: false })
 }
 
-/// What of a transfer goes straight.
+/// The direct part of a transfer.
 pub(super) struct Straight {
     port: Arc<dyn Port>,
     handle: Arc<Handle>,
@@ -71,7 +71,7 @@ pub(super) struct Straight {
     body: ByteRange,
 }
 
-/// Bytes that a port has moved.
+/// A range that a port has transferred.
 #[derive(Debug)]
 pub(super) struct Moved {
     state: Arc<State>,
@@ -79,7 +79,7 @@ pub(super) struct Moved {
 }
 
 impl Straight {
-    /// What of a transfer goes straight, if anything: as the engine decides it.
+    /// Chooses the direct part of a transfer, if any, like the engine does.
     pub(super) fn of(
         world: &mut World,
         shape: &Shape,
@@ -109,12 +109,12 @@ impl Straight {
         (!body.is_empty()).then(|| Self { port, handle: Arc::clone(handle), reason, body })
     }
 
-    /// Where its memory has to begin, that far behind a place that is aligned for any port.
+    /// Offset of its memory from an address that is aligned for every port.
     pub(super) fn skew(&self, range: ByteRange, guard: u64) -> u64 {
         range.start.wrapping_sub(guard) % self.port.unit()
     }
 
-    /// Has a staged request go direct. Its edges stay staged.
+    /// Makes a staged request direct, except for its edges.
     pub(super) fn send(&self, request: &mut Request) {
         let (link, drive) = (request.link.expect("a GPU has a link"), request.drive);
         let (range, body) = (request.range, self.body);
@@ -135,8 +135,8 @@ impl Straight {
         request.cold = false;
     }
 
-    /// What a caller who demanded it is told, and what the account of a transfer that came through
-    /// has to say: each byte once, by the way that it really took.
+    /// Checks a demanded route, and that the outcome of a successful transfer counts each byte
+    /// once, under the route that it really took.
     fn judge(&self, world: &World, state: &Arc<State>, outcome: &Outcome) {
         let by = |what: &dyn Fn(Route, Reason) -> bool| -> u64 {
             let shares = outcome.routes.iter().filter(|share| what(share.route, share.reason));
@@ -157,11 +157,11 @@ impl Straight {
     }
 }
 
-/// What is said of a port that moved nothing, again and again.
+/// Error text for a port that repeatedly transferred nothing.
 const NO_FURTHER: &str = "it brought a request no further";
 
 impl Job {
-    /// Judges by which ways the bytes of a transfer went that came through.
+    /// Checks the routes of a successful transfer.
     pub(super) fn judge_ways(&self, world: &World, outcome: &Outcome) {
         match &self.straight {
             Some(straight) if self.pieces.iter().any(Piece::is_cut) => {
@@ -178,16 +178,16 @@ impl Job {
 }
 
 impl World {
-    /// Has the memory of a port's op in use: nobody may free it.
+    /// Marks the memory of a port's op as in use, so that it cannot be freed.
     pub(super) fn hold(&mut self, id: u64, op: &Op) {
         let Some(port) = &op.port else { return };
         let device = &self.devices[port.gpu().index as usize];
-        // Of a GPU that is gone nothing is held.
+        // Memory of a lost GPU cannot be held.
         let native = device.hold(op.address + op.moved, op.rest().len()).ok();
         self.held.extend(native.map(|native| (id, native)));
     }
 
-    /// Ends that; where the host reaches the memory.
+    /// Undoes [`hold`](Self::hold); returns the host address of the memory.
     pub(super) fn let_go(&mut self, id: u64, op: &Op) -> Option<u64> {
         let native = self.held.remove(&id)?;
         let gpu = op.port.as_ref().map(|port| port.gpu())?;
@@ -195,7 +195,7 @@ impl World {
         Some(native)
     }
 
-    /// Runs an op of a port that is due, as a ring's `end` does.
+    /// Runs a port's op that is due, like a ring's `end`.
     pub(super) fn end_by_port(
         &mut self,
         op: &Op,
@@ -242,7 +242,7 @@ impl World {
         (Ok(moved), is_short.then(|| op.position_of(size)))
     }
 
-    /// How many of `most` bytes a port moves.
+    /// How many of `most` bytes a port transfers.
     fn share_by_port(&mut self, most: u64, unit: u64) -> u64 {
         let faults = self.faults.clone();
         if self.meets("port-empty", faults.empty) {
@@ -258,8 +258,8 @@ impl World {
         align_down(some, unit).max(unit).min(most)
     }
 
-    /// Notes an error that the transfer has to report: without a required route, the bytes go
-    /// staged.
+    /// Records an error that the transfer must report. If the route was not demanded, the bytes are
+    /// staged instead and nothing is reported.
     fn refuse(&mut self, op: &Op, state: &Arc<State>, errno: Errno) -> Errno {
         let is_required = op.segment.reason == Reason::Demanded;
         if self.tally.note("port-demanded", is_required) {
@@ -268,7 +268,7 @@ impl World {
         errno
     }
 
-    /// Bytes of a transfer that ports have moved, each once however often it was.
+    /// Number of distinct bytes of a transfer that ports have transferred.
     fn straight_of(&self, state: &Arc<State>) -> u64 {
         let own = self.moved.iter().filter(|moved| Arc::ptr_eq(&moved.state, state));
         let mut ranges: Vec<ByteRange> = own.map(|moved| moved.range).collect();
@@ -281,7 +281,7 @@ impl World {
         })
     }
 
-    /// Forgets what a transfer that has ended moved by ports.
+    /// Forgets the direct ranges of a transfer that has ended.
     pub(super) fn forget(&mut self, state: &Arc<State>) {
         self.moved.retain(|moved| !Arc::ptr_eq(&moved.state, state));
     }

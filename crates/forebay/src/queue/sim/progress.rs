@@ -1,13 +1,14 @@
-//! Which seeds a test runs, by variables, and a line about them now and then.
+//! Chooses a test's seeds by environment variables, and prints progress.
 //!
 //! | Variable | Meaning |
 //! |---|---|
-//! | `FOREBAY_SEED=N` | begins with this seed; alone it runs no other |
-//! | `FOREBAY_SEEDS=N` | runs so many |
-//! | `FOREBAY_SOAK=N` | runs each Nth seed until the end of standard input: others run the rest |
+//! | `FOREBAY_SEED=N` | starts with this seed; alone it runs no other |
+//! | `FOREBAY_SEEDS=N` | runs this many |
+//! | `FOREBAY_SOAK=N` | runs every Nth seed until standard input ends; other processes run the rest
+//! |
 //!
-//! While it soaks it prints a line each second that begins with `soak:`, and one that begins with
-//! `soak-failed:` for each seed that fails, for the chore that adds up what several processes say.
+//! During a soak it prints a line starting with `soak:` each second, and one starting with
+//! `soak-failed:` for each seed that fails. The task that adds up several processes reads these.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,18 +20,18 @@ use super::run::Summary;
 use super::tally::Tally;
 use crate::lock::Lock;
 
-/// See the module's own text.
+/// The seeds of a test run.
 pub(super) struct Seeds {
     next: u64,
     left: u64,
     stride: u64,
     soaks: bool,
-    /// Set when standard input has ended.
+    /// Set when standard input ends.
     ended: Arc<AtomicBool>,
 }
 
 impl Seeds {
-    /// Those that the variables name; else the first `most`.
+    /// The seeds that the variables select; by default the first `most`.
     pub(super) fn from_env(most: u64) -> Self {
         let number = |name: &str| {
             std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a variable's number"))
@@ -85,7 +86,7 @@ struct Totals {
     all: Summary,
 }
 
-/// What was run so far, and the thread that tells of it.
+/// Totals so far, and the thread that prints them.
 #[derive(Default)]
 pub(super) struct Progress {
     totals: Arc<Lock<Totals>>,
@@ -93,7 +94,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// One that is told each second, also while a seed hangs.
+    /// Starts a thread that prints the totals each second, even while a seed hangs.
     pub(super) fn told() -> Self {
         let totals = Arc::new(Lock::<Totals>::default());
         let (ends, ended) = channel::<()>();
@@ -111,7 +112,7 @@ impl Progress {
         self.totals.lock().at = seed;
     }
 
-    /// Adds what a seed did; `None`: it failed.
+    /// Adds a seed's summary; `None` if it failed.
     pub(super) fn end(&self, summary: Option<Summary>) {
         let totals = &mut *self.totals.lock();
         totals.seeds += 1;
@@ -125,7 +126,7 @@ impl Progress {
         }
     }
 
-    /// Everything that was met so far.
+    /// All faults triggered so far.
     pub(super) fn met(&self) -> Tally {
         self.totals.lock().all.met.clone()
     }

@@ -1,4 +1,4 @@
-//! A ring whose ops are done later, in an order and with results that the seed chooses.
+//! A ring whose ops complete later, in random order and with random results from the seed.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,25 +15,25 @@ use crate::queue::op::{Completion, Op, Owner, WindowKey};
 use crate::queue::{Core, Ring};
 use crate::transfer::State;
 
-/// An op that the simulated kernel works on.
+/// An op in the simulated kernel.
 struct Flight {
     id: u64,
     op: Op,
     state: Arc<State>,
     base: u64,
     due: Duration,
-    /// The kernel has taken it back.
+    /// Whether the kernel has cancelled it.
     cancelled: bool,
 }
 
-/// See the module's own text.
+/// A simulated ring.
 pub(super) struct SimRing {
     world: Rc<RefCell<World>>,
     core: Arc<Core>,
     depth: usize,
     bounce: Bounce,
     flights: Vec<Flight>,
-    /// Whether its thread would be blocked in the last `reap`.
+    /// Whether its thread would have blocked in the last `reap`.
     blocked: Cell<bool>,
 }
 
@@ -54,13 +54,12 @@ impl SimRing {
         }
     }
 
-    /// When the next op is done, if ever.
+    /// When the next op is due, if ever.
     pub(super) fn next_due(&self) -> Option<Duration> {
         self.flights.iter().map(|flight| flight.due).min().filter(|due| *due != NEVER)
     }
 
-    /// Ops in flight whose completions never come, with their transfers, and whether there are
-    /// no others.
+    /// Transfers of ops whose completions never arrive, and whether no other op is in flight.
     pub(super) fn lost(&self) -> (impl Iterator<Item = &Arc<State>>, bool) {
         let all = self.flights.iter().all(|flight| flight.due == NEVER);
         let lost = self.flights.iter().filter(|flight| flight.due == NEVER);
@@ -71,7 +70,7 @@ impl SimRing {
         self.blocked.get()
     }
 
-    /// The ops in flight. Panics where the transfer of one has ended.
+    /// The ops in flight. Panics if the transfer of one has ended.
     pub(super) fn ops(&self) -> impl Iterator<Item = &Op> {
         self.flights.iter().map(|flight| {
             assert!(!flight.state.is_done(), "ended with an op in flight: {:?}", flight.op);

@@ -1,8 +1,8 @@
-//! Steps every state machine of an engine on one thread, in an order that the seed chooses, and
-//! looks after each step whether all is well.
+//! Steps every state machine of an engine on one thread, in a random order from the seed, and
+//! checks invariants after each step.
 //!
-//! A machine that said that it waits is stepped again only after its bell was rung: a wake-up that
-//! is lost leaves nothing that can be stepped, which fails the run.
+//! A parked machine is stepped again only after its bell was rung. So a lost wake-up leaves nothing
+//! to step, which fails the run.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -31,23 +31,23 @@ use crate::queue::{
 use crate::staging::{Pause, Submitter};
 use crate::tune::DepthLimits;
 
-/// Steps after which a run cannot be on its way to an end any more.
+/// Step limit of a run; a run that reaches it is stuck.
 const STEPS_MAX: u64 = 400_000;
 
-/// Where a machine's thread is.
+/// State of a machine's thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Runs,
-    /// It waits for its bell. One that came first is kept for it.
+    /// Parked until its bell rings. An earlier ring counts too.
     Sleeps,
     Stopped,
 }
 
 enum Kind {
     Reader(Reader<SimRing>),
-    /// A worker of a drive, and whether it waits in its ring.
+    /// A drive's worker, and whether it waits in its ring.
     Drive(RingWorker<SimRing>, bool),
-    /// A submitter, and how many more steps it makes before it sleeps.
+    /// A submitter, and how many more steps it lingers before it parks.
     Submitter(Box<Submitter>, u64),
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Machine {
     pub(super) phase: Phase,
 }
 
-/// See the module's own text.
+/// One simulated run.
 pub(super) struct Run {
     pub(super) shape: Shape,
     dice: Dice,
@@ -69,7 +69,7 @@ pub(super) struct Run {
     pub(super) jobs: Vec<Job>,
     started: usize,
     stopping: bool,
-    /// Whether what is left waits for completions that never come.
+    /// Whether the remaining transfers wait for completions that never arrive.
     pub(super) gave_up: bool,
     pub(super) steps: u64,
     pub(super) bytes: u64,
@@ -77,7 +77,7 @@ pub(super) struct Run {
     kept: Vec<Memory>,
 }
 
-/// What a run did.
+/// Statistics of a run.
 #[derive(Debug, Default)]
 pub(super) struct Summary {
     pub(super) steps: u64,
@@ -94,13 +94,13 @@ impl Machine {
         }
     }
 
-    /// `rung`: how often the bell of its crew was rung and not yet heard.
+    /// `rung`: number of pending rings of its crew's bell.
     fn can_step(&self, now: Duration, rung: usize) -> bool {
         let due = |ring: &SimRing| ring.next_due().is_some_and(|due| due <= now);
         match (&self.kind, self.phase) {
             (_, Phase::Stopped) => false,
             (_, Phase::Sleeps) => rung > 0,
-            // It waits in its ring, which its bell ends as well.
+            // It waits in its ring, and its bell ends that wait too.
             (Kind::Drive(worker, true), Phase::Runs) => {
                 let ring = worker.held().0;
                 rung > 0 || !ring.is_blocked() || due(ring)
@@ -113,10 +113,10 @@ impl Machine {
         }
     }
 
-    /// Hears its bell.
+    /// Consumes a ring of its bell.
     fn hear(&mut self, rung: &AtomicUsize) {
         if matches!(self.kind, Kind::Drive(_, true)) {
-            rung.store(0, Ordering::Relaxed); // one look serves all
+            rung.store(0, Ordering::Relaxed); // one check handles all rings
         } else if self.phase == Phase::Sleeps {
             rung.fetch_sub(1, Ordering::Relaxed);
         }
@@ -241,7 +241,7 @@ impl Run {
         }
     }
 
-    /// Runs to the end. Panics where anything is not as it should be.
+    /// Runs to the end. Panics if a check fails.
     pub(super) fn run(mut self) -> Summary {
         while self.steps < STEPS_MAX {
             self.steps += 1;
@@ -255,7 +255,7 @@ impl Run {
         panic!("no end after {STEPS_MAX} steps: {:?}", self.core.lock());
     }
 
-    /// Makes one step of something that can; false: nothing can, and nothing is left.
+    /// Steps one machine that can step; false if none can and nothing is left.
     fn step(&mut self) -> bool {
         let now = self.clock.now();
         let can_step = |machine: &Machine| {
@@ -298,7 +298,7 @@ impl Run {
         true
     }
 
-    /// When the next op of any ring is done, if none is by now.
+    /// When the next op of any ring is due, if none is due now.
     fn next_due(&self) -> Option<Duration> {
         let rings = self.machines.iter().filter_map(Machine::ring);
         let callers = self.jobs.iter().filter_map(Job::ring);
@@ -313,7 +313,7 @@ impl Run {
             }
             self.jobs.push(job);
         }
-        self.started += 1; // also where there was no memory for it
+        self.started += 1; // also if there was no memory for it
     }
 
     pub(super) fn stop(&mut self) {
@@ -358,7 +358,7 @@ impl Run {
         rung
     }
 
-    /// What callers and others do at any time: cancel, and cut files.
+    /// Random actions of callers and other processes: cancel transfers and truncate files.
     fn disturb(&mut self) {
         if self.dice.roll(self.shape.cancels) && !self.jobs.is_empty() {
             let index = below(&mut self.dice, self.jobs.len() as u64);
@@ -371,7 +371,7 @@ impl Run {
         }
     }
 
-    /// Cuts a file, or lets it grow by zeros.
+    /// Truncates a file or extends it with zeros.
     fn cut(&mut self) {
         let mut world = self.tools.world.borrow_mut();
         let index = below(&mut self.dice, world.files.len() as u64);
@@ -420,7 +420,7 @@ impl Run {
             job.look_at_blocks();
             let now = scheduler.error_of(&job.state).map(|error| format!("{error:?}"));
             if now.as_ref().is_some_and(|error| error.starts_with("CopyNotOver")) {
-                job.error = now; // that memory is lost comes before all else
+                job.error = now; // lost memory takes precedence over all other errors
                 continue;
             }
             if let (Some(now), Some(before)) = (&now, &job.error) {

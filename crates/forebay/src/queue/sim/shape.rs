@@ -1,5 +1,5 @@
-//! What a seed chooses before anything moves: the engine's limits, its drives and GPUs, the files,
-//! and how often what goes wrong.
+//! Random parameters of a run: the engine's limits, its drives and GPUs, the files, and the fault
+//! rates.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,53 +11,53 @@ use crate::plan::Alignment;
 use crate::queue::Limits;
 use crate::units::{KIB, MIB};
 
-/// See the module's own text.
+/// The random parameters of a run.
 #[derive(Debug)]
 pub(super) struct Shape {
     pub(super) limits: Limits,
     pub(super) segment: u64,
-    /// The ring that serves each drive, where one does.
+    /// The ring that serves each drive; `None` for a drive served by pool threads.
     pub(super) drives: Vec<Option<usize>>,
-    /// The hardware below each.
+    /// The hardware below each drive.
     pub(super) hardware: Vec<Vec<usize>>,
-    /// One that answers after all others.
+    /// A drive that completes its ops last.
     pub(super) hung: Option<usize>,
-    /// One that never answers to some.
+    /// A drive that loses some completions.
     pub(super) lost: Option<usize>,
-    /// How many rings there are.
+    /// Number of rings.
     pub(super) rings: usize,
     pub(super) depth: usize,
     pub(super) gpus: usize,
-    /// Slots of each GPU at the start and at most.
+    /// Slots per GPU, at the start and at most.
     pub(super) slots: (usize, usize),
     pub(super) transfers: usize,
-    /// How many may be on their way at once.
+    /// Maximum number of transfers in flight.
     pub(super) at_once: usize,
-    /// Share of the transfers to and from GPUs that go straight where the file can, share of those
-    /// of which that is demanded, and what its ports want everything to be multiples of.
+    /// Fraction of GPU transfers that are direct if the file allows it, fraction of these that
+    /// demand the route, and the alignment unit of the ports.
     pub(super) straight: f64,
     pub(super) demands: f64,
     pub(super) port_unit: u64,
-    /// Shares of the transfers that write (where a file may be written), go to or from a GPU, go
-    /// around the page cache where they can, and are waited for by a caller who helps.
+    /// Fraction of transfers that write (if the file may be written), that involve a GPU, that use
+    /// O_DIRECT if possible, and that block a caller who helps.
     pub(super) writes: f64,
     pub(super) on_gpu: f64,
     pub(super) direct: f64,
     pub(super) blocking: f64,
-    /// Share of the reads that read many ranges in one call.
+    /// Fraction of reads that are batches.
     pub(super) many: f64,
-    /// Share of the files that are cut while they are read.
+    /// Fraction of files that are truncated during reads.
     pub(super) shrinking: f64,
-    /// Chance of a cancel in each step.
+    /// Probability of a cancel in each step.
     pub(super) cancels: f64,
-    /// Chance of a cut file in each step.
+    /// Probability of a truncation in each step.
     pub(super) cuts: f64,
-    /// Whether the engine is stopped while things are on their way.
+    /// Whether the engine is stopped while transfers are in flight.
     pub(super) stops_early: bool,
-    /// Steps that a submitter goes on without work before it sleeps.
+    /// Steps that a submitter lingers without work before it parks.
     pub(super) linger: u64,
     pub(super) faults: Faults,
-    /// Time that each copy takes.
+    /// Latency of each copy.
     pub(super) link_latency_us: u64,
 }
 
@@ -89,7 +89,7 @@ impl Shape {
             segment,
             in_flight: one_of(dice, &[1, 2, 5, 100]),
             readers: count(dice, 1, 6),
-            // One thread alone may wait for the drive that loses what it was to answer.
+            // A pool of one thread could block indefinitely on the drive that loses completions.
             pool: count(dice, 1 + u64::from(loses), 4),
             host_windows: u32::try_from(count(dice, 1, 4)).expect("a small number"),
         };
@@ -151,8 +151,8 @@ fn faults(dice: &mut Dice) -> Faults {
     }
 }
 
-/// Makes the files of a run in `folder`. Their bytes are kept in memory; the real files lend their
-/// identity.
+/// Makes the files of a run in `folder`. Their bytes are kept in memory; the real files only
+/// provide identities.
 pub(super) fn files(dice: &mut Dice, shape: &Shape, folder: &Path) -> Vec<Contents> {
     let slot = shape.limits.slot_size;
     let how = OpenHow { write: true, create: true, ..OpenHow::default() };

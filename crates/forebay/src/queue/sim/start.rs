@@ -1,5 +1,5 @@
-//! How a simulated transfer begins: what the engine does between a caller's call and the
-//! scheduler, with a seed for a caller.
+//! Starts a simulated transfer: the engine's work between a caller's call and the scheduler, driven
+//! by the seed.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -23,21 +23,21 @@ use crate::units::{ByteRange, align_down};
 
 pub(super) const PAGE: u64 = 4096;
 
-/// With O_DIRECT, or why not.
+/// O_DIRECT and its reason, or the reason against it.
 pub(super) type Way = Result<(Alignment, Reason), Reason>;
 
-/// Plans by a residency that the seed invents, and makes slots, or fails to.
+/// Plans with random residency, and makes slots or fails to.
 pub(super) struct SimTools {
     pub(super) world: Rc<RefCell<World>>,
     pub(super) planner: Planner,
     pub(super) slot_size: u64,
     pub(super) devices: Vec<Arc<FaultyDevice>>,
-    /// Memory of the slots.
+    /// The slots' memory.
     pub(super) arena: RefCell<Vec<HostMemory>>,
 }
 
 impl SimTools {
-    /// Makes `count` slots for a link; none where the GPU does not pin their memory.
+    /// Makes `count` slots for a link; none if the GPU refuses to pin their memory.
     pub(super) fn make(&self, link: usize, count: usize) -> Vec<Slot> {
         let slot = usize::try_from(self.slot_size).expect("a small slot");
         let mut memory = HostMemory::map(slot * count).expect("a little memory");
@@ -65,7 +65,7 @@ impl Tools for SimTools {
     }
 }
 
-/// What of `range` is in the page cache, says the seed.
+/// Random page cache residency of `range`.
 fn residency(world: &mut World, range: ByteRange) -> Split {
     let dice = &mut world.dice;
     match below(dice, 4) {
@@ -87,12 +87,12 @@ fn residency(world: &mut World, range: ByteRange) -> Split {
     }
 }
 
-/// What the seed asks for.
+/// A randomly chosen transfer.
 pub(super) struct Wish {
     pub(super) file: usize,
     direction: Direction,
     pub(super) range: ByteRange,
-    /// Where a read will meet the end of the file, else the range's end.
+    /// Where a read reaches the end of the file; otherwise the range's end.
     pub(super) end: u64,
     pub(super) link: Option<usize>,
     way: Way,
@@ -104,7 +104,7 @@ pub(super) struct Wish {
     skew: u64,
 }
 
-/// Chooses a transfer; `None` where its write would meet another.
+/// Chooses a transfer; `None` if its write would overlap another.
 fn wish(world: &mut World, shape: &Shape, jobs: &[Job]) -> Option<Wish> {
     let World { dice, files, .. } = world;
     let slot = shape.limits.slot_size;
@@ -138,7 +138,7 @@ fn wish(world: &mut World, shape: &Shape, jobs: &[Job]) -> Option<Wish> {
         end: if writes { range.end } else { size.clamp(range.start, range.end) },
         link,
         way,
-        // It may be wrong: the page cache changes, also between the question and the plan.
+        // The guess may be wrong: the page cache can change between the query and the plan.
         cold: !writes && dice.roll(0.5),
         exact: !writes && dice.roll(0.3),
         sync,
@@ -148,7 +148,7 @@ fn wish(world: &mut World, shape: &Shape, jobs: &[Job]) -> Option<Wish> {
     })
 }
 
-/// What a write waits for.
+/// A random sync mode for a write.
 pub(super) fn sync(dice: &mut Dice) -> SyncMode {
     match below(dice, 4) {
         0 => SyncMode::Data,
@@ -157,7 +157,7 @@ pub(super) fn sync(dice: &mut Dice) -> SyncMode {
     }
 }
 
-/// How a file is read or written.
+/// Whether a file is accessed with O_DIRECT, and why.
 pub(super) fn way(dice: &mut Dice, shape: &Shape, file: &Contents, writes: bool) -> Way {
     match file.alignment {
         Some(alignment) if dice.roll(shape.direct) => {
@@ -169,7 +169,7 @@ pub(super) fn way(dice: &mut Dice, shape: &Shape, file: &Contents, writes: bool)
     }
 }
 
-/// Starts a transfer of the seed's choice.
+/// Starts a random transfer.
 pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Job]) -> Option<Job> {
     if tools.world.borrow_mut().dice.roll(shape.many) {
         return many::start(core, tools, shape, jobs);
@@ -230,7 +230,7 @@ pub(super) fn drives(request: &Request) -> Vec<usize> {
     std::iter::once(request.drive).chain(beside).collect()
 }
 
-/// Hands a request over; what its caller does next.
+/// Hands a request to the scheduler; returns the caller's next action.
 pub(super) fn begin(core: &Core, request: Request) -> Caller {
     let state = Arc::clone(&request.state);
     let claim = core.with(|scheduler| {

@@ -1,14 +1,14 @@
-//! What a run met: how often each kind of fault, and how much it did.
+//! Counts the faults of a run, and the work it did.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// How often each thing happened, by its name.
+/// Number of occurrences by name.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tally(BTreeMap<&'static str, u64>);
 
 impl Tally {
-    /// Counts `what` if `happens`, which is returned.
+    /// Counts `what` if `happens`; returns `happens`.
     pub(super) fn note(&mut self, what: &'static str, happens: bool) -> bool {
         if happens {
             self.count(what, 1);
@@ -20,7 +20,7 @@ impl Tally {
         *self.0.entry(what).or_default() += times;
     }
 
-    /// How often something happened.
+    /// Number of occurrences.
     pub(super) fn of(&self, what: &str) -> u64 {
         self.0.get(what).copied().unwrap_or(0)
     }
@@ -30,7 +30,7 @@ impl Tally {
     }
 }
 
-/// `name=count` of each, apart by spaces, as the chore that reads them expects.
+/// `name=count` pairs separated by spaces, as the task that reads them expects.
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all: Vec<String> = self.0.iter().map(|(what, n)| format!("{what}={n}")).collect();

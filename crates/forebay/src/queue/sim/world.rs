@@ -1,4 +1,4 @@
-//! The files that the simulated rings read and write, the time, and what goes wrong.
+//! The simulated files, clock and faults.
 
 #![expect(
     unsafe_code,
@@ -23,18 +23,18 @@ use crate::queue::pread::read_stretches;
 use crate::transfer::State;
 use crate::units::{ByteRange, align_down};
 
-/// How much longer a drive that hangs takes than anything else.
+/// Extra time that a hung drive takes.
 const HUNG: Duration = Duration::from_secs(100);
 
-/// When an op is done whose completion is lost.
+/// Due time of an op whose completion is lost.
 pub(super) const NEVER: Duration = Duration::MAX;
 
-/// A number below `end`, which is above zero.
+/// A random number below `end`, which must be above zero.
 pub(super) fn below(dice: &mut Dice, end: u64) -> u64 {
     dice.next() % end
 }
 
-/// `len` bytes of which no two places look alike.
+/// `len` random bytes.
 pub(super) fn noise(dice: &mut Dice, len: u64) -> Vec<u8> {
     let len = usize::try_from(len).expect("a small file");
     let mut bytes = vec![0; len.next_multiple_of(8)];
@@ -43,66 +43,66 @@ pub(super) fn noise(dice: &mut Dice, len: u64) -> Vec<u8> {
     bytes
 }
 
-/// Shares of the ops that meet each fault.
+/// Fraction of ops that hit each fault.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Faults {
     /// EINTR and EAGAIN.
     pub(super) again: f64,
-    /// Fewer bytes than asked.
+    /// A short transfer.
     pub(super) short: f64,
-    /// A short count of a direct op that is no multiple of its unit.
+    /// A short transfer of a direct op that ends at an unaligned offset.
     pub(super) odd: f64,
-    /// No byte, although there are some.
+    /// A transfer of zero bytes before the end of the file.
     pub(super) empty: f64,
     /// EIO.
     pub(super) hard: f64,
     /// Completions that take a hundred times longer.
     pub(super) late: f64,
-    /// Calls into the GPU's driver that fail at once.
+    /// Driver calls that fail at once.
     pub(super) calls: f64,
-    /// Such calls with which the GPU is gone for good.
+    /// Driver calls after which the GPU is lost for good.
     pub(super) gone: f64,
-    /// Copies that fail on their way.
+    /// Copies that fail while running.
     pub(super) copies: f64,
-    /// Calls for memory of a GPU, or to pin memory for it, that fail.
+    /// Failed calls that allocate GPU memory or pin host memory.
     pub(super) memory: f64,
-    /// Ops of the drive that loses some whose completions never come.
+    /// Ops whose completions never arrive, on the drive that loses some.
     pub(super) lost: f64,
-    /// Ops of ports that these refuse.
+    /// Ops that ports refuse.
     pub(super) port: f64,
 }
 
 impl Faults {
-    /// Whether, and how often, something goes wrong on the way to a GPU.
+    /// Total fraction of faults between the host and a GPU.
     pub(super) fn of_gpu(&self) -> f64 {
         self.calls + self.gone + self.copies
     }
 }
 
-/// A file: its bytes, and the handles by which the engine knows it.
+/// A file: its bytes, and the engine's handles to it.
 #[derive(Debug)]
 pub(super) struct Contents {
     pub(super) handles: Vec<Arc<Handle>>,
     pub(super) bytes: Vec<u8>,
-    /// What should be in it, by the writes that have ended.
+    /// The contents expected from the completed writes.
     pub(super) expected: Vec<u8>,
-    /// Where the disk is full.
+    /// Maximum size; the disk is full beyond it.
     pub(super) size_max: u64,
     pub(super) alignment: Option<Alignment>,
-    /// Whether O_DIRECT is taken when it is opened and refused when it is read.
+    /// Whether O_DIRECT is accepted at open and refused at read.
     pub(super) refuses: bool,
-    /// Whether others cut it while it is read; then it is not written.
+    /// Whether other processes truncate it during reads; such a file is not written.
     pub(super) shrinks: bool,
 }
 
-/// An error that was answered to an op, which its transfer must tell.
+/// An error that was returned for an op, which its transfer must report.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) state: Arc<State>,
     pub(super) errno: Errno,
-    /// What the op was to bring, in its transfer.
+    /// The op's wanted range in its transfer.
     pub(super) wanted: ByteRange,
-    /// The file that could not be synced.
+    /// Index of the file that could not be synced.
     pub(super) synced: Option<usize>,
 }
 
@@ -112,19 +112,19 @@ struct Touched {
     id: u64,
     range: ByteRange,
     written: bool,
-    /// The file of a write, and whether it goes through the page cache.
+    /// For a write: its file, and whether it uses the page cache.
     writes: Option<((u64, u64), Io)>,
 }
 
-/// See the module's own text.
+/// The simulated files, clock and faults.
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) dice: Dice,
     pub(super) clock: Arc<ManualClock>,
     pub(super) faults: Faults,
-    /// A drive that answers after all others.
+    /// A drive that completes its ops last.
     pub(super) hung: Option<usize>,
-    /// A drive that never answers to some.
+    /// A drive that loses some completions.
     pub(super) lost: Option<usize>,
     pub(super) tally: Tally,
     pub(super) files: Vec<Contents>,
@@ -132,14 +132,14 @@ pub(super) struct World {
     begun: u64,
     pub(super) failed: Vec<Failure>,
     pub(super) devices: Vec<Arc<FaultyDevice>>,
-    /// Memory of GPUs that ops of ports have, as the host reaches it, by the numbers of the ops.
+    /// Host addresses of GPU memory that port ops hold, by op number.
     pub(super) held: HashMap<u64, u64>,
-    /// What ports have moved.
+    /// Ranges that ports have transferred.
     pub(super) moved: Vec<Moved>,
 }
 
 impl Contents {
-    /// What it has of a range.
+    /// The bytes of a range that exist.
     pub(super) fn part(&self, range: ByteRange) -> &[u8] {
         let place =
             |at: u64| usize::try_from(at).map_or(self.bytes.len(), |at| at.min(self.bytes.len()));
@@ -166,19 +166,19 @@ impl World {
         }
     }
 
-    /// Whether one of `share` goes wrong now, which is counted as `what`.
+    /// Whether a fault occurs in this fraction of cases; counted as `what`.
     pub(super) fn meets(&mut self, what: &'static str, share: f64) -> bool {
         let rolled = self.dice.roll(share);
         self.tally.note(what, rolled)
     }
 
-    /// When an op that begins now is done.
+    /// Due time of an op that starts now.
     pub(super) fn due(&mut self) -> Duration {
         let late = if self.meets("late", self.faults.late) { 100 } else { 1 };
         self.clock.now() + Duration::from_micros(below(&mut self.dice, 200) * late)
     }
 
-    /// When an op of a drive is done that begins now.
+    /// Due time of an op on a drive that starts now.
     pub(super) fn due_on(&mut self, drive: usize, op: &Op) -> Duration {
         let waits = !op.is_in_memory();
         if waits && self.lost == Some(drive) && self.meets("lost", self.faults.lost) {
@@ -188,7 +188,7 @@ impl World {
         self.due() + if hangs { HUNG } else { Duration::ZERO }
     }
 
-    /// Takes an op in: checks that it may run at all. `base` is where its bytes really move.
+    /// Registers an op that starts, and checks that it may run. `base` is the address of its bytes.
     pub(super) fn begin(&mut self, op: &Op, base: u64, state: &Arc<State>) -> u64 {
         assert!(!state.is_done(), "an op begins although its transfer has ended: {op:?}");
         self.begun += 1;
@@ -208,7 +208,7 @@ impl World {
         self.begun
     }
 
-    /// Checks that an op has memory for itself, and a file that it writes.
+    /// Checks that no other op uses the same memory or writes the same file range.
     fn touch(&mut self, op: &Op, direction: Direction, range: ByteRange) {
         let written = direction == Direction::Read;
         let writes = (!written).then(|| (op.file.identity(), op.segment.io));
@@ -255,15 +255,15 @@ impl World {
         self.files.iter().position(same).expect("every op's file is known")
     }
 
-    /// Gives an op back of which nothing was done.
+    /// Removes an op of which nothing was done.
     pub(super) fn drop_op(&mut self, id: u64, op: &Op, state: &Arc<State>) {
         assert!(!state.is_done(), "an op comes back after its transfer: {op:?}");
         self.touched.retain(|touched| touched.id != id);
         self.let_go(id, op);
     }
 
-    /// Runs an op that is due; returns what the kernel would, and the size of a file that a read
-    /// was short of.
+    /// Runs an op that is due. Returns the kernel's result, and the file's size if a read reached
+    /// the end.
     pub(super) fn end(
         &mut self,
         id: u64,
@@ -309,11 +309,11 @@ impl World {
         self.failed.push(Failure { state: Arc::clone(state), errno, wanted, synced });
     }
 
-    /// A reader's read of one of several stretches.
+    /// Reads one of several stretches, as a reader thread does.
     fn read_resident(&mut self, file: &Handle, wanted: ByteRange, host: u64) -> Result<u64, Errno> {
         let Faults { again, short, empty, hard, .. } = self.faults;
         if self.meets("evicted", (again + empty + hard).min(0.9)) {
-            return Err(Errno::AGAIN); // whatever it is, others are told of it
+            return Err(Errno::AGAIN); // in every case another thread retries it
         }
         let index = self.index_of(file);
         let size = self.files[index].bytes.len() as u64;
@@ -324,18 +324,18 @@ impl World {
         Ok(moved)
     }
 
-    /// Moves bytes of a file to where an op wants them.
+    /// Copies bytes of a file to an op's memory.
     pub(super) fn move_out(&mut self, index: usize, offset: u64, len: u64, host: u64) {
         if len == 0 {
             return;
         }
         let bytes = part(&mut self.files[index].bytes, offset, len);
-        // SAFETY: the memory is the op's until it is handed back, which is what is tested; it
-        // holds what is left of the op.
+        // SAFETY: the op owns the memory until it is handed back, which the test checks. It holds
+        // the rest of the op's bytes.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), host as *mut u8, bytes.len()) };
     }
 
-    /// Moves bytes to a file from where an op has them.
+    /// Copies bytes from an op's memory to a file.
     pub(super) fn move_in(&mut self, index: usize, offset: u64, len: u64, host: u64) {
         if len == 0 {
             return;
@@ -349,7 +349,7 @@ impl World {
         unsafe { std::ptr::copy_nonoverlapping(memory, bytes.as_mut_ptr(), bytes.len()) };
     }
 
-    /// How many of `most` bytes move.
+    /// How many of `most` bytes are transferred.
     fn share_of(&mut self, most: u64, op: &Op) -> u64 {
         let faults = self.faults.clone();
         if self.meets("empty", faults.empty) {
