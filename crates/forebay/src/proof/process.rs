@@ -1,9 +1,10 @@
 //! The kernel's counters for this process alone: bytes from and to storage, and CPU time.
 //!
 //! `read_bytes` of `/proc/self/io` (proc(5)) counts bytes that the process requested from a block
-//! device or an NFS server, with O_DIRECT or into the page cache, including its io_uring threads.
-//! It does not count bytes found in memory, nor bytes read by a FUSE server. So it separates this
-//! process's bytes from those of all processes. `write_bytes` counts pages when they become dirty.
+//! device or an NFS server, its io_uring threads included. Both O_DIRECT reads and reads into the
+//! page cache count. Bytes found in memory and bytes read by a FUSE server do not. So it separates
+//! this process's bytes from those of all processes. `write_bytes` counts pages when they become
+//! dirty.
 
 use std::path::Path;
 use std::time::Duration;

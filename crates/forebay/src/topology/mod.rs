@@ -1,10 +1,10 @@
 //! Finds the drives under a path, and their distance from the GPUs.
 //!
-//! [`Resolver`] returns a [`StorageMap`]: the steps from the path through mounts, file systems,
-//! partitions, arrays, volumes and loop devices to controllers and PCI devices; the drives; and the
-//! queue that serves the file. Everything is read below the root of a [`System`], and nothing read
-//! there is trusted. A missing fact is recorded with its reason and is never an error: no transfer
-//! depends on this module for correctness.
+//! [`Resolver`] returns a [`StorageMap`]: the steps from the path to the devices, the drives, and
+//! the queue that serves the file. The steps go through mounts, file systems, partitions, arrays,
+//! volumes and loop devices to controllers and PCI devices. Everything is read below the root of a
+//! [`System`], and nothing read there is trusted. A missing fact is recorded with its reason and is
+//! never an error: no transfer depends on this module for correctness.
 //!
 //! Each module reads one kind of thing: `mount`, `block`, `md`, `dm`, `btrfs`, `overlay`,
 //! `loop_device`, `nvme`, `network`, `nics` and `nfs`, `pci`, `numa`; `resolve` orders the steps.

@@ -1,9 +1,10 @@
 //! Derives a verdict from evidence and a claim. Pure.
 //!
 //! A claim alone proves nothing. Each path needs a counter as evidence, and all other counters must
-//! agree: bytes from drives were read from the drives, bytes from the page cache were not, and all
-//! of them crossed the GPU's link. `direct` needs the counters of cuFile or nvidia-fs, and another
-//! counter that saw as many bytes. An amount too small for any other counter is not proven.
+//! agree. Bytes from drives must show in the drives' counters, bytes from the page cache must not,
+//! and all bytes must show on the GPU's link. `direct` needs the counters of cuFile or nvidia-fs,
+//! and another counter that saw as many bytes. An amount too small for any other counter is not
+//! proven.
 
 use super::claim::{Claim, Memory};
 use super::evidence::{Evidence, PageCache, Storage};

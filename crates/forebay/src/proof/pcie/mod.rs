@@ -240,8 +240,8 @@ fn wait(stopped: &mpsc::Receiver<()>) -> bool {
     matches!(stopped.recv_timeout(PERIOD), Err(RecvTimeoutError::Timeout))
 }
 
-/// Whether a 32-bit counter may have wrapped between the edges of a span that may move `bytes`: by
-/// these, or by other processes' bytes on the same link.
+/// Whether a 32-bit counter may have wrapped between the edges of a span that may move `bytes`.
+/// Other processes' bytes on the same link count too.
 fn may_have_wrapped(bytes: u64, elapsed: Duration) -> bool {
     bytes > EDGES_MAX || elapsed > PAUSE_MAX
 }
