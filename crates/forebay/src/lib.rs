@@ -114,7 +114,7 @@
 //! - `stream/taking.rs`: orders work on callers' streams, and queues copies
 //! - `stream/writing.rs`: orders work on callers' streams
 //! - `topology/calls.rs`: queries file systems and device nodes for their drives
-//! - `user_copy.rs`: has the kernel copy to and from a caller's memory
+//! - `user_copy.rs`: lets the kernel copy to and from a caller's memory
 //! - `tests/bad_input/rings.rs`: sends signals to its threads
 //! - `tests/cuda.rs`: calls a real GPU's driver
 //! - `tests/cuda/addresses.rs`: lends a real GPU's memory

@@ -69,9 +69,9 @@ impl Buffer {
 
     /// Attaches an owner that keeps borrowed memory alive. Several owners can be attached.
     ///
-    /// The owner is dropped once the buffer and everything split from it are dropped and no transfer
-    /// can touch the memory any more, on the thread that drops the last share. It is never dropped
-    /// if a failed copy may still touch the memory ([`Error::CopyNotOver`]).
+    /// The owner is dropped once the buffer and everything split from it are dropped and no
+    /// transfer can touch the memory any more, on the thread that drops the last share. It is never
+    /// dropped if a failed copy may still touch the memory ([`Error::CopyNotOver`]).
     ///
     /// A forked child that drops the buffer drops its own copy of the owner, as for any value.
     ///

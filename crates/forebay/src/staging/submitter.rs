@@ -203,7 +203,7 @@ impl Submitter {
     }
 
     /// Records a group's result. If a group of several fails, each copy is repeated alone, so that
-    /// no transfer fails because of another's target.
+    /// an invalid target fails only its own transfer.
     fn end(&mut self, mut copies: Vec<Copy>, since_ns: Option<u64>, failed: Option<&DeviceError>) {
         if let Some(source) = failed
             && copies.len() > 1

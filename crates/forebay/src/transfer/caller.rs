@@ -33,8 +33,8 @@ impl Transfer {
         self.cancels = false;
     }
 
-    /// Returns the buffers of a finished transfer, once. Returns none before the end, and none that
-    /// a copy may still touch.
+    /// Returns the buffers of a finished transfer, once. The list is empty before the end, and
+    /// leaves out buffers that a copy may still touch.
     #[must_use]
     pub fn reclaim(&self) -> Vec<Buffer> {
         if !self.engine.home().is_here() || !self.state.is_done() {

@@ -253,9 +253,9 @@ impl State {
         Stages { probe: load(&self.probe_ns), file: load(&self.file_ns), copy: load(&self.copy_ns) }
     }
 
-    /// Ends the transfer: from now on neither the kernel nor the GPU touches its memory. The
-    /// returned resources are to be dropped by the caller, who then calls [`closed`](Self::closed)
-    /// if there are files. Only the first call has an effect.
+    /// Ends the transfer: from now on neither the kernel nor the GPU touches its memory. The caller
+    /// drops the returned resources, then calls [`closed`](Self::closed) if they held files. Only
+    /// the first call has an effect.
     pub(crate) fn finish(&self, result: Result<u64>) -> Option<Unused> {
         if self.finished.swap(true, Ordering::AcqRel) {
             return None;
