@@ -4,7 +4,6 @@
 //! includes the one before, so level 3 has everything: totals first, then a number of GPUs and a
 //! record for each. Checked with version 1.15 in compatibility mode on an H200: calls are counted
 //! per GPU, batches only in the totals.
-//! batches only in the totals.
 
 use super::json::{Json, list};
 use super::seen::{Seen, grown};

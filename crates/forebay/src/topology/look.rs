@@ -156,7 +156,7 @@ impl System {
         match self.probe().access(Path::new(device)) {
             Ok(()) => Some(Ok(())),
             Err(Refusal::Errno(errno)) => Some(Err(match errno {
-                Errno::PERM => Absent::Failed(errno), // from the device control group, not from the mode
+                Errno::PERM => Absent::Failed(errno), // from a control group
                 errno => errno.into(),
             })),
             Err(Refusal::NotRecorded | Refusal::Silent) => None,

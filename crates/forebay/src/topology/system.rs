@@ -238,8 +238,7 @@ impl System {
         Ok(real)
     }
 
-    /// Resolves `path` if only its last component may be a link, and the target contains no links,
-    /// as on a live `/sys`. This takes one call instead of one per component.
+    /// Resolves `path` in one call if only its last component is a link, as on a live `/sys`.
     fn real_at_end(&self, path: &Path) -> Result<PathBuf, Absent> {
         let target = match rustix::fs::readlinkat(CWD, self.inner.root.join(path), Vec::new()) {
             Ok(target) => PathBuf::from(OsString::from_vec(target.into_bytes())),
@@ -494,8 +493,7 @@ pub(crate) fn shown(path: &Path) -> String {
     clean(&String::from_utf8_lossy(path.as_os_str().as_bytes()))
 }
 
-/// Whether a character acts on a terminal: control characters, line and paragraph separators, and
-/// Unicode's `Bidi_Control`.
+/// Whether a character acts on a terminal: controls, line separators, Unicode's `Bidi_Control`.
 pub(crate) fn moves_cursor(c: char) -> bool {
     c.is_control()
         || matches!(u32::from(c), 0x61c | 0x200e | 0x200f | 0x2028..=0x202e | 0x2066..=0x2069)
