@@ -45,7 +45,6 @@
 //!
 //! `unsafe` is denied elsewhere; each item says what its module does with it.
 //!
-//! - `direct/cufile/buffers.rs`: registers memory with cuFile and deregisters it
 //! - `direct/cufile/counting.rs`: stops cuFile's counters when the process ends
 //! - `direct/cufile/library.rs`: loads cuFile's library and reads its version
 //! - `direct/cufile/port.rs`: passes on the addresses of transfers

@@ -81,8 +81,6 @@ struct answer cuFileHandleRegister(void **handle, struct descriptor *d) {
   REGISTER; *handle = (void *)(long)(d->file.fd + 1); return answer(0);
 }
 void cuFileHandleDeregister(void *handle) {}
-struct answer cuFileBufRegister(const void *base, size_t len, int flags) { return answer(0); }
-struct answer cuFileBufDeregister(const void *base) { return answer(0); }
 ssize_t cuFileRead(void *handle, char *base, size_t len, off_t offset, off_t at) {
   int fd = (int)(long)handle - 1;
   READ;

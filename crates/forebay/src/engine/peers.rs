@@ -78,9 +78,6 @@ impl Engine {
         if let (Err(Some(why)), true) = (&found, demanded) {
             return Err(call.unavailable(Route::Direct, why.to_string()));
         }
-        if let (Ok(straight), Some(keep)) = (&found, &call.span.keep) {
-            keep.become_known(|address, len| straight.port.keep_known(address, len));
-        }
         Ok(found)
     }
 

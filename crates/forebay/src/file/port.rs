@@ -12,7 +12,6 @@ use rustix::io::Errno;
 
 use crate::gpu::DeviceId;
 use crate::lock::{Lock, woken};
-use crate::memory::KnownMemory;
 
 /// A file's way to and from the memory of a GPU, without a copy on the host.
 pub(crate) trait Port: Any + Debug + Send + Sync {
@@ -38,11 +37,6 @@ pub(crate) trait Port: Any + Debug + Send + Sync {
     /// # Errors
     /// As for [`read`](Self::read).
     unsafe fn write(&self, address: u64, len: u64, offset: u64) -> Result<u64, PortError>;
-
-    /// Makes memory of the GPU known to the provider, so that bytes take no detour on the way to
-    /// it: until what is returned is dropped, which has to be before the memory is freed. `None`:
-    /// the provider does not take it.
-    fn keep_known(&self, address: u64, len: u64) -> Option<Box<dyn KnownMemory>>;
 
     /// The GPU.
     fn gpu(&self) -> DeviceId;

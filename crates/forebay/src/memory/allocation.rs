@@ -6,10 +6,9 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use super::HostMemory;
-use super::known::{Known, KnownMemory};
 use crate::gpu::{Device, DeviceError};
 use crate::process::Home;
 
@@ -18,7 +17,6 @@ pub(super) struct Allocation {
     pub(super) memory: Memory,
     /// Values that keep borrowed memory alive; dropped with the last share.
     pub(super) owners: Vec<Box<dyn Any + Send + Sync>>,
-    known: Mutex<Known>,
     /// Number of abandoned calls that still move bytes to or from it.
     adrift: AtomicUsize,
 }
@@ -32,7 +30,6 @@ pub(super) enum Memory {
     Device {
         device: Arc<dyn Device>,
         address: u64,
-        len: u64,
         /// Whether we allocated it and must free it.
         ours: bool,
         /// Error of a failed copy that may still touch the memory at any time.
@@ -41,14 +38,14 @@ pub(super) enum Memory {
 }
 
 impl Memory {
-    pub(super) fn device(device: Arc<dyn Device>, (address, len): (u64, u64), ours: bool) -> Self {
-        Self::Device { device, address, len, ours, lost: OnceLock::new() }
+    pub(super) fn device(device: Arc<dyn Device>, address: u64, ours: bool) -> Self {
+        Self::Device { device, address, ours, lost: OnceLock::new() }
     }
 }
 
 impl Allocation {
     pub(super) fn new(memory: Memory) -> Self {
-        Self { memory, owners: Vec::new(), known: Mutex::default(), adrift: AtomicUsize::new(0) }
+        Self { memory, owners: Vec::new(), adrift: AtomicUsize::new(0) }
     }
 
     /// The process that may use the memory; `None` for borrowed host memory, which a child
@@ -70,16 +67,13 @@ impl Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         let Memory::Device { device, address, ours, lost, .. } = &self.memory else { return };
-        let known = std::mem::take(&mut self.known).into_inner().unwrap_or_default();
         if !device.home().is_here() {
             return;
         }
         if lost.get().is_some() {
             // A copy may still touch it at any time, so its owner must not free it either.
-            std::mem::forget(known);
             return std::mem::forget(std::mem::take(&mut self.owners));
         }
-        drop(known); // deregister before the memory is freed
         if *ours {
             // SAFETY: the address came from this device's `allocate` and is freed only here. A
             // transfer keeps its buffer, and so this allocation, until all copies are done, and
@@ -113,17 +107,6 @@ impl Keep {
     /// Whether it is GPU memory.
     pub(crate) fn is_on_gpu(&self) -> bool {
         matches!(self.0.memory, Memory::Device { .. })
-    }
-
-    /// Registers memory with a provider of direct transfers if that is due, by calling `ask` with
-    /// the allocation's address and length. Borrowed memory is never registered: its owner may free
-    /// it at any time.
-    pub(crate) fn become_known(&self, ask: impl FnOnce(u64, u64) -> Option<Box<dyn KnownMemory>>) {
-        let Memory::Device { address, len, ours: true, .. } = &self.0.memory else { return };
-        // If another thread is registering it, which may take long, continue without.
-        if let Ok(mut known) = self.0.known.try_lock() {
-            known.used(|| ask(*address, *len));
-        }
     }
 
     /// Marks the memory unusable for other calls, since its user has abandoned a call on it.

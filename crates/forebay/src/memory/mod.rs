@@ -8,7 +8,6 @@
 
 mod allocation;
 mod host;
-mod known;
 mod node;
 mod parts;
 mod room;
@@ -28,7 +27,6 @@ use crate::user_copy::{copy_from_user, copy_to_user};
 use allocation::{Allocation, Memory};
 pub(crate) use allocation::{Keep, Last};
 pub(crate) use host::HostMemory;
-pub(crate) use known::KnownMemory;
 pub(crate) use node::Node;
 #[cfg(test)]
 pub(crate) use node::nodes_of;
@@ -102,7 +100,7 @@ impl Buffer {
     }
 
     fn at(device: Arc<dyn Device>, address: u64, len: u64, ours: bool) -> Self {
-        Self::of(Memory::device(device, (address, len), ours), len)
+        Self::of(Memory::device(device, address, ours), len)
     }
 
     /// Length in bytes.

@@ -70,8 +70,6 @@ pub enum CuFileFailure {
     },
     /// Another thread of this process opens the driver, and has for too long.
     Opening,
-    /// No more memory may be registered, or not this.
-    NoRoom,
     /// The library said that it moved more bytes than it was asked for.
     Nonsense {
         /// What it said.
@@ -102,7 +100,6 @@ impl CuFileFailure {
     pub(super) fn is_of_memory(&self) -> bool {
         match self {
             Self::Refused(error) => OF_MEMORY.contains(&error.code),
-            Self::NoRoom => true,
             _ => false,
         }
     }
@@ -156,7 +153,6 @@ impl fmt::Display for CuFileFailure {
                 "another thread of this process has begun to open cuFile's driver, and has not \
                  come to an end",
             ),
-            Self::NoRoom => f.write_str("no more memory of this GPU may be registered"),
             Self::Nonsense { moved, asked } => {
                 write!(f, "cuFile says that it moved {moved} bytes of {asked}")
             }

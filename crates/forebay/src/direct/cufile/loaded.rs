@@ -1,4 +1,4 @@
-//! Tests of calls, buffers and settings over a real shared object, which takes our structures by
+//! Tests of calls and settings over a real shared object, which takes our structures by
 //! the C interface: the memory of a simulated GPU is the host's, so it moves bytes there.
 
 use std::ffi::c_int;
@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::buffers::Buffers;
 use super::counting::level_of;
 use super::failure::CuFileFailure;
 use super::library::CuFile;
@@ -17,7 +16,6 @@ use super::session::{ALLOW_COMPAT, Session, setting, uses};
 use crate::clock::SystemClock;
 use crate::direct::played;
 use crate::gpu::sim::{SimConfig, SimDevice};
-use crate::memory::Buffer;
 
 /// A library that does so, in a folder of its own; `None`: there is no compiler.
 fn library(as_of: u32, does: &str) -> Option<(tempfile::TempDir, PathBuf)> {
@@ -50,19 +48,6 @@ fn a_failed_call_reports_the_librarys_error() {
         assert!(words.contains(says), "{does}: {words}");
         assert_eq!(answer.map_err(|refused| refused.errno), expected, "{does}");
     }
-}
-
-#[test]
-fn memory_that_the_library_refuses_is_used_unregistered() {
-    let Some(rig) = rig(1190, "buffer=5036") else { return };
-    let memory = Buffer::on_device(Arc::clone(&rig.device), 1 << 20).unwrap();
-    for _ in 0..3 {
-        let place = (memory.address(), 1 << 20);
-        let refused = Buffers::register(&rig.session, &rig.device, place).unwrap_err();
-        assert!(refused.to_string().contains("GPU_MEMORY_PINNING_FAILED (5036)"), "{refused}");
-        assert!(refused.hint().unwrap().contains("max_device_pinned_mem_size_kb"));
-    }
-    assert_eq!(rig.read(), Ok(UNIT));
 }
 
 /// Whether a library allows its compatibility mode, and how much it counts.

@@ -3,13 +3,11 @@
 //! `library` finds and loads it, `table` holds its functions, `layout` the structures that it
 //! fills, `failure` its errors with what to do about each, `probe` what it says of a machine,
 //! `session` its open driver with the files that it knows, `counting` what that counts, and
-//! `sessions` all of these there are. `port` is a file's path to a GPU, by blocking calls;
-//! `buffers` is the memory that the driver knows.
+//! `sessions` all of these there are. `port` is a file's path to a GPU, by blocking calls.
 //!
 //! Its driver is one for each process, and its modes are fixed when that opens; opening it may
 //! hang. So it is opened in a helper's process first.
 
-mod buffers;
 mod counting;
 mod failure;
 mod layout;

@@ -11,26 +11,23 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::buffers::Buffers;
 use super::failure::CuFileFailure;
 use super::session::{RegisteredFile, Session};
 use crate::aside::within;
-use crate::events;
 use crate::file::{Handle, NoPort, Port, PortError};
 use crate::gpu::{Device, DeviceError, DeviceId};
-use crate::memory::KnownMemory;
 
 /// What cuFile takes without a detour through memory of its own, whatever the drive.
 const UNIT: u64 = 4096;
 
-/// How long the driver may take to register a file or memory.
+/// How long the driver may take to register a file.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// Time between two looks whether it has forgotten files.
 const LOOKS_EVERY: Duration = Duration::from_millis(1);
 
-const NO_ANSWER: &str = "cuFile does not answer when it is to know a file or memory: its log may \
-                         say why (`cufile.log`)";
+const NO_ANSWER: &str = "cuFile does not answer when it registers a file: its log may say why \
+                         (`cufile.log`)";
 
 /// See the module's own text.
 #[derive(Debug)]
@@ -70,19 +67,18 @@ impl CuFilePort {
         self.file.as_ref().expect("it is there until the port is dropped")
     }
 
-    /// Has the GPU current for a move.
+    /// Runs a move of `len` bytes at `address`, with the GPU's context current. The move gets the
+    /// address by which the library reaches the memory.
     fn run(
         &self,
         (address, len): (u64, u64),
-        mut moves: impl FnMut(&RegisteredFile, (u64, u64), usize) -> Result<u64, CuFileFailure>,
+        mut moves: impl FnMut(&RegisteredFile, u64, usize) -> Result<u64, CuFileFailure>,
     ) -> Result<u64, PortError> {
         let count = usize::try_from(len).map_err(|_| Errno::INVAL)?;
         let native = self.device.hold(address, len).map_err(|error| lost(&error))?;
-        let place = self.session.buffers.enter(self.device.id(), (address, native), len);
         let mut moved = Err(CuFileFailure::Io(Errno::NODEV));
-        let within = &mut || moved = moves(self.file(), (place.base, place.at), count);
+        let within = &mut || moved = moves(self.file(), native, count);
         let entered = self.device.within(within);
-        self.session.buffers.leave(&place);
         self.device.let_go(address);
         entered.map_err(|error| lost(&error))?;
         Ok(moved?)
@@ -202,28 +198,12 @@ impl Port for CuFilePort {
 
     unsafe fn read(&self, address: u64, len: u64, offset: u64) -> Result<u64, PortError> {
         // SAFETY: the caller's promise; `run` makes the context current.
-        self.run((address, len), |file, (base, at), len| unsafe {
-            file.read(base, at, len, offset)
-        })
+        self.run((address, len), |file, base, len| unsafe { file.read(base, 0, len, offset) })
     }
 
     unsafe fn write(&self, address: u64, len: u64, offset: u64) -> Result<u64, PortError> {
         // SAFETY: as above.
-        self.run((address, len), |file, (base, at), len| unsafe {
-            file.write(base, at, len, offset)
-        })
-    }
-
-    fn keep_known(&self, address: u64, len: u64) -> Option<Box<dyn KnownMemory>> {
-        let (session, device) = (Arc::clone(&self.session), Arc::clone(&self.device));
-        let register = move || Buffers::register(&session, &device, (address, len));
-        let registered = ask(&self.session, register);
-        let registered = registered.and_then(|done| done.map_err(|failure| failure.in_words()));
-        let gpu = self.device.id();
-        let tell = |why: &String| {
-            events::note(&format!("cuFile does not register {len} bytes of {gpu}: {why}"));
-        };
-        registered.inspect_err(tell).ok().map(|registration| Box::new(registration) as _)
+        self.run((address, len), |file, base, len| unsafe { file.write(base, 0, len, offset) })
     }
 
     fn gpu(&self) -> DeviceId {

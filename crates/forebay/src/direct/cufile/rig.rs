@@ -21,7 +21,6 @@ pub(super) const UNIT: u64 = 4096;
 const UNITS: usize = 300;
 
 pub(super) struct Rig {
-    pub(super) session: Arc<Session>,
     pub(super) device: Arc<dyn Device>,
     pub(super) port: Arc<dyn Port>,
     bytes: Vec<u8>,
@@ -49,7 +48,7 @@ impl Rig {
             return None;
         }
         let port = Arc::new(CuFilePort::open(&session, &file, &device).unwrap());
-        Some(Self { session, device, port, bytes, _folder: folder })
+        Some(Self { device, port, bytes, _folder: folder })
     }
 
     /// Reads each unit of the file to its place and checks the bytes. Returns the answer, which is

@@ -13,10 +13,9 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::buffers::Buffers;
 use super::counting::{level_of, stop_at_end};
-use super::failure::{CuFileError, CuFileFailure};
-use super::layout::{Counters, Descriptor, Properties};
+use super::failure::CuFileFailure;
+use super::layout::{Counters, Descriptor};
 use super::library::{CuFile, places, version_text};
 use super::reach::Compat;
 use super::sessions::SESSIONS;
@@ -24,7 +23,6 @@ use super::simulated;
 use super::table::{FileHandle, Table};
 use crate::gpu::sim::CuFilePlay;
 use crate::process::Home;
-use crate::units::KIB;
 
 /// Counters for each GPU.
 const COUNT_GPUS: c_int = 3;
@@ -33,9 +31,6 @@ const COUNT_GPUS: c_int = 3;
 pub(super) const ALLOW_COMPAT: c_int = 1;
 pub(super) const FORCE_COMPAT: c_int = 2;
 
-/// `max_device_pinned_mem_size_kb` of the vendor's cufile.json.
-const PINNED_KIB: u32 = 33_554_432;
-
 /// cuFile's driver, open in this process.
 #[derive(Debug)]
 pub struct Session {
@@ -43,9 +38,6 @@ pub struct Session {
     counts: bool,
     /// Whether it was opened here so that its compatibility mode is off.
     forbade: bool,
-    /// Bytes of GPU memory that may be registered.
-    pinned_max: u64,
-    pub(super) buffers: Buffers,
     /// Whether it was asked something and has not answered.
     silent: AtomicBool,
     /// No child of this process may call the library.
@@ -170,17 +162,12 @@ impl Session {
             let _ = unsafe { start() }.checked("cuFileStatsStart");
             table.stats_stop.into_iter().for_each(stop_at_end);
         }
-        let (pinned_max, buffers) = (pinned_max(table), Buffers::default());
         let (silent, home) = (AtomicBool::new(false), Home::here());
-        Ok(Self { cufile, counts, forbade: false, pinned_max, buffers, silent, home })
+        Ok(Self { cufile, counts, forbade: false, silent, home })
     }
 
     pub(super) fn table(&self) -> &Table {
         &self.cufile.table
-    }
-
-    pub(super) fn pinned_max(&self) -> u64 {
-        self.pinned_max
     }
 
     /// Whether it has left a question without an answer, so that nothing more is asked of it.
@@ -196,28 +183,6 @@ impl Session {
     /// Whether this is the process that opened it.
     pub(super) fn is_here(&self) -> bool {
         self.home.is_here()
-    }
-
-    /// Makes memory known to the driver.
-    ///
-    /// # Safety
-    /// It is a GPU's, whose context is current, and is not freed before it has been forgotten.
-    pub(super) unsafe fn register_memory(
-        &self,
-        base: *const c_void,
-        len: usize,
-    ) -> Result<(), CuFileError> {
-        // SAFETY: the caller's promise.
-        unsafe { (self.cufile.table.buffer_register)(base, len, 0) }.checked("cuFileBufRegister")
-    }
-
-    /// Has the driver forget memory.
-    ///
-    /// # Safety
-    /// It is registered, and no request uses it.
-    pub(super) unsafe fn deregister_memory(&self, base: *const c_void) {
-        // SAFETY: the caller's promise. A driver that refuses leaves nothing to do.
-        let _ = unsafe { (self.cufile.table.buffer_deregister)(base) }.checked("");
     }
 
     /// The library.
@@ -296,15 +261,6 @@ fn is_direct_only(table: &Table, configured: Compat) -> bool {
         (Some(allowed), forced) => !allowed && forced != Some(true),
         (None, _) => configured == Compat::Forbidden,
     }
-}
-
-/// Bytes of GPU memory that may be registered, as the driver reports it; else the vendor's default.
-fn pinned_max(table: &Table) -> u64 {
-    let mut reported = Properties::default();
-    // SAFETY: the output outlives the call. If it fails, nothing is reported.
-    let _ = unsafe { (table.get_properties)(&raw mut reported) }.checked("");
-    let pinned = if reported.pinned_kib == 0 { PINNED_KIB } else { reported.pinned_kib };
-    u64::from(pinned) * KIB
 }
 
 /// A file that the driver knows.

@@ -57,8 +57,6 @@ cufile_table! {
         // Handle, an address, bytes, offsets in the file and from that address.
         read: c"cuFileRead" fn(FileHandle, *mut c_void, usize, i64, i64) -> isize;
         write: c"cuFileWrite" fn(FileHandle, *const c_void, usize, i64, i64) -> isize;
-        buffer_register: c"cuFileBufRegister" fn(*const c_void, usize, c_int) -> Answer;
-        buffer_deregister: c"cuFileBufDeregister" fn(*const c_void) -> Answer;
     }
     optional {
         set_stats_level: c"cuFileSetStatsLevel" fn(c_int) -> Answer;

@@ -12,7 +12,6 @@ use super::tests::{LEN, Rig};
 use super::*;
 use crate::file::{Port, PortError};
 use crate::gpu::{DeviceError, DeviceKind};
-use crate::memory::KnownMemory;
 use crate::plan::Route;
 use crate::queue::op::{Completion, Work};
 
@@ -33,10 +32,6 @@ impl Port for Named {
 
     unsafe fn write(&self, _address: u64, _len: u64, _offset: u64) -> Result<u64, PortError> {
         unreachable!("the tests complete the ops")
-    }
-
-    fn keep_known(&self, _address: u64, _len: u64) -> Option<Box<dyn KnownMemory>> {
-        None
     }
 
     fn gpu(&self) -> DeviceId {

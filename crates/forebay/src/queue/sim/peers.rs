@@ -15,7 +15,6 @@ use super::start::Wish;
 use super::world::{World, below};
 use crate::file::{Handle, Port, PortError};
 use crate::gpu::{Device as _, DeviceId, DeviceKind};
-use crate::memory::KnownMemory;
 use crate::plan::{Alignment, Io, Reason, Route};
 use crate::queue::op::{Direction, Op};
 use crate::queue::{Peer, Request, Share};
@@ -46,10 +45,6 @@ impl Port for SimPort {
 
     unsafe fn write(&self, _address: u64, _len: u64, _offset: u64) -> Result<u64, PortError> {
         unreachable!("the world moves the bytes")
-    }
-
-    fn keep_known(&self, _address: u64, _len: u64) -> Option<Box<dyn KnownMemory>> {
-        None
     }
 
     fn gpu(&self) -> DeviceId {

@@ -10,7 +10,7 @@
  *   PLAYED_CUFILE_DOES     words with commas between them:
  *     init-crash, init-exit, init-spin   in the initialiser
  *     open-crash, open-spin, open=CODE[:CUDA], version=CODE
- *     register=CODE, buffer=CODE
+ *     register=CODE
  *     errno=N, code=CODE, short, more, lie, stuck   what a read or a write does
  *     nvidia-fs, posix, anyway   which way bytes go; by POSIX also where that is forbidden
  *     keeps, late, forced   settings stay what they are, or may be changed while it is open;
@@ -40,7 +40,7 @@ typedef int CUFileBoolConfigParameter_t, CUFileSizeTConfigParameter_t;
 typedef int CUfileDriverStatusFlags_t, CUfileP2PFlags_t;
 #endif
 
-enum { FILES = 64, BUFFERS = 256, BOOLS = 16, ALLOW_COMPAT = 1 };
+enum { FILES = 64, BOOLS = 16, ALLOW_COMPAT = 1 };
 
 struct file { int fd, plain; };
 
@@ -49,7 +49,6 @@ static long opened;
 /* Settings, and which were set: before it opens it knows those alone. */
 static bool bools[BOOLS], is_set[BOOLS];
 static struct file files[FILES];
-static const void *buffers[BUFFERS];
 /* Totals, and the record of one GPU, as words. */
 static uint64_t totals[78], gpu[31] = { 0x0706050403020100, 0x0f0e0d0c0b0a0908 };
 
@@ -177,37 +176,6 @@ void cuFileHandleDeregister(CUfileHandle_t handle) {
   memset(file, 0, sizeof *file);
   totals[6]++;
   pthread_mutex_unlock(&lock);
-}
-
-/* Takes `old` out of the buffers, and puts `new` in its place. */
-static bool replace(const void *old, const void *new) {
-  bool done = false;
-  pthread_mutex_lock(&lock);
-  for (int at = 0; at < BUFFERS && !done; at++) {
-    done = buffers[at] == old;
-    if (done) buffers[at] = new;
-  }
-  pthread_mutex_unlock(&lock);
-  return done;
-}
-
-CUfileError_t cuFileBufRegister(const void *base, size_t len, int flags) {
-  CALLED();
-  CUfileError_t failed = told("buffer=");
-  if (failed.err) return failed;
-  if (replace(base, base)) return answer(5023);
-  if (!replace(NULL, base)) return answer(5043);
-  pthread_mutex_lock(&lock);
-  totals[8]++, gpu[30] += len;
-  pthread_mutex_unlock(&lock);
-  return answer(0);
-}
-
-CUfileError_t cuFileBufDeregister(const void *base) {
-  CALLED();
-  if (!base || !replace(base, NULL)) return answer(5024);
-  __atomic_add_fetch(&totals[10], 1, __ATOMIC_RELAXED);
-  return answer(0);
 }
 
 /* The way that bytes take: a place among the counters of a GPU, by peer-to-peer DMA before that by

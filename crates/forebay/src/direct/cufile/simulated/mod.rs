@@ -6,7 +6,7 @@
 #![expect(unsafe_code, reason = "has the library's functions, which take raw addresses")]
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ffi::{c_int, c_long, c_void};
 use std::os::fd::BorrowedFd;
 use std::sync::MutexGuard;
@@ -27,15 +27,9 @@ const FIRST_GPU: usize = 1144;
 const READS: (usize, usize) = (16, 48);
 const WRITES: (usize, usize) = (120, 152);
 
-/// `CU_FILE_IO_NOT_SUPPORTED`, `CU_FILE_IO_ERROR`, `CU_FILE_MEMORY_ALREADY_REGISTERED` and
-/// `CU_FILE_MEMORY_NOT_REGISTERED`.
+/// `CU_FILE_IO_NOT_SUPPORTED` and `CU_FILE_IO_ERROR`.
 const NOT_SUPPORTED: c_int = 5008;
 const IO_ERROR: isize = 5044;
-const REGISTERED: c_int = 5023;
-const NOT_REGISTERED: c_int = 5024;
-
-/// `CU_FILE_INVALID_MAPPING_RANGE`.
-const INVALID_RANGE: isize = 5017;
 
 /// Requests that one that fails carries out before.
 const FAILS_AFTER: u64 = 3;
@@ -65,15 +59,12 @@ struct Library {
     files: Option<HashMap<usize, Played>>,
     next: usize,
     counted: [Counted; 2],
-    /// Buffers that are registered, and their lengths.
-    buffers: BTreeMap<usize, usize>,
 }
 
 static LIBRARY: Lock<Library> = Lock::new(Library {
     files: None,
     next: 0,
     counted: [Counted { bytes: 0, p2p: 0, nvidia_fs: 0 }; 2],
-    buffers: BTreeMap::new(),
 });
 
 thread_local! {
@@ -100,8 +91,6 @@ pub(super) fn table() -> Table {
         handle_deregister,
         read,
         write,
-        buffer_register,
-        buffer_deregister,
         set_stats_level: Some(takes_level),
         get_stats_level: None,
         stats_start: Some(ok),
@@ -177,9 +166,6 @@ unsafe extern "C" fn read(
     offset: i64,
     at: i64,
 ) -> isize {
-    if !is_named_by_base(base, at) {
-        return -INVALID_RANGE;
-    }
     let memory = place(base.cast(), at);
     let moves = |fd: BorrowedFd<'_>, len| {
         // SAFETY: the caller's memory.
@@ -195,41 +181,12 @@ unsafe extern "C" fn write(
     offset: i64,
     at: i64,
 ) -> isize {
-    if !is_named_by_base(base, at) {
-        return -INVALID_RANGE;
-    }
     let memory = place(base.cast::<u8>().cast_mut(), at);
     let moves = |fd: BorrowedFd<'_>, len| {
         // SAFETY: the caller's memory.
         unsafe { write_at_raw(fd, memory, len, offset.cast_unsigned()) }
     };
     act(handle, len, 1, moves)
-}
-
-unsafe extern "C" fn buffer_register(base: *const c_void, len: usize, _: c_int) -> Answer {
-    let buffers = &mut library().buffers;
-    let start = base as usize;
-    let below = buffers.range(..start + len).next_back();
-    if below.is_some_and(|(other, size)| other + size > start) {
-        return Answer { error: REGISTERED, cuda: 0 };
-    }
-    buffers.insert(start, len);
-    OK
-}
-
-unsafe extern "C" fn buffer_deregister(base: *const c_void) -> Answer {
-    match library().buffers.remove(&(base as usize)) {
-        Some(_) => OK,
-        None => Answer { error: NOT_REGISTERED, cuda: 0 },
-    }
-}
-
-/// Whether memory within a registered buffer is named by where that begins, as the library wants.
-fn is_named_by_base(base: *const c_void, at: i64) -> bool {
-    let address = (base as usize).wrapping_add_signed(isize::try_from(at).unwrap_or(0));
-    let library = library();
-    let below = library.buffers.range(..=address).next_back();
-    below.is_none_or(|(start, len)| address >= start + len || *start == base as usize)
 }
 
 /// Never returns.
