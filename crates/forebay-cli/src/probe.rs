@@ -8,8 +8,6 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay::Options;
-use forebay::direct::{End, Renewal, Seen};
 use rustix::process::{Signal, getpid, getppid, kill_process};
 
 use crate::args::ProbeArgs;
@@ -25,23 +23,16 @@ const END_MAX: Duration = Duration::from_secs(1);
 /// Runs the verb. What is seen is written at once: the next step may be the last.
 pub(crate) fn command(args: &ProbeArgs) -> Result<()> {
     guard();
-    // Whoever has it asked by this verb remembers the answer himself, and says so by the variable.
-    let remembers = Options::from_env().is_ok_and(|options| options.remember);
-    let renewal = remembers.then(|| Renewal::begin(args.library.as_deref(), &args.packages));
-    let (mut written, mut answer) = (Ok(()), String::new());
+    let mut written = Ok(());
     forebay::direct::look(args.library.as_deref(), &args.packages, &mut |word, rest| {
         let line = format!("{word} {rest}").replace(['\n', '\r'], " ");
         let line = line.trim_end();
-        answer += &format!("{line}\n");
         let mut out = std::io::stdout();
         let now = writeln!(out, "{line}").and_then(|()| out.flush());
         if written.is_ok() {
             written = now;
         }
     });
-    if let Some(renewal) = renewal {
-        renewal.end(&(Seen::parse(&answer), End::Exited(0)));
-    }
     written.map_err(|error| Failure::stdout(&error))
 }
 

@@ -60,9 +60,8 @@ pub struct Options {
     /// Queue depth per drive (`FOREBAY_DEPTH`), 1 to 1024. `None`: the engine finds the depth, up
     /// to [`DEPTH_MAX`](Self::DEPTH_MAX), and the block size (`docs/internals/tuning.md`).
     pub depth: Option<usize>,
-    /// Whether the findings about drives and cuFile are stored for later engines
-    /// (`FOREBAY_REMEMBER`: `on`, `off`). They are small files in `forebay` under `$XDG_CACHE_HOME`
-    /// or `~/.cache`.
+    /// Whether the findings about drives are stored for later engines (`FOREBAY_REMEMBER`: `on`,
+    /// `off`). It is a small file in `forebay` under `$XDG_CACHE_HOME` or `~/.cache`.
     pub remember: bool,
     /// Requests in flight on all drives together (`FOREBAY_IN_FLIGHT`), 1 to 65536; each drive may
     /// always have one. The default is full depth for eight drives.
@@ -252,7 +251,7 @@ impl Options {
         },
         Variable {
             name: "FOREBAY_REMEMBER",
-            about: "whether what was found about drives and cuFile is kept for the next time",
+            about: "whether what was found about drives is kept for the next time",
             default: "on",
             takes: "`on` or `off`",
             set: |options, text| {

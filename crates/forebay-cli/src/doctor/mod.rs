@@ -12,8 +12,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay::Options;
-use forebay::direct::{Renewal, ask_cufile};
+use forebay::direct::ask_cufile;
 use forebay::doctor::{self, Answer, GpuWish, Report, Wish};
 use forebay::gpu::GpuSelector;
 use forebay::topology::System;
@@ -219,16 +218,9 @@ fn show(text: &str) -> Result<()> {
     shown.map_err(|error| Failure::stdout(&error))
 }
 
-/// What cuFile says, asked by this program in a process of its own; engines remember that instead
-/// of what they have heard before.
+/// What cuFile reports in a child process.
 fn cufile(program: &Program) -> Option<Answer> {
-    let remembers = Options::from_env().is_ok_and(|options| options.remember);
-    let renewal = remembers.then(|| Renewal::begin(None, &[]));
-    let answer = ask_cufile(&program.verb("probe"), CUFILE_MAX);
-    if let Some(renewal) = renewal {
-        renewal.end(&answer);
-    }
-    Some(answer)
+    Some(ask_cufile(&program.verb("probe"), CUFILE_MAX))
 }
 
 /// The GPU that is meant, as far as a system without its driver can tell.

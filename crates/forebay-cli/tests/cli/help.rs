@@ -119,7 +119,7 @@ fn long_help_tells_of_every_variable() {
           FOREBAY_DEPTH [default: found for each drive, up to 128]
                   requests in flight on one drive
           FOREBAY_REMEMBER [default: on]
-                  whether what was found about drives and cuFile is kept for the next time
+                  whether what was found about drives is kept for the next time
           FOREBAY_IN_FLIGHT [default: 1024]
                   requests in flight on all drives together
           FOREBAY_THREADS [default: 256]

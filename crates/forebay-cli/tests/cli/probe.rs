@@ -156,7 +156,7 @@ fn one_that_hangs_does_not_outlive_whoever_asked() {
         let mut asker = Command::new("sh");
         asker.args(["-c", r#""$0" probe --library "$1" & echo "$!"; wait"#]);
         asker.arg(program()).arg(&played.library);
-        asker.env(DOES, does).env("FOREBAY_REMEMBER", "off");
+        asker.env(DOES, does);
         let mut asker = asker.stdout(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(asker.stdout.take().unwrap()).lines().map_while(Result::ok);
         let id = said.find(|line| line.parse::<u32>().is_ok()).expect("a number");
@@ -224,7 +224,6 @@ fn the_loader_finds_it_and_folders_of_packages_come_last() {
     let path = format!("LD_LIBRARY_PATH={}", played.folder.path().display());
     let (seen, _) = ask(&[&path], &[], LONG);
     assert_eq!((seen.library, seen.opened), (Some(NAME.into()), true));
-    assert_eq!(seen.loaded, fs::canonicalize(&played.library).ok(), "which file that was");
     let packages = tempfile::tempdir().unwrap();
     let inside = packages.path().join("nvidia/cufile/lib");
     fs::create_dir_all(&inside).unwrap();
@@ -311,7 +310,6 @@ fn the_real_library_has_what_is_asked_of_it() {
 /// What the command comes to.
 fn probe(arguments: &[&str], output: Stdio) -> Output {
     let mut command = Command::new(program());
-    command.env("FOREBAY_REMEMBER", "off");
     command.arg("probe").args(arguments).stdout(output).stderr(Stdio::piped()).output().unwrap()
 }
 
@@ -327,31 +325,4 @@ fn its_status_says_whether_it_could_tell() {
     let text = String::from_utf8_lossy(&lost.stderr);
     assert!(text.contains("error: cannot write to stdout"), "{text}");
     assert_eq!(probe(&["--library"], Stdio::piped()).status.code(), Some(2));
-}
-
-#[test]
-fn what_is_asked_by_hand_is_remembered_and_what_an_engine_asks_is_its_own_matter() {
-    let Some(played) = Played::as_of(1190) else { return };
-    let library = played.library.to_str().unwrap();
-    let cache = played.folder.path().join("cache");
-    let variable = format!("XDG_CACHE_HOME={}", cache.display());
-    let by_hand = |remember: &str, does: &str| {
-        let mut probe = Command::new(program());
-        probe.args(["probe", "--library", library]).env("XDG_CACHE_HOME", &cache);
-        probe.env("FOREBAY_REMEMBER", remember).env(DOES, does);
-        probe.env_remove("CUFILE_ENV_PATH_JSON").output().unwrap().status.success()
-    };
-    assert!(by_hand("off", "") && !cache.exists());
-    assert!(by_hand("nonsense", "") && !cache.exists(), "that is for others to tell");
-    let (seen, _) = ask(&[&variable], &["--library", library], LONG);
-    assert!(seen.opened && !cache.exists());
-    // Without a driver of a GPU nobody can tell how long an answer would hold.
-    let has_driver = Path::new("/proc/driver/nvidia/version").exists();
-    let kept = cache.join("forebay/cufile");
-    let answers = || fs::read_to_string(&kept).map_or(0, |text| text.lines().count() - 1);
-    assert!(by_hand("on", ""));
-    assert_eq!((kept.exists(), answers()), (has_driver, usize::from(has_driver)));
-    // One that is lost has at least done away with what was known before.
-    assert!(!by_hand("on", "open-crash"));
-    assert_eq!(answers(), 0);
 }

@@ -15,9 +15,6 @@ pub(crate) fn answer_to_lines((seen, end): &Answer) -> String {
     if let Some(path) = &seen.library {
         say("library", &path.to_string_lossy());
     }
-    if let Some(path) = &seen.loaded {
-        say("loaded", &path.to_string_lossy());
-    }
     let texts = [("version", &seen.version), ("failed", &seen.failed), ("hint", &seen.hint)];
     for (word, text) in texts.into_iter().chain([("nvidia-fs", &seen.nvidia_fs)]) {
         text.iter().for_each(|text| say(word, text));
@@ -89,7 +86,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_written_and_read_again() {
-        let text = "library libcufile.so.0\nloaded /x y/libcufile.so.1\nversion 1.19\n\
+        let text = "library /x y/libcufile.so.0\nversion 1.19\n\
                     opened\nnvidia-fs 2.28\n\
                     storage nvme p2pdma nvidia-fs\nstorage nfs\nfeature batch\n\
                     setting use_pci_p2pdma true\nlimits 16384 128\n";

@@ -18,9 +18,6 @@ const KILLED_MAX: Duration = Duration::from_secs(1);
 /// Names the file that cuFile writes its log to.
 pub(super) const CUFILE_LOG: &str = "CUFILE_LOGFILE_PATH";
 
-/// Says whether anything is remembered, which is for whoever asked.
-const REMEMBER: (&str, &str) = ("FOREBAY_REMEMBER", "off");
-
 /// A program, and what it is given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
@@ -58,7 +55,6 @@ pub enum End {
 pub(crate) fn run(program: &Program, limit: Duration, most: usize) -> (String, End) {
     let mut command = Command::new(&program.file);
     command.args(&program.arguments).stdin(Stdio::null()).stderr(Stdio::null());
-    command.env(REMEMBER.0, REMEMBER.1);
     if std::env::var_os(CUFILE_LOG).is_none() {
         command.env(CUFILE_LOG, "/dev/null"); // else it lies in the user's folder
     }
@@ -174,12 +170,6 @@ mod tests {
     fn one_that_says_too_much_is_cut_short() {
         let (said, end, limit) = endless("exec yes", 10);
         assert_eq!((said.as_str(), end), ("y\ny\ny\ny\ny\n", End::TimedOut(limit)));
-    }
-
-    #[test]
-    fn one_remembers_nothing_itself() {
-        let (said, _) = shell("echo $FOREBAY_REMEMBER", LONG, 99);
-        assert_eq!(said, "off\n");
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! Ways for bytes to go between a drive and a GPU without a copy in host memory.
 //!
 //! Each way is a provider, which has a `Port` for a file and a GPU or says why
-//! not. The first is `cufile`. Its driver may hang as it opens, so it is opened in a `child`'s
-//! process first, and transfers go by way of slots until the answer is there. What it said is
-//! `remembered`.
+//! not. The first is `cufile`. Its driver may hang as it opens, so a `child` process opens it
+//! first, once per process; transfers go staged until the answer is there.
 
 mod answer;
 mod child;
@@ -13,7 +12,6 @@ mod cufile;
 #[path = "../../tests/lab/cufile/mod.rs"]
 mod played;
 mod providers;
-mod remembered;
 mod small;
 
 use std::time::Duration;
@@ -23,7 +21,6 @@ pub(crate) use answer::{answer_from_lines, answer_to_lines};
 pub use child::{End, Program};
 pub use cufile::{CuFileError, CuFileFailure, RegisteredFile, Seen, Session, look};
 pub(crate) use providers::Providers;
-pub use remembered::Renewal;
 
 /// How long the driver may take to open: 0.4 s on an H200 (`benches/runs/2026-11-21-h200-i`).
 const OPENS_WITHIN: Duration = Duration::from_secs(20);

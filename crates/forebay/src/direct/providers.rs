@@ -2,35 +2,49 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, MutexGuard};
+use std::sync::{Arc, Condvar, MutexGuard, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::answer::usable;
 use super::child::Program;
 use super::cufile::{CuFileFailure, CuFilePort, Session, configured_compat, unreachable};
-use super::remembered::Answers;
 use super::{OPENS_WITHIN, ask_cufile};
 use crate::events;
 use crate::file::{FoundPort, Handle, Port};
 use crate::gpu::{Device, DeviceKind};
 use crate::lock::{Lock, woken};
+use crate::process::Home;
 
-/// How long somebody waits for whom nothing else will do: it is opened twice.
+/// Timeout for callers that require the direct route. It covers the probe in a child process and
+/// the open in this one.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(45);
 
 /// See the module's own text.
 #[derive(Debug)]
 pub(crate) struct Providers {
-    found: Arc<(Lock<Found>, Condvar)>,
+    found: Shared,
+    /// The program that probes, looked for once.
+    program: OnceLock<Option<Program>>,
     /// Whether it is known to be absent: most machines ask at every transfer.
     absent: AtomicBool,
     played: Lock<Option<Arc<Session>>>,
-    answers: Answers,
     opens: Opens,
     missing: fn() -> Option<String>,
     finds: fn() -> Option<Program>,
     answers_within: Duration,
+}
+
+/// What is known of the driver, and the condition that waiting threads wait for.
+type Shared = Arc<(Lock<Found>, Condvar)>;
+
+/// What the process that made it knows. All engines share it, so the driver is probed once.
+static PROCESS: OnceLock<(Home, Shared)> = OnceLock::new();
+
+/// What this process knows. A forked child begins anew: a thread of its parent may hold the lock.
+fn of_process() -> Shared {
+    let (home, found) = PROCESS.get_or_init(|| (Home::here(), Shared::default()));
+    if home.is_here() { Arc::clone(found) } else { Shared::default() }
 }
 
 /// Opens the driver in this process.
@@ -51,13 +65,16 @@ enum Found {
 }
 
 impl Providers {
-    /// `remembers`: whether what the driver says is kept for other processes, and taken from them.
-    pub(crate) fn new(remembers: bool) -> Self {
+    pub(crate) fn new() -> Self {
+        Self::sharing(of_process())
+    }
+
+    fn sharing(found: Shared) -> Self {
         Self {
-            found: Arc::default(),
+            found,
+            program: OnceLock::new(),
             absent: AtomicBool::new(false),
             played: Lock::default(),
-            answers: Answers::of_user(remembers),
             opens: |library| Session::open_direct_only(library, configured_compat()),
             missing: unreachable,
             finds: Program::found,
@@ -150,14 +167,13 @@ impl Providers {
     }
 
     fn session(&self, program: Option<&Program>, waits: bool) -> Result<Arc<Session>, String> {
+        let program = self.program.get_or_init(|| program.cloned().or_else(self.finds));
         let mut found = self.looked();
         if matches!(*found, Found::Possible) {
-            *found = match program.cloned().or_else(self.finds) {
-                Some(program) => {
-                    self.ask(program).map_or_else(Found::Absent, |()| Found::Asking(Instant::now()))
-                }
-                None => Found::Absent(no_program()),
-            };
+            // An engine that has a program may still ask.
+            let program = program.clone().ok_or_else(no_program)?;
+            let asked = self.ask(program);
+            *found = asked.map_or_else(Found::Absent, |()| Found::Asking(Instant::now()));
         }
         // A driver that hangs in this process cannot be given up, and should it answer yet, it is
         // used. Meanwhile not every caller waits for as long anew.
@@ -192,9 +208,9 @@ impl Providers {
     /// Asks the driver, aside: it may take its time.
     fn ask(&self, program: Program) -> Result<(), String> {
         let found = Arc::clone(&self.found);
-        let (answers, opens) = (self.answers.clone(), self.opens);
+        let opens = self.opens;
         let asks = move || {
-            let answer = answer(&answers, &program, opens);
+            let answer = probe(&program, opens);
             if let Found::Absent(why) = &answer {
                 events::note(&format!("no bytes go straight to a GPU by cuFile: {why}"));
             }
@@ -206,44 +222,13 @@ impl Providers {
     }
 }
 
-/// What is known of the driver, from before or by asking, and what comes of opening it.
-fn answer(answers: &Answers, program: &Program, opens: Opens) -> Found {
-    let inquiry = answers.inquire(program);
-    let mut turn = None;
-    let known = inquiry.known().or_else(|| {
-        turn = inquiry.turn();
-        inquiry.known()
-    });
-    if let Some(known) = known {
-        drop(turn.take()); // others need not wait for what comes now
-        match usable(&known.answer) {
-            Err(why) => return Found::Absent(known.said_before(&why)),
-            // What opened for others and not here is asked for again.
-            Ok(()) => {
-                let library = known.answer.0.library.as_deref();
-                let opened = inquiry.trusting(|| opens(library));
-                if !matches!(&opened, Err(failure) if may_open_elsewhere(failure)) {
-                    return found(opened);
-                }
-            }
-        }
-    }
+/// Asks the driver in a child process, and opens it here if it opened there.
+fn probe(program: &Program, opens: Opens) -> Found {
     let answer = ask_cufile(program, OPENS_WITHIN);
-    inquiry.keep(&answer);
-    drop(turn);
     match usable(&answer) {
         Ok(()) => found(opens(answer.0.library.as_deref())),
         Err(why) => Found::Absent(why),
     }
-}
-
-/// Whether a failure to open the driver here leaves something to be asked in another process.
-fn may_open_elsewhere(failure: &CuFileFailure) -> bool {
-    let is_of_here = matches!(
-        failure,
-        CuFileFailure::CompatAllowed { .. } | CuFileFailure::Forked | CuFileFailure::Opening
-    );
-    !is_of_here
 }
 
 fn found(opened: Result<Arc<Session>, CuFileFailure>) -> Found {
@@ -257,11 +242,10 @@ fn no_program() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::direct::remembered::Rig;
 
-    /// Has a program asked, and nothing remembered.
+    /// Shares nothing with others.
     fn providers() -> Providers {
-        Providers::new(false)
+        Providers::sharing(Shared::default())
     }
 
     /// What is found when a program says so.
@@ -310,7 +294,9 @@ mod tests {
         let providers = Providers { missing: || None, finds: || None, ..providers() };
         let why = providers.session(None, true).unwrap_err();
         assert!(why.contains("no program `forebay`"), "{why}");
-        assert!(matches!(*providers.lock(), Found::Absent(_)), "it is not looked for again");
+        let program = Program { file: "/bin/sh".into(), arguments: vec![] };
+        let other = Providers { found: providers.found, missing: || None, ..self::providers() };
+        assert!(other.session(Some(&program), false).unwrap_err().contains("is being asked"));
     }
 
     #[test]
@@ -370,131 +356,24 @@ mod tests {
         assert!(providers.session(None, true).is_ok());
     }
 
-    /// A machine whose program counts how often it is started.
-    struct Counted {
-        rig: Rig,
-    }
-
-    impl Counted {
-        fn new() -> Self {
-            Self { rig: Rig::new() }
-        }
-
-        /// What another engine finds, and how often the program was started until then.
-        fn found(&self, opens: Opens, says: &str) -> (Result<(), String>, usize) {
-            let answers = self.rig.answers.clone();
-            let providers = Providers { answers, opens, ..providers() };
-            let starts = self.rig.folder.join("starts");
-            let found = found(providers, &format!("echo >>{}; {says}", starts.display()));
-            (found.map(drop), std::fs::read(starts).unwrap().len())
-        }
-    }
-
     const OPENED: &str = "echo library /opt/cufile/libcufile.so.0; echo opened; echo storage nvme";
 
     fn plays(_: Option<&Path>) -> Result<Arc<Session>, CuFileFailure> {
         Session::played()
     }
 
-    fn refuses(_: Option<&Path>) -> Result<Arc<Session>, CuFileFailure> {
-        Err(CuFileFailure::Library("it is gone".into()))
-    }
-
     #[test]
-    fn one_process_is_asked_for_all() {
-        let all = Counted::new();
+    fn engines_of_a_process_share_one_probe() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = format!("echo >>{}; {OPENED}", folder.path().join("starts").display());
+        let arguments = ["-c", &script].map(Into::into).to_vec();
+        let program = Program { file: "/bin/sh".into(), arguments };
+        let shared = Shared::default();
+        let engine =
+            || Providers { opens: plays, missing: || None, ..Providers::sharing(shared.clone()) };
         for _ in 0..3 {
-            assert_eq!(all.found(plays, OPENED), (Ok(()), 1));
+            assert!(engine().session(Some(&program), true).is_ok());
         }
-        all.rig.age(100 * 24 * 3600);
-        assert_eq!(all.found(plays, OPENED), (Ok(()), 1));
-        all.rig.write("etc/cufile.json", "{ \"properties\": {} }");
-        assert_eq!((all.found(plays, OPENED).1, all.found(plays, OPENED).1), (2, 2));
-        all.rig.write("proc/sys/kernel/random/boot_id", "another");
-        assert_eq!((all.found(plays, OPENED).1, all.found(plays, OPENED).1), (3, 3));
-        // What was remembered before is still there.
-        all.rig.write("proc/sys/kernel/random/boot_id", "1-2-3\n");
-        assert_eq!(all.found(plays, OPENED), (Ok(()), 3));
-    }
-
-    #[test]
-    fn what_opened_for_others_and_not_here_is_asked_for_again() {
-        let all = Counted::new();
-        assert_eq!(all.found(plays, OPENED), (Ok(()), 1));
-        let (refused, starts) = all.found(refuses, OPENED);
-        assert!(refused.unwrap_err().contains("it is gone") && starts == 2);
-    }
-
-    #[test]
-    fn with_nothing_remembered_every_engine_asks() {
-        let mut all = Counted::new();
-        assert_eq!(all.found(plays, OPENED), (Ok(()), 1));
-        let remembered = std::mem::replace(&mut all.rig.answers, Answers::of_user(false));
-        assert_eq!((all.found(plays, OPENED).1, all.found(plays, OPENED).1), (2, 3));
-        all.rig.answers = remembered;
-        assert_eq!(all.found(plays, OPENED), (Ok(()), 3));
-    }
-
-    #[test]
-    fn what_does_not_work_is_told_as_it_was_found() {
-        for (says, why) in [("kill -11 $$", "signal 11"), ("echo failed no driver", "no driver")] {
-            let all = Counted::new();
-            let (first, starts) = all.found(plays, says);
-            let first = first.unwrap_err();
-            assert!(first.contains(why) && !first.contains("as was found") && starts == 1);
-            let (again, starts) = all.found(plays, says);
-            let again = again.unwrap_err();
-            assert!(again.starts_with(&first) && starts == 1, "{again}");
-            assert!(again.contains(" UTC; `forebay probe` asks anew)"), "{again}");
-            all.rig.age(24 * 3600);
-            assert_eq!(all.found(plays, says), (Err(first), 2));
-        }
-    }
-
-    /// Opens for all who come once three are there.
-    fn gathers(_: Option<&Path>) -> Result<Arc<Session>, CuFileFailure> {
-        static HERE: (Lock<usize>, Condvar) = (Lock::new(0), Condvar::new());
-        let mut here = HERE.0.lock();
-        *here += 1;
-        HERE.1.notify_all();
-        let long = std::time::Duration::from_secs(15);
-        let waited = HERE.1.wait_timeout_while(here, long, |here| *here < 3).unwrap();
-        if waited.1.timed_out() { refuses(None) } else { plays(None) }
-    }
-
-    #[test]
-    fn who_come_at_once_have_it_asked_once_and_open_it_side_by_side() {
-        let all = Counted::new();
-        std::thread::scope(|scope| {
-            for _ in 0..3 {
-                let ask = || all.found(gathers, &format!("sleep 0.3; {OPENED}"));
-                scope.spawn(move || assert_eq!(ask(), (Ok(()), 1)));
-            }
-        });
-    }
-    /// Set in each of several processes.
-    const INSIDE: &str = "FOREBAY_TEST_REMEMBERED";
-
-    #[test]
-    fn processes_share_what_is_remembered() {
-        let all = Counted::new();
-        let test = "direct::providers::tests::one_of_several_processes";
-        let mut own = std::process::Command::new(std::env::current_exe().unwrap());
-        own.args(["--exact", "--nocapture", test]).env(INSIDE, &all.rig.folder);
-        own.stdout(std::process::Stdio::piped());
-        let started: Vec<_> = (0..3).map(|_| own.spawn().unwrap()).collect();
-        for one in started {
-            let output = one.wait_with_output().unwrap();
-            let text = String::from_utf8_lossy(&output.stdout);
-            assert!(output.status.success() && text.contains("1 passed"), "{text}");
-        }
-    }
-
-    #[test]
-    fn one_of_several_processes() {
-        if let Some(folder) = std::env::var_os(INSIDE) {
-            let one = Counted { rig: Rig::at(Path::new(&folder)) };
-            assert_eq!(one.found(plays, &format!("sleep 0.3; {OPENED}")), (Ok(()), 1));
-        }
+        assert_eq!(std::fs::read(folder.path().join("starts")).unwrap().len(), 1);
     }
 }

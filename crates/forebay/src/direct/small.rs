@@ -45,7 +45,7 @@ pub(super) fn read_within(
 }
 
 /// What is not there is no failure.
-pub(super) fn there<T>(found: Result<T, Errno>) -> Result<Option<T>, Errno> {
+fn there<T>(found: Result<T, Errno>) -> Result<Option<T>, Errno> {
     match found {
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
         found => found.map(Some),

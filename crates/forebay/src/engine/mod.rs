@@ -139,7 +139,7 @@ impl Engine {
                 drives: Arc::new(drives::Drives::new(&options)),
                 notes: Arc::default(),
                 keepers: ordered::Keepers::default(),
-                providers: Providers::new(options.remember),
+                providers: Providers::new(),
                 options,
             }),
         };

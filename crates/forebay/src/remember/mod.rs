@@ -2,12 +2,10 @@
 //!
 //! It is a hint, so nothing that happens to a file is an error: what cannot be read is not known,
 //! what cannot be written is not remembered. `sheet` is such a file, read and replaced safely;
-//! `learned` is what was found about drives. What cuFile said is kept by `direct`.
+//! `learned` is what was found about drives.
 
 mod learned;
 mod sheet;
 mod words;
 
 pub(crate) use learned::Memory;
-pub(crate) use sheet::{Sheet, Turn};
-pub(crate) use words::{escape, unescape};

@@ -10,15 +10,13 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 /// How often, and after which time each, a lock that another process holds is asked for again.
 const LOCK_TRIES: (u32, Duration) = (20, Duration::from_millis(2));
-/// The same for one that is held for longer.
-const TURN_EVERY: Duration = Duration::from_millis(20);
 
 /// See the module's own text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,19 +26,9 @@ pub(crate) struct Sheet {
     len_max: u64,
 }
 
-/// One after the other: whoever holds it keeps others from having theirs.
-#[derive(Debug)]
-pub(crate) struct Turn {
-    _lock: OwnedFd,
-}
-
 impl Sheet {
     /// The file `name` in this user's cache folder, of which more than `len_max` bytes are nothing;
     /// `None`: there is no such folder.
-    pub(crate) fn of_user(name: &'static str, len_max: u64) -> Option<Self> {
-        Self::found(name, len_max, variable)
-    }
-
     pub(super) fn found(
         name: &'static str,
         len_max: u64,
@@ -75,28 +63,6 @@ impl Sheet {
             read => read?,
         };
         self.replace(&folder, make(&old).ok_or(Errno::NOTSUP)?.as_bytes())
-    }
-
-    /// Waits for the others who have a turn at what this file is about. Who ends ends his.
-    ///
-    /// # Errors
-    /// Others had it for so long, or nobody can have one.
-    pub(crate) fn turn(&self, within: Duration) -> Result<Turn, Errno> {
-        let folder = self.folder()?;
-        let name = format!("{}.turn", self.name);
-        let flags =
-            OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let lock = rustix::fs::openat(&folder, &name, flags, Mode::RUSR | Mode::WUSR)?;
-        check_own(&lock)?;
-        let deadline = Instant::now() + within;
-        loop {
-            match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Turn { _lock: lock }),
-                Err(Errno::AGAIN) if Instant::now() < deadline => thread::sleep(TURN_EVERY),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
     }
 
     /// The folder, made where there is none.

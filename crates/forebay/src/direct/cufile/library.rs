@@ -135,26 +135,8 @@ fn fits(path: &Path) -> Result<(), Unusable> {
     }
 }
 
-/// The file of a library that this process has loaded by its bare name.
-pub(super) fn loaded_file(place: &Path) -> Option<PathBuf> {
-    if is_named(place) {
-        return None;
-    }
-    mapped(&fs::read_to_string("/proc/self/maps").ok()?)
-}
-
-/// The library's file among those that are mapped: the loader has gone behind its links.
-fn mapped(maps: &str) -> Option<PathBuf> {
-    let files = maps.lines().filter_map(|line| Some(Path::new(&line[line.find('/')?..])));
-    let is_it = |file: &&Path| {
-        let name = file.file_name().and_then(|name| name.to_str());
-        name.is_some_and(|name| name.starts_with("libcufile.so"))
-    };
-    files.into_iter().find(is_it).map(Path::to_owned)
-}
-
 /// Whether a place is a path, and not a name that the loader has to find.
-pub(in super::super) fn is_named(place: &Path) -> bool {
+fn is_named(place: &Path) -> bool {
     place.components().count() > 1
 }
 
@@ -168,7 +150,7 @@ pub(super) fn version_text(version: c_int) -> String {
 
 /// Where to look, best first. `named` is all where it is given; `packages` are folders of packages
 /// of Python.
-pub(in super::super) fn places(named: Option<&Path>, packages: &[PathBuf]) -> Vec<PathBuf> {
+pub(super) fn places(named: Option<&Path>, packages: &[PathBuf]) -> Vec<PathBuf> {
     if let Some(named) = named {
         return vec![named.into()];
     }
@@ -268,17 +250,6 @@ mod tests {
             let fitting = whole && bytes[18..20] == MACHINE.to_le_bytes();
             prop_assert_eq!(fits(file.path()).is_ok(), fitting);
         }
-    }
-
-    #[test]
-    fn the_file_behind_a_bare_name_is_found() {
-        let maps = "7f0-7f1 r-xp 00000000 08:01 1234   /usr/lib/libc.so.6\n\
-                    7f1-7f2 rw-p 00000000 00:00 0 \n\
-                    7f2-7f3 r-xp 00000000 08:01 77   /opt/a b/libcufile.so.1.15.0\n\
-                    7f3-7f4 r-xp 00000000 08:01 78   /opt/libcufile_rdma.so.1\n";
-        assert_eq!(mapped(maps), Some("/opt/a b/libcufile.so.1.15.0".into()));
-        assert_eq!(mapped(&maps.replace("libcufile.so", "other.so")), None);
-        assert_eq!(loaded_file(Path::new("/a/libcufile.so.0")), None, "that is it already");
     }
 
     #[test]

@@ -25,11 +25,8 @@ mod simulated;
 mod table;
 
 pub use failure::{CuFileError, CuFileFailure};
-pub(super) use library::{is_named, places};
 pub(super) use port::CuFilePort;
 pub(super) use probe::ANSWER_MAX;
 pub use probe::{Seen, look};
-pub(super) use reach::{
-    CONFIGURATION_MAX, NAMES_CONFIGURATION, configuration, configured_compat, unreachable,
-};
+pub(super) use reach::{configured_compat, unreachable};
 pub use session::{RegisteredFile, Session};

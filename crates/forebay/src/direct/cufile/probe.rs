@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::layout::Properties;
-use super::library::{CuFile, loaded_file, places, version_text};
+use super::library::{CuFile, places, version_text};
 
 /// Kinds of storage that the driver has bits for, by `CUfileDriverStatusFlags`.
 pub(super) const STORAGE: [(u32, &str); 13] = [
@@ -55,8 +55,6 @@ const LINE_MAX: usize = 1 << 10;
 pub struct Seen {
     /// The library that was loaded.
     pub library: Option<PathBuf>,
-    /// The file that this was found to be, where it was named by less than its path.
-    pub loaded: Option<PathBuf>,
     /// Its version, such as `1.19`.
     pub version: Option<String>,
     /// Whether its driver opened.
@@ -86,9 +84,6 @@ pub fn look(named: Option<&Path>, packages: &[PathBuf], line: &mut dyn FnMut(&st
         Err(reason) => return line("failed", &reason),
     };
     line("library", &cufile.path.to_string_lossy());
-    if let Some(file) = loaded_file(&cufile.path) {
-        line("loaded", &file.to_string_lossy());
-    }
     line("version", &version_text(cufile.version));
     // SAFETY: the function needs nothing.
     let opened = unsafe { (cufile.table.driver_open)() }.checked("cuFileDriverOpen");
@@ -159,7 +154,6 @@ impl Seen {
         let text = || Some(rest.to_owned());
         match word {
             "library" => self.library = Some(rest.into()),
-            "loaded" => self.loaded = Some(rest.into()),
             "version" => self.version = text(),
             "opened" => self.opened = true,
             "failed" => self.failed = text(),

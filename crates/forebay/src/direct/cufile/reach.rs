@@ -12,7 +12,7 @@ use crate::direct::small;
 /// Where nvidia-fs shows itself, and where the configuration lies, unless a variable names another.
 const NVIDIA_FS: &str = "/proc/driver/nvidia-fs";
 const CONFIGURATION: &str = "/etc/cufile.json";
-pub(crate) const NAMES_CONFIGURATION: &str = "CUFILE_ENV_PATH_JSON";
+const NAMES_CONFIGURATION: &str = "CUFILE_ENV_PATH_JSON";
 
 /// A setting: its key in the configuration, and the variable that outranks it.
 struct Setting {
@@ -40,7 +40,7 @@ pub(crate) enum Compat {
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 
 /// The most that is read of it.
-pub(crate) const CONFIGURATION_MAX: u64 = 1 << 20;
+const CONFIGURATION_MAX: u64 = 1 << 20;
 
 /// What is missing; `None`: the driver has to be asked.
 pub(crate) fn unreachable() -> Option<String> {
@@ -53,7 +53,7 @@ pub(crate) fn configured_compat() -> Compat {
 }
 
 /// Where the configuration lies, as the variable says that names it.
-pub(crate) fn configuration(named: Option<OsString>) -> PathBuf {
+fn configuration(named: Option<OsString>) -> PathBuf {
     named.map_or_else(|| CONFIGURATION.into(), PathBuf::from)
 }
 

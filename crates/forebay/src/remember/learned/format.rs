@@ -4,7 +4,7 @@
 //! make sense, and skips what does not read as one.
 
 use crate::queue::Direction;
-use crate::remember::{escape, unescape};
+use crate::remember::words::{escape, unescape};
 use crate::tune::{Learned, Rate};
 
 /// First words of the file; the version follows.
