@@ -36,8 +36,7 @@ const ENGINE: [&str; 24] = [
     "topology::",
     "trace::",
     "transfer::",
-    "tune::climb::",
-    "tune::epoch::",
+    "tune::depth::",
     "units::",
 ];
 

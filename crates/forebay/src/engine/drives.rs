@@ -143,13 +143,14 @@ fn depth(options: &Options, queue: &Queue, below: &Below, memory: &Memory) -> De
     if let Some(depth) = options.depth {
         return Depth::Fixed(depth);
     }
-    // Virtual and loop devices say that they turn as well, when nobody told them otherwise.
-    let is_disk = |layer: &crate::topology::Layer| layer.kind == LayerKind::ScsiDisk;
-    let turns = |drive: &Drive| queue.members.contains(&drive.id) && drive.rotational == Some(true);
-    let turns =
-        below.layer.walk().any(|(_, layer)| is_disk(layer)) && below.drives.iter().any(turns);
-    let segment = options.segment_size;
-    let limits = DepthLimits::of(turns, most(options, queue), segment, segment);
+    // Virtual and loop devices report that they rotate as well, unless they were configured.
+    let is_scsi = |layer: &crate::topology::Layer| layer.kind == LayerKind::ScsiDisk;
+    let rotates =
+        |drive: &Drive| queue.members.contains(&drive.id) && drive.rotational == Some(true);
+    let is_disk =
+        below.layer.walk().any(|(_, layer)| is_scsi(layer)) && below.drives.iter().any(rotates);
+    let (depth_max, size_max) = (most(options, queue), options.segment_size);
+    let limits = DepthLimits { is_disk, depth_max, size_max };
     let id = queue.id.as_str();
     Depth::tuned(limits, [Direction::Read, Direction::Write].map(|way| memory.recall(id, way)))
 }

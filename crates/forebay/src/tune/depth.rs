@@ -1,68 +1,81 @@
-//! How many requests of what size a drive's queue keeps in flight, for one direction.
+//! How many requests, and of what size, a drive's queue keeps in flight in one direction.
 //!
-//! A cold queue begins with a few requests and takes one more with each completion while they
-//! come back as fast as the fastest; the first that queue end this. From then on only measured
-//! rates count ([`Climb`]). The size of a request follows from the rate: one should hold the drive
-//! for about [`HOLDS_NS`], so that others get their turn soon, but a size that costs speed is not
-//! taken.
+//! One rule: depth = rate × (least latency + [`ALLOWANCE_NS`]) / request size, doubled while the
+//! rate grows, and never less than the least depth that kept the best rate. Rates are measured over
+//! rounds in which the queue was full; completions bring the time, no clock is read.
+//! `docs/internals/tuning.md` gives the reason for each constant.
 
-use super::climb::{Aim, Climb};
-use super::epoch::{Care, Epoch, Finding};
-use super::rate::Rate;
 use crate::units::KIB;
 
-/// How long one request may hold the drive. At 200 MB/s that is 128 KiB, and above 1 GB/s 1 MiB.
+/// Requests in flight when nothing is known of a drive, and of a disk.
+const DEPTH_START: usize = 32;
+const DEPTH_START_DISK: usize = 1;
+/// Time for which the queue holds work beyond the least latency.
+const ALLOWANCE_NS: u64 = 2_000_000;
+/// One request holds the drive for about this long, and at most twice as long.
 const HOLDS_NS: u64 = 1_000_000;
-/// Requests that hold the drive for longer are never tried.
-const HOLDS_NS_MAX: u64 = 50_000_000;
-/// A smaller size must keep this of the rate: thousandths.
-const KEEPS: u64 = 970;
-/// A larger size must bring the rate to this: thousandths.
-const GAINS: u64 = 1080;
-/// A completion that took this of the fastest one has waited in line: thousandths.
-const QUEUED: u64 = 1750;
-/// A queue that holds less than this is not made shorter, whatever it would keep of the rate: that
-/// spares others next to nothing, and a thread that is late for a moment would leave the drive
-/// idle.
-pub(super) const QUEUE_NS: u64 = 3_000_000;
+/// Smaller requests cost more processor time than they save waiting.
+const SIZE_MIN: u64 = 128 * KIB;
+/// A higher depth has to raise the rate to this: thousandths.
+const GROWS: u64 = 1060;
+/// A lower depth has to keep this of the rate: thousandths.
+const KEEPS: u64 = 980;
+/// Outside of this, in two rounds in a row, the drive's speed has changed: thousandths.
+const SAME: (u64, u64) = (800, 1250);
+const CHANGED: u32 = 2;
+/// Measured time between two looks at another depth, at first and at most.
+const LOOK_NS: (u64, u64) = (4_000_000_000, 64_000_000_000);
 /// The queue counts as full from this share of its bytes on: hundredths.
 const FULL: u64 = 85;
+/// A round is this many requests and whole turns of the queue, and no shorter than this time.
+const ROUND: (u64, u64, u64) = (64, 4, 5_000_000);
+/// On a slow drive this many requests in this time, and in so many least latencies, are enough.
+const SLOW_ROUND: (u64, u64, u64) = (8, 250_000_000, 8);
 
-/// Requests in flight when nothing is known: from 4 on, 14 GB/s at 2.3 ms take so long to reach
-/// that a first 4 GiB fall below 0.95 of the best, by 0.003.
-const DEPTH_START: usize = 8;
-/// Smaller requests cost the processor more than they spare others.
-const SIZE_MIN: u64 = 128 * KIB;
+/// Bytes per second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Rate(pub(crate) u64);
 
-/// What the depth and the size may be. Sizes are powers of two.
+impl Rate {
+    fn of(bytes: u64, ns: u64) -> Self {
+        let rate = u128::from(bytes) * 1_000_000_000 / u128::from(ns.max(1));
+        Self(u64::try_from(rate).unwrap_or(u64::MAX))
+    }
+
+    pub(crate) fn is_at_least(self, thousandths: u64, other: Self) -> bool {
+        u128::from(self.0) * 1000 >= u128::from(other.0) * u128::from(thousandths)
+    }
+
+    fn bytes_in(self, ns: u64) -> u64 {
+        let bytes = u128::from(self.0) * u128::from(ns) / 1_000_000_000;
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+
+    fn ns_for(self, bytes: u64) -> u64 {
+        let ns = u128::from(bytes) * 1_000_000_000 / u128::from(self.0.max(1));
+        u64::try_from(ns).unwrap_or(u64::MAX)
+    }
+}
+
+/// Bounds of the depth and of the request size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DepthLimits {
-    /// Requests in flight when nothing is known.
-    pub(crate) depth_start: usize,
+    /// A spinning disk, which several or small requests slow down.
+    pub(crate) is_disk: bool,
     /// Requests in flight at most.
     pub(crate) depth_max: usize,
-    /// Bytes of a request, at least.
-    pub(crate) size_min: u64,
-    /// Bytes of a request when nothing is known; larger only where that gains speed.
-    pub(crate) size_start: u64,
-    /// Bytes of a request, at most.
+    /// Bytes of a request when nothing is known, and at most.
     pub(crate) size_max: u64,
 }
 
 impl DepthLimits {
-    /// For a drive, which `turns` where it is a disk. `size` is a request's usual size.
-    pub(crate) fn of(turns: bool, depth_max: usize, size: u64, size_max: u64) -> Self {
-        let size_max = size_max.max(size);
-        if turns {
-            // More requests may only move the heads, and so may smaller ones.
-            return Self { depth_start: 1, depth_max, size_min: size, size_start: size, size_max };
-        }
-        let size_min = SIZE_MIN.min(size);
-        Self { depth_start: DEPTH_START, depth_max, size_min, size_start: size, size_max }
+    fn size_of(self, rate: Rate) -> u64 {
+        let size_min = if self.is_disk { self.size_max } else { SIZE_MIN.min(self.size_max) };
+        (1 << rate.bytes_in(HOLDS_NS).max(1).ilog2()).clamp(size_min, self.size_max)
     }
 }
 
-/// What was found about a drive in one direction.
+/// A depth and what it reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Learned {
     /// Requests in flight.
@@ -73,72 +86,64 @@ pub(crate) struct Learned {
     pub(crate) rate: Rate,
 }
 
-#[derive(Debug, Clone)]
-enum Stage {
-    /// One more request in flight with each completion that did not queue.
-    Surge {
-        level: usize,
-        fastest_ns: u64,
-        queued: usize,
-    },
-    Climb,
-    /// Another size is tried; what to go back to, and the rate to be reached in thousandths of the
-    /// one that was measured.
-    Size {
-        back: (Box<Climb>, u64),
-        needs: u64,
-        rate: Rate,
-    },
+impl Learned {
+    fn window(&self) -> u64 {
+        self.size.saturating_mul(self.depth as u64)
+    }
 }
 
-/// Which sizes have been tried in this search.
-#[derive(Debug, Clone, Copy, Default)]
-struct Tried {
-    /// How often a smaller one.
-    smaller: u8,
-    /// How often a larger one, since one has gained.
-    larger: u8,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Keeps the best setting.
+    Hold,
+    /// Tries another; `before`: the lower one before it, if there was one.
+    Search { before: Option<Learned> },
 }
 
-/// See the module's own text. It reads no clock: completions bring the time.
+/// Finds the depth of one drive in one direction.
 #[derive(Debug, Clone)]
 pub(crate) struct DepthTuner {
     limits: DepthLimits,
-    stage: Stage,
-    climb: Climb,
+    depth: usize,
     size: u64,
-    epoch: Epoch,
-    tried: Tried,
-    /// Searches that were begun when they were.
-    searches: u32,
-    learned: Option<Learned>,
+    phase: Phase,
+    /// The least setting that kept the best rate.
+    best: Option<Learned>,
+    /// Least latency, and the bytes of the request that had it.
+    least: (u64, u64),
+    /// Rounds in a row that were faster or slower than usual.
+    changed: u32,
+    held_ns: u64,
+    look_every_ns: u64,
+    round: Round,
 }
 
 impl DepthTuner {
-    /// With what was `remembered` of the drive it holds that until the rate is another.
+    /// Starts from what was `remembered` of the drive, if anything.
     pub(crate) fn new(limits: DepthLimits, remembered: Option<Learned>) -> Self {
-        let (max, size) = (limits.depth_max.max(1), limits.size_start);
-        let start = limits.depth_start.clamp(1, max);
-        let surge = Stage::Surge { level: start, fastest_ns: u64::MAX, queued: 0 };
-        let (stage, climb, size) = match remembered {
-            Some(Learned { depth, size, rate }) => {
-                let size = 1 << size.max(1).ilog2();
-                let size = size.clamp(limits.size_min, limits.size_max);
-                (Stage::Climb, Climb::hold(Aim::NEAR, 1, max, depth, Some(rate)), size)
-            }
-            None => (surge, Climb::search(Aim::NEAR, 1, max, start), size),
-        };
-        let epoch = Epoch::new(climb.level(), size, climb.care());
-        let learned = None;
-        Self { limits, stage, climb, size, epoch, tried: Tried::default(), searches: 0, learned }
+        let limits = DepthLimits { depth_max: limits.depth_max.max(1), ..limits };
+        let start = if limits.is_disk { DEPTH_START_DISK } else { DEPTH_START };
+        let start = Learned { depth: start, size: limits.size_max, rate: Rate(0) };
+        let Learned { depth, size, rate } = remembered.unwrap_or(start);
+        let depth = depth.clamp(1, limits.depth_max);
+        let size = (1 << size.max(1).ilog2()).clamp(limits.size_of(Rate(0)), limits.size_max);
+        Self {
+            limits,
+            depth,
+            size,
+            phase: Phase::Hold,
+            best: remembered.map(|_| Learned { depth, size, rate }),
+            least: (u64::MAX, 0),
+            changed: 0,
+            held_ns: 0,
+            look_every_ns: LOOK_NS.0,
+            round: Round::default(),
+        }
     }
 
     /// Requests of [`request_size`](Self::request_size) to keep in flight.
     pub(crate) fn depth(&self) -> usize {
-        match self.stage {
-            Stage::Surge { level, .. } => level,
-            _ => self.climb.level(),
-        }
+        self.depth
     }
 
     /// Bytes of one request.
@@ -146,153 +151,200 @@ impl DepthTuner {
         self.size
     }
 
-    /// Whether one more request may be submitted where `ops` of `len` bytes together are in flight.
-    /// Smaller requests than asked for may be more of them, up to the most that is allowed.
-    pub(crate) fn admits(&self, ops: usize, len: u64) -> bool {
-        ops < self.limits.depth_max.max(1) && len < self.window()
-    }
-
-    /// What is known now, if it is worth remembering.
-    pub(crate) fn learned(&self) -> Option<Learned> {
-        self.learned
-    }
-
     /// Bytes of a full queue.
     pub(crate) fn window(&self) -> u64 {
-        self.size.saturating_mul(self.depth() as u64)
+        self.size.saturating_mul(self.depth as u64)
     }
 
-    /// Takes in a completion: a request of `len` bytes that took `took_ns`. `in_flight_len` are the
-    /// bytes that were in flight, with this one's, when the queue was last filled up. All that were
-    /// reaped together bring the same `now_ns`.
+    /// Whether one more request may be submitted with `ops` requests of `len` bytes together in
+    /// flight. Requests smaller than `request_size` may be more, up to the bound of the ring.
+    pub(crate) fn admits(&self, ops: usize, len: u64) -> bool {
+        ops < self.limits.depth_max && len < self.window()
+    }
+
+    /// The best setting so far.
+    pub(crate) fn learned(&self) -> Option<Learned> {
+        self.best
+    }
+
+    /// Records a completed request of `len` bytes that took `took_ns`. `in_flight_len`: bytes in
+    /// flight, including these, when the queue was last filled. Requests that were reaped together
+    /// have the same `now_ns`.
     pub(crate) fn completed(&mut self, now_ns: u64, len: u64, took_ns: u64, in_flight_len: u64) {
-        let full = in_flight_len >= self.window().saturating_mul(FULL) / 100;
-        if let Stage::Surge { .. } = self.stage {
-            self.surge(len, took_ns, full, in_flight_len);
-        } else if let Some(finding) = self.epoch.finding(now_ns) {
-            self.decide(finding, now_ns, in_flight_len);
+        let ended = self.round.ended(now_ns, self.size, self.window(), self.least.0);
+        if let Some((rate, ns)) = ended {
+            let before = (self.depth, self.size);
+            self.measured(rate, ns);
+            let is_same = before == (self.depth, self.size);
+            self.round.restart(if is_same { 0 } else { in_flight_len });
         }
-        self.epoch.add(now_ns, len, took_ns, full);
+        if len >= self.size / 2 {
+            self.least = self.least.min((took_ns, len));
+        }
+        let full = in_flight_len >= self.window().saturating_mul(FULL) / 100;
+        self.round.add(now_ns, len, took_ns, full, self.window());
     }
 
-    fn surge(&mut self, len: u64, took_ns: u64, full: bool, in_flight_len: u64) {
-        let max = self.limits.depth_max;
-        let Stage::Surge { level, fastest_ns, queued } = &mut self.stage else { return };
-        if !full || len < self.size / 2 {
+    fn measured(&mut self, rate: Rate, ns: u64) {
+        let here = Learned { depth: self.depth, size: self.size, rate };
+        let Some(best) = self.best else { return self.search(here) };
+        if let Phase::Search { before } = self.phase {
+            return self.searched(here, best, before);
+        }
+        if !rate.is_at_least(SAME.0, best.rate) || rate.is_at_least(SAME.1, best.rate) {
+            self.changed += 1;
+            if self.changed >= CHANGED {
+                self.look_every_ns = LOOK_NS.0;
+                self.search(here);
+            }
             return;
         }
-        *fastest_ns = (*fastest_ns).min(took_ns.max(1));
-        let has_queued = Rate(took_ns).is_at_least(QUEUED, Rate(*fastest_ns));
-        if has_queued {
-            *queued += 1;
+        self.changed = 0;
+        self.held_ns += ns;
+        let best = Learned { rate: Rate(best.rate.0 - best.rate.0 / 8 + rate.0 / 8), ..best };
+        self.best = Some(best);
+        if self.held_ns >= self.look_every_ns {
+            self.look_every_ns = self.look_every_ns.saturating_mul(2).min(LOOK_NS.1);
+            self.search(best);
+        }
+    }
+
+    /// Tries the depth by the rule where that is clearly lower than the best, then the size by the
+    /// rule, else a higher depth.
+    fn search(&mut self, best: Learned) {
+        self.hold(best);
+        let (needs, size) = (self.needs(best, best.size), self.size_for(best));
+        let is_short = self.is_short(best);
+        if !is_short && needs.saturating_mul(4) <= best.depth * 3 {
+            self.attempt(needs, None);
+        } else if !is_short && size != best.size {
+            self.size = size;
+            self.attempt(self.needs(best, size).min(requests(best.window(), size)), None);
+        } else if best.depth < self.limits.depth_max {
+            self.attempt(needs.max(best.depth * 2), Some(best));
+        }
+    }
+
+    /// The size by the rule, if requests hold the drive for twice as long or half as long.
+    fn size_for(&self, best: Learned) -> u64 {
+        let size = self.limits.size_of(best.rate);
+        if size <= best.size && best.size <= 2 * size { best.size } else { size }
+    }
+
+    /// The depth by the rule, with requests of `size` bytes.
+    fn needs(&self, best: Learned, size: u64) -> usize {
+        let holds_ns = self.latency_ns(best.rate, size).saturating_add(ALLOWANCE_NS);
+        requests(best.rate.bytes_in(holds_ns), size)
+    }
+
+    /// Whether requests hardly wait for each other: the drive may do more than its rate shows.
+    fn is_short(&self, best: Learned) -> bool {
+        best.window() <= best.rate.bytes_in(self.latency_ns(best.rate, best.size))
+    }
+
+    /// Latency of a request of `size` bytes that waits for no other: a quarter above the least.
+    fn latency_ns(&self, rate: Rate, size: u64) -> u64 {
+        let (least_ns, len) = self.least;
+        let least_ns = least_ns.saturating_sub(rate.ns_for(len));
+        let least_ns = least_ns.saturating_add(rate.ns_for(size));
+        least_ns.saturating_add(least_ns / 4)
+    }
+
+    /// Judges the setting that is tried, and goes on from it or back to the best.
+    fn searched(&mut self, here: Learned, best: Learned, before: Option<Learned>) {
+        let known = requests(best.window(), here.size);
+        let beyond = here.depth > known;
+        let is_other = (here.depth, here.size) != (best.depth, best.size);
+        let grows = before.is_none_or(|before| here.rate.is_at_least(GROWS, before.rate));
+        if let Some(before) = before.filter(|_| grows && !beyond) {
+            // Requests did not wait for each other there: so long is the latency at least.
+            self.least = self.least.max((before.rate.ns_for(before.window()), before.size));
+        }
+        let gains = here.rate.is_at_least(GROWS, best.rate);
+        if beyond && gains {
+            self.search(here);
+        } else if !beyond && is_other && here.rate.is_at_least(KEEPS, best.rate) {
+            let goes_on = gains || self.is_short(here) || self.size_for(here) != here.size;
+            if goes_on { self.search(here) } else { self.hold(here) }
+        } else if !beyond && here.depth < self.limits.depth_max && grows {
+            let depth = if here.depth < known { known.min(here.depth * 2) } else { here.depth * 2 };
+            self.attempt(depth, Some(here));
         } else {
-            *queued = 0;
-            *level = (*level + 1).min(max);
-        }
-        if *queued >= (*level / 8).max(2) || *level == max {
-            self.climb = Climb::search(Aim::NEAR, 1, max, *level);
-            self.stage = Stage::Climb;
-            self.restart(in_flight_len);
+            self.hold(best);
         }
     }
 
-    fn restart(&mut self, in_flight_len: u64) {
-        let (care, floor) = match &self.stage {
-            Stage::Size { rate, .. } => (Care::Thorough, Some(rate.part(900))),
-            _ => (self.climb.care(), self.climb.floor()),
-        };
-        self.epoch.restart(self.depth(), self.size, care, in_flight_len);
-        self.epoch.set_floor(floor);
+    fn hold(&mut self, best: Learned) {
+        (self.depth, self.size, self.best) = (best.depth, best.size, Some(best));
+        (self.phase, self.changed, self.held_ns) = (Phase::Hold, 0, 0);
     }
 
-    fn decide(&mut self, finding: Finding, now_ns: u64, in_flight_len: u64) {
-        let before = (self.depth(), self.size);
-        match (std::mem::replace(&mut self.stage, Stage::Climb), finding) {
-            (Stage::Size { back, needs, rate }, finding) => self.judge(back, needs, rate, finding),
-            (_, Finding::Starved) => self.climb.starved(),
-            (_, Finding::Rate(rate, ns)) => {
-                let spare = rate.bytes_in(QUEUE_NS) / self.size.max(1);
-                self.climb.spare_below(usize::try_from(spare).unwrap_or(usize::MAX));
-                self.climb.measured(rate, ns, now_ns);
-                self.note();
-                self.try_size(before.0, rate);
-            }
-        }
-        if before == (self.depth(), self.size) {
-            self.epoch.go_on(self.climb.care());
-            self.epoch.set_floor(self.climb.floor());
-        } else {
-            self.restart(in_flight_len);
-        }
+    fn attempt(&mut self, depth: usize, before: Option<Learned>) {
+        self.depth = depth.clamp(1, self.limits.depth_max);
+        self.phase = Phase::Search { before };
+    }
+}
+
+/// Requests of `size` bytes that hold `bytes`.
+fn requests(bytes: u64, size: u64) -> usize {
+    usize::try_from(bytes.div_ceil(size)).unwrap_or(usize::MAX)
+}
+
+/// Measures the rate while the queue is full. Time in which it was not full, and the turn after
+/// that, are left out. Completions come in clumps of a turn, so whole turns are measured.
+#[derive(Debug, Clone, Default)]
+struct Round {
+    /// Bytes of requests from before the round, which do not count.
+    settling: u64,
+    /// Time of the latest completion.
+    latest_ns: Option<u64>,
+    bytes: u64,
+    ns: u64,
+    turns: u64,
+}
+
+impl Round {
+    fn restart(&mut self, settling: u64) {
+        *self = Self { settling, latest_ns: self.latest_ns, ..Self::default() };
     }
 
-    /// Keeps what was found, and what a new search has to try again.
-    fn note(&mut self) {
-        if let Some((depth, rate)) = self.climb.found() {
-            self.learned = Some(Learned { depth, size: self.size, rate });
+    /// The rate, and the time over which it was measured, if completions before `now_ns` are
+    /// enough. Completions of one moment stay together.
+    fn ended(&mut self, now_ns: u64, size: u64, window: u64, least_ns: u64) -> Option<(Rate, u64)> {
+        if self.latest_ns == Some(now_ns) {
+            return None;
         }
-        if self.climb.searches() != self.searches {
-            self.searches = self.climb.searches();
-            self.tried = Tried::default();
-        }
+        let turns = self.bytes / window;
+        let whole = turns > std::mem::replace(&mut self.turns, turns);
+        let (requests, turns_min, ns_min) = ROUND;
+        let (few, slow_ns, latencies) = SLOW_ROUND;
+        let long =
+            whole && self.bytes >= (requests * size).max(turns_min * window) && self.ns >= ns_min;
+        let slow =
+            self.bytes >= few * size && self.ns >= slow_ns.max(least_ns.saturating_mul(latencies));
+        (long || slow).then(|| (Rate::of(self.bytes, self.ns), self.ns))
     }
 
-    /// The size at which one request holds a drive of `rate` for as long as it may.
-    fn preferred(&self, rate: Rate) -> u64 {
-        let held = rate.bytes_in(HOLDS_NS).max(1);
-        let size = 1 << held.ilog2();
-        size.clamp(self.limits.size_min, self.limits.size_start.max(self.limits.size_min))
-    }
-
-    /// Begins to try another size where that is due: a smaller one as soon as the `rate` at `depth`
-    /// is known and once more when a depth is held, a larger one after that.
-    fn try_size(&mut self, depth: usize, rate: Rate) {
-        let preferred = self.preferred(rate);
-        if preferred < self.size && self.tried.smaller == 0 {
-            self.tried.smaller = 1;
-            return self.begin_size(depth, rate, preferred, KEEPS);
-        }
-        let Some((depth, rate)) = self.climb.found() else { return };
-        if preferred < self.size && self.tried.smaller == 1 && self.climb.is_holding() {
-            // It may have failed by chance: the first rate was a rough one.
-            self.tried.smaller = 2;
-            return self.begin_size(depth, rate, preferred, KEEPS);
-        }
-        let larger = preferred.max(self.size.saturating_mul(2));
-        let fits = larger <= self.limits.size_max.min(rate.bytes_in(HOLDS_NS_MAX));
-        let wanted = larger <= preferred;
-        if fits && self.climb.is_holding() && self.tried.larger < 1 + u8::from(wanted) {
-            self.tried.larger += 1;
-            let needs = if wanted { KEEPS } else { GAINS };
-            self.begin_size(depth, rate, larger, needs);
-        }
-    }
-
-    /// Tries another size with as many bytes in flight. A few requests stay as many, for half of
-    /// them may be too few whatever their size; and where the depth could grow no more, only larger
-    /// requests put more in flight.
-    fn begin_size(&mut self, depth: usize, rate: Rate, size: u64, needs: u64) {
-        let max = self.limits.depth_max.max(1);
-        let bytes = self.size.saturating_mul(depth as u64);
-        let same = usize::try_from(bytes.div_ceil(size)).unwrap_or(max);
-        let level = if depth == max { max } else { same.max(depth.min(4)) };
-        let trial = Climb::hold(Aim::NEAR, 1, max, level, None);
-        let back = (Box::new(std::mem::replace(&mut self.climb, trial)), self.size);
-        self.size = size;
-        self.stage = Stage::Size { back, needs, rate };
-    }
-
-    fn judge(&mut self, back: (Box<Climb>, u64), needs: u64, reference: Rate, finding: Finding) {
-        match finding {
-            Finding::Rate(rate, _) if rate.is_at_least(needs, reference) => {
-                // A size that was made smaller is made larger again only if the drive turns out to
-                // be faster; one that has gained may gain more.
-                self.tried.larger = u8::from(self.size < back.1);
-                let max = self.limits.depth_max.max(1);
-                self.climb = Climb::search_from(Aim::NEAR, 1, max, self.climb.level(), rate);
-                self.searches = 0;
-            }
-            _ => (self.climb, self.size) = (*back.0, back.1),
+    /// Takes in a completion; `full`: the queue was full since the latest one.
+    fn add(&mut self, now_ns: u64, len: u64, took_ns: u64, full: bool, window: u64) {
+        // The first round begins with the first request.
+        let latest_ns = self.latest_ns.unwrap_or(now_ns.saturating_sub(took_ns));
+        // Several threads may report theirs in another order.
+        let now_ns = now_ns.max(latest_ns);
+        let passed_ns = now_ns - latest_ns;
+        // The drive had no request between the latest completion and the start of this one.
+        let idle = passed_ns.saturating_sub(took_ns) > took_ns / 2;
+        self.latest_ns = Some(now_ns);
+        if !full || idle {
+            self.settling = window;
+        } else if self.settling > 0 {
+            self.settling = self.settling.saturating_sub(len);
+        } else if passed_ns > 0 || self.ns > 0 {
+            self.bytes += len;
+            self.ns += passed_ns;
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,9 +25,7 @@ use crate::gpu::sim::{Dice, SimConfig, SimDevice};
 use crate::queue::core::Bell;
 use crate::queue::op::Op;
 use crate::queue::worker::Next;
-use crate::queue::{
-    Core, Crew, Depth, Limits, Planner, Reader, Ring, RingWorker, Scheduler, Tools as _,
-};
+use crate::queue::{Core, Crew, Depth, Planner, Reader, Ring, RingWorker, Scheduler, Tools as _};
 use crate::staging::{Pause, Submitter};
 use crate::tune::DepthLimits;
 
@@ -203,9 +201,9 @@ impl Run {
             let depth = if self.dice.roll(0.5) {
                 Depth::Fixed(self.shape.depth)
             } else {
-                let Limits { segment, .. } = self.shape.limits;
-                let turns = self.dice.roll(0.3);
-                Depth::tuned(DepthLimits::of(turns, self.shape.depth, segment, segment), [None; 2])
+                let (depth_max, size_max) = (self.shape.depth, self.shape.limits.segment);
+                let is_disk = self.dice.roll(0.3);
+                Depth::tuned(DepthLimits { is_disk, depth_max, size_max }, [None; 2])
             };
             let (most, hardware) = (self.shape.depth, &self.shape.hardware[index]);
             assert_eq!(self.core.add_drive(depth, most, hardware), index);
