@@ -109,6 +109,7 @@ pub(crate) struct DepthTuner {
     phase: Phase,
     /// The least setting that kept the best rate.
     best: Option<Learned>,
+    has_measured: bool,
     /// Least latency, and the bytes of the request that had it.
     least: (u64, u64),
     /// Rounds in a row that were faster or slower than usual.
@@ -133,6 +134,7 @@ impl DepthTuner {
             size,
             phase: Phase::Hold,
             best: remembered.map(|_| Learned { depth, size, rate }),
+            has_measured: false,
             least: (u64::MAX, 0),
             changed: 0,
             held_ns: 0,
@@ -162,9 +164,9 @@ impl DepthTuner {
         ops < self.limits.depth_max && len < self.window()
     }
 
-    /// The best setting so far.
+    /// The best setting so far, once this tuner has measured a rate.
     pub(crate) fn learned(&self) -> Option<Learned> {
-        self.best
+        self.best.filter(|_| self.has_measured)
     }
 
     /// Records a completed request of `len` bytes that took `took_ns`. `in_flight_len`: bytes in
@@ -186,6 +188,7 @@ impl DepthTuner {
     }
 
     fn measured(&mut self, rate: Rate, ns: u64) {
+        self.has_measured = true;
         let here = Learned { depth: self.depth, size: self.size, rate };
         let Some(best) = self.best else { return self.search(here) };
         if let Phase::Search { before } = self.phase {
