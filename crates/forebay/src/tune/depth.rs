@@ -1,8 +1,8 @@
 //! How many requests, and of what size, a drive's queue keeps in flight in one direction.
 //!
-//! One rule: depth = rate × (least latency + [`ALLOWANCE_NS`]) / request size, doubled while the
-//! rate grows, and never less than the least depth that kept the best rate. Rates are measured over
-//! rounds in which the queue was full; completions bring the time, no clock is read.
+//! One rule: depth = rate × (least latency + allowance) / request size, doubled while the rate
+//! grows, and never a depth that is slower than the best one seen. Rates are measured over rounds
+//! in which the queue was full; completions bring the time, no clock is read.
 //! `docs/internals/tuning.md` gives the reason for each constant.
 
 use crate::units::KIB;
@@ -10,16 +10,19 @@ use crate::units::KIB;
 /// Requests in flight when nothing is known of a drive, and of a disk.
 const DEPTH_START: usize = 32;
 const DEPTH_START_DISK: usize = 1;
-/// Time for which the queue holds work beyond the least latency.
-const ALLOWANCE_NS: u64 = 2_000_000;
+/// The queue holds `rate / ALLOWANCE` ns of work beyond the latency: 2 ms at 200 MB/s, 10 ms at
+/// 1 GB/s, but no more than [`DEPTH_START`] requests.
+const ALLOWANCE: u64 = 100;
 /// One request holds the drive for about this long, and at most twice as long.
 const HOLDS_NS: u64 = 1_000_000;
 /// Smaller requests cost more processor time than they save waiting.
 const SIZE_MIN: u64 = 128 * KIB;
-/// A higher depth has to raise the rate to this: thousandths.
+/// A depth farther from the rule's has to raise the rate to this: thousandths.
 const GROWS: u64 = 1060;
-/// A lower depth has to keep this of the rate: thousandths.
+/// A depth nearer to the rule's, and a size, have to keep this of the rate: thousandths.
 const KEEPS: u64 = 980;
+/// A depth below this of the rate does harm, so less may gain: thousandths.
+const HURTS: u64 = 940;
 /// Outside of this, in two rounds in a row, the drive's speed has changed: thousandths.
 const SAME: (u64, u64) = (800, 1250);
 const CHANGED: u32 = 2;
@@ -212,19 +215,24 @@ impl DepthTuner {
         }
     }
 
-    /// Tries the depth by the rule where that is clearly lower than the best, then the size by the
-    /// rule, else a higher depth.
+    /// Tries the depth by the rule where that is clearly another than the best, then the size by
+    /// the rule, else a higher depth.
     fn search(&mut self, best: Learned) {
         self.hold(best);
         let (needs, size) = (self.needs(best, best.size), self.size_for(best));
-        let is_short = self.is_short(best);
-        if !is_short && needs.saturating_mul(4) <= best.depth * 3 {
+        let is_lower = needs.saturating_mul(4) <= best.depth * 3;
+        let is_higher = needs.saturating_mul(3) >= best.depth * 4;
+        if self.is_short(best) {
+            self.attempt(needs.max(best.depth * 2), Some(best));
+        } else if is_lower {
             self.attempt(needs, None);
-        } else if !is_short && size != best.size {
+        } else if is_higher && best.depth < self.limits.depth_max {
+            self.attempt(needs, Some(best));
+        } else if size != best.size {
             self.size = size;
             self.attempt(self.needs(best, size).min(requests(best.window(), size)), None);
-        } else if best.depth < self.limits.depth_max {
-            self.attempt(needs.max(best.depth * 2), Some(best));
+        } else {
+            self.attempt(best.depth * 2, Some(best));
         }
     }
 
@@ -236,8 +244,10 @@ impl DepthTuner {
 
     /// The depth by the rule, with requests of `size` bytes.
     fn needs(&self, best: Learned, size: u64) -> usize {
-        let holds_ns = self.latency_ns(best.rate, size).saturating_add(ALLOWANCE_NS);
-        requests(best.rate.bytes_in(holds_ns), size)
+        let latency_ns = self.latency_ns(best.rate, size);
+        let most = self.limits.size_max.saturating_mul(DEPTH_START as u64);
+        let allowance = best.rate.bytes_in(best.rate.0 / ALLOWANCE).min(most);
+        requests(best.rate.bytes_in(latency_ns).saturating_add(allowance), size)
     }
 
     /// Whether requests hardly wait for each other: the drive may do more than its rate shows.
@@ -255,23 +265,27 @@ impl DepthTuner {
 
     /// Judges the setting that is tried, and goes on from it or back to the best.
     fn searched(&mut self, here: Learned, best: Learned, before: Option<Learned>) {
-        let known = requests(best.window(), here.size);
+        let (known, needs) = (requests(best.window(), here.size), self.needs(best, here.size));
         let beyond = here.depth > known;
+        let farther = if beyond { here.depth > needs } else { here.depth < needs };
+        let wants = if farther && here.size == best.size { GROWS } else { KEEPS };
         let is_other = (here.depth, here.size) != (best.depth, best.size);
         let grows = before.is_none_or(|before| here.rate.is_at_least(GROWS, before.rate));
-        if let Some(before) = before.filter(|_| grows && !beyond) {
+        if let Some(before) = before.filter(|before| grows && before.window() < here.window()) {
             // Requests did not wait for each other there: so long is the latency at least.
             self.least = self.least.max((before.rate.ns_for(before.window()), before.size));
         }
-        let gains = here.rate.is_at_least(GROWS, best.rate);
-        if beyond && gains {
-            self.search(here);
-        } else if !beyond && is_other && here.rate.is_at_least(KEEPS, best.rate) {
-            let goes_on = gains || self.is_short(here) || self.size_for(here) != here.size;
+        if is_other && here.rate.is_at_least(wants, best.rate) {
+            let goes_on = here.rate.is_at_least(GROWS, best.rate)
+                || self.is_short(here)
+                || self.size_for(here) != here.size;
             if goes_on { self.search(here) } else { self.hold(here) }
         } else if !beyond && here.depth < self.limits.depth_max && grows {
             let depth = if here.depth < known { known.min(here.depth * 2) } else { here.depth * 2 };
             self.attempt(depth, Some(here));
+        } else if beyond && best.depth > 1 && !here.rate.is_at_least(HURTS, best.rate) {
+            self.hold(best);
+            self.attempt(best.depth / 2, Some(best));
         } else {
             self.hold(best);
         }
@@ -284,7 +298,10 @@ impl DepthTuner {
 
     fn attempt(&mut self, depth: usize, before: Option<Learned>) {
         self.depth = depth.clamp(1, self.limits.depth_max);
-        self.phase = Phase::Search { before };
+        let is_best =
+            self.best.is_some_and(|best| (best.depth, best.size) == (self.depth, self.size));
+        self.phase =
+            if is_best && before == self.best { Phase::Hold } else { Phase::Search { before } };
     }
 }
 

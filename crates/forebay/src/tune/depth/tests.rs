@@ -172,7 +172,7 @@ fn deep_queues_that_cost_speed_are_made_shorter() {
 
 #[test]
 fn queues_stay_short() {
-    for (drive, ms) in [(pipe(200_000_000, MS), 5), (pipe(4_500_000_000, MS / 2), 5)] {
+    for (drive, ms) in [(pipe(200_000_000, MS), 5), (pipe(4_500_000_000, MS / 2), 8)] {
         for seed in 0..SEEDS {
             let mut world = World::tuned(&drive, false, seed);
             world.run(4 * GIB);
@@ -210,7 +210,7 @@ fn a_drive_that_changes_is_fast_again() {
                 // Two seconds to find it.
                 world.run(2 * drive.rate);
                 let share = world.run(2 * drive.rate) * 1000 / best(drive, drive.rate);
-                assert!(share >= 950, "{drive:?}, seed {seed}: {share}, {:?}", world.tuner());
+                assert!(share >= 940, "{drive:?}, seed {seed}: {share}, {:?}", world.tuner());
             }
             assert!(world.queue_ms() <= 30, "{} ms", world.queue_ms());
         }
