@@ -36,7 +36,7 @@ const ENGINE: [&str; 24] = [
     "topology::",
     "trace::",
     "transfer::",
-    "tune::depth::",
+    "tune::depth::tests::depth_and_size_stay_within_their_bounds",
     "units::",
 ];
 

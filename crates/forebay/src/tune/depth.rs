@@ -45,7 +45,7 @@ impl Rate {
         Self(u64::try_from(rate).unwrap_or(u64::MAX))
     }
 
-    pub(crate) fn is_at_least(self, thousandths: u64, other: Self) -> bool {
+    fn is_at_least(self, thousandths: u64, other: Self) -> bool {
         u128::from(self.0) * 1000 >= u128::from(other.0) * u128::from(thousandths)
     }
 
