@@ -270,7 +270,7 @@ fn depth_and_size_stay_within_their_bounds() {
     for seed in 0..200 {
         let mut dice = Dice::new(seed);
         let most = 1 + (dice.next() % 200) as usize;
-        let limits = limits(seed % 4 == 0, most, 64 * KIB << (dice.next() % 6));
+        let limits = limits(seed % 4 == 0, most, (64 * KIB) << (dice.next() % 6));
         let mut tuner = DepthTuner::new(limits, None);
         let mut now_ns = 0;
         for _ in 0..5_000 {
