@@ -28,7 +28,6 @@
 //!   queue      windows and ops, their scheduler, and the rings that run them
 //!     staging    pinned slots, and the thread that copies them → gpu
 //!     direct     transfers without a copy in host memory (cuFile) → gpu
-//! doctor     checks the path between a file and a GPU, and names remedies
 //! remember   stores findings about drives in the user's cache folder
 //! tune       pure: chooses the queue depth and the number of reading threads
 //! transfer   the handle a caller waits on: progress, bytes by route, the first error
@@ -149,7 +148,6 @@
 mod aside;
 pub mod clock;
 pub mod direct;
-pub mod doctor;
 mod engine;
 pub mod error;
 mod events;

@@ -26,8 +26,13 @@ const NEEDED: [&str; 9] = [
 ];
 
 /// All that it holds lies here, or is a file of its root.
-const FOLDERS: [&str; 4] =
-    ["crates/forebay/", "crates/forebay-cli/", "crates/forebay-python/", "python/forebay/"];
+const FOLDERS: [&str; 5] = [
+    "crates/forebay/",
+    "crates/forebay-cli/",
+    "crates/forebay-doctor/",
+    "crates/forebay-python/",
+    "python/forebay/",
+];
 
 /// Prints the names in an archive, without the folder that all lie in.
 const NAMES: &str = "\

@@ -1,6 +1,6 @@
 //! A diagnosis as JSON, version 1; docs/json-schema.md describes every key.
 
-use forebay::doctor;
+use forebay_doctor as doctor;
 use serde::{Deserialize, Serialize};
 
 pub use crate::read::json::Share;

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay::direct::ask_cufile;
-use forebay::doctor::{self, Answer, GpuWish, Report, Wish};
 use forebay::gpu::GpuSelector;
 use forebay::topology::System;
+use forebay_doctor::{self as doctor, Answer, GpuWish, Report, Wish};
 
 use self::json::DoctorReport;
 use crate::args::DoctorArgs;

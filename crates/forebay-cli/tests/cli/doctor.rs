@@ -218,7 +218,8 @@ fn what_makes_no_sense_is_refused() {
 fn a_recorded_h200_is_diagnosed_anywhere() {
     let folder = crate::scratch();
     let archive = folder.path().join("h200.tar.gz");
-    fs::write(&archive, include_bytes!("../../../forebay/tests/doctor/h200.tar.gz")).unwrap();
+    fs::write(&archive, include_bytes!("../../../forebay-doctor/tests/doctor/h200.tar.gz"))
+        .unwrap();
     let unpacked = Command::new("tar").arg("-xzf").arg(&archive).current_dir(&folder).output();
     if let Err(error) = unpacked {
         println!("skipped: a recorded machine: no `tar`: {error}");

@@ -20,7 +20,7 @@ mod lab;
 mod limits;
 mod log;
 #[allow(dead_code, reason = "the library's own tests use the rest")]
-#[path = "../../../forebay/tests/doctor/machine.rs"]
+#[path = "../../../forebay-doctor/tests/doctor/machine.rs"]
 mod machine;
 mod manual;
 mod map;

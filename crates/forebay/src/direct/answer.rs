@@ -7,7 +7,7 @@ use super::cufile::Seen;
 pub type Answer = (Seen, End);
 
 /// The lines from which [`Seen::parse`] reads the same again, and how the helper ended.
-pub(crate) fn answer_to_lines((seen, end): &Answer) -> String {
+pub fn answer_to_lines((seen, end): &Answer) -> String {
     let mut lines = Vec::new();
     let mut say = |word: &str, rest: &str| {
         lines.push(format!("{word} {}", rest.replace(['\n', '\r'], " ")));
@@ -41,7 +41,7 @@ pub(crate) fn answer_to_lines((seen, end): &Answer) -> String {
 }
 
 /// What [`answer_to_lines`] wrote; what makes no sense is left out.
-pub(crate) fn answer_from_lines(text: &str) -> Answer {
+pub fn answer_from_lines(text: &str) -> Answer {
     let end = text.lines().rev().find_map(|line| line.strip_prefix("end "));
     let (word, rest) = end.unwrap_or_default().split_once(' ').unwrap_or_default();
     let end = match (word, rest.parse::<u32>()) {

@@ -39,7 +39,6 @@ impl Program {
 
 /// How a child ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum End {
     /// By itself, with this code.
     Exited(i32),

@@ -16,8 +16,7 @@ mod small;
 
 use std::time::Duration;
 
-pub use answer::Answer;
-pub(crate) use answer::{answer_from_lines, answer_to_lines};
+pub use answer::{Answer, answer_from_lines, answer_to_lines};
 pub use child::{End, Program};
 pub use cufile::{CuFileError, CuFileFailure, RegisteredFile, Seen, Session, look};
 pub(crate) use providers::Providers;

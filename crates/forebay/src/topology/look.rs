@@ -30,12 +30,12 @@ const ENVIRONMENT: &str = "proc/self/environ";
 
 impl System {
     /// This machine, without timeouts: for files that are open and thus have answered already.
-    pub(crate) fn of_open_files() -> Self {
+    pub fn of_open_files() -> Self {
         Self::made("/".into(), true, Arc::new(Live::default()), false)
     }
 
     /// Whether `path` exists; it is not opened.
-    pub(crate) fn is_there(&self, path: &str) -> bool {
+    pub fn is_there(&self, path: &str) -> bool {
         let path = Path::new(path);
         if self.root() == Path::new("/") {
             let there = rustix::fs::statat(CWD, Path::new("/").join(path), AtFlags::empty());
@@ -49,11 +49,7 @@ impl System {
     }
 
     /// The names in a folder that `keeps` accepts, at most 512.
-    pub(crate) fn names(
-        &self,
-        folder: &str,
-        keeps: impl Fn(&str) -> bool,
-    ) -> Result<Vec<String>, Absent> {
+    pub fn names(&self, folder: &str, keeps: impl Fn(&str) -> bool) -> Result<Vec<String>, Absent> {
         let mut names = self.list(Path::new(folder))?;
         names.retain(|name| keeps(name));
         names.truncate(NAMES_MAX);
@@ -64,7 +60,7 @@ impl System {
     }
 
     /// Reads at most `max` bytes of a file of any kind and returns them filtered by `mask`.
-    pub(crate) fn masked(
+    pub fn masked(
         &self,
         path: &Path,
         max: usize,
@@ -152,7 +148,7 @@ impl System {
     }
 
     /// Whether this process may open a device; it is not opened. `None` if this was not recorded.
-    pub(crate) fn may_open(&self, device: &str) -> Option<Result<(), Absent>> {
+    pub fn may_open(&self, device: &str) -> Option<Result<(), Absent>> {
         match self.probe().access(Path::new(device)) {
             Ok(()) => Some(Ok(())),
             Err(Refusal::Errno(errno)) => Some(Err(match errno {
@@ -165,7 +161,7 @@ impl System {
 
     /// The entries of the process's device control group, and their file. Only version 1 has such a
     /// list.
-    pub(crate) fn listed_devices(&self) -> Option<(PathBuf, Vec<String>)> {
+    pub fn listed_devices(&self) -> Option<(PathBuf, Vec<String>)> {
         let group = self.groups("devices").into_iter().find(|group| group.version == Version::One);
         let file = group?.path.join("devices.list");
         let lines = self.lines_of(file.to_str()?, LIST_LEN_MAX, |_| true).ok()?;
@@ -173,7 +169,7 @@ impl System {
     }
 
     /// The lines of a file that `keeps` accepts.
-    pub(crate) fn lines_of(
+    pub fn lines_of(
         &self,
         path: &str,
         max: usize,
@@ -189,7 +185,7 @@ impl System {
     }
 
     /// The environment variables of the process whose names `keeps` accepts.
-    pub(crate) fn environment(&self, keeps: impl Fn(&str) -> bool) -> BTreeMap<String, String> {
+    pub fn environment(&self, keeps: impl Fn(&str) -> bool) -> BTreeMap<String, String> {
         let pair = |name: OsString, value: OsString| {
             let (name, value) = (name.into_string().ok()?, value.to_string_lossy().into_owned());
             keeps(&name).then(|| (name, clean(&value)))
@@ -218,14 +214,14 @@ impl System {
     /// Bytes of a range of a file that are stored in another form, such as compressed
     /// (`FIEMAP_EXTENT_ENCODED`). If a file has too many extents, the result is extrapolated from
     /// the first ones.
-    pub(crate) fn encoded_bytes(&self, path: &Path, offset: u64, len: u64) -> u64 {
+    pub fn encoded_bytes(&self, path: &Path, offset: u64, len: u64) -> u64 {
         let Ok(path) = std::path::absolute(path) else { return 0 };
         let extents = self.probe().extents(&path, ENCODED_MAX).unwrap_or_default();
         encoded(&extents, offset, len)
     }
 
     /// The flags of the first extent of a file; 0 if the kernel reports none.
-    pub(crate) fn extent_flags(&self, path: &Path) -> Result<u32, String> {
+    pub fn extent_flags(&self, path: &Path) -> Result<u32, String> {
         match self.probe().extents(path, 1) {
             Ok(extents) => Ok(extents.first().map_or(0, |extent| extent.flags)),
             Err(Refusal::Errno(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL)) => Ok(0),

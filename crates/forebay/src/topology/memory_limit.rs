@@ -19,12 +19,13 @@ const STAT_LEN_MAX: usize = 64 << 10;
 
 /// A limit of a control group on memory, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct MemoryLimit {
-    pub(crate) limit: u64,
+pub struct MemoryLimit {
+    /// The limit.
+    pub limit: u64,
     /// Bytes that may still be used: unused memory plus what the kernel can reclaim at once.
-    pub(crate) available: u64,
+    pub available: u64,
     /// The file that holds the limit.
-    pub(crate) file: PathBuf,
+    pub file: PathBuf,
 }
 
 /// Memory that a process may still use, in bytes.
@@ -57,7 +58,7 @@ impl Version {
 
 impl System {
     /// The tightest limit; `None` if there is no limit or it cannot be read.
-    pub(crate) fn memory_limit(&self) -> Option<MemoryLimit> {
+    pub fn memory_limit(&self) -> Option<MemoryLimit> {
         let groups = self.groups("memory");
         let limits = groups.iter().flat_map(|group| self.limits_of(group));
         limits.min_by_key(|limit| limit.available)

@@ -36,7 +36,7 @@ pub fn record(system: &System, paths: &[PathBuf], dir: &Path) -> io::Result<()> 
 }
 
 /// Like [`record`], and also records what `more` reads.
-pub(crate) fn record_with(
+pub fn record_with(
     known: &System,
     paths: &[PathBuf],
     dir: &Path,

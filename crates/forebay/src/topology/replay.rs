@@ -72,7 +72,7 @@ impl System {
 ///
 /// # Errors
 /// An I/O error of the file, or an error if it is not a regular file.
-pub(crate) fn read_record(path: &Path, max: usize) -> io::Result<Vec<u8>> {
+pub fn read_record(path: &Path, max: usize) -> io::Result<Vec<u8>> {
     read_file(path, false, max).map_err(|absent| match absent {
         Absent::Missing => Errno::NOENT.into(),
         Absent::Denied => Errno::ACCESS.into(),

@@ -66,7 +66,7 @@ pub(super) struct Touched {
 
 /// Why a file of the system could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Absent {
+pub enum Absent {
     /// It does not exist.
     Missing,
     /// The caller may not read it.
@@ -290,7 +290,7 @@ impl System {
     }
 
     /// The text of a small file without surrounding white space; never empty.
-    pub(crate) fn text(&self, path: &Path) -> Result<String, Absent> {
+    pub fn text(&self, path: &Path) -> Result<String, Absent> {
         let bytes = self.bytes(path, FILE_LEN_MAX)?;
         let text = std::str::from_utf8(&bytes).map_err(|_| Absent::NotText)?;
         let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
@@ -298,7 +298,7 @@ impl System {
     }
 
     /// Reads at most `max` bytes of a file.
-    pub(crate) fn bytes(&self, path: &Path, max: usize) -> Result<Vec<u8>, Absent> {
+    pub fn bytes(&self, path: &Path, max: usize) -> Result<Vec<u8>, Absent> {
         let real = if self.inner.plain { path.to_owned() } else { self.real(path)? };
         let bytes = read_file(&self.inner.root.join(&real), self.inner.plain, max)?;
         self.note(|touched| touched.files.insert(real, bytes.clone()));
@@ -319,7 +319,7 @@ impl System {
     }
 
     /// The names in a folder, sorted; names that are not text are left out.
-    pub(crate) fn list(&self, path: &Path) -> Result<Vec<String>, Absent> {
+    pub fn list(&self, path: &Path) -> Result<Vec<String>, Absent> {
         let real = if self.inner.plain { path.to_owned() } else { self.real(path)? };
         let entries = std::fs::read_dir(self.inner.root.join(&real)).map_err(|error| {
             Errno::from_io_error(&error).map_or(Absent::Failed(Errno::IO), Absent::from)
@@ -480,7 +480,7 @@ pub(super) fn name_of(name: &OsStr) -> Option<String> {
 }
 
 /// `text` made safe for a report: no control characters, and bounded in length.
-pub(crate) fn clean(text: &str) -> String {
+pub fn clean(text: &str) -> String {
     let mut end = text.len().min(TEXT_LEN_MAX);
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -489,7 +489,7 @@ pub(crate) fn clean(text: &str) -> String {
 }
 
 /// A path as text that is safe for a report.
-pub(crate) fn shown(path: &Path) -> String {
+pub fn shown(path: &Path) -> String {
     clean(&String::from_utf8_lossy(path.as_os_str().as_bytes()))
 }
 

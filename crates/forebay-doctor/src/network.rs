@@ -2,7 +2,7 @@
 
 use super::facts::Facts;
 use super::report::{BOTH, Check, NVIDIA_FS, P2PDMA, Topic};
-use crate::topology::System;
+use forebay::topology::System;
 
 const NFS: Topic = Topic {
     name: "nfs_transport",

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
-use forebay::doctor::{Report, State};
+use forebay_doctor::{Report, State};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::check;

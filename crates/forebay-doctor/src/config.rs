@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::facts::Facts;
 use super::jsonc::{self, Value};
 use super::report::{BOTH, Check, P2PDMA, Topic};
-use crate::topology::{Absent, System};
+use forebay::topology::{Absent, System};
 
 const FILE: Topic = Topic {
     name: "cufile_json",
@@ -302,7 +302,7 @@ fn read(system: &System, path: &Path) -> Result<(Value, Vec<String>), Unread> {
         if bytes.len() > LEN_MAX { vec![b' '; LEN_MAX + 1] } else { kept.into_bytes() }
     };
     let bytes = system.masked(&absolute, LEN_MAX + 1, mask).map_err(|absent| match absent {
-        crate::topology::Absent::Missing => Unread::Missing,
+        forebay::topology::Absent::Missing => Unread::Missing,
         other => Unread::Unreadable(other),
     })?;
     if bytes.len() > LEN_MAX {

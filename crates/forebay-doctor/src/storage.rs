@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::facts::Facts;
 use super::report::{BOTH, Check, Topic};
-use crate::topology::{Layer, LayerKind, StorageMap, System, Transport, Value, shown};
+use forebay::topology::{Layer, LayerKind, StorageMap, System, Transport, Value, shown};
 
 const ANSWER: Topic = Topic {
     name: "path_answers",

@@ -1,6 +1,6 @@
 //! Machines whose GPU may not be opened, by mode or by control group.
 
-use forebay::doctor::{GpuWish, State};
+use forebay_doctor::{GpuWish, State};
 
 use crate::check;
 use crate::machine::{GPU, Machine};
@@ -78,6 +78,6 @@ fn devices_of_nvidia_fs_close_its_way_alone() {
     }
     let report = machine.examine("/data/f");
     let found = check(&report, "gpu_devices");
-    assert_eq!(found.blocks, [forebay::doctor::Way::NvidiaFs], "{found:?}");
+    assert_eq!(found.blocks, [forebay_doctor::Way::NvidiaFs], "{found:?}");
     assert!(found.seen.starts_with("/dev/nvidia-fs0 may not be opened"), "{found:?}");
 }

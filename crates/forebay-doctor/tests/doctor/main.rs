@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
-#[path = "../lab/mod.rs"]
+#[path = "../../../forebay/tests/lab/mod.rs"]
 mod lab;
 
 mod devices;
@@ -16,12 +16,12 @@ mod recorded;
 mod settings;
 mod silent;
 #[allow(dead_code, reason = "another test builds other systems with it")]
-#[path = "../topology/tree.rs"]
+#[path = "../../../forebay/tests/topology/tree.rs"]
 mod tree;
 mod unseen;
 mod whole;
 
-use forebay::doctor::{Check, Report, State};
+use forebay_doctor::{Check, Report, State};
 use tempfile::TempDir;
 
 /// A folder for many small files: in memory where it can be.

@@ -1,6 +1,6 @@
 //! Machines without a fault of their own.
 
-use forebay::doctor::{State, Way};
+use forebay_doctor::{State, Way};
 
 use crate::machine::Machine;
 use crate::{check, those};

@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use forebay::direct::{End, Seen};
-use forebay::doctor::{GpuWish, Wish, examine, record, recorded_answer};
 use forebay::topology::System;
+use forebay_doctor::{GpuWish, Wish, examine, record, recorded_answer};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::lab::watchdog::Watchdog;
@@ -28,7 +28,7 @@ fn a_record_of_this_machine_says_what_it_says() {
     let system = System::fixture(&dir).unwrap();
     assert_eq!(system.recorded_paths(), [wish().path]);
     let replayed = examine(&system, &wish(), Some(answer));
-    let told = |report: &forebay::doctor::Report| {
+    let told = |report: &forebay_doctor::Report| {
         let checks = report.checks.iter();
         // What a control group leaves changes from one moment to the next.
         let checks = checks.filter(|check| check.name != "memory_limit");

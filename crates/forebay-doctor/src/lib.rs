@@ -3,7 +3,7 @@
 //! [`examine`] reads all facts below the root of a [`System`] and returns a [`Report`]: checks,
 //! each with the finding, the reason why it matters and the next step. The checks that hold the
 //! path back most come first. Nothing is written, no device is opened and no library is loaded;
-//! cuFile is probed beforehand in a separate process ([`crate::direct::ask_cufile`]).
+//! cuFile is probed beforehand in a separate process ([`forebay::direct::ask_cufile`]).
 //!
 //! `facts` holds everything that was read, and the checks use nothing else. The groups of checks
 //! are `storage` and `volumes`, `network`, `driver`, `kernel`, `pcie` and `peers`, `config` and
@@ -14,7 +14,7 @@ mod cufile;
 mod devices;
 mod driver;
 mod facts;
-mod gunzip;
+mod gzip;
 mod jsonc;
 mod kernel;
 mod network;
@@ -28,12 +28,12 @@ mod volumes;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use crate::direct::Answer;
+pub use forebay::direct::Answer;
 pub use report::{Check, Gpu, Outlook, Report, State, Way};
 
-use crate::direct::{answer_from_lines, answer_to_lines};
-use crate::topology::{System, read_record, record_with};
 use facts::Facts;
+use forebay::direct::{answer_from_lines, answer_to_lines};
+use forebay::topology::{System, read_record, record_with};
 
 /// The file of a record that holds cuFile's answer.
 const CUFILE_FILE: &str = "expected/cufile.txt";
@@ -66,7 +66,7 @@ pub enum GpuWish {
 #[must_use]
 pub fn examine(system: &System, wish: &Wish, cufile: Option<Answer>) -> Report {
     let facts = Facts::read(system, wish, cufile);
-    let path = crate::topology::clean(&wish.path.to_string_lossy());
+    let path = forebay::topology::clean(&wish.path.to_string_lossy());
     Report::new(path, facts.shown_gpu(), facts.checks())
 }
 
@@ -106,7 +106,7 @@ pub fn recorded_answer(dir: &Path) -> io::Result<Option<Answer>> {
 
 #[cfg(test)]
 mod tests {
-    const PAGE: &str = include_str!("../../../../docs/doctor.md");
+    const PAGE: &str = include_str!("../../../docs/doctor.md");
     const SOURCES: [&str; 11] = [
         include_str!("config.rs"),
         include_str!("cufile.rs"),

@@ -1,6 +1,6 @@
 //! What a machine does not show is told as unknown, with a way to see it; nothing is guessed.
 
-use forebay::doctor::{Report, State, Way};
+use forebay_doctor::{Report, State, Way};
 
 use crate::check;
 use crate::faults::{P2PDMA, after, closes, other, stacked, warns};

@@ -11,7 +11,7 @@ use super::process::Process;
 use super::report::{Check, Gpu as Shown};
 use super::storage::Storage;
 use super::{Answer, GpuWish, Wish};
-use crate::topology::{self, Gpu, Resolver, System};
+use forebay::topology::{self, Gpu, Resolver, System};
 
 /// All facts for the checks.
 #[derive(Debug)]

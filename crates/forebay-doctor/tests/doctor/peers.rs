@@ -1,7 +1,7 @@
 //! What nvidia-fs says of bridges and distances, what the kernel was booted with, and the policy of
 //! a drive's several paths.
 
-use forebay::doctor::{Report, State};
+use forebay_doctor::{Report, State};
 
 use crate::check;
 use crate::machine::{Machine, bridge_with, port};

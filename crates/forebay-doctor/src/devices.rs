@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::facts::Facts;
 use super::report::{BOTH, Check, NVIDIA_FS, Topic};
-use crate::topology::{Absent, System};
+use forebay::topology::{Absent, System};
 
 const DEVICES: Topic = Topic {
     name: "gpu_devices",

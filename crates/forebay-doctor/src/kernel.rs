@@ -1,9 +1,9 @@
 //! Checks of the kernel: its support of peer-to-peer DMA, and known problems of its version.
 
 use super::facts::Facts;
-use super::gunzip::{gunzip, pack};
+use super::gzip::{pack, unpack};
 use super::report::{Check, P2PDMA, Topic};
-use crate::topology::System;
+use forebay::topology::System;
 
 const TRANSFERS: Topic = Topic {
     name: "kernel_p2pdma",
@@ -48,7 +48,7 @@ impl Kernel {
         let booted = line.split_whitespace().map(str::to_owned).collect();
         let mut kernel = Self { release, booted, ..Self::default() };
         let packed = system.masked("proc/config.gz".as_ref(), PACKED_MAX, shrunk);
-        if let Some(settings) = packed.ok().and_then(|packed| gunzip(&packed, SETTINGS_MAX)) {
+        if let Some(settings) = packed.ok().and_then(|packed| unpack(&packed, SETTINGS_MAX)) {
             kernel.settings(&String::from_utf8_lossy(&settings), "/proc/config.gz");
             return kernel;
         }
@@ -171,7 +171,7 @@ fn wanted(line: &str) -> bool {
 
 /// A packed configuration reduced to the settings in use; the rest would bloat a record.
 fn shrunk(packed: &[u8]) -> Vec<u8> {
-    let Some(settings) = gunzip(packed, SETTINGS_MAX) else { return Vec::new() };
+    let Some(settings) = unpack(packed, SETTINGS_MAX) else { return Vec::new() };
     let settings = String::from_utf8_lossy(&settings);
     let kept = settings.lines().filter(|line| wanted(line)).map(|line| format!("{line}\n"));
     pack(kept.collect::<String>().as_bytes())
@@ -220,7 +220,7 @@ mod tests {
     fn of_packed_settings_only_those_that_count_are_kept() {
         let settings = "CONFIG_PCI=y\nCONFIG_PCI_P2PDMA=y\n# CONFIG_ZONE_DEVICE is not set\n";
         let kept = shrunk(&pack(settings.as_bytes()));
-        let text = gunzip(&kept, SETTINGS_MAX).unwrap();
+        let text = unpack(&kept, SETTINGS_MAX).unwrap();
         assert_eq!(text, b"CONFIG_PCI_P2PDMA=y\n# CONFIG_ZONE_DEVICE is not set\n");
         assert_eq!(shrunk(&kept), kept, "a record says the same");
         assert_eq!(shrunk(b"no gzip"), b"");

@@ -2,8 +2,8 @@
 
 use super::facts::Facts;
 use super::report::{BOTH, Check, NVIDIA_FS, Topic};
-use crate::topology::System;
-use crate::units::{MIB, format_size};
+use forebay::topology::System;
+use forebay::units::{MIB, format_size};
 
 const LOCKED: Topic = Topic {
     name: "locked_memory",

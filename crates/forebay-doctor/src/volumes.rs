@@ -3,7 +3,7 @@
 use super::facts::Facts;
 use super::report::{BOTH, Check, NVIDIA_FS, P2PDMA, Topic};
 use super::storage::Storage;
-use crate::topology::{Layer, LayerKind, Transport};
+use forebay::topology::{Layer, LayerKind, Transport};
 
 const DRIVE: Topic = Topic {
     name: "drive",

@@ -6,7 +6,7 @@
 
 use super::facts::Facts;
 use super::report::{Check, Topic};
-use crate::topology::{PciDevice, System};
+use forebay::topology::{PciDevice, System};
 
 const PEERS: Topic = Topic {
     name: "nvidia_fs_peers",

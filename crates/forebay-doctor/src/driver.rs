@@ -2,7 +2,7 @@
 
 use super::facts::Facts;
 use super::report::{BOTH, Check, NVIDIA_FS, P2PDMA, Topic};
-use crate::topology::System;
+use forebay::topology::System;
 
 const DRIVER: Topic =
     Topic { name: "gpu_driver", why: "P2PDMA takes NVIDIA's open kernel module, 565 or later" };

@@ -1,6 +1,6 @@
 //! Machines with one fault each: it is named, with a step, and closes the ways that it closes.
 
-use forebay::doctor::{GpuWish, Report, State, Way};
+use forebay_doctor::{GpuWish, Report, State, Way};
 
 use crate::check;
 use crate::machine::{

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use forebay::doctor::{Report, State};
+use forebay_doctor::{Report, State};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
