@@ -1,8 +1,8 @@
-//! Many reads or writes of one call: which file each part of their strip belongs to, where its
-//! bytes go or come from, and what came of it.
+//! A batch: many reads or writes of one call. It maps each part of their strip to a file and to
+//! memory, and records the results.
 //!
-//! To the scheduler such a transfer is one of the strip, cut in windows and segments as a file is.
-//! What one of them fails with, or the end of its file, is noted here and stops none of the others.
+//! To the scheduler, a batch is one transfer of the strip, cut into windows and segments like a
+//! file. The error or the end of file of one item is recorded here and does not stop the rest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,52 +16,52 @@ use crate::lock::Lock;
 use crate::plan::{Alignment, Stretch, Strip};
 use crate::units::ByteRange;
 
-/// See the module's own text.
+/// The sources, memory and results of a transfer of many items.
 #[derive(Debug)]
 pub(crate) struct Batch {
     strip: Strip,
-    /// The files of its stretches, by their sources' numbers.
+    /// Files of the stretches, by source number.
     files: Vec<Arc<Handle>>,
-    /// The queue of each one's drive.
+    /// Index of each file's drive.
     drives: Vec<usize>,
-    /// What O_DIRECT demands of each.
+    /// O_DIRECT alignment of each file.
     alignments: Vec<Option<Alignment>>,
-    /// For each stretch where its file was found to end, in the strip.
+    /// Position in the strip at which each stretch's file was found to end.
     ends: Box<[AtomicU64]>,
-    /// Whether something ended early or went wrong.
+    /// True if an item ended early or failed.
     is_partial: AtomicBool,
-    /// Whether it moves the caller's host memory without a slot between.
+    /// True if it moves the caller's host memory without a slot.
     on_host: bool,
-    /// What went wrong, by where its bytes begin; no two have bytes in common.
+    /// Errors by the start of their range; the ranges do not overlap.
     failures: Lock<Failures>,
-    /// Of files that could not be synced, by their sources' numbers, why not.
+    /// Sync errors by source number.
     unsynced: Lock<BTreeMap<usize, Error>>,
-    /// How far it may be read, where not all of it may.
+    /// Limits how far it may be read, if it is limited.
     gate: Option<Arc<Gate>>,
 }
 
-/// Where each one's bytes end, and the error.
+/// Start of a failed range → its end and the error.
 type Failures = BTreeMap<u64, (u64, Error)>;
 
-/// The failure that took bytes of a range, if any.
+/// The failure that overlaps a range, if any.
 fn failure_in(failures: &Failures, range: ByteRange) -> Option<&Error> {
     let (_, (end, error)) = failures.range(..range.end).next_back()?;
     (*end > range.start).then_some(error)
 }
 
-/// Bytes in a slot that go to one place, or come from there.
+/// Bytes in a slot that are copied to or from one address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Scatter {
-    /// Where they lie in host memory.
+    /// Address in host memory.
     pub(crate) host: u64,
-    /// The other place.
+    /// Address of the other side.
     pub(crate) address: u64,
     pub(crate) len: u64,
 }
 
 impl Batch {
-    /// For a strip whose sources are `files`, with the queue of each one's drive and what O_DIRECT
-    /// demands of those that are read with it, and whose addresses are those of host memory or not.
+    /// For a strip whose sources are `files`, each with the index of its drive and its O_DIRECT
+    /// alignment if it is read with O_DIRECT. `on_host`: the strip's addresses are host addresses.
     pub(crate) fn new(
         strip: Strip,
         files: impl IntoIterator<Item = (Arc<Handle>, usize, Option<Alignment>)>,
@@ -88,12 +88,12 @@ impl Batch {
         }
     }
 
-    /// The same, which is read as far as `gate` lets it.
+    /// Adds a gate that limits how far the batch may be read.
     pub(crate) fn behind(self, gate: Gate) -> Self {
         Self { gate: Some(Arc::new(gate)), ..self }
     }
 
-    /// How far it may be read, where not all of it may.
+    /// The gate that limits how far it may be read, if there is one.
     pub(crate) fn gate(&self) -> Option<&Arc<Gate>> {
         self.gate.as_ref()
     }
@@ -102,10 +102,10 @@ impl Batch {
         &self.strip
     }
 
-    /// The stretch that has the byte at `position`, or the next one.
+    /// The stretch with the byte at `position`, or the next one.
     ///
     /// # Panics
-    /// Behind the last stretch.
+    /// If `position` is beyond the last stretch.
     pub(crate) fn stretch_at(&self, position: u64) -> &Stretch {
         &self.strip.stretches()[self.strip.stretch_at(position)]
     }
@@ -115,31 +115,31 @@ impl Batch {
         &self.files[stretch.source]
     }
 
-    /// The file of the byte at `position`, and what is added to have its offset there.
+    /// The file of the byte at `position`, and the shift from positions to file offsets.
     pub(crate) fn source_of(&self, position: u64) -> (&Arc<Handle>, i64) {
         let stretch = self.stretch_at(position);
         let shift = stretch.offset.wrapping_sub(stretch.at.start).cast_signed();
         (self.file_of(stretch), shift)
     }
 
-    /// What O_DIRECT demands of the file of the byte at `position`: the strip keeps to the most
-    /// that any does, but a request goes on wherever its own file lets it.
+    /// O_DIRECT alignment of the file of the byte at `position`. The strip uses the largest
+    /// alignment of all files, but a request may resume wherever its own file allows.
     pub(crate) fn alignment_at(&self, position: u64) -> Option<Alignment> {
         self.alignments[self.stretch_at(position).source]
     }
 
-    /// Where the byte at `position` goes or comes from.
+    /// The address of the byte at `position`.
     pub(crate) fn address_of(&self, position: u64) -> u64 {
         let first = self.strip.items_in(ByteRange::at(position, 1)).next();
         first.map_or(0, |(_, address)| address + self.shift_at(position))
     }
 
-    /// How much further on than the strip says the byte at `position` goes.
+    /// The gate's offset for the address of the byte at `position`.
     fn shift_at(&self, position: u64) -> u64 {
         self.gate.as_ref().map_or(0, |gate| gate.shift_at(position))
     }
 
-    /// Whether one request can move all of a range.
+    /// True if one request can move the whole range.
     pub(crate) fn is_one(&self, range: ByteRange) -> bool {
         self.parts(range).nth(1).is_none()
     }
@@ -150,17 +150,17 @@ impl Batch {
         of.map(|(file, _)| Arc::clone(file)).collect()
     }
 
-    /// Why what was written to a source may not be on its drive.
+    /// The error of syncing a source, if its written data may not be on its drive.
     pub(crate) fn unsynced(&self, source: usize) -> Option<Error> {
         let unsynced = self.unsynced.lock();
         unsynced.get(&source).cloned()
     }
 
-    /// Notes that what was written to a file may not be on its drive.
+    /// Records that data written to a file may not be on its drive.
     pub(crate) fn fail_sync(&self, file: &Arc<Handle>, error: Error) {
         self.is_partial.store(true, Ordering::Relaxed);
         let mut unsynced = self.unsynced.lock();
-        // It may have been opened several times: the kernel tells only one of them.
+        // The file may have been opened several times: the kernel reports the error to only one.
         let same = |other: &Arc<Handle>| other.identity() == file.identity();
         let sources = (0..).zip(&self.files).filter(|(_, other)| same(other));
         unsynced.extend(sources.map(|(source, _)| (source, error.clone())));
@@ -171,7 +171,7 @@ impl Batch {
         &self.files[source]
     }
 
-    /// Whether its first byte is not in the page cache, as far as the kernel tells.
+    /// True if the kernel reports that its first byte is not in the page cache.
     pub(crate) fn begins_cold(&self) -> bool {
         let Some(stretch) = self.strip.stretches().first() else { return false };
         let file = self.file_of(stretch);
@@ -179,31 +179,31 @@ impl Batch {
         is_told && !file.is_resident(ByteRange::at(stretch.offset, 1))
     }
 
-    /// The bytes of a range in the strip, as an error names them: those of its first stretch.
+    /// The place of a range of the strip, for an error message: the part in its first stretch.
     pub(crate) fn place(&self, range: ByteRange) -> Place {
         if self.strip.len() == 0 {
-            return self.files[0].place(0, 0); // all of it lies behind the ends of its files
+            return self.files[0].place(0, 0); // all of it lies beyond the ends of its files
         }
         let stretch = self.stretch_at(range.start.min(self.strip.len().saturating_sub(1)));
         let part = stretch.at.intersect(range);
         self.file_of(stretch).place(stretch.offset_of(part.start), part.len())
     }
 
-    /// Notes that a file ends where `position` would be read.
+    /// Records that a file ends where `position` would be read.
     pub(crate) fn ends_at(&self, position: u64) {
         let stretch = self.strip.stretch_at(position);
         self.is_partial.store(true, Ordering::Relaxed);
         self.ends[stretch].fetch_min(position, Ordering::Relaxed);
     }
 
-    /// Notes that nothing came of what is wanted in a range.
+    /// Records that the wanted bytes of a range could not be moved.
     pub(crate) fn fail(&self, range: ByteRange, error: Error) {
         self.is_partial.store(true, Ordering::Relaxed);
         self.failures.lock().entry(range.start).or_insert((range.end, error));
     }
 
-    /// Cuts a range where its bytes are to be moved one after the other, no part across two
-    /// stretches; with the host address of each where that is the caller's.
+    /// Splits a range into parts for sequential requests, with no part across two stretches. With
+    /// host memory of the caller, each part has its host address.
     pub(crate) fn parts(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, Option<u64>)> {
         let to_slot = (!self.on_host).then(|| self.strip.stretches_in(range));
         let to_host = self.on_host.then(|| self.strip.items_in(range));
@@ -213,15 +213,16 @@ impl Batch {
         to_slot.chain(to_host.into_iter().flatten().map(shifted))
     }
 
-    /// The same of what is left of an op, with all addresses.
+    /// The parts of the rest of an op, with all addresses.
     pub(crate) fn targets(&self, op: &Op) -> impl Iterator<Item = (ByteRange, u64)> {
         let (first, in_slot) = (op.segment.covered.start, op.address);
         self.parts(op.rest())
             .map(move |(part, host)| (part, host.unwrap_or(in_slot + (part.start - first))))
     }
 
-    /// What of a range, which begins at host address `host`, goes where or comes from where, but
-    /// for bytes that have not come; neighbours there and here are one.
+    /// The copies between host memory, where `range` begins at `host`, and the items' addresses.
+    /// Bytes that have not arrived are skipped, and parts that are adjacent on both sides are
+    /// merged.
     pub(crate) fn scattered(&self, range: ByteRange, host: u64) -> Vec<Scatter> {
         let failures = self.failures.lock();
         let mut scattered: Vec<Scatter> = Vec::new();
@@ -243,19 +244,19 @@ impl Batch {
         scattered
     }
 
-    /// Where the file of a stretch ends, as far as is known.
+    /// Known end of a stretch's file, as a position in the strip.
     fn end_at(&self, stretch: usize) -> u64 {
         self.ends[stretch].load(Ordering::Relaxed)
     }
 
-    /// Whether nothing went wrong and nothing ended early, so that each result is what was wanted.
-    /// For transfers that have ended.
+    /// True if nothing failed or ended early, so that each result is as requested. Only for
+    /// transfers that have ended.
     pub(crate) fn is_whole(&self) -> bool {
         !self.is_partial.load(Ordering::Relaxed)
     }
 
-    /// What came of each wanted range that has bytes, with its index: bytes, fewer than asked for
-    /// only at the end of its file. For transfers that have ended.
+    /// The result of each item with bytes, by index: the number of bytes, which is short only at
+    /// the end of its file. Only for transfers that have ended.
     pub(crate) fn results(&self) -> impl Iterator<Item = (usize, Result<u64, Error>)> {
         let failures = self.failures.lock().clone();
         let unsynced = self.unsynced.lock().clone();
@@ -275,7 +276,7 @@ impl Batch {
         })
     }
 
-    /// Bytes of all that nothing was wrong with.
+    /// Total bytes of all items without an error.
     pub(crate) fn got(&self) -> u64 {
         if self.is_whole() {
             return self.strip.wanted_in(ByteRange::at(0, self.strip.len()));

@@ -1,5 +1,5 @@
-//! Memory of a ring's own, for requests that the target's memory cannot take: an unaligned target,
-//! or an edge that would bring bytes nobody asked for.
+//! Bounce buffers of a ring, for requests that the target memory cannot take: an unaligned target,
+//! or an edge that would read unrequested bytes into it.
 
 #![expect(unsafe_code, reason = "copies between its own memory and an op's")]
 
@@ -10,35 +10,36 @@ use crate::memory::HostMemory;
 use crate::units::ByteRange;
 use crate::user_copy::{copy_from_user, copy_to_user};
 
-/// Requests from here on deserve a huge page even if they do not fill it: a drive took requests of
-/// 1 MiB on huge pages 2.5 times as fast as on 4 KiB pages.
+/// Requests of at least this size use a huge page even if they do not fill it: a drive served
+/// requests of 1 MiB on huge pages 2.5 times as fast as on 4 KiB pages.
 const LARGE: usize = 256 << 10;
 
-/// Memory of this size is put on huge pages.
+/// Memory of this size is placed on huge pages.
 const HUGE: usize = 2 << 20;
 
-/// Pieces of memory that ops borrow; mapped when the first op needs one.
+/// Pieces of memory for ops; mapped when the first op needs one.
 #[derive(Debug)]
 pub(crate) struct Bounce {
     most: usize,
     piece: usize,
     memory: Option<HostMemory>,
-    /// Addresses of those that nobody has, the last given back first: it may be in a cache.
+    /// Addresses of free pieces. The last one returned is used first, since it may be in a CPU
+    /// cache.
     free: Vec<u64>,
 }
 
 impl Bounce {
-    /// Of at most `most` pieces, for ops of at most `piece` bytes each.
+    /// At most `most` pieces, for ops of at most `piece` bytes each.
     pub(crate) fn new(most: usize, piece: u64) -> Self {
         let piece = usize::try_from(piece).expect("a segment fits memory");
         Self { most, piece, memory: None, free: Vec::new() }
     }
 
-    /// Address for the whole of `op` in a piece, which is the op's until it
-    /// [`leaves`](Self::leave); a write's bytes are put there. `None`: others have them all.
+    /// Leases a piece for the whole of `op` until [`leave`](Self::leave) returns it, and copies a
+    /// write's bytes into it. Returns its address, or `None` if all pieces are in use.
     ///
     /// # Errors
-    /// ENOMEM where no memory can be mapped, EFAULT where a write's memory is not accessible.
+    /// ENOMEM if no memory can be mapped, EFAULT if a write's memory is not accessible.
     pub(crate) fn enter(&mut self, op: &Op) -> Result<Option<u64>, Errno> {
         debug_assert!(op.segment.covered.len() <= self.piece as u64);
         if self.memory.is_none() {
@@ -54,8 +55,9 @@ impl Bounce {
             let wanted = op.segment.wanted;
             let target = address + (wanted.start - op.segment.covered.start);
             let len = length(wanted);
-            // SAFETY: the op's memory, which the scheduler keeps for it until it is handed back,
-            // and a piece of this ring's own mapping; the range is the segment's.
+            // SAFETY: the source is the op's memory, which the scheduler keeps until the op is
+            // returned. The target is a piece of this ring's own mapping. The range is the
+            // segment's.
             let copied = unsafe { copy_from_user(op.address as *const u8, target as *mut u8, len) };
             if let Err(errno) = copied {
                 self.free.push(address);
@@ -65,11 +67,11 @@ impl Bounce {
         Ok(Some(address))
     }
 
-    /// Takes the piece at `address` back after a request has moved `result` bytes. Copies the
-    /// wanted part of them to a read's memory.
+    /// Takes the piece at `address` back after a request has moved `result` bytes. For a read,
+    /// copies the wanted part to the op's memory.
     ///
     /// # Errors
-    /// The request's; EFAULT where a read's memory is not accessible.
+    /// The request's error; EFAULT if a read's memory is not accessible.
     pub(crate) fn leave(
         &mut self,
         address: u64,

@@ -1,4 +1,4 @@
-//! The scheduler behind its lock, and the bells that wake those who wait for it.
+//! The scheduler behind its lock, and the primitives that wake waiting threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, RwLock, TryLockError};
@@ -21,32 +21,32 @@ use crate::lock::{Lock, woken};
 use crate::trace::{Recorder, Trace};
 use crate::transfer::{State, Unused};
 
-/// Tries to get the lock before sleeping on it. It is held for about a microsecond, and a thread
-/// that sleeps on it is back only after 50.
+/// Spins before blocking on the lock. It is held for about a microsecond, and a thread that blocks
+/// on it resumes only after 50.
 const LOCK_TRIES: usize = 200;
 
-/// How long no file is closed and no memory freed before that counts as a hang.
+/// Closing files or freeing memory counts as hung after this long without progress.
 const STUCK_AFTER: Duration = Duration::from_secs(3);
 
-/// Readers of an engine at most (`FOREBAY_READERS`).
+/// Maximum number of readers of an engine (`FOREBAY_READERS`).
 const READERS_MAX: usize = 1024;
 
-/// How a sleeping thread is told of work.
+/// How to wake a parked thread.
 #[derive(Debug, Clone)]
 pub(crate) enum Bell {
-    /// It sleeps among others of its kind.
+    /// Parked in a list of threads of its kind.
     List(Arc<Idlers>),
-    /// It waits in a ring.
+    /// Waiting in a ring.
     Ring(Waker),
-    /// It sleeps among others, or is not started yet.
+    /// Parked in a pool, or not started yet.
     Pool(Arc<Pool>),
-    /// It is stepped by a test.
+    /// Stepped by a test.
     #[cfg(test)]
     Counted(Arc<AtomicUsize>),
 }
 
 impl Bell {
-    /// Tells one thread.
+    /// Wakes one thread.
     fn ring(&self) {
         match self {
             Self::List(idlers) => idlers.call(),
@@ -68,12 +68,12 @@ impl Bell {
         Ok(())
     }
 
-    /// Tells `count` threads.
+    /// Wakes `count` threads.
     fn ring_times(&self, count: usize) {
         (0..count).for_each(|_| self.ring());
     }
 
-    /// Threads that are started when they are first needed.
+    /// Number of threads that are started on first use.
     fn unstarted(&self) -> usize {
         match self {
             Self::Pool(pool) => pool.most(),
@@ -82,7 +82,7 @@ impl Bell {
     }
 }
 
-/// What all threads of an engine share.
+/// State shared by all threads of an engine.
 #[derive(Debug)]
 pub(crate) struct Core {
     scheduler: Mutex<Scheduler>,
@@ -94,12 +94,12 @@ pub(crate) struct Core {
     closers: Arc<Closers>,
     recorder: Recorder,
     small_writes: Arc<SmallWrites>,
-    /// What the kernel said where a ring has failed.
+    /// The kernel's error of the first ring that failed.
     ring_failure: OnceLock<Errno>,
     failure: Failure,
 }
 
-/// Lets callers wait for the end of any transfer.
+/// Lets callers wait until any transfer ends.
 #[derive(Debug, Default)]
 struct Ends {
     waiting: AtomicUsize,
@@ -108,8 +108,8 @@ struct Ends {
 }
 
 impl Core {
-    /// For readers that are woken by `readers`, threads that wait for drives and are woken by
-    /// `pool`, and `closers` that let go of what ended transfers held.
+    /// `readers` wakes readers, `pool` wakes threads that wait for drives, and `closers` release
+    /// what ended transfers owned.
     pub(crate) fn new(
         mut scheduler: Scheduler,
         readers: Bell,
@@ -132,7 +132,7 @@ impl Core {
         }
     }
 
-    /// What callers who write by themselves ask.
+    /// State for callers that write small ranges themselves.
     pub(crate) fn small_writes(&self) -> &SmallWrites {
         &self.small_writes
     }
@@ -152,7 +152,7 @@ impl Core {
         self.lock_anyhow()
     }
 
-    /// The scheduler, also where a thread has panicked while it had the lock.
+    /// The scheduler, even if a thread panicked while holding the lock.
     pub(super) fn lock_anyhow(&self) -> MutexGuard<'_, Scheduler> {
         self.scheduler.lock().unwrap_or_else(|poisoned| {
             self.scheduler.clear_poison();
@@ -164,7 +164,7 @@ impl Core {
         &self.failure
     }
 
-    /// Wakes all threads that sleep, whatever the scheduler knows of them.
+    /// Wakes all parked threads, regardless of the scheduler's counts.
     pub(super) fn wake_all(&self) {
         self.readers.ring_times(READERS_MAX);
         self.pool.ring_times(self.pool.unstarted());
@@ -175,22 +175,22 @@ impl Core {
         self.ends.tell();
     }
 
-    /// Runs `step` under the lock, then tells those whom it concerns.
+    /// Runs `step` under the lock, then its side effects without the lock.
     pub(crate) fn with<T>(&self, step: impl FnOnce(&mut Scheduler) -> T) -> T {
         let (answer, effects) = self.hold(step);
         self.act(effects);
         answer
     }
 
-    /// Runs `step` under the lock; the effects are to be given to [`act`](Self::act) soon.
+    /// Runs `step` under the lock; the caller must pass the effects to [`act`](Self::act) soon.
     pub(crate) fn hold<T>(&self, step: impl FnOnce(&mut Scheduler) -> T) -> (T, Effects) {
         let mut scheduler = self.lock();
         let answer = step(&mut scheduler);
         (answer, scheduler.take_effects())
     }
 
-    /// Tells those whom the effects concern. Not under the lock.
-    /// Subscribers hear of it last: what they do holds up nobody who waits.
+    /// Runs side effects. Must not be called under the lock. Events are emitted last, so that
+    /// subscribers delay no waiting thread.
     pub(crate) fn act(&self, mut effects: Effects) {
         self.readers.ring_times(effects.readers);
         if !effects.rings.is_empty() {
@@ -236,10 +236,11 @@ impl Core {
         self.ends.tell();
     }
 
-    /// Lets go of what nobody but an ended transfer holds; this thread has others to serve.
+    /// Releases resources owned only by an ended transfer, on another thread: this one has work to
+    /// do.
     pub(super) fn let_go(&self, state: Arc<State>, unused: Option<Unused>) {
         let waited_for = Arc::downgrade(&state);
-        // Memory first: a close may hang.
+        // Memory first: closing a file may hang.
         if let Some(state) = Arc::into_inner(state).filter(State::owns_memory) {
             self.closers.push(Chore::Free, move || drop(state));
         }
@@ -256,35 +257,35 @@ impl Core {
         }
     }
 
-    /// Where its threads record what they do.
+    /// The recorder of its threads' spans.
     pub(crate) fn recorder(&self) -> &Recorder {
         &self.recorder
     }
 
-    /// Begins to record.
+    /// Starts recording.
     pub(crate) fn start_trace(&self) {
         self.recorder.start(now_ns());
         self.lock().trace_slots(true);
     }
 
-    /// Ends that, and hands over what was recorded.
+    /// Stops recording and returns the trace.
     pub(crate) fn end_trace(&self) -> Trace {
         self.lock().trace_slots(false);
         self.recorder.end(now_ns())
     }
 
-    /// Has a thread do what may take for ever, one of those that do such a `chore`.
+    /// Runs a job that may block forever on a thread for this kind of `chore`.
     pub(crate) fn aside(&self, chore: Chore, job: impl FnOnce() + Send + 'static) {
         self.closers.push(chore, job);
     }
 
-    /// Whether no further transfer may begin: the files and the memory of those that have ended
-    /// wait for a drive, a server or a GPU that hangs, and are too many.
+    /// True if no further transfer may begin: too many ended transfers have files and memory that
+    /// cannot be released because a drive, server or GPU hangs.
     pub(crate) fn is_stuck(&self) -> bool {
         self.closers.is_stuck(STUCK_AFTER)
     }
 
-    /// The same, for all that was to be done so: the engine has ended, and no more will come.
+    /// Runs all remaining jobs: the engine has ended, and no more will come.
     pub(crate) fn finish_aside(&self) {
         self.closers.finish();
     }
@@ -294,14 +295,14 @@ impl Core {
         self.lock().add_drive(depth, most, hardware)
     }
 
-    /// Adds a ring, whose worker is woken by `bell`.
+    /// Adds a ring whose worker is woken by `bell`.
     pub(crate) fn add_ring(&self, bell: Bell) -> usize {
         let mut bells = woken(self.rings.write());
         bells.push(bell);
         self.lock().add_ring()
     }
 
-    /// Has threads do what a ring did, which has failed for good.
+    /// Moves the work of a failed ring to threads.
     pub(super) fn lose_ring(&self, ring: usize, errno: Errno) {
         self.with(|scheduler| scheduler.lose_ring(ring));
         if self.ring_failure.set(errno).is_ok() {
@@ -309,7 +310,7 @@ impl Core {
         }
     }
 
-    /// What the kernel said where a ring has failed.
+    /// The kernel's error of the first ring that failed.
     pub(crate) fn ring_failure(&self) -> Option<Errno> {
         self.ring_failure.get().copied()
     }
@@ -321,12 +322,12 @@ impl Core {
         self.lock().add_link(slots_max)
     }
 
-    /// Sleeps until `ready` is true, asked again whenever a transfer has ended; at most `bound`.
+    /// Blocks until `ready` is true, checked whenever a transfer has ended, for at most `bound`.
     pub(crate) fn wait_for_end(&self, bound: Duration, ready: impl Fn() -> bool) {
         self.ends.wait(bound, ready);
     }
 
-    /// Asks all threads to end once nothing is in flight.
+    /// Makes all threads end once nothing is in flight.
     pub(crate) fn stop(&self) {
         self.with(Scheduler::stop);
     }
@@ -334,7 +335,7 @@ impl Core {
 
 impl Ends {
     fn tell(&self) {
-        // Either this sees the waiter, or the waiter sees the end that came before this.
+        // Either this sees the waiter, or the waiter sees the end that preceded this call.
         fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::Relaxed) > 0 {
             *self.count.lock() += 1;

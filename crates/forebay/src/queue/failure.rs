@@ -1,8 +1,8 @@
-//! What becomes of an engine in which a thread has panicked: it is closed.
+//! Failure of an engine after a panic of one of its threads: the engine is closed.
 //!
-//! The state that the thread was changing may be wrong, and nobody may act on it. So all transfers
-//! end with an error, those who wait are woken, and what comes is refused. Memory that a drive or a
-//! GPU may still touch is leaked; a call that was lent memory waits until nothing touches it.
+//! The state that the thread was changing may be wrong and must not be used. So all transfers end
+//! with an error, waiting threads are woken, and new requests are refused. Memory that a drive or a
+//! GPU may still access is leaked. A call that lent its memory waits until no device accesses it.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,16 +12,16 @@ use super::core::Core;
 use crate::error::Error;
 use crate::events;
 
-/// See the module's own text.
+/// Why the engine failed, and the memory to leak.
 #[derive(Debug, Default)]
 pub(super) struct Failure {
     cause: OnceLock<Arc<str>>,
-    /// Memory that slots lie in.
+    /// The memory of the slots.
     memory: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Core {
-    /// Runs the loop of an engine's thread; its panic fails the engine.
+    /// Runs the loop of an engine thread; its panic fails the engine.
     pub(crate) fn guard(&self, run: impl FnOnce()) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
             let said = panic.downcast_ref::<&str>().copied();
@@ -32,18 +32,18 @@ impl Core {
         }
     }
 
-    /// Has `memory` leaked where the engine fails.
+    /// Registers `memory` to be leaked if the engine fails.
     pub(crate) fn leaks_on_failure(&self, memory: Arc<dyn Any + Send + Sync>) {
         let _ = self.failed().memory.set(memory);
     }
 
-    /// What requests are refused with since the engine has failed.
+    /// The error for requests, if the engine has failed.
     pub(crate) fn failure(&self) -> Option<Error> {
         let cause = self.failed().cause.get()?;
         Some(Error::EngineFailed { cause: Arc::clone(cause) })
     }
 
-    /// Closes the engine; only the first call counts.
+    /// Closes the engine; later calls have no effect.
     pub(crate) fn fail(&self, cause: &str) {
         let cause: Arc<str> = cause.into();
         let mut scheduler = self.lock_anyhow();
@@ -86,10 +86,10 @@ mod tests {
     use crate::transfer::{State, SyncMode};
     use crate::units::{ByteRange, KIB};
 
-    /// The bound only tells late from never.
+    /// Only distinguishes late from never.
     const BOUND: Duration = Duration::from_secs(60);
 
-    /// Keeps an op until it is dropped, as a drive that hangs does; panics as soon as it may.
+    /// Keeps an op until it is dropped, like a drive that hangs; panics as soon as it may.
     #[derive(Debug, Default)]
     struct Broken {
         kept: Vec<Op>,
@@ -197,7 +197,7 @@ mod tests {
             state
         }
 
-        /// Everything that waits has ended with an error, and what comes does so at once.
+        /// Asserts that the transfer has ended with an error, and that a new one fails at once.
         fn assert_failed(&self, state: &State, cause: &str) {
             for state in [state, &*self.start(Io::Buffered, Reason::InMemory)] {
                 let end = state.wait_for(BOUND);
@@ -249,7 +249,7 @@ mod tests {
         let poisons = move || own.with(|_| panic!("under the lock"));
         assert!(std::thread::spawn(poisons).join().is_err());
         rig.assert_failed(&state, "changed the scheduler's state");
-        // The drive still has the memory: a call that was lent it does not come back.
+        // The drive still has the memory, so a call that lent it does not return.
         let waiting = Arc::clone(&state);
         let waits = std::thread::spawn(move || waiting.wait_drained());
         std::thread::sleep(Duration::from_millis(20));

@@ -1,8 +1,8 @@
-//! Forks of a process with rings: the child closes its copies of their descriptors at once.
+//! Handling of forks in a process with rings: the child closes its copies of their descriptors.
 //!
-//! The kernel ends a ring when its last descriptor is closed. A child that goes on, as the workers
-//! of a data loader do, would keep its parent's rings open, and a ring that failed would wait for
-//! its last requests as long as the child lives.
+//! The kernel ends a ring when its last descriptor is closed. A child that keeps running, like the
+//! workers of a data loader, would keep its parent's rings open. A ring that failed would then wait
+//! for its last requests as long as the child lives.
 
 #![expect(unsafe_code, reason = "the C library has handlers for forks only by their address")]
 
@@ -14,26 +14,26 @@ use crate::lock::Lock;
 
 type Descriptors = MutexGuard<'static, Vec<RawFd>>;
 
-/// The rings' descriptors. Each is opened and closed under the lock, and a fork takes it.
+/// Descriptors of the rings. Each is opened and closed under the lock, and a fork takes it.
 static OPEN: Lock<Vec<RawFd>> = Lock::new(Vec::new());
 
 static HANDLED: Once = Once::new();
 
 thread_local! {
-    /// The lock, while its thread forks.
+    /// The lock guard, while the thread forks.
     static FORKS: RefCell<Option<Descriptors>> = const { RefCell::new(None) };
 }
 
-/// Opens a ring, whose descriptor forked children close. No process is forked meanwhile.
+/// Opens a ring whose descriptor forked children close. No fork happens during the call.
 ///
 /// # Errors
-/// Those of `open`.
+/// Errors of `open`.
 pub(super) fn open<T, E>(
     open: impl FnOnce() -> Result<T, E>,
     descriptor: impl FnOnce(&T) -> RawFd,
 ) -> Result<T, E> {
-    // SAFETY: the handlers are functions of this module, which is never unloaded while a thread
-    // may fork: a library that has threads of its own is not.
+    // SAFETY: the handlers are functions of this module. It is never unloaded while a thread may
+    // fork, because a library with running threads is not unloaded.
     HANDLED.call_once(|| unsafe {
         libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
     });
@@ -43,7 +43,7 @@ pub(super) fn open<T, E>(
     Ok(opened)
 }
 
-/// Closes it.
+/// Closes a ring's descriptor with `close`, and removes it from the list.
 pub(super) fn close(descriptor: RawFd, close: impl FnOnce()) {
     let mut all = OPEN.lock();
     all.retain(|&open| open != descriptor);
@@ -59,11 +59,11 @@ extern "C" fn in_parent() {
     let _ = FORKS.try_with(RefCell::take);
 }
 
-/// Does only what is allowed between a fork and what follows it: the list keeps its memory.
+/// Uses only operations that are allowed between a fork and exec: the list keeps its memory.
 extern "C" fn in_child() {
     let Some(mut all) = FORKS.try_with(RefCell::take).ok().flatten() else { return };
     for &descriptor in &*all {
-        // SAFETY: the number is the ring's here as it was in the parent.
+        // SAFETY: the descriptor refers to the ring here as it did in the parent.
         unsafe { libc::close(descriptor) };
     }
     all.clear();

@@ -1,8 +1,8 @@
-//! How far a transfer may read, and what of it has come: for whoever has memory for a few blocks
-//! of it at a time, and gives a block's memory to a later one when it is done with it.
+//! A gate limits how far a transfer may read, and reports the blocks that have arrived. It is for
+//! callers with memory for a few blocks at a time, who reuse a block's memory for a later block.
 //!
-//! So one transfer goes on where a transfer for each block would begin and end: its readers find
-//! the next block open before they are through with the one before it.
+//! One transfer thus continues across blocks, instead of one transfer per block. Its readers find
+//! the next block open before they have finished the one before.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::Thread;
@@ -11,26 +11,26 @@ use crate::lock::Lock;
 use crate::plan::Strip;
 use crate::units::ByteRange;
 
-/// See the module's own text.
+/// The open blocks of a transfer, and those that have arrived.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    /// Where each block ends in the strip.
+    /// End of each block in the strip.
     ends: Box<[u64]>,
-    /// Wanted bytes of each that have not come.
+    /// Wanted bytes of each block that have not arrived.
     left: Box<[AtomicU64]>,
-    /// How many blocks may be read, from the first on.
+    /// Number of blocks, from the first, that may be read.
     open: AtomicUsize,
-    /// How much further on than its items say each block goes, set before it is opened.
+    /// Offset added to the addresses of each block's items, set before the block is opened.
     shifts: Box<[AtomicU64]>,
-    /// Those that have come and that nobody was told of.
+    /// Blocks that have arrived and were not reported yet.
     arrived: Lock<Vec<usize>>,
-    /// Who wants to know.
+    /// The thread to notify.
     caller: Thread,
 }
 
 impl Gate {
-    /// Of a strip whose items are laid out block by block, as many of them as `blocks` says for
-    /// each. The thread that calls is woken for each block that has come.
+    /// For a strip whose items are laid out block by block; `blocks` has the number of items of
+    /// each block. The calling thread is woken for each block that arrives.
     pub(crate) fn new(strip: &Strip, blocks: &[usize]) -> Self {
         let mut ends = Vec::with_capacity(blocks.len());
         let (mut items, mut behind, mut end) = (strip.items().iter().peekable(), 0, 0);
@@ -49,25 +49,25 @@ impl Gate {
         Self { ends: ends.into(), left, open, shifts, arrived, caller: std::thread::current() }
     }
 
-    /// Has a block go so many bytes further on than its items say: its memory need not be known
-    /// before it is opened.
+    /// Sets the offset added to the addresses of a block. So its memory need not be known before it
+    /// is opened.
     pub(crate) fn shift(&self, block: usize, bytes: u64) {
         self.shifts[block].store(bytes, Ordering::Relaxed);
     }
 
-    /// How much further on the byte at `position` goes.
+    /// The offset added to the address of the byte at `position`.
     pub(crate) fn shift_at(&self, position: u64) -> u64 {
         let block = self.ends.partition_point(|&end| end <= position);
         self.shifts.get(block).map_or(0, |shift| shift.load(Ordering::Relaxed))
     }
 
-    /// Lets the first `count` blocks be read. The scheduler is to be told.
+    /// Allows reading the first `count` blocks. The caller must then notify the scheduler.
     pub(crate) fn open(&self, count: usize) {
-        // Who sees it sees where they go.
+        // A thread that sees the new count also sees the blocks' shifts.
         self.open.fetch_max(count.min(self.ends.len()), Ordering::Release);
     }
 
-    /// Where in the strip it stands.
+    /// End of the last open block in the strip.
     pub(crate) fn limit(&self) -> u64 {
         match self.open.load(Ordering::Acquire) {
             0 => 0,
@@ -75,14 +75,14 @@ impl Gate {
         }
     }
 
-    /// Where the block ends that has the byte at `position`: windows keep to it, so that a block
-    /// comes as soon as its own bytes are there.
+    /// End of the block with the byte at `position`. Windows end there, so that a block arrives as
+    /// soon as its own bytes have.
     pub(crate) fn end_of_block(&self, position: u64) -> u64 {
         let block = self.ends.partition_point(|&end| end <= position);
         self.ends.get(block).copied().unwrap_or(u64::MAX)
     }
 
-    /// Counts a range as come; whether a block is whole by that.
+    /// Counts a range as arrived. True if this completed a block.
     pub(crate) fn came(&self, strip: &Strip, range: ByteRange) -> bool {
         let first = self.ends.partition_point(|&end| end <= range.start);
         let mut whole = Vec::new();
@@ -104,12 +104,12 @@ impl Gate {
         any
     }
 
-    /// The blocks that have come since it was last asked.
+    /// The blocks that have arrived since the last call.
     pub(crate) fn take_arrived(&self) -> Vec<usize> {
         std::mem::take(&mut self.arrived.lock())
     }
 
-    /// Wakes who wants to know. Not under the scheduler's lock.
+    /// Wakes the waiting thread. Must not be called under the scheduler's lock.
     pub(crate) fn call(&self) {
         self.caller.unpark();
     }
@@ -165,7 +165,7 @@ mod tests {
             let gate = Gate::new(&strip, &counts);
             gate.open(counts.len());
             prop_assert_eq!(gate.limit(), strip.len());
-            // Windows come in any order: here every second one first.
+            // Windows complete in any order: here every second one first.
             let starts = || (0..strip.len()).step_by(usize::try_from(cut).unwrap());
             let mut came = Vec::new();
             for start in starts().step_by(2).chain(starts().skip(1).step_by(2)) {

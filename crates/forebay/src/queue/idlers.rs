@@ -1,13 +1,13 @@
-//! Threads that have nothing to do, each asleep on a lock of its own.
+//! Idle threads, each parked on its own lock.
 //!
-//! With one lock for all, those who are called at once wait for it one after the other, each a
-//! wake-up later than the last: 50 µs on an idle virtual machine.
+//! With one shared lock, threads woken together would get it one after the other, each a wake-up
+//! later than the one before: 50 µs on an idle virtual machine.
 
 use std::sync::{Arc, Condvar};
 
 use crate::lock::{Lock, woken};
 
-/// Where threads of one kind sleep. A call that comes before its sleeper is kept for it.
+/// Parked threads of one kind. A wake-up without a parked thread is kept for the next one.
 #[derive(Debug, Default)]
 pub(crate) struct Idlers {
     state: Lock<State>,
@@ -33,7 +33,7 @@ impl Bed {
 }
 
 impl Idlers {
-    /// Calls one: the last to fall asleep, whose core is the warmest.
+    /// Wakes one thread: the last to park, whose core is the warmest.
     pub(crate) fn call(&self) {
         let mut state = self.state.lock();
         match state.asleep.pop() {
@@ -45,7 +45,7 @@ impl Idlers {
         }
     }
 
-    /// Sleeps until called.
+    /// Parks until woken.
     pub(crate) fn sleep(&self) {
         let mut state = self.state.lock();
         if state.calls > 0 {
@@ -70,7 +70,7 @@ mod tests {
     fn every_call_wakes_one_and_none_is_lost() {
         let idlers = Idlers::default();
         idlers.call();
-        idlers.sleep(); // the call came first
+        idlers.sleep(); // the wake-up came first
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| (0..1000).for_each(|_| idlers.sleep()));

@@ -1,10 +1,10 @@
-//! The threads that the kernel starts for rings, and how many each ring may have of them.
+//! Kernel worker threads of rings, and the limit for each ring.
 //!
-//! What it cannot begin without waiting it gives to threads that it adds to the process: some
-//! requests of btrfs, those that find a device's queue full. Left alone it starts up to four for
-//! each core and ring, and a drive that hangs has them all. They count with ours: a ring has one,
-//! and takes a quarter of what is left when it first serves a file system that may need them.
-//! `io_uring_register(2)` says how they are bounded, from Linux 5.15 on.
+//! The kernel hands requests that would block to threads that it adds to the process: some requests
+//! of btrfs, and requests that find a device's queue full. By default it starts up to four per core
+//! and ring, and a drive that hangs occupies all of them. They count towards the engine's threads.
+//! A ring has one, and takes a quarter of the remaining ones when it first serves a file system
+//! that may need them. `io_uring_register(2)` describes how to limit them, from Linux 5.15 on.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,34 +14,34 @@ use rustix::io::Errno;
 
 use crate::events;
 
-/// One in so many of those that are left, so that later rings have some as well.
+/// A ring takes one in this many of the remaining threads, so that later rings get some too.
 const PART: usize = 4;
 
-/// What all rings of an engine share.
+/// State shared by all rings of an engine.
 #[derive(Debug)]
 pub(crate) struct KernelThreads {
-    /// How many nobody has.
+    /// Threads not yet assigned to a ring.
     left: AtomicUsize,
-    /// Kernels before Linux 6.4 keep the bound for each NUMA node by itself.
+    /// Kernels before Linux 6.4 apply the limit per NUMA node.
     nodes: usize,
-    /// What the kernel said where it would not bound those of a ring that has asked for more.
+    /// The kernel's error when it refused to limit the threads of a ring that needed more.
     refusal: OnceLock<Errno>,
 }
 
 impl KernelThreads {
-    /// At most `all` for at most `rings` rings, on a machine of so many NUMA `nodes`.
+    /// At most `all` threads for at most `rings` rings, on a machine with `nodes` NUMA nodes.
     pub(crate) fn new(all: usize, rings: usize, nodes: usize) -> Arc<Self> {
         let nodes = nodes.max(1);
         let left = AtomicUsize::new(all.saturating_sub(rings * nodes));
         Arc::new(Self { left, nodes, refusal: OnceLock::new() })
     }
 
-    /// Why the kernel may start more, where it may and may have to.
+    /// The error, if the kernel may start more threads than the limit.
     pub(crate) fn refusal(&self) -> Option<Errno> {
         self.refusal.get().copied()
     }
 
-    /// Takes a part of those that are left; returns how many that is for each node.
+    /// Takes a part of the remaining threads; returns the number per node.
     fn take(&self) -> usize {
         let mut each = 0;
         let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
@@ -52,29 +52,29 @@ impl KernelThreads {
         each
     }
 
-    /// Gives back what was taken.
+    /// Returns threads taken before.
     fn give(&self, each: usize) {
         self.left.fetch_add(each * self.nodes, Ordering::Relaxed);
     }
 }
 
-/// Those of one ring.
+/// The kernel threads of one ring.
 #[derive(Debug)]
 pub(super) struct Lent {
     all: Arc<KernelThreads>,
-    /// For each node, beside the one that every ring has; `None`: it has asked for no more yet.
+    /// Additional threads per node, beyond the one of every ring; `None` before `take_more`.
     more: Option<usize>,
 }
 
 impl Lent {
-    /// The one that every ring has. To be called on the thread that uses the ring: the kernel's
-    /// threads belong to that.
+    /// Limits the ring to the one thread that every ring has. Must be called on the thread that
+    /// uses the ring: the kernel's threads belong to that thread.
     pub(super) fn new(ring: &IoUring, all: Arc<KernelThreads>) -> Self {
-        let _ = bound(ring, 1); // it matters to those that ask for more
+        let _ = bound(ring, 1); // an error matters only to rings that take more
         Self { all, more: None }
     }
 
-    /// Takes more, once.
+    /// Takes more threads, once.
     pub(super) fn take_more(&mut self, ring: &IoUring) {
         if self.more.is_none() {
             let more = self.all.take();
@@ -94,7 +94,8 @@ impl Drop for Lent {
     }
 }
 
-/// Lets the kernel start `most` threads for files of a ring, and one for all else.
+/// Lets the kernel start `most` threads for a ring's requests to files, and one for all other
+/// requests.
 fn bound(ring: &IoUring, most: usize) -> Result<(), Errno> {
     let most = u32::try_from(most).unwrap_or(u32::MAX);
     let answer = ring.submitter().register_iowq_max_workers(&mut [most, 1]);
@@ -105,7 +106,7 @@ fn bound(ring: &IoUring, most: usize) -> Result<(), Errno> {
 mod tests {
     use super::*;
 
-    /// The kernel's own bounds for a ring: a change to zero changes nothing and tells them.
+    /// The kernel's limits for a ring: setting zero changes nothing and returns them.
     fn bounds(ring: &IoUring) -> [u32; 2] {
         let mut bounds = [0, 0];
         ring.submitter().register_iowq_max_workers(&mut bounds).unwrap();

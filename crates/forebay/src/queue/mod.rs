@@ -1,9 +1,10 @@
-//! What feeds drives and the page cache: ops, the rings that run them, and the scheduler that says
-//! which comes next.
+//! I/O to drives and the page cache: ops, the rings that run them, and the scheduler that orders
+//! them.
 //!
-//! A [`Ring`] belongs to one worker. Readers, which move what waits for no drive, have a
-//! [`PreadRing`] each. A worker with a [`UringRing`] serves a drive, or several; the workers of the
-//! [`Pool`], with a `PreadRing` each, do for all drives what io_uring does not do, or may not.
+//! A [`Ring`] belongs to one worker. Readers run ops that never wait for a drive, with a
+//! [`PreadRing`] each. A worker with a [`UringRing`] serves one or several drives. The workers of
+//! the [`Pool`], with a `PreadRing` each, run the ops of all drives that io_uring cannot run or may
+//! not.
 
 mod batch;
 mod bounce;
@@ -51,32 +52,32 @@ pub(crate) use waker::Waker;
 pub(crate) use window::Slot;
 pub(crate) use worker::{Plan, Reader, RingWorker, Tools};
 
-/// Runs ops: takes them in, hands them back.
+/// Runs ops and returns their completions.
 pub(crate) trait Ring {
-    /// How many more ops it takes now.
+    /// Number of ops that it can accept now.
     fn room(&self) -> usize;
 
-    /// Ops that were taken in and not handed back.
+    /// Number of ops accepted and not returned yet.
     fn in_flight(&self) -> usize;
 
-    /// Takes an op in; the op's memory is the ring's until it is handed back.
+    /// Accepts an op; the ring owns the op's memory until it returns the op.
     fn submit(&mut self, op: Op);
 
-    /// Lets the kernel see what was taken in, without waiting for anything.
+    /// Submits accepted ops to the kernel without waiting.
     fn flush(&mut self) {}
 
-    /// Asks for the ops of a window back early: its transfer wants them no more. Where the kernel
-    /// can, it hands them back with `ECANCELED`, or as far as they are; the others go on.
+    /// Cancels the ops of a window, whose transfer has stopped. If the kernel can cancel them, they
+    /// return `ECANCELED` or a partial count. The rest complete as usual.
     fn cancel(&mut self, _window: WindowKey) {}
 
-    /// Hands finished ops back. With `wait`, blocks until there is one or until the ring is woken.
+    /// Returns completed ops. With `wait`, blocks until there is one or until the ring is woken.
     ///
     /// # Errors
-    /// The ring has failed for good; its ops are still its own.
+    /// The ring has failed for good; it still owns its ops.
     fn reap(&mut self, wait: bool, done: &mut Vec<Completion>) -> Result<(), Errno>;
 
-    /// Closes a ring that has failed, and hands its ops back once the kernel touches none of their
-    /// memory any more: as ops that have to be tried again. Where the kernel does not say so they
-    /// stay, with their memory.
+    /// Closes a failed ring and returns its ops as ops to be retried, once the kernel no longer
+    /// accesses their memory. If the kernel does not confirm that, the ops and their memory stay
+    /// with the ring.
     fn close(&mut self, _done: &mut Vec<Completion>) {}
 }

@@ -1,4 +1,4 @@
-//! One request to the kernel, and what became of it.
+//! An op (one request to the kernel) and its completion.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::plan::{Io, Reason, Segment};
 use crate::transfer::Touch;
 use crate::units::ByteRange;
 
-/// Which way bytes go.
+/// Direction of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// File → memory.
@@ -21,7 +21,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// What a trace calls it.
+    /// The name in traces.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -29,7 +29,7 @@ impl Direction {
         }
     }
 
-    /// What an error calls it.
+    /// The operation in errors.
     pub(crate) fn operation(self) -> Operation {
         match self {
             Self::Read => Operation::Read,
@@ -38,7 +38,7 @@ impl Direction {
     }
 }
 
-/// A window of a transfer, by its place in the scheduler.
+/// Key of a window in the scheduler.
 pub(crate) type WindowKey = usize;
 
 /// What an op does.
@@ -46,56 +46,56 @@ pub(crate) type WindowKey = usize;
 pub(crate) enum Work {
     /// Moves the segment's bytes.
     Move(Direction),
-    /// Makes what was written durable; with the file's metadata or without.
+    /// Makes written data durable, with or without the file's metadata.
     Sync { metadata: bool },
-    /// Drops old bytes of the segment from the page cache, which it was written around.
+    /// Drops stale pages of the segment from the page cache after a direct write.
     DropStale,
 }
 
-/// Where an op waits, and who runs it.
+/// The queue of an op, which determines the thread that runs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Line {
     /// The ring of its drive.
     Direct,
-    /// The pool, whose threads may wait for drives.
+    /// The pool, whose threads may block on drives.
     Waits,
     /// The readers.
     Cached,
 }
 
-/// A segment on its way through a ring.
+/// A segment submitted to a ring.
 ///
-/// The memory at `address` belongs to the window, which the scheduler keeps until the op has been
-/// completed: whoever runs an op may touch `[address, address + segment.covered.len())`, or only
-/// the wanted part of it where the segment bounces, until it hands the op back.
+/// The memory at `address` belongs to the window, which the scheduler keeps until the op is
+/// completed. Until the op is returned, the thread that runs it may access `[address, address +
+/// segment.covered.len())`. If the segment bounces, it may access only the wanted part.
 #[derive(Debug, Clone)]
 pub(crate) struct Op {
     pub(crate) owner: Owner,
     pub(crate) file: Arc<Handle>,
-    /// What is added to a place in the transfer to have the place in the file.
+    /// Added to a position in the transfer to get the file offset.
     pub(crate) shift: i64,
-    /// Where it reads several stretches of a batch: these say whence.
+    /// Set if the op reads several stretches of a batch; it has their sources.
     pub(crate) batch: Option<Arc<Batch>>,
-    /// Where its bytes go straight between the drive and a GPU.
+    /// Set if the bytes move directly between the drive and a GPU.
     pub(crate) port: Option<Arc<dyn Port>>,
     pub(crate) work: Work,
     pub(crate) segment: Segment,
-    /// Host address of the segment's first covered byte, of its first wanted byte where it bounces,
-    /// or the GPU's where it has a port.
+    /// Host address of the segment's first covered byte, or of its first wanted byte if it bounces.
+    /// With a port, the GPU address.
     pub(crate) address: u64,
-    /// Bytes of `segment.covered` that earlier, shorter completions have moved.
+    /// Bytes of `segment.covered` moved by earlier, short completions.
     pub(crate) moved: u64,
-    /// How often in a row the kernel has brought it no further although there is more to move.
+    /// Consecutive completions without progress although the op has bytes left.
     pub(crate) empty: u8,
-    /// How often in a row the kernel has asked to try again.
+    /// Consecutive EAGAIN or EINTR results.
     pub(crate) again: u16,
-    /// The line by which it counts as in flight on its drive; `Cached` where a caller runs it.
+    /// The line under which it counts as in flight on its drive; `Cached` if a caller runs it.
     pub(crate) counted: Option<Line>,
-    /// There while a thread or the kernel has it.
+    /// Set while a thread or the kernel holds the op.
     pub(crate) touch: Option<Touch>,
 }
 
-/// On whose behalf an op runs.
+/// The owner of an op.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// A piece of a window.
@@ -105,26 +105,26 @@ pub(crate) enum Owner {
 }
 
 impl Op {
-    /// What is still to be moved.
+    /// The range that is still to be moved.
     pub(crate) fn rest(&self) -> ByteRange {
         let Segment { covered, .. } = self.segment;
         ByteRange { start: covered.start + self.moved, end: covered.end }
     }
 
-    /// Where the byte at `position` of the transfer is in the file.
+    /// The file offset of the byte at `position` of the transfer.
     pub(crate) fn offset_of(&self, position: u64) -> u64 {
         position.wrapping_add_signed(self.shift)
     }
 
-    /// Where the byte at `offset` of the file is in the transfer; zero where it lies before.
+    /// The position in the transfer of the byte at `offset` of the file; zero if it lies before.
     pub(crate) fn position_of(&self, offset: u64) -> u64 {
         offset.saturating_add_signed(-self.shift)
     }
 
-    /// The same for the page cache, from its first wanted byte on.
+    /// Turns the op into one that uses the page cache, from its first wanted byte.
     pub(crate) fn through_cache(mut self, reason: Reason) -> Self {
         let Segment { wanted, covered, bounce, .. } = self.segment;
-        // Where it bounces, the address is that of the first wanted byte already.
+        // If it bounces, the address is that of the first wanted byte already.
         self.address += if bounce { 0 } else { wanted.start - covered.start };
         self.segment = Segment { wanted, covered: wanted, io: Io::Buffered, reason, bounce: false };
         Self { moved: 0, empty: 0, again: 0, ..self }
@@ -138,41 +138,41 @@ impl Op {
         self.work == Work::Move(Direction::Write)
     }
 
-    /// Whether it is a write through the page cache.
+    /// True if it is a write through the page cache.
     pub(crate) fn is_cached_write(&self) -> bool {
         self.is_write() && !self.is_direct()
     }
 
-    /// Whether it only copies what is in memory, so that it waits for no drive.
+    /// True if it only copies bytes from memory, so that it never waits for a drive.
     pub(crate) fn is_in_memory(&self) -> bool {
         let reads = self.work == Work::Move(Direction::Read);
         reads && !self.is_direct() && self.segment.reason.is_in_memory()
     }
 }
 
-/// An op that left a ring.
+/// An op that a ring has returned.
 #[derive(Debug)]
 pub(crate) struct Completion {
     pub(crate) op: Op,
     pub(crate) result: Result<u64, Errno>,
     /// Why its port refused it.
     pub(crate) refused: Option<PortError>,
-    /// The file's size, asked where a read came back short.
+    /// The file's size in the transfer, queried after a short read.
     pub(crate) size: Option<u64>,
-    /// Time from submission to completion, where it is known.
+    /// Time from submission to completion, if known.
     pub(crate) took_ns: u64,
-    /// When it was reaped, on any clock; the same for all that were reaped together.
+    /// Time of reaping, on any clock; the same for all ops that were reaped together.
     pub(crate) at_ns: u64,
 }
 
 impl Completion {
-    /// Of an op that did not begin.
+    /// The completion of an op that did not begin.
     pub(crate) fn failed(op: Op, errno: Errno) -> Self {
         Self { op, result: Err(errno), refused: None, size: None, took_ns: 0, at_ns: 0 }
     }
 }
 
-/// The time of a completion, on the machine's clock.
+/// The time for completions, from the monotonic clock.
 pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let (seconds, ns) = (u64::try_from(now.tv_sec), u64::try_from(now.tv_nsec));

@@ -1,4 +1,4 @@
-//! Threads of one kind that are started when they are first needed.
+//! Threads of one kind that are started on first use.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,10 +7,10 @@ use rustix::io::Errno;
 
 use super::idlers::Idlers;
 
-/// Starts the thread of this number.
+/// Starts the thread with this number.
 type Start = Box<dyn Fn(usize) -> Result<(), Errno> + Send + Sync>;
 
-/// See the module's own text.
+/// Started threads park here; further threads are started up to a maximum.
 pub(crate) struct Pool {
     idlers: Idlers,
     started: AtomicUsize,
@@ -19,12 +19,12 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Of at most `most` threads, each made by `start`.
+    /// At most `most` threads, each started by `start`.
     pub(crate) fn new(most: usize, start: Start) -> Self {
         Self { idlers: Idlers::default(), started: AtomicUsize::new(0), most, start }
     }
 
-    /// How many threads there may be.
+    /// Maximum number of threads.
     pub(crate) fn most(&self) -> usize {
         self.most
     }
@@ -32,17 +32,17 @@ impl Pool {
     /// Starts one more thread.
     ///
     /// # Errors
-    /// Where it cannot be had.
+    /// The thread could not be started.
     pub(super) fn start(&self) -> Result<(), Errno> {
         (self.start)(self.started.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Wakes a thread that sleeps, or is about to.
+    /// Wakes a thread that is parked or about to park.
     pub(super) fn call(&self) {
         self.idlers.call();
     }
 
-    /// Sleeps until called.
+    /// Parks until woken.
     pub(crate) fn sleep(&self) {
         self.idlers.sleep();
     }

@@ -1,8 +1,8 @@
 //! The ring of one thread: `pread` and `pwrite`, one op at a time.
 //!
-//! What is taken to be in memory may have been evicted meanwhile, so it is read without waiting
-//! where the file system can do that (FUSE and NFS cannot): then EAGAIN says that a drive would
-//! have to be waited for, and the op goes to those who may.
+//! Pages that were resident may have been evicted. So they are read without blocking if the file
+//! system supports that (FUSE and NFS do not). Then EAGAIN means that the read would wait for a
+//! drive, and the op moves to a thread that may block.
 
 #![expect(unsafe_code, reason = "reads into memory that the scheduler owns for the op")]
 
@@ -18,11 +18,10 @@ use super::op::{Completion, Direction, Op, Work, now_ns};
 use crate::file::{Handle, Port, PortError, read_at_raw, read_nowait_raw, write_at_raw};
 use crate::units::ByteRange;
 
-/// The first pause before an op is tried again, and the longest: each is twice as long as the one
-/// before.
+/// The first and the longest pause before a retry; each pause is twice as long as the one before.
 const PAUSES: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(10)];
 
-/// How long to wait before an op is tried again for the `again`th time in a row.
+/// The pause before an op's `again`th consecutive retry.
 fn pause_before(again: u16) -> Duration {
     (PAUSES[0] * (1_u32 << (again - 1).min(10))).min(PAUSES[1])
 }
@@ -71,7 +70,7 @@ impl PreadRing {
         let moved = unsafe {
             match direction {
                 Direction::Read if op.is_in_memory() && op.file.supports_nowait() => {
-                    // What else is wrong, the one who waits will be told.
+                    // Other errors are reported by the read that may block.
                     read_nowait_raw(fd, memory, len, offset).map_err(|_| Errno::AGAIN.into())
                 }
                 Direction::Read => read_at_raw(fd, memory, len, offset),
@@ -84,7 +83,7 @@ impl PreadRing {
     }
 }
 
-/// Has a port move an op's bytes.
+/// Moves an op's bytes through a port.
 fn by_port(port: &dyn Port, op: &Op, direction: Direction) -> Result<u64, PortError> {
     let rest = op.rest();
     let (address, offset) = (op.address + op.moved, op.offset_of(rest.start));
@@ -97,7 +96,7 @@ fn by_port(port: &dyn Port, op: &Op, direction: Direction) -> Result<u64, PortEr
     }
 }
 
-/// What a port answered, as a completion has it.
+/// Splits the answer of a port into the fields of a completion.
 fn split(answer: Result<u64, PortError>) -> (Result<u64, Errno>, Option<PortError>) {
     match answer {
         Ok(moved) => (Ok(moved), None),
@@ -105,11 +104,11 @@ fn split(answer: Result<u64, PortError>) -> (Result<u64, Errno>, Option<PortErro
     }
 }
 
-/// Reads what of a batch was taken to be in memory, stretch by stretch, and returns how far it came
-/// in the strip. What is not in memory, or goes wrong, is left to those who may wait.
+/// Reads bytes of a batch that were reported resident, stretch by stretch. Returns how far it got
+/// in the strip. Bytes that are not in memory or fail are left to threads that may block.
 ///
-/// `read` moves bytes of a file from an offset on to a host address, which are the op's until it is
-/// handed back; no byte means that the file ends there.
+/// `read` moves bytes of a file from an offset to a host address. The op owns that memory until it
+/// is returned. A result of zero bytes means the end of the file.
 pub(super) fn read_stretches(
     batch: &Batch,
     op: &Op,
@@ -138,7 +137,7 @@ pub(super) fn read_stretches(
     Ok(rest.len())
 }
 
-/// The same for a file of a batch: what can be had without waiting.
+/// Reads bytes of one file of a batch that need no waiting.
 fn read_resident(file: &Handle, wanted: ByteRange, host: u64) -> Result<u64, Errno> {
     let len = usize::try_from(wanted.len()).map_err(|_| Errno::INVAL)?;
     let memory = host as *mut u8;
@@ -150,12 +149,12 @@ fn read_resident(file: &Handle, wanted: ByteRange, host: u64) -> Result<u64, Err
         }
     };
     let moved = read.map_err(|_| Errno::AGAIN)?;
-    // A server may answer with no byte although there are some, or not say how many there are.
+    // A server may return no bytes although there are some, or report no size.
     let is_end = || file.size().is_ok_and(|size| !file.is_sized(size) || wanted.start >= size);
     if moved > 0 || is_end() { Ok(moved as u64) } else { Err(Errno::AGAIN) }
 }
 
-/// The descriptor that an op goes through.
+/// The descriptor for an op.
 pub(super) fn descriptor(op: &Op) -> Result<BorrowedFd<'_>, Errno> {
     if op.is_direct() {
         op.file.direct().map(|direct| direct.fd()).map_err(|_| Errno::INVAL)
@@ -164,8 +163,8 @@ pub(super) fn descriptor(op: &Op) -> Result<BorrowedFd<'_>, Errno> {
     }
 }
 
-/// Where the file ends in the transfer, where a read came back with less than was wanted; of a file
-/// whose size is not known, it is where nothing more comes.
+/// After a short read, the end of the file as a position in the transfer. For a file of unknown
+/// size, the end is where a read returns no bytes.
 pub(super) fn size_if_short(op: &Op, result: Result<u64, Errno>) -> Option<u64> {
     let moved = result.ok()?;
     let reached = op.segment.covered.start + op.moved + moved;
@@ -221,7 +220,7 @@ mod tests {
     #[test]
     fn what_was_evicted_is_not_waited_for() {
         const LEN: u64 = 64 << 20;
-        const STEP: usize = 4 << 20; // beyond what read-ahead brings in
+        const STEP: usize = 4 << 20; // beyond what read-ahead reads
         let folder = tempfile::tempdir_in(".").unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, vec![7; usize::try_from(LEN).unwrap()]).unwrap();
@@ -257,7 +256,7 @@ mod tests {
             };
             (0..LEN).step_by(STEP).map(read).collect::<Vec<_>>()
         };
-        // A drive may be so fast that some have come meanwhile.
+        // A fast drive may have read some pages by then.
         assert!(results(Reason::Resident).contains(&Err(Errno::AGAIN)));
         assert!(results(Reason::HadToWait).iter().all(|result| *result == Ok(4096)));
     }

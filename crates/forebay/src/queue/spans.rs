@@ -1,4 +1,4 @@
-//! Ops, windows and slots, as a trace describes them.
+//! Trace spans of ops, windows and slots.
 
 use super::op::{Completion, Op, Work, now_ns};
 use super::scheduler::{Claim, SlotUse};
@@ -11,7 +11,7 @@ fn pair(range: ByteRange) -> (u64, u64) {
     (range.start, range.len())
 }
 
-/// What a completion that was just reaped took.
+/// The span of a completion that was just reaped.
 fn span_of(completion: &Completion) -> Span {
     let Completion { op, result, took_ns, at_ns, .. } = completion;
     let Op { work, segment, address, .. } = op;
@@ -29,16 +29,16 @@ fn span_of(completion: &Completion) -> Span {
     }
 }
 
-/// Records ops that were reaped; `overlaps`: several were in flight at once.
+/// Records ops that were reaped. `overlaps`: several were in flight at once.
 pub(super) fn reaped(track: &mut Track, to: &Recorder, overlaps: bool, done: &[Completion]) {
     if to.is_on() {
-        // One that the kernel never saw has no time.
+        // An op that the kernel never saw has no time.
         let seen = done.iter().filter(|completion| completion.at_ns > 0);
         track.push(to, overlaps, seen.map(span_of));
     }
 }
 
-/// Runs the plan of a window, and records it.
+/// Plans a window and records the span.
 pub(super) fn planned<T>(
     track: &mut Track,
     to: &Recorder,
@@ -56,7 +56,7 @@ pub(super) fn planned<T>(
     plan
 }
 
-/// Records what became of slots.
+/// Records the use of slots.
 pub(super) fn slots(to: &Recorder, uses: Vec<SlotUse>) {
     if !uses.is_empty() {
         let now = now_ns();

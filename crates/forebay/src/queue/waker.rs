@@ -1,4 +1,4 @@
-//! What wakes a thread that waits in a ring.
+//! Wake-ups for a thread that waits in a ring.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-/// Wakes the thread that waits in a ring.
+/// An eventfd that wakes the thread waiting in a ring.
 #[derive(Debug, Clone)]
 pub(crate) struct Waker(Arc<OwnedFd>);
 
@@ -15,13 +15,14 @@ impl Waker {
         eventfd(0, EventfdFlags::CLOEXEC).map(|fd| Self(Arc::new(fd)))
     }
 
-    /// The descriptor that a ring reads to hear of a wake-up.
+    /// The descriptor that a ring reads to notice a wake-up.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
     pub(crate) fn wake(&self) {
-        // Only a counter at its maximum refuses, and then a wake-up is under way already.
+        // A write fails only if the counter is at its maximum, and then a wake-up is pending
+        // already.
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 }

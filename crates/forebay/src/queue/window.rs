@@ -1,11 +1,11 @@
-//! The part of a transfer that is being moved at one time: one slot's worth of bytes, filled by
-//! pieces and copied by runs.
+//! A window: the part of a transfer that is moved at one time. It is one slot's worth of bytes,
+//! filled in pieces and copied in runs.
 
 use super::op::Direction;
 use crate::plan::Segment;
 use crate::units::ByteRange;
 
-/// Pieces of a window at most; a bit set holds them.
+/// Maximum pieces of a window; a bit set holds them.
 pub(crate) const PIECES_MAX: u64 = PIECES as u64;
 
 const PIECES: usize = 64;
@@ -18,9 +18,9 @@ pub(crate) struct Slot {
     /// Host address of the whole slot.
     pub(crate) whole: u64,
     pub(crate) len: u64,
-    /// Whether it counts among the parts that its drive's ring may have.
+    /// True if it counts towards the parts that its drive's ring may hold.
     pub(crate) counted: bool,
-    /// Whether it is of those for short transfers that have nothing yet.
+    /// True if it belongs to the reserve for the first windows of short transfers.
     pub(crate) is_first: bool,
 }
 
@@ -31,11 +31,11 @@ impl Slot {
     }
 }
 
-/// Bytes of one transfer on their way through one slot, or straight to and from host memory.
+/// Bytes of one transfer that move through one slot, or directly to and from host memory.
 #[derive(Debug)]
 pub(crate) struct Window {
     pub(crate) transfer: usize,
-    /// Its place among the windows of its transfer.
+    /// Its index among the windows of its transfer.
     pub(crate) index: usize,
     pub(crate) direction: Direction,
     /// The wanted bytes of the file.
@@ -44,16 +44,16 @@ pub(crate) struct Window {
     pub(crate) base: u64,
     pub(crate) piece: u64,
     pub(crate) slot: Option<Slot>,
-    /// Ops that its drive was promised while it is being planned.
+    /// Ops promised to its drive while it is being planned.
     pub(crate) promised: usize,
-    /// Whether readers are to fill it, while it is being planned.
+    /// True if readers will fill it; set while it is being planned.
     pub(crate) for_readers: bool,
-    /// Ops of each piece that are queued or running: up to one for each 64 KiB of a slot of 1 GiB.
+    /// Ops of each piece, queued or running: up to one for each 64 KiB of a slot of 1 GiB.
     left: [u32; PIECES],
-    /// Sum of `left`, and one while the window is being planned.
+    /// Sum of `left`, plus one while the window is being planned.
     pub(crate) outstanding: u32,
     filled: u64,
-    /// When it was claimed, and then when the last of its ops came back.
+    /// Time of the claim; later, of the last completion of its ops.
     pub(crate) filled_ns: u64,
     sent: u64,
     /// Copies between the slot and the GPU that are queued or running.
@@ -62,7 +62,7 @@ pub(crate) struct Window {
     pub(crate) waiting: Vec<Segment>,
 }
 
-/// Neighbouring pieces of a slot that one copy moves.
+/// Adjacent pieces of a slot that one copy moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
     /// The pieces, as bits.
@@ -104,13 +104,13 @@ impl Window {
         u8::try_from((offset - self.base) / self.piece).expect("a window has at most 64 pieces")
     }
 
-    /// Counts an op of `piece` in.
+    /// Counts an op of `piece`.
     pub(crate) fn expect(&mut self, piece: u8) {
         self.left[usize::from(piece)] += 1;
         self.outstanding += 1;
     }
 
-    /// Counts an op of `piece` out; the piece is filled with its last.
+    /// Uncounts an op of `piece`; the piece is filled when its last op is done.
     pub(crate) fn complete(&mut self, piece: u8) {
         let left = &mut self.left[usize::from(piece)];
         *left -= 1;
@@ -120,7 +120,7 @@ impl Window {
         }
     }
 
-    /// The longest run of pieces that are filled and not yet sent.
+    /// The longest run of pieces that are filled and not sent yet.
     pub(crate) fn longest_run(&self) -> Option<Run> {
         let mut rest = self.filled & !self.sent;
         let mut best = (0, 0);
@@ -142,7 +142,7 @@ impl Window {
         Run { pieces, range: self.range.intersect_keeping_start(covered) }
     }
 
-    /// All of a window's bytes as one run, for the copy from the GPU before a write.
+    /// All bytes of a window as one run, for the copy from the GPU before a write.
     pub(crate) fn whole(&self) -> Run {
         Run { pieces: 0, range: self.range }
     }
@@ -151,12 +151,12 @@ impl Window {
         self.sent |= pieces;
     }
 
-    /// Whether every filled piece has been sent.
+    /// True if every filled piece has been sent.
     pub(crate) fn all_sent(&self) -> bool {
         self.filled & !self.sent == 0
     }
 
-    /// Whether all pieces are filled, so that nothing is gained by waiting.
+    /// True if all pieces are filled, so that waiting gains nothing.
     pub(crate) fn is_full(&self) -> bool {
         self.outstanding == 0
     }
@@ -168,7 +168,8 @@ impl Window {
 }
 
 impl ByteRange {
-    /// The bytes of `self` that `other` covers; where there are none, empty at the nearer end.
+    /// The bytes of `self` that `other` covers; if there are none, an empty range at the nearer
+    /// end.
     fn intersect_keeping_start(self, other: Self) -> Self {
         let start = self.start.max(other.start).min(self.end);
         Self { start, end: self.end.min(other.end).max(start) }

@@ -1,4 +1,4 @@
-//! The threads that run ops, as steps: a thread repeats its step, a test interleaves them.
+//! Worker loops as single steps: a thread repeats its step, and a test interleaves steps.
 
 use std::sync::Arc;
 
@@ -17,22 +17,22 @@ use crate::trace::Track;
 use crate::transfer::State;
 use crate::units::KIB;
 
-/// Requests from this size on are flushed one by one: the system call takes a microsecond, and the
-/// fastest drive some ten for the request.
+/// Requests of at least this size are flushed one by one: the system call takes a microsecond, and
+/// the fastest drive takes about ten for the request.
 const ALONE: u64 = 128 * KIB;
 
-/// What a worker is to do after a step.
+/// The next action of a worker after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Step again.
     Again,
-    /// Nothing to do until called.
+    /// Nothing to do until woken.
     Wait,
-    /// The engine ends and nothing is left.
+    /// The engine is shutting down and nothing is left.
     Stop,
 }
 
-/// Feeds one ring: one that serves drives, or that of a thread in the pool.
+/// Feeds one ring: a ring that serves drives, or that of a pool thread.
 #[derive(Debug)]
 pub(crate) struct RingWorker<R> {
     crew: Crew,
@@ -40,7 +40,7 @@ pub(crate) struct RingWorker<R> {
     taken: Vec<Op>,
     done: Vec<Completion>,
     planned: Option<(usize, Plan)>,
-    /// Whether the scheduler counts it as asleep.
+    /// True if the scheduler counts it as parked.
     asleep: bool,
     track: Track,
 }
@@ -59,20 +59,19 @@ impl<R: Ring> RingWorker<R> {
         }
     }
 
-    /// The same, for a thread that was called before it began, and counts as asleep.
+    /// For a thread that was woken before it began, so it counts as parked.
     pub(crate) fn called(crew: Crew, ring: R) -> Self {
         Self { asleep: true, ..Self::new(crew, ring) }
     }
 
-    /// The ring, and what it has handed over since the last step.
+    /// The ring, and its completions since the last step.
     #[cfg(test)]
     pub(super) fn held(&self) -> (&R, &[Completion]) {
         (&self.ring, &self.done)
     }
 
-    /// Hands back what is done, takes what there is, submits it, plans the window that it was
-    /// given, by `plan`, and reaps. `waits`: the ring can be woken while it waits, so the step may
-    /// block in it.
+    /// Returns completions, takes and submits ops, plans the claimed window with `plan`, and reaps.
+    /// `waits`: the ring can be woken while it waits, so the step may block in it.
     pub(crate) fn step(
         &mut self,
         core: &Core,
@@ -89,11 +88,11 @@ impl<R: Ring> RingWorker<R> {
             }
             (claim, ended, scheduler.take_unwanted(self.crew))
         });
-        // Before anything new is submitted: a window's number may be another's by then.
+        // Before anything new is submitted: a window's key may be reused by then.
         unwanted.into_iter().for_each(|window| self.ring.cancel(window));
         if waits {
-            // The drive gets its next requests before those who wait for the last are woken: they
-            // may take this thread's core.
+            // The drive gets its next requests before the threads that wait for the last ones are
+            // woken, since these may take this thread's core.
             self.submit();
             core.act(effects);
         } else {
@@ -121,8 +120,8 @@ impl<R: Ring> RingWorker<R> {
         Next::Again
     }
 
-    /// Has threads do what the ring did, which has failed for good. What the kernel has of it comes
-    /// back first: another request for the same bytes would race with it.
+    /// Moves the work of a failed ring to threads. Requests that the kernel still has come back
+    /// first: another request for the same bytes would race with them.
     fn lose_ring(&mut self, core: &Core, errno: Errno) {
         if let Crew::Ring(ring) = self.crew {
             core.lose_ring(ring, errno);
@@ -135,7 +134,7 @@ impl<R: Ring> RingWorker<R> {
         }
     }
 
-    /// Hands over what the last step made.
+    /// Returns the results of the last step.
     fn hand_over(&mut self, scheduler: &mut Scheduler) {
         if std::mem::take(&mut self.asleep) {
             scheduler.wakes(self.crew);
@@ -146,8 +145,8 @@ impl<R: Ring> RingWorker<R> {
         }
     }
 
-    /// Hands over what the last step made, and takes as many ops as the ring has room for, or up to
-    /// a window that has to be planned before there are more.
+    /// Returns the results of the last step, and takes as many ops as the ring has room for. Stops
+    /// early at a window that must be planned first.
     fn exchange(&mut self, scheduler: &mut Scheduler) -> Option<Claim> {
         self.hand_over(scheduler);
         let room = self.ring.room();
@@ -160,10 +159,10 @@ impl<R: Ring> RingWorker<R> {
         None
     }
 
-    /// Submits what was taken. An idle drive gets the first request at once, and starts on it while
-    /// the others are prepared; later flushes are twice as far apart each, since each is a system
-    /// call. Large requests go one by one: of neighbours that come together the kernel makes one,
-    /// and then the drive has fewer in flight than it could use.
+    /// Submits the ops taken. An idle drive gets the first request at once, and starts on it while
+    /// the rest are prepared. The distance between later flushes doubles, since each is a system
+    /// call. Large requests are flushed one by one: the kernel merges adjacent requests that are
+    /// submitted together, and then the drive has fewer in flight than it could use.
     fn submit(&mut self) {
         for (index, op) in self.taken.drain(..).enumerate() {
             let alone = op.segment.covered.len() >= ALONE;
@@ -175,7 +174,8 @@ impl<R: Ring> RingWorker<R> {
         self.ring.flush();
     }
 
-    /// Repeats the step until the engine ends. A ring that cannot be woken sleeps in its pool.
+    /// Repeats the step until the engine ends. A worker whose ring cannot be woken parks in its
+    /// pool.
     pub(crate) fn run(mut self, core: &Core, planner: Planner, pool: Option<&Pool>) {
         core.guard(|| {
             loop {
@@ -192,23 +192,23 @@ impl<R: Ring> RingWorker<R> {
 /// The piece size of a window, and its segments.
 pub(crate) type Plan = (u64, Vec<Segment>);
 
-/// What a reader works with beside its ring.
+/// The operations that a reader needs in addition to its ring.
 pub(crate) trait Tools {
     /// Plans a claimed window.
     fn plan(&self, claim: &Claim) -> Plan;
 
-    /// Makes more slots for a link; none where they cannot be had.
+    /// Allocates more slots for a link; none if that fails.
     fn grow(&self, link: usize) -> Vec<super::Slot>;
 }
 
-/// Opens windows and moves what goes through the page cache.
+/// Opens windows and moves bytes through the page cache.
 #[derive(Debug)]
 pub(crate) struct Reader<R> {
     ring: R,
     done: Vec<Completion>,
     planned: Option<(usize, Plan)>,
     slots: Option<(usize, Vec<super::Slot>)>,
-    /// Whether the scheduler counts it as asleep.
+    /// True if the scheduler counts it as parked.
     asleep: bool,
     track: Track,
 }
@@ -225,20 +225,20 @@ impl<R: Ring> Reader<R> {
         }
     }
 
-    /// The ring, and what it has handed over since the last step.
+    /// The ring, and its completions since the last step.
     #[cfg(test)]
     pub(super) fn held(&self) -> (&R, &[Completion]) {
         (&self.ring, &self.done)
     }
 
-    /// Whether it has what is a reader's work.
+    /// True if it holds work for readers.
     #[cfg(test)]
     pub(super) fn is_at_work(&self) -> bool {
         let is_moving = self.ring.in_flight() > 0 || !self.done.is_empty();
         is_moving || self.planned.is_some() || self.slots.is_some()
     }
 
-    /// Waits for what the last step began.
+    /// Waits for the op that the last step began.
     fn reap(&mut self, core: &Core) {
         if self.ring.in_flight() > 0 {
             let reaped = self.ring.reap(true, &mut self.done);
@@ -247,7 +247,7 @@ impl<R: Ring> Reader<R> {
         }
     }
 
-    /// Hands back what the last step made.
+    /// Returns the results of the last step.
     fn hand_back(&mut self, scheduler: &mut Scheduler) {
         self.done.drain(..).for_each(|completion| scheduler.complete(completion));
         if let Some((window, (piece, segments))) = self.planned.take() {
@@ -272,7 +272,7 @@ impl<R: Ring> Reader<R> {
         }
     }
 
-    /// One step: hands back, takes work and does it.
+    /// One step: returns results, takes a work item and runs it.
     pub(crate) fn step(&mut self, core: &Core, tools: &impl Tools) -> Next {
         self.reap(core);
         let (work, ended) = core.with(|scheduler| {
@@ -296,7 +296,7 @@ impl<R: Ring> Reader<R> {
         Next::Again
     }
 
-    /// One step for one transfer only; false: there is nothing to do for it.
+    /// One step for one transfer only. False if there is nothing to do for it.
     pub(crate) fn step_for(&mut self, core: &Core, tools: &impl Tools, state: &Arc<State>) -> bool {
         self.reap(core);
         let work = core.with(|scheduler| {

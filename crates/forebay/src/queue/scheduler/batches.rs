@@ -1,5 +1,4 @@
-//! What is different where a transfer moves a batch: what goes wrong with one of its pieces is that
-//! one's alone.
+//! Handling of batches: an error affects only the item that it belongs to.
 
 use std::sync::Arc;
 
@@ -12,12 +11,12 @@ use crate::plan::{Alignment, Io, Reason, Segment};
 use crate::queue::op::{Direction, Op, Owner, Work};
 use crate::units::ByteRange;
 
-/// Stretches of a window that is written at most: each is a request, and all of them are queued in
-/// one section of the scheduler's lock.
+/// Maximum stretches of a window that is written. Each is a request, and all of them are queued in
+/// one critical section.
 const STRETCHES_MAX: usize = 512;
 
 impl Request {
-    /// The files that it writes, as far as they lie on its drive.
+    /// The files that it writes, restricted to those on its drive.
     pub(super) fn files(&self) -> Vec<Arc<Handle>> {
         match &self.batch {
             Some(batch) => batch.files_on(self.drive),
@@ -30,8 +29,8 @@ impl Request {
         self.batch.as_ref().map_or(&self.file, |batch| batch.source_of(position).0)
     }
 
-    /// Where a window that begins at `cursor` has to end: with its block, or, for what is written
-    /// of it to be few requests, which are queued together, behind so many stretches.
+    /// End of a window that begins at `cursor`. A read ends with its block. A write ends after a
+    /// maximum number of stretches, since all of its requests are queued together.
     pub(super) fn end_of_window(&self, cursor: u64) -> u64 {
         let Some(batch) = &self.batch else { return u64::MAX };
         if self.direction == Direction::Read {
@@ -42,18 +41,18 @@ impl Request {
         behind.map_or(u64::MAX, |stretch| stretch.at.start)
     }
 
-    /// How far it may be read.
+    /// The position up to which it may be read now.
     pub(super) fn limit(&self) -> u64 {
         let gate = self.batch.as_ref().and_then(|batch| batch.gate());
         gate.map_or(u64::MAX, |gate| gate.limit())
     }
 
-    /// Where it moves bytes, as an error names it.
+    /// The place of its bytes, for an error message.
     pub(super) fn place(&self) -> Place {
         self.place_of(self.range)
     }
 
-    /// The error of a read that met the end of the file after `got` bytes of more.
+    /// The error of a read that met the end of the file after `got` bytes.
     pub(super) fn early_end(&self, got: u64) -> Error {
         if self.is_sized && self.end == self.range.end {
             return Error::FileChanged { place: self.place(), got };
@@ -61,7 +60,7 @@ impl Request {
         Error::EndOfFile { place: self.place(), got }
     }
 
-    /// A part of these.
+    /// The place of a part of its bytes, for an error message.
     pub(super) fn place_of(&self, range: ByteRange) -> Place {
         match &self.batch {
             Some(batch) => batch.place(range),
@@ -69,7 +68,7 @@ impl Request {
         }
     }
 
-    /// What O_DIRECT demands of an op's file.
+    /// The alignment that O_DIRECT requires for an op's file.
     pub(super) fn alignment_of(&self, op: &Op) -> Option<Alignment> {
         match &self.batch {
             Some(batch) if op.is_direct() => batch.alignment_at(op.segment.wanted.start),
@@ -78,14 +77,14 @@ impl Request {
         }
     }
 
-    /// Bytes that the caller wants of a range.
+    /// Number of bytes in a range that the caller wants.
     pub(super) fn wanted_in(&self, range: ByteRange) -> u64 {
         self.batch.as_ref().map_or(range.len(), |batch| batch.strip().wanted_in(range))
     }
 }
 
 impl Scheduler {
-    /// Fails what an op was for with the kernel's error.
+    /// Fails an op's transfer or batch items with the kernel's error.
     pub(super) fn fail_op(&mut self, key: usize, op: &Op, source: Errno) {
         let (operation, place) = self.about(key, op);
         let error = match (op.work, source) {
@@ -95,7 +94,7 @@ impl Scheduler {
         self.fail_one(key, op, error);
     }
 
-    /// Fails the transfer of an op, or of a batch the pieces that it was for.
+    /// Fails the transfer of an op; for a batch, only the items that the op moves.
     pub(super) fn fail_one(&mut self, key: usize, op: &Op, error: Error) {
         match &self.transfers[key].request.batch {
             Some(batch) if matches!(op.work, Work::Sync { .. }) => batch.fail_sync(&op.file, error),
@@ -104,7 +103,7 @@ impl Scheduler {
         }
     }
 
-    /// Notes that the file of an op was found to end at a place in its transfer.
+    /// Records that the file of an op ends at `position` of its transfer.
     pub(super) fn end_at(&mut self, key: usize, position: u64) {
         let active = &mut self.transfers[key];
         match &active.request.batch {
@@ -113,8 +112,8 @@ impl Scheduler {
         }
     }
 
-    /// Puts an op of several stretches back as one for each: whoever runs these may have to wait,
-    /// and should do that for all at once.
+    /// Splits an op of several stretches into one op each and queues them. These ops may block, and
+    /// should do so concurrently.
     pub(super) fn requeue_each(&mut self, op: &Op) {
         let key = self.transfer_of(op);
         let (Some(batch), Owner::Piece(window, piece)) = (&op.batch, op.owner) else { return };

@@ -1,4 +1,4 @@
-//! What always holds between two calls; tests look after every step.
+//! Invariants of the scheduler; tests check them after every step.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use crate::queue::window::Window;
 use crate::transfer::State;
 
 impl Scheduler {
-    /// Panics where the lists contradict each other. `taken`: ops that are with a ring or on their
-    /// way to or from one. `come`: readers with work, and callers who come back for theirs.
+    /// Panics if the lists contradict each other. `taken`: ops held by a ring or on their way to or
+    /// from one. `come`: readers with work, and callers that return for their work.
     pub(crate) fn check(&self, taken: &[&Op], come: usize) {
         self.check_readers(come);
         self.check_windows(taken);
@@ -26,7 +26,7 @@ impl Scheduler {
         assert!(self.effects.finished.is_empty(), "an end that nobody was told of");
     }
 
-    /// Somebody comes to what waits for a reader.
+    /// If work waits for a reader, a reader is about to look at it.
     fn check_readers(&self, come: usize) {
         let grows = usize::from(self.link_wants_slots());
         let waiting = self.queued + self.openable.len() + grows;
@@ -40,7 +40,7 @@ impl Scheduler {
         queues.flat_map(|queue| &queue.ops).chain(writers)
     }
 
-    /// Each window counts the ops that there are of it, and each transfer its windows.
+    /// Each window counts its ops, and each transfer counts its windows.
     fn check_windows(&self, taken: &[&Op]) {
         let mut ops: HashMap<usize, u32> = HashMap::new();
         let mut open: HashMap<usize, u32> = HashMap::new();
@@ -65,8 +65,8 @@ impl Scheduler {
         assert!(open.is_empty(), "windows of ended transfers: {open:?}");
     }
 
-    /// A transfer stands in one list if it says so, and never without bytes to open; one that could
-    /// go on stands in a list or has something open whose end puts it there.
+    /// A transfer is in exactly one list if it says so, and only with bytes left to open. A
+    /// transfer that could continue is in a list, or has something open whose end puts it there.
     fn check_lists(&self) {
         let mut listed: HashMap<usize, u32> = HashMap::new();
         let waiting = self.links.iter().flat_map(|link| link.waiting.all());
@@ -90,8 +90,8 @@ impl Scheduler {
         assert!(listed.is_empty(), "ended transfers in lists: {listed:?}");
     }
 
-    /// Lines are as long as they are said to be, and who has ops has a turn; nobody waits for a
-    /// drive that wants more.
+    /// Queue lengths match the counts, and every transfer with ops has a turn. No transfer waits
+    /// for a drive that needs more ops.
     fn check_drives(&self, taken: &[&Op]) {
         for (index, drive) in self.drives.iter().enumerate() {
             let of_drive = |key: usize| self.transfers[key].request.drive == index;
@@ -118,7 +118,7 @@ impl Scheduler {
         let in_flight: usize = self.drives.iter().map(Drive::in_flight).sum();
         let busy = self.drives.iter().filter(|drive| drive.in_flight() > 0).count();
         assert_eq!((in_flight, busy), (self.in_flight, self.busy));
-        // One for a drive's ring, one of the pool, and one by a caller whose drive had none.
+        // One for the drive's ring, one for the pool, and one for a caller whose drive had none.
         let most = self.limits.in_flight + 3 * self.drives.len();
         assert!(in_flight <= most, "{in_flight} of {most} in flight");
         self.check_hardware();
@@ -135,8 +135,8 @@ impl Scheduler {
         assert!(self.transfers.iter().all(|(_, active)| has_turn(active)), "nobody opens");
     }
 
-    /// Drives on the same hardware have no more in flight than one alone might, but for what they
-    /// had before the others came.
+    /// Drives on the same hardware have no more in flight than one drive alone might. The exception
+    /// is ops that were in flight before the other drives became busy.
     fn check_hardware(&self) {
         for (piece, &sharers) in self.sharers.iter().enumerate() {
             let on = || self.drives.iter().filter(|drive| drive.hardware.contains(&piece));
@@ -147,7 +147,7 @@ impl Scheduler {
         }
     }
 
-    /// Every slot is free or somebody's; nobody waits beside a free one that it may have.
+    /// Every slot is free or owned, and no transfer waits while a slot that it may take is free.
     fn check_links(&self) {
         for (index, link) in self.links.iter().enumerate() {
             let of_link = |active: &Active| active.request.link == Some(index);
@@ -168,7 +168,7 @@ impl Scheduler {
             assert!(bytes == made || link.broken.is_some(), "slots lost: {bytes} of {made}");
             let copies: u32 = windows().map(|(_, w)| w.copies).sum();
             assert_eq!(copies, link.copies, "copies of link {index}");
-            // One whose slot is lost is filled no more.
+            // A window whose slot is lost is not filled any more.
             let has_slot = |w: &Window| w.direction == Direction::Read && w.slot.is_some();
             let filling = windows().filter(|(_, w)| has_slot(w)).count();
             assert_eq!(filling, link.filling.len(), "windows that are filled on link {index}");
@@ -179,8 +179,8 @@ impl Scheduler {
         }
     }
 
-    /// Of each file one write through the page cache, or any number around it; and nothing waits
-    /// for nothing.
+    /// Each file has one write through the page cache or any number of direct writes. No write
+    /// waits without a reason.
     fn check_writers(&self, taken: &[&Op]) {
         let mut writes: HashMap<(u64, u64), [usize; 2]> = HashMap::new();
         let queues = self.transfers.iter().flat_map(|(_, active)| [&active.direct, &active.waits]);
@@ -193,7 +193,7 @@ impl Scheduler {
             let found = writes.remove(file).unwrap_or_default();
             let told = [usize::from(writers.is_writing), writers.around];
             assert_eq!(found, told, "{writers:?}");
-            // Nothing is under way where what goes around waits for a caller.
+            // Nothing is in flight if direct writes wait for a caller's write.
             let waits_for_caller = found == [0, 0] && !writers.around_waits.is_empty();
             assert!((found[0] > 0) != (found[1] > 0) || waits_for_caller, "{writers:?}");
         }
@@ -208,7 +208,7 @@ impl Scheduler {
         }
     }
 
-    /// Threads of the pool that were not needed yet.
+    /// Number of pool threads not started yet.
     pub(crate) fn unstarted(&self) -> usize {
         self.pool.unstarted
     }
@@ -218,12 +218,12 @@ impl Scheduler {
         Arc::clone(&self.transfers[self.transfer_of(op)].request.state)
     }
 
-    /// The drive that an op is for.
+    /// The drive of an op.
     pub(crate) fn drive_of(&self, op: &Op) -> usize {
         self.transfers[self.transfer_of(op)].request.drive
     }
 
-    /// Whether an op's transfer wants it no more.
+    /// True if an op's transfer has stopped.
     pub(crate) fn has_stopped(&self, op: &Op) -> bool {
         self.transfers[self.transfer_of(op)].stopped
     }
@@ -234,7 +234,7 @@ impl Scheduler {
         self.transfers.iter().map(|(_, active)| active).find(same)?.error.as_ref()
     }
 
-    /// Panics unless all that is left waits for `in_flight` ops, which are with their rings.
+    /// Panics unless all remaining work waits for `in_flight` ops, which are with their rings.
     pub(crate) fn check_that_all_wait(&self, in_flight: usize) {
         assert_eq!(self.queued().count(), 0, "ops that nobody takes");
         let waits: u32 = self.windows.iter().map(|(_, window)| window.outstanding).sum();
@@ -246,7 +246,7 @@ impl Scheduler {
         assert!(all, "windows that could be closed: {:?}", self.windows);
     }
 
-    /// What the scheduler knows of a transfer, for a person.
+    /// Debug output of the scheduler's state of a transfer.
     pub(crate) fn what_is_left_of(&self, state: &Arc<State>) -> String {
         let own = |active: &Active| Arc::ptr_eq(&active.request.state, state);
         let transfers: Vec<_> = self.transfers.iter().filter(|(_, a)| own(a)).collect();
@@ -255,19 +255,19 @@ impl Scheduler {
         format!("{transfers:?} {windows:?} {self:?}")
     }
 
-    /// Whether a transfer stands in line for a slot.
+    /// True if a transfer waits for a slot.
     pub(crate) fn waits_for_slot(&self, state: &Arc<State>) -> bool {
         let mut waiting = self.links.iter().flat_map(|link| link.waiting.all());
         waiting.any(|key| Arc::ptr_eq(&self.transfers[key].request.state, state))
     }
 
-    /// Whether a write of a transfer waits for its turn at a file.
+    /// True if a write of a transfer waits for its turn at a file.
     pub(crate) fn waits_for_turn(&self, state: &Arc<State>) -> bool {
         let own = |active: &Active| Arc::ptr_eq(&active.request.state, state);
         self.transfers.iter().any(|(_, active)| own(active) && !active.writes_waiting.is_empty())
     }
 
-    /// Free bytes and all bytes of a link's slots; not where a copy was lost.
+    /// Free bytes and total bytes of a link's slots; `None` if a copy was lost.
     pub(crate) fn slots(&self, link: usize) -> Option<(u64, u64)> {
         let Link { slots, broken, .. } = &self.links[link];
         let free = slots.free().map(|slot| slot.len).sum();

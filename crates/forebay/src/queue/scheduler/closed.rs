@@ -1,5 +1,5 @@
-//! What stands in the place of a scheduler that a panic has left half-changed: it has as many
-//! drives, rings and links, refuses what is new, and ignores what comes back of what was before.
+//! The replacement for a scheduler that a panic left half-changed. It has as many drives, rings and
+//! links, refuses new transfers, and ignores completions of earlier work.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,30 +9,30 @@ use crate::error::Error;
 use crate::queue::gate::Gate;
 use crate::transfer::State;
 
-/// Those who wait for something of a scheduler that is given up.
+/// Waiting parties of a scheduler that is abandoned.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    /// Transfers that are not over.
+    /// Transfers that have not ended.
     pub(crate) transfers: Vec<Arc<State>>,
-    /// Those that are, but were not ended yet.
+    /// Transfers that have ended but whose end was not reported yet.
     pub(crate) finished: Vec<(Arc<State>, Result<u64, Error>)>,
     pub(crate) gates: Vec<Arc<Gate>>,
 }
 
 impl Scheduler {
-    /// Whether the engine has failed.
+    /// True if the engine has failed.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.is_some()
     }
 
-    /// What a new transfer is refused with.
+    /// The error for new transfers, if the engine has failed.
     pub(super) fn refusal(&self) -> Option<Error> {
         self.closed.as_ref().map(|cause| Error::EngineFailed { cause: Arc::clone(cause) })
     }
 
-    /// Puts a closed scheduler in the place of this one. All that this one holds is leaked: drives
-    /// and GPUs may still write to its slots, and its counts may be wrong. Nothing of it is
-    /// changed, only read.
+    /// Replaces this scheduler with a closed one. Everything that the old one holds is leaked:
+    /// drives and GPUs may still write to its slots, and its counts may be wrong. Its state is only
+    /// read, not changed.
     pub(crate) fn close(&mut self, cause: Arc<str>) -> Waiting {
         let mut closed = Self::new(self.limits);
         closed.small_writes = Arc::clone(&self.small_writes);
@@ -65,7 +65,7 @@ impl Scheduler {
 }
 
 impl Drop for Effects {
-    /// Ends what a panic has kept from being ended.
+    /// Ends the transfers that a panic kept from being ended.
     fn drop(&mut self) {
         if std::thread::panicking() {
             for (state, result) in self.finished.drain(..) {

@@ -1,9 +1,9 @@
-//! How transfers whose bytes come from a drive open their windows.
+//! Opening windows of transfers whose bytes come from a drive.
 //!
-//! Resident bytes take whole slots, which readers plan ahead. What comes from a drive should go
-//! through little memory, which is then still in a cache (`docs/internals/hot-slots.md`): a window
-//! holds one request, and is planned by the worker of the drive's ring when the drive may have one
-//! more in flight, not before. So nothing but what is in flight holds memory.
+//! Resident bytes use whole slots, which readers plan ahead. Bytes from a drive should use little
+//! memory, which then stays in a CPU cache (`docs/internals/hot-slots.md`). So a window holds one
+//! request, and the worker of the drive's ring plans it only when the drive may have one more in
+//! flight. Only requests in flight hold memory.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use crate::transfer::State;
 use crate::units::align_down;
 
 impl Scheduler {
-    /// Whether the ring of its drive opens a transfer's next window. Writes have to be copied from
-    /// the GPU before the ring has anything of them, so their windows are opened ahead.
+    /// True if the drive's ring opens a transfer's next window. Writes are copied from the GPU
+    /// before the ring gets their ops, so their windows are opened ahead.
     pub(super) fn is_ring_to_open(&self, key: usize) -> bool {
         let active = &self.transfers[key];
         active.pace == Line::Direct && active.request.direction == Direction::Read
     }
 
-    /// Gives a transfer its turn at its drive's ring, to open a window of it.
+    /// Gives a transfer a turn at its drive's ring, which then opens a window of it.
     pub(super) fn offer_to_ring(&mut self, key: usize, push: fn(&mut Turns, Turn)) {
         let active = &mut self.transfers[key];
         active.opens = true;
@@ -36,8 +36,8 @@ impl Scheduler {
         self.call_ring(drive);
     }
 
-    /// The next window of the transfer whose turn it is; `None`: it has ended, opens none here, or
-    /// waits for a slot.
+    /// Claims the next window of the transfer in turn. `None` if the transfer has ended, opens no
+    /// window here, or waits for a slot.
     pub(super) fn claim_in_turn(&mut self, turn: Turn) -> Option<Claim> {
         let same = self.transfers.get_mut(turn.key).filter(|a| a.serial == turn.serial);
         if !std::mem::take(&mut same?.opens) {
@@ -46,14 +46,14 @@ impl Scheduler {
         self.claim_of(turn.key)
     }
 
-    /// True if the ring of its drive serves a request: where the file allows io_uring, and its
-    /// bytes do not go direct.
+    /// True if the drive's ring serves a request: the file allows io_uring and the route is not
+    /// direct.
     pub(super) fn has_ring(&self, request: &Request) -> bool {
         let has_ring = self.drives.get(request.drive).is_some_and(|drive| drive.ring.is_some());
         has_ring && request.peer.is_none() && request.file.allows_io_uring()
     }
 
-    /// Has a ring serve a drive, unless it has failed: then threads do.
+    /// Assigns a drive to a ring. If the ring has failed, threads keep serving the drive.
     pub(crate) fn attach(&mut self, drive: usize, ring: usize) {
         if self.rings[ring].is_lost {
             return;
@@ -62,7 +62,7 @@ impl Scheduler {
         self.drives[drive].ring = Some(ring);
     }
 
-    /// Has threads serve the drives of a ring that has failed.
+    /// Moves the drives of a failed ring to threads.
     pub(crate) fn lose_ring(&mut self, ring: usize) {
         self.rings[ring].is_lost = true;
         self.rings[ring].unwanted.clear();
@@ -76,7 +76,7 @@ impl Scheduler {
         }
     }
 
-    /// Moves what of a transfer waits for its drive's ring to the pool.
+    /// Moves a transfer's ops for the drive's ring to the pool.
     fn leave_ring(&mut self, key: usize) {
         let active = &mut self.transfers[key];
         let Queue { ops, .. } = std::mem::take(&mut active.direct);
@@ -94,8 +94,8 @@ impl Scheduler {
         }
     }
 
-    /// Notes who fills the windows of a transfer, and whether a try has found that nothing is
-    /// resident, from the plan of a window that starts at `start`.
+    /// Records, from the plan of a window that starts at `start`, which queue fills the windows.
+    /// Also records that an attempt found no resident pages.
     pub(super) fn note_pace(&mut self, key: usize, start: u64, segments: &[Segment]) {
         let direction = self.transfers[key].request.direction;
         let has_ring = self.has_ring(&self.transfers[key].request);
@@ -111,14 +111,14 @@ impl Scheduler {
             Line::Cached
         };
         if start >= active.tried && segments.iter().any(|s| s.reason == Reason::TriedNotResident) {
-            // A try starts read-ahead, so there is no more than one for a slot's worth of bytes.
+            // An attempt starts read-ahead, so there is at most one per slot's worth of bytes.
             active.tried = align_down(start, slot_size).saturating_add(slot_size);
         }
     }
 
-    /// Bytes that a transfer's drive may have in flight, where its ring opens the next window:
-    /// more slots than these need are not taken. There is no bound for what is urgent, nor for
-    /// windows shorter than a request, whose parts are mostly empty.
+    /// Bytes that a transfer's drive may have in flight if its ring opens the next window; no slots
+    /// beyond these bytes are taken. Urgent transfers have no bound, and neither have windows
+    /// shorter than a request, whose parts are mostly empty.
     pub(super) fn may_fly(&self, key: usize) -> u64 {
         let Request { drive, direction, priority, .. } = self.transfers[key].request;
         let is_short = self.left_of_part(key) < self.request_size(key);
@@ -129,19 +129,20 @@ impl Scheduler {
         requests.saturating_mul(self.request_size(key))
     }
 
-    /// Bytes of a transfer's part that are in no window yet, with those before them in their unit.
+    /// Bytes of a transfer's current part that are in no window yet, aligned down to its unit.
     fn left_of_part(&self, key: usize) -> u64 {
         let Active { request, cursor, .. } = &self.transfers[key];
         let base = align_down(*cursor, request.alignment.map_or(1, |alignment| alignment.offset));
         request.parts.front().map_or(0, |part| part.0.end.saturating_sub(base))
     }
 
-    /// Whether a transfer's next window, a whole slot of what is resident, fills no sooner if it is
-    /// opened now: others are being filled for its link, with pieces left for every reader. Many
-    /// callers who each fill a slot of their own fill more memory than a cache holds.
+    /// True if opening a transfer's next window, a whole slot of resident bytes, now would not fill
+    /// it sooner. This holds if other windows are being filled for its link, with pieces left for
+    /// every reader. If many callers each filled their own slot, they would use more memory than
+    /// the CPU cache holds.
     pub(super) fn can_wait(&self, key: usize) -> bool {
         let Active { pace, request, insists, .. } = &self.transfers[key];
-        // Readers may wait in files that cannot be asked not to.
+        // Readers may block in files without support for RWF_NOWAIT.
         let is_quick = |&other: &WindowKey| {
             let window = &self.windows[other];
             let file = self.transfers[window.transfer].request.file_at(window.range.start);
@@ -162,24 +163,24 @@ impl Scheduler {
             && request.link.is_some_and(is_busy)
     }
 
-    /// Whether nobody has opened a window of a transfer yet, whose caller has left that to readers.
+    /// True if a transfer left to readers by its caller has no window so far.
     pub(crate) fn is_left_to_readers(&self, state: &Arc<State>) -> bool {
         self.shares_of(state).any(|key| !self.transfers[key].has_opened && self.can_wait(key))
     }
 
-    /// Has a transfer's caller open its windows whatever readers do: all of them may hang.
+    /// Makes a transfer's caller open its windows itself, since all readers may hang.
     pub(crate) fn insist(&mut self, state: &Arc<State>) {
         for key in self.shares_of(state) {
             self.transfers[key].insists = true;
         }
     }
 
-    /// Whether a quarter of a slot holds all of a transfer.
+    /// True if the transfer fits a quarter of a slot.
     pub(super) fn is_short(&self, key: usize) -> bool {
         self.transfers[key].request.range.len() <= self.limits.slot_size / slots::PARTS
     }
 
-    /// What a transfer's next window asks of the slots.
+    /// The slot requirements of a transfer's next window.
     pub(super) fn need(&self, key: usize) -> Need {
         let (len, in_flight) = (self.next_window_len(key), self.may_fly(key));
         let Active { has_opened, request, .. } = &self.transfers[key];
@@ -190,8 +191,8 @@ impl Scheduler {
         Need { len, in_flight, is_first, others_wait }
     }
 
-    /// Bytes of a transfer's next window at most: parts of slots where a drive fills them, or where
-    /// they hold all that is left.
+    /// Maximum bytes of a transfer's next window: parts of slots if a drive fills them, or if they
+    /// hold all that is left.
     pub(super) fn next_window_len(&self, key: usize) -> u64 {
         let slot_size = self.limits.slot_size;
         let request_size = self.request_size(key);
@@ -199,19 +200,19 @@ impl Scheduler {
         match (self.transfers[key].pace, self.transfers[key].request.link) {
             (Line::Cached, Some(_)) if left <= slot_size / slots::PARTS => left,
             (Line::Cached, _) => slot_size,
-            // Each piece of a batch may be a request: few are cut at a time.
+            // Each piece of a batch may be a request, so only a few are cut at a time.
             (_, None) if self.transfers[key].request.batch.is_some() => request_size,
             (_, None) => slot_size.min(request_size * PIECES_MAX),
             (Line::Direct, Some(link)) if self.is_ring_to_open(key) && !self.is_behind(link) => {
                 request_size
             }
-            // A link that is behind wants larger copies than single requests.
+            // A link that is behind needs copies larger than single requests.
             (_, Some(_)) => (slot_size / slots::PARTS).max(self.limits.segment),
         }
     }
 
-    /// Whether something may be filled for a link before a sleep would have paid: all but what a
-    /// drive brings, one request after the other.
+    /// True if a window of a link may be filled before parking would have paid off. False if only
+    /// drives fill the windows, one request after the other.
     pub(crate) fn fills_soon(&self, link: usize) -> bool {
         let filling = &self.links[link].filling;
         let by_ring = |key: &usize| self.is_ring_to_open(self.windows[*key].transfer);

@@ -1,4 +1,4 @@
-//! Which runs of which windows the submitter of a link copies next.
+//! Selection of the next copies for the submitter of a link.
 
 use super::{Active, Copy, CopyFailure, Link, Scheduler};
 use crate::error::{Error, Operation};
@@ -7,35 +7,35 @@ use crate::queue::op::{Direction, Line, WindowKey};
 use crate::queue::window::Run;
 use crate::units::{ByteRange, MIB};
 
-/// Groups of copies of one direction that are queued at most: one runs, the next is ready behind
-/// it.
+/// Maximum queued groups of copies per direction: one runs while the next is ready.
 const COPIES_QUEUED_MAX: usize = 2;
 
-/// A link that has copied so many slots' worth without a pause is behind: half a millisecond.
+/// A link is behind once it has copied this many slots' worth without a pause: half a millisecond.
 const BEHIND_SLOTS: u64 = 2;
 
-/// Bytes of several windows that leave together at most: 38 µs of a link of 55 GB/s. Two such
-/// groups keep it busy while the submitter naps, and none waits long for those beside it.
+/// Maximum bytes of several windows in one group: 38 µs of a link of 55 GB/s. Two such groups keep
+/// the link busy while the submitter naps, and other transfers do not wait long.
 const GROUP_LEN: u64 = 2 * MIB;
 
-/// Windows that leave together at most.
+/// Maximum number of windows in one group.
 const GROUP_MAX: usize = 64;
 
-/// What is copied next.
+/// The next copy.
 struct Best {
     key: WindowKey,
     run: Run,
-    /// Whether it goes before what has waited for longer.
+    /// True if it goes before a transfer that has waited longer.
     overtakes: bool,
 }
 
 impl Scheduler {
-    /// The next copies for a link of whose earlier groups `inward` to the GPU and `outward` from it
-    /// are not done, all of one direction, at the end of `group`; none: nothing that is worth its
-    /// 2.7 µs of the link now. The link carries both ways at once, so neither waits for the other.
+    /// Appends the next copies for a link to `group`, all of one direction. `inward` groups to the
+    /// GPU and `outward` groups from it are still in flight. Appends nothing if no copy is worth
+    /// its 2.7 µs of link time now. The link is full duplex, so neither direction waits for the
+    /// other.
     ///
-    /// A group costs the link and the submitter as much as one copy, so whatever small windows
-    /// were filled meanwhile leave together, as the bytes of one window do.
+    /// A group costs the link and the submitter as much as one copy. So small windows that are
+    /// ready at the same time form one group, as the bytes of one window do.
     pub(crate) fn next_copies(
         &mut self,
         link: usize,
@@ -82,7 +82,7 @@ impl Scheduler {
         None
     }
 
-    /// The next copy to a GPU of `room` bytes at most; without a bound it begins a group.
+    /// The next copy to a GPU, of at most `room` bytes; `u64::MAX` begins a group.
     fn next_inward(&mut self, link: usize, queued: usize, room: u64) -> Option<Copy> {
         loop {
             let Best { key, run, overtakes } = self.best_run(link, queued, room)?;
@@ -102,23 +102,24 @@ impl Scheduler {
         }
     }
 
-    /// Bytes of the copies that are queued on a link: those of other streams wait for it to idle.
+    /// Bytes of the queued copies of a link. Copies of other streams wait until they are done.
     pub(crate) fn queued_len(&self, link: usize) -> u64 {
         self.links[link].queued_len
     }
 
-    /// Whether a link has had as much to copy as it can be given for long. Drives answer in clumps,
-    /// which keep it busy for a moment.
+    /// True if a link has been busy for long. Drives complete requests in bursts, and one burst
+    /// keeps the link busy only for a moment.
     pub(super) fn is_behind(&self, link: usize) -> bool {
         let Link { copies, busy_len, .. } = self.links[link];
         copies as usize >= COPIES_QUEUED_MAX && busy_len >= BEHIND_SLOTS * self.limits.slot_size
     }
 
-    /// A full window's rest, of the transfer that has waited longest for a copy, its oldest first:
-    /// a large one fills slots ahead. Else, where the link would idle, the longest run.
+    /// The run to copy next: the rest of a full window, of the transfer whose last copy is the
+    /// oldest, since a large transfer fills slots ahead. Without a full window, and if the link
+    /// would be idle, the longest run.
     ///
-    /// A transfer's first copy goes before those of transfers that had some, but not twice in a
-    /// row: many short ones that come one after the other would keep a long one from ever ending.
+    /// A transfer's first copy goes before transfers that have copied, but not twice in a row.
+    /// Otherwise a series of short transfers could block a long one forever.
     fn best_run(&self, link: usize, queued: usize, room: u64) -> Option<Best> {
         let mut best: Option<(WindowKey, Run)> = None;
         let mut full: [Option<(u64, WindowKey, Run)>; 2] = [None; 2];
@@ -175,7 +176,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes a copy back from the GPU.
+    /// Handles the completion of a copy.
     pub(crate) fn copied(
         &mut self,
         link: usize,
@@ -221,9 +222,9 @@ impl Scheduler {
         self.close_if_done(copy.window);
     }
 
-    /// A copy failed and the GPU would not say that it is over: its memory is never used again, and
-    /// nothing else is copied by this link. That its memory is lost is what the transfer reports,
-    /// whatever went wrong before.
+    /// Handles a failed copy whose end the GPU does not confirm. Its memory is never used again,
+    /// and the link copies nothing more. The transfer reports the lost memory, even if it had
+    /// another error before.
     fn lose_link(
         &mut self,
         link: usize,
@@ -261,7 +262,7 @@ impl Scheduler {
         }
     }
 
-    /// Fails a transfer where its link copies nothing any more.
+    /// Fails a transfer whose link is broken.
     pub(super) fn fail_if_broken(&mut self, key: usize, link: usize) {
         let Some((device, source)) = self.links[link].broken.clone() else { return };
         let Some(Active { request, .. }) = self.transfers.get(key) else { return };
@@ -269,8 +270,8 @@ impl Scheduler {
         self.fail(key, Error::Device { operation: Operation::Copy, device, len, place, source });
     }
 
-    /// Whether somebody waits for the end of a copy: the reads of a link have nothing left but what
-    /// is queued, or a short one is on its way between the copies of a long one.
+    /// True if the end of a copy is urgent. Either all remaining reads of the link are queued
+    /// copies, or a short transfer is between the copies of a long one.
     pub(crate) fn is_waited_for(&self, link: usize) -> bool {
         let filling = &self.links[link].filling;
         let is_sent =
@@ -285,23 +286,23 @@ impl Scheduler {
         !filling.is_empty() && (filling.iter().all(is_sent) || is_between())
     }
 
-    /// Whether more slots would help a link: a transfer waits for one while nothing is copied,
-    /// while its drive waits for it, or while others hold parts of all that there are.
+    /// True if more slots would help a link. A transfer waits for a slot while the link is idle,
+    /// while its drive waits, or while all slots are split.
     pub(super) fn wants_slots(&self, link: &Link) -> bool {
         let may = !link.growing && link.slots.made() < link.slots.most;
         let idles = link.copies == 0 && link.unloading.is_empty();
         let helps = |key: usize| {
             let Active { pace, request, .. } = &self.transfers[key];
             let need = self.need(key);
-            // Those that have as much as they may would not take more.
+            // Transfers at their limit would not take more.
             (idles || link.slots.is_split() || *pace != Line::Cached || need.is_first)
                 && link.slots.admits(request.drive, need)
         };
         may && link.waiting.first().any(helps)
     }
 
-    /// A link that wants more slots; `at_once`: for a short transfer that has nothing yet, which
-    /// should not wait until there is nothing else to do.
+    /// Picks a link that wants more slots. `at_once`: only for the first slot of a short transfer,
+    /// which should not wait until the reader has nothing else to do.
     pub(super) fn link_to_grow(&mut self, at_once: bool) -> Option<usize> {
         let wants = |link: &Link| (!at_once || link.waiting.has_first()) && self.wants_slots(link);
         let found = self.links.iter().position(wants)?;

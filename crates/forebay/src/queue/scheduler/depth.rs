@@ -1,19 +1,19 @@
-//! How much a drive has in flight: as much as was set, or as its tuners find.
+//! Queue depth of a drive: fixed, or found by its tuners.
 
 use crate::queue::op::Direction;
 use crate::tune::{DepthLimits, DepthTuner, Learned};
 
-/// See the module's own text.
+/// How a drive's queue depth is determined.
 #[derive(Debug)]
 pub(crate) enum Depth {
     /// This many requests.
     Fixed(usize),
-    /// What is found for each direction, reads first.
+    /// A tuner for each direction, reads first.
     Tuned(Box<[DepthTuner; 2]>),
 }
 
 impl Depth {
-    /// Finds it, beginning with what was `learned` of the drive.
+    /// Tunes the depth, starting from the `learned` values of the drive.
     pub(crate) fn tuned(limits: DepthLimits, learned: [Option<Learned>; 2]) -> Self {
         Self::Tuned(Box::new(learned.map(|learned| DepthTuner::new(limits, learned))))
     }
@@ -25,34 +25,34 @@ impl Depth {
         }
     }
 
-    /// Whether there may be one more where `ops` of `len` bytes together are in flight.
+    /// True if one more op is allowed while `ops` ops of `len` bytes in total are in flight.
     pub(super) fn admits(&self, direction: Direction, ops: usize, len: u64) -> bool {
         self.tuner(direction).map_or_else(|depth| ops < depth, |tuner| tuner.admits(ops, len))
     }
 
-    /// Requests of [`request_size`](Self::request_size) that are to be in flight.
+    /// Target number of requests of [`request_size`](Self::request_size) in flight.
     pub(super) fn requests(&self, direction: Direction) -> usize {
         self.tuner(direction).map_or_else(|depth| depth, DepthTuner::depth)
     }
 
-    /// Bytes that are to be in flight now; `size`: those of a request, where they are not found.
+    /// Target bytes in flight; `size` is the block size for a fixed depth.
     pub(super) fn window(&self, direction: Direction, size: u64) -> u64 {
         let set = |depth: usize| size.saturating_mul(depth as u64);
         self.tuner(direction).map_or_else(set, DepthTuner::window)
     }
 
-    /// Bytes of one request, where they were found.
+    /// Block size in bytes, if tuned.
     pub(super) fn request_size(&self, direction: Direction) -> Option<u64> {
         self.tuner(direction).ok().map(DepthTuner::request_size)
     }
 
-    /// What was found and is worth remembering.
+    /// The tuners' results that are worth saving.
     pub(super) fn learned(&self) -> [Option<Learned>; 2] {
         let learned = |direction| self.tuner(direction).ok().and_then(DepthTuner::learned);
         [Direction::Read, Direction::Write].map(learned)
     }
 
-    /// Takes in a request that is done. Whether it changed what is to be in flight.
+    /// Records a completed request. True if the depth or the block size has changed.
     pub(super) fn completed(&mut self, direction: Direction, landed: Landed) -> bool {
         let Self::Tuned(tuners) = self else { return false };
         let Landed { at_ns, len, took_ns, filled_len } = landed;
@@ -63,7 +63,7 @@ impl Depth {
     }
 }
 
-/// A request that is done.
+/// A completed request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Landed {
     pub(super) at_ns: u64,

@@ -1,4 +1,4 @@
-//! The lines of ops that wait: each transfer has its own, and they take turns.
+//! Queues of pending ops: each transfer has its own, and transfers take turns.
 
 use super::turns::{Turn, Turns};
 use super::{Active, Drive, DriveWork, Queue, Scheduler};
@@ -13,8 +13,8 @@ impl Active {
         }
     }
 
-    /// Takes its turn, unless it has it; a transfer without ops, or a window that the line's ring
-    /// is to open, needs none.
+    /// Returns a new entry in the turn order, unless the transfer has one. A transfer without ops,
+    /// and without a window for the ring to open, needs none.
     pub(super) fn turn(&mut self, key: usize, line: Line) -> Option<Turn> {
         let turn = Turn { key, serial: self.serial, priority: self.request.priority };
         let opens = self.opens && line == Line::Direct;
@@ -26,7 +26,7 @@ impl Active {
 }
 
 impl Drive {
-    /// Ops of a line in flight.
+    /// Count of this line's ops in flight.
     pub(super) fn flying(&mut self, line: Line) -> &mut usize {
         match line {
             Line::Direct => &mut self.direct_flying,
@@ -41,7 +41,7 @@ impl Drive {
 }
 
 impl Scheduler {
-    /// Puts an op last in its transfer's line.
+    /// Appends an op to its transfer's queue.
     pub(super) fn push_op(&mut self, key: usize, line: Line, op: Op) {
         let active = &mut self.transfers[key];
         active.queue(line).ops.push_back(op);
@@ -54,7 +54,7 @@ impl Scheduler {
         }
     }
 
-    /// The drive of a transfer with an op for the pool, where it is not in line there yet.
+    /// The drive of a transfer with a pool op, if the drive is not queued for the pool yet.
     fn needs_place(&mut self, key: usize, line: Line) -> Option<usize> {
         let drive = self.transfers[key].request.drive;
         let needs =
@@ -62,8 +62,8 @@ impl Scheduler {
         needs.then_some(drive)
     }
 
-    /// Puts an op first in its transfer's line, and the transfer first among its like if it is not
-    /// in line already.
+    /// Puts an op first in its transfer's queue, and the transfer first in its turn order if it is
+    /// not in it already.
     pub(super) fn push_op_first(&mut self, key: usize, line: Line, op: Op) {
         let active = &mut self.transfers[key];
         active.queue(line).ops.push_front(op);
@@ -76,8 +76,8 @@ impl Scheduler {
         }
     }
 
-    /// The next op for a drive's ring, or the next window that this is to open, whether the drive
-    /// may have one more or not.
+    /// Takes the next op for a drive's ring, or the next window for the ring to open. Does not
+    /// check whether the drive may have one more op in flight.
     pub(super) fn pop_direct(&mut self, drive: usize) -> Option<DriveWork> {
         loop {
             let turn = self.drives[drive].direct.pop()?;
@@ -90,7 +90,7 @@ impl Scheduler {
         }
     }
 
-    /// The next op for the pool of a drive, whether it may have one more or not.
+    /// Takes the next pool op of a drive. Does not check whether it may have one more in flight.
     pub(super) fn pop_waiting(&mut self, drive: usize) -> Option<Op> {
         loop {
             let turn = self.drives[drive].waits.pop()?;
@@ -100,7 +100,7 @@ impl Scheduler {
         }
     }
 
-    /// The next op for a reader.
+    /// Takes the next op for a reader.
     pub(super) fn pop_cached(&mut self) -> Option<Op> {
         loop {
             let turn = self.turns.pop()?;
@@ -110,8 +110,8 @@ impl Scheduler {
         }
     }
 
-    /// The next op of the transfer whose turn it is; none where that has ended, or where others
-    /// have taken its ops.
+    /// Takes the next op of the transfer that is in turn. `None` if the transfer has ended, or if
+    /// its ops were taken already.
     fn pop_op(&mut self, turn: Turn, line: Line) -> Option<Op> {
         let active = self.transfers.get_mut(turn.key).filter(|a| a.serial == turn.serial)?;
         let queue = active.queue(line);
@@ -124,8 +124,8 @@ impl Scheduler {
         Some(op)
     }
 
-    /// The next op of one transfer that its caller can run by itself, whosever turn it is. What
-    /// waits for a drive counts as in flight there, so there must be room for it.
+    /// Takes an op of one transfer that its caller can run itself, regardless of the turn order. An
+    /// op that waits for a drive counts as in flight there, so the drive must have room for it.
     pub(super) fn pop_of(&mut self, key: usize) -> Option<Op> {
         let active = self.transfers.get_mut(key)?;
         if let Some(op) = active.cached.ops.pop_front() {
@@ -143,7 +143,7 @@ impl Scheduler {
         Some(op)
     }
 
-    /// Takes all ops out of a transfer's lines.
+    /// Removes all ops from a transfer's queues.
     pub(super) fn drain_ops(&mut self, key: usize) -> Vec<Op> {
         let mut all = Vec::new();
         for line in [Line::Direct, Line::Waits, Line::Cached] {

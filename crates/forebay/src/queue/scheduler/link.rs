@@ -1,4 +1,4 @@
-//! What the scheduler keeps of one GPU's link.
+//! Scheduler state of one GPU's link.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use super::waiting::Waiting;
 use crate::gpu::{DeviceError, DeviceId};
 use crate::queue::op::WindowKey;
 
-/// See the module's own text.
+/// A link's slots, copies and waiting transfers.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) slots: Slots,
@@ -20,15 +20,15 @@ pub(super) struct Link {
     pub(super) unloading: VecDeque<WindowKey>,
     /// Transfers that wait for a slot.
     pub(super) waiting: Waiting,
-    /// Copies that are queued, and their bytes.
+    /// Number of queued copies, and their bytes.
     pub(super) copies: u32,
     pub(super) queued_len: u64,
-    /// Bytes given to it since it last had nothing to copy.
+    /// Bytes queued since the link was last idle.
     pub(super) busy_len: u64,
-    /// Whether the group that was queued last began with a transfer's first copy, while others
-    /// that had some before were ready.
+    /// True if the last queued group began with a transfer's first copy, although transfers that
+    /// had copied before were ready.
     pub(super) overtook: bool,
-    /// The GPU, and why nothing is copied there any more.
+    /// The GPU and its error, if nothing is copied there any more.
     pub(super) broken: Option<(DeviceId, DeviceError)>,
     pub(super) sleepers: Sleepers,
 }

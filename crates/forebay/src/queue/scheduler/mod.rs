@@ -1,12 +1,12 @@
-//! The state of everything that an engine moves, and every decision about what happens next.
+//! State of all transfers of an engine, and every decision about which operation runs next.
 //!
-//! No I/O, no clock, no thread: workers ask for work and hand results back, under one lock that is
-//! never held across a system call or a call into a GPU's driver. So one thread can step it all in
-//! tests, and a seed replays exactly.
+//! No I/O, no clock, no thread: workers take work and report results under one lock. That lock is
+//! never held across a system call or a call into a GPU driver. So one thread can step the
+//! scheduler in tests, and a seed replays exactly.
 //!
-//! A transfer is cut into windows. A window is opened (planned), its segments become ops on the
-//! lists below, and it closes when its last op and last copy are done. A transfer ends with its
-//! last window; after an error or a cancel nothing new starts and what is in flight drains.
+//! A transfer is cut into windows. A window is opened (planned), its segments become ops in the
+//! queues below, and it closes when its last op and last copy are done. A transfer ends with its
+//! last window. After an error or a cancel nothing new starts, and ops in flight drain.
 
 mod batches;
 #[cfg(test)]
@@ -76,29 +76,30 @@ use crate::units::ByteRange;
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) state: Arc<State>,
-    /// Of a batch the first of several.
+    /// The file; for a batch, its first file.
     pub(crate) file: Arc<Handle>,
-    /// Where it moves bytes of a strip, not of a file.
+    /// Set if the transfer moves bytes of a strip, not of a single file.
     pub(crate) batch: Option<Arc<Batch>>,
     pub(crate) direction: Direction,
     pub(crate) range: ByteRange,
-    /// Where a read will meet the end of the file, else the range's end.
+    /// Offset at which a read will meet the end of the file; otherwise the end of the range.
     pub(crate) end: u64,
-    /// Whether the file was known to reach up to there.
+    /// True if the file was known to extend to `end`.
     pub(crate) is_sized: bool,
     /// Host or GPU address of the byte at `range.start`.
     pub(crate) address: u64,
-    /// The GPU's link; `None` where no slot is on the way: to host memory, and to a peer.
+    /// The GPU's link. `None` if no slot is used: for host memory and for a peer.
     pub(crate) link: Option<usize>,
-    /// Where its bytes go straight between the drive and a GPU. What stands beside it does not.
+    /// The direct path between the drive and a GPU, if there is one. It does not apply to `beside`.
     pub(crate) peer: Option<Peer>,
     pub(crate) drive: usize,
-    /// What must be moved, in order; a part of a write starts when all before it are done.
+    /// Parts to move, in order. A part of a write starts when all parts before it are done.
     pub(crate) parts: VecDeque<(ByteRange, Io, Reason)>,
-    /// What other drives have of it.
+    /// Shares of the transfer on other drives.
     pub(crate) beside: Vec<Share>,
     pub(crate) alignment: Option<Alignment>,
-    /// Whether the drive has to bring its first byte, as far as is known before it is planned.
+    /// True if the first byte is expected to come from the drive, as far as is known before
+    /// planning.
     pub(crate) cold: bool,
     pub(crate) exact: bool,
     pub(crate) sync: SyncMode,
@@ -108,61 +109,61 @@ pub(crate) struct Request {
 #[derive(Debug)]
 struct Active {
     request: Request,
-    /// Never used again, as its key is.
+    /// Unlike its key, never reused.
     serial: u64,
-    /// The transfer's next share, round; itself where it is the only one.
+    /// The next share of the transfer in a circular list; its own key if it is the only share.
     next: usize,
-    /// Next byte of the first part that is in no window yet.
+    /// Next byte of the first part that is not in a window yet.
     cursor: u64,
-    /// Windows and syncs that are not over, the windows, and whether there has been one.
+    /// Count of open windows and syncs, the open windows, and whether any window was opened so far.
     open: u32,
     windows: Vec<WindowKey>,
     has_opened: bool,
-    /// Whether its caller opens windows although readers could.
+    /// True if the caller opens windows itself although readers could.
     insists: bool,
-    /// Where a read found the end of the file, if before the range's.
+    /// Offset at which a read found the end of the file, if before the end of the range.
     end: u64,
     error: Option<Error>,
-    /// Set by the first error and by a cancel: nothing new starts.
+    /// Set by the first error or by a cancel: nothing new starts.
     stopped: bool,
     synced: bool,
-    /// What of a write goes around the page cache; until that is checked for old bytes.
+    /// The part of a write that bypasses the page cache, until it has been checked for stale pages.
     unchecked: Option<ByteRange>,
-    /// Where it waits to open its next window.
+    /// The list in which it waits to open its next window.
     listed: Listed,
-    /// The line that its last window took: who fills its windows is the limit.
+    /// The queue that the last window used. The threads that serve it limit the transfer's speed.
     pace: Line,
-    /// Whether the ring of its drive opens its next window, when its turn comes.
+    /// True if the drive's ring opens the next window when the transfer's turn comes.
     opens: bool,
-    /// Up to where a try has found that nothing is resident.
+    /// Offset up to which an attempt found no resident pages.
     tried: u64,
-    /// Since when it waits for a slot, or has waited.
+    /// Time at which it began to wait for a slot, also after the wait has ended.
     waits_since_ns: u64,
-    /// The slot of its next window, where it has waited for one.
+    /// The slot for its next window, if it has waited for one.
     slot: Option<Slot>,
-    /// Ops that its drive was promised of its next window.
+    /// Ops that its next window has promised to its drive.
     promised: usize,
-    /// Writes that wait for their turn at a file, by their tickets.
+    /// Writes that wait for their turn at a file, by ticket.
     writes_waiting: BTreeMap<u64, (u64, u64)>,
-    /// The number of its last copy; zero before the first.
+    /// Number of its last copy; zero before the first.
     copied: u64,
-    /// Ops for its drive's ring.
+    /// Ops for the drive's ring.
     direct: Queue,
-    /// Ops for its drive's pool: through the page cache, but they may wait for the drive.
+    /// Ops for the drive's pool: they use the page cache but may wait for the drive.
     waits: Queue,
-    /// Ops for the readers: what they move waits for no drive.
+    /// Ops for the readers: they never wait for a drive.
     cached: Queue,
 }
 
-/// Ops of one transfer that wait.
+/// Pending ops of one transfer.
 #[derive(Debug, Default)]
 struct Queue {
     ops: VecDeque<Op>,
-    /// Whether it has its turn: it never has two.
+    /// True if the transfer has an entry in the turn order; it never has two.
     in_turn: bool,
 }
 
-/// A window that was claimed and has to be planned by whoever claimed it.
+/// A claimed window, which the claiming thread must plan.
 #[derive(Debug)]
 pub(crate) struct Claim {
     pub(crate) window: WindowKey,
@@ -174,19 +175,19 @@ pub(crate) struct Claim {
     pub(crate) base: u64,
     pub(crate) layout: Layout,
     pub(crate) alignment: Option<Alignment>,
-    /// The way that the part takes, for a write.
+    /// The data path of the part, for a write.
     pub(crate) way: (Io, Reason),
-    /// Whether it takes no way through host memory at all.
+    /// True if it does not use host memory at all.
     pub(crate) is_peer: bool,
-    /// Whether it is the first or the last of a transfer that is alone on its link.
+    /// True if it is the first or the last window of a transfer that is alone on its link.
     pub(crate) edge: bool,
-    /// Bytes of one request to its drive.
+    /// Block size of its drive, in bytes.
     pub(crate) request_size: u64,
-    /// Threads that may fill it.
+    /// Number of threads that may fill it.
     pub(crate) readers: usize,
 }
 
-/// What the worker of a ring or of the pool is to do next.
+/// The next work item for the worker of a ring or of the pool.
 #[derive(Debug)]
 pub(crate) enum DriveWork {
     /// Run this op.
@@ -195,7 +196,7 @@ pub(crate) enum DriveWork {
     Open(Claim),
 }
 
-/// What a reader is to do next.
+/// The next work item for a reader.
 #[derive(Debug)]
 pub(crate) enum ReaderWork {
     /// Run this op.
@@ -214,43 +215,43 @@ pub(crate) struct Copy {
     pub(crate) run: Run,
     /// Address in the slot.
     pub(crate) host: u64,
-    /// Address on the GPU; a batch has several.
+    /// Address on the GPU; a batch has several addresses.
     pub(crate) device: u64,
     pub(crate) batch: Option<Arc<Batch>>,
 }
 
-/// How a copy failed.
+/// Why a copy failed.
 #[derive(Debug)]
 pub(crate) struct CopyFailure {
     pub(crate) error: Error,
-    /// The GPU and its answer, where it may still touch the copy's memory.
+    /// The GPU and its error, if the GPU may still access the copy's memory.
     pub(crate) lost: Option<(DeviceId, DeviceError)>,
 }
 
-/// Readers that one thread calls; each of them calls as many more while there is work. A call
-/// takes the caller 3 µs, and the called thread is awake after 40 to 200.
+/// Readers that one thread wakes; each of them wakes as many more while there is work. A wake-up
+/// costs the waking thread 3 µs, and the woken thread runs after 40 to 200 µs.
 const CALLED_AT_ONCE: usize = 8;
 
-/// What has to be told to others after the lock is released.
+/// Side effects to run after the lock is released.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     /// New work items for readers.
     work: usize,
-    /// Sleeping readers that were called.
+    /// Parked readers that were sent a wake-up.
     pub(crate) readers: usize,
-    /// Rings that were called.
+    /// Rings that were sent a wake-up.
     pub(crate) rings: Vec<usize>,
-    /// Sleeping workers of the pool that were called.
+    /// Parked pool workers that were sent a wake-up.
     pub(crate) pool: usize,
-    /// Workers of the pool that are to be started.
+    /// Pool workers to be started.
     pub(crate) starts: usize,
-    /// Links whose submitter was called.
+    /// Links whose submitter was sent a wake-up.
     pub(crate) links: Vec<usize>,
-    /// Slots that were taken and given back, where that is traced.
+    /// Slots that were taken or given back, if slots are traced.
     pub(crate) slots: Vec<SlotUse>,
-    /// Gates behind which a block has come whole.
+    /// Gates at which a block is complete.
     pub(crate) gates: Vec<Arc<Gate>>,
-    /// Files that take no O_DIRECT after all, and why.
+    /// Files that rejected O_DIRECT at the first request, and why.
     pub(crate) refused: Vec<(Box<Path>, String)>,
     /// Transfers that ended.
     pub(crate) finished: Vec<(Arc<State>, Result<u64, Error>)>,
@@ -259,51 +260,51 @@ pub(crate) struct Effects {
 #[derive(Debug)]
 struct Drive {
     depth: Depth,
-    /// Ops that it has in flight at most.
+    /// Maximum number of ops in flight.
     most: usize,
-    /// The hardware behind it, which others may share.
+    /// The hardware behind it, which other drives may share.
     hardware: Vec<usize>,
-    /// The ring that serves it: without one the pool runs its direct ops as well.
+    /// The ring that serves it. Without a ring, the pool runs its direct ops as well.
     ring: Option<usize>,
-    /// Transfers with ops for its ring, or with windows that this is to open.
+    /// Transfers with ops for its ring, or with windows that the ring is to open.
     direct: Turns,
     /// Transfers with ops for the pool.
     waits: Turns,
-    /// Whether it stands in line for the pool.
+    /// True if the drive is queued for the pool.
     in_line: bool,
-    /// How many ops these have.
+    /// Number of ops in `direct` and `waits` together.
     queued: usize,
-    /// Ops of windows that are being planned for it, as far as they can be foreseen.
+    /// Expected ops of windows that are still being planned.
     promised: usize,
-    /// Ops that its ring has.
+    /// Ops in flight on its ring.
     direct_flying: usize,
-    /// Ops that the pool has, and those that callers run who wait for them.
+    /// Ops in flight in the pool, and ops that waiting callers run themselves.
     waits_flying: usize,
     helped_flying: usize,
-    /// Bytes of all, and how many these were when the last of them was taken.
+    /// Bytes in flight now, and when the last op was handed out.
     flying_len: u64,
     filled_len: u64,
-    /// Which way the last one goes.
+    /// Direction of the last op.
     direction: Direction,
-    /// Transfers that open their next window when its pool wants more.
+    /// Transfers that open their next window when the drive needs more ops.
     waiting: Openable,
 }
 
-/// What serves one or several drives by one thread.
+/// A ring: one thread that serves one or several drives.
 #[derive(Debug, Default)]
 struct RingState {
     drives: VecDeque<usize>,
-    /// Whether it has failed and serves none.
+    /// True if it has failed and serves no drive.
     is_lost: bool,
-    /// Windows of stopped transfers, some of whose ops it may have.
+    /// Windows of stopped transfers; the ring may still hold some of their ops.
     unwanted: Vec<WindowKey>,
     sleepers: Sleepers,
 }
 
-/// Threads that run one op at a time, and wait for drives.
+/// Threads that run one blocking op at a time.
 #[derive(Debug, Default)]
 struct PoolState {
-    /// Drives with ops for them, in turn.
+    /// Drives with ops for the pool, in turn.
     line: VecDeque<usize>,
     flying: usize,
     sleepers: Sleepers,
@@ -311,22 +312,22 @@ struct PoolState {
     unstarted: usize,
 }
 
-/// The limits that the scheduler keeps.
+/// Limits that the scheduler enforces.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) slot_size: u64,
     pub(crate) segment: u64,
-    /// Ops that all drives together have in flight at most, but one for each is never refused.
+    /// Maximum ops in flight on all drives together; each drive may always have one.
     pub(crate) in_flight: usize,
     /// Readers that the engine starts.
     pub(crate) readers: usize,
-    /// Threads of the pool at most.
+    /// Maximum number of pool threads.
     pub(crate) pool: usize,
-    /// Open windows of one transfer between the page cache and host memory.
+    /// Maximum open windows of one transfer between the page cache and host memory.
     pub(crate) host_windows: u32,
 }
 
-/// See the module's own text.
+/// The scheduler's state: transfers, windows, drives, rings, links and the queues between them.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     limits: Limits,
@@ -336,9 +337,9 @@ pub(crate) struct Scheduler {
     openable: Openable,
     /// Transfers with ops for the readers.
     turns: Turns,
-    /// How many ops these have.
+    /// Number of ops for the readers.
     queued: usize,
-    /// Windows for them that are being planned.
+    /// Windows for readers that are being planned.
     planned: usize,
     /// Transfers and copies begun so far.
     begun: u64,
@@ -346,23 +347,23 @@ pub(crate) struct Scheduler {
     drives: Vec<Drive>,
     rings: Vec<RingState>,
     pool: PoolState,
-    /// Ops in flight on all drives, and how many drives have some.
+    /// Ops in flight on all drives, and the number of drives with ops in flight.
     in_flight: usize,
     busy: usize,
-    /// Drives with something in flight on each piece of hardware.
+    /// For each piece of hardware, the number of drives with ops in flight.
     sharers: Vec<usize>,
     links: Vec<Link>,
-    /// Files that are being written, and the writes that had to wait for their turn so far.
+    /// Number of writes that had to wait for their turn so far, and the files being written.
     waited: u64,
     writers: HashMap<(u64, u64), Writers>,
     small_writes: Arc<SmallWrites>,
     readers: Sleepers,
-    /// The engine ends once nothing is left.
+    /// Set when the engine shuts down; it ends once nothing is left.
     stopping: bool,
-    /// Why the engine has failed: it takes nothing in any more.
+    /// Why the engine has failed; a failed engine accepts no transfers.
     closed: Option<Arc<str>>,
     effects: Effects,
-    /// Whether somebody wants to know what becomes of slots.
+    /// True if slot use is traced.
     traced: bool,
     stages: Stages,
 }
@@ -398,12 +399,12 @@ impl Scheduler {
         }
     }
 
-    /// Has `threads` of the pool started when they are first needed.
+    /// Adds `threads` pool threads, to be started when first needed.
     pub(crate) fn add_unstarted(&mut self, threads: usize) {
         self.pool.unstarted += threads;
     }
 
-    /// Adds a drive that has at most `most` ops in flight, by `depth`, and lies on this hardware.
+    /// Adds a drive with a queue depth given by `depth`, at most `most` ops, on this hardware.
     pub(crate) fn add_drive(&mut self, depth: Depth, most: usize, hardware: &[usize]) -> usize {
         let pieces = hardware.iter().max().map_or(0, |last| last + 1);
         self.sharers.resize(self.sharers.len().max(pieces), 0);
@@ -428,7 +429,7 @@ impl Scheduler {
         self.drives.len() - 1
     }
 
-    /// Adds a ring, which serves no drive yet.
+    /// Adds a ring that serves no drive yet.
     pub(crate) fn add_ring(&mut self) -> usize {
         self.rings.push(RingState::default());
         self.rings.len() - 1
@@ -439,7 +440,7 @@ impl Scheduler {
         self.links.len() - 1
     }
 
-    /// Gives a link slots, or none where they could not be had.
+    /// Adds slots to a link; an empty list means that none could be allocated.
     pub(crate) fn add_slots(&mut self, link: usize, slots: &[Slot]) {
         if self.is_closed() {
             return;
@@ -447,35 +448,35 @@ impl Scheduler {
         let state = &mut self.links[link];
         state.growing = false;
         if slots.is_empty() {
-            state.slots.most = state.slots.made(); // the machine gives no more: do not ask again
+            state.slots.most = state.slots.made(); // no more memory: do not try again
         }
         state.slots.add(slots);
         self.admit_waiting(link);
     }
 
-    /// What became of the calls since the last time: to be acted on without the lock.
+    /// Returns and clears the pending side effects, to be run without the lock.
     pub(crate) fn take_effects(&mut self) -> Effects {
         let mut effects = std::mem::take(&mut self.effects);
         if effects.work == 0 && self.readers.called() == 0 && self.link_wants_slots() {
-            effects.work = 1; // whatever it was that left a transfer without one
+            effects.work = 1; // whatever left a transfer without a slot
         }
         let most = effects.work.min(CALLED_AT_ONCE);
         effects.readers += self.readers.call(most);
         effects
     }
 
-    /// Whether a link wants more slots, which a reader makes.
+    /// True if a link wants more slots, which a reader allocates.
     fn link_wants_slots(&self) -> bool {
         self.links.iter().any(|link| self.wants_slots(link))
     }
 
-    /// Asks all threads to end once nothing is in flight or queued.
+    /// Makes all threads end once nothing is in flight or queued.
     pub(crate) fn stop(&mut self) {
         self.stopping = true;
         self.call_all();
     }
 
-    /// Whether the engine ends and nothing is in flight or queued.
+    /// True if the engine is shutting down and nothing is in flight or queued.
     pub(crate) fn has_ended(&self) -> bool {
         self.stopping && self.transfers.is_empty()
     }

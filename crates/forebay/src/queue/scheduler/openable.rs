@@ -1,20 +1,20 @@
-//! Transfers that may open a window, in turn. Any of them leaves by its ticket in logarithmic time:
-//! of a hundred thousand that are cancelled, none has to be searched for.
+//! Transfers that may open a window, in turn. A ticket removes any of them in logarithmic time, so
+//! cancelling a hundred thousand transfers needs no search.
 
 use std::collections::BTreeMap;
 
 use super::turns::Priority;
 
-/// Whose turn comes first.
+/// Order of the entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Urgent,
-    /// Those that have waited for a slot and have it.
+    /// Transfers that waited for a slot and now have it.
     HasSlot,
     Normal,
 }
 
-/// The place of a transfer.
+/// A transfer's position in the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket(Rank, i64);
 
@@ -22,17 +22,17 @@ pub(super) struct Ticket(Rank, i64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Listed {
     Nowhere,
-    /// Among those that a reader may open a window of.
+    /// In the list of openable transfers, until a reader opens a window of it.
     Openable(Ticket),
-    /// For its drive to want more.
+    /// Until its drive needs more ops.
     Drive(Ticket),
-    /// For a slot of its link, since then.
+    /// Until a slot of its link is free; with its ticket.
     Link(u64),
-    /// For the ring of its drive.
+    /// Until the ring of its drive opens the window.
     Ring,
 }
 
-/// See the module's own text.
+/// Transfers that may open a window, ordered by priority and arrival.
 #[derive(Debug, Default)]
 pub(super) struct Openable {
     keys: BTreeMap<Ticket, usize>,
@@ -40,7 +40,7 @@ pub(super) struct Openable {
 }
 
 impl Openable {
-    /// Puts a transfer last among those of its priority.
+    /// Appends a transfer to those of its priority.
     pub(super) fn push(&mut self, key: usize, priority: Priority) -> Ticket {
         self.came += 1;
         let rank = match priority {
@@ -50,7 +50,7 @@ impl Openable {
         self.add(Ticket(rank, self.came), key)
     }
 
-    /// Puts a transfer that has a slot before all others of its priority.
+    /// Puts a transfer that has a slot before all of its priority.
     pub(super) fn push_first(&mut self, key: usize, priority: Priority) -> Ticket {
         self.came += 1;
         let rank = match priority {

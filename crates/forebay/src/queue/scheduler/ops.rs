@@ -1,4 +1,4 @@
-//! How ops are handed out, and what their completions mean.
+//! Handing out ops, and handling their completions.
 
 use std::sync::Arc;
 
@@ -12,22 +12,22 @@ use crate::queue::op::{Completion, Direction, Line, Op, Owner, WindowKey, Work};
 use crate::transfer::{State, Touch};
 use crate::units::{ByteRange, align_down};
 
-/// How often in a row the kernel may bring an op no further although there is more to move.
+/// Maximum consecutive completions without progress although the op has bytes left.
 const EMPTY_MAX: u8 = 3;
 
-/// How often in a row the kernel may ask to try an op again, for want of memory for example or
-/// after a signal; a server may answer so for ever. Threads pause before each, so that these take
-/// ten seconds.
+/// Maximum consecutive EAGAIN or EINTR results of one op, for example for lack of memory or after a
+/// signal. A server may return them forever. Threads pause before each retry, so that all retries
+/// take ten seconds.
 const AGAIN_MAX: u16 = 1000;
 
-/// How often a ring tries an op again, which it does at once, before that is left to a thread.
+/// Immediate retries on a ring before the op moves to a thread.
 const AGAIN_IN_RING: u16 = 3;
 
 impl Scheduler {
-    /// What a reader does next; `None`: nothing.
+    /// Takes the next work item for a reader, if there is one.
     pub(crate) fn take_reader_work(&mut self) -> Option<ReaderWork> {
         let work = self.next_reader_work();
-        // Nobody has to be called for what this reader does itself, nor for what is gone.
+        // Don't wake another reader for work that this one took or that no longer exists.
         let taken = if work.is_some() { 1 } else { self.effects.work };
         self.effects.work = self.effects.work.saturating_sub(taken);
         self.call_more(work.is_some());
@@ -38,7 +38,7 @@ impl Scheduler {
         if let Some(link) = self.link_to_grow(true) {
             return Some(ReaderWork::Grow(link));
         }
-        // Windows are opened ahead, while the other readers still have pieces to fill.
+        // Open windows ahead, while the other readers still have pieces to fill.
         if self.queued < self.limits.readers
             && let Some(claim) = self.claim()
         {
@@ -54,22 +54,22 @@ impl Scheduler {
         open.or_else(|| self.link_to_grow(false).map(ReaderWork::Grow))
     }
 
-    /// What a thread that waits for one transfer can do for it; `None`: nothing, or other transfers
-    /// come first.
+    /// Takes a work item that a thread waiting for this transfer can run itself. `None` if there is
+    /// none, or if other transfers come first.
     pub(crate) fn take_work_of(&mut self, state: &Arc<State>) -> Option<ReaderWork> {
         let work = self.next_work_of(state);
-        // Its own op may wait for a drive for long.
+        // The caller's own op may block on a drive for long.
         let waits = |work: &ReaderWork| matches!(work, ReaderWork::Op(op) if !op.is_in_memory());
         self.effects.work = match &work {
             Some(work) if !waits(work) => self.effects.work.saturating_sub(1),
-            // Whoever was spared so far has to take over what this thread leaves behind.
+            // Wake the readers spared so far: they must take over the work that this thread leaves.
             _ => self.effects.work.max(self.queued + self.openable.len()),
         };
         self.call_more(work.is_some());
         work
     }
 
-    /// Who has taken work calls others to what is left: only a few are called at once.
+    /// Has more readers woken for the remaining work: only a few are woken at once.
     fn call_more(&mut self, has_taken: bool) {
         if has_taken {
             self.effects.work = self.effects.work.max(self.queued);
@@ -82,7 +82,7 @@ impl Scheduler {
 
     fn next_work_at(&mut self, key: usize) -> Option<ReaderWork> {
         let active = self.transfers.get(key)?;
-        // Wherever its work stands in line: those before it may wait for a file that hangs.
+        // Ignores the turn order: the transfers ahead may wait for a file that hangs.
         if active.cached.ops.is_empty()
             && active.waits.ops.is_empty()
             && !self.can_wait(key)
@@ -105,7 +105,7 @@ impl Scheduler {
         None
     }
 
-    /// The transfer that an op belongs to.
+    /// Key of the transfer that an op belongs to.
     pub(super) fn transfer_of(&self, op: &Op) -> usize {
         match op.owner {
             Owner::Piece(window, _) => self.windows[window].transfer,
@@ -113,7 +113,7 @@ impl Scheduler {
         }
     }
 
-    /// What a ring or the pool does next; `None`: nothing.
+    /// Takes the next work item for a ring or the pool, if there is one.
     pub(crate) fn take_drive_work(&mut self, crew: Crew) -> Option<DriveWork> {
         match crew {
             Crew::Ring(ring) => self.take_ring_work(ring),
@@ -122,7 +122,7 @@ impl Scheduler {
         }
     }
 
-    /// One op of each drive in turn, or a window.
+    /// Takes one op of each drive in turn, or a window to open.
     fn take_ring_work(&mut self, ring: usize) -> Option<DriveWork> {
         (0..self.rings[ring].drives.len()).find_map(|_| {
             let drives = &mut self.rings[ring].drives;
@@ -148,7 +148,7 @@ impl Scheduler {
         })
     }
 
-    /// Only a few are called at once: who has taken an op calls another to what is left.
+    /// Only a few workers are woken at once: each that takes an op wakes another for the rest.
     fn call_more_of_pool(&mut self) {
         let ready = self.pool.line.iter().find(|drive| self.has_room(**drive, Line::Waits));
         if let Some(&drive) = ready {
@@ -156,7 +156,7 @@ impl Scheduler {
         }
     }
 
-    /// The next op of a drive for its ring, or a window, where it may have one more in flight.
+    /// Takes the next op for a drive's ring, or a window, if the drive may have one more in flight.
     fn take_direct(&mut self, drive: usize) -> Option<DriveWork> {
         let mut taken = None;
         while taken.is_none() && self.has_room(drive, Line::Direct) {
@@ -175,7 +175,7 @@ impl Scheduler {
         taken
     }
 
-    /// The next op of a drive for the pool, where it may have one more in flight.
+    /// Takes the next op of a drive for the pool, if the drive may have one more in flight.
     fn take_waiting(&mut self, drive: usize) -> Option<Op> {
         let mut taken = None;
         while taken.is_none() && self.has_room(drive, Line::Waits) {
@@ -190,13 +190,13 @@ impl Scheduler {
         taken
     }
 
-    /// Notes that a thread gets an op, and with it the memory that it moves bytes to or from.
+    /// Marks an op's memory as in use, since a thread is about to move bytes to or from it.
     fn hand_out(&self, op: &mut Op) {
         let state = &self.transfers[self.transfer_of(op)].request.state;
         op.touch = Some(Touch::new(state));
     }
 
-    /// Counts an op in flight on its drive; [`Line::Cached`] where a caller waits for it.
+    /// Counts an op as in flight on its drive; [`Line::Cached`] if the waiting caller runs it.
     fn count_in(&mut self, drive: usize, line: Line, op: &mut Op) {
         op.counted = Some(line);
         let state = &mut self.drives[drive];
@@ -214,20 +214,20 @@ impl Scheduler {
         }
     }
 
-    /// Lets the tuner of a drive learn from a request that waited for it.
+    /// Feeds the completion of an op that waited for the drive to the drive's tuner.
     fn tell_tuner(&mut self, key: usize, op: &Op, took_ns: u64, at_ns: u64) {
         let Work::Move(direction) = op.work else { return };
         if op.counted.is_some() && (op.is_direct() || direction == Direction::Read) {
             let drive = &mut self.drives[self.transfers[key].request.drive];
             let (len, filled_len) = (op.segment.covered.len(), drive.filled_len);
             if drive.depth.completed(direction, Landed { at_ns, len, took_ns, filled_len }) {
-                // Those that had as many slots as the drive needed may have more.
+                // Transfers at the limit of slots that the drive needed may now have more.
                 (0..self.links.len()).for_each(|link| self.admit_waiting(link));
             }
         }
     }
 
-    /// Counts an op out of its drive, if it was counted in.
+    /// Uncounts an op from its drive, if it was counted.
     fn land(&mut self, key: usize, op: &mut Op) {
         if let Some(line) = op.counted.take() {
             let state = &mut self.drives[self.transfers[key].request.drive];
@@ -242,7 +242,7 @@ impl Scheduler {
         }
     }
 
-    /// Has the ring of a transfer's drive give back what it can of its ops.
+    /// Makes the ring of a transfer's drive cancel the transfer's ops.
     pub(super) fn ask_back(&mut self, transfer: usize) {
         let drive = self.transfers[transfer].request.drive;
         let Some(ring) = self.drives.get(drive).and_then(|state| state.ring) else { return };
@@ -256,7 +256,7 @@ impl Scheduler {
         }
     }
 
-    /// The windows whose ops the ring that `crew` feeds is to give back, once.
+    /// Takes the windows whose ops the ring of `crew` is to cancel; each is returned once.
     pub(crate) fn take_unwanted(&mut self, crew: Crew) -> Vec<WindowKey> {
         match crew {
             Crew::Ring(ring) => std::mem::take(&mut self.rings[ring].unwanted),
@@ -264,7 +264,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether an op's transfer still wants it; if not, the op is counted out.
+    /// True if an op's transfer still wants it; if not, the op is counted out.
     fn is_wanted(&mut self, op: &Op) -> bool {
         let active = &self.transfers[self.transfer_of(op)];
         let reads = op.work == Work::Move(Direction::Read);
@@ -295,10 +295,10 @@ impl Scheduler {
         self.close_if_done(key);
     }
 
-    /// Takes an op back from a ring.
+    /// Handles the completion of an op.
     pub(crate) fn complete(&mut self, mut completion: Completion) {
         completion.op.touch = None;
-        // Where the engine has failed its transfer has ended.
+        // If the engine has failed, the transfer has ended already.
         if !self.is_closed() {
             self.take_back(completion);
         }
@@ -316,14 +316,14 @@ impl Scheduler {
         let state = Arc::clone(&self.transfers[key].request.state);
         state.add_file_time(took_ns);
         match result {
-            // It was asked back; that says nothing about the file.
+            // The op was cancelled; that says nothing about the file.
             Err(Errno::CANCELED | Errno::INTR | Errno::AGAIN) if self.transfers[key].stopped => {
                 return self.count_out(&op);
             }
             Err(errno) if op.port.is_some() && !is_tried_again(errno, &op) => {
                 return self.refuse_peer(key, &op, Some(refused.unwrap_or_else(|| errno.into())));
             }
-            // It has left the page cache, and whoever found that waits for no drive.
+            // The page was evicted, and the reader that noticed must not wait for a drive.
             Err(Errno::AGAIN) if op.is_in_memory() => {
                 if op.batch.is_some() {
                     return self.requeue_each(&op);
@@ -373,7 +373,7 @@ impl Scheduler {
         self.count_out(&op);
     }
 
-    /// Counts what has come of an op that goes no further.
+    /// Counts the bytes of an op that moves no more.
     pub(super) fn count_bytes(&self, key: usize, op: &Op) {
         let reached = op.segment.covered.start + op.moved;
         let came = op.segment.wanted.intersect(ByteRange { start: 0, end: reached });
@@ -386,8 +386,8 @@ impl Scheduler {
         }
     }
 
-    /// A file system that takes O_DIRECT when a file is opened has refused a request with it. What
-    /// nobody demanded goes through the page cache from now on.
+    /// Handles a file system that accepts O_DIRECT on open but refuses a request with it. Unless
+    /// the route was demanded, the file uses the page cache from now on.
     fn refuse_direct(&mut self, key: usize, op: Op, errno: Errno) {
         let (reason, is_news) = op.file.refuse_direct(errno);
         let reason = reason.to_owned();
@@ -403,8 +403,8 @@ impl Scheduler {
         self.count_out(&op);
     }
 
-    /// Puts an op that is not done back, first in line. One that nobody wants any more would wait
-    /// there for a drive that may hang.
+    /// Puts an unfinished op back at the head of its queue. If its transfer was stopped, the op is
+    /// counted out: otherwise it might wait there for a drive that hangs.
     pub(super) fn requeue(&mut self, op: Op) {
         let key = self.transfer_of(&op);
         if self.transfers[key].stopped {
@@ -415,7 +415,7 @@ impl Scheduler {
         self.call_for(key, line);
     }
 
-    /// Where an op waits.
+    /// The queue that an op belongs to.
     pub(super) fn line_of(&self, key: usize, op: &Op) -> Line {
         let has_ring = self.drives[self.transfers[key].request.drive].ring.is_some();
         let by_ring = op.port.is_none() && op.file.allows_io_uring() && op.again <= AGAIN_IN_RING;
@@ -428,7 +428,7 @@ impl Scheduler {
         }
     }
 
-    /// Calls somebody to a transfer's line.
+    /// Wakes a thread for a transfer's queue.
     pub(super) fn call_for(&mut self, key: usize, line: Line) {
         let drive = self.transfers[key].request.drive;
         match line {
@@ -438,7 +438,7 @@ impl Scheduler {
         }
     }
 
-    /// What an op does, and where, as an error names it.
+    /// The operation and place of an op, for an error message.
     pub(super) fn about(&self, key: usize, op: &Op) -> (Operation, Place) {
         let (operation, range) = match op.work {
             Work::Move(Direction::Read) => (Operation::Read, op.segment.wanted),
@@ -453,12 +453,12 @@ impl Scheduler {
     }
 }
 
-/// Whether an error asks to try an op again that has not been tried too often.
+/// True if the error asks for a retry and the op has retries left.
 fn is_tried_again(errno: Errno, op: &Op) -> bool {
     matches!(errno, Errno::AGAIN | Errno::INTR) && op.again < AGAIN_MAX
 }
 
-/// A direct op goes on only at an aligned place: what came beyond the last one is moved again.
+/// A direct op resumes only at an aligned offset: bytes after the last one are moved again.
 fn restart_aligned(mut op: Op, alignment: Option<Alignment>) -> Op {
     if let (true, Some(alignment)) = (op.is_direct(), alignment) {
         op.moved = align_down(op.moved, alignment.offset);

@@ -1,8 +1,8 @@
-//! Bytes that go straight between a drive and a GPU, and what becomes of those that cannot.
+//! Direct transfers between a drive and a GPU, and the fallback for bytes that cannot use the path.
 //!
-//! To the scheduler the memory of such a transfer is as host memory is: no slot, no copy. What the
-//! path does not take, its edges and what was refused on the way, is a share beside it, which goes
-//! through slots.
+//! To the scheduler, the memory of such a transfer is like host memory: no slot, no copy. Bytes
+//! that the path does not take (unaligned edges, refused ranges) form another share, which uses
+//! slots.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::plan::{Alignment, Io, Reason, Route};
 use crate::queue::op::{Direction, Op};
 use crate::units::ByteRange;
 
-/// Why a port is closed that answers and moves nothing.
+/// Reason for closing a port that answers but makes no progress.
 const NO_FURTHER: &str = "it brought a request no further";
 
 /// A direct path between a drive and a GPU, and the staged path for what it does not take.
@@ -30,7 +30,7 @@ pub(crate) struct Peer {
 }
 
 impl Request {
-    /// The route of bytes that go between a file, by `io`, and the memory.
+    /// The route of bytes that move between a file, by `io`, and the memory.
     pub(super) fn route(&self, io: Io) -> Route {
         match (&self.peer, self.link, io) {
             (Some(_), ..) => Route::Direct,
@@ -40,7 +40,7 @@ impl Request {
         }
     }
 
-    /// What stands beside it: the same, of another drive, and never a peer.
+    /// A request for another share of the transfer: the same fields on another drive, never a peer.
     pub(super) fn beside(&self, drive: usize, parts: VecDeque<(ByteRange, Io, Reason)>) -> Self {
         let mut beside = Self { drive, parts, ..self.clone() };
         if let Some(Peer { link, alignment, .. }) = beside.peer.take() {
@@ -51,9 +51,9 @@ impl Request {
 }
 
 impl Scheduler {
-    /// Takes back an op that its port has refused with `error`, or brings no further. What nobody
-    /// demanded goes through slots, and so does all that has not begun: whoever refuses once would
-    /// do so again. Where it was the drive that failed, that way will tell.
+    /// Handles an op that its port refused with `error` or made no progress on. Unless the direct
+    /// route was demanded, its bytes go through slots. So do all bytes that have not begun, since
+    /// the port would refuse again. If the drive itself failed, the staged path reports it.
     pub(super) fn refuse_peer(&mut self, key: usize, op: &Op, error: Option<PortError>) {
         let active = &self.transfers[key];
         let (Some(peer), Some(port)) = (active.request.peer.clone(), &op.port) else {
@@ -67,7 +67,7 @@ impl Scheduler {
             let of_memory = error.as_ref().is_some_and(|error| error.of_memory);
             let reason = error.map_or_else(|| NO_FURTHER.into(), |error| error.words);
             self.transfers[key].request.state.say_not_direct(reason.as_str().into());
-            // Other memory may be served.
+            // The port may still accept other memory.
             if !of_memory {
                 op.file.ports().close(port.gpu(), reason);
             }
@@ -76,7 +76,7 @@ impl Scheduler {
         self.count_out(op);
     }
 
-    /// Fails a transfer whose way was demanded: by the drive's own error, where it was that.
+    /// Fails a transfer whose route was demanded; with the drive's own error, if the drive failed.
     fn tell_refusal(&mut self, key: usize, op: &Op, error: Option<PortError>) {
         let (operation, place) = self.about(key, op);
         let error = match error {
@@ -91,8 +91,8 @@ impl Scheduler {
         self.fail(key, error);
     }
 
-    /// Whether a share of a write has to wait until what of it goes straight is on the drive. The
-    /// page cache may write more than it was given, and would put old bytes in the place of those.
+    /// True if a share of a write must wait until the direct share is on the drive. The page cache
+    /// may write more than it was given, and would overwrite the direct bytes with old data.
     pub(super) fn waits_for_peer(&self, key: usize) -> bool {
         let Active { next, request, .. } = &self.transfers[key];
         let may = *next != key && request.direction == Direction::Write && request.batch.is_none();
@@ -100,7 +100,7 @@ impl Scheduler {
         may && request.peer.is_none() && self.others(key).iter().any(is_peer)
     }
 
-    /// Sends a range through slots, and what of the transfer at `key` has not begun.
+    /// Sends `rest` through slots, and all parts of the transfer at `key` that have not begun.
     fn stage(&mut self, key: usize, peer: &Peer, rest: ByteRange) {
         if self.links[peer.link].broken.is_some() {
             return self.fail_if_broken(key, peer.link);
@@ -124,7 +124,7 @@ impl Scheduler {
             let request = &self.transfers[other].request;
             request.peer.is_none() && request.drive == drive
         });
-        // One whose last bytes are made durable takes nothing more.
+        // A share that syncs its files already accepts no more bytes.
         let known = known.filter(|&other| !self.transfers[other].synced);
         let share = match known {
             Some(share) => {
@@ -133,8 +133,8 @@ impl Scheduler {
                 if let Some(part) = active.request.parts.front_mut() {
                     part.0.start = active.cursor;
                 }
-                // In the file's order: where a share meets the end of the file, what follows in it
-                // has to lie behind that end.
+                // Keep file order: where a share meets the end of the file, all later parts must
+                // lie beyond that end.
                 active.request.parts.append(&mut parts);
                 active.request.parts.make_contiguous().sort_by_key(|part| part.0.start);
                 active.cursor = active.request.parts.front().map_or(rest.start, |p| p.0.start);

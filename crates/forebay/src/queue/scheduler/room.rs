@@ -1,21 +1,25 @@
-//! How much a drive may have in flight.
+//! How many ops a drive may have in flight.
 
 use super::{Limits, Scheduler};
 use crate::queue::op::{Direction, Line};
 use crate::tune::Learned;
 
-/// Threads of the pool that wait for one drive at most. Where io_uring is refused a drive needs as
-/// many in flight from threads as from a ring: on a virtio drive with 2 cores, 4 threads gave 0.95
-/// of the ring's rate, 8 gave 0.97, 32 gave 0.98. Each may need a huge page to bounce through,
-/// which bounds them: 32 would take 64 MiB.
+/// Maximum pool threads that wait for one drive. Without io_uring, a drive needs as many ops in
+/// flight from threads as from a ring. On a virtio drive with 2 cores, 4 threads reached 0.95 of
+/// the ring's rate, 8 reached 0.97, 32 reached 0.98. Each thread may need a huge page as bounce
+/// buffer, which sets the limit: 32 would take 64 MiB.
 pub(crate) const EACH_MAX: usize = 24;
 
 impl Scheduler {
-    /// Whether a drive may have one more op of a line in flight: up to its depth, and while there
-    /// are as many in all as there may be, up to its share; beside others on the same hardware as
-    /// many as these may; beside its other line up to half; of the pool as many threads as it
-    /// leaves to others. But one of each line in any case, so that nothing that others do can hold
-    /// it up; a caller who helps needs none beside others, since the pool has one.
+    /// True if a drive may have one more op of a line in flight. The limits:
+    ///
+    /// - its queue depth, divided by the number of busy drives on the same hardware;
+    /// - its share of the ops that all drives may have;
+    /// - half of its depth, if its other line has ops;
+    /// - for the pool, the threads left by other drives.
+    ///
+    /// One op of each line is always allowed, so that no other load can block it. A caller that
+    /// runs its own op does not need this, since the pool's op makes progress.
     pub(super) fn has_room(&self, drive: usize, line: Line) -> bool {
         let Limits { in_flight: most, pool, .. } = self.limits;
         let state = &self.drives[drive];
@@ -44,19 +48,19 @@ impl Scheduler {
                 && admits())
     }
 
-    /// How many more threads of the pool a drive could use, at least one.
+    /// Number of pool threads that a drive could use in addition, at least one.
     pub(super) fn pool_room(&self, drive: usize) -> usize {
         let state = &self.drives[drive];
         let most = state.depth.requests(state.direction).min(EACH_MAX);
         most.saturating_sub(state.waits_flying).min(state.queued).max(1)
     }
 
-    /// What was found about a drive, for reads and for writes.
+    /// The tuners' results for a drive, for reads and for writes.
     pub(crate) fn learned(&self, drive: usize) -> [Option<Learned>; 2] {
         self.drives[drive].depth.learned()
     }
 
-    /// Bytes that a drive is to have in flight now.
+    /// Bytes that a drive should have in flight now.
     pub(crate) fn in_flight(&self, drive: usize, direction: Direction) -> u64 {
         self.drives[drive].depth.window(direction, self.limits.segment)
     }

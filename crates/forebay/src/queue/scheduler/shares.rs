@@ -1,10 +1,10 @@
-//! Calls whose files lie on several drives: each drive has a share of the transfer, which has
-//! lines, windows and slots of its own, as a transfer with one drive has. So shares wait for
-//! nothing but their own drives.
+//! Transfers whose files are on several drives. Each drive has a share of the transfer. A share has
+//! its own queues, windows and slots, like a transfer on one drive, so it waits only for its own
+//! drive.
 //!
-//! The shares of a transfer stand in a ring, of which most are alone. The first error and a cancel
-//! stop all of them, and whichever ends last ends the transfer. A share of a write syncs the files
-//! of its own drive.
+//! The shares of a transfer form a circular list, mostly of one element. The first error and a
+//! cancel stop all of them, and the last share to end ends the transfer. A share of a write syncs
+//! the files of its own drive.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use crate::queue::op::Direction;
 use crate::transfer::State;
 use crate::units::ByteRange;
 
-/// What a drive has of a transfer.
+/// The part of a transfer that one drive moves.
 #[derive(Debug, Clone)]
 pub(crate) struct Share {
     pub(crate) drive: usize,
-    /// What must be moved, from the first byte on.
+    /// Parts to move, in file order.
     pub(crate) parts: VecDeque<(ByteRange, Io, Reason)>,
 }
 
 impl Share {
-    /// What each drive has of a strip, whose sources are read by a drive in a way as `way` says:
-    /// those of one drive follow each other.
+    /// Splits a strip into one share per drive. `way` returns the drive and data path of a source;
+    /// adjacent stretches with the same result are merged.
     pub(crate) fn of_strip(strip: &Strip, way: impl Fn(usize) -> (usize, Io, Reason)) -> Vec<Self> {
         let mut shares: Vec<Self> = Vec::new();
         let mut last = None;
@@ -48,7 +48,7 @@ impl Share {
 }
 
 impl Share {
-    /// One without bytes for each of `drives` that has none.
+    /// An empty share for each of `drives` that has none.
     pub(crate) fn of_nothing(shares: &[Self], drives: impl Iterator<Item = usize>) -> Vec<Self> {
         let mut missing: Vec<usize> =
             drives.filter(|drive| shares.iter().all(|share| share.drive != *drive)).collect();
@@ -59,7 +59,7 @@ impl Share {
 }
 
 impl Scheduler {
-    /// Puts shares of the transfer at `key` beside it.
+    /// Adds shares to the transfer at `key`.
     pub(super) fn add_shares(&mut self, key: usize, shares: Vec<Share>) {
         for Share { drive, parts } in shares {
             let first = &self.transfers[key];
@@ -71,7 +71,7 @@ impl Scheduler {
         }
     }
 
-    /// The other shares of a transfer. Nothing is allocated where there are none.
+    /// Keys of the other shares of a transfer. Allocates nothing if there are none.
     pub(super) fn others(&self, key: usize) -> Vec<usize> {
         let next = |key: usize| self.transfers.get(key).map(|active| active.next);
         std::iter::successors(next(key), |&share| next(share))
@@ -79,7 +79,7 @@ impl Scheduler {
             .collect()
     }
 
-    /// The share of a transfer that `state` names, and the others.
+    /// Keys of all shares of the transfer of `state`.
     pub(super) fn shares_of(&self, state: &Arc<State>) -> impl Iterator<Item = usize> + use<> {
         let key = state.key();
         let same = self.transfers.get(key).filter(|a| Arc::ptr_eq(&a.request.state, state));
@@ -87,8 +87,8 @@ impl Scheduler {
         first.into_iter().chain(first.map(|key| self.others(key)).unwrap_or_default())
     }
 
-    /// Stops all shares of a transfer. The other ones end here if nothing of them is in flight;
-    /// `key` is its caller's to end.
+    /// Stops all shares of a transfer. Other shares end here if nothing of them is in flight; the
+    /// caller ends `key`.
     pub(super) fn fail(&mut self, key: usize, error: Error) {
         for other in self.others(key) {
             self.fail_share(other, error.clone());
@@ -97,18 +97,19 @@ impl Scheduler {
         self.fail_share(key, error);
     }
 
-    /// Takes a share that is done out of its ring, unless it is the last: whether it was.
+    /// Removes a finished share from its list. True if it was the last one, which stays.
     pub(super) fn leave_others(&mut self, key: usize) -> bool {
         let Some(&before) = self.others(key).last() else { return true };
         let share = self.transfers.remove(key);
         let before = &mut self.transfers[before];
         before.next = share.next;
-        // Of several ends the first one counts: behind it bytes are missing.
+        // If several shares met an end of file, the lowest offset counts: beyond it bytes are
+        // missing.
         let next = &mut self.transfers[share.next];
         next.end = next.end.min(share.end);
         next.request.state.set_key(share.next);
         if share.request.peer.is_some() && share.request.direction == Direction::Write {
-            // They have waited for it.
+            // The other shares have waited for this one.
             let rest = std::iter::once(share.next).chain(self.others(share.next));
             rest.collect::<Vec<_>>().into_iter().for_each(|other| self.list(other));
         }

@@ -1,8 +1,8 @@
-//! Who sleeps, and who is called.
+//! Which threads are parked, and which of them have a pending wake-up.
 //!
-//! A thread is counted in here, under the lock, before it sleeps; whoever makes work calls as many
-//! as the work needs, and rings their bell after the lock is released. A thread that finds itself
-//! called does not sleep, so no call can fall between its last look and its sleep.
+//! A thread is counted here, under the lock, before it parks. A thread that adds work marks as many
+//! parked threads as the work needs, and wakes them after the lock is released. A marked thread
+//! does not park, so no wake-up is lost between its last look and its sleep.
 
 use rustix::io::Errno;
 
@@ -10,7 +10,7 @@ use super::{Active, PoolState, Scheduler};
 use crate::error::Error;
 use crate::queue::op::Line;
 
-/// The threads that share a bell.
+/// Threads that share a wake-up primitive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Crew {
     /// All readers.
@@ -23,17 +23,17 @@ pub(crate) enum Crew {
     Link(usize),
 }
 
-/// How many of a crew sleep.
+/// Number of parked threads of a crew.
 #[derive(Debug, Default)]
 pub(super) struct Sleepers {
-    /// Asleep and not called.
+    /// Parked, without a pending wake-up.
     asleep: usize,
-    /// Called and not yet awake.
+    /// With a pending wake-up, not yet running.
     called: usize,
 }
 
 impl Sleepers {
-    /// Calls at most `most` sleepers; returns how many.
+    /// Marks at most `most` parked threads for a wake-up; returns how many.
     pub(super) fn call(&mut self, most: usize) -> usize {
         let called = most.min(self.asleep);
         self.asleep -= called;
@@ -41,31 +41,31 @@ impl Sleepers {
         called
     }
 
-    /// Whether nobody sleeps whom nobody has called.
+    /// True if every parked thread has a pending wake-up.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.asleep == 0
     }
 
-    /// How many are called and not yet awake.
+    /// Number of threads with a pending wake-up that are not yet running.
     pub(super) fn called(&self) -> usize {
         self.called
     }
 }
 
 impl Scheduler {
-    /// Counts a thread in that is about to sleep.
+    /// Counts a thread that is about to park.
     pub(crate) fn sleeps(&mut self, crew: Crew) {
         self.sleepers(crew).asleep += 1;
     }
 
-    /// Counts a thread out that went on, called or not.
+    /// Uncounts a thread that has resumed, with or without a wake-up.
     pub(crate) fn wakes(&mut self, crew: Crew) {
         if self.is_closed() {
-            return; // it was counted before
+            return; // the counts were reset when it closed
         }
         let sleepers = self.sleepers(crew);
-        // Which of several was meant does not matter: the counts come out the same.
+        // It does not matter which of several threads was meant: the counts come out the same.
         if sleepers.called > 0 {
             sleepers.called -= 1;
         } else {
@@ -82,8 +82,8 @@ impl Scheduler {
         }
     }
 
-    /// Calls the worker of a drive's ring, if the drive may have one more in flight; if not, the
-    /// end of one that it has brings the worker back.
+    /// Wakes the worker of a drive's ring if the drive may have one more op in flight. Otherwise
+    /// the completion of an op in flight brings the worker back.
     pub(super) fn call_ring(&mut self, drive: usize) {
         if let Some(ring) = self.drives[drive].ring
             && self.has_room(drive, Line::Direct)
@@ -92,16 +92,16 @@ impl Scheduler {
         }
     }
 
-    /// Calls the worker of a ring, whatever its drives have in flight.
+    /// Wakes the worker of a ring, however many ops its drives have in flight.
     pub(super) fn call_back(&mut self, ring: usize) {
         if self.rings[ring].sleepers.call(1) > 0 {
             self.effects.rings.push(ring);
         }
     }
 
-    /// Calls a worker of the pool to a drive, if that may have one more in flight; if not, whoever
-    /// is done with one goes on with the next. Those that are awake without an op look for one
-    /// before they sleep: as many more are called as the drive can use beside them.
+    /// Wakes a pool worker for a drive if the drive may have one more op in flight. Otherwise a
+    /// worker that completes an op takes the next. Running workers without an op look for one
+    /// before they park, so only as many more are woken as the drive can use in addition.
     pub(super) fn call_pool(&mut self, drive: usize) {
         let PoolState { started, flying, sleepers, .. } = &self.pool;
         let awake = started - sleepers.asleep - flying;
@@ -114,7 +114,7 @@ impl Scheduler {
         let called = self.pool.sleepers.call(1);
         self.effects.pool += called;
         if called == 0 {
-            // All that there are, are awake.
+            // No worker is parked.
             self.pool.unstarted -= 1;
             self.pool.started += 1;
             self.pool.sleepers.called += 1;
@@ -122,20 +122,20 @@ impl Scheduler {
         }
     }
 
-    /// Whether a worker of the pool sleeps or could be started.
+    /// True if a pool worker is parked or can be started.
     pub(super) fn can_call_pool(&self) -> bool {
         self.pool.sleepers.asleep + self.pool.unstarted > 0
     }
 
-    /// A thread of the pool could not be started. The others look for work before they sleep; where
-    /// there are none, nothing of what waits for one will ever move.
+    /// Handles a pool thread that could not be started. Existing workers look for work before they
+    /// park. Without any worker, queued pool ops would never run, so their transfers fail.
     pub(crate) fn cannot_start(&mut self, errno: Errno) {
         if self.is_closed() {
             return;
         }
         self.pool.sleepers.called -= 1;
         self.pool.started -= 1;
-        // The next who has work for it may be luckier.
+        // The next wake-up may start it successfully.
         self.pool.unstarted += 1;
         if self.pool.started > 0 {
             return;
@@ -154,7 +154,7 @@ impl Scheduler {
         }
     }
 
-    /// Calls everybody: the engine ends.
+    /// Wakes all threads: the engine shuts down.
     pub(super) fn call_all(&mut self) {
         self.effects.readers += self.readers.call(usize::MAX);
         (0..self.rings.len()).for_each(|ring| self.call_back(ring));

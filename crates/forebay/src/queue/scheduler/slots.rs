@@ -1,65 +1,67 @@
-//! The slots of a link: whole ones, and parts of those that were split.
+//! The slots of a link: whole slots, and parts of split slots.
 //!
-//! Resident bytes take whole slots, since the link wants large copies. A drive is slower than the
-//! link, so what comes from one takes parts: a few, which are used again while they still are in a
-//! cache (measured: `docs/internals/hot-slots.md`).
+//! Resident bytes use whole slots, since the link is faster with large copies. A drive is slower
+//! than the link, so its bytes use parts: a few, reused while they are still in a CPU cache
+//! (measured: `docs/internals/hot-slots.md`).
 //!
-//! A slot is split into quarters, and these into quarters. What was given back last is taken first,
-//! and larger ones are made whole again, or split, only where none of the wanted size is free.
-//! Where none can be had so and no more slots can be made, smaller ones must do: a drive that hangs
-//! may hold a part of each. A drive may hold as much as it leaves to the others, so that one that
-//! hangs never holds all: alone half of the slots, beside another a third. A slot's worth of parts
-//! more is there for short transfers that have nothing yet, so that these need not wait until a
-//! long one gives something back. While a long one waits they have no more than that, or they would
-//! take whatever is given back before it is a whole slot.
+//! A slot is split into quarters, and these into quarters. The part given back last is taken first.
+//! Larger parts are merged or split only if no part of the wanted size is free. If that fails and
+//! no more slots can be allocated, a smaller part is used: a drive that hangs may hold a part of
+//! each slot.
+//!
+//! A drive may hold as much as it leaves to other drives, so that a drive that hangs never holds
+//! everything: half of the slots if it is alone, a third next to one other drive. One more slot's
+//! worth of parts is reserved for the first window of short transfers, so that they do not wait for
+//! a long transfer. While a long transfer waits, short ones get only this reserve. Otherwise they
+//! would take every part before a whole slot is free again.
 
 use crate::queue::window::Slot;
 
-/// Parts of a slot or of a part.
+/// Parts into which a slot or a part is split.
 pub(super) const PARTS: u64 = 4;
 
-/// Sizes: of a slot, of its quarters and of theirs.
+/// Number of sizes: a slot, its quarters and their quarters.
 const SIZES: usize = 3;
 
-/// See the module's own text.
+/// The slots of a link, and how much of them each drive holds.
 #[derive(Debug, Clone)]
 pub(super) struct Slots {
     /// Bytes of a whole slot.
     size: u64,
-    /// What nobody has, by size, the largest first; those sizes alone that hold a segment.
+    /// Free slots and parts by size, the largest first. Has only sizes that hold a segment.
     free: Vec<Vec<Slot>>,
     made: usize,
-    /// How many there may be in all.
+    /// Maximum number of slots.
     pub(super) most: usize,
-    /// Bytes that each drive's windows hold, by the drive's index.
+    /// Bytes that each drive's windows hold, by drive index.
     held: Vec<u64>,
-    /// The same of parts that were taken with a bound.
+    /// Bytes of parts that were taken with a bound, by drive index.
     parts: Vec<u64>,
-    /// What each drive has of those for the first of short transfers; not among `held`.
+    /// Bytes of the reserve for short transfers, by drive index; not counted in `held`.
     firsts: Vec<u64>,
     used: u64,
 }
 
-/// What a window asks for.
+/// A window's requirements for its slot.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Need {
-    /// Bytes, at least.
+    /// Minimum size in bytes.
     pub(super) len: u64,
-    /// Bytes that the drive may have in flight, for windows that its ring fills; `u64::MAX`: no
+    /// Bytes that the drive may have in flight, for windows that its ring fills; `u64::MAX` for no
     /// bound.
     pub(super) in_flight: u64,
-    /// Whether its transfer is short and has nothing yet.
+    /// True if its transfer is short and has no slot yet.
     pub(super) is_first: bool,
-    /// Whether others of the drive wait, who are not.
+    /// True if other transfers of the drive wait that are not short, or that have a slot already.
     pub(super) others_wait: bool,
 }
 
-/// Parts that a drive may have beside those that hold what may be in flight, for what is copied;
-/// of many an eighth.
+/// Parts that a drive may hold beyond those for bytes in flight, to be copied. For many parts, an
+/// eighth of them if that is more.
 const SPARE: u64 = 4;
 
 impl Slots {
-    /// Slots of `size` bytes, at most so many, of which no part is smaller than `least`.
+    /// At most `most` slots of `size` bytes, with no part smaller than `least`.
     pub(super) fn new(size: u64, least: u64, most: usize) -> Self {
         let sizes = (0..SIZES).filter(|&index| index == 0 || len_of(size, index) >= least).count();
         Self {
@@ -74,7 +76,7 @@ impl Slots {
         }
     }
 
-    /// How many were made and not lost.
+    /// Number of slots that were allocated and not lost.
     pub(super) fn made(&self) -> usize {
         self.made
     }
@@ -84,7 +86,7 @@ impl Slots {
         self.free[0].extend_from_slice(slots);
     }
 
-    /// Whether `drive` may hold `len` more bytes. Two slots are never refused: with fewer nothing
+    /// True if `drive` may hold `len` more bytes. Two slots are always allowed: with fewer, nothing
     /// overlaps.
     fn is_share(&self, drive: usize, len: u64) -> bool {
         let all = self.most as u64 * self.size;
@@ -93,22 +95,22 @@ impl Slots {
         held + len <= left.max(2 * self.size)
     }
 
-    /// Whether `drive` may have `len` bytes of what is kept for those who have nothing yet: none is
-    /// where a drive may have two of three slots anyway.
+    /// True if `drive` may take `len` bytes of the reserve for short transfers. There is no reserve
+    /// if a drive may have two of three slots anyway.
     fn is_kept(&self, drive: usize, len: u64) -> bool {
         let firsts = self.firsts.get(drive).copied().unwrap_or(0);
         self.most > 3 && len < self.size && firsts + len <= self.size
     }
 
-    /// Whether `drive` may hold one more part of `len` bytes, where no more than `in_flight` bytes
-    /// may be in flight.
+    /// True if `drive` may hold one more part of `len` bytes while its limit is `in_flight` bytes
+    /// in flight.
     fn is_needed(&self, drive: usize, len: u64, in_flight: u64) -> bool {
         let parts = in_flight.div_ceil(len);
         let most = parts.saturating_add(SPARE.max(parts / 8)).saturating_mul(len);
         len == self.size || self.parts.get(drive).copied().unwrap_or(0) + len <= most
     }
 
-    /// Whether `drive` would get what it needs if there were enough.
+    /// True if the limits of `drive` allow what it needs, whether or not a slot is free.
     pub(super) fn admits(&self, drive: usize, need: Need) -> bool {
         let len = self.index_of(need.len).map_or(0, |index| len_of(self.size, index));
         let may = match need.is_first {
@@ -118,23 +120,23 @@ impl Slots {
         may && self.is_needed(drive, len, need.in_flight)
     }
 
-    /// The smallest size that holds `len` bytes.
+    /// The index of the smallest size that holds `len` bytes.
     fn index_of(&self, len: u64) -> Option<usize> {
         (0..self.free.len()).rev().find(|&index| len_of(self.size, index) >= len)
     }
 
-    /// Whether nobody would get anything now.
+    /// True if no slot and no part is free.
     pub(super) fn is_empty(&self) -> bool {
         self.free.iter().all(Vec::is_empty)
     }
 
-    /// Whether a part of some slot is free, but not all of it.
+    /// True if a part of a slot is free, but not the whole slot.
     pub(super) fn is_split(&self) -> bool {
         self.free[1..].iter().any(|parts| !parts.is_empty())
     }
 
-    /// Takes a slot, or the smallest part of one that holds what is needed; where there is none and
-    /// none will be made, a smaller one.
+    /// Takes a slot, or the smallest part that is large enough. If there is none and no slot will
+    /// be allocated, takes a smaller part.
     pub(super) fn take(&mut self, drive: usize, need: Need) -> Option<Slot> {
         if !self.admits(drive, need) {
             return None;
@@ -168,12 +170,12 @@ impl Slots {
             counted: false,
             is_first: false,
         };
-        // The first is taken first.
+        // The first part is taken first.
         self.free[index].extend((1..PARTS).rev().map(part));
         Some(part(0))
     }
 
-    /// Makes parts that are all free one again.
+    /// Merges parts that are all free.
     fn made_whole(&mut self, index: usize) -> Option<Slot> {
         let parts = index + 1;
         if parts >= self.free.len() {
@@ -205,7 +207,7 @@ impl Slots {
         (index + 1..self.free.len()).filter(|_| !grows).find_map(|index| self.free[index].pop())
     }
 
-    /// Takes back what a window of `drive` had.
+    /// Takes back the slot of a window of `drive`.
     pub(super) fn give(&mut self, drive: usize, slot: Slot) {
         self.count_back(drive, slot);
         let index = (0..self.free.len()).find(|&index| len_of(self.size, index) == slot.len);
@@ -213,7 +215,7 @@ impl Slots {
         self.free[index.expect("it was taken here")].push(slot);
     }
 
-    /// Never gives a slot out again: something may still write into it. Of a split one the other
+    /// Removes a slot for good: a device may still write into it. If the slot was split, its other
     /// parts stay in use.
     pub(super) fn lose(&mut self, drive: usize, slot: Slot) {
         self.count_back(drive, slot);
@@ -229,13 +231,13 @@ impl Slots {
         self.used -= slot.len;
     }
 
-    /// Those that nobody has.
+    /// Free slots and parts.
     #[cfg(test)]
     pub(super) fn free(&self) -> impl Iterator<Item = &Slot> {
         self.free.iter().flatten()
     }
 
-    /// Whether a window of `drive` would get what it needs now.
+    /// True if a window of `drive` would get what it needs now.
     #[cfg(test)]
     pub(super) fn has(&self, drive: usize, need: Need) -> bool {
         self.clone().take(drive, need).is_some()
@@ -317,7 +319,7 @@ mod tests {
     #[test]
     fn no_more_parts_than_are_needed() {
         let mut slots = slots(4, 1);
-        // Six bytes in flight and the four parts that are spare.
+        // Six bytes in flight, and the four spare parts.
         let held: Vec<Slot> = std::iter::from_fn(|| slots.take(0, need(1, 6))).collect();
         assert_eq!(held.len(), 10);
         assert!(
@@ -332,7 +334,7 @@ mod tests {
         );
         slots.give(0, held[9]);
         assert_eq!(slots.take(0, need(1, 6)), Some(held[9]));
-        // Of parts that hold several requests as many as these need.
+        // With parts that hold several requests, only as many as the requests need.
         let quarters = std::iter::from_fn(|| slots.take(1, need(3, 6))).count();
         assert_eq!(quarters, 2 + 4);
     }
@@ -345,7 +347,7 @@ mod tests {
         let first = Need { len: 1, in_flight: u64::MAX, is_first: true, others_wait: true };
         let parts: Vec<Slot> = std::iter::from_fn(|| slots.take(0, first)).collect();
         assert_eq!(parts.len(), 16, "one slot's worth");
-        // Whatever is given back is the long one's.
+        // The long transfer gets whatever is given back.
         slots.give(0, whole[0]);
         assert_eq!(slots.take(0, first), None);
         assert!(slots.take(0, need(16, u64::MAX)).is_none(), "as much as is left");

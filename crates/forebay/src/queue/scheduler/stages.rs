@@ -1,14 +1,14 @@
-//! How long stages take, counted while somebody wants to know. There is no clock here: the time is
-//! that of the last completion, or what whoever brings work back has told.
+//! Durations of stages, measured while statistics are enabled. There is no clock here: the time is
+//! that of the last completion, or the time that a worker passed in.
 
 use super::Scheduler;
 use crate::queue::op::WindowKey;
 use crate::statistics::Statistics;
 
-/// What is counted, and the time.
+/// The statistics, and the current time.
 #[derive(Debug)]
 pub(super) struct Stages {
-    /// `None`: nothing is counted.
+    /// `None` if statistics are disabled.
     counted: Option<Box<Statistics>>,
     now_ns: u64,
 }
@@ -20,7 +20,7 @@ impl Default for Stages {
 }
 
 impl Scheduler {
-    /// Counts from now on, or forgets what was counted and counts no more.
+    /// Enables statistics, or disables and clears them.
     pub(crate) fn keep_statistics(&mut self, keep: bool) {
         match (keep, &self.stages.counted) {
             (true, None) => self.stages.counted = Some(Box::default()),
@@ -29,12 +29,12 @@ impl Scheduler {
         }
     }
 
-    /// What was counted so far.
+    /// The statistics so far.
     pub(crate) fn statistics(&self) -> Statistics {
         self.stages.counted.as_deref().cloned().unwrap_or_default()
     }
 
-    /// Tells the time, which never goes back here.
+    /// Sets the current time; an earlier time is ignored.
     pub(crate) fn tell_time(&mut self, now_ns: u64) {
         self.stages.now_ns = self.stages.now_ns.max(now_ns);
     }
@@ -43,7 +43,8 @@ impl Scheduler {
         self.stages.now_ns
     }
 
-    /// Counts a request to a file; one that never was made took no time.
+    /// Records the duration of a file request. A request that was never made (`at_ns` 0) is not
+    /// recorded.
     pub(super) fn count_file(&mut self, took_ns: u64, at_ns: u64) {
         self.tell_time(at_ns);
         if let Some(counted) = self.stages.counted.as_mut().filter(|_| at_ns > 0) {
@@ -57,7 +58,7 @@ impl Scheduler {
         }
     }
 
-    /// Counts how long a transfer has waited for the slot that it is given now.
+    /// Records how long a transfer waited for the slot that it gets now.
     pub(super) fn count_slot_wait(&mut self, transfer: usize) {
         let since = self.transfers[transfer].waits_since_ns;
         if let Some(counted) = &mut self.stages.counted {
@@ -65,7 +66,7 @@ impl Scheduler {
         }
     }
 
-    /// Counts how long a window's bytes have waited for the copy that begins now.
+    /// Records how long a window's bytes waited for the copy that begins now.
     pub(super) fn count_link_wait(&mut self, window: WindowKey) {
         let since = self.windows[window].filled_ns;
         if let Some(counted) = &mut self.stages.counted {

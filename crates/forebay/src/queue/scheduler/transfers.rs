@@ -1,4 +1,4 @@
-//! How transfers begin, take turns, fail and end.
+//! Start, scheduling, failure and end of transfers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,29 +12,30 @@ use crate::queue::op::{Direction, Line, Op, Owner, Work};
 use crate::transfer::{State, SyncMode};
 use crate::units::ByteRange;
 
-/// Ops that wait for a drive at least, while there are bytes left: the next window takes as long to
-/// be planned as a fast drive takes for these.
+/// Minimum ops queued for a drive while there are bytes left: planning the next window takes as
+/// long as a fast drive needs for these.
 const AHEAD_MIN: usize = 4;
 
-/// And this share of what it has in flight, since several are done at once. More would only keep
-/// memory waiting that was in a cache (`docs/internals/hot-slots.md`).
+/// And this fraction of the drive's queue depth, since several ops complete at once. More would
+/// only occupy memory that would otherwise be reused while in a cache
+/// (`docs/internals/hot-slots.md`).
 const AHEAD_SHARE: usize = 4;
 
 impl Active {
-    /// Whether it waits to open its next window.
+    /// True if it is in a list to open its next window.
     pub(super) fn is_listed(&self) -> bool {
         self.listed != Listed::Nowhere
     }
 
-    /// Whether its gate lets it read nothing more.
+    /// True if its gate allows no more reads.
     pub(super) fn is_shut(&self) -> bool {
         self.cursor >= self.request.limit()
     }
 }
 
 impl Scheduler {
-    /// Takes a transfer in. The claim, where there is one, is its first window, which the caller
-    /// plans on its own thread: that spares a small transfer the way through a reader.
+    /// Starts a transfer. The returned claim, if any, is its first window, which the caller plans
+    /// on its own thread. That spares a small transfer the detour through a reader.
     pub(crate) fn start(&mut self, mut request: Request) -> (usize, Option<Claim>) {
         if let Some(error) = self.refusal() {
             self.effects.finished.push((request.state, Err(error)));
@@ -59,16 +60,16 @@ impl Scheduler {
         let (link, drive) = (active.request.link, active.request.drive);
         if active.is_shut() || self.can_wait(key) {
             self.list(key);
-            return (key, None); // a reader opens it, once it may be
+            return (key, None); // a reader opens it later
         }
         let slot = match link {
             None => None,
             Some(link) => {
-                // Whoever waits for one may not have it.
+                // A transfer that must wait for a slot may not take one here.
                 let need = self.need(key);
                 let slot = self.links[link].slots.take(drive, need);
                 match slot {
-                    // Nobody may come to the list of those who open windows for a while.
+                    // The openable list may not be drained for a while.
                     None if need.is_first => self.wait_for_slot(key, link),
                     None => self.list(key),
                     Some(_) => {}
@@ -82,7 +83,7 @@ impl Scheduler {
         (key, Some(self.open(key, slot)))
     }
 
-    /// Adds a share that is alone so far; its key.
+    /// Adds a share without siblings; returns its key.
     pub(super) fn add(&mut self, request: Request) -> usize {
         let cursor = request.parts.front().map_or(request.range.start, |part| part.0.start);
         let end = request.end;
@@ -124,7 +125,7 @@ impl Scheduler {
         next
     }
 
-    /// Stops a transfer if `key` still is that of `state`.
+    /// Stops a transfer if `key` still belongs to `state`.
     pub(crate) fn cancel(&mut self, key: usize, state: &Arc<State>) {
         let same = |active: &&Active| Arc::ptr_eq(&active.request.state, state);
         if let Some(active) = self.transfers.get(key).filter(same) {
@@ -143,16 +144,16 @@ impl Scheduler {
         }
         self.unlist(key);
         self.drop_queued(key);
-        // Windows whose copies now never come are closed by whoever completes their last op, except
-        // those that wait for nothing else.
+        // The copies of these windows are cancelled, so the completion of a window's last op closes
+        // it. Windows without ops in flight are closed here.
         let left = self.transfers.get(key).map(|active| active.windows.clone());
         for window in left.unwrap_or_default() {
             self.close_if_done(window);
         }
     }
 
-    /// Counts a stopped transfer's ops out that nobody has begun: those who would take them may be
-    /// held up by another file for long.
+    /// Counts out a stopped transfer's queued ops. The threads that would take them may be blocked
+    /// by another file for long.
     fn drop_queued(&mut self, key: usize) {
         let dropped = self.drain_ops(key);
         let drive = self.transfers[key].request.drive;
@@ -161,7 +162,7 @@ impl Scheduler {
         self.open_for(drive);
     }
 
-    /// Takes a transfer that will open nothing more off its list.
+    /// Removes a transfer that will open no more windows from its list.
     pub(super) fn unlist(&mut self, key: usize) {
         let active = &mut self.transfers[key];
         let (link, drive) = (active.request.link, active.request.drive);
@@ -180,29 +181,29 @@ impl Scheduler {
             if let Some(slot) = slot {
                 self.links[link].slots.give(drive, slot);
             }
-            // It may have stood in the way of others.
+            // It may have blocked other transfers.
             self.admit_waiting(link);
         }
     }
 
-    /// Has a transfer go on whose gate was opened further.
+    /// Lists a transfer again whose gate was opened further.
     pub(crate) fn go_on(&mut self, state: &Arc<State>) {
         self.shares_of(state).for_each(|key| self.list(key));
     }
 
-    /// Puts a transfer with bytes left on the list of those that may open a window, or of those
-    /// that wait for their drive to want more.
+    /// Lists a transfer with bytes left: either it may open a window, or it waits until its drive
+    /// needs more ops.
     pub(super) fn list(&mut self, key: usize) {
         let windows_max = self.limits.host_windows;
         let active = &mut self.transfers[key];
         if active.request.direction == Direction::Read && active.cursor >= active.end {
-            // A window has met the end of the file meanwhile.
+            // A window has met the end of the file.
             active.request.parts.clear();
             self.unlist(key);
         }
         let active = &mut self.transfers[key];
         let cached = active.pace == Line::Cached;
-        // Where neither slots nor ops for its drive are a bound.
+        // True if neither slots nor ops for its drive bound the transfer.
         let is_bounded = cached || !active.writes_waiting.is_empty();
         let room = !is_bounded || active.request.link.is_some() || active.open < windows_max;
         let next_part = active.request.parts.front();
@@ -226,14 +227,14 @@ impl Scheduler {
         }
     }
 
-    /// Has a reader open a window of a transfer when its turn comes.
+    /// Queues a transfer so that a reader opens its next window.
     fn add_openable(&mut self, key: usize) {
         let active = &mut self.transfers[key];
         active.listed = Listed::Openable(self.openable.push(key, active.request.priority));
         self.effects.work += 1;
     }
 
-    /// Lets transfers that wait for a drive open windows, until enough ops wait for it.
+    /// Makes transfers that wait for a drive openable until enough ops are queued for it.
     pub(super) fn open_for(&mut self, drive: usize) {
         loop {
             if !self.wants_more(drive) {
@@ -248,14 +249,14 @@ impl Scheduler {
         }
     }
 
-    /// Whether less waits for a drive than it may want before the next window is planned.
+    /// True if too few ops are queued for a drive to keep it busy until the next window is planned.
     pub(super) fn wants_more(&self, drive: usize) -> bool {
         let state = &self.drives[drive];
         let enough = (state.depth.requests(state.direction) / AHEAD_SHARE).max(AHEAD_MIN);
         state.queued + state.promised < enough
     }
 
-    /// Bytes of one request to a transfer's drive.
+    /// Block size of a transfer's drive, in bytes.
     pub(super) fn request_size(&self, key: usize) -> u64 {
         let Request { drive, direction, .. } = self.transfers[key].request;
         let found = self.drives[drive].depth.request_size(direction);
@@ -295,7 +296,7 @@ impl Scheduler {
         }
     }
 
-    /// Queues the sync of each of a share's files.
+    /// Queues a sync of each file of a share.
     fn queue_syncs(&mut self, key: usize) {
         let request = &self.transfers[key].request;
         let at = ByteRange::at(request.range.start, 0);
@@ -303,7 +304,7 @@ impl Scheduler {
         self.queue_last(key, request.files(), work, at);
     }
 
-    /// Queues what is done to files once all bytes of a share have moved.
+    /// Queues the final work on files, once all bytes of a share have moved.
     fn queue_last(&mut self, key: usize, files: Vec<Arc<Handle>>, work: Work, at: ByteRange) {
         let (io, reason, bounce) = (Io::Buffered, Reason::Demanded, false);
         self.transfers[key].open += u32::try_from(files.len()).expect("as many files as are open");

@@ -1,20 +1,20 @@
-//! Whose turn it is: transfers with something queued, one op each in turn, urgent ones first.
+//! Turn order of transfers with queued ops: one op each in turn, urgent transfers first.
 
 use std::collections::VecDeque;
 
-/// How soon a transfer's requests are made, beside those of others on the same drive.
+/// Order of a transfer's requests relative to those of other transfers on the same drive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Priority {
-    /// In turn with the others.
+    /// In turn with other normal transfers.
     #[default]
     Normal,
-    /// Before all that are not urgent.
+    /// Before all transfers that are not urgent.
     Urgent,
 }
 
-/// A transfer in line. Keys are used again, serials never, so an entry that outlived its transfer
-/// is known for what it is.
+/// A transfer's entry in the turn order. Keys are reused and serials are not, so an entry that
+/// outlived its transfer is detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Turn {
     pub(super) key: usize,
@@ -22,7 +22,7 @@ pub(super) struct Turn {
     pub(super) priority: Priority,
 }
 
-/// See the module's own text.
+/// The turn order of transfers, by priority.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     urgent: VecDeque<Turn>,
@@ -46,7 +46,7 @@ impl Turns {
         }
     }
 
-    /// Whether nobody stands in line, not even in vain.
+    /// True if the queue is empty, stale entries included.
     pub(super) fn is_empty(&self) -> bool {
         self.urgent.is_empty() && self.normal.is_empty()
     }

@@ -1,8 +1,9 @@
-//! Transfers that wait for a slot of a link, those of each drive in lines of their own.
+//! Transfers that wait for a slot of a link, in separate queues for each drive.
 //!
-//! Which one is next is asked for every slot that is given back, so no more than the first of each
-//! line is looked at: where that one may not have more, those behind it may not either. Who has no
-//! bound, or nothing yet, stands in another line, since there are slots that others may not have.
+//! The next transfer is chosen for every slot that is given back, so only the head of each queue is
+//! examined. If the head may not have more, those after it may not either. Transfers without a
+//! bound, or without a slot so far, have separate queues, since they may take slots that are
+//! refused to the rest.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -10,10 +11,10 @@ use std::collections::{BTreeMap, BinaryHeap};
 use super::slots::Need;
 use super::turns::Priority;
 
-/// Who stands in one line: what is urgent, may have only so many slots, has none yet, on a drive.
+/// Key of a queue: urgent or not, drive, limited number of slots or not, first slot or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Class {
-    /// Urgent ones stand before others, whenever they came.
+    /// False for urgent transfers, which come first regardless of arrival.
     pub(super) is_normal: bool,
     pub(super) drive: usize,
     pub(super) is_bounded: bool,
@@ -28,30 +29,30 @@ impl Class {
     }
 }
 
-/// When a transfer came, and which one it is.
+/// Order of arrival and key of a transfer.
 type Waiter = (u64, usize);
 
-/// See the module's own text.
+/// The queues of transfers that wait for a slot of one link.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    /// None of them is empty.
+    /// No queue in the map is empty.
     lines: BTreeMap<Class, BTreeMap<u64, usize>>,
     came: u64,
 }
 
-/// The first of each line, in the order in which they are to be served.
+/// The head of each queue, in the order in which to serve them.
 #[derive(Debug)]
 pub(super) struct Heads(BinaryHeap<Reverse<(bool, Waiter, Class)>>);
 
 impl Waiting {
-    /// Puts a transfer in a line; since when it stands there.
+    /// Appends a transfer to a queue; returns its ticket.
     pub(super) fn push(&mut self, line: Class, key: usize) -> u64 {
         self.came += 1;
         self.lines.entry(line).or_default().insert(self.came, key);
         self.came
     }
 
-    /// Takes the transfer out that stands in some line of its drive since then.
+    /// Removes the transfer with this ticket from its drive's queues.
     pub(super) fn remove(&mut self, drive: usize, since: u64) {
         self.lines.retain(|line, waiters| {
             let removed = line.drive == drive && waiters.remove(&since).is_some();
@@ -59,17 +60,17 @@ impl Waiting {
         });
     }
 
-    /// Whether somebody waits who has nothing yet.
+    /// True if a transfer is waiting for its first slot.
     pub(super) fn has_first(&self) -> bool {
         self.lines.keys().any(|line| line.is_first)
     }
 
-    /// Whether somebody waits for a drive who has something, or is not short.
+    /// True if anything but a short transfer's first window is waiting on `drive`.
     pub(super) fn has_others(&self, drive: usize) -> bool {
         self.lines.keys().any(|line| line.drive == drive && !line.is_first)
     }
 
-    /// The first of each line, in no order.
+    /// The head of each queue, in no particular order.
     pub(super) fn first(&self) -> impl Iterator<Item = usize> {
         self.lines.values().filter_map(|line| Some(*line.first_key_value()?.1))
     }
@@ -81,7 +82,7 @@ impl Waiting {
         Heads(self.lines.iter().filter_map(of).collect())
     }
 
-    /// Takes out the first of a line; whoever is first there now comes in its place.
+    /// Removes the head of a queue and adds the new head to `heads`.
     pub(super) fn serve(&mut self, line: Class, heads: &mut Heads) {
         let Some(waiters) = self.lines.get_mut(&line) else { return };
         waiters.pop_first();
@@ -91,8 +92,8 @@ impl Waiting {
         }
     }
 
-    /// Puts the first of a line, which has changed, in another one, as the last that came; since
-    /// when it stands there.
+    /// Moves the head of a queue, whose class has changed, to the end of another queue; returns its
+    /// new ticket.
     pub(super) fn change(&mut self, from: Class, to: Class, heads: &mut Heads) -> Option<u64> {
         let first = self.lines.get(&from).and_then(first_of);
         self.serve(from, heads);
@@ -104,7 +105,7 @@ impl Waiting {
         Some(since)
     }
 
-    /// All of them.
+    /// All waiting transfers.
     #[cfg(test)]
     pub(super) fn all(&self) -> impl Iterator<Item = usize> {
         self.lines.values().flatten().map(|(_, &key)| key)
@@ -131,7 +132,7 @@ mod tests {
         Class::new(drive, priority, Need { len: 1, in_flight, is_first: false, others_wait: false })
     }
 
-    /// Who is served, where those in `refused` are not.
+    /// The transfers that are served if those in `refused` are not.
     fn served(waiting: &mut Waiting, refused: &[usize]) -> Vec<usize> {
         let mut heads = waiting.heads();
         let mut served = Vec::new();

@@ -1,4 +1,4 @@
-//! How windows open, become ops, and close.
+//! Opening windows, turning their segments into ops, and closing them.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::queue::window::{Slot, Window};
 use crate::units::{ByteRange, align_down};
 
 impl Scheduler {
-    /// The next window to be planned, where one may be opened now.
+    /// Claims the next window to be planned, if one may be opened now.
     pub(crate) fn claim(&mut self) -> Option<Claim> {
         while let Some(key) = self.openable.pop() {
             if let Some(claim) = self.claim_of(key) {
@@ -21,8 +21,8 @@ impl Scheduler {
         None
     }
 
-    /// Opens a window of a transfer that was just taken off its list; where it has to wait for a
-    /// slot, `None`.
+    /// Opens a window of a transfer that was just removed from its list. `None` if it must wait for
+    /// a slot.
     pub(super) fn claim_of(&mut self, key: usize) -> Option<Claim> {
         let need = self.need(key);
         let active = &mut self.transfers[key];
@@ -44,7 +44,8 @@ impl Scheduler {
         Some(self.open(key, slot))
     }
 
-    /// Puts a transfer in line for a slot, urgent ones first. Its drive serves others meanwhile.
+    /// Queues a transfer for a slot, urgent ones first. Its drive serves other transfers until
+    /// then.
     pub(super) fn wait_for_slot(&mut self, key: usize, link: usize) {
         let now = self.now_ns();
         let active = &mut self.transfers[key];
@@ -84,7 +85,7 @@ impl Scheduler {
             }
         }
         let last = request.parts.is_empty();
-        // The link has something to copy before, and behind.
+        // The link has copies of other transfers before and after this window.
         let alone = request.link.is_none_or(|link| {
             self.links[link].filling.iter().all(|&other| self.windows[other].transfer == key)
         });
@@ -120,14 +121,14 @@ impl Scheduler {
             readers: self.limits.readers,
         };
         if let Some(link) = filled_link.filter(|_| self.transfers[key].pace == Line::Cached) {
-            self.call_link(link); // so that it is awake when the first piece is filled
+            self.call_link(link); // so that it is running when the first piece is filled
         }
         slot.into_iter().for_each(|slot| self.trace_slot(slot, Some(range)));
         self.list(key);
         claim
     }
 
-    /// Takes in the plan of a claimed window.
+    /// Accepts the plan of a claimed window and queues its ops.
     pub(crate) fn opened(&mut self, window: WindowKey, piece: u64, segments: Vec<Segment>) {
         if self.is_closed() {
             return;
@@ -138,7 +139,7 @@ impl Scheduler {
         self.planned -= usize::from(std::mem::take(&mut state.for_readers));
         let Request { drive, link, .. } = self.transfers[key].request;
         let start = state.range.start;
-        // Nobody may come to what waits for a drive that hangs, so what is not wanted never does.
+        // Ops in the queue of a drive that hangs are never taken, so don't queue unwanted ones.
         let segments = if self.transfers[key].stopped { Vec::new() } else { segments };
         self.note_pace(key, start, &segments);
         let state = &mut self.windows[window];
@@ -153,7 +154,7 @@ impl Scheduler {
         self.windows[window].outstanding -= 1;
         self.drives[drive].promised -= promised;
         self.open_for(drive);
-        // How many windows it may open, and how large ones, may have changed.
+        // The number and size of the windows that it may open may have changed.
         self.list(key);
         link.into_iter().for_each(|link| self.admit_waiting(link));
         self.close_if_done(window);
@@ -202,7 +203,7 @@ impl Scheduler {
         }
     }
 
-    /// Puts an op in its transfer's line, and calls somebody to it.
+    /// Queues an op of a transfer and wakes a thread for it.
     pub(super) fn queue(&mut self, key: usize, op: Op) {
         let line = self.line_of(key, &op);
         self.push_op(key, line, op);
@@ -243,7 +244,7 @@ impl Scheduler {
         self.finish_if_done(transfer);
     }
 
-    /// Counts what a window has brought of a transfer with a gate.
+    /// Reports a completed window to its transfer's gate.
     fn count_came(&mut self, transfer: usize, range: ByteRange) {
         let Some(batch) = &self.transfers[transfer].request.batch else { return };
         let Some(gate) = batch.gate() else { return };
@@ -252,14 +253,13 @@ impl Scheduler {
         }
     }
 
-    /// Gives free slots to the transfers that have waited longest, of those whose drives may hold
-    /// more.
+    /// Gives free slots to the transfers that have waited longest and whose drives may hold more.
     pub(super) fn admit_waiting(&mut self, link: usize) {
-        // Where nobody else waits any more, short ones may have more.
+        // If only short transfers are still waiting, they may have more.
         while self.admit_heads(link) && self.links[link].waiting.has_first() {}
     }
 
-    /// The same, of those who wait now; whether somebody got a slot who is not short.
+    /// Serves each queue head once; returns true if any long transfer got a slot.
     fn admit_heads(&mut self, link: usize) -> bool {
         let mut served_others = false;
         let mut heads = self.links[link].waiting.heads();
@@ -282,14 +282,14 @@ impl Scheduler {
         served_others
     }
 
-    /// Gives a transfer the slot that it has waited for.
+    /// Gives a waiting transfer its slot.
     fn give_waited_for(&mut self, key: usize, slot: Slot) {
         self.count_slot_wait(key);
         self.transfers[key].slot = Some(slot);
         if self.is_ring_to_open(key) {
             self.offer_to_ring(key, Turns::push_first);
         } else {
-            // Before those who wait for no slot, but behind urgent ones.
+            // Before transfers that need no slot, but after urgent ones.
             let active = &mut self.transfers[key];
             let ticket = self.openable.push_first(key, active.request.priority);
             active.listed = Listed::Openable(ticket);

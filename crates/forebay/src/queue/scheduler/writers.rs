@@ -1,9 +1,9 @@
-//! Who may write a file: those around the page cache beside each other, or one through it.
+//! Write exclusion per file: any number of direct writes, or one write through the page cache.
 //!
-//! More than one writer through the page cache would only spin on the file's lock (measured: 4
-//! writers, 4.7 times the CPU, no gain). Beside one around it, it would spoil the page cache (why:
-//! see [`SmallWrites`](crate::queue::SmallWrites)). Both kinds take turns: while the other one
-//! waits nobody joins, and all that wait go.
+//! More than one cached writer would only spin on the file's lock (measured: 4 writers, 4.7 times
+//! the CPU, no gain). A cached write concurrent with a direct one would spoil the page cache (why:
+//! see [`SmallWrites`](crate::queue::SmallWrites)). The two kinds take turns: while one kind waits,
+//! no write of the other kind joins, and then all waiting writes start.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,17 +12,18 @@ use super::Scheduler;
 use crate::queue::op::{Line, Op, Owner};
 use crate::queue::small_writes::{File, SmallWrites};
 
-/// Those of one file; there are none where all is idle.
+/// The writes of one file; idle files have no entry.
 #[derive(Debug, Default)]
 pub(super) struct Writers {
-    /// Whether a write through the page cache is in line or under way.
+    /// True if a write through the page cache is queued or in flight.
     pub(super) is_writing: bool,
-    /// How many around it are.
+    /// Number of direct writes queued or in flight.
     pub(super) around: usize,
-    /// What waits for its turn, of either kind, by its ticket.
+    /// Writes waiting for their turn, by ticket; this map for cached writes, the next for direct
+    /// ones.
     pub(super) through_waits: BTreeMap<u64, Op>,
     pub(super) around_waits: BTreeMap<u64, Op>,
-    /// How many of those through the page cache go before the others have their turn.
+    /// Number of cached writes that start before direct writes have their turn.
     turns: usize,
 }
 
@@ -31,7 +32,7 @@ impl Writers {
         self.is_writing || self.around > 0
     }
 
-    /// What waits for its turn.
+    /// All waiting writes.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> impl Iterator<Item = &Op> {
         self.through_waits.values().chain(self.around_waits.values())
@@ -43,12 +44,12 @@ impl Writers {
 }
 
 impl Scheduler {
-    /// Writes that callers make by themselves.
+    /// The state shared with callers that write small ranges themselves.
     pub(crate) fn small_writes(&self) -> &Arc<SmallWrites> {
         &self.small_writes
     }
 
-    /// Queues a write, or has it wait for its file's turn.
+    /// Queues a write, or makes it wait for its file's turn.
     pub(super) fn push_write(&mut self, key: usize, op: Op) {
         let file = op.file.identity();
         let writers = self.writers.entry(file).or_default();
@@ -70,7 +71,7 @@ impl Scheduler {
         self.next_write(file);
     }
 
-    /// Counts out an op that was queued, if it writes, and lets those go whose turn it is then.
+    /// Uncounts a completed write, and starts the writes whose turn comes then.
     pub(super) fn end_write(&mut self, op: &Op) {
         if !op.is_write() {
             return;
@@ -89,7 +90,7 @@ impl Scheduler {
         self.next_write(file);
     }
 
-    /// Counts out the writes of a transfer that wait for their turn at a file.
+    /// Counts out a transfer's writes that wait for their turn at a file.
     pub(super) fn drop_waiting_writes(&mut self, key: usize) {
         let mut files = Vec::new();
         for (ticket, file) in std::mem::take(&mut self.transfers[key].writes_waiting) {
@@ -104,11 +105,11 @@ impl Scheduler {
                 files.push(file);
             }
         }
-        // They have not had their turn, but may have been all that waited.
+        // The removed writes may have been the only ones to wait.
         files.into_iter().for_each(|file| self.next_write(file));
     }
 
-    /// Lets writes that have waited for callers' own go.
+    /// Starts the writes that waited for callers' own writes to end.
     pub(crate) fn small_writes_ended(&mut self) {
         let waiting = |writers: &Writers| !writers.is_busy() && writers.is_waited_for();
         let files = self.writers.iter().filter(|(_, writers)| waiting(writers));
@@ -116,7 +117,7 @@ impl Scheduler {
         files.into_iter().for_each(|file| self.next_write(file));
     }
 
-    /// Lets a file's next writes go, where none is under way.
+    /// Starts a file's next writes if none is in flight.
     pub(super) fn next_write(&mut self, file: File) {
         let Some(writers) = self.writers.get_mut(&file).filter(|writers| !writers.is_busy()) else {
             return;
@@ -141,7 +142,7 @@ impl Scheduler {
         }
     }
 
-    /// Queues a write first in line: the same thread takes it, with warm caches.
+    /// Queues a write at the head: the same thread takes it, with warm CPU caches.
     fn queue_first(&mut self, ticket: u64, op: Op) {
         let key = self.transfer_of(&op);
         self.transfers[key].writes_waiting.remove(&ticket);
