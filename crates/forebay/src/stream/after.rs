@@ -1,5 +1,5 @@
-//! Whether files stayed what they were while a GPU copied their pages: looked at again when the
-//! copies are over, since whoever takes layers runs ahead of them.
+//! Checks that files did not change while a GPU copied their pinned pages. The check runs again
+//! after the copies are done, because callers run ahead of them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,27 +12,27 @@ use super::shared::{FromPages, Loaded, Shared, State};
 use crate::engine::File;
 use crate::error::{Error, Operation, Result};
 
-/// Layers that were taken while copies of their pages may have been under way.
+/// Layers that callers took while copies of their pages may still have been running.
 #[derive(Debug, Default)]
 pub(super) struct Copied {
     /// In the order of their copies.
     all: VecDeque<One>,
-    /// What was found, until somebody is told.
+    /// Changes that were found and not yet reported.
     changed: VecDeque<Error>,
 }
 
-/// One of them.
+/// A layer whose files are checked after its copies.
 #[derive(Debug, Clone)]
 pub(super) struct One {
     unit: usize,
-    /// Passed when its copies are over.
+    /// Signaled when its copies are done.
     ready: Mark,
     stamps: Stamps,
 }
 
 impl Copied {
-    /// Hands out layers whose files are about to be changed by way of the stream itself: whoever
-    /// does that looks at them before.
+    /// Removes and returns these layers, because the stream itself is about to change their files.
+    /// The caller checks them first.
     pub(super) fn take(&mut self, of: impl Iterator<Item = usize>) -> Vec<One> {
         let wanted: Vec<usize> = of.collect();
         let all = std::mem::take(&mut self.all).into_iter();
@@ -41,12 +41,12 @@ impl Copied {
         Vec::from(taken)
     }
 
-    /// Takes layers back whose files are not changed after all.
+    /// Puts layers back whose files were not changed after all.
     pub(super) fn put_back(&mut self, layers: Vec<One>) {
         layers.into_iter().rev().for_each(|one| self.all.push_front(one));
     }
 
-    /// What was found and not told yet, one layer after the other.
+    /// Returns the changes that were found and not yet reported, one layer per call.
     ///
     /// # Errors
     /// A file that changed while its pages were copied.
@@ -56,14 +56,14 @@ impl Copied {
 }
 
 impl One {
-    /// Passed when its copies are over.
+    /// Signaled when its copies are done.
     pub(super) fn ready(&self) -> &Mark {
         &self.ready
     }
 }
 
 impl Shared {
-    /// Has the files of a layer that is taken looked at again, if it came from their pages.
+    /// Schedules another check of a taken layer's files, if it was copied from their pages.
     pub(super) fn look_after(&self, state: &mut State, unit: usize, loaded: &Loaded) {
         let Some(FromPages { stamps, .. }) = &loaded.pages else { return };
         if state.copied.all.is_empty() {
@@ -73,19 +73,19 @@ impl Shared {
         state.copied.all.push_back(One { unit, ready, stamps });
     }
 
-    /// Looks at the files of layers whose copies are over by now. One that is another than before
-    /// is told with the layer, whose bytes may be of both; and its pages go.
+    /// Checks the files of layers whose copies are done. If a file changed, the error names the
+    /// layer, which may hold old and new bytes, and its pages are unpinned.
     pub(super) fn look_again(&self) {
         loop {
             let Some(first) = self.lock().copied.all.front().cloned() else { return };
             let changed = match first.ready.is_passed() {
                 Ok(true) => self.changed(&first),
                 Ok(false) => return,
-                Err(_) => return self.lock().copied.all.clear(), // the GPU fails, which others tell
+                Err(_) => return self.lock().copied.all.clear(), // GPU failure: reported elsewhere
             };
             let mut state = self.lock();
             let is_first = |one: &One| one.ready.event() == first.ready.event();
-            // Another thread may have looked at it meanwhile, or is about to.
+            // Another thread may have checked it in between, or be about to.
             if state.copied.all.front().is_some_and(is_first) {
                 state.copied.all.pop_front();
                 self.tell_changed(&mut state, first.unit, changed);
@@ -93,13 +93,13 @@ impl Shared {
         }
     }
 
-    /// Looks at the files of a layer whose copies are over.
+    /// Checks the files of a layer whose copies are done.
     pub(super) fn judge(&self, one: &One) {
         let changed = self.changed(one);
         self.tell_changed(&mut self.lock(), one.unit, changed);
     }
 
-    /// What a change of its files since it was pinned means.
+    /// The error to report if a file of the layer changed since it was pinned.
     fn changed(&self, one: &One) -> Option<Error> {
         one.stamps.outdated().map(|file| self.overwritten(one.unit, file))
     }
@@ -120,13 +120,13 @@ impl Shared {
 }
 
 impl Group {
-    /// Looks at the files of layers that were copied; whether copies of others are under way.
+    /// Checks the files of copied layers in all streams; returns true if copies are still running.
     pub(super) fn look_again(&self) -> bool {
         let look = |stream: &Arc<Shared>| {
             stream.look_again();
             !stream.lock().copied.all.is_empty()
         };
-        // Each is looked at, whatever the others say.
+        // Check every stream, whatever the result for the earlier ones.
         let still = self.streams().iter().filter(|stream| look(stream)).count();
         still > 0
     }

@@ -1,5 +1,5 @@
-//! The end of a stream: it waits for copies and compute, each for as long as the watchdog does,
-//! also where a call of the driver never returns.
+//! Closing a stream. It waits for copies and compute, each for at most the watchdog time, even if a
+//! driver call never returns.
 
 #![expect(unsafe_code, reason = "orders work on streams that a caller names")]
 
@@ -18,14 +18,14 @@ impl Shared {
         let bound = self.engine.options().watchdog;
         self.ask_to_close();
         let marked = self.mark_held(bound);
-        // A loader ends when the copies of all its streams have, or have not in time.
+        // A loader ends when the copies of all its streams have ended or timed out.
         let streams = u32::try_from(self.group.streams().len()).unwrap_or(u32::MAX);
         let bound_of_all = bound.saturating_mul(streams.saturating_add(1));
         let until = Instant::now() + bound_of_all;
         let is_parted = marked.is_ok() && self.group.wait_for_loader(self.seat, until);
         let exports = self.exports();
-        // It has an end: what does not get on is given up now. A driver that does not answer may
-        // hold that up too.
+        // Writing ends here: a write that makes no progress is given up. A hanging driver may delay
+        // that too.
         let until = Instant::now() + bound;
         let written = self.flush(&mut || is_parted || Instant::now() < until);
         marked?;
@@ -33,13 +33,13 @@ impl Shared {
             return Err(self.not_over(no_answer("the thread that brings layers waits for it")));
         }
         let settled = self.bounded(bound.saturating_mul(3), Self::give_back);
-        written?; // which says more, where it is the same copy
+        written?; // has more detail if it is about the same copy
         settled?;
         self.look_again();
         self.lock().copied.told().map(|()| exports)
     }
 
-    /// Has nothing more taken or brought.
+    /// Stops further layers from being taken or loaded.
     fn ask_to_close(&self) {
         let mut state = self.lock();
         state.closing = true;
@@ -49,8 +49,8 @@ impl Shared {
         self.came.notify_all();
     }
 
-    /// Marks what is queued on the streams of all that is held, so that the stream's end is none of
-    /// that. Nothing more is taken.
+    /// Records an event on the stream of each held layer, so that the wait covers the compute
+    /// queued up to now. No further layer can be taken.
     fn mark_held(self: &Arc<Self>, bound: Duration) -> Result<()> {
         let state = self.lock();
         let is_quiet = state.taken.is_empty() && state.turn == Turn::Free;
@@ -69,8 +69,8 @@ impl Shared {
         }
         for Held { buffer, unit, compute, .. } in turn.taken.clone() {
             let mark = || {
-                // SAFETY: whoever named the stream keeps it alive until the layer is released, or
-                // this is closed.
+                // SAFETY: the caller that named the stream keeps it alive until the layer is
+                // released or this is closed.
                 unsafe {
                     if self.device.is_capturing(compute)? {
                         return Err(self.unknown_end("cuStreamIsCapturing", "CAPTURING", unit));
@@ -86,8 +86,8 @@ impl Shared {
         Ok(())
     }
 
-    /// What `work` comes to on a thread of its own, which is left behind where a call of the driver
-    /// does not return in time.
+    /// Runs `work` on a separate thread and returns its result. The thread is abandoned if a driver
+    /// call does not return in time.
     fn bounded(self: &Arc<Self>, bound: Duration, work: fn(&Self) -> Result<()>) -> Result<()> {
         let of = Arc::clone(self);
         match within(bound, "forebay-closes", move || work(&of)) {
@@ -97,11 +97,11 @@ impl Shared {
         }
     }
 
-    /// Waits until no copy of the stream runs, and nobody computes with what was taken.
+    /// Waits until no copy of the stream runs and no compute uses its layers.
     pub(super) fn settle(&self) -> Result<()> {
         let until = Instant::now() + self.engine.options().watchdog;
         for lane in [self.memory_lane, self.file_lane] {
-            // The first answer may only be a failure that is known already.
+            // The first result may only be a failure that is already known.
             let end = self.quiet(lane, until).or_else(|_| self.quiet(lane, until));
             match end {
                 Ok(true) => {}
@@ -114,7 +114,7 @@ impl Shared {
             (state.frees.clone(), state.unmarked.clone())
         };
         for (buffer, marks) in frees.iter().enumerate() {
-            // What failed is over.
+            // A failed mark counts as over.
             let mut ends = marks.iter().map(|mark| {
                 mark.wait_while(&mut || Instant::now() < until).unwrap_or(true) //
             });
@@ -125,26 +125,26 @@ impl Shared {
         unmarked.map_or(Ok(()), |source| Err(self.not_over(source)))
     }
 
-    /// What stands for a buffer that somebody computes with for ever.
+    /// The error for a buffer whose compute may never end.
     fn stuck_in(&self, buffer: usize) -> DeviceError {
         let state = self.lock();
         let held = state.taken.iter().find(|held| held.buffer == buffer);
         held.map_or_else(stuck, |held| self.unknown_end("cuEventQuery", "NO_ANSWER", held.unit))
     }
 
-    /// What stands for a unit with which somebody may compute for ever.
+    /// The error for a unit whose compute may never end.
     fn unknown_end(&self, call: &'static str, name: &str, unit: usize) -> DeviceError {
         let unit = &self.units()[unit].name;
         let detail = format!("nothing says when the stream is done for which `{unit}` was taken");
         DeviceError { call, code: -1, name: name.into(), detail }
     }
 
-    /// Waits until all that is queued on a lane is done; whether it is.
+    /// Waits until all work queued on a lane is done; returns whether it is.
     fn quiet(&self, lane: Stream, until: Instant) -> DeviceResult<bool> {
         self.marks.put(lane)?.wait_while(&mut || Instant::now() < until)
     }
 
-    /// Gives the memory back, once all copies are over; where one does not end, never.
+    /// Frees the memory once all copies are done. If one does not end, the memory is leaked.
     pub(super) fn give_back(&self) -> Result<()> {
         let waits = |_| self.not_over(no_answer("another thread waits for it"));
         drop(self.submit().map_err(waits)?); // a copy that is being queued
@@ -160,7 +160,7 @@ impl Shared {
     }
 }
 
-/// A call of the driver that has not returned within the bound, and what waits for it.
+/// The error for a driver call that has not returned within the bound; `who` names the waiter.
 fn no_answer(who: &str) -> DeviceError {
     let detail = format!("a call of the driver does not return, and {who}");
     DeviceError { call: "close", code: -1, name: "NO_ANSWER".into(), detail }

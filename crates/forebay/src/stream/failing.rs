@@ -1,12 +1,12 @@
-//! How failures are told to whoever takes layers: of which layer, and of whose stream. They are
-//! found in `taking`.
+//! Errors for callers that take layers: which layer failed, and which stream. `taking` finds them.
 
 use super::shared::{Shared, State, refused};
 use crate::error::{Error, Operation};
 use crate::gpu::{CallerStream, DeviceError};
 
 impl Shared {
-    /// What the GPU's failure with a stream of the caller's means: mostly that it knows none such.
+    /// Turns a GPU error about a caller's stream into ours. Usually the handle is unknown to the
+    /// GPU.
     pub(super) fn compute_failed(&self, compute: CallerStream, source: DeviceError) -> Error {
         if !source.is_unknown_handle() {
             return self.failed(0, source);
@@ -19,8 +19,8 @@ impl Shared {
         refused(&compute.0.to_string(), &expected)
     }
 
-    /// What ended the stream, with the layer that somebody asks for, where a copy failed: which
-    /// one that was to bring is not always known.
+    /// The error that ended the stream. If a copy failed, it names the layer the caller requests,
+    /// because the layer of the failed copy is not always known.
     pub(super) fn asked(&self, state: &State, mut error: Error) -> Error {
         if let Error::Device { operation: Operation::Copy, source, .. } = &mut error
             && let Some(unit) = state.next_unit()
@@ -33,7 +33,7 @@ impl Shared {
     }
 }
 
-/// Refuses what is asked of a layer that was released.
+/// The error for an operation on a layer that was released.
 pub(super) fn released(operation: Operation, layer: &str) -> Error {
     let expected = match operation {
         Operation::Release => "one that is held: it is released once, or by taking the next one",

@@ -1,6 +1,6 @@
-//! What streams of the same layers share, each of which brings them to a GPU of its own: one loader
-//! that reads each layer once for all of them, and where on the host layers are kept. A stream that
-//! is alone is a group of one.
+//! State shared by streams of the same layers, each of which loads them to a different GPU. One
+//! loader reads each layer once for all of them. The host copies of layers are shared too. A single
+//! stream is a group of one.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
@@ -20,10 +20,11 @@ use crate::error::{Error, Result};
 use crate::gpu::Device;
 use crate::lock::{Lock, woken};
 
-/// Time between two looks whether the loader has ended, which it is about to.
+/// Interval for polling whether the loader thread has ended, which it is about to do.
 const NAP: Duration = Duration::from_micros(50);
 
-/// See the module's own text. The order of its locks stands in [`turn`](super::turn).
+/// State shared by all streams of the same layers. The order of its locks is given in
+/// [`turn`](super::turn).
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) engine: Engine,
@@ -35,38 +36,38 @@ pub(super) struct Group {
     tiers: OnceLock<Vec<Tier>>,
     streams: OnceLock<Vec<Weak<Shared>>>,
     queue: Lock<Queue>,
-    /// Rung for the loader.
+    /// Notified for the loader.
     asked: Condvar,
-    /// Rung by the loader when it has let go of a stream.
+    /// Notified by the loader when it has dropped a stream.
     parted: Condvar,
     loader: Lock<Option<JoinHandle<()>>>,
 }
 
-/// What the loader is asked for.
+/// Requests to the loader.
 #[derive(Debug, Default)]
 struct Queue {
     jobs: VecDeque<Job>,
-    /// Whether there is more to see than jobs.
+    /// Whether the loader must look at more than the jobs.
     rung: bool,
-    /// For each stream whether the loader works for it.
+    /// Per stream: whether the loader still serves it.
     works: Vec<bool>,
 }
 
-/// A layer that the loader is to bring for a stream.
+/// A request to load a layer for a stream.
 #[derive(Debug)]
 pub(super) struct Job {
-    /// Which stream.
+    /// Index of the stream.
     pub(super) seat: usize,
     pub(super) load: Load,
-    /// What has to be passed before its buffer may be written to.
+    /// Must be signaled before its buffer may be overwritten.
     pub(super) frees: Vec<Mark>,
     pub(super) since: Instant,
-    /// Whether its pages could not be pinned just now.
+    /// Whether pinning its pages has just failed.
     pub(super) unpinned: bool,
 }
 
 impl Group {
-    /// Streams of `units` to GPUs of which `device` is the first.
+    /// Creates a group that streams `units` to several GPUs; `device` is the first.
     pub(super) fn new(
         engine: &Engine,
         device: &Arc<dyn Device>,
@@ -90,7 +91,7 @@ impl Group {
         })
     }
 
-    /// Where a thread has panicked under it nothing that is kept there is ever given back.
+    /// Locks the host copies. After a panic under the lock, none of their memory is ever freed.
     pub(super) fn homes(&self) -> MutexGuard<'_, Homes> {
         self.homes.lock().unwrap_or_else(|poisoned| {
             let mut homes = poisoned.into_inner();
@@ -99,31 +100,31 @@ impl Group {
         })
     }
 
-    /// Where a unit is kept, if it is.
+    /// The host copy of a unit, if it has one.
     pub(super) fn home(&self, unit: usize) -> Option<Arc<Home>> {
         self.homes().home(unit).cloned()
     }
 
-    /// Has a loader work for `streams` from now on.
+    /// Registers `streams` with the loader.
     pub(super) fn begin(&self, streams: &[Arc<Shared>], loader: JoinHandle<()>) {
         let _ = self.streams.set(streams.iter().map(Arc::downgrade).collect());
         *self.loader.lock() = Some(loader);
     }
 
-    /// The streams that there still are.
+    /// The streams that still exist.
     pub(super) fn streams(&self) -> Vec<Arc<Shared>> {
         self.streams.get().into_iter().flatten().filter_map(Weak::upgrade).collect()
     }
 
-    /// Whether no other stream has these layers, or had them.
+    /// Whether no other stream has, or had, these layers.
     pub(super) fn is_of_one(&self) -> bool {
         self.streams.get().is_none_or(|streams| streams.len() <= 1)
     }
 
-    /// Places the units, and takes pinned memory for those that are kept there.
+    /// Assigns tiers to the units and allocates pinned memory for those in the pinned tier.
     ///
     /// # Errors
-    /// The host's or a GPU's.
+    /// Errors of the host or of a GPU.
     pub(super) fn place(&self, tiers: &[Tier]) -> Result<()> {
         for (number, unit) in self.units.iter().enumerate() {
             if tiers[number] == Tier::Pinned {
@@ -135,7 +136,7 @@ impl Group {
         Ok(())
     }
 
-    /// Where each unit is kept.
+    /// The tier of each unit.
     pub(super) fn tiers(&self) -> Vec<Tier> {
         self.tiers.get().cloned().unwrap_or_default()
     }
@@ -145,7 +146,7 @@ impl Group {
         self.homes().streams += 1;
     }
 
-    /// Counts it no more. Once there is none left, what layers were kept in is given back, unless
+    /// Removes a stream from the count. When the last one leaves, the host copies are freed, unless
     /// the copies of some stream did not settle.
     pub(super) fn leave(&self, is_settled: bool) {
         let mut homes = self.homes();
@@ -160,44 +161,44 @@ impl Group {
         }
     }
 
-    /// Says that a loader works for so many streams, or none any more.
+    /// Sets how many streams the loader serves; 0 when it has ended.
     pub(super) fn works(&self, streams: usize) {
         self.queue.lock().works = vec![true; streams];
         self.parted.notify_all();
     }
 
-    /// Says that the loader has nothing any more of a stream.
+    /// Records that the loader holds nothing of a stream any more.
     pub(super) fn parted(&self, seat: usize) {
         self.queue.lock().works[seat] = false;
         self.parted.notify_all();
     }
 
-    /// Asks for a layer.
+    /// Queues a load request.
     pub(super) fn ask(&self, job: Job) {
         self.queue.lock().jobs.push_back(job);
         self.asked.notify_one();
     }
 
-    /// What was asked for since the last call, after at most `bound` where that is nothing.
+    /// Takes the queued requests, waiting at most `bound` if there are none.
     pub(super) fn take_jobs(&self, bound: Duration) -> VecDeque<Job> {
         let mut queue = self.queue.lock();
         if queue.jobs.is_empty() && !queue.rung && !bound.is_zero() {
             let waited = self.asked.wait_timeout(queue, bound);
             queue = woken(waited).0;
         }
-        // Who has time to wait looks at all there is.
+        // A caller that can wait looks at everything afterwards.
         queue.rung &= bound.is_zero();
         std::mem::take(&mut queue.jobs)
     }
 
-    /// Has the loader see that a stream is closing.
+    /// Wakes the loader because a stream is closing.
     pub(super) fn ring(&self) {
         self.queue.lock().rung = true;
         self.asked.notify_all();
     }
 
-    /// Waits until the loader has nothing any more of a stream that is closing, and has ended where
-    /// it was the last; whether that came about in time.
+    /// Waits until the loader holds nothing of a closing stream, and has ended if that was the last
+    /// one. Returns false on timeout.
     pub(super) fn wait_for_loader(&self, seat: usize, until: Instant) -> bool {
         let left = || until.saturating_duration_since(Instant::now());
         let mut queue = self.queue.lock();
@@ -211,7 +212,7 @@ impl Group {
         let is_last = !queue.works.contains(&true);
         drop(queue);
         if is_last {
-            // Whoever else closes it returns when it has ended.
+            // A concurrent closer also returns only after the loader has ended.
             let mut loader = self.loader.lock();
             while loader.as_ref().is_some_and(|loader| !loader.is_finished()) {
                 if left().is_zero() {
@@ -226,12 +227,12 @@ impl Group {
         true
     }
 
-    /// Whether no stream is to bring anything any more.
+    /// Whether all streams are closing.
     pub(super) fn is_over(&self) -> bool {
         self.streams().iter().all(|stream| stream.is_closing())
     }
 
-    /// Ends all streams: some GPU fails.
+    /// Fails all streams because a GPU failed.
     pub(super) fn lose(&self, error: &Error) {
         self.streams().iter().for_each(|stream| stream.lose(error.clone()));
     }
@@ -240,7 +241,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if !self.engine.home().is_here() {
-            // The parent's: a child has no such thread.
+            // The thread belongs to the parent process; a forked child has none.
             let loader = self.loader.get_mut();
             std::mem::forget(loader.take());
         }

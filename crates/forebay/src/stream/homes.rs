@@ -1,5 +1,5 @@
-//! Where on the host layers are kept: in pinned memory, or in the page cache where they lie. All
-//! streams of a [group](super::group) copy from there.
+//! Host copies of layers: in the group's pinned memory, or pinned in the page cache. All streams of
+//! a [group](super::group) copy from them.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -12,84 +12,84 @@ use crate::error::Result;
 use crate::gpu::{BATCH_MAX, DeviceCopy};
 use crate::memory::Buffer;
 
-/// See the module's own text.
+/// The host copies of all units.
 #[derive(Debug)]
 pub(super) struct Homes {
-    /// For each unit.
+    /// One per unit.
     places: Vec<Place>,
     pub(super) maps: Maps,
-    /// How many streams copy from there.
+    /// Number of streams that copy from them.
     pub(super) streams: usize,
-    /// Whether a copy may still read them, although its stream has ended.
+    /// Whether a copy of an ended stream may still read them.
     pub(super) stuck: bool,
     /// Whether all streams have ended.
     gone: bool,
 }
 
-/// Where a unit is kept, if it is, and whether its bytes are there.
+/// The host copy of a unit, if it has one, and whether its bytes are loaded.
 #[derive(Debug, Clone, Default)]
 struct Place {
     home: Option<Arc<Home>>,
     filled: bool,
 }
 
-/// Where a unit is kept on the host, pinned, and the copies from there.
+/// A unit's pinned host copy, and the copies to a GPU buffer from there.
 #[derive(Debug)]
 pub(super) struct Home {
     kept: Kept,
     copies: Vec<Copy>,
-    /// Where each slot's worth begins in memory of the streams' own.
+    /// Where each slot's data begins in the group's own memory.
     starts: Vec<u64>,
 }
 
 #[derive(Debug)]
 enum Kept {
-    /// In memory of the streams' own.
+    /// In the group's own pinned memory.
     Memory(Buffer),
-    /// In the page cache, where it was.
+    /// In pinned page cache pages.
     Pages(Pages),
 }
 
 impl Homes {
-    /// For so many units, none of which is kept anywhere.
+    /// Creates entries for so many units, none of which has a host copy.
     pub(super) fn new(units: usize, maps: Maps) -> Self {
         let places = vec![Place::default(); units];
         Self { places, maps, streams: 0, stuck: false, gone: false }
     }
 
-    /// Has a unit kept there, unless it is kept somewhere else by now, or by nobody any more: then
-    /// what was to keep it.
+    /// Sets a unit's host copy. Hands it back if the unit has another one by now, or if all streams
+    /// have ended.
     pub(super) fn keep(&mut self, unit: usize, home: Home) -> std::result::Result<(), Arc<Home>> {
         let (place, home) = (&mut self.places[unit], Arc::new(home));
         if place.home.is_some() || self.gone {
             return Err(home);
         }
-        // Pages have what is in them.
+        // Pages already hold the data.
         *place = Place { filled: home.pages().is_some(), home: Some(home) };
         Ok(())
     }
 
-    /// Where a unit is kept.
+    /// The host copy of a unit.
     pub(super) fn home(&self, unit: usize) -> Option<&Arc<Home>> {
         self.places[unit].home.as_ref()
     }
 
-    /// The same, where its bytes are there.
+    /// The host copy of a unit, if its bytes are loaded.
     pub(super) fn filled(&self, unit: usize) -> Option<&Arc<Home>> {
         self.places[unit].home.as_ref().filter(|_| self.places[unit].filled)
     }
 
-    /// Says that a unit's bytes are where it is kept.
+    /// Records that the host copy of a unit is loaded.
     pub(super) fn fill(&mut self, unit: usize) {
         self.places[unit].filled = true;
     }
 
-    /// Says that others are there than in its files.
+    /// Marks the host copy stale.
     pub(super) fn outdate(&mut self, unit: usize) {
         self.places[unit].filled = false;
     }
 
-    /// Takes a unit's pages out, if it is kept there.
+    /// Removes and returns a unit's host copy if it is in the page cache.
     pub(super) fn take_pages(&mut self, unit: usize) -> Option<Arc<Home>> {
         let place = &mut self.places[unit];
         let pages = place.home.take_if(|home| home.pages().is_some())?;
@@ -97,12 +97,12 @@ impl Homes {
         Some(pages)
     }
 
-    /// Hands out what nothing reads any more; keeps for ever what a copy may.
+    /// Hands out all host copies for freeing. Leaks them if a copy may still read them.
     pub(super) fn give_back(&mut self) -> Vec<Arc<Home>> {
         self.gone = true;
         let all = self.places.iter_mut().filter_map(|place| std::mem::take(place).home).collect();
         if self.stuck {
-            Box::leak(Box::new(all)); // so that whoever looks for leaks sees who did it
+            Box::leak(Box::new(all)); // leaked here so that leak checkers show this as the origin
             return Vec::new();
         }
         all
@@ -110,10 +110,10 @@ impl Homes {
 }
 
 impl Home {
-    /// Pinned memory for a unit.
+    /// Allocates pinned memory for a unit.
     ///
     /// # Errors
-    /// The host's or a GPU's.
+    /// Errors of the host or of a GPU.
     pub(super) fn in_memory(engine: &Engine, shelf: Shelf) -> Result<Self> {
         let memory = engine.allocate_pinned(shelf.len)?;
         let (first, starts) = (memory.address(), shelf.starts);
@@ -121,12 +121,12 @@ impl Home {
         Ok(Self { kept: Kept::Memory(memory), copies, starts })
     }
 
-    /// Pages that are pinned.
+    /// A host copy in pages that are pinned.
     pub(super) fn in_pages(pages: Pages, copies: Vec<Copy>) -> Self {
         Self { kept: Kept::Pages(pages), copies, starts: Vec::new() }
     }
 
-    /// The streams' own memory that it is, if it is, and where each slot's worth begins there.
+    /// The group's own memory, if the copy is in it, and where each slot's data begins.
     pub(super) fn memory(&self) -> Option<(&Buffer, &[u64])> {
         match &self.kept {
             Kept::Memory(memory) => Some((memory, &self.starts)),
@@ -134,7 +134,7 @@ impl Home {
         }
     }
 
-    /// The pages, where it is in the page cache.
+    /// The pages, if the copy is in the page cache.
     pub(super) fn pages(&self) -> Option<&Pages> {
         match &self.kept {
             Kept::Pages(pages) => Some(pages),
@@ -142,7 +142,7 @@ impl Home {
         }
     }
 
-    /// The copies to a buffer, in groups that go to the driver in one call each.
+    /// The copies to a buffer, grouped into one driver call each.
     pub(super) fn copies_to(&self, buffer: u64) -> impl Iterator<Item = Vec<DeviceCopy>> {
         let of = move |&(from, to, len): &Copy| DeviceCopy {
             host: host(from),
@@ -153,7 +153,7 @@ impl Home {
     }
 }
 
-/// An address of the host.
+/// Converts a host address to a pointer.
 pub(super) fn host(address: u64) -> NonNull<u8> {
     NonNull::new(address as *mut u8).expect("mapped memory is not at zero")
 }

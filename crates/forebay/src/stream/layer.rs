@@ -1,4 +1,4 @@
-//! What a layer is made of, and how it lies on the GPU and in pinned memory.
+//! The parts of a layer, and its layout on the GPU and in pinned memory.
 
 use std::ops::Range;
 
@@ -10,56 +10,56 @@ use crate::file::Residency;
 use crate::plan::{Packed, Packing, Wanted};
 use crate::units::{ByteRange, align_up};
 
-/// Bytes of one copy from pinned memory at most: the link's own cost of a copy is 0.2 % of that
-/// (2.7 µs of 1.2 ms on an H200), and what others copy waits no longer.
+/// Maximum size of one copy from pinned memory. The fixed cost of a copy is 0.2 % of that (2.7 µs
+/// of 1.2 ms on an H200), and longer copies would delay other users of the link.
 const COPY_MAX: u64 = 64 << 20;
 
-/// Ranges of files that a model needs at the same time, in the order in which they lie on the GPU.
+/// File ranges that a model needs at the same time, in the order of their layout on the GPU.
 #[derive(Debug, Clone)]
 pub struct Layer {
     name: String,
     parts: Vec<LayerPart>,
 }
 
-/// Bytes of a file.
+/// A range of a file.
 #[derive(Debug, Clone)]
 pub struct LayerPart {
-    /// The file, of the engine that streams it.
+    /// The file, opened with the engine that streams it.
     pub file: File,
-    /// Where they begin in it.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// How many there are.
+    /// Length in bytes.
     pub len: u64,
 }
 
 impl Layer {
-    /// A layer without parts, which errors and reports call by its name, or by its number in the
-    /// stream's list, as in `layer 3`, where that is empty.
+    /// Creates a layer without parts. Errors and reports use the name; if it is empty, the layer's
+    /// number in the stream's list, as in `layer 3`.
     #[must_use]
     pub fn named(name: impl Into<String>) -> Self {
         Self { name: name.into(), parts: Vec::new() }
     }
 
-    /// The same, with `len` bytes at `offset` of `file` behind what it has.
+    /// Appends `len` bytes at `offset` of `file`.
     #[must_use]
     pub fn with(mut self, file: &File, offset: u64, len: u64) -> Self {
         self.parts.push(LayerPart { file: file.clone(), offset, len });
         self
     }
 
-    /// What errors and reports call it.
+    /// The name used in errors and reports.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its parts.
+    /// The layer's parts.
     #[must_use]
     pub fn parts(&self) -> &[LayerPart] {
         &self.parts
     }
 
-    /// Bytes that it takes on the GPU: each part begins at a multiple of 256.
+    /// Bytes on the GPU. Each part begins at a multiple of 256.
     #[must_use]
     pub fn len(&self) -> u64 {
         slices::length(self.lens()).unwrap_or(u64::MAX)
@@ -76,12 +76,12 @@ impl Layer {
         self.parts.iter().all(|part| part.len == 0)
     }
 
-    /// What errors and reports call the layer with this number.
+    /// The name in errors and reports for the layer with this number.
     fn called(&self, number: usize) -> String {
         if self.name.is_empty() { format!("layer {number}") } else { self.name.clone() }
     }
 
-    /// Refuses what cannot be streamed: no bytes, or some that the file does not have.
+    /// Rejects a layer without bytes or with ranges outside their file.
     fn check(&self, number: usize, engine: &Engine) -> Result<()> {
         let name = self.called(number);
         self.look(engine).map_err(|error| error.of_layer(Operation::Read, &name))
@@ -118,29 +118,29 @@ impl Layer {
     }
 }
 
-/// What is brought at once: a layer, or a slice of one.
+/// What is loaded at once: a layer, or a slice of one.
 #[derive(Debug)]
 pub(super) struct Unit {
     pub(super) layer: usize,
     pub(super) slice: usize,
-    /// The layer's part that its first one is.
+    /// The layer's part number of its first part.
     pub(super) first_part: usize,
     pub(super) name: String,
     pub(super) parts: Vec<LayerPart>,
-    /// Where each part begins on the GPU, behind the buffer's first byte.
+    /// Offset of each part in the GPU buffer.
     pub(super) places: Vec<u64>,
     /// Bytes on the GPU.
     pub(super) len: u64,
     /// The files, by their numbers in the packing.
     pub(super) files: Vec<File>,
-    /// What stands for all of it in an error.
+    /// The part that represents the unit in errors.
     pub(super) first: LayerPart,
-    /// Its parts in slots, with their places on the GPU as addresses.
+    /// Its parts packed into slots; addresses are offsets on the GPU.
     pub(super) packing: Packing,
 }
 
 impl Unit {
-    /// The slice with a number, of so many, that has these parts of a layer.
+    /// Builds slice `slice` of a layer from these of its parts.
     fn new(
         of: &Layer,
         layer: usize,
@@ -165,7 +165,7 @@ impl Unit {
             });
             let LayerPart { offset, len, .. } = *part;
             match wanted.last_mut() {
-                // Neighbours in the file and on the GPU are one.
+                // Merge ranges that are adjacent in the file and on the GPU.
                 Some(last)
                     if last.source == source
                         && last.offset + last.len == offset
@@ -182,8 +182,8 @@ impl Unit {
         Self { layer, slice, first_part, name, parts, places, len, files, first, packing }
     }
 
-    /// Some of its parts, which tell whether it is in the page cache: the first, one in the middle
-    /// and the last.
+    /// Sample parts for checking whether it is in the page cache: the first, the middle and the
+    /// last.
     pub(super) fn places_to_look(&self) -> Vec<&Packed> {
         let parts = self.packing.parts();
         [0, parts.len() / 2, parts.len().saturating_sub(1)]
@@ -192,7 +192,7 @@ impl Unit {
             .collect()
     }
 
-    /// Bytes of the files.
+    /// Bytes to read from files.
     pub(super) fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.len).sum()
     }
@@ -203,12 +203,12 @@ fn append(mut list: Vec<u64>, last: u64) -> Vec<u64> {
     list
 }
 
-/// The layers, each cut in so many slices that two of them at once fit `budget` bytes and a GPU of
-/// `room` bytes; in one where there is no budget. How many slices there are of each, and the units
+/// Cuts layers into slices so that two of them fit `budget` bytes and a GPU of `room` bytes.
+/// Without a budget each layer is one slice. Returns the number of slices per layer, and the units
 /// in order.
 ///
 /// # Errors
-/// What is wrong with a layer; a budget, or a GPU, that is too small for any slices.
+/// A bad layer; a budget or a GPU that is too small for any slices.
 pub(super) fn cut(
     engine: &Engine,
     layers: &[Layer],
@@ -226,7 +226,7 @@ pub(super) fn cut(
     let count = match budget {
         _ if fits => Some(1),
         None => None,
-        // As many of each as one of them needs.
+        // All layers get the number of slices that the largest one needs.
         Some(_) => lens
             .iter()
             .map(|lens| slices::count(lens, most))
@@ -242,7 +242,7 @@ pub(super) fn cut(
     Ok((count, units))
 }
 
-/// Says what is too large for a budget, or for a GPU of `room` bytes.
+/// The error for a layer that exceeds the budget, or a GPU of `room` bytes.
 fn too_large(layers: &[Layer], (budget, room): (Option<u64>, u64)) -> Error {
     let numbered = layers.iter().enumerate();
     let (number, whole) = numbered.max_by_key(|(_, layer)| layer.len()).expect("one at least");
@@ -273,7 +273,7 @@ fn too_large(layers: &[Layer], (budget, room): (Option<u64>, u64)) -> Error {
     }
 }
 
-/// The least of a budget, in words: bytes of two layers, or of two slices.
+/// Describes the smallest valid budget: bytes of two layers, or of two slices.
 fn enough(of_layers: u64, of_slices: u64) -> String {
     let text = format!("{of_layers} bytes at least, for two layers");
     if of_slices == of_layers {
@@ -282,10 +282,10 @@ fn enough(of_layers: u64, of_slices: u64) -> String {
     format!("{text}, or {of_slices} for two slices of a layer, which is cut between its parts")
 }
 
-/// A copy: from where, to where in a buffer, how many bytes.
+/// A copy: source address, offset in the buffer, bytes.
 pub(super) type Copy = (u64, u64, u64);
 
-/// Adds a copy behind others, as one with the last where they meet.
+/// Appends a copy, merged with the last one if they are adjacent.
 pub(super) fn add_copy(copies: &mut Vec<Copy>, (from, to, len): Copy) {
     match copies.last_mut() {
         Some((last, at, so_far))
@@ -297,18 +297,18 @@ pub(super) fn add_copy(copies: &mut Vec<Copy>, (from, to, len): Copy) {
     }
 }
 
-/// Where the slots' worths of a unit lie one behind the other, and the copies from there.
+/// Layout of a unit's slot contents in pinned memory, and the copies from there.
 #[derive(Debug)]
 pub(super) struct Shelf {
-    /// Where each slot's worth begins.
+    /// Offset of each slot's data.
     pub(super) starts: Vec<u64>,
-    /// Bytes in all.
+    /// Total bytes.
     pub(super) len: u64,
-    /// Copies: from where, to where on the GPU, how many bytes.
+    /// Copies: source offset, offset on the GPU, bytes.
     pub(super) copies: Vec<Copy>,
 }
 
-/// What parts lie at in a file they lie at in memory, within this.
+/// In memory, parts keep their file offset modulo this.
 const UNIT: u64 = 512;
 
 impl Shelf {
@@ -317,7 +317,7 @@ impl Shelf {
         let mut copies = Vec::new();
         for block in 0..packing.blocks() {
             let parts = packing.parts_of(block);
-            // The first part of a slot's worth lies behind as many bytes as it does within a unit.
+            // Keep the first part's offset within a `UNIT`, so it stays aligned as in the file.
             let start = align_up(len, UNIT);
             starts.push(start);
             for &Packed { at, len, address, .. } in parts {
@@ -330,8 +330,8 @@ impl Shelf {
     }
 }
 
-/// Whether most of a range is in the page cache, as far as its file system says. Waits for no drive
-/// and no server.
+/// Whether at least 90 % of a range is in the page cache, as reported by its file system. Does no
+/// I/O to a drive or server.
 pub(super) fn is_resident(file: &File, range: ByteRange) -> bool {
     let found = file.residency_inside(range);
     matches!(found, Residency::Known { resident, len } if resident >= len / 10 * 9)

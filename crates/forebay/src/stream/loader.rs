@@ -1,6 +1,6 @@
-//! The thread that brings layers from files: to slots of the streams' own, or to the pinned memory
-//! that they are kept in, and from there to each stream's GPU. It waits for storage and for slots,
-//! and for a while for streams that want the same layer, never for the caller.
+//! The thread that loads layers from files. It reads them into staging slots, or into the pinned
+//! memory that keeps them, and copies from there to each stream's GPU. It waits for storage and
+//! slots, and briefly for streams that want the same layer, but never for the caller.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,34 +20,34 @@ use super::store::Store;
 use super::together::{Apart, Ask, Progress, pick};
 use crate::error::Result;
 
-/// How long it sleeps while bytes come, whose arrival wakes it, before it looks for other work.
+/// Sleep time while reads are in flight; arriving data wakes it earlier.
 const PATIENCE: Duration = Duration::from_micros(500);
 
-/// The same while a slot is wanted too, or a block waits for the next, of which only looking tells
-/// whether it is free, and whether the link is done: one is copied in 150 µs.
+/// Sleep time while it also needs a free slot, or a block waits for the next one. Free slots and
+/// the state of the link are only found by polling; a slot is copied in 150 µs.
 const PATIENCE_FOR_SLOT: Duration = Duration::from_micros(50);
 
-/// Time between two looks where only a slot is wanted, at least and at most: where the GPU computes
-/// with what the slot's bytes are to replace it takes longer.
+/// Minimum and maximum polling interval while only a slot is needed. The wait is longer if the GPU
+/// still computes with the buffer that the slot's bytes will replace.
 const NAPS: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
-/// How long it sleeps for want of work at most.
+/// Maximum sleep time when there is no work.
 const REST: Duration = Duration::from_secs(1);
 
-/// See the module's own text.
+/// The state of the loader thread.
 pub(super) struct Loader {
     group: Arc<Group>,
-    /// The streams that it works for, and those that it has worked for.
+    /// The streams that it serves.
     seats: Vec<Option<Seat>>,
     gone: Vec<Arc<Shared>>,
     ring: Ring,
     /// Jobs that have not begun.
     jobs: VecDeque<Job>,
-    /// Those that are read, of which only the last may have blocks that are not open.
+    /// Running reads. Only the last one may have blocks that are not open.
     readings: VecDeque<Reading>,
-    /// What is being pinned, one layer after the other.
+    /// Layers whose pages are being pinned, in order.
     pinning: VecDeque<Pinning>,
-    /// Since when only a slot is wanted, or another stream.
+    /// When it began to wait for nothing but a slot or another stream.
     waiting: Option<Instant>,
 }
 
@@ -57,27 +57,27 @@ struct Seat {
     apart: Apart,
 }
 
-/// A unit whose pages are being pinned, and who wants it.
+/// A unit whose pages are being pinned, and the jobs that want it.
 struct Pinning {
     unit: usize,
     jobs: Vec<Job>,
     answer: Receiver<Pinned>,
 }
 
-/// How layers come from files.
+/// How a layer is loaded.
 enum Way {
-    /// A slice that has no bytes does not come.
+    /// An empty slice is not loaded.
     Nothing,
     /// Through slots.
     Slots,
-    /// By way of pinned memory that keeps them.
+    /// Through pinned memory that keeps the layer.
     Memory(Arc<Home>),
-    /// From their pages, which are pinned for that.
+    /// From page cache pages, which are pinned for this.
     Pages,
 }
 
 impl Loader {
-    /// Starts the thread, for all streams of a group.
+    /// Starts the thread for all streams of a group.
     pub(super) fn start(group: &Arc<Group>, streams: &[Arc<Shared>]) -> Result<()> {
         let passes = (0..group.units.len()).any(|unit| group.home(unit).is_none());
         let ring = Ring::new(&group.engine, passes)?;
@@ -121,15 +121,15 @@ impl Loader {
         }
     }
 
-    /// Takes what was asked for, after at most `bound` where that is nothing.
+    /// Takes new requests, waiting at most `bound` if there are none.
     fn hear(&mut self, bound: Duration) {
         let asked = self.group.take_jobs(bound);
-        // One that is closing may have asked before.
+        // A closing stream may have queued requests before.
         self.jobs.extend(asked.into_iter().filter(|job| self.seats[job.seat].is_some()));
     }
 
-    /// Lets go of streams that are closing; whether any other is left. The last one is settled
-    /// before it is let go.
+    /// Drops streams that are closing; returns true if any stream is left. The last one is settled
+    /// before it is dropped.
     fn part(&mut self) -> bool {
         let seats = self.seats.iter().enumerate();
         let closing = seats.filter(|(_, seat)| {
@@ -151,7 +151,7 @@ impl Loader {
         true
     }
 
-    /// Does what there is to do; how long it may sleep then.
+    /// Does the pending work; returns how long it may sleep afterwards.
     fn step(&mut self) -> Result<Option<Duration>> {
         self.copy_pinned()?;
         let opened = self.begin()?;
@@ -162,8 +162,8 @@ impl Loader {
         }
         let is_flying = self.readings.iter().any(Reading::is_flying);
         if opened == Opened::Look && !is_flying {
-            // Only a GPU, or another stream, can change that: the longer it takes, the rarer the
-            // looks.
+            // Only a GPU or another stream can change that, so the polling interval grows with the
+            // time waited.
             let since = *self.waiting.get_or_insert_with(Instant::now);
             return Ok(Some((since.elapsed() / 16).clamp(NAPS[0], NAPS[1])));
         }
@@ -173,7 +173,7 @@ impl Loader {
         Ok((!self.readings.is_empty() || !self.pinning.is_empty()).then_some(nap))
     }
 
-    /// Begins what there is memory for, one layer after the other; what the last one waits for.
+    /// Begins layers in order while memory lasts; returns what the last one waits for.
     fn begin(&mut self) -> Result<Opened> {
         loop {
             if let Some(last) = self.readings.back_mut() {
@@ -191,17 +191,17 @@ impl Loader {
         }
     }
 
-    /// Whether it works for one stream only.
+    /// Whether it serves only one stream.
     fn is_alone(&self) -> bool {
         self.seats.iter().flatten().count() == 1
     }
 
-    /// Jobs for the same layer that are begun now.
+    /// Chooses the jobs for one layer that begin now.
     ///
     /// # Errors
-    /// A GPU's.
+    /// Errors of a GPU.
     fn pick(&mut self) -> Result<Vec<Job>> {
-        // What is being brought to where all copy it from is copied from there.
+        // A layer that is being loaded to its host copy is copied from there afterwards.
         let is_kept = |loader: &Self, unit: usize| {
             let reads = |reading: &Reading| reading.is_kept() && reading.unit == unit;
             let is_pinned = loader.pinning.iter().any(|pinning| pinning.unit == unit);
@@ -217,7 +217,7 @@ impl Loader {
             Some(Progress { missing, is_with: apart.is_over(next), next })
         };
         let streams: Vec<Option<Progress>> = self.seats.iter().map(progress).collect();
-        self.hear(Duration::ZERO); // what is not missing any more was asked for before
+        self.hear(Duration::ZERO); // requests that are not missing any more were queued before
         let mut asks = Vec::with_capacity(self.jobs.len());
         let mut places = Vec::with_capacity(self.jobs.len());
         for (place, job) in self.jobs.iter().enumerate() {
@@ -242,7 +242,7 @@ impl Loader {
         Ok(places.filter_map(|place| self.jobs.remove(place)).collect())
     }
 
-    /// Begins to bring a layer to all who ask for it.
+    /// Begins to load a layer for all jobs that want it.
     fn begin_layer(&mut self, jobs: Vec<Job>) -> Result<()> {
         let Some(jobs) = self.copy_kept(jobs)? else { return Ok(()) };
         let unit = jobs[0].load.unit;
@@ -277,7 +277,7 @@ impl Loader {
         Target::new(job, shared, store)
     }
 
-    /// Copies a layer that is kept on the host by now, if it is; else the jobs.
+    /// Copies a layer from its host copy, if there is one by now. Returns the jobs that are left.
     fn copy_kept(&self, jobs: Vec<Job>) -> Result<Option<Vec<Job>>> {
         let mut left = Vec::new();
         for job in jobs {
@@ -293,7 +293,7 @@ impl Loader {
         Ok(Some(left).filter(|left| !left.is_empty()))
     }
 
-    /// How a unit is brought that cannot be copied from where it is kept.
+    /// Chooses how to load a unit that has no host copy.
     fn way(&self, unit: usize, jobs: &[Job]) -> Way {
         if self.group.units[unit].packing.blocks() == 0 {
             return Way::Nothing;
@@ -308,7 +308,7 @@ impl Loader {
         if pins { Way::Pages } else { Way::Slots }
     }
 
-    /// Copies what has come and tells of what has ended; how much that was.
+    /// Copies the data that has arrived and finishes ended reads; returns how much it did.
     fn land(&mut self) -> Result<usize> {
         let (mut count, mut index) = (0, 0);
         while let Some(reading) = self.readings.get_mut(index) {
@@ -324,7 +324,7 @@ impl Loader {
         Ok(count)
     }
 
-    /// Copies a layer whose pages have been pinned, or has it read where they have not.
+    /// Copies a layer whose pages have been pinned, or reads it if pinning failed.
     fn copy_pinned(&mut self) -> Result<()> {
         let Some(pinning) = self.pinning.front() else { return Ok(()) };
         let pinned = match pinning.answer.try_recv() {
@@ -339,11 +339,12 @@ impl Loader {
         jobs.iter_mut().for_each(|job| job.unpinned = true);
         let (mut now, mut later) = (Vec::new(), Vec::new());
         for job in jobs {
-            // Of one stream of several no copy may wait for its GPU: others would wait behind it.
+            // With several streams no copy may wait for one GPU, because the copies behind it would
+            // wait too.
             let is_free = self.is_alone() || are_passed(&job.frees)?;
             if is_free { now.push(job) } else { later.push(job) }
         }
-        // Pages may be gone again.
+        // Pages may have been unpinned again.
         later.extend(self.copy_kept(now)?.into_iter().flatten());
         later.into_iter().rev().for_each(|job| self.jobs.push_front(job));
         Ok(())
@@ -352,7 +353,7 @@ impl Loader {
 
 impl Drop for Loader {
     fn drop(&mut self) {
-        // Dropped they are cancelled; what hangs has its memory until it answers.
+        // Dropping cancels them. A hanging read keeps its memory until it returns.
         self.readings.clear();
         let mut is_settled = self.gone.iter().all(|shared| shared.settle().is_ok());
         for seat in self.seats.iter().flatten() {

@@ -1,9 +1,9 @@
-//! Layers that are copied from the page cache where they lie there: their pages are mapped and
-//! pinned once, for all passes that follow.
+//! Layers that are copied directly from the page cache. Their pages are mapped and pinned once for
+//! all later passes.
 //!
-//! Pinned pages stay what they were when somebody overwrites the file past the page cache, or cuts
-//! it. So a layer is only taken from there while the file is the one, of the size and the time of
-//! change, that it was before its pages were mapped; and `after` looks again when it is copied.
+//! Pinned pages keep their old contents if the file is overwritten with O_DIRECT or truncated. So a
+//! layer is only copied from its pages while the file is the same one, with the size and mtime it
+//! had before mapping. `after` checks again after the copy.
 
 #![expect(unsafe_code, reason = "pins what it has mapped")]
 
@@ -15,11 +15,11 @@ use crate::file::pages::{FilePages, Stamp};
 use crate::gpu::Device;
 use crate::units::{ByteRange, align_down, align_up};
 
-/// Bytes of a mapping at least, on average: each costs calls of the kernel and of the driver. A
-/// guess, which no run has measured.
+/// Minimum average size of a mapping: each costs kernel and driver calls. A guess, which no run has
+/// measured.
 const WINDOW_MIN: u64 = 256 << 10;
 
-/// Where a unit lies in files, in ranges that are mapped at once.
+/// The file ranges of a unit, merged into those that are mapped at once.
 #[derive(Debug)]
 pub(super) struct Windows(Vec<Window>);
 
@@ -27,7 +27,7 @@ pub(super) struct Windows(Vec<Window>);
 struct Window {
     file: File,
     range: ByteRange,
-    /// From where in the file.
+    /// Copies; the source is an offset in the file.
     copies: Vec<Copy>,
 }
 
@@ -39,24 +39,24 @@ pub(super) struct Pages {
     stamps: Stamps,
 }
 
-/// Files, each with what tells that it was not changed since.
+/// Files, each with a stamp that shows whether it was changed since.
 #[derive(Debug, Clone)]
 pub(super) struct Stamps(Arc<[(File, Stamp)]>);
 
 /// Why pages are not pinned.
 #[derive(Debug, Clone)]
 pub(super) enum Refusal {
-    /// They may be later.
+    /// They may be pinned later.
     Now(&'static str),
-    /// They never are.
+    /// They can never be pinned.
     Ever(String),
 }
 
 impl Windows {
-    /// Of a unit with bytes.
+    /// Computes the windows of a unit that is not empty.
     ///
     /// # Errors
-    /// Why its pages can never be used.
+    /// The reason why its pages can never be used.
     pub(super) fn of(unit: &Unit) -> Result<Self, String> {
         let page = rustix::param::page_size() as u64;
         let mut windows: Vec<Window> = Vec::new();
@@ -87,11 +87,11 @@ impl Windows {
         Ok(Self(windows))
     }
 
-    /// Maps and pins all of it; where its bytes are and go to then, as copies: from the host's
-    /// address, to where on the GPU, how many.
+    /// Maps and pins all windows. Returns the pages and the copies: host address, offset on the
+    /// GPU, bytes.
     ///
     /// # Errors
-    /// Why not.
+    /// Why it cannot be pinned.
     pub(super) fn pin(self, device: &Arc<dyn Device>) -> Result<(Pages, Vec<Copy>), Refusal> {
         let never = |what: &str, file: &File, error: &dyn std::fmt::Display| {
             Refusal::Ever(format!("cannot {what} `{}`: {error}", file.path().display()))
@@ -121,7 +121,7 @@ impl Windows {
             mapped
                 .bring_in()
                 .map_err(|_| Refusal::Now("a file has ended, or could not be read"))?;
-            // SAFETY: it is unregistered before it is unmapped, by `Pages`.
+            // SAFETY: `Pages` unregisters it before it is unmapped.
             let pinned = unsafe { pages.device.register_read_only(mapped.start(), mapped.len()) };
             pinned.map_err(|error| match pages.is_current() {
                 true => never("pin pages of", &window.file, &error),
@@ -132,7 +132,7 @@ impl Windows {
             all.extend(window.copies.iter().map(|&(from, to, len)| (at(from), to, len)));
             pages.pinned.push(mapped);
         }
-        // Whoever changed a file meanwhile may have left others in their place.
+        // If a file was changed during mapping, the pages may hold other bytes.
         if pages.is_current() { Ok((pages, all)) } else { Err(CHANGED) }
     }
 }
@@ -140,24 +140,24 @@ impl Windows {
 const CHANGED: Refusal = Refusal::Now("a file was changed meanwhile");
 
 impl Pages {
-    /// Whether its files are what they were before it was mapped.
+    /// Whether its files are unchanged since before it was mapped.
     pub(super) fn is_current(&self) -> bool {
         self.stamps.hold()
     }
 
-    /// What its files were before it was mapped.
+    /// The stamps of its files from before it was mapped.
     pub(super) fn stamps(&self) -> Stamps {
         self.stamps.clone()
     }
 }
 
 impl Stamps {
-    /// Whether all files are what they were.
+    /// Whether all files are unchanged.
     fn hold(&self) -> bool {
         self.0.iter().all(|(file, stamp)| file.stamp().is_ok_and(|now| now == *stamp))
     }
 
-    /// A file whose bytes may be others than they were.
+    /// A file whose bytes may have changed.
     pub(super) fn outdated(&self) -> Option<&File> {
         let is_same = |stamp: &Stamp, now: &Stamp| !stamp.is_outdated(now);
         let same =
@@ -173,7 +173,7 @@ impl Drop for Pages {
             return; // they are pinned for the parent
         }
         for pages in self.pinned.drain(..) {
-            // SAFETY: registered by `pin`; whoever drops it has waited for all copies.
+            // SAFETY: registered by `pin`; the owner has waited for all copies before dropping it.
             let given_back = unsafe { self.device.unregister(pages.start()) };
             if given_back.is_err() {
                 std::mem::forget(pages); // the GPU may still read it

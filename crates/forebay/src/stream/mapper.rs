@@ -1,6 +1,6 @@
-//! Which layers are copied from the page cache where they lie, and the thread that pins their pages
-//! and lets them go: both take as long as the driver likes, and neither may hold up who queues
-//! copies. It looks again at files when their pages were copied (`after`).
+//! Decides which layers are copied directly from the page cache, and runs the thread that pins and
+//! unpins their pages. Both take as long as the driver likes and must not delay the thread that
+//! queues copies. It also checks files again after their pages were copied (`after`).
 
 use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
@@ -16,51 +16,51 @@ use super::marks::Mark;
 use crate::lock::Lock;
 use crate::topology::{MemoryLeft, System};
 
-/// Passes that are worth pinning for. The pass that pins takes 2.2 to 2.8 times as long as one
-/// through slots (`benches/runs/2026-11-22-h200-layers-d/mapped.json`), and each one after it 0.94
-/// (`2026-11-22-h200-layers-b`, `large-mapped` beside `large-kvikio`): 20 to 30 passes bring that
-/// in.
+/// Minimum number of passes for which pinning pays off. The pass that pins takes 2.2 to 2.8 times
+/// as long as one through slots (`benches/runs/2026-11-22-h200-layers-d/mapped.json`), and each
+/// later one 0.94 times (`2026-11-22-h200-layers-b`, `large-mapped` against `large-kvikio`). That
+/// pays off after 20 to 30 passes.
 const WORTH_PASSES: u64 = 32;
 
-/// Time between two looks at the memory that is left, while pages are pinned.
+/// Interval for checking free memory while pages are pinned.
 const LOOKS_EVERY: Duration = Duration::from_millis(500);
 
-/// Time between two questions whether pages may go.
+/// Interval for checking whether pages may be unpinned.
 const ASKS_EVERY: Duration = Duration::from_millis(5);
 
-/// What is left to others: pinned pages go where less than this part of the memory would be.
+/// Pages are unpinned if less than one part in this many of the memory would be left.
 const LEFT: u64 = 16;
 
 /// Which layers' pages are pinned, and which could be.
 #[derive(Debug)]
 pub(super) struct Maps {
-    /// Bytes that may be pinned, and those that are.
+    /// Bytes that may be pinned, and bytes that are.
     pub(super) budget: u64,
     used: u64,
-    /// Whether pages are pinned as soon as they are in memory: somebody asked for it.
+    /// Whether the caller requested pinning as soon as pages are in memory.
     at_once: bool,
-    /// For each unit the streams to which it has come from files before, each a bit, and whether
-    /// its pages can be used.
+    /// Per unit: a bit for each stream to which it was loaded from files before, and whether its
+    /// pages can be used.
     came: Vec<u64>,
     can: Vec<bool>,
-    /// For each how often it is claimed: again before what was let go is gone.
+    /// Per unit: the number of claims. It may be claimed again before its old pages are unpinned.
     claims: Vec<u32>,
-    /// Why some never can, and why one could not when it was last asked for.
+    /// Why some can never be pinned, and why the last attempt failed.
     refused: Option<String>,
     waits: Option<&'static str>,
 }
 
-/// Why there is no [`Mapper`]'s thread.
+/// The error if the [`Mapper`]'s thread could not be started.
 const NO_THREAD: &str = "no thread can be had that pins pages and lets them go";
 
-/// What the thread is asked for.
+/// Requests to the thread.
 pub(super) enum Wish {
     Pin(Windows, Sender<Pinned>),
-    /// What is leaving, or was copied, is to be looked at.
+    /// Check pages that are being released, or were copied.
     Look,
 }
 
-/// A unit's pages on their way out, which are given back once nothing reads them, and else never.
+/// Pages of a unit to be unpinned. They are unpinned once nothing reads them, and else leaked.
 #[derive(Debug)]
 struct Leaving {
     unit: usize,
@@ -68,32 +68,32 @@ struct Leaving {
     copies: Copies,
 }
 
-/// What is known of the copies from pages that are on their way out.
+/// The state of the copies from pages to be unpinned.
 #[derive(Debug)]
 enum Copies {
-    /// Some may be about to be queued.
+    /// Some may still be about to be queued.
     Begin,
-    /// All are queued before these.
+    /// All were queued before these marks.
     Before(Vec<Mark>),
-    /// A GPU fails, or a stream's copies did not end: nobody knows.
+    /// Unknown: a GPU failed, or a stream's copies did not end.
     Unknown,
 }
 
-/// Pages and where to copy from, or why there are none.
+/// The pages and the copies from them, or why there are none.
 pub(super) type Pinned = Result<(Pages, Vec<Copy>), Refusal>;
 
-/// See the module's own text.
+/// The thread that pins and unpins pages.
 #[derive(Debug, Default)]
 pub(super) struct Mapper {
-    /// Where the thread hears of wishes, if it was started.
+    /// Sender to the thread, if it was started.
     wishes: Lock<Option<Sender<Wish>>>,
     leaving: Lock<Vec<Leaving>>,
-    /// Whoever gives pages back has it, so that who ends the stream waits for that.
+    /// Held while pages are unpinned, so that closing the stream waits for that.
     giving: Lock<()>,
 }
 
 impl Maps {
-    /// Within `budget` bytes of `passes` passes.
+    /// Creates the state for a limit of `budget` bytes and `passes` passes.
     pub(super) fn new(units: &[Unit], budget: Option<u64>, passes: Option<u64>) -> Self {
         let half = |left: MemoryLeft| left.available.saturating_sub(left.pinned) / 2;
         let of_machine = || System::live().memory_left().map_or(0, half);
@@ -112,15 +112,15 @@ impl Maps {
         self.budget > 0
     }
 
-    /// Whether a unit's pages are to be pinned now that it is brought to one of the streams with
-    /// these seats, again where nobody asked for more, and counts them.
+    /// Records that a unit is loaded to the streams with these seats. Returns whether its pages are
+    /// to be pinned now: on a repeated load, unless the caller requested it at once.
     pub(super) fn claim(
         &mut self,
         number: usize,
         unit: &Unit,
         seats: impl Iterator<Item = usize>,
     ) -> bool {
-        // Streams beyond the last bit share it, and have pages pinned the sooner.
+        // Streams beyond the last bit share it, so their pages are pinned sooner.
         let to = seats.fold(0, |all, seat| all | 1 << seat.min(63));
         let again = self.at_once || self.came[number] & to != 0;
         self.came[number] |= to;
@@ -137,30 +137,30 @@ impl Maps {
         true
     }
 
-    /// What is pinned, or about to be, and why not more.
+    /// Bytes that are pinned or about to be, and why not more.
     fn told(&self) -> (u64, Option<String>) {
         let waits = || self.waits.map(str::to_owned);
         (self.used, self.refused.clone().or_else(waits))
     }
 
-    /// All that was pinned is given back.
+    /// Records that all pinned pages were unpinned.
     pub(super) fn gone(&mut self) {
         self.used = 0;
     }
 
-    /// What was claimed is not pinned.
+    /// Records that a claimed unit was not pinned.
     pub(super) fn not_pinned(&mut self, number: usize, unit: &Unit, refusal: Refusal) {
         self.unclaim(number, unit);
         match refusal {
             Refusal::Now(reason) => {
                 self.waits = Some(reason);
-                self.came[number] = 0; // it is asked about later
+                self.came[number] = 0; // it is tried again later
             }
             Refusal::Ever(reason) => self.refuse(number, reason),
         }
     }
 
-    /// What was claimed is pinned no more.
+    /// Records that a claimed unit is no longer pinned.
     fn unclaim(&mut self, number: usize, unit: &Unit) {
         self.used = self.used.saturating_sub(unit.bytes());
         self.claims[number] = self.claims[number].saturating_sub(1);
@@ -171,13 +171,13 @@ impl Maps {
         self.can[number] || self.claims[number] > 0
     }
 
-    /// Claims a unit no more, for a reason.
+    /// Stops a unit from being claimed again, for a reason.
     pub(super) fn refuse(&mut self, number: usize, reason: String) {
         self.can[number] = false;
         self.refused.get_or_insert(reason);
     }
 
-    /// Pins nothing more.
+    /// Stops all further pinning.
     fn stop(&mut self, reason: String) {
         self.budget = 0;
         self.refused = Some(reason);
@@ -185,7 +185,7 @@ impl Maps {
 }
 
 impl Group {
-    /// Has a unit's pages pinned.
+    /// Requests pinning of a unit's pages.
     pub(super) fn pin_pages(self: &Arc<Self>, unit: &Unit) -> Receiver<Pinned> {
         let (sender, receiver) = channel();
         match Windows::of(unit) {
@@ -195,7 +195,7 @@ impl Group {
         receiver
     }
 
-    /// Keeps a unit in its pages, which were pinned, or not.
+    /// Stores the result of pinning as a unit's host copy, if it succeeded.
     pub(super) fn keep_pages(self: &Arc<Self>, number: usize, pinned: Pinned) {
         let mut homes = self.homes();
         let (pages, copies) = match pinned {
@@ -203,19 +203,19 @@ impl Group {
             Err(refusal) => return homes.maps.not_pinned(number, &self.units[number], refusal),
         };
         homes.maps.waits = None;
-        // Others may need the memory by now, or its file may be one that is written to.
+        // By now the memory may be needed elsewhere, or the file may be written to.
         let is_wanted = homes.maps.is_on() && homes.maps.can[number];
         let kept = homes.keep(number, Home::in_pages(pages, copies));
         drop(homes);
         match kept {
             Ok(()) if is_wanted => {}
             Ok(()) => self.let_pages_go(number),
-            // It has memory of the streams' own by now, or they have ended.
+            // It is in the group's own memory by now, or all streams have ended.
             Err(home) => self.let_go(number, home, Copies::Before(Vec::new())),
         }
     }
 
-    /// Lets the pages of a unit go, if it has any pinned; it is brought by other ways from now on.
+    /// Releases the pinned pages of a unit, if it has any. From then on it is loaded through slots.
     pub(super) fn let_pages_go(self: &Arc<Self>, number: usize) {
         let mut homes = self.homes();
         let Some(home) = homes.take_pages(number) else { return };
@@ -224,13 +224,14 @@ impl Group {
         self.let_go(number, home, Copies::Begin);
     }
 
-    /// Has the thread give pages back. Where there is none they go when the last stream ends.
+    /// Queues pages for the thread to unpin. Without a thread they are unpinned when the last
+    /// stream ends.
     fn let_go(self: &Arc<Self>, unit: usize, home: Arc<Home>, copies: Copies) {
         self.mapper.leaving.lock().push(Leaving { unit, home: Some(home), copies });
         self.wish(Wish::Look);
     }
 
-    /// What is pinned, or about to be, and why not more.
+    /// Bytes that are pinned or about to be, and why not more.
     pub(super) fn mapped(&self) -> (u64, Option<String>) {
         let (used, reason) = self.homes().maps.told();
         let is_stranded =
@@ -238,7 +239,7 @@ impl Group {
         (used, reason.or_else(|| is_stranded.then(|| NO_THREAD.to_owned())))
     }
 
-    /// Gives pages back that nothing reads any more; whether others are still to go.
+    /// Unpins pages that nothing reads any more; returns true if some are left.
     fn give_pages_back(&self) -> bool {
         let _giving = self.mapper.giving.lock();
         let mut leaving = std::mem::take(&mut *self.mapper.leaving.lock());
@@ -252,13 +253,13 @@ impl Group {
         !leaving.is_empty()
     }
 
-    /// Marks the copies from pages that are on their way out, once nobody queues any.
+    /// Records marks behind the copies from these pages, once no thread can queue more.
     fn mark_copies(&self, pages: &mut Leaving) {
         let uses = pages.home.as_ref().map_or(1, Arc::strong_count);
         if !matches!(pages.copies, Copies::Begin) || uses > 1 {
             return;
         }
-        fence(Ordering::Acquire); // after the copies of the last other share
+        fence(Ordering::Acquire); // after the copies by the last other owner
         let streams = self.streams();
         let lanes = streams.iter().flat_map(|stream| {
             [stream.memory_lane, stream.file_lane].map(|lane| stream.marks.put(lane)) //
@@ -268,8 +269,7 @@ impl Group {
         pages.copies = marks.ok().filter(|_| !is_stuck).map_or(Copies::Unknown, Copies::Before);
     }
 
-    /// Gives all pages back that were let go, which nothing may read any more, unless some copy is
-    /// `stuck`.
+    /// Unpins all released pages, which nothing may read any more, unless some copy is `stuck`.
     pub(super) fn give_all_pages_back(&self, stuck: bool) {
         let _giving = self.mapper.giving.lock();
         let leaving = std::mem::take(&mut *self.mapper.leaving.lock());
@@ -285,7 +285,7 @@ impl Group {
         }
     }
 
-    /// Lets all pages go where others need the memory.
+    /// Releases all pages if the system is short of memory.
     fn look_at_memory(self: &Arc<Self>, system: &System) {
         let used = self.homes().maps.used;
         let Some(left) = system.memory_left().filter(|_| used > 0) else { return };
@@ -296,13 +296,13 @@ impl Group {
         }
     }
 
-    /// Lets all pages go, and pins none any more.
+    /// Releases all pages and stops pinning.
     pub(super) fn let_all_pages_go(self: &Arc<Self>, reason: &str) {
         self.homes().maps.stop(reason.to_owned());
         (0..self.units.len()).for_each(|number| self.let_pages_go(number));
     }
 
-    /// Asks the thread, and starts it where there is none.
+    /// Sends a request to the thread, and starts it if needed.
     pub(super) fn wish(self: &Arc<Self>, wish: Wish) {
         let mut asked = self.mapper.wishes.lock();
         let wish = match &*asked {
@@ -319,21 +319,21 @@ impl Group {
         *asked = begun.is_ok().then_some(sender);
         match (&*asked, wish) {
             (Some(thread), wish) => drop(thread.send(wish)),
-            // Later there may be one.
+            // Starting one may succeed later.
             (None, Wish::Pin(_, answer)) => drop(answer.send(Err(Refusal::Now(NO_THREAD)))),
             (None, Wish::Look) => {}
         }
     }
 }
 
-/// Whether so little of the memory is left that pages of `used` bytes are to go: pinned pages count
-/// as available, which they are not, and some drivers pin without saying so.
+/// Whether pages of `used` bytes must be unpinned because memory is short. The kernel counts pinned
+/// pages as available, which they are not, and some drivers pin without accounting for it.
 fn is_short(left: MemoryLeft, used: u64) -> bool {
     left.available.saturating_sub(left.pinned.max(used)) < left.all / LEFT
 }
 
-/// What the thread does. It keeps nothing of the streams while it pins, which may take for ever, on
-/// a drive that hangs: they end without it, and what is pinned too late goes at once.
+/// Runs the thread. It holds no reference to the streams while it pins, because a hanging drive may
+/// block that forever. Streams end without it, and pages pinned too late are unpinned at once.
 fn run(wishes: &Receiver<Wish>, streams: &Weak<Group>) {
     let mut look = Instant::now();
     loop {
@@ -348,7 +348,7 @@ fn run(wishes: &Receiver<Wish>, streams: &Weak<Group>) {
             Ok(Wish::Pin(windows, answer)) => {
                 let group = streams.upgrade().filter(|group| !group.is_over());
                 let Some(device) = group.map(|group| Arc::clone(&group.device)) else { return };
-                // Whoever asked may be gone; then the pages go with the answer.
+                // If the receiver is gone, the pages are dropped with the answer.
                 drop(answer.send(windows.pin(&device)));
             }
             Ok(Wish::Look) | Err(RecvTimeoutError::Timeout) => {}

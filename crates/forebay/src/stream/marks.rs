@@ -1,4 +1,4 @@
-//! Marks in streams, used again when nobody needs them any more, and the time between them.
+//! Events recorded in streams, pooled for reuse, and the time between them.
 
 #![expect(unsafe_code, reason = "marks streams of others")]
 
@@ -11,20 +11,20 @@ use crate::error::{Error, Operation};
 use crate::gpu::{CallerStream, Device, DeviceError, DeviceResult, Event, Stream};
 use crate::lock::Lock;
 
-/// Time between two looks at a mark that somebody waits for.
+/// Polling interval while a thread waits for a mark.
 const NAP: Duration = Duration::from_micros(50);
 
-/// Looks at it between two questions whether to go on: some 50 ms.
+/// Polls between two calls of `go_on`: about 50 ms.
 const ASKS_AFTER: u64 = 500;
 
-/// Events of a GPU that are not in use.
+/// Pool of a GPU's events that are not in use.
 #[derive(Debug)]
 pub(super) struct Marks {
     device: Arc<dyn Device>,
     idle: Lock<Vec<Event>>,
 }
 
-/// A mark in a stream, which knows when it was passed.
+/// A recorded event of a stream that can report when it was signaled.
 #[derive(Debug, Clone)]
 pub(super) struct Mark(Arc<Used>);
 
@@ -45,17 +45,17 @@ impl Marks {
         Ok(Mark(Arc::new(Used { event, of: Arc::clone(self) })))
     }
 
-    /// Marks what is queued on a stream of ours now.
+    /// Records a mark behind the work queued on one of our streams up to now.
     pub(super) fn put(self: &Arc<Self>, stream: Stream) -> DeviceResult<Mark> {
         let mark = self.mark()?;
         self.device.record(mark.event(), stream)?;
         Ok(mark)
     }
 
-    /// Marks what is queued on a caller's stream now.
+    /// Records a mark behind the work queued on a caller's stream up to now.
     ///
     /// # Safety
-    /// The stream is alive, and one of the GPU.
+    /// The stream is alive and belongs to the GPU.
     pub(super) unsafe fn put_on(self: &Arc<Self>, stream: CallerStream) -> DeviceResult<Mark> {
         let mark = self.mark()?;
         // SAFETY: the caller's promise.
@@ -69,26 +69,27 @@ impl Mark {
         self.0.event
     }
 
-    /// What went wrong with it, or with what is before it.
+    /// The error for a failure of the mark, or of work before it.
     pub(super) fn failed(&self, source: DeviceError) -> Error {
         device_failed(&self.0.of.device, Operation::Copy, 0, source)
     }
 
-    /// Whether all before it is done.
+    /// Whether all work before it is done.
     pub(super) fn is_passed(&self) -> DeviceResult<bool> {
         self.0.of.device.is_done(self.0.event)
     }
 
-    /// Makes what is queued on a caller's stream from now on wait for it.
+    /// Makes work queued on a caller's stream from now on wait for it.
     ///
     /// # Safety
-    /// The stream is alive, and one of the GPU.
+    /// The stream is alive and belongs to the GPU.
     pub(super) unsafe fn hold(&self, stream: CallerStream) -> DeviceResult<()> {
         // SAFETY: the caller's promise.
         unsafe { self.0.of.device.hold_caller(stream, self.0.event) }
     }
 
-    /// Waits until it is passed, as long as `go_on`, asked now and then, says so; whether it is.
+    /// Waits until it is signaled, while `go_on`, called periodically, returns true. Returns
+    /// whether it is.
     pub(super) fn wait_while(&self, go_on: &mut dyn FnMut() -> bool) -> DeviceResult<bool> {
         let mut looks = 0_u64;
         while !self.is_passed()? {
@@ -101,13 +102,13 @@ impl Mark {
         Ok(true)
     }
 
-    /// The time from `earlier` to it, both of which are passed; none where the GPU does not say.
+    /// The time from `earlier` to this mark, both signaled; zero if the GPU does not report it.
     pub(super) fn since(&self, earlier: &Self) -> Duration {
         self.0.of.device.elapsed(earlier.0.event, self.0.event).unwrap_or_default()
     }
 }
 
-/// Lets go of marks that are passed, the oldest first, up to the first that is not.
+/// Drops signaled marks, the oldest first, up to the first one that is not signaled.
 pub(super) fn forget_passed(marks: &mut Vec<Mark>) {
     let passed = marks.iter().take_while(|mark| matches!(mark.is_passed(), Ok(true))).count();
     marks.drain(..passed);

@@ -1,35 +1,35 @@
-//! Layers of a model that is larger than the GPU's memory, each brought while the one before it is
-//! computed.
+//! Streams the layers of a model that is larger than GPU memory: each layer is loaded while the one
+//! before it is computed.
 //!
 //! ```text
-//! order      what is taken when; known in advance, or told
-//! layer      ranges of files; how they lie on the GPU, in slots and in pinned memory
+//! order      the order of layers; known in advance, or given while it runs
+//! layer      file ranges; their layout on the GPU, in slots and in pinned memory
 //!   slices     pure: where layers are cut
 //! placement  pure: which layers are kept on the GPU and in pinned memory
-//! schedule   pure: which layer is brought into which buffer
-//! prediction how long a pass takes, by what the last one took
-//!   taking     the caller's side: take, keep, release; copies of what is kept on the host
-//!   loader     a thread: has layers read to slots (or to pinned memory), and copied to the GPU
-//!     together   pure: which streams have a layer read at once
-//!     reading    one layer on that way; `ring` is the slots, small ones where a drive brings it
-//!   mapper     a thread: pins pages of files for the GPU, and lets them go (`mapped`)
-//!     after      whether the files stayed what they were while their pages were copied
+//! schedule   pure: which layer is loaded into which buffer
+//! prediction the time of a pass, from that of the last one
+//!   taking     the caller's side: take, keep, release; copies of layers kept on the host
+//!   loader     a thread: reads layers to slots (or to pinned memory) and copies them to the GPU
+//!     together   pure: which streams read a layer together
+//!     reading    one layer being read; `ring` is the slots, small ones for reads from drives
+//!   mapper     a thread: pins and unpins file pages for the GPU (`mapped`)
+//!     after      checks that files did not change while their pages were copied
 //! turn       which thread submits work of a stream; the order of the locks
-//! closing    the end of a stream, within the watchdog's time
-//! shared     what both know: who has which layer; `store` is their memory on the GPU
-//! group      what streams of the same layers to several GPUs share; `homes`: where on the host
-//!            layers are kept
-//! writing    a thread: writes layers back that were changed
-//!   ties       pure: which layers have bytes, or files, of others
-//! taken      what the caller has: memory that is valid until it is released
-//! statistics what each layer took: transfer, compute, stall; `trace` draws them
+//! closing    closing a stream, within the watchdog time
+//! shared     state of the caller and the loader; `store` is their memory on the GPU
+//! group      state shared by streams of the same layers to several GPUs; `homes`: the host
+//!            copies of layers
+//! writing    a thread: writes changed layers back
+//!   ties       pure: which layers share bytes or files
+//! taken      the caller's handle: memory that is valid until it is released
+//! statistics times of each layer: transfer, compute, stall; `trace` draws them
 //! ```
 //!
-//! All orders between the caller's compute and our copies are events, on both sides; the host waits
-//! for storage, and where all slots hold bytes for a buffer that is computed with, for one of them:
-//! then taking a layer that comes from files waits for that compute. What is copied to a buffer
-//! waits on the GPU until the layer that was there has been computed. Such copies hold slots, so a
-//! stream has slots of its own, and can hold up nobody else's transfers.
+//! Order between the caller's compute and our copies is kept with events on both sides. The host
+//! waits only for storage, and for a slot if all slots hold bytes for a buffer still in use by
+//! compute. In that case taking a layer from files waits for that compute. A copy to a buffer waits
+//! on the GPU until the previous layer in it has been computed. Such copies hold slots, so a stream
+//! has separate slots and cannot delay other transfers.
 
 #![expect(unsafe_code, reason = "orders work on streams that a caller names")]
 
@@ -83,35 +83,35 @@ use crate::engine::Engine;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::{CallerStream, Device, DeviceId};
 
-/// Buffers on the GPU where nobody says how many: one that is computed, one that is there, and one
-/// that comes, so that a layer may be late by as long as another takes.
+/// Default number of GPU buffers: one being computed, one ready, and one being loaded. So a layer
+/// may be late by as long as another one takes.
 const BUFFERS: u64 = 3;
 
-/// How a stream brings its layers.
+/// Options of a layer stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamOptions {
     /// The order in which layers are taken.
     pub order: Order,
-    /// How often; `None`: until it is closed.
+    /// Number of passes; `None`: until it is closed.
     pub passes: Option<u64>,
-    /// Bytes of GPU memory for layers. Room for two is the least; where even that is too much,
-    /// layers are taken in slices. `None`: room for three, or as many as there are, and for two
-    /// where the GPU has no memory for more.
+    /// Bytes of GPU memory for layers, at least for two of them. If even that exceeds the budget,
+    /// layers are taken in slices. `None`: enough for three, or for all layers if there are fewer,
+    /// and for two if the GPU has no memory for more.
     pub gpu_budget: Option<u64>,
-    /// Bytes of pinned host memory for layers, beside the slots through which the others pass. As
-    /// many layers as fit are read to it when they first come, and copied from there from then on.
-    /// They are spread evenly over the order; where that is told, they are the first that fit.
-    /// Layers that come in slices are placed slice by slice.
+    /// Bytes of pinned host memory for layers, in addition to the slots through which the remaining
+    /// layers pass. As many layers as fit are read into it on first use, and later copied from
+    /// there. They are spread evenly over the order; with [`Order::Told`] they are the first that
+    /// fit. Layers that are taken in slices are placed slice by slice.
     pub host_budget: u64,
-    /// Bytes of layers in the page cache whose pages may be pinned where they lie, when they are
-    /// brought, so that the GPU copies them from there from then on. `None`: once they are brought
-    /// again, up to half of what the machine has left, where there are passes enough to be worth
-    /// it. They go when others need the memory.
+    /// Bytes of layers in the page cache whose pages may be pinned, so that the GPU copies directly
+    /// from them afterwards. With a value, pages are pinned when a layer is first loaded. `None`:
+    /// when it is loaded again, up to half of the machine's available memory, and only if there are
+    /// enough passes to pay off. The pages are unpinned when the machine runs short of memory.
     pub mapped_budget: Option<u64>,
-    /// Fills what is released with bytes that are no number in the usual types of floating point
-    /// (of 64, 32 and 16 bits, bfloat16, and of 8 bits `e4m3fn` and `e5m2`), so that whoever uses a
-    /// layer too long finds out. Each is then read anew, also where it would stay on the GPU.
+    /// Fills released buffers with NaN for the usual floating point types (64, 32 and 16 bits,
+    /// bfloat16, and the 8-bit types `e4m3fn` and `e5m2`). This exposes code that uses a layer
+    /// after its release. Each layer is then read again, even if it would stay on the GPU.
     pub check: bool,
 }
 
@@ -129,14 +129,14 @@ impl Default for StreamOptions {
 }
 
 impl StreamOptions {
-    /// In that order.
+    /// Default options with this order.
     #[must_use]
     pub fn ordered(order: Order) -> Self {
         Self { order, ..Self::default() }
     }
 }
 
-/// Layers that come to the GPU one after the other, ahead of the compute that needs them.
+/// Layers loaded to the GPU one after the other, ahead of the compute that needs them.
 ///
 /// ```
 /// use forebay::gpu::CallerStream;
@@ -171,13 +171,13 @@ pub struct LayerStream {
 }
 
 impl LayerStream {
-    /// A stream of `layers` to a GPU of `engine`. The GPU's buffers and slots are taken now, and
-    /// the first layers are on their way when it returns.
+    /// Creates a stream of `layers` to a GPU of `engine`. It allocates the GPU buffers and the
+    /// slots now, and the first layers are being loaded when it returns.
     ///
     /// # Errors
-    /// No layers, or what is wrong with one: no bytes, some behind its file's end, a file of
-    /// another engine. An order that is empty, or with numbers that are no layer's. A budget that
-    /// is too small, with what it needs. Memory that cannot be had, on the host or on the GPU.
+    /// There are no layers; a layer is empty, reaches beyond the end of its file, or has a file of
+    /// another engine. The order is empty or has numbers without a layer. The budget is too small;
+    /// the error says what is needed. Host or GPU memory is not available.
     pub fn new(
         engine: &Engine,
         device: &Arc<dyn Device>,
@@ -188,13 +188,13 @@ impl LayerStream {
         Ok(streams.pop().expect("one for the device"))
     }
 
-    /// Streams of `layers`, one to each GPU of `devices`, in their order, which share what is read:
-    /// where they are taken in step, each layer is read once for all. A stream that asks for a
-    /// layer waits for the others, as long as they are not far behind, for a quarter of a second at
-    /// most; whoever is later has it read again. One thread that takes from all in turn needs a
-    /// buffer to spare on each GPU for that. Layers that are kept on the host are kept once, and
-    /// `host_budget` and `mapped_budget` are for all streams together. Each is closed by itself; a
-    /// GPU that fails ends all of them. Layers are not written back.
+    /// Creates one stream of `layers` for each GPU of `devices`, in their order. The streams share
+    /// reads: if they advance in step, each layer is read once for all. A stream that requests a
+    /// layer waits for streams that are not far behind, for at most 250 ms. A later one has the
+    /// layer read again. One thread that takes from all streams in turn needs one extra buffer on
+    /// each GPU for that. Host copies of layers are shared; `host_budget` and `mapped_budget` apply
+    /// to all streams together. Each stream is closed separately; a GPU that fails ends all of
+    /// them. Layers cannot be written back.
     ///
     /// # Errors
     /// Those of [`new`](Self::new); no GPU, or GPUs that cannot use the same pinned memory.
@@ -213,7 +213,7 @@ impl LayerStream {
         let count = options.gpu_budget.map_or(BUFFERS, |budget| budget / largest.max(1));
         let count = count.min(units.len() as u64).max(2);
         let count = usize::try_from(count).expect("no more than there are layers");
-        // Room that nobody has asked for is not insisted on.
+        // Without an explicit budget, fewer buffers are acceptable.
         let least = if options.gpu_budget.is_some() { count } else { 2 };
         let group = Group::new(engine, first, units, &options);
         let made = devices.iter().enumerate().map(|place| {
@@ -231,37 +231,36 @@ impl LayerStream {
         Ok(streams)
     }
 
-    /// Releases the layer that was taken before, unless it is kept, and takes the next one, for
-    /// work that is queued on `compute` from now on. The call returns when the last copy of the
-    /// layer has been queued, and `compute` waits for that copy; `None`: a pass is over, and with
-    /// it the last layer is released. What comes to the place of the layer before waits for what is
-    /// queued by now on the stream for which that was taken, which may be another one.
+    /// Releases the previous layer, unless it is kept, and takes the next one for work queued on
+    /// `compute` from now on. The call returns when the last copy of the layer has been queued;
+    /// `compute` waits for that copy. `None` means that the pass is over, and its last layer is
+    /// released. The next contents of the previous layer's buffer wait for the work queued so far
+    /// on the stream for which that layer was taken, which may be another one.
     ///
     /// # Safety
-    /// `compute` is alive and one of the GPU, and so is the stream that was named when the layer
-    /// before was taken, on which all that uses that layer has been queued. Where another stream
-    /// uses it too, the layer is released by [`Taken::release`] on that one, once that waits for
-    /// the first. `compute` stays alive until this layer is released, or the stream is closed or
-    /// dropped, which waits for what uses the layer.
+    /// `compute` is alive and belongs to the GPU. So does the stream named when the previous layer
+    /// was taken, and all work that uses that layer has been queued on it. If another stream uses
+    /// the layer too, release the layer with [`Taken::release`] on that stream, once it waits for
+    /// the first. `compute` stays alive until this layer is released, or until the stream is closed
+    /// or dropped, which waits for the work that uses the layer.
     ///
     /// # Errors
-    /// What went wrong with this layer, as [`Error::Layer`]: it is tried again by the next call.
-    /// An earlier layer whose file was overwritten while its pages were copied, as
-    /// [`Error::FileOverwritten`] in one. All buffers are held by layers that are kept. A stream
-    /// that is captured, is closed, or is taken from by another thread. The GPU's own failure,
-    /// which ends the stream.
+    /// [`Error::Layer`] if this layer failed; the next call tries it again. If the file of an
+    /// earlier layer was overwritten while its pages were copied, it contains
+    /// [`Error::FileOverwritten`]. All buffers are held by kept layers. The stream is being
+    /// captured, is closed, or is in use by another thread. A GPU failure, which ends the stream.
     pub unsafe fn next(&self, compute: CallerStream) -> Result<Option<Taken>> {
         self.shared.check_home()?;
         // SAFETY: the caller's promise.
         Ok(match unsafe { self.shared.next(compute, &mut || true) }? {
             Step::Taken(taken) => Some(taken),
-            Step::End | Step::Interrupted => None, // it goes on
+            Step::End | Step::Interrupted => None, // the next call resumes
         })
     }
 
-    /// As [`next`](Self::next), as long as `go_on`, asked some 20 times a second, says so. Where it
-    /// does not, the layer before is released, nothing is taken, and the next call waits for the
-    /// same layer.
+    /// Like [`next`](Self::next), while `go_on`, called about 20 times a second, returns true. When
+    /// it returns false the previous layer is released, none is taken, and the next call waits for
+    /// the same layer.
     ///
     /// # Safety
     /// As for [`next`](Self::next).
@@ -278,47 +277,45 @@ impl LayerStream {
         unsafe { self.shared.next(compute, go_on) }
     }
 
-    /// Tells which layers are taken behind all that were told before, where the order is
-    /// [`Order::Told`]: they are brought as far as there is room.
+    /// Appends layers to the order if it is [`Order::Told`]. They are loaded as far as there is
+    /// room.
     ///
     /// # Errors
-    /// A number that is no layer's; another order; a stream that is closed; a GPU that fails.
+    /// A number without a layer; another order; a closed stream; a failed GPU.
     pub fn prefetch(&self, layers: &[usize]) -> Result<()> {
         self.shared.check_home()?;
         self.shared.tell(layers)
     }
 
-    /// Says that a pass begins: where the one before it was taken to its last layer, and its end
-    /// was not asked for, the next call takes the first layer. In the middle of a pass nothing
-    /// changes: it goes on where it was left.
+    /// Starts a pass. If the previous pass was taken to its last layer but its end was not
+    /// requested, the next call takes the first layer. In the middle of a pass it has no effect.
     pub fn begin_pass(&self) {
         if self.shared.check_home().is_ok() {
             self.shared.begin_pass();
         }
     }
 
-    /// Has the next call take the first layer of a pass, also in the middle of one, which is then
-    /// made again and counted once. The layer that was taken before stays as it is until then; what
-    /// was brought ahead is taken from where it is, or gives way. Positions go on behind the pass
-    /// that was left.
+    /// Makes the next call take the first layer of a pass. A pass left in the middle is repeated
+    /// and counted once. The previous layer stays valid until then. Layers loaded ahead are reused
+    /// or replaced. Positions continue after the pass that was left.
     ///
     /// # Errors
-    /// An order that is told; another thread that takes a layer; a stream that has ended.
+    /// The order is [`Order::Told`]; another thread takes a layer; the stream has ended.
     pub fn rewind(&self) -> Result<()> {
         self.shared.check_home()?;
         self.shared.rewind()
     }
 
-    /// How many layers, or slices, one pass takes; `None` where the order is told.
+    /// Number of layers, or slices, in a pass; `None` if the order is [`Order::Told`].
     ///
     /// # Errors
-    /// A forked child.
+    /// In a forked child.
     pub fn pass_len(&self) -> Result<Option<u64>> {
         self.shared.check_home()?;
         Ok(Some(self.shared.lock().schedule.sequence().pass_len()).filter(|&len| len > 0))
     }
 
-    /// Where layers stand in the order that were taken and not released: their streams are to stay
+    /// Positions of the layers that were taken and not released. Their compute streams must stay
     /// alive.
     #[must_use]
     pub fn held(&self) -> Vec<u64> {
@@ -334,19 +331,19 @@ impl LayerStream {
         self.shared.device.id()
     }
 
-    /// In how many slices each layer is taken.
+    /// Number of slices in which each layer is taken.
     #[must_use]
     pub fn slices(&self) -> usize {
         self.shared.slices
     }
 
-    /// How many layers, or slices, the GPU has room for.
+    /// Number of layers, or slices, that fit on the GPU.
     #[must_use]
     pub fn buffers(&self) -> usize {
         self.shared.buffers
     }
 
-    /// What the layers took so far.
+    /// Statistics of the layers so far.
     #[must_use]
     pub fn statistics(&self) -> StreamStatistics {
         if self.shared.check_home().is_err() {
@@ -355,14 +352,14 @@ impl LayerStream {
         self.shared.statistics()
     }
 
-    /// Where each layer is kept, or each slice, those of a layer one behind the other.
+    /// The tier of each layer, or of each slice, with the slices of a layer in a row.
     #[must_use]
     pub fn tiers(&self) -> Vec<Tier> {
         self.shared.group.tiers()
     }
 
-    /// How long the next pass takes, by the last whole pass that the GPU is done with; `None` until
-    /// that is the second one, and where the order is told.
+    /// Predicts the time of the next pass from the last whole pass that the GPU finished. `None`
+    /// until that is at least the second one, and if the order is [`Order::Told`].
     #[must_use]
     pub fn prediction(&self) -> Option<Prediction> {
         if self.shared.check_home().is_err() {
@@ -371,8 +368,8 @@ impl LayerStream {
         self.shared.prediction()
     }
 
-    /// Writes what [`statistics`](Self::statistics) tells as trace events in JSON, which
-    /// `ui.perfetto.dev` opens: a track for what comes by each way, and one for the compute.
+    /// Writes the [`statistics`](Self::statistics) as trace events in JSON, for `ui.perfetto.dev`.
+    /// There is one track per transfer route, and one for the compute.
     ///
     /// # Errors
     /// Those of `out`.
@@ -382,8 +379,7 @@ impl LayerStream {
         trace::write(&self.statistics().layers, name, out)
     }
 
-    /// How many bytes of layers are pinned where they lie in the page cache, and why others, if
-    /// any, are not.
+    /// Bytes of layers that are pinned in the page cache, and the reason if any layers are not.
     #[must_use]
     pub fn mapped(&self) -> (u64, Option<String>) {
         if self.shared.check_home().is_err() {
@@ -392,30 +388,29 @@ impl LayerStream {
         self.shared.group.mapped()
     }
 
-    /// Waits until all layers are written whose [`write_back`](Taken::write_back) was asked for,
-    /// as long as `go_on`, asked now and then, says so; whether they are. They are durable once
-    /// their files are synced.
+    /// Waits until all requested [`write_back`](Taken::write_back)s are done, while `go_on`, called
+    /// periodically, returns true. Returns whether they are. The data is durable once the files are
+    /// synced.
     ///
     /// # Errors
-    /// What went wrong with one of them, as [`Error::Layer`]: of several each call tells one, in
-    /// the order in which they failed.
+    /// [`Error::Layer`] for a failed write. If several failed, each call reports one, in the order
+    /// in which they failed.
     pub fn flush_while(&self, go_on: &mut dyn FnMut() -> bool) -> Result<bool> {
         self.shared.check_home()?;
         self.shared.flush(go_on)
     }
 
-    /// Ends it: what comes is given up, what is to be written is, and all copies are over when the
-    /// call returns, and so is what was queued by now on the streams for which layers were taken
-    /// that are not released. The names of layers whose memory somebody still has; that stays valid
-    /// as long.
+    /// Closes the stream: loads are cancelled, pending writes are finished. When the call returns
+    /// all copies are done, and so is the work queued so far on the streams of layers not yet
+    /// released. Returns the names of layers whose memory is still referenced; that memory stays
+    /// valid as long as the references.
     ///
     /// # Errors
-    /// A layer that could not be written back, if nobody was told before, the first of several. A
-    /// copy, or compute with
-    /// a layer, that does not end; what it may touch is never given back then. A call of the driver
-    /// that does not return within a few times [`watchdog`](crate::Options::watchdog); what is left
-    /// is given back when it does. A file that changed
-    /// while its pages were copied. Of several the first; called again, the next.
+    /// A layer that could not be written back, if not reported before. A copy, or compute with a
+    /// layer, that does not end; the memory it may touch is then never freed. A driver call that
+    /// does not return within a few times [`watchdog`](crate::Options::watchdog); the rest is freed
+    /// when it does. A file that changed while its pages were copied. Of several errors the first;
+    /// another call returns the next.
     pub fn close(&self) -> Result<Vec<String>> {
         self.shared.check_home()?;
         self.shared.close()
@@ -434,14 +429,14 @@ impl Drop for LayerStream {
     fn drop(&mut self) {
         if self.shared.check_home().is_ok() {
             let _ = self.close();
-        } // else it is the parent's: a child may find its locks held
+        } // otherwise it belongs to the parent: a child may find its locks held
     }
 }
 
-/// The first of the GPUs that streams are for.
+/// Returns the first of the GPUs that the streams are for.
 ///
 /// # Errors
-/// None, or some that do not use the same pinned memory.
+/// There are none, or some cannot use the same pinned memory.
 fn check_devices(devices: &[Arc<dyn Device>]) -> Result<&Arc<dyn Device>> {
     let bad = |value: String, expected: &str| Error::BadOption {
         name: "devices".into(),
@@ -461,10 +456,10 @@ fn check_devices(devices: &[Arc<dyn Device>]) -> Result<&Arc<dyn Device>> {
     }
 }
 
-/// What is taken when.
+/// Builds the sequence of layers from the options.
 ///
 /// # Errors
-/// A list that is empty, or with numbers that are no layer's.
+/// A list that is empty or has numbers without a layer.
 fn sequence_of(options: &StreamOptions, layers: usize, slices: usize) -> Result<Sequence> {
     let bad = |value: String, expected: String| {
         Err(Error::BadOption { name: "order".into(), value, expected }) //
@@ -481,7 +476,7 @@ fn sequence_of(options: &StreamOptions, layers: usize, slices: usize) -> Result<
     }
 }
 
-/// Refuses to read a part of a layer.
+/// The error for a part of a layer that cannot be read.
 fn refuse(part: &LayerPart, reason: String) -> Error {
     let place = part.file.place(part.offset, part.len);
     Error::BadRequest { operation: Operation::Read, place, reason }

@@ -4,46 +4,46 @@ use std::collections::VecDeque;
 
 /// The order in which layers are taken.
 ///
-/// What is known of it in advance is read in advance; of an order that is
-/// [`Told`](Self::Told) only what was told.
+/// Known positions are loaded ahead; with [`Told`](Self::Told) only those given so far are known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
     /// From the first to the last, pass after pass.
     Forward,
     /// From the last to the first, pass after pass.
     Backward,
-    /// From the first to the last and back again, as training with recomputation takes them, pass
-    /// after pass. The last layer is taken twice in a row, and so is the first between two passes.
+    /// From the first to the last and back again, as in training with recomputation, pass after
+    /// pass. The last layer is taken twice in a row, and so is the first between two passes.
     Training,
-    /// These layers by their numbers, pass after pass.
+    /// These layers by number, pass after pass.
     List(Vec<usize>),
-    /// What [`prefetch`](super::LayerStream::prefetch) is told while the stream runs, as the
-    /// routing of a mixture of experts asks for it.
+    /// The layers given to [`prefetch`](super::LayerStream::prefetch) while the stream runs, for
+    /// example by the router of a mixture of experts.
     Told,
 }
 
-/// A position that never comes.
+/// A position that is never reached.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// The layers by position: what is taken first, next, and so on.
+/// The layers by position.
 #[derive(Debug, Clone)]
 pub(super) struct Sequence {
-    /// What one pass takes; of an order that is told nothing.
+    /// The units of one pass; empty for [`Order::Told`].
     pass: Vec<usize>,
-    /// Passes in all; `None`: without end.
+    /// Total number of passes; `None`: unlimited.
     passes: Option<u64>,
-    /// What was told, from the position `told_from` on.
+    /// The units given by `prefetch`, from the position `told_from` on.
     told: VecDeque<usize>,
     told_from: u64,
-    /// For each layer its places in a pass, or the positions at which it was told, in order.
+    /// Per layer: its places in a pass, or the positions at which `prefetch` listed it, in order.
     places: Vec<VecDeque<u64>>,
 }
 
 impl Sequence {
-    /// Of `layers` layers, each of which is taken as so many `slices`, one after the other.
+    /// Creates the sequence for `layers` layers, each of which is taken as this many `slices` in a
+    /// row.
     ///
     /// # Errors
-    /// What a list names that is no layer.
+    /// The number in a list that has no layer.
     pub(super) fn new(
         order: &Order,
         layers: usize,
@@ -69,22 +69,22 @@ impl Sequence {
         Ok(Self { pass, passes, told: VecDeque::new(), told_from: 0, places })
     }
 
-    /// Whether what comes is told while it runs.
+    /// Whether the order is given while it runs.
     pub(super) fn is_told(&self) -> bool {
         self.pass.is_empty()
     }
 
-    /// Positions in one pass; of an order that is told none.
+    /// Positions in one pass; 0 for [`Order::Told`].
     pub(super) fn pass_len(&self) -> u64 {
         self.pass.len() as u64
     }
 
-    /// Makes one pass more, where they are counted.
+    /// Adds one pass, if their number is limited.
     pub(super) fn add_pass(&mut self) {
         self.passes = self.passes.map(|passes| passes.saturating_add(1));
     }
 
-    /// What is taken there, where that is known.
+    /// The unit at a position, if it is known.
     pub(super) fn at(&self, position: u64) -> Option<usize> {
         if self.is_told() {
             let index = position.checked_sub(self.told_from)?;
@@ -95,7 +95,7 @@ impl Sequence {
         is_there.then(|| self.pass[usize::try_from(place).expect("inside a pass")])
     }
 
-    /// The first position from `from` on that takes `unit`; [`NEVER`] where none is known.
+    /// The first position from `from` on that takes `unit`; [`NEVER`] if none is known.
     pub(super) fn next_use(&self, unit: usize, from: u64) -> u64 {
         let places = &self.places[unit];
         if self.is_told() {
@@ -106,20 +106,20 @@ impl Sequence {
             Some(&here) => (pass, here),
             None => match places.front() {
                 Some(&first) => (pass + 1, first),
-                None => return NEVER, // a list leaves it out
+                None => return NEVER, // the unit is not in the list
             },
         };
         let is_there = self.passes.is_none_or(|passes| pass < passes);
         if is_there { pass * self.pass_len() + place } else { NEVER }
     }
 
-    /// Tells what is taken behind all that was told before.
+    /// Appends a unit to the order.
     pub(super) fn tell(&mut self, unit: usize) {
         self.places[unit].push_back(self.told_from + self.told.len() as u64);
         self.told.push_back(unit);
     }
 
-    /// Forgets what was told of positions before `position`.
+    /// Drops the units given for positions before `position`.
     pub(super) fn forget(&mut self, position: u64) {
         while self.told_from < position
             && let Some(unit) = self.told.pop_front()

@@ -1,9 +1,9 @@
-//! Which layers are kept on the GPU and in pinned memory: as many as the budgets hold, spread
-//! evenly over the order, so that those that are read lie between those that are kept. Pure.
+//! Decides which layers are kept on the GPU and in pinned memory: as many as the budgets hold. They
+//! are spread evenly over the order, so that layers that are read alternate with kept ones. Pure.
 //!
-//! In an order that repeats, any layers that are kept save as many reads as any others. Only how
-//! evenly the reads are spread makes a difference. Where the order is told, the first layers that
-//! fit are pinned: the caller's list says which.
+//! In a repeating order every kept layer saves the same number of reads; only their even spread
+//! matters. If the order is given step by step, the first layers that fit are pinned, so the
+//! caller's list decides.
 
 use super::order::Sequence;
 
@@ -18,21 +18,21 @@ pub enum Tier {
     File,
 }
 
-/// GPU buffers that the layers that do not stay take turns in: for the layer that is computed, the
-/// next one, and the one after that.
+/// GPU buffers shared by the layers that do not stay: for the current layer, the next one, and the
+/// one after that.
 const TURNING: usize = 3;
 
-/// See the module's own text.
+/// The tier of each layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Placement {
     pub(super) tiers: Vec<Tier>,
-    /// So many of the layers taken last are not replaced by one that is read ahead.
+    /// This many of the most recently taken layers are not evicted by read-ahead.
     pub(super) protects: u64,
 }
 
 impl Placement {
-    /// For units that take `lens` bytes of pinned memory, GPU buffers of which there are two at
-    /// least, and so many bytes of pinned memory.
+    /// Places units that take `lens` bytes of pinned memory, for at least two GPU buffers and this
+    /// many bytes of pinned memory.
     pub(super) fn new(sequence: &Sequence, lens: &[u64], buffers: usize, host_budget: u64) -> Self {
         let mut tiers = vec![Tier::File; lens.len()];
         if sequence.is_told() {
@@ -49,8 +49,8 @@ impl Placement {
         let files = taken.iter().filter(|&&unit| tiers[unit] == Tier::File && lens[unit] > 0);
         let files: Vec<(usize, u64)> = files.map(|&unit| (unit, lens[unit])).collect();
         keep(&mut tiers, Tier::Pinned, files.iter().copied(), host_budget);
-        // A layer that is read lies between layers that are kept: it has the time of several to
-        // come in, if it may begin while the second one before it is computed.
+        // A layer that is read is surrounded by kept layers. It has the time of several layers to
+        // arrive if its load may begin during the second layer before it.
         let is_mixed = tiers.iter().any(|tier| *tier != Tier::File);
         let protects = if is_mixed && buffers >= TURNING { 2 } else { 1 };
         Self { tiers, protects }
@@ -68,14 +68,14 @@ fn pin_first(tiers: &mut [Tier], lens: &[u64], budget: u64) {
     }
 }
 
-/// The units that a pass takes, each once, in the order of their first use.
+/// The units of a pass, each once, in the order of their first use.
 fn taken(sequence: &Sequence, units: usize) -> Vec<usize> {
     let mut is_new = vec![true; units];
     let pass = (0..sequence.pass_len()).filter_map(|position| sequence.at(position));
     pass.filter(|&unit| std::mem::replace(&mut is_new[unit], false)).collect()
 }
 
-/// Gives `tier` to units whose lengths add up to `budget` at most, spread evenly.
+/// Assigns `tier` to evenly spread units whose lengths add up to at most `budget`.
 fn keep(
     tiers: &mut [Tier],
     tier: Tier,
@@ -84,7 +84,8 @@ fn keep(
 ) {
     let total: u128 = units.clone().map(|(_, len)| u128::from(len)).sum();
     let budget = u128::from(budget).min(total);
-    // Each unit brings its share of the budget along; one is kept once the shares pay for it.
+    // Each unit adds its share of the budget; a unit is kept once the sum of shares covers its
+    // length.
     let mut saved = 0;
     for (unit, len) in units {
         saved += u128::from(len) * budget;
@@ -107,7 +108,7 @@ mod tests {
         Placement::new(&sequence, lens, buffers, host_budget)
     }
 
-    /// A letter for each layer.
+    /// One letter per layer.
     fn shown(placement: &Placement) -> String {
         let letter = |tier: &Tier| match tier {
             Tier::Gpu => 'g',
@@ -141,7 +142,7 @@ mod tests {
         let list = Order::List(vec![5, 0, 4, 1, 5, 2]);
         assert_eq!(shown(&place(&list, &[10; 6], 2, 20)), "..p.p.".to_owned());
         assert_eq!(shown(&place(&Order::Told, &[10, 20, 10, 10], 4, 25)), "p.p.");
-        // What has no bytes takes no memory.
+        // An empty layer takes no memory.
         assert_eq!(shown(&place(&Order::Forward, &[10, 0, 10, 0], 2, 1000)), "p.p.");
     }
 

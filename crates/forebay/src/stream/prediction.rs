@@ -1,17 +1,17 @@
-//! How long the next pass takes, by what the last one took.
+//! Predicts the time of the next pass from that of the last one.
 
 use std::time::Duration;
 
 use super::shared::Shared;
 use super::statistics::PassTimes;
 
-/// A pass that takes up to this of its compute is bound by the compute.
+/// A pass that takes up to this multiple of its compute is bound by the compute.
 const HIDDEN: f64 = 1.005;
 
-/// What the time of a pass is bound by.
+/// What limits the time of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Ceiling {
-    /// The compute: all that is read and copied hides behind it.
+    /// The compute: all reads and copies are hidden behind it.
     Compute,
     /// The link to the GPU.
     Link,
@@ -21,32 +21,32 @@ pub enum Ceiling {
     Drive,
 }
 
-/// How long a pass takes at least: as long as the compute, the copies or the reads, whichever take
-/// longest.
+/// The minimum time of a pass: the longest of the compute, the copies and the reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Prediction {
     /// The time of a pass.
     pub pass: Duration,
-    /// How long the GPU computes in it.
+    /// The compute time of a pass.
     pub compute: Duration,
-    /// What binds.
+    /// The limit.
     pub ceiling: Ceiling,
-    /// Bytes of GPU memory, beyond those that the stream has, that would hide the reads and copies
-    /// behind the compute; `None`: they are hidden.
+    /// Additional GPU memory, in bytes, that would hide the reads and copies behind the compute;
+    /// `None` if they are hidden already.
     pub more_gpu: Option<u64>,
-    /// The same in pinned memory; `None` also where the link binds.
+    /// Additional pinned memory, in bytes, with the same effect; `None` also if the link is the
+    /// limit.
     pub more_host: Option<u64>,
 }
 
 impl Prediction {
-    /// By a whole pass through layers of which the largest has so many bytes.
+    /// Predicts from a whole pass through layers of which the largest has this many bytes.
     fn of(pass: &PassTimes, largest: u64) -> Self {
         let compute = pass.compute;
         let copied = pass.pinned_bytes + pass.mapped_bytes;
         let all = copied + pass.file_bytes;
-        // All bytes cross the link, at the rate that those had which were copied from memory. Where
-        // none were, it is not known, and what comes from files is as fast as that comes.
+        // All bytes cross the link, at the rate of those that were copied from memory. If none
+        // were, the link's rate is unknown and the reads set the rate.
         let copies = pass.transfer.saturating_sub(pass.file_transfer);
         let link = match copied {
             0 => Duration::ZERO,
@@ -64,7 +64,8 @@ impl Prediction {
         } else {
             Ceiling::PageCache
         };
-        // Of bytes that take so long, those that do not fit behind the compute, in whole layers.
+        // Of the bytes that take this long, those that do not fit behind the compute, in whole
+        // layers.
         let beyond = |bytes: u64, time: Duration| {
             let late = time.saturating_sub(compute).as_nanos();
             let bytes = u128::from(bytes) * late / time.as_nanos().max(1);
@@ -79,8 +80,8 @@ impl Prediction {
 }
 
 impl Shared {
-    /// By the last whole pass that the GPU is done with, behind the first one, in which nothing was
-    /// kept yet.
+    /// Predicts from the last whole pass that the GPU finished, except the first, in which no layer
+    /// was kept yet.
     pub(super) fn prediction(&self) -> Option<Prediction> {
         let len = self.lock().schedule.sequence().pass_len();
         let told = self.statistics();
@@ -97,8 +98,8 @@ mod tests {
 
     const MB: u64 = 1_000_000;
 
-    /// A pass that computes for so many ms, copies so many MB from pinned memory in so many ms, and
-    /// brings so many MB from drives in so many.
+    /// A pass that computes for the given ms, copies MB from pinned memory in ms, and loads MB from
+    /// drives in ms.
     fn predicted(compute: u64, pinned: (u64, u64), drive: (u64, u64)) -> Prediction {
         let (from_memory, from_drive) =
             (Duration::from_millis(pinned.1), Duration::from_millis(drive.1));
@@ -119,7 +120,7 @@ mod tests {
         let hidden = predicted(100, (40, 40), (40, 90));
         assert_eq!((hidden.ceiling, hidden.pass), (Ceiling::Compute, hidden.compute));
         assert_eq!((hidden.more_gpu, hidden.more_host), (None, None));
-        // Half of what the drive brings does not hide.
+        // Half of the drive's bytes are not hidden.
         let drive = predicted(100, (40, 40), (40, 200));
         assert_eq!((drive.ceiling, drive.pass), (Ceiling::Drive, Duration::from_millis(200)));
         assert_eq!((drive.more_gpu, drive.more_host), (Some(20 * MB), Some(20 * MB)));

@@ -1,4 +1,4 @@
-//! A layer on its way from files to GPUs: block by block through slots, or through the pinned
+//! A layer being loaded from files to GPUs: block by block through slots, or through the pinned
 //! memory that keeps it.
 
 #![expect(unsafe_code, reason = "queues copies to the streams' own memory")]
@@ -19,74 +19,75 @@ use crate::plan::{Packed, Packing};
 use crate::transfer::RouteShare;
 use crate::units::ByteRange;
 
-/// See the module's own text.
+/// One layer that is being read.
 pub(super) struct Reading {
     pub(super) unit: usize,
     blocks: BlockRead,
     /// Its blocks, where they are not those of the unit.
     packing: Option<Packing>,
-    /// Whether a drive brings it.
+    /// Whether it comes from a drive.
     is_cold: bool,
-    /// Where each block comes to on the host.
+    /// Where each block is read to on the host.
     place: Place,
-    /// Where all of it goes.
+    /// The buffers that it is copied to.
     targets: Vec<Target>,
-    /// Blocks that it has, that may be read, and that have landed.
+    /// Number of its blocks, of those that may be read, and of those that have been read.
     count: u64,
     opened: u64,
     landed: u64,
-    /// Those that have landed and are not copied yet.
+    /// Blocks that have been read and not copied yet.
     held: Vec<u64>,
-    /// How often blocks have come, and how often the link was behind then.
+    /// How often blocks arrived, and how often the link was behind then.
     looks: u32,
     behind: u32,
-    /// Whether it reads no more.
+    /// Whether reading has failed.
     failed: bool,
 }
 
-/// A stream's buffer that a layer goes to.
+/// A stream's buffer that a layer is copied to.
 pub(super) struct Target {
     pub(super) job: Job,
     pub(super) shared: Arc<Shared>,
     pub(super) store: Arc<Store>,
-    /// Put before its first copy.
+    /// Recorded before its first copy.
     begun: Option<Mark>,
 }
 
-/// Where bytes come to on the host.
+/// Where bytes are read to on the host.
 enum Place {
     Slots(Slots),
-    /// Pinned memory that is kept, at these addresses.
+    /// Pinned memory that keeps the layer, at these addresses.
     Home(Vec<u64>),
 }
 
 /// The slots of a layer.
 struct Slots {
-    /// What it takes small ones for.
+    /// Set if it uses small slots.
     small: Option<Small>,
-    /// How many may be in use.
+    /// Maximum number in use.
     room: usize,
-    /// Those of its blocks that are open and not copied.
+    /// The slots of its blocks that are open and not copied.
     of: Vec<Option<Slot>>,
 }
 
-/// What brings a layer through small slots.
+/// State of a layer that is read through small slots.
 #[derive(Debug)]
 struct Small {
     /// The drives' queues.
     drives: Vec<usize>,
-    /// Bytes that a slot has of it on average: parts that lie apart do not fill it.
+    /// Average bytes of data in a slot: scattered parts do not fill it.
     each: u64,
 }
 
-/// What came of opening a reading further.
+/// The result of opening a reading further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Opened {
     /// All of it is open, or no more of it will be.
     Whole,
-    /// More of it once some of it, or of those before it, has landed.
+    /// More can be opened once blocks of it, or of earlier readings, have arrived.
     Landing,
-    /// More of it once a slot is free, or another stream has asked: only looking tells.
+    /// More can be opened once a slot is free, or another stream has requested it. Only polling
+    /// finds out.
     Look,
 }
 
@@ -95,7 +96,7 @@ impl Target {
         Self { job, shared: Arc::clone(shared), store: Arc::clone(store), begun: None }
     }
 
-    /// Has the lane wait for what the buffer waits for, once.
+    /// Makes the lane wait for the marks of the buffer, once.
     fn begin(&mut self) -> DeviceResult<()> {
         if self.begun.is_none() {
             let shared = &self.shared;
@@ -105,8 +106,8 @@ impl Target {
         Ok(())
     }
 
-    /// Queues copies of parts of blocks, each with the address of its block, behind what the
-    /// buffer waits for.
+    /// Queues copies of parts of blocks, each with the address of its block, after the marks of the
+    /// buffer.
     fn copy(&mut self, parts: &[(u64, Packed)]) -> DeviceResult<Mark> {
         self.begin()?;
         let (shared, lane) = (&self.shared, self.shared.file_lane);
@@ -117,13 +118,13 @@ impl Target {
             len: usize::try_from(part.len).expect("a slot fits memory"),
         };
         let copies: Vec<DeviceCopy> = parts.iter().map(of).collect();
-        // SAFETY: the slots, or the pinned memory, are not written to before the mark behind the
-        // copies is passed; the buffer is the stream's and as large as the largest unit.
+        // SAFETY: the slots, or the pinned memory, are not written to before the mark after the
+        // copies is signaled. The buffer belongs to the stream and is as large as the largest unit.
         unsafe { shared.device.copy_batch_to_device(lane, &copies) }?;
         shared.marks.put(lane)
     }
 
-    /// Says that all of it is copied, and by which routes it came.
+    /// Reports that all of it is copied, with the routes by which it came.
     pub(super) fn arrive(mut self, routes: Vec<RouteShare>) -> DeviceResult<()> {
         self.begin()?;
         let ready = self.shared.marks.put(self.shared.file_lane)?;
@@ -133,10 +134,10 @@ impl Target {
         Ok(())
     }
 
-    /// Says that it does not come.
+    /// Reports that it could not be loaded.
     ///
     /// # Errors
-    /// The GPU's.
+    /// Errors of the GPU.
     pub(super) fn give_up(self, error: Error) -> Result<()> {
         let mark = self.shared.marks.put(self.shared.file_lane);
         let mark = mark.map_err(|source| self.shared.failed(0, source))?;
@@ -144,18 +145,18 @@ impl Target {
         Ok(())
     }
 
-    /// What a GPU's failure means for it.
+    /// Turns a GPU error into ours for this layer.
     fn failed(&self, source: crate::gpu::DeviceError) -> Error {
         self.shared.failed(self.shared.units()[self.job.load.unit].len, source)
     }
 }
 
 impl Reading {
-    /// Starts reading a unit to slots, or to where it is kept; nothing comes before it is
+    /// Starts to read a unit to slots, or to its host copy. No I/O begins before it is
     /// [opened](Self::open).
     ///
     /// # Errors
-    /// What is known to be wrong with it at once.
+    /// Errors that can be detected at once.
     pub(super) fn start(
         group: &Group,
         ring: &mut Ring,
@@ -210,27 +211,27 @@ impl Reading {
         })
     }
 
-    /// Has it go there.
+    /// Sets the buffers that it is copied to.
     pub(super) fn to(self, targets: Vec<Target>) -> Self {
         Self { targets, ..self }
     }
 
-    /// Whether it goes to where its unit is kept.
+    /// Whether it is read into the host copy of its unit.
     pub(super) fn is_kept(&self) -> bool {
         matches!(self.place, Place::Home(_))
     }
 
-    /// Lets as much of it be read as there is memory for.
+    /// Allows as much of it to be read as there is memory for.
     ///
     /// # Errors
-    /// A GPU's.
+    /// Errors of a GPU.
     pub(super) fn open(&mut self, group: &Group, ring: &mut Ring) -> Result<Opened> {
         let before = self.opened;
         if self.opened == self.count || self.failed {
             return Ok(Opened::Whole);
         }
         if let Place::Slots(Slots { small: Some(small), room, .. }) = &mut self.place {
-            // As the drive's depth changes so does what it needs.
+            // Its demand for slots changes with the drive's queue depth.
             *room = small.room(&group.engine);
         }
         let mut found = Opened::Whole;
@@ -264,7 +265,7 @@ impl Reading {
         self.opened > self.landed
     }
 
-    /// Has it not go to a stream any more, which ends.
+    /// Removes a stream that is closing from its targets.
     pub(super) fn leave(&mut self, seat: usize) {
         self.targets.retain(|target| target.job.seat != seat);
         if self.targets.is_empty() {
@@ -277,12 +278,12 @@ impl Reading {
         self.blocks.cancel();
     }
 
-    /// Copies what has come; how many blocks that were. As long as the link has two copies before
-    /// them they wait for the next, until a quarter of the slots has come: each copy costs time of
-    /// its own.
+    /// Copies blocks that have arrived; returns how many arrived. While two copies are queued on
+    /// the link, blocks wait for the next ones until a quarter of the slots has arrived, because
+    /// each copy has a fixed cost.
     ///
     /// # Errors
-    /// A GPU's.
+    /// Errors of a GPU.
     pub(super) fn land(&mut self, group: &Group, ring: &mut Ring) -> Result<usize> {
         let arrived = self.blocks.take_arrived();
         if !self.failed && self.blocks.has_failed() {
@@ -312,7 +313,7 @@ impl Reading {
         Ok(blocks.len())
     }
 
-    /// How many blocks may be on their way.
+    /// How many blocks may be in progress.
     fn slots(&self) -> usize {
         match &self.place {
             Place::Slots(slots) => slots.room,
@@ -320,12 +321,12 @@ impl Reading {
         }
     }
 
-    /// Whether some of it has landed and is not copied yet.
+    /// Whether blocks have arrived that are not copied yet.
     pub(super) fn is_held(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// Queues the copies of blocks that have landed, to all targets.
+    /// Queues the copies of blocks that have arrived, to all targets.
     fn copy(&mut self, group: &Group, ring: &Ring, blocks: &[u64]) -> Result<Vec<Mark>> {
         let packing = self.packing.as_ref().unwrap_or(&group.units[self.unit].packing);
         let address = |block: u64| match &self.place {
@@ -348,7 +349,7 @@ impl Reading {
         marks.collect()
     }
 
-    /// Whether all of it has landed, or what went wrong; `None`: it is on its way.
+    /// The result once all of it has arrived or failed; `None` while it is in progress.
     pub(super) fn end(&self) -> Option<Result<()>> {
         if !self.failed {
             return (self.landed == self.count && self.held.is_empty()).then_some(Ok(()));
@@ -356,10 +357,10 @@ impl Reading {
         self.blocks.is_done().then(|| Err(self.blocks.failure()))
     }
 
-    /// Tells what came of it, which has ended so; slots that nothing came to are free.
+    /// Reports the result of an ended reading and frees unused slots.
     ///
     /// # Errors
-    /// A GPU's. What went wrong with the files is told to whoever takes the layer.
+    /// Errors of a GPU. Errors of the files are reported to the caller that takes the layer.
     pub(super) fn finish(self, group: &Group, ring: &mut Ring, ended: Result<()>) -> Result<()> {
         if let Err(error) = ended {
             if let Place::Slots(slots) = self.place {
@@ -396,7 +397,7 @@ impl Small {
     }
 }
 
-/// Whether a drive brings a unit.
+/// Whether a unit has to come from a drive.
 fn is_cold(unit: &Unit) -> bool {
     unit.places_to_look().iter().all(|part| {
         let range = ByteRange::at(part.offset, part.len);
@@ -404,8 +405,8 @@ fn is_cold(unit: &Unit) -> bool {
     })
 }
 
-/// The blocks of a unit that drives bring, where they are to take small slots; whole ones are as
-/// good where the drives need all there are.
+/// The blocks of a unit that comes from drives, if small slots are useful. If the drives need all
+/// of the memory, whole slots are as good.
 fn small(engine: &Engine, ring: &Ring, unit: &Unit) -> Option<(Packing, Small)> {
     if !ring.has_small() {
         return None;
@@ -461,7 +462,7 @@ mod tests {
         if !is_cold {
             return println!("skipped: small slots: the file stays in memory");
         }
-        // Also where nothing was read of it before.
+        // Also if nothing was read from it before.
         let Some((packing, small)) = takes_small(&ring) else {
             return assert!(file.no_direct_io().is_some(), "a drive is read directly");
         };

@@ -1,10 +1,9 @@
-//! The slots that layers pass through on the host, and that are free again once nothing is copied
-//! from them any more.
+//! The staging slots of a group of streams. A slot is free again once all copies from it are done.
 //!
-//! What the page cache has takes whole slots. A drive is slower than the link, so what one brings
-//! takes small ones, no more than it needs at the time, and of those that are free the one that was
-//! used last: so they are used again while they are still in a cache (`docs/internals/layers.md`).
-//! Both are cut from the same memory.
+//! Data from the page cache uses whole slots. A drive is slower than the link, so data from drives
+//! uses small slots, no more than it needs at the time. The most recently used free one is taken
+//! first, so that slots are reused while still in the CPU cache (`docs/internals/layers.md`). Both
+//! kinds are cut from the same memory.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,61 +14,64 @@ use crate::error::Result;
 use crate::memory::Buffer;
 use crate::plan::SKEW;
 
-/// Slots: two are copied together, one or two are ready behind them, and the others are being
-/// filled. Where each was copied alone, layers came from the page cache at 38, 45 and 52 GB/s
-/// through 3, 4 and 5, at 54 through 6, and no faster through more
-/// (`benches/runs/2026-11-22-h200-layers-c`); two at a time, 55 through 6, and 57 through 8
-/// (`2026-11-22-h200-layers-d/together`).
+/// Number of slots: two are copied together, one or two are ready after them, and the rest are
+/// being filled. With each copied alone, layers came from the page cache at 38, 45 and 52 GB/s
+/// through 3, 4 and 5 slots, at 54 through 6, and no faster through more
+/// (`benches/runs/2026-11-22-h200-layers-c`). With two copied at a time it was 55 through 6, and 57
+/// through 8 (`2026-11-22-h200-layers-d/together`).
 pub(super) const SLOTS: u64 = 8;
 
-/// Small slots beside those that hold what is in flight, for what is copied; of many an eighth. As
-/// many as the engine's own transfers have (`queue/scheduler/slots.rs`).
+/// Minimum number of small slots for copies, in addition to those for reads in flight; for many
+/// reads it is an eighth of them. The engine's own transfers use the same number
+/// (`queue/scheduler/slots.rs`).
 const SPARE: u64 = 4;
 
-/// Bytes of a slot: half of the engine's, whose transfers hand on parts of a slot while the rest
-/// comes. A layer's slots leave whole, so that smaller ones keep reads and copies going at once.
+/// Bytes of a slot: half of the engine's, whose transfers forward parts of a slot while the rest
+/// arrives. A layer's slots are copied whole, so smaller ones keep reads and copies overlapping.
 pub(super) fn slot_len(engine: &Engine) -> u64 {
     engine.options().slot_size / 2
 }
 
-/// Bytes of a small slot: of one request.
+/// Bytes of a small slot: the size of one op.
 pub(super) fn small_len(engine: &Engine) -> u64 {
     engine.options().segment_size.min(slot_len(engine))
 }
 
-/// See the module's own text.
+/// The slots and their state.
 #[derive(Debug)]
 pub(super) struct Ring {
-    /// All cells, one behind the other; `None` where nothing passes through slots.
+    /// All cells in a row; `None` if no layer uses slots.
     memory: Option<Buffer>,
     /// Bytes of a small slot.
     small: u64,
-    /// Cells, each a small slot with the room before it, and how many of them a whole one takes.
+    /// Number of cells, each a small slot with the gap before it, and number of cells per whole
+    /// slot.
     cells: usize,
     cells_each: usize,
-    /// Cells that are free, the one that was used last at the end, and how many of each whole slot.
+    /// Free cells with the most recently used one last, and the number of free cells per whole
+    /// slot.
     free: Vec<usize>,
     free_of: Vec<usize>,
     /// Small slots in use.
     small_used: usize,
-    /// Slots that are copied from, in the order of their copies, and what stands before the first
-    /// copy of the layer that was copied last: it waits for the compute.
+    /// Slots that are being copied from, in the order of their copies. The marks before the first
+    /// copy of the layer copied last; they wait for the compute.
     copied: VecDeque<(Slot, Arc<[Mark]>)>,
     begun: Vec<Mark>,
-    /// Behind what was copied last but one, and last.
+    /// Marks after the second to last and the last copies.
     last: [Vec<Mark>; 2],
-    /// Whether the link was behind when a layer came last.
+    /// Whether the link was behind when the last layer arrived.
     was_behind: bool,
 }
 
-/// A slot that something comes to. It has to be given back.
+/// A slot in use. It has to be returned.
 #[derive(Debug)]
 pub(super) struct Slot {
     start: usize,
     cells: usize,
 }
 
-/// Which slots a layer takes.
+/// Which slots a layer uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
     Whole,
@@ -77,10 +79,10 @@ pub(super) enum Size {
 }
 
 impl Ring {
-    /// With memory if anything `passes` through slots.
+    /// Allocates the memory if any layer `passes` through slots.
     ///
     /// # Errors
-    /// What stands against so much pinned memory.
+    /// The pinned memory cannot be allocated.
     pub(super) fn new(engine: &Engine, passes: bool) -> Result<Self> {
         let small = small_len(engine);
         let cells_each = index(slot_len(engine).div_ceil(small));
@@ -107,8 +109,8 @@ impl Ring {
         self.memory.as_ref()
     }
 
-    /// Whether there are small slots that a drive's layer may take: one that brings more than the
-    /// link carries takes whole ones.
+    /// Whether a layer from a drive may use small slots. If drives deliver faster than the link
+    /// copies, whole slots are used.
     pub(super) fn has_small(&self) -> bool {
         self.cells > 0 && self.cells_each > 1 && !self.was_behind
     }
@@ -118,17 +120,17 @@ impl Ring {
         room < self.cells
     }
 
-    /// Where a slot begins in the memory of all.
+    /// Offset of a slot in the memory.
     pub(super) fn place(&self, slot: &Slot) -> u64 {
         slot.start as u64 * (self.small + SKEW)
     }
 
-    /// A slot to which nothing else comes and from which nothing is copied any more, if there is
-    /// one; of small ones, if fewer than `room` are in use. Those that wait for the compute do not
-    /// count: what is read ahead meanwhile takes all there is.
+    /// Takes a slot that is not in use, if there is one. A small slot is only taken if fewer than
+    /// `room` are in use. Slots that wait for the compute do not count, so that read-ahead may use
+    /// all slots in that time.
     ///
     /// # Errors
-    /// A GPU's.
+    /// Errors of a GPU.
     pub(super) fn take(&mut self, size: Size, room: usize) -> Result<Option<Slot>> {
         while let Some((_, marks)) = self.copied.front()
             && are_passed(marks)?
@@ -141,7 +143,7 @@ impl Ring {
         }
         let slot = match size {
             Size::Small => self.free.pop().map(|start| Slot { start, cells: 1 }),
-            // All of them come round: of the page cache's bytes there are always some in each.
+            // Whole slots are used in rotation: each always has some data from the page cache.
             Size::Whole => {
                 let mut of = self.free.iter().map(|cell| cell / self.cells_each);
                 let whole = of.find(|&whole| self.free_of[whole] == self.cells_each);
@@ -157,11 +159,11 @@ impl Ring {
         Ok(Some(slot))
     }
 
-    /// How many small slots wait for the compute, where those are half of a `room`: a few are only
-    /// copied just now.
+    /// How many small slots wait for the compute, if they are at least half of `room`; fewer are
+    /// just being copied.
     ///
     /// # Errors
-    /// A GPU's.
+    /// Errors of a GPU.
     fn waiting(&self, room: usize) -> Result<usize> {
         let few = self.copied.len() < room.div_ceil(2);
         if self.small_used < room || few || are_passed(&self.begun)? {
@@ -170,49 +172,50 @@ impl Ring {
         Ok(self.copied.iter().filter(|(slot, _)| slot.is_small(self.cells_each)).count())
     }
 
-    /// Gives a slot back, which is free when all `marks` are passed.
+    /// Returns a slot, which is free when all `marks` are signaled.
     pub(super) fn give(&mut self, slot: Slot, marks: &Arc<[Mark]>) {
         self.copied.push_back((slot, Arc::clone(marks)));
     }
 
-    /// Gives a slot back to which nothing comes any more, and from which nothing is copied.
+    /// Returns a slot that is neither read to nor copied from any more.
     pub(super) fn give_back(&mut self, slot: Slot) {
         self.free_of[slot.start / self.cells_each] += slot.cells;
         self.free.extend((slot.start..slot.start + slot.cells).rev());
         self.small_used -= usize::from(slot.is_small(self.cells_each));
     }
 
-    /// Whether slots are being copied from, so that some will be free again.
+    /// Whether slots are being copied from, so that some will become free.
     pub(super) fn is_copied(&self) -> bool {
         !self.copied.is_empty()
     }
 
-    /// Notes copies that were queued last, and what stands before the first of their layer.
+    /// Records the marks after the last queued copies, and those before the first copy of their
+    /// layer.
     pub(super) fn queued(&mut self, marks: &[Mark], begun: Vec<Mark>) {
         self.last = [std::mem::take(&mut self.last[1]), marks.to_vec()];
         self.begun = begun;
     }
 
-    /// Whether what was queued before the last copies is still to be done.
+    /// Whether the second to last copies are still running.
     ///
     /// # Errors
-    /// A GPU's.
+    /// Errors of a GPU.
     pub(super) fn is_ahead(&self) -> Result<bool> {
         Ok(!are_passed(&self.last[0])?)
     }
 
-    /// Notes whether the link was behind when most blocks of a drive's layer came.
+    /// Records whether the link was behind for most blocks of a layer from a drive.
     pub(super) fn came(&mut self, was_behind: bool) {
         self.was_behind = was_behind;
     }
 
-    /// Keeps the memory for ever: a copy may still read it.
+    /// Leaks the memory, because a copy may still read it.
     pub(super) fn lose(&mut self) {
         std::mem::forget(self.memory.take());
     }
 }
 
-/// How many small slots a drive needs that has so many bytes in flight, of which `each` are in one.
+/// Number of small slots for this many bytes in flight on a drive, with `each` bytes per slot.
 pub(super) fn room_for(in_flight: u64, each: u64) -> usize {
     let requests = in_flight.div_ceil(each.max(1));
     let room = requests.saturating_add(SPARE.max(requests / 8));
@@ -233,10 +236,10 @@ fn index(number: u64) -> usize {
     usize::try_from(number).expect("far fewer than memory has bytes")
 }
 
-/// Whether all marks are passed.
+/// Whether all marks are signaled.
 ///
 /// # Errors
-/// A GPU's.
+/// Errors of a GPU.
 pub(super) fn are_passed(marks: &[Mark]) -> Result<bool> {
     for mark in marks {
         if !mark.is_passed().map_err(|source| mark.failed(source))? {
@@ -261,7 +264,7 @@ mod tests {
 
     const SMALL: u64 = 128 << 10;
 
-    /// Of eight slots of four small ones.
+    /// Eight slots of four small ones each.
     fn ring() -> Ring {
         let options = Options { slot_size: 1 << 20, segment_size: SMALL, ..Options::default() };
         let engine = Engine::new(options).unwrap();
@@ -322,7 +325,7 @@ mod tests {
         let places: Vec<u64> = slots.iter().map(|slot| ring.place(slot)).collect();
         assert_eq!(places, [0, 1, 2, 3, 4].map(|cell| cell * (SMALL + SKEW)));
         assert!(take(&mut ring, Size::Small, 6).is_some(), "the drive takes more by now");
-        // What was used last is used again, and no more memory than that.
+        // The most recently used slot is taken again, and no further memory is touched.
         for turn in 0..100 {
             let place = places[turn % 5];
             let at = slots.iter().position(|slot| ring.place(slot) == place).unwrap();
@@ -330,7 +333,7 @@ mod tests {
             slots.push(take(&mut ring, Size::Small, 6).unwrap());
             assert_eq!(ring.place(&slots[4]), place);
         }
-        // A whole slot waits for small ones in its place.
+        // A whole slot waits for the small ones in its memory.
         let whole = 4 * (SMALL + SKEW);
         let others: Vec<Slot> =
             std::iter::from_fn(|| take(&mut ring, Size::Whole, usize::MAX)).collect();
@@ -371,8 +374,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever sizes follow each other: no two slots in use share a byte, and all memory is
-        /// there again in the end.
+        /// For any sequence of sizes, no two slots in use overlap, and in the end all memory is
+        /// free again.
         #[test]
         fn nothing_is_in_two_slots(
             layers in prop::collection::vec((0..40_usize, prop::option::of(1..30_usize)), 1..20),
@@ -389,7 +392,7 @@ mod tests {
                         if let Some(slot) = ring.take(size, room).unwrap() {
                             break slot;
                         }
-                        // Who waits is never alone: somebody has what it waits for.
+                        // A waiter is never alone: another reading holds the slot it needs.
                         let at = if *kept.next().unwrap() { 0 } else { held.len() - 1 };
                         ring.give(held.remove(at).0, &nothing());
                     };

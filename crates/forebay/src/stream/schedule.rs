@@ -1,24 +1,24 @@
-//! Which layer is brought into which of the GPU's buffers, and when. Pure.
+//! Decides which layer is loaded into which GPU buffer, and when. Pure.
 //!
-//! Of an order that is known, the layer that gives way is the one that is taken again last of all
-//! (Belady's rule), decided as if each layer were brought when it is taken, and then done as soon
-//! as the buffer is free: so as few layers are read as with any other rule, and each as early as
-//! that allows. The layers taken last may be kept out of it, so that one is brought while they are
+//! In a known order, the layer evicted is the one whose next use is furthest away (Belady's rule).
+//! The choice is made as if each layer were loaded when it is taken, and carried out as soon as the
+//! buffer is free. So no rule needs fewer reads, and each read begins as early as that allows. The
+//! most recently taken layers may be protected from eviction, so that one is loaded while they are
 //! computed.
 
 use super::order::{NEVER, Sequence};
 
-/// What a buffer holds.
+/// The contents of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Content {
     Nothing,
     /// This layer, whose copies are being queued.
     Coming(usize),
-    /// This layer, all of whose copies are queued.
+    /// This layer; all of its copies are queued.
     There(usize),
 }
 
-/// One of the GPU's buffers.
+/// A GPU buffer.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     content: Content,
@@ -26,7 +26,7 @@ struct Held {
     users: u32,
     /// Whether its user keeps it beyond the next layer.
     kept: bool,
-    /// The position behind the one at which it was taken last.
+    /// The position after that of its last use.
     last: u64,
 }
 
@@ -39,47 +39,47 @@ impl Held {
     }
 }
 
-/// A layer that is to be brought.
+/// A layer to be loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Load {
-    /// The position that it is brought for.
+    /// The position that it is loaded for.
     pub(super) position: u64,
     /// The layer, or the slice of one.
     pub(super) unit: usize,
-    /// Where to.
+    /// The destination.
     pub(super) buffer: usize,
 }
 
-/// What there is of a layer that is to be taken.
+/// The state of the next layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// It is in this buffer.
     There(usize),
-    /// It is on its way to one.
+    /// It is being loaded.
     Coming,
-    /// It is not, and no buffer can be had for it: all are held.
+    /// It is not, and no buffer is available: all are held.
     NoRoom,
-    /// Nothing more is to be taken.
+    /// There is nothing more to take.
     End,
 }
 
-/// See the module's own text.
+/// The order, and the contents of the buffers.
 #[derive(Debug, Clone)]
 pub(super) struct Schedule {
     sequence: Sequence,
     buffers: Vec<Held>,
-    /// For each layer the buffer that it is in or comes to, as far as one ever did.
+    /// Per layer: the buffer that it is in or is loaded to, if it was ever loaded.
     places: Vec<Option<usize>>,
-    /// Layers that stay in the buffer that they were brought to first.
+    /// Layers that stay in their first buffer.
     stays: Vec<bool>,
-    /// So many of the layers taken last do not give way.
+    /// This many of the most recently taken layers are not evicted.
     protects: u64,
     /// The position that is taken next.
     next: u64,
 }
 
 impl Schedule {
-    /// For `buffers` buffers, of which there are two at least.
+    /// Creates a schedule for `buffers` buffers, at least two.
     pub(super) fn new(sequence: Sequence, buffers: usize) -> Self {
         let empty = Held { content: Content::Nothing, users: 0, kept: false, last: 0 };
         let buffers = vec![empty; buffers];
@@ -87,7 +87,8 @@ impl Schedule {
         Self { sequence, buffers, places, stays, protects: 1, next: 0 }
     }
 
-    /// Has these layers stay, where there is room, and so many of those taken last not give way.
+    /// Sets which layers stay, if there is room, and how many recent ones are protected from
+    /// eviction.
     pub(super) fn arrange(&mut self, stays: Vec<bool>, protects: u64) {
         (self.stays, self.protects) = (stays, protects.max(1));
     }
@@ -101,13 +102,13 @@ impl Schedule {
         &self.sequence
     }
 
-    /// Tells what is taken behind all that was told before.
+    /// Appends a unit to the order.
     pub(super) fn tell(&mut self, unit: usize) {
         self.sequence.tell(unit);
     }
 
-    /// The layer that is to be brought now, which counts as on its way from then on; `None`: none,
-    /// until another one is taken or released.
+    /// The layer to load now, which counts as being loaded from then on. `None` if there is none
+    /// until another layer is taken or released.
     pub(super) fn next_load(&mut self) -> Option<Load> {
         let (position, unit) = self.wanted()?;
         let buffer = self.victim(position)?;
@@ -116,17 +117,18 @@ impl Schedule {
         Some(Load { position, unit, buffer })
     }
 
-    /// The first position whose layer is in no buffer and on its way to none, and the layer: it
-    /// would be brought next.
+    /// The first position whose layer is neither in a buffer nor being loaded, and that layer. It
+    /// is the next to load.
     pub(super) fn wanted(&self) -> Option<(u64, usize)> {
-        // What a whole pass does not miss nothing misses; what is told ends by itself.
+        // If a whole pass is complete, nothing is missing. An order given step by step ends by
+        // itself.
         let pass = self.sequence.pass_len();
         let bound = if self.sequence.is_told() { NEVER } else { self.next + pass };
         let mut upcoming = (self.next..bound).map_while(|at| Some((at, self.sequence.at(at)?)));
         upcoming.find(|&(_, unit)| self.buffer_of(unit).is_none())
     }
 
-    /// The layers before `until` that are in no buffer and on their way to none.
+    /// The layers before `until` that are neither in a buffer nor being loaded.
     pub(super) fn missing(&self, until: u64) -> Vec<usize> {
         let upcoming = (self.next..until).map_while(|at| self.sequence.at(at));
         upcoming.filter(|&unit| self.buffer_of(unit).is_none()).collect()
@@ -136,7 +138,7 @@ impl Schedule {
         self.places.get(unit).copied().flatten()
     }
 
-    /// Says what a buffer holds from now on, instead of what it did.
+    /// Replaces the contents of a buffer.
     fn put(&mut self, buffer: usize, content: Content) {
         if let Some(unit) = self.buffers[buffer].unit() {
             self.places[unit] = None;
@@ -148,7 +150,7 @@ impl Schedule {
         }
     }
 
-    /// The buffer whose layer gives way to the one that is missing at `position`, if it can now.
+    /// The buffer to evict for the layer missing at `position`, if one can be evicted now.
     fn victim(&self, position: u64) -> Option<usize> {
         let is_recent = |unit| {
             let from = position.saturating_sub(self.protects);
@@ -163,8 +165,8 @@ impl Schedule {
             let is_coming = matches!(buffer.content, Content::Coming(_));
             let free = buffer.users == 0 && !is_coming && used >= position;
             let recent = unit.is_some_and(is_recent);
-            // What is to be taken now cannot wait; what is to be taken later leaves alone what
-            // stays, and what was taken last.
+            // A layer needed right now cannot wait. One needed later does not evict layers that
+            // stay or were taken recently.
             if buffer.kept || if is_now { !free } else { recent || stays } {
                 continue;
             }
@@ -178,18 +180,18 @@ impl Schedule {
         best.filter(|(rank, _)| rank.free).map(|(_, index)| index)
     }
 
-    /// Says that all copies of what is on its way to a buffer are queued.
+    /// Records that all copies to a buffer are queued.
     pub(super) fn arrived(&mut self, buffer: usize) {
         if let Content::Coming(unit) = self.buffers[buffer].content {
             self.buffers[buffer].content = Content::There(unit);
         }
     }
-    /// Says that what is on its way to a buffer does not come, or that what was there is gone.
+    /// Records that the load of a buffer failed, or that its contents are lost.
     pub(super) fn failed(&mut self, buffer: usize) {
         self.put(buffer, Content::Nothing);
     }
 
-    /// What there is of the layer that is taken next.
+    /// The state of the layer that is taken next.
     pub(super) fn next(&self) -> Next {
         let Some(unit) = self.sequence.at(self.next) else { return Next::End };
         match self.buffer_of(unit) {
@@ -198,13 +200,13 @@ impl Schedule {
             }
             Some(_) => Next::Coming,
             None if self.buffers.iter().any(|b| matches!(b.content, Content::Coming(_))) => {
-                Next::Coming // what is free then gives way
+                Next::Coming // a free buffer is then evicted
             }
             None => Next::NoRoom,
         }
     }
 
-    /// Takes the layer in a buffer, which is the one that is next.
+    /// Takes the layer in a buffer; it must be the next one.
     pub(super) fn take(&mut self, buffer: usize) {
         self.next += 1;
         let held = &mut self.buffers[buffer];
@@ -212,7 +214,7 @@ impl Schedule {
         self.sequence.forget(self.next.saturating_sub(self.protects + 1));
     }
 
-    /// Takes the first layer of a pass next. A pass that was left in its middle is made again.
+    /// Takes the first layer of a pass next. A pass left in the middle is repeated.
     pub(super) fn rewind(&mut self) {
         let pass = self.sequence.pass_len();
         if pass > 0 && !self.next.is_multiple_of(pass) {
@@ -221,17 +223,17 @@ impl Schedule {
         }
     }
 
-    /// Has a layer stay in its buffer until it is released once more.
+    /// Makes a layer stay in its buffer until it is released one more time.
     pub(super) fn hold(&mut self, buffer: usize) {
         self.buffers[buffer].users += 1;
     }
 
-    /// Keeps what was taken until it is released by itself.
+    /// Keeps a taken layer until it is released explicitly.
     pub(super) fn keep(&mut self, buffer: usize) {
         self.buffers[buffer].kept = true;
     }
 
-    /// Releases what was taken.
+    /// Releases a taken layer.
     pub(super) fn release(&mut self, buffer: usize) {
         let held = &mut self.buffers[buffer];
         held.users = held.users.saturating_sub(1);
@@ -239,17 +241,17 @@ impl Schedule {
     }
 }
 
-/// How well a buffer serves, the worst first.
+/// The ranking for eviction, the worst buffer first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
-    /// It does not stay.
+    /// Its layer does not stay.
     turns: bool,
-    /// It is none of those taken last.
+    /// Its layer is not among the most recently taken.
     old: bool,
     empty: bool,
     /// The position at which its layer is taken again.
     again: u64,
-    /// It can be had now.
+    /// It is available now.
     free: bool,
     /// How long it was not used.
     idle: u64,

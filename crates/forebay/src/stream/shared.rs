@@ -1,4 +1,4 @@
-//! What a stream's caller and its loader share: buffers, marks, and who has which layer.
+//! State shared by a stream's caller and its loader: buffers, marks, and who holds which layer.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -25,42 +25,43 @@ use crate::error::{Error, Operation, Result};
 use crate::gpu::{CallerStream, Device, DeviceError, DeviceResult, Stream};
 use crate::transfer::RouteShare;
 
-/// See the module's own text.
+/// The shared state of one stream.
 pub(super) struct Shared {
     pub(super) engine: Engine,
     pub(super) device: Arc<dyn Device>,
-    /// The streams of the same layers, and which of them it is.
+    /// The group of streams of the same layers, and the index of this one.
     pub(super) group: Arc<Group>,
     pub(super) seat: usize,
     pub(super) slices: usize,
     pub(super) buffers: usize,
     pub(super) marks: Arc<Marks>,
-    /// What is copied from pinned memory, and what passes through slots: one does not hold up the
-    /// other.
+    /// The streams for copies from pinned memory and for copies through slots. They are separate so
+    /// that neither delays the other.
     pub(super) memory_lane: Stream,
     pub(super) file_lane: Stream,
     pub(super) checks: bool,
     pub(super) writer: Writer,
-    /// Found when something is written for the first time.
+    /// Computed at the first write.
     pub(super) ties: OnceLock<Ties>,
     state: Mutex<State>,
-    /// Rung for who takes layers.
+    /// Notified for the thread that takes layers.
     pub(super) came: Condvar,
-    /// Rung for who waits for the turn.
+    /// Notified for threads that wait for the turn.
     pub(super) turned: Condvar,
 }
 
-/// Copies that were queued from where a layer is kept on the host.
+/// Copies that were queued from a layer's host copy.
 pub(super) struct Kept {
-    /// Passed when the first copy may begin, and when the last is done.
+    /// Signaled when the first copy may begin, and when the last is done.
     pub(super) marks: (Mark, Mark),
     pub(super) from: From,
     pub(super) pages: Option<FromPages>,
-    /// By which routes it came from files.
+    /// The routes by which it came from files.
     pub(super) routes: Vec<RouteShare>,
 }
 
-/// The pages that a layer was copied from, which may be gone, and what their files were.
+/// The pages that a layer was copied from, which may be unpinned by now, and the earlier stamps of
+/// their files.
 #[derive(Debug, Clone)]
 pub(super) struct FromPages {
     pub(super) home: Weak<Home>,
@@ -79,38 +80,38 @@ pub(super) enum From {
 pub(super) struct State {
     pub(super) turn: Turn,
     pub(super) schedule: Schedule,
-    /// There until it is closed.
+    /// Present until the stream is closed.
     pub(super) store: Option<Arc<Store>>,
-    /// For each buffer what has to be passed before it may be written to again.
+    /// Per buffer: the marks that must be signaled before it may be overwritten.
     pub(super) frees: Vec<Vec<Mark>>,
-    /// For each buffer the load that brought what it holds.
+    /// Per buffer: the load of its contents.
     pub(super) loads: Vec<Option<Loaded>>,
-    /// What went wrong with layers that nobody has been told yet.
+    /// Errors of layers that were not yet reported.
     pub(super) failures: HashMap<usize, Error>,
-    /// What ended the stream.
+    /// The error that ended the stream.
     pub(super) lost: Option<Error>,
     pub(super) closing: bool,
-    /// Since when.
+    /// When it was closed.
     pub(super) closed: Option<Instant>,
-    /// Whether what is queued with layers that are held was marked for that.
+    /// Whether marks were recorded behind the work that uses held layers.
     pub(super) is_marked: bool,
     pub(super) writes: Writes,
     pub(super) copied: Copied,
-    /// Whether the end of a pass was told, so that the next call goes on behind it.
+    /// Whether the end of a pass was reported, so that the next call continues after it.
     pub(super) turned: bool,
-    /// Whether somebody waits for a layer.
+    /// Whether a thread waits for a layer.
     pub(super) taking: bool,
-    /// What was taken and not released.
+    /// Layers that were taken and not released.
     pub(super) taken: Vec<Held>,
-    /// Why it is not known when the compute is over with what was held as the stream was closed.
+    /// Why the end of the compute with held layers is unknown at close.
     pub(super) unmarked: Option<DeviceError>,
-    /// The position of what is released when the next is taken.
+    /// The position that is released when the next is taken.
     pub(super) current: Option<u64>,
     pub(super) times: Times,
     pub(super) exports: Vec<(usize, Weak<()>)>,
 }
 
-/// What was taken and not released.
+/// A layer that was taken and not released.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Held {
     pub(super) position: u64,
@@ -120,21 +121,21 @@ pub(super) struct Held {
     pub(super) compute: CallerStream,
 }
 
-/// How a unit came to its buffer.
+/// How a unit was loaded into its buffer.
 #[derive(Debug, Clone)]
 pub(super) struct Loaded {
-    /// Passed when the first copy may begin, and when the last is done.
+    /// Signaled when the first copy may begin, and when the last is done.
     pub(super) begun: Mark,
     pub(super) ready: Mark,
     pub(super) from: From,
     pub(super) pages: Option<FromPages>,
     pub(super) routes: Vec<RouteShare>,
-    /// Whether some visit counts it.
+    /// Whether a visit counts it.
     pub(super) counted: bool,
 }
 
 impl Shared {
-    /// A stream of a group's layers to `device`, through as many buffers as there is room for.
+    /// Creates a stream of a group's layers to `device`, with as many buffers as there is room for.
     pub(super) fn new(
         group: &Arc<Group>,
         (seat, device): (usize, &Arc<dyn Device>),
@@ -190,7 +191,7 @@ impl Shared {
         }))
     }
 
-    /// Refuses a forked child, which has none of the threads, and whose locks may be held for ever.
+    /// Fails in a forked child: it has none of the threads, and locks may be held forever.
     pub(super) fn check_home(&self) -> Result<()> {
         self.engine.home().check(Operation::Read, || None)
     }
@@ -199,7 +200,8 @@ impl Shared {
         &self.group.units
     }
 
-    /// Where a thread has panicked under it the stream ends: what it was changing may be wrong.
+    /// Locks the state. After a panic under the lock the stream ends, because the state may be
+    /// inconsistent.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| {
             self.state.clear_poison();
@@ -209,7 +211,7 @@ impl Shared {
         })
     }
 
-    /// Waits for a bell, at most for `bound`; whether it took that long.
+    /// Waits for a condition variable for at most `bound`; returns true on timeout.
     pub(super) fn wait<'a>(
         &'a self,
         bell: &Condvar,
@@ -225,18 +227,18 @@ impl Shared {
         }
     }
 
-    /// Keeps layers on the GPU as they were placed.
+    /// Sets which layers stay on the GPU.
     pub(super) fn arrange(&self, placement: &Placement) {
         let stays = placement.tiers.iter().map(|tier| *tier == Tier::Gpu);
         self.lock().schedule.arrange(stays.collect(), placement.protects);
     }
 
-    /// Which layer, or slice of one, was taken.
+    /// The unit that was taken.
     pub(super) fn unit_of(&self, times: &LayerTimes) -> usize {
         times.layer * self.slices + times.slice
     }
 
-    /// Has the first layers brought.
+    /// Starts to load the first layers.
     pub(super) fn begin(&self) -> Result<()> {
         let begun = self.marks.put(self.memory_lane).map_err(|source| self.failed(0, source))?;
         let mut turn = self.submit()?;
@@ -244,7 +246,7 @@ impl Shared {
         self.pump(&mut turn)
     }
 
-    /// Tells what is taken next of an order that is told.
+    /// Appends layers to the order.
     pub(super) fn tell(&self, layers: &[usize]) -> Result<()> {
         let mut turn = self.submit()?;
         turn.check_open()?;
@@ -264,7 +266,7 @@ impl Shared {
         self.pump(&mut turn)
     }
 
-    /// Its memory.
+    /// The stream's GPU memory.
     pub(super) fn store(&self) -> Result<Arc<Store>> {
         self.lock().store()
     }
@@ -274,7 +276,7 @@ impl Shared {
         marks.iter().try_for_each(|mark| self.device.wait_event(lane, mark.event()))
     }
 
-    /// The names of units whose memory somebody has, each once.
+    /// The names of units whose memory is still referenced, each once.
     pub(super) fn exports(&self) -> Vec<String> {
         let state = self.lock();
         let alive = state.exports.iter().filter(|(_, export)| export.strong_count() > 0);
@@ -295,16 +297,16 @@ impl Shared {
                 turn.gather();
                 of(&turn)
             }
-            Err(_) => of(&self.lock()), // it is closed: what was gathered before
+            Err(_) => of(&self.lock()), // it is closed: use the times collected before
         }
     }
 
-    /// The position that is taken next, and the layers that it is about to ask for.
+    /// The position that is taken next, and the layers that it is about to request.
     pub(super) fn progress(&self) -> (u64, Vec<usize>) {
         let state = self.lock();
         let asks = !state.closing && state.lost.is_none() && state.failures.is_empty();
         let next = state.schedule.position();
-        // Whoever has to take more than that before is too far behind to be waited for.
+        // A stream that must take more than that first is too far behind to wait for.
         let until = next.saturating_add(2 * self.buffers as u64);
         (next, if asks { state.schedule.missing(until) } else { Vec::new() })
     }
@@ -313,15 +315,16 @@ impl Shared {
         self.lock().closing
     }
 
-    /// Says that all copies of a layer are queued.
+    /// Records that all copies of a layer are queued.
     pub(super) fn arrived(&self, load: Load, kept: Kept) {
         self.arrived_in(&mut self.lock(), load, kept);
     }
 
-    /// The same, for who has the lock.
+    /// Like `arrived`, with the lock held.
     pub(super) fn arrived_in(&self, state: &mut State, load: Load, kept: Kept) {
         let Kept { marks: (begun, ready), from, pages, routes } = kept;
-        // Whoever comes to its place waits for its copies too: nobody may have taken it.
+        // The next contents of the buffer wait for these copies too, because the layer may never be
+        // taken.
         state.frees[load.buffer] = vec![ready.clone()];
         let loaded = Loaded { begun, ready, from, pages, routes, counted: false };
         state.loads[load.buffer] = Some(loaded);
@@ -329,9 +332,9 @@ impl Shared {
         self.came.notify_all();
     }
 
-    /// Says that a job came to nothing; what may still write to its buffer has to be passed.
+    /// Records that a job failed; `mark` is behind everything that may still write to its buffer.
     pub(super) fn gave_up(&self, load: Load, mark: Mark, error: Error) {
-        // The load's own until it has ended.
+        // The marks stay with the load until it has ended.
         let mut frees = self.lock().frees[load.buffer].clone();
         frees.retain(|mark| !matches!(mark.is_passed(), Ok(true)));
         frees.push(mark);
@@ -343,7 +346,7 @@ impl Shared {
         self.came.notify_all();
     }
 
-    /// Says that the GPU fails.
+    /// Records that the GPU failed.
     pub(super) fn lose(&self, error: Error) {
         self.lock().lost.get_or_insert(error);
         self.came.notify_all();
@@ -359,29 +362,29 @@ impl Shared {
 }
 
 impl State {
-    /// Its memory.
+    /// The stream's GPU memory.
     pub(super) fn store(&self) -> Result<Arc<Store>> {
         self.store.clone().ok_or_else(closed)
     }
 
-    /// What was taken at `position`, unless it was released.
+    /// The layer taken at `position`, unless it was released.
     pub(super) fn held(&self, position: u64) -> Option<Held> {
         self.taken.iter().find(|held| held.position == position).copied()
     }
 
-    /// The unit that is taken next, where that is known.
+    /// The unit that is taken next, if it is known.
     pub(super) fn next_unit(&self) -> Option<usize> {
         self.schedule.sequence().at(self.schedule.position())
     }
 
-    /// Refuses a stream that has ended, or from which somebody else takes a layer.
+    /// Fails if the stream has ended, or another thread takes a layer.
     pub(super) fn check(&self) -> Result<()> {
         self.check_open()?;
         let of_another = "one from which another thread takes a layer";
         if self.taking { Err(refused(of_another, "one thread that takes layers")) } else { Ok(()) }
     }
 
-    /// Refuses a stream that has ended.
+    /// Fails if the stream has ended.
     pub(super) fn check_open(&self) -> Result<()> {
         match &self.lost {
             Some(error) => Err(error.clone()),
@@ -394,7 +397,7 @@ impl State {
 impl Drop for Shared {
     fn drop(&mut self) {
         if !self.engine.home().is_here() {
-            return; // the parent's
+            return; // it belongs to the parent
         }
         if self.lock().store.is_some() {
             let _ = self.give_back();

@@ -1,22 +1,22 @@
-//! Where layers are cut, by the lengths of their parts alone: only what is known to fit the GPU is
-//! packed. Pure.
+//! Chooses where to cut layers, from the lengths of their parts alone; packing comes after a layer
+//! is known to fit the GPU. Pure.
 
 use std::ops::Range;
 
-/// Each part of a layer begins at a multiple of this on the GPU, as an allocation does.
+/// Alignment of each part of a layer on the GPU, like an allocation.
 pub(super) const PART_ALIGNMENT: u64 = 256;
 
-/// Bytes that parts take on the GPU; `None`: more than any memory has.
+/// Bytes that the parts take on the GPU; `None` if that exceeds any memory.
 pub(super) fn length(parts: impl IntoIterator<Item = u64>) -> Option<u64> {
     parts.into_iter().try_fold(0, append)
 }
 
-/// Bytes with one more part.
+/// Total bytes with one more part.
 fn append(before: u64, part: u64) -> Option<u64> {
     before.checked_next_multiple_of(PART_ALIGNMENT)?.checked_add(part)
 }
 
-/// Slices of at most `most` bytes, as few as can be, of parts none of which is longer.
+/// The fewest slices of at most `most` bytes each; no part may be longer than that.
 fn within(parts: &[u64], most: u64) -> Vec<Range<usize>> {
     let (mut slices, mut start, mut len) = (Vec::new(), 0, 0);
     for (number, &part) in parts.iter().enumerate() {
@@ -32,13 +32,13 @@ fn within(parts: &[u64], most: u64) -> Vec<Range<usize>> {
     slices
 }
 
-/// How many slices of at most `most` bytes there have to be; `None`: a part is longer.
+/// The number of slices of at most `most` bytes; `None` if a part is longer.
 pub(super) fn count(parts: &[u64], most: u64) -> Option<usize> {
     let fits = parts.iter().all(|&part| part <= most);
     fits.then(|| within(parts, most).len())
 }
 
-/// `count` slices, the longest of them as short as can be; the last may be empty.
+/// Cuts into `count` slices with the longest as short as possible. The last ones may be empty.
 pub(super) fn cut(parts: &[u64], count: usize) -> Vec<Range<usize>> {
     let mut least = parts.iter().copied().max().unwrap_or(0);
     let mut most = length(parts.iter().copied()).unwrap_or(u64::MAX).max(least);
@@ -60,7 +60,7 @@ mod tests {
 
     use super::*;
 
-    /// The longest slice of the best of all ways to cut.
+    /// The longest slice of the best possible cut.
     fn best(parts: &[u64], count: usize) -> u64 {
         let of = |range: Range<usize>| length(parts[range].iter().copied()).expect("small");
         if count == 1 {
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn many_parts_are_cut_at_once() {
-        // Miri, which looks at each step, would take an hour for all.
+        // Miri is too slow: all of it would take an hour.
         let len: usize = if cfg!(miri) { 500 } else { 200_000 };
         let parts: Vec<u64> = (0..len as u64).map(|number| 2049 + number % 7).collect();
         assert_eq!(count(&parts, 4000), Some(len));

@@ -1,5 +1,5 @@
-//! How long layers took to come, how long they were computed, and how long the compute stood still
-//! for want of them, as the GPU's own clock says.
+//! How long layers took to transfer and to compute, and how long the compute stalled waiting for
+//! them, by the GPU's own clock.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,39 +8,39 @@ use super::marks::Mark;
 use super::shared::From;
 use crate::transfer::RouteShare;
 
-/// Visits and passes that are remembered at most.
+/// Maximum number of visits and passes that are kept.
 const REMEMBERED: usize = 4096;
 
-/// What one layer took, once.
+/// Times of one layer in one visit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LayerTimes {
-    /// Where it stood in the order, from 0.
+    /// Position in the order, from 0.
     pub position: u64,
-    /// The layer, by its place in the stream's list.
+    /// Index in the stream's list of layers.
     pub layer: usize,
-    /// Which slice of it.
+    /// Index of the slice in the layer.
     pub slice: usize,
-    /// Bytes that were brought for it; none where it was on the GPU already.
+    /// Bytes that were loaded for it; 0 if it was on the GPU already.
     pub bytes: u64,
-    /// Of these, those that came from drives: from files, and not found in the page cache. What
-    /// this user may not ask about counts as it was found.
+    /// Bytes of these that came from drives: read from files and not found in the page cache. Files
+    /// whose residency this user may not query count as reported by the read.
     pub drive_bytes: u64,
-    /// By which routes they came from files by way of slots, and why.
+    /// The routes of the bytes that came from files through slots, with reasons.
     pub routes: Vec<RouteShare>,
-    /// Whether they came from the stream's pinned memory instead of from files.
+    /// Whether it came from the stream's pinned memory instead of from files.
     pub pinned: bool,
-    /// Whether they came from pages of files, pinned where they lie.
+    /// Whether it came from pinned page cache pages.
     pub mapped: bool,
-    /// When its first copy could begin, where it was brought, since the stream began.
+    /// When its first copy could begin, if it was loaded; relative to the start of the stream.
     pub began: Duration,
-    /// When it could be used, since the stream began.
+    /// When it could be used; relative to the start of the stream.
     pub entered: Duration,
-    /// From when its first copy could begin to the end of its last.
+    /// Time from when its first copy could begin to the end of its last copy.
     pub transfer: Duration,
-    /// From when it could be used to the end of what was queued before its release.
+    /// Time from when it could be used to the end of the work queued before its release.
     pub compute: Duration,
-    /// What the compute's stream waited for it.
+    /// Time that the compute stream waited for it.
     pub stall: Duration,
 }
 
@@ -70,43 +70,43 @@ impl LayerTimes {
         }
     }
 
-    /// What it took on the GPU: what was waited for it, and its compute.
+    /// Time on the GPU: compute and stall.
     #[must_use]
     pub fn time(&self) -> Duration {
         self.compute + self.stall
     }
 
-    /// What of that is more than its compute or its transfer alone, whichever took longer.
+    /// The part of that beyond the longer of its compute and its transfer.
     #[must_use]
     pub fn overhead(&self) -> Duration {
         self.time().saturating_sub(self.compute.max(self.transfer))
     }
 }
 
-/// What one pass took: sums over its layers.
+/// Times of one pass: sums over its layers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PassTimes {
-    /// Which pass, from 0.
+    /// Index of the pass, from 0.
     pub pass: u64,
-    /// Layers, or slices, that were taken and are done.
+    /// Layers, or slices, that were taken and finished.
     pub layers: u64,
-    /// Those that were brought for it.
+    /// Layers, or slices, that were loaded for it.
     pub brought: u64,
     /// Bytes that came from the stream's pinned memory.
     pub pinned_bytes: u64,
-    /// Bytes that came from pages of files, pinned where they lie.
+    /// Bytes that came from pinned page cache pages.
     pub mapped_bytes: u64,
-    /// Bytes that came from files by other ways.
+    /// Bytes that came from files in another way.
     pub file_bytes: u64,
-    /// Of these, those that came from drives: see [`LayerTimes::drive_bytes`].
+    /// Bytes of these that came from drives: see [`LayerTimes::drive_bytes`].
     pub drive_bytes: u64,
     /// See [`LayerTimes::routes`].
     pub routes: Vec<RouteShare>,
-    /// See [`LayerTimes::transfer`]. Transfers from pinned memory, or pinned pages, and from files
-    /// may go on at the same time.
+    /// See [`LayerTimes::transfer`]. Transfers from pinned memory or pages and transfers from files
+    /// may overlap.
     pub transfer: Duration,
-    /// Of that, those from files by way of slots.
+    /// The part from files through slots.
     pub file_transfer: Duration,
     /// See [`LayerTimes::compute`].
     pub compute: Duration,
@@ -115,14 +115,14 @@ pub struct PassTimes {
 }
 
 impl PassTimes {
-    /// What the pass took on the GPU.
+    /// Time of the pass on the GPU.
     #[must_use]
     pub fn time(&self) -> Duration {
         self.compute + self.stall
     }
 
-    /// What of that is more than compute, or the transfers of one kind, would take alone, whichever
-    /// takes longest: what comes from pinned memory, and what comes from files.
+    /// The part of that beyond the longest of compute, transfers from pinned memory, and transfers
+    /// from files.
     #[must_use]
     pub fn overhead(&self) -> Duration {
         let pinned = self.transfer.saturating_sub(self.file_transfer);
@@ -130,27 +130,26 @@ impl PassTimes {
     }
 }
 
-/// What a stream's layers took so far: what the GPU is done with, and no more than the last few
-/// thousand.
+/// Statistics of a stream's layers that the GPU has finished, limited to the last few thousand.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct StreamStatistics {
-    /// Layer by layer, in the order in which they were done.
+    /// Per layer, in the order in which they finished.
     pub layers: Vec<LayerTimes>,
-    /// Pass by pass; an order that is told is one pass.
+    /// Per pass; an explicitly given order is one pass.
     pub passes: Vec<PassTimes>,
-    /// Bytes that came from files by way of slots, by route and reason, most bytes first: of all
-    /// layers that were taken so far.
+    /// Bytes of all layers taken so far that came from files through slots, by route and reason,
+    /// most bytes first.
     pub routes: Vec<RouteShare>,
     /// Bytes of layers that were written back.
     pub written_bytes: u64,
 }
 
-/// A layer that was taken, until the GPU is done with it.
+/// A layer that was taken and that the GPU has not finished.
 #[derive(Debug)]
 pub(super) struct Visit {
     times: LayerTimes,
-    /// Its first and last copy, where it was brought for this.
+    /// Its first and last copy, if it was loaded for this visit.
     load: Option<(Mark, Mark)>,
     asked: Mark,
     entered: Mark,
@@ -168,7 +167,7 @@ impl Visit {
         Self { times, load, asked, entered, freed: None, pass: 0 }
     }
 
-    /// Its times, if the GPU is done with it.
+    /// Its times, if the GPU has finished it.
     fn done(&self, origin: &mut Option<Origin>) -> Option<LayerTimes> {
         let freed = self.freed.as_ref().filter(|freed| freed.is_passed().unwrap_or(true))?;
         let transfer = self.load.as_ref().map(|(begun, ready)| ready.since(begun));
@@ -184,21 +183,23 @@ impl Visit {
     }
 }
 
-/// A mark, when it was passed since the stream began, and the one that served before it.
+/// A mark, its time since the start of the stream, and the origin before it.
 #[derive(Debug)]
 struct Origin(Mark, Duration, Option<(Mark, Duration)>);
 
-/// How long a mark serves as an origin: what the driver tells of the time between two has some
+/// How long a mark serves as the origin: the driver reports the time between two events with about
 /// seven digits.
 const SERVES: Duration = Duration::from_secs(1);
 
 impl Origin {
-    /// When a mark was passed, which is the origin from now on where the last one is old.
+    /// The time at which a mark was signaled. The mark becomes the new origin if the last one is
+    /// old.
     fn when(origin: &mut Option<Self>, mark: &Mark) -> Duration {
         let Some(Self(from, at, before)) = origin else { return Duration::ZERO };
         let since = mark.since(from);
         if since.is_zero() {
-            // It may have been passed earlier, as when a layer came while another was computed.
+            // It may be earlier than the origin, as for a layer that arrived during another's
+            // compute.
             return before.as_ref().map_or(*at, |(from, at)| *at + mark.since(from));
         }
         let when = *at + since;
@@ -209,7 +210,7 @@ impl Origin {
     }
 }
 
-/// See the module's own text.
+/// Collects the times of a stream's layers.
 #[derive(Debug, Default)]
 pub(super) struct Times {
     origin: Option<Origin>,
@@ -221,35 +222,36 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Says that the stream begins with a mark.
+    /// Sets the mark at which the stream begins.
     pub(super) fn begin(&mut self, mark: Mark) {
         self.origin = Some(Origin(mark, Duration::ZERO, None));
     }
 
-    /// Notes by which routes a layer came from files; how many bytes were not in memory.
+    /// Adds the routes by which a layer came from files; returns the bytes that were not in memory.
     pub(super) fn came(&mut self, shares: &[RouteShare]) -> u64 {
         add_up(&mut self.routes, shares);
         let from_drive = shares.iter().filter(|share| !share.reason.is_in_memory());
         from_drive.map(|share| share.bytes).sum()
     }
 
-    /// Notes that a layer was taken; `pass` is how many a pass takes.
+    /// Records that a layer was taken; `pass` is the number of layers in a pass.
     pub(super) fn enter(&mut self, visit: Visit, pass: u64) {
         let number = visit.times.position.checked_div(pass).unwrap_or(0);
         self.visits.push_back(Visit { pass: number, ..visit });
     }
 
-    /// Notes that it was released.
+    /// Records that it was released.
     pub(super) fn leave(&mut self, position: u64, freed: Mark) {
-        // It is one of those that began last.
+        // It is one of the most recent visits.
         let mut visits = self.visits.iter_mut().rev();
         if let Some(visit) = visits.find(|visit| visit.times.position == position) {
             visit.freed = Some(freed);
         }
     }
 
-    /// Notes what the GPU is done with, in the order in which it was taken, up to the first that it
-    /// is not: whoever runs far ahead of it asks no more for that. What is kept holds up nothing.
+    /// Moves visits that the GPU has finished into the results, in order, and stops at the first
+    /// unfinished one. So a caller far ahead of the GPU pays for one query only. Kept layers do not
+    /// stop it.
     pub(super) fn gather(&mut self) {
         let (layers, passes, origin) = (&mut self.layers, &mut self.passes, &mut self.origin);
         let mut place = 0;
@@ -305,7 +307,7 @@ impl PassTimes {
     }
 }
 
-/// Adds bytes by route and reason to those that are known.
+/// Adds bytes by route and reason to the known sums.
 fn add_up(all: &mut Vec<RouteShare>, shares: &[RouteShare]) {
     for share in shares {
         let same = |known: &&mut RouteShare| {

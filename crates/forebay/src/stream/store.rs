@@ -1,4 +1,4 @@
-//! The memory of a stream on its GPU.
+//! The GPU memory of a stream.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use crate::memory::Buffer;
 /// Buffers for layers.
 #[derive(Debug)]
 pub(super) struct Store {
-    /// Each as large as the largest unit.
+    /// Each is as large as the largest unit.
     pub(super) buffers: Vec<Buffer>,
 }
 
 impl Store {
-    /// As many buffers as `counts` ends with, or as few as it begins with where the GPU has no
-    /// memory for those.
+    /// Allocates the largest number of buffers in `counts`, or down to the smallest if the GPU is
+    /// short of memory.
     ///
     /// # Errors
-    /// The GPU's; for want of memory as one of [`Operation::GiveLayers`].
+    /// Errors of the GPU; lack of memory as one of [`Operation::GiveLayers`].
     pub(super) fn new(
         engine: &Engine,
         device: &Arc<dyn Device>,

@@ -1,4 +1,4 @@
-//! A layer that was taken: memory that is valid until it is released.
+//! A taken layer: memory that is valid until it is released.
 
 #![expect(unsafe_code, reason = "orders work on streams that a caller names")]
 
@@ -12,65 +12,66 @@ use crate::error::{Error, Operation, Result};
 use crate::gpu::{CallerStream, DeviceError};
 use crate::memory::Buffer;
 
-/// What came of asking for the next layer.
+/// The result of requesting the next layer.
 #[derive(Debug)]
 pub enum Step {
-    /// It was taken.
+    /// The layer was taken.
     Taken(Taken),
-    /// A pass is over, or nothing more is to be taken; of an order that is told: as far as it was.
+    /// The pass is over, or there is nothing more to take. With an explicit order: the end of the
+    /// order given so far.
     End,
-    /// Whoever was asked whether to go on waiting said no.
+    /// The callback asked to stop waiting.
     Interrupted,
 }
 
-/// A layer, or a slice of one, on the GPU: released when the next one is taken, unless it is kept.
-/// Dropping it releases nothing.
+/// A layer, or a slice of one, on the GPU. Taking the next one releases it, unless it is kept.
+/// Dropping this handle releases nothing.
 pub struct Taken {
     shared: Arc<Shared>,
     position: u64,
     unit: usize,
 }
 
-/// Memory of a layer: it stays allocated as long as this lives, and holds the layer until that is
-/// released. On the stream for which the layer was taken its bytes are there; who uses them in any
-/// other way waits for them first ([`wait_while`](Self::wait_while), [`order`](Self::order)).
+/// Memory of a layer. It stays allocated while this lives, and holds the layer until it is
+/// released. On the stream for which the layer was taken its bytes are ready. Any other user waits
+/// for them first ([`wait_while`](Self::wait_while), [`order`](Self::order)).
 #[derive(Debug)]
 pub struct LayerMemory {
     buffer: Buffer,
-    /// Passed when all of it has been copied.
+    /// Signaled when all of it has been copied.
     ready: Mark,
     _alive: Arc<()>,
 }
 
 impl LayerMemory {
-    /// Copies `out.len()` bytes from `offset` into host memory, once they have come.
+    /// Copies `out.len()` bytes from `offset` into host memory, once they have arrived.
     ///
     /// # Errors
-    /// As [`Buffer::download`].
+    /// Those of [`Buffer::download`].
     pub fn download(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         self.wait_while(&mut || true)?;
         self.buffer.download(offset, out)
     }
 
-    /// Makes what is queued on `stream` from now on wait for the layer's bytes, as the stream does
-    /// for which the layer was taken.
+    /// Makes work queued on `stream` from now on wait for the layer's bytes. The stream for which
+    /// the layer was taken waits already.
     ///
     /// # Safety
-    /// `stream` is alive and one of the GPU.
+    /// `stream` is alive and belongs to the GPU.
     ///
     /// # Errors
-    /// The GPU's.
+    /// Errors of the GPU.
     pub unsafe fn order(&self, stream: CallerStream) -> Result<()> {
         // SAFETY: the caller's promise.
         let held = unsafe { self.ready.hold(stream) };
         held.map_err(|source| self.failed(source))
     }
 
-    /// Waits until the layer's bytes are there, as long as `go_on`, asked now and then, says so;
-    /// whether they are.
+    /// Waits until the layer's bytes have arrived, while `go_on`, called periodically, returns
+    /// true. Returns whether they have.
     ///
     /// # Errors
-    /// The GPU's.
+    /// Errors of the GPU.
     pub fn wait_while(&self, go_on: &mut dyn FnMut() -> bool) -> Result<bool> {
         self.ready.wait_while(go_on).map_err(|source| self.failed(source))
     }
@@ -100,42 +101,42 @@ impl Taken {
         Self { shared: Arc::clone(shared), position, unit }
     }
 
-    /// Its position, and which unit it is.
+    /// Its position and unit.
     fn place(&self) -> (u64, usize) {
         (self.position, self.unit)
     }
 
-    /// Where it stands in the order, from 0.
+    /// Position in the order, from 0.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Its number in the stream's list of layers.
+    /// Index in the stream's list of layers.
     #[must_use]
     pub fn layer(&self) -> usize {
         self.shared.units()[self.unit].layer
     }
 
-    /// Which slice of the layer, from 0.
+    /// Index of the slice in the layer, from 0.
     #[must_use]
     pub fn slice(&self) -> usize {
         self.shared.units()[self.unit].slice
     }
 
-    /// The layer's part that its first one is: of a slice that is not the first, not 0.
+    /// The layer's part number of its first part; not 0 for any slice but the first.
     #[must_use]
     pub fn first_part(&self) -> usize {
         self.shared.units()[self.unit].first_part
     }
 
-    /// What errors and reports call it.
+    /// The name used in errors and reports.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.units()[self.unit].name
     }
 
-    /// Where each of its parts lies in its [`memory`](Self::memory), in the layer's order.
+    /// The range of each part in its [`memory`](Self::memory), in the layer's order.
     pub fn parts(&self) -> impl Iterator<Item = Range<u64>> {
         let unit = &self.shared.units()[self.unit];
         unit.places.iter().zip(&unit.parts).map(|(&start, part)| start..start + part.len)
@@ -144,15 +145,15 @@ impl Taken {
     /// Its memory.
     ///
     /// # Errors
-    /// For a layer that was released, as [`Error::Layer`].
+    /// [`Error::Layer`] if the layer was released.
     pub fn memory(&self) -> Result<LayerMemory> {
         self.lend(0..self.shared.units()[self.unit].len)
     }
 
-    /// The memory of one of its parts, by its place in the layer, or in the slice of one.
+    /// The memory of one of its parts, by index in the layer or in the slice.
     ///
     /// # Errors
-    /// For a layer that was released, and a part that there is not.
+    /// The layer was released, or there is no such part.
     pub fn part(&self, part: usize) -> Result<LayerMemory> {
         let range = self.parts().nth(part).ok_or_else(|| Error::BadOption {
             name: "part".into(),
@@ -172,7 +173,7 @@ impl Taken {
     /// The stream for which it was taken.
     ///
     /// # Errors
-    /// For a layer that was released, as [`Error::Layer`].
+    /// [`Error::Layer`] if the layer was released.
     pub fn compute(&self) -> Result<CallerStream> {
         self.shared.check_home()?;
         let state = self.shared.lock();
@@ -180,42 +181,43 @@ impl Taken {
     }
 
     /// Keeps it beyond the next one, until it is [released](Self::release). While it is kept its
-    /// buffer serves no other layer.
+    /// buffer is not used for other layers.
     ///
     /// # Errors
-    /// For a layer that was released, as [`Error::Layer`].
+    /// [`Error::Layer`] if the layer was released.
     pub fn keep(&self) -> Result<()> {
         self.shared.check_home()?;
         self.shared.keep(self.place())
     }
 
-    /// Has its bytes, as they are once what is queued on `compute` now is done, written to where
-    /// they came from; it stays where it is until they are, also when it is released before. Taken
-    /// again it is what was written. [`flush_while`](super::LayerStream::flush_while) waits for it.
+    /// Writes its bytes back to its files, as they are after the work queued on `compute` up to
+    /// now. The buffer stays in use until they are written, even if the layer is released before.
+    /// Taken again, the layer has the written bytes.
+    /// [`flush_while`](super::LayerStream::flush_while) waits for the write.
     ///
     /// # Safety
-    /// `compute` is alive and one of the GPU, and nothing queued on another stream, or later,
+    /// `compute` is alive and belongs to the GPU. Nothing queued on another stream, or later,
     /// changes the layer before it is written.
     ///
     /// # Errors
-    /// As [`Error::Layer`]: a layer that was released, one of a file that was opened for
-    /// reading, or some of whose bytes another layer has; the GPU's.
+    /// [`Error::Layer`]: the layer was released, one of its files was opened for reading, or
+    /// another layer shares some of its bytes. Errors of the GPU.
     pub unsafe fn write_back(&self, compute: CallerStream) -> Result<()> {
         self.shared.check_home()?;
         // SAFETY: the caller's promise.
         unsafe { self.shared.write_back(self.place(), compute) }
     }
 
-    /// Releases it: what comes to its buffer waits for what is queued on `compute` now, which is
-    /// [the stream for which it was taken](Self::compute) unless another one used it last.
+    /// Releases it. The next contents of its buffer wait for the work queued on `compute` up to
+    /// now. `compute` is [the stream for which it was taken](Self::compute), unless another one
+    /// used it last.
     ///
-    /// # Safety
-    /// `compute` is alive and one of the GPU, and all that uses the layer is queued on it, or on
+    /// `compute` is alive and belongs to the GPU. All work that uses the layer is queued on it, or
+    /// on streams that it waits for.
     /// what it waits for.
     ///
-    /// # Errors
-    /// For a layer that was released before, as [`Error::Layer`]; a stream that is none of the
-    /// GPU's, and the GPU's own, and the layer stays held then.
+    /// [`Error::Layer`] if the layer was released before; a stream that does not belong to the GPU;
+    /// errors of the GPU. The layer stays held after the last two.
     pub unsafe fn release(&self, compute: CallerStream) -> Result<()> {
         self.shared.check_home()?;
         // SAFETY: the caller's promise.

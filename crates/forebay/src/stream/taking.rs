@@ -1,5 +1,5 @@
-//! What a stream's caller does: take a layer, keep it, release it. Each step has brought what can
-//! be brought then.
+//! The caller's operations on a stream: take a layer, keep it, release it. Each one also starts the
+//! loads that are possible by then.
 
 #![expect(unsafe_code, reason = "orders work on streams that a caller names, and queues copies")]
 
@@ -24,19 +24,19 @@ use crate::error::{Error, Operation, Result};
 use crate::gpu::{CallerStream, DeviceResult, Stream};
 use crate::memory::Buffer;
 
-/// What fills released memory that is checked: a NaN as float of 8, 16, 32 or 64 bits.
+/// Fill byte for released memory in checked mode: a NaN as float of 8, 16, 32 or 64 bits.
 const NAN: u8 = 0xff;
 
-/// Time between two questions whether to go on.
+/// Interval for calling the `go_on` callback.
 const ASKS_EVERY: Duration = Duration::from_millis(50);
 
-/// What came of waiting for a layer.
+/// The result of waiting for a layer.
 enum Found {
     /// It is in this buffer.
     There(usize),
-    /// Nothing more is to be taken.
+    /// There is nothing more to take.
     Nothing,
-    /// Whoever waits goes on no more.
+    /// The caller stopped waiting.
     GaveUp,
 }
 
@@ -113,11 +113,11 @@ impl Shared {
         Ok(Step::Taken(Taken::new(self, position, unit)))
     }
 
-    /// Refuses a stream that is being captured: what a graph holds is computed as often as it is
-    /// launched, and what brings layers is not.
+    /// Rejects a stream that is being captured. A graph repeats its compute at each launch, but not
+    /// the loads of layers.
     ///
     /// # Safety
-    /// `compute` is alive and one of the GPU.
+    /// `compute` is alive and belongs to the GPU.
     pub(super) unsafe fn check_stream(&self, compute: CallerStream) -> Result<()> {
         // SAFETY: the caller's promise.
         let captures = unsafe { self.device.is_capturing(compute) };
@@ -128,7 +128,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits until the layer that is next is there.
+    /// Waits until the next layer is on the GPU.
     fn wait_for_next<'a>(
         self: &'a Arc<Self>,
         mut state: Submit<'a>,
@@ -137,7 +137,7 @@ impl Shared {
         loop {
             match self.look_for_next(&mut state)? {
                 Next::Coming => {}
-                // It may be changed again by whoever takes it.
+                // The caller that takes it may change it again.
                 Next::There(buffer) if state.writes.of(buffer) => {}
                 Next::There(buffer) if self.is_stale(&mut state, buffer) => continue,
                 Next::There(buffer) => return Ok((state, Found::There(buffer))),
@@ -146,7 +146,7 @@ impl Shared {
             let (waited, timed_out) = state.wait(ASKS_EVERY)?;
             state = waited;
             if timed_out {
-                drop(state); // what is asked may wait for who wants the turn
+                drop(state); // the callback may wait for a thread that wants the turn
                 let asked = catch_unwind(AssertUnwindSafe(&mut *go_on));
                 match asked {
                     Ok(true) => state = self.submit()?,
@@ -170,7 +170,7 @@ impl Shared {
             return Err(error.of_layer(Operation::Read, &self.units()[unit].name));
         }
         match (state.schedule.next(), next) {
-            // Once it is written.
+            // There will be room once it is written.
             (Next::NoRoom, _) if state.writes.is_any() => Ok(Next::Coming),
             (Next::NoRoom, Some(unit)) => {
                 let (unit, count) = (&self.units()[unit], self.buffers);
@@ -184,15 +184,15 @@ impl Shared {
         }
     }
 
-    /// Has brought what can be brought now.
+    /// Starts all loads that are possible now.
     pub(super) fn pump(&self, state: &mut Submit<'_>) -> Result<()> {
         while !state.closing && state.lost.is_none() {
             let wanted = state.schedule.wanted();
             if wanted.is_some_and(|(_, unit)| state.failures.contains_key(&unit)) {
-                return Ok(()); // what failed is told before it is tried again
+                return Ok(()); // report the failure before trying again
             }
             let Some(load) = state.schedule.next_load() else { return Ok(()) };
-            // They stay known until copies are queued behind them.
+            // They stay in the list until copies are queued behind them.
             let frees = state.frees[load.buffer].clone();
             let store = state.store()?;
             let copied =
@@ -217,22 +217,22 @@ impl Shared {
         Ok(())
     }
 
-    /// Queues the copies of a unit on a lane, from where it is kept, if its bytes are there.
+    /// Queues the copies of a unit from its host copy on a lane, if its bytes are loaded there.
     pub(super) fn copy_kept(
         &self,
         store: &Store,
         load: Load,
         (lane, frees): (Stream, &[Mark]),
     ) -> DeviceResult<Option<Kept>> {
-        // Pages are not given back before this share in them is.
+        // This reference keeps the pages from being unpinned.
         let home = self.group.homes().filled(load.unit).cloned();
         let Some(home) = home else { return Ok(None) };
         self.wait_for(lane, frees)?;
         let begun = self.marks.put(lane)?;
         for copies in home.copies_to(store.buffers[load.buffer].address()) {
-            // SAFETY: pinned memory is the streams', and nobody writes to it any more, and pinned
-            // pages are nobody's to read or to write here; the buffer is as large as the largest
-            // unit. All stay until the lane is quiet.
+            // SAFETY: pinned memory belongs to the group, and nothing writes to it any more. This
+            // process neither reads nor writes pinned pages here. The buffer is as large as the
+            // largest unit. All stay alive until the lane is idle.
             unsafe { self.device.copy_batch_to_device(lane, &copies) }?;
         }
         let marks = (begun, self.marks.put(lane)?);
@@ -242,15 +242,15 @@ impl Shared {
         Ok(Some(Kept { marks, from, pages, routes: Vec::new() }))
     }
 
-    /// Whether what a buffer holds came from pages of files that have changed since; then it is to
-    /// come anew.
+    /// Whether a buffer was copied from pages of files that have changed since, and so must be
+    /// loaded again.
     fn is_stale(self: &Arc<Self>, state: &mut Submit<'_>, buffer: usize) -> bool {
         let Some(load) = state.loads[buffer].clone() else { return false };
         let Some(unit) = state.next_unit().filter(|_| load.from == From::Pages && !load.counted)
         else {
             return false;
         };
-        // Another stream may have had the file's new pages pinned since.
+        // Another stream may have pinned the file's new pages since.
         let is_there = |home: &Arc<Home>| {
             load.pages.as_ref().is_some_and(|it| std::ptr::eq(it.home.as_ptr(), Arc::as_ptr(home)))
         };
@@ -269,10 +269,10 @@ impl Shared {
         true
     }
 
-    /// What was taken at `position`, for an operation with it.
+    /// The unit that was taken at `position`, for an operation with it.
     ///
     /// # Errors
-    /// That `unit`, which it is, was released.
+    /// `unit` was released.
     pub(super) fn held(
         &self,
         state: &State,
@@ -299,7 +299,8 @@ impl Shared {
         self.pump(&mut state)
     }
 
-    /// Releases what was taken last and is not kept, where the next is asked for behind a mark.
+    /// Releases the last taken unit, unless it is kept, when the next one is requested after a
+    /// mark.
     ///
     /// # Safety
     /// As for [`LayerStream::next`](super::LayerStream::next).
@@ -310,10 +311,10 @@ impl Shared {
         asked: &Mark,
     ) -> Result<()> {
         let Some(current) = state.current else { return Ok(()) };
-        // What uses it was queued where it was taken, which may be another stream.
+        // Its work was queued on the stream for which it was taken, which may be another one.
         let of_it = state.held(current).expect("what is current is held").compute;
-        // Of the same stream one mark serves both: a driver's queue holds so many, and whoever
-        // runs ahead until it is full waits there at the cost of a processor.
+        // For the same stream one mark serves both. A driver's queue has a limited length, and a
+        // caller that fills it busy-waits there.
         let freed = if of_it == compute {
             asked.clone()
         } else {
@@ -323,7 +324,7 @@ impl Shared {
         self.release_locked(state, current, freed)
     }
 
-    /// Marks what a caller has queued on a stream that is not captured.
+    /// Records a mark behind the work that a caller has queued on a stream that is not captured.
     ///
     /// # Safety
     /// As for [`LayerStream::next`](super::LayerStream::next).
@@ -335,12 +336,12 @@ impl Shared {
         }
     }
 
-    /// Releases what was taken at `position`, whose use ends before the mark.
+    /// Releases the unit taken at `position`; its use ends before the mark.
     fn release_locked(&self, state: &mut Submit<'_>, position: u64, freed: Mark) -> Result<()> {
         let Held { buffer, .. } = state.held(position).expect("just seen");
         let len = state.store()?.buffers[buffer].len();
         let failed = |source| self.failed(len, source);
-        // What is passed is waited for no more: a layer that stays has nobody who would.
+        // Drop signaled marks. For a layer that stays, nothing else would.
         let mut frees = state.frees[buffer].clone();
         state.unlocked(|| forget_passed(&mut frees));
         frees.push(freed.clone());
@@ -357,40 +358,40 @@ impl Shared {
         Ok(())
     }
 
-    /// Fills a buffer that no caller holds any more with what is no number, if that is to be done
-    /// and it is not being written back: behind all that copies to it or has used it.
+    /// In checked mode, fills a buffer that no caller holds with NaN, unless it is being written
+    /// back. The fill is queued behind everything that copies to it or uses it.
     pub(super) fn fill_unused(&self, state: &mut Submit<'_>, buffer: usize) -> DeviceResult<()> {
         let goes_on = !state.closing && state.lost.is_none();
         let Some(store) = state.store.clone().filter(|_| self.checks && goes_on) else {
             return Ok(());
         };
         if state.writes.of(buffer) {
-            return Ok(()); // whoever writes it comes back here
+            return Ok(()); // the writer calls this again when it is done
         }
         let memory = &store.buffers[buffer];
         let frees = state.frees[buffer].clone();
         let fill = || {
             self.wait_for(self.memory_lane, &frees)?;
-            // SAFETY: the buffer stays until the lane is quiet.
+            // SAFETY: the buffer stays allocated until the lane is idle.
             unsafe { self.device.fill(self.memory_lane, memory.address(), NAN, memory.len()) }?;
             self.marks.put(self.memory_lane)
         };
         let filled = state.unlocked(fill)?;
         state.frees[buffer] = vec![filled];
-        state.schedule.failed(buffer); // its bytes are gone
+        state.schedule.failed(buffer); // its bytes are overwritten
         Ok(())
     }
 
-    /// Says that a pass begins, so that its first layer is taken next where the one before it was
-    /// taken to its last layer, and its end not asked for.
+    /// Starts a pass: its first layer is taken next. This matters if the previous pass was taken to
+    /// its last layer and its end was not requested.
     pub(super) fn begin_pass(&self) {
         let mut state = self.lock();
         let (pass, position) = (state.schedule.sequence().pass_len(), state.schedule.position());
         state.turned |= pass > 0 && position > 0 && position.is_multiple_of(pass);
     }
 
-    /// Has the next call take the first layer of a pass. What was brought ahead gives way, or is
-    /// taken from where it is.
+    /// Restarts the order at the first layer of a pass. Layers loaded ahead are dropped, or used
+    /// where they are.
     pub(super) fn rewind(&self) -> Result<()> {
         let mut state = self.submit()?;
         state.check()?;
@@ -402,7 +403,7 @@ impl Shared {
         self.pump(&mut state)
     }
 
-    /// Keeps a unit that was taken at `position` until it is released by itself.
+    /// Keeps a unit that was taken at `position` until it is released explicitly.
     pub(super) fn keep(&self, (position, unit): (u64, usize)) -> Result<()> {
         let mut state = self.submit()?;
         state.check_open()?;
@@ -412,7 +413,7 @@ impl Shared {
         Ok(())
     }
 
-    /// A share in some of the memory of a unit that was taken at `position`.
+    /// Shares part of the memory of a unit that was taken at `position`.
     pub(super) fn lend(
         &self,
         (position, unit): (u64, usize),

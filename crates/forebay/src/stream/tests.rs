@@ -1,4 +1,4 @@
-//! A stream for the tests of its modules, and what holds before a layer is taken.
+//! A stream for the tests of these modules, and its state before a layer is taken.
 
 use std::sync::Arc;
 use std::thread;
@@ -12,7 +12,7 @@ use crate::{Engine, Options};
 
 const LEN: u64 = 100_001;
 
-/// A stream of eight layers from odd places of a file, through two buffers.
+/// A stream of eight layers from unaligned places of a file, through two buffers.
 pub(super) fn stream() -> LayerStream {
     let engine = Engine::new(Options::default()).unwrap();
     let clock = Arc::new(SystemClock::new());
@@ -35,7 +35,7 @@ fn what_comes_to_a_layers_place_waits_for_its_copies() {
     while !came() && Instant::now() < until {
         thread::sleep(Duration::from_millis(1));
     }
-    // Nobody has taken them, so nothing else would hold up what comes.
+    // No caller has taken them, so nothing else would delay the next contents.
     let state = stream.shared.lock();
     for (load, frees) in state.loads.iter().zip(&state.frees) {
         let ready = load.as_ref().expect("it has come").ready.event();

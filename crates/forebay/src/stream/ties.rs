@@ -1,21 +1,21 @@
-//! Which layers have bytes of each other, and which have files in common: what matters when one is
-//! written back. Found once. Pure.
+//! Which layers share bytes, and which share files. It matters when a layer is written back, and is
+//! computed once. Pure.
 
 use std::collections::HashMap;
 
-/// What tells a file from others.
+/// Identifies a file.
 type Identity = (u64, u64);
 
-/// Bytes of a file: which, where they begin, and how many there are.
+/// A byte range of a file: identity, offset, length.
 pub(super) type Bytes = (Identity, u64, u64);
 
-/// See the module's own text.
+/// The overlaps between units.
 #[derive(Debug)]
 pub(super) struct Ties {
-    /// For each unit one of its parts, and a unit that has bytes of that: another one, or itself in
-    /// another part.
+    /// Per unit: one of its parts that overlaps, and the unit it overlaps with: another one, or the
+    /// same one in another part.
     shared: Vec<Option<(usize, usize)>>,
-    /// For each unit its files, and for each of those the units that have any of it.
+    /// Per unit: its files. Per file: the units that use it.
     files: Vec<Vec<usize>>,
     units: Vec<Vec<usize>>,
 }
@@ -30,7 +30,7 @@ struct Piece {
 }
 
 impl Ties {
-    /// Of units by the bytes of their parts.
+    /// Finds the overlaps of units from the bytes of their parts.
     pub(super) fn new<I: IntoIterator<Item = Bytes>>(of: impl Iterator<Item = I>) -> Self {
         let mut ties = Self { shared: Vec::new(), files: Vec::new(), units: Vec::new() };
         let (mut numbers, mut pieces) = (HashMap::new(), Vec::new());
@@ -53,15 +53,15 @@ impl Ties {
         }
         ties.shared = vec![None; ties.files.len()];
         pieces.sort_by_key(|piece| (piece.file, piece.start));
-        // Before each piece: the one that reaches furthest of all, and of those of other units.
+        // Before each piece: the one that reaches furthest of all, and of those in other units.
         ties.sweep(pieces.iter(), |piece, other| piece.end > other.end, |a, b| a.end > b.start);
-        // Behind each piece: the nearest one, and the nearest of another unit.
+        // After each piece: the nearest one, and the nearest of another unit.
         ties.sweep(pieces.iter().rev(), |_, _| true, |a, b| a.start < b.end);
         ties.within(&pieces);
         ties
     }
 
-    /// Looks for pieces of one unit that meet.
+    /// Finds overlaps between pieces of the same unit.
     fn within(&mut self, pieces: &[Piece]) {
         let mut reached = HashMap::new();
         for piece in pieces {
@@ -73,14 +73,14 @@ impl Ties {
         }
     }
 
-    /// Looks for each piece at the best one before it of another unit, and whether it meets it.
+    /// For each piece, checks whether it overlaps the best earlier piece of another unit.
     fn sweep<'a>(
         &mut self,
         pieces: impl Iterator<Item = &'a Piece>,
         is_better: impl Fn(&Piece, &Piece) -> bool,
         meets: impl Fn(&Piece, &Piece) -> bool,
     ) {
-        // The best of all, and the best of the units that this is none of.
+        // The best of all, and the best of a different unit than that one.
         let mut best: [Option<&Piece>; 2] = [None; 2];
         for piece in pieces {
             if best[0].is_some_and(|other| other.file != piece.file) {
@@ -102,12 +102,12 @@ impl Ties {
         }
     }
 
-    /// A part of a unit that another has bytes of, and that other; itself where another part has.
+    /// A part of the unit that overlaps, and the other unit; itself if another part of it overlaps.
     pub(super) fn shared(&self, unit: usize) -> Option<(usize, usize)> {
         self.shared[unit]
     }
 
-    /// The units that have bytes of a unit's files, itself too; some may come twice.
+    /// The units that share a file with this unit, including itself; some may be repeated.
     pub(super) fn beside(&self, unit: usize) -> impl Iterator<Item = usize> {
         self.files[unit].iter().flat_map(|&file| self.units[file].iter().copied())
     }

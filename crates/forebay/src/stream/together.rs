@@ -1,70 +1,71 @@
-//! Which streams of a group have a layer read at once, and how long one waits for the others. Pure.
+//! Decides which streams of a group read a layer together, and how long one waits for the others.
+//! Pure.
 //!
-//! Each stream asks for its layers by itself. A layer is read when all have asked for it that are
-//! about to, and whose buffer for it is free by then, so that nothing is held up on its way by a
-//! GPU that is busy. Whoever is late is waited for a while, and left behind then: it is waited for
-//! again when it has gone on, each time later, until it has a layer read with others.
+//! Each stream requests its layers by itself. A layer is read when all streams that are about to
+//! request it have done so and their buffers are free. So a busy GPU does not block the read
+//! halfway. A late stream is waited for briefly and then left behind. It is included again after it
+//! has advanced, each time by more layers, until it reads a layer together with others.
 
 use std::time::Duration;
 
-/// How long a stream waits for others: longer than what keeps those apart that take the same layers
-/// in step, and short enough to be no hang. A guess, which no run has measured.
+/// How long a stream waits for others: longer than the jitter between streams that run in step, and
+/// too short to look like a hang. A guess, which no run has measured.
 const WAITS_MAX: Duration = Duration::from_millis(250);
 
-/// A layer that a stream has asked for.
+/// A stream's request for a layer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ask {
-    /// Which stream.
+    /// Index of the stream.
     pub(super) seat: usize,
     pub(super) unit: usize,
-    /// Whether its buffer may be written to.
+    /// Whether its buffer may be overwritten.
     pub(super) free: bool,
-    /// Since when it was asked for.
+    /// How long ago it was requested.
     pub(super) waited: Duration,
 }
 
-/// How far a stream is.
+/// How far a stream has advanced.
 #[derive(Debug, Clone)]
 pub(super) struct Progress {
     /// The position that it takes next.
     pub(super) next: u64,
-    /// The layers that it is about to ask for.
+    /// The layers that it is about to request.
     pub(super) missing: Vec<usize>,
-    /// Whether it is waited for.
+    /// Whether other streams wait for it.
     pub(super) is_with: bool,
 }
 
-/// How long a stream that was late is not waited for.
+/// How long other streams do not wait for a stream that was late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Apart {
-    /// The position from which on it is waited for again, and how often it was left behind.
+    /// The position at which others wait for it again, and how often it was left behind.
     until: u64,
     times: u32,
 }
 
 impl Apart {
-    /// Leaves a stream behind that takes the layer at `next`.
+    /// Leaves a stream behind whose next layer is at `next`.
     pub(super) fn leave(&mut self, next: u64) {
         self.until = next.saturating_add(1 << self.times);
         self.times = (self.times + 1).min(20);
     }
 
-    /// Whether it is waited for when it takes the layer at `next`.
+    /// Whether others wait for it again when it takes the layer at `next`.
     pub(super) fn is_over(&self, next: u64) -> bool {
         next >= self.until
     }
 }
 
-/// What is begun.
+/// The requests to begin.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Pick {
-    /// Asks, by their places, all for the same layer.
+    /// Indices of the requests, all for the same layer.
     pub(super) asks: Vec<usize>,
     /// Streams that are left behind.
     pub(super) without: Vec<usize>,
 }
 
-/// What is begun now of what was asked for; `None`: nothing yet.
+/// Chooses the requests to begin now; `None` if there are none yet.
 pub(super) fn pick(asks: &[Ask], streams: &[Option<Progress>]) -> Option<Pick> {
     asks.iter().enumerate().find_map(|(place, first)| {
         let is_first = asks[..place].iter().all(|before| before.unit != first.unit);
@@ -103,7 +104,7 @@ mod tests {
         Ask { seat, unit, free: true, waited }
     }
 
-    /// A stream that is about to ask for these layers.
+    /// A stream that is about to request these layers.
     fn at(missing: &[usize]) -> Option<Progress> {
         Some(Progress { next: 4, missing: missing.to_vec(), is_with: true })
     }

@@ -1,4 +1,4 @@
-//! What layers took, as trace events: copies by each way, and the compute with what it waited for.
+//! Layer times as trace events: copies per route, and compute with its stalls.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::LayerTimes;
 use crate::trace::json::{micros, text};
 
-/// Tracks, in the order in which they are shown.
+/// Tracks, in display order.
 const TRACKS: [&str; 4] = ["files", "pinned memory", "pinned pages", "compute"];
 const COMPUTE: usize = 3;
 
-/// Writes times by the layers' names.
+/// Writes the times as events, with the layers' names.
 pub(super) fn write<'a>(
     layers: &[LayerTimes],
     name: impl Fn(&LayerTimes) -> &'a str,

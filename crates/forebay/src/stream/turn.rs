@@ -1,10 +1,10 @@
 //! The turn of a stream: the right of one thread to decide what is copied or filled, to queue that
-//! at the driver, and to note it. The state is unlocked while the driver is called, so a call that
-//! is slow, or never returns, delays only the threads that wait for the turn.
+//! at the driver, and to record it. The state is unlocked during driver calls, so a slow or hanging
+//! call delays only the threads that wait for the turn.
 //!
-//! Order of locks: the turn, then `Shared::state`, then `Group::homes`, then those of the mapper.
-//! Under none of the last three is the driver called, or a file looked at. `Mapper::giving` is held
-//! while pages are unpinned; only a stream's end waits for it, within the watchdog's time.
+//! Lock order: the turn, then `Shared::state`, then `Group::homes`, then the mapper's locks. No
+//! driver call and no file access happens under the last three. `Mapper::giving` is held while
+//! pages are unpinned; only closing a stream waits for it, for at most the watchdog time.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::MutexGuard;
@@ -13,22 +13,22 @@ use std::time::Duration;
 use super::shared::{Shared, State, closed, panicked};
 use crate::error::Result;
 
-/// Time between two looks whether a stream was closed too long ago to wait for the turn.
+/// Interval for checking whether a stream was closed too long ago to wait for the turn.
 const LOOKS_EVERY: Duration = Duration::from_millis(50);
 
-/// Who has the turn.
+/// The state of the turn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Turn {
     #[default]
     Free,
-    /// Some thread, which may be in a call of the driver.
+    /// Held by a thread, which may be in a driver call.
     Taken,
 }
 
-/// The turn, with the state locked. Dropping it gives both back.
+/// The turn, with the state locked. Dropping it releases both.
 pub(super) struct Submit<'a> {
     shared: &'a Shared,
-    /// `None` only while the driver is called.
+    /// `None` only during a driver call.
     state: Option<MutexGuard<'a, State>>,
 }
 
@@ -36,8 +36,7 @@ impl Shared {
     /// Waits for the turn.
     ///
     /// # Errors
-    /// A stream that was closed longer ago than the watchdog waits, while another thread has the
-    /// turn.
+    /// The stream was closed longer ago than the watchdog time while another thread holds the turn.
     pub(super) fn submit(&self) -> Result<Submit<'_>> {
         let bound = self.engine.options().watchdog;
         let mut state = self.lock();
@@ -53,7 +52,7 @@ impl Shared {
 }
 
 impl<'a> Submit<'a> {
-    /// Calls the driver, or looks at files, with the state unlocked.
+    /// Calls the driver, or accesses files, with the state unlocked.
     pub(super) fn unlocked<R>(&mut self, call: impl FnOnce() -> R) -> R {
         self.state = None;
         let result = call();
@@ -61,7 +60,7 @@ impl<'a> Submit<'a> {
         result
     }
 
-    /// Notes what the GPU is done with.
+    /// Collects the times of layers that the GPU has finished.
     pub(super) fn gather(&mut self) {
         let mut times = std::mem::take(&mut self.times);
         let times = self.unlocked(|| {
@@ -71,15 +70,15 @@ impl<'a> Submit<'a> {
         self.times = times;
     }
 
-    /// Gives the turn up until something came, for at most `bound`; whether it took that long.
+    /// Gives up the turn until data arrives, for at most `bound`; returns true if that elapsed.
     ///
     /// # Errors
-    /// As [`Shared::submit`].
+    /// Those of [`Shared::submit`].
     pub(super) fn wait(mut self, bound: Duration) -> Result<(Self, bool)> {
         let shared = self.shared;
         let mut state = self.state.take().expect("it is locked between calls of the driver");
         state.turn = Turn::Free;
-        std::mem::forget(self); // it has neither any more
+        std::mem::forget(self); // it holds neither any more
         shared.turned.notify_one();
         let (state, is_late) = shared.wait(&shared.came, state, bound);
         drop(state);
@@ -104,7 +103,7 @@ impl DerefMut for Submit<'_> {
 impl Drop for Submit<'_> {
     fn drop(&mut self) {
         let mut state = self.state.take().unwrap_or_else(|| {
-            // A call of the driver has panicked: what it was made for is not noted.
+            // A driver call has panicked; its effect is not recorded.
             let mut state = self.shared.lock();
             state.lost.get_or_insert_with(panicked);
             state

@@ -1,5 +1,5 @@
-//! Layers on the way back: what the compute has changed of one is written to where it came from, by
-//! a thread that waits for the compute, and keeps the layer's buffer until it is written.
+//! Writing layers back: changes made by the compute are written to the layer's files. A separate
+//! thread waits for the compute and keeps the layer's buffer until it is written.
 
 #![expect(unsafe_code, reason = "orders work on streams that a caller names")]
 
@@ -22,7 +22,7 @@ use crate::gpu::CallerStream;
 use crate::lock::Lock;
 use crate::transfer::Transfer;
 
-/// Time between two questions whether to go on.
+/// Interval for calling the `go_on` callback.
 const ASKS_EVERY: Duration = Duration::from_millis(50);
 
 /// A layer to be written.
@@ -30,34 +30,34 @@ struct Write {
     unit: usize,
     buffer: usize,
     store: Arc<Store>,
-    /// Passed when all of it has come, and when all that changes it is done. The latter may be on a
-    /// stream that does not wait for the former.
+    /// Signaled when all of it has been loaded, and when all changes to it are done. The latter may
+    /// be on a stream that does not wait for the former.
     marks: [Mark; 2],
-    /// Layers of the same files that may still be copied from pages: who else has changed those is
-    /// known only before they are written to.
+    /// Layers of the same files that may still be copied from pages. Changes by other writers to
+    /// those can only be detected before this write.
     copied: Vec<One>,
 }
 
-/// See the module's own text.
+/// The sender to the writer thread.
 #[derive(Debug, Default)]
 pub(super) struct Writer(Lock<Option<Sender<Write>>>);
 
-/// What is on its way back.
+/// The pending writes.
 #[derive(Debug, Default)]
 pub(super) struct Writes {
     /// The buffers of layers that are being written.
     buffers: Vec<usize>,
-    /// What went wrong, and nobody has been told yet.
+    /// Errors that were not yet reported.
     failures: VecDeque<Error>,
     /// Bytes that were written.
     pub(super) bytes: u64,
-    /// Whether what follows a write panics.
+    /// Whether the code after a write panics.
     #[cfg(test)]
     breaks: bool,
 }
 
 impl Writes {
-    /// Whether a layer in a buffer is being written.
+    /// Whether the layer in a buffer is being written.
     pub(super) fn of(&self, buffer: usize) -> bool {
         self.buffers.contains(&buffer)
     }
@@ -69,8 +69,8 @@ impl Writes {
 }
 
 impl Shared {
-    /// Has what was taken at `position` written to its files, once what is queued on `compute` now
-    /// is done.
+    /// Writes the unit taken at `position` to its files, after the work queued on `compute` up to
+    /// now.
     ///
     /// # Safety
     /// As for [`LayerStream::next`](super::LayerStream::next).
@@ -115,7 +115,7 @@ impl Shared {
         let ready = state.loads[buffer].as_ref().expect("it was brought").ready.clone();
         state.schedule.hold(buffer);
         state.writes.buffers.push(buffer);
-        // Where it is kept on the host there are old bytes.
+        // The host copy, if any, has old bytes now.
         self.group.homes().outdate(number);
         self.let_written_pages_go(ties, number);
         let copied = state.copied.take(ties.beside(number));
@@ -128,15 +128,15 @@ impl Shared {
         Ok(())
     }
 
-    /// Which units have bytes, or files, of others.
+    /// Which units share bytes or files.
     fn ties(&self) -> &Ties {
         let bytes = |part: &LayerPart| (part.file.identity(), part.offset, part.len);
         let units = self.units().iter().map(|unit| unit.parts.iter().map(bytes));
         self.ties.get_or_init(|| Ties::new(units))
     }
 
-    /// Lets pinned pages of files go that a unit is written to: whoever takes a layer could not
-    /// know whose write changed them.
+    /// Unpins pages of files that a unit is written to. Otherwise a reader could not tell this
+    /// write from another process's.
     fn let_written_pages_go(&self, ties: &Ties, number: usize) {
         for other in ties.beside(number) {
             let mut homes = self.group.homes();
@@ -150,17 +150,17 @@ impl Shared {
         }
     }
 
-    /// Waits until all that was to be written is, as long as `go_on`, asked now and then, says so;
-    /// whether it is.
+    /// Waits until all pending writes are done, while `go_on`, called periodically, returns true.
+    /// Returns whether they are.
     ///
     /// # Errors
-    /// The first of what went wrong and was not told yet; the next call tells the next.
+    /// The first error that was not yet reported; the next call reports the next one.
     pub(super) fn flush(&self, go_on: &mut dyn FnMut() -> bool) -> Result<bool> {
         let mut state = self.lock();
         while state.writes.is_any() {
             let (waited, is_late) = self.wait(&self.came, state, ASKS_EVERY);
             if is_late {
-                drop(waited); // what is asked may wait for who wants the lock
+                drop(waited); // the callback may wait for a thread that wants the lock
                 if !go_on() {
                     return Ok(false);
                 }
@@ -172,7 +172,7 @@ impl Shared {
         state.writes.failures.pop_front().map_or(Ok(true), Err)
     }
 
-    /// Where the thread hears of writes, which is started for the first.
+    /// The sender to the writer thread, which is started at the first write.
     fn writer(self: &Arc<Self>) -> Sender<Write> {
         let mut sender = self.writer.0.lock();
         if let Some(sender) = &*sender {
@@ -181,14 +181,15 @@ impl Shared {
         let (made, writes) = channel();
         let shared = Arc::downgrade(self);
         let run = move || run(&writes, &shared);
-        // Where no thread can be had, the channel's end is gone with it; later there may be one.
+        // If no thread can be started, the receiver is dropped with the closure; a later call tries
+        // again.
         let begun = thread::Builder::new().name("forebay-writer".into()).spawn(run);
         *sender = begun.is_ok().then(|| made.clone());
         made
     }
 
-    /// Writes a layer, and says how many bytes. Nothing reads its buffer any more when it returns,
-    /// or that is never used again.
+    /// Writes a layer and returns the number of bytes. Afterwards nothing reads its buffer, or the
+    /// buffer is never used again.
     fn write(&self, write: &Write) -> Result<u64> {
         let unit = &self.units()[write.unit];
         let failed = |source| self.failed(unit.len, source);
@@ -212,16 +213,16 @@ impl Shared {
                 }
             }
         }
-        // While others get on, a part waits for its turn.
+        // While other parts make progress, a part waits for its turn.
         let moved = || transfers.iter().map(|(_, transfer)| transfer.progress().0).sum();
         for (part, transfer) in &transfers {
             if error.is_some() {
-                transfer.cancel(); // what is in flight is waited for
+                transfer.cancel(); // ops in flight are waited for
             }
             match self.landed((part, transfer), &moved, bound) {
                 Ok(()) => {}
                 Err(stalled @ Error::TimedOut { .. }) => {
-                    // Its copies may read the buffer for ever.
+                    // Its copies may read the buffer forever.
                     std::mem::forget(Arc::clone(&write.store));
                     return Err(error.unwrap_or(stalled));
                 }
@@ -233,8 +234,8 @@ impl Shared {
         error.map_or(Ok(unit.bytes()), Err)
     }
 
-    /// Waits for the end of a part's transfer: for ever, or once the stream is closed as long as
-    /// more has `moved` within `bound`.
+    /// Waits for the end of a part's transfer: without limit, or once the stream is closed only
+    /// while more bytes have `moved` within `bound`.
     fn landed(
         &self,
         (part, transfer): (&LayerPart, &Transfer),
@@ -258,16 +259,16 @@ impl Shared {
         }
     }
 
-    /// Since when it is closed.
+    /// How long ago it was closed.
     fn closed_for(&self) -> Option<Duration> {
         self.lock().closed.map(|since| since.elapsed())
     }
 
-    /// Writes a layer, and lets its buffer be used again.
+    /// Writes a layer and frees its buffer for reuse.
     fn finish(self: &Arc<Self>, write: &Write) {
         let ended = self.write(write);
         let Ok(mut state) = self.submit() else {
-            // It is closed, and nothing comes to that buffer any more.
+            // The stream is closed, so nothing is loaded to that buffer any more.
             return self.written(&mut self.lock(), write, ended);
         };
         #[cfg(test)]
@@ -280,11 +281,11 @@ impl Shared {
                 state.lost.get_or_insert(self.failed(len, source));
             }
         }
-        // What failed is told by who takes the next layer.
+        // The caller that takes the next layer reports a failure.
         let _ = self.pump(&mut state);
     }
 
-    /// Says what came of a write.
+    /// Records the result of a write.
     fn written(self: &Arc<Self>, state: &mut State, write: &Write, ended: Result<u64>) {
         let place = state.writes.buffers.iter().position(|&buffer| buffer == write.buffer);
         if let Some(place) = place {
@@ -301,14 +302,14 @@ impl Shared {
     }
 }
 
-/// Refuses to write a part of a layer.
+/// The error for a part of a layer that cannot be written.
 fn refused(part: &LayerPart, reason: String) -> Error {
     let place = part.file.place(part.offset, part.len);
     Error::BadRequest { operation: Operation::Write, place, reason }
 }
 
-/// Writes what comes. A panic ends the streams: nobody knows what reads the layer's buffer, or
-/// which part of the state was changed.
+/// Runs the writer thread. A panic ends the streams: it is unknown what still reads the layer's
+/// buffer, and which part of the state was changed.
 fn run(writes: &Receiver<Write>, shared: &Weak<Shared>) {
     for write in writes {
         let Some(shared) = shared.upgrade() else { return };
@@ -318,7 +319,7 @@ fn run(writes: &Receiver<Write>, shared: &Weak<Shared>) {
             let error = refused(&unit.first, "what writes layers has panicked".into());
             shared.group.lose(&error);
             let Writes { buffers, failures, .. } = &mut shared.lock().writes;
-            buffers.retain(|&buffer| buffer != write.buffer); // nothing comes to it any more
+            buffers.retain(|&buffer| buffer != write.buffer); // nothing is loaded to it any more
             failures.push_back(error.of_layer(Operation::Write, &unit.name));
         }
         shared.came.notify_all();
@@ -350,7 +351,7 @@ mod tests {
         let mut options = StreamOptions::ordered(Order::Forward);
         options.mapped_budget = Some(0);
         let stream = LayerStream::new(&engine, &device, &layers, options).unwrap();
-        // SAFETY: the default stream is there, here and below.
+        // SAFETY: the default stream always exists, here and below.
         let next = || unsafe { stream.next(CallerStream(0)) };
         let taken = next().unwrap().unwrap();
         stream.shared.lock().writes.breaks = true;

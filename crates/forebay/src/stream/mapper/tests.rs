@@ -1,4 +1,4 @@
-//! Streams whose pages are pinned, and let go at any moment.
+//! Streams whose pages are pinned and unpinned at any moment.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::gpu::{CallerStream, Device};
 use crate::stream::{Layer, LayerStream, Order, StreamOptions};
 use crate::{Engine, Options};
 
-/// Takes a pass, and says how many bytes of it came from pinned pages.
+/// Runs a pass and returns how many of its bytes came from pinned pages.
 fn pass(stream: &LayerStream) -> u64 {
     // SAFETY: the default stream is alive, and nothing is queued on it.
     while unsafe { stream.next(CallerStream(0)) }.unwrap().is_some() {}
@@ -37,7 +37,7 @@ impl Rig {
         let file = engine.open(folder.path().join("file")).unwrap();
         let named = |n: u64| Layer::named(format!("layer {n}")).with(&file, n * LEN, LEN);
         let layers = (0..4).map(named).collect();
-        thread::sleep(Duration::from_millis(2100)); // as long as it takes to settle
+        thread::sleep(Duration::from_millis(2100)); // until the files' timestamps count as settled
         Self { engine, device, layers, folder }
     }
 
@@ -57,7 +57,7 @@ impl Rig {
     }
 }
 
-/// A machine with so many KiB of memory available, of all that it has.
+/// A simulated machine with this many KiB of memory available and in total.
 fn machine(folder: &Path, available: u64, all: u64) -> System {
     fs::create_dir_all(folder.join("proc")).unwrap();
     let table = format!("MemTotal: {all} kB\nMemAvailable: {available} kB\n");
@@ -75,7 +75,7 @@ fn pages_that_others_need_are_let_go() {
     });
     assert!(is_pinned, "{:?}", stream.mapped());
     let before = rig.device.registrations();
-    // 4 MiB are pinned, and a sixteenth of all is to be left beside them.
+    // 4 MiB are pinned, and a sixteenth of all memory must be left besides.
     stream.shared.group.look_at_memory(&machine(rig.folder.path(), 8192, 65536));
     assert_eq!(stream.mapped(), (4 * LEN, None), "there is enough");
     stream.shared.group.look_at_memory(&machine(rig.folder.path(), 8191, 65536));
@@ -96,7 +96,7 @@ fn pages_that_others_need_are_let_go() {
 #[test]
 fn pages_of_what_is_written_to_meanwhile_are_not_kept() {
     let rig = Rig::new();
-    let stream = rig.stream_within(None); // which pins nothing by itself before it comes again
+    let stream = rig.stream_within(None); // it pins nothing before a layer is loaded again
     let group = &stream.shared.group;
     for refuse in [false, true] {
         rig.bring_in();
@@ -123,8 +123,8 @@ fn pages_that_are_on_their_way_out_go_with_the_stream() {
             pass(&stream) == 4 * LEN
         });
         assert!(is_pinned, "{:?}", stream.mapped());
-        // Without its thread, as where none can be had. What comes again is not to be pinned at
-        // once, which would start another.
+        // Without the thread, as if none could be started. Layers that are loaded again must not be
+        // pinned at once, which would start another.
         {
             let maps = &mut stream.shared.group.homes().maps;
             maps.at_once = false;
@@ -142,8 +142,8 @@ fn pages_that_are_on_their_way_out_go_with_the_stream() {
         }
         stream.close().unwrap();
         assert_eq!(stream.mapped().0, 0);
-        // The engine may have the slots for a moment, and a thread that pins again what was taken
-        // out gives that back when it has.
+        // The engine may still hold the slots briefly. A thread that pins again what was removed
+        // unpins that when it is done.
         let until = Instant::now() + Duration::from_secs(10);
         while rig.device.registrations() > 1 && Instant::now() < until {
             thread::sleep(ASKS_EVERY);

@@ -1,4 +1,4 @@
-//! Loads that are known by hand, the fewest there can be, and what is in use.
+//! Loads for known cases, the minimum number of loads, and buffers in use.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ fn schedule(order: &Order, layers: usize, buffers: usize, passes: Option<u64>) -
     Schedule::new(sequence, buffers)
 }
 
-/// Brings all that can be brought, at once.
+/// Does all possible loads at once.
 fn bring(schedule: &mut Schedule) -> Vec<usize> {
     let mut brought = Vec::new();
     while let Some(load) = schedule.next_load() {
@@ -22,7 +22,7 @@ fn bring(schedule: &mut Schedule) -> Vec<usize> {
     brought
 }
 
-/// Takes `count` layers, each of which releases the one before it; what was brought meanwhile.
+/// Takes `count` layers, each of which releases the one before it; returns what was loaded.
 fn run(schedule: &mut Schedule, count: usize) -> Vec<usize> {
     let (mut brought, mut before) = (bring(schedule), None);
     for _ in 0..count {
@@ -38,8 +38,8 @@ fn run(schedule: &mut Schedule, count: usize) -> Vec<usize> {
     brought
 }
 
-/// The fewest layers that must be brought, by trying everything: at each position one that is
-/// missing takes the place of any but the `protects` taken last.
+/// The minimum number of loads by exhaustive search: at each position a missing layer may replace
+/// any but the `protects` most recently taken.
 fn fewest(units: &[usize], buffers: usize, protects: usize) -> usize {
     let mut states: HashMap<Vec<usize>, usize> = HashMap::from([(Vec::new(), 0)]);
     for (at, &unit) in units.iter().enumerate() {
@@ -145,7 +145,7 @@ fn any_order() -> impl Strategy<Value = (Order, u64)> {
 }
 
 proptest! {
-    /// Of all rules that leave alone what was taken last, none reads fewer layers.
+    /// No rule that protects the most recently taken layers reads fewer.
     #[test]
     fn no_rule_reads_fewer((order, passes) in any_order(), buffers in 2..5_usize) {
         let mut schedule = schedule(&order, 5, buffers, Some(passes));
@@ -155,8 +155,8 @@ proptest! {
         prop_assert_eq!(brought.len(), fewest(&units, buffers, 1), "{:?}", brought);
     }
 
-    /// Whatever is kept, released and failing: what is in use gives way to nobody, nothing comes to
-    /// two buffers, and with two buffers that nobody keeps it goes on.
+    /// With any layers kept, released and failing: layers in use are not evicted, none is in two
+    /// buffers, and two buffers that are not kept suffice for progress.
     #[test]
     fn what_is_in_use_gives_way_to_nobody(
         (order, passes) in any_order(),
