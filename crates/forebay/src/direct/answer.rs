@@ -1,12 +1,12 @@
-//! An answer of cuFile as lines of text: in the record of a machine, and in the user's cache.
+//! The result of a cuFile probe as lines of text, for machine records and the user's cache.
 
 use super::child::End;
 use super::cufile::Seen;
 
-/// What a helper saw, and how it ended.
+/// What the probe saw, and how its process ended.
 pub type Answer = (Seen, End);
 
-/// The lines from which [`Seen::parse`] reads the same again, and how the helper ended.
+/// Formats an answer as the lines that [`Seen::parse`] reads back, plus how the process ended.
 pub fn answer_to_lines((seen, end): &Answer) -> String {
     let mut lines = Vec::new();
     let mut say = |word: &str, rest: &str| {
@@ -40,7 +40,7 @@ pub fn answer_to_lines((seen, end): &Answer) -> String {
     lines.into_iter().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// What [`answer_to_lines`] wrote; what makes no sense is left out.
+/// Parses the output of [`answer_to_lines`]; malformed lines are ignored.
 pub fn answer_from_lines(text: &str) -> Answer {
     let end = text.lines().rev().find_map(|line| line.strip_prefix("end "));
     let (word, rest) = end.unwrap_or_default().split_once(' ').unwrap_or_default();
@@ -54,7 +54,7 @@ pub fn answer_from_lines(text: &str) -> Answer {
     (Seen::parse(text), end)
 }
 
-/// Whether the driver opened for another process, and serves anything without a copy.
+/// Whether the driver opened in the probe's process and serves any storage without a copy.
 pub(super) fn usable((seen, end): &Answer) -> Result<(), String> {
     let version = seen.version.as_deref().unwrap_or("of an unknown version");
     match (end, &seen.failed) {
