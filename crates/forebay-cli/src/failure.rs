@@ -21,10 +21,10 @@ const FILE_SIZE: &str = "raise the limit on the size of files (`ulimit -f`), or 
 /// The stack of a thread of the engine: Rust's default.
 const ENGINE_STACK_LEN: u64 = 2 << 20;
 
-/// What stands on stderr when a verb fails.
+/// The message on stderr when a verb fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// What could not be done; empty where nothing is to be said.
+    /// The step that failed; empty if there is nothing to say.
     pub message: String,
     /// Why, the nearest cause first.
     pub causes: Vec<String>,
@@ -52,7 +52,7 @@ impl Failure {
     #[must_use]
     pub fn io(message: impl Into<String>, error: &io::Error) -> Self {
         if error.kind() == io::ErrorKind::UnexpectedEof {
-            // The standard library speaks of a buffer, of which whoever reads this knows nothing.
+            // The standard library mentions a buffer, which means nothing to the user.
             let remedy = "let nothing else change the file meanwhile, or give one that is larger";
             return Self::new(message).because("the file ends before that").hint(remedy);
         }
@@ -154,13 +154,13 @@ impl Failure {
 
     /// Shows it on stderr.
     pub fn print(&self) {
-        // Where stderr is gone there is nobody left to tell.
+        // If stderr is closed, there is nowhere to report it.
         let _ = anstream::stderr().write_all(self.text().as_bytes());
     }
 }
 
-/// The system begins its texts with a capital letter; ours stand in the middle of a line. Names
-/// such as `EIO` and `CUDA` stay as they are.
+/// System messages begin with a capital letter; ours are in the middle of a line. Names such as
+/// `EIO` and `CUDA` keep their case.
 pub(crate) fn lower(text: &str) -> String {
     let mut letters = text.chars();
     match (letters.next(), letters.clone().next()) {

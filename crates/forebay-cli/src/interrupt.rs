@@ -1,10 +1,10 @@
-//! What must be undone when the user stops the command: scratch and half-written output are
-//! removed, children end.
+//! The cleanup when the user stops the command: scratch and half-written output are removed, and
+//! child processes are ended.
 //!
-//! The signals of [`wanted`] are taken by a thread that undoes everything registered here and then
-//! lets the signal do what it does by default, so that the shell sees how the command ended. What
-//! hangs meanwhile is left behind by `watched`, and holds nothing that others wait for. While
-//! it works it holds the lock that registering needs, so nothing new can appear behind its back.
+//! A thread receives the signals of [`wanted`], undoes everything registered here, and then lets
+//! the signal take its default action, so that the shell sees how the command ended. If the cleanup
+//! hangs, `watched` abandons it; it holds no lock that another thread waits for. During the cleanup
+//! the thread holds the lock that registering needs, so nothing new can be registered in between.
 
 use std::fs::{self, File};
 use std::io::{self, IsTerminal as _, Write as _};
@@ -25,7 +25,7 @@ use crate::report::plain::plain;
 use crate::report::warnings::say;
 use crate::watched;
 
-/// How long something to be said may take: long enough for a thread to begin on a busy machine.
+/// Time limit for printing a last message: long enough for a thread to start on a busy machine.
 const SAY_MAX: Duration = Duration::from_secs(1);
 
 /// Everything that a signal must undo.
@@ -46,7 +46,7 @@ struct Undo {
 struct Words {
     /// How far the command came.
     kept: Option<String>,
-    /// What cannot be undone.
+    /// What cannot be undone, as text.
     left: Option<String>,
 }
 
@@ -75,11 +75,11 @@ static UNDO: Mutex<Undo> = Mutex::new(Undo {
     groups: Vec::new(),
 });
 
-/// Beside what must be undone, whose lock is held by whoever makes a file that may not answer.
+/// Separate from `UNDO`, whose lock is held while a file is created, which may hang.
 static WORDS: Mutex<Words> = Mutex::new(Words { kept: None, left: None });
 
 fn undo() -> MutexGuard<'static, Undo> {
-    // What is registered stays true even where a thread panicked with the lock.
+    // The registered entries stay valid even if a thread panicked with the lock.
     UNDO.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn wanted() -> Vec<i32> {
 pub(crate) fn install() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
-        // Where signals or threads cannot be had, the next run removes what this one leaves.
+        // Without signals or threads, the next run removes what this one leaves.
         let Ok(mut signals) = Signals::new(wanted()) else { return };
         let _ = std::thread::Builder::new().name("signals".into()).spawn(move || {
             for signal in signals.forever() {
@@ -129,8 +129,8 @@ pub(crate) fn undo_all() -> impl Sized {
     undo
 }
 
-/// Says how far the command came, and what stays as it is; nobody may be reading that, so it is not
-/// waited for.
+/// Prints how far the command came and what remains changed. It does not wait for the output, which
+/// may not be read.
 pub(crate) fn say_left() {
     let Words { kept, left } = {
         let mut words = words();
@@ -157,17 +157,17 @@ fn say_kept(text: &str) {
     let _ = writeln!(anstream::stderr(), "{start}{}", plain(text));
 }
 
-/// Has a signal tell how far the command came.
+/// Sets the text that a signal prints about how far the command came.
 pub(crate) fn keeps(text: Option<String>) {
     words().kept = text;
 }
 
-/// Has a signal tell what stays as it is.
+/// Sets the text that a signal prints about what remains changed.
 pub(crate) fn leaves(text: Option<String>) {
     words().left = text;
 }
 
-/// Whether whoever started us asked for `signal` to be ignored, as `nohup` does.
+/// Whether our parent set `signal` to be ignored, as `nohup` does.
 fn is_ignored(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -175,7 +175,7 @@ fn is_ignored(signal: i32) -> bool {
     mask >> (signal - 1) & 1 == 1
 }
 
-/// Makes scratch by `create`, and has it removed by a signal from then on.
+/// Makes scratch by `create`; from then on a signal removes it.
 pub(crate) fn with_scratch<E>(
     create: impl FnOnce() -> Result<Folder, E>,
 ) -> Result<Arc<Folder>, E> {
@@ -192,7 +192,7 @@ pub(crate) fn remove_scratch(folder: &Arc<Folder>) {
     undo.scratch.retain(|other| !Arc::ptr_eq(other, folder));
 }
 
-/// Makes the new file `path`, and has it removed by a signal until [`end_output`].
+/// Makes the new file `path`; until [`end_output`] a signal removes it.
 pub(crate) fn create_output(path: &Path) -> io::Result<File> {
     create_output_with(path, 0o666)
 }
@@ -216,8 +216,7 @@ pub(crate) fn end_output(path: &Path, whole: bool) {
     }
 }
 
-/// Makes the folder `path` by `create`, which fails where there is one, and has it removed by a
-/// signal from then on.
+/// Makes the folder `path` by `create`, which fails if it exists; from then on a signal removes it.
 pub(crate) fn with_folder(path: &Path, create: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let mut undo = undo();
     create()?;
@@ -232,7 +231,7 @@ pub(crate) fn remove_folder(path: &Path) {
     undo.folders.retain(|other| other != path);
 }
 
-/// Starts `command` and has it ended by a signal. The child is to be given to [`ended`].
+/// Starts `command`; a signal ends it. The caller must pass the child to [`ended`].
 pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
     let mut undo = undo();
     let child = command.spawn()?;
@@ -245,9 +244,9 @@ pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
     Ok(child)
 }
 
-/// Starts `command`, which is to lead a process group of its own, and has all of that group ended
-/// by a signal. The child is to be given to [`ended`] before it is waited for: from then on its
-/// number may be another's.
+/// Starts `command`, which must lead its own process group; a signal ends the whole group. The
+/// child must be passed to [`ended`] before it is waited for, as its number may be reused from then
+/// on.
 pub(crate) fn spawn_group(command: &mut Command) -> io::Result<Child> {
     let mut undo = undo();
     let child = command.spawn()?;
@@ -274,7 +273,8 @@ mod tests {
 
     use super::*;
 
-    /// Set in the process that is stopped; holds where a child's child tells its number.
+    /// Set in the process that is stopped; names the file into which the grandchild writes its
+    /// process number.
     const STOPPED: &str = "FOREBAY_STOPPED_TEST";
     const LONG: Duration = Duration::from_secs(60);
 
@@ -289,7 +289,7 @@ mod tests {
     /// Starts a child that starts another, and is stopped.
     fn stopped(path: &Path) {
         install();
-        // Longer than anybody waits for their end.
+        // Longer than the test waits for their end.
         let asleep = 4 * LONG.as_secs();
         let line = format!("echo $$ > {0}.new; mv {0}.new {0}; sleep {1}", path.display(), asleep);
         let mut command = Command::new("sh");
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(output.status.signal(), Some(SIGTERM), "{output:?}");
         let stat =
             PathBuf::from(format!("/proc/{}/stat", fs::read_to_string(&path).unwrap().trim()));
-        // One that has ended may be there until somebody waits for it.
+        // An ended process remains visible until its parent waits for it.
         let is_there = || fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
         until("its end", || !is_there());
     }

@@ -43,7 +43,7 @@ pub(crate) const VERB: &str = "watched";
 const STOP_MAX: Duration = Duration::from_secs(5);
 /// What it may take from its last word to its end: pinned memory goes, and drivers of GPUs.
 const END_MAX: Duration = Duration::from_secs(5);
-/// The same where a signal ends it, as somebody waits for that.
+/// Like the limit above, when a signal ends it, since the user waits for that.
 const STOPPED_MAX: Duration = Duration::from_secs(2);
 /// The same of a child that waits for what does not answer.
 const SILENT_MAX: Duration = Duration::from_millis(300);
@@ -53,8 +53,8 @@ const STACK_LEN: usize = 8 << 20;
 const SMALL_STACK_LEN: usize = 1 << 20;
 /// What Rust's programs end with that panic.
 const PANICKED: u8 = 101;
-/// In the byte that a child tells, beside the code that it ends with: it waits for what does not
-/// answer.
+/// A bit in the byte that a child reports, next to its exit code: it waits for something that does
+/// not answer.
 const IS_SILENT: u8 = 0x80;
 /// The rest is the number of the signal that ends it.
 const BY_SIGNAL: u8 = 0x40;
@@ -64,7 +64,7 @@ const SCRATCH: u8 = IS_SILENT | BY_SIGNAL;
 /// What the process that was started gets to know.
 enum News {
     Signal(i32),
-    /// What the child has told.
+    /// The byte that the child reported.
     Word(u8),
     Ended(io::Result<ExitStatus>),
 }
@@ -77,14 +77,14 @@ type Scratch = Arc<Mutex<BTreeSet<PathBuf>>>;
 enum Why {
     Signal(i32),
     Code(u8),
-    /// The system does not tell how it ended.
+    /// The system does not report how it ended.
     Lost,
 }
 
 /// Runs the verb of `arguments`, the program's name first, in a child; none where no child can be
 /// had, and the verb is to run here.
 pub(crate) fn run(program: &Program, arguments: &[OsString]) -> Option<ExitCode> {
-    // By which the child finds the pipe.
+    // The path through which the child finds the pipe.
     std::fs::metadata("/proc/self/fd").ok()?;
     let (hear, tell) = io::pipe().ok()?;
     fcntl_setfd(&tell, FdFlags::empty()).ok()?;
@@ -170,7 +170,7 @@ fn ended(came: &Receiver<News>, child: &Handle) -> Result<ExitStatus, Why> {
         };
         let at = Instant::now() + most;
         end = match end {
-            // What was first decides how it ends; what is sooner, when.
+            // The first reason decides how it ends; the earlier time decides when.
             Some((before, first)) => Some((before.min(at), first)),
             None => Some((at, why)),
         };
@@ -266,7 +266,7 @@ fn as_ended(status: ExitStatus, scratch: &Scratch) -> ExitCode {
     }
 }
 
-/// Ends this process by a signal, so that whoever started it sees which.
+/// Ends this process by a signal, so that its parent sees which.
 fn end_by(signal: i32) -> ExitCode {
     let _ = emulate_default_handler(signal);
     // What shells say of such an end, where it did not come to that.
@@ -306,7 +306,7 @@ fn left_behind(id: u32) -> Failure {
         .hint(steps::REMEDY)
 }
 
-/// Where this process, a child, tells how it is about to end.
+/// Where this process, if it is a child, reports how it is about to end.
 static TELL: Mutex<Option<File>> = Mutex::new(None);
 
 /// Takes this process for a child, which its parent hears through the descriptor `word` and which
@@ -332,14 +332,14 @@ pub(crate) fn begin(word: &OsStr) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs `work` on a thread of its own. The kernel hands signals to the first thread of a process,
-/// also where that waits for what never answers, and then to no other. And the first thread's
-/// stack is as small as `ulimit -s` says, which overflows without an error.
+/// Runs `work` on a new thread. The kernel delivers signals to the first thread of a process, even
+/// if that thread is blocked without end, and then to no other. Also, the first thread's stack is
+/// as small as `ulimit -s` says, and overflows without an error.
 pub(crate) fn aside(work: impl FnOnce() -> ExitCode + Send) -> ExitCode {
     thread::scope(|scope| {
         let first = thread::Builder::new().name("verb".into()).stack_size(STACK_LEN);
         match first.spawn_scoped(scope, work) {
-            // It has told of its panic.
+            // It has already reported its panic.
             Ok(running) => running.join().unwrap_or(ExitCode::from(PANICKED)),
             Err(error) => {
                 Failure::thread(&error, STACK_LEN as u64).print();
@@ -349,7 +349,7 @@ pub(crate) fn aside(work: impl FnOnce() -> ExitCode + Send) -> ExitCode {
     })
 }
 
-/// Whether somebody ends this process already, in another way than the verb will.
+/// Set once another thread ends this process, with another exit than the verb's.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
 /// See [`let_go`].
@@ -357,16 +357,16 @@ pub(crate) fn is_ending() -> bool {
     ENDING.load(Ordering::SeqCst)
 }
 
-/// Leaves it to somebody else to end this process.
+/// Blocks while another thread ends this process.
 pub(crate) fn wait_for_the_end() -> ! {
     loop {
         thread::park();
     }
 }
 
-/// Gives up the streams of the command, once the last is said: whoever reads them waits until all
-/// have, and a process that cannot end would keep them. What the verb says from now on is lost, so
-/// it does not end the process any more either.
+/// Closes the command's output streams after the last message: readers wait until all writers have
+/// closed them, and a process that cannot end would keep them open. Further output of the verb is
+/// lost, so the verb no longer ends the process either.
 pub(crate) fn let_go() {
     ENDING.store(true, Ordering::SeqCst);
     let Ok(nothing) = File::options().read(true).write(true).open("/dev/null") else { return };
@@ -395,7 +395,7 @@ pub(crate) fn tell_scratch(folder: &Path) {
     }
 }
 
-/// Tells how this process is about to end; whether somebody heard it.
+/// Reports how this process is about to end; returns true if the parent received it.
 pub(crate) fn tell(end: End) -> bool {
     let mut tell = TELL.lock().unwrap_or_else(PoisonError::into_inner);
     let word = match end {

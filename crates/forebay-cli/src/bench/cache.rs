@@ -1,7 +1,7 @@
-//! Brings a file's pages into the page cache, or drops them, and checks that it happened.
+//! Reads a file's pages into the page cache, or drops them, and checks the outcome.
 //!
-//! Only the pages of the one file are ever dropped. A state that cannot be reached or checked is
-//! told as text: a number must not be called cold when it may not be.
+//! Only the pages of this one file are ever dropped. If a state cannot be reached or checked, the
+//! reason is returned as text: a number must not be called cold when it may not be.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,7 +15,7 @@ use super::parallel::{cores, each_range};
 use crate::failure::{Failure, Result};
 use crate::steps::Step;
 
-/// How often a file is read in: others may take its pages meanwhile.
+/// How often a file is read in: other processes may evict its pages in between.
 const TRIES: usize = 3;
 
 /// What the page cache holds of one file, and the way to empty it.

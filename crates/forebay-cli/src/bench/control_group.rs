@@ -13,7 +13,7 @@ use rustix::process::{Resource, getrlimit, getuid};
 
 use super::environment::unescaped;
 
-/// Limits of this size and above mean that there is none; version 1 writes a number all the same.
+/// A limit of this size or above means no limit; version 1 writes a number all the same.
 const NO_LIMIT: u64 = 1 << 60;
 
 /// What a group grants, in bytes.
@@ -21,7 +21,7 @@ const NO_LIMIT: u64 = 1 << 60;
 pub struct Grant {
     /// All that its processes may use.
     pub limit: u64,
-    /// What is left of that; pages of files that the kernel can drop count as left.
+    /// What remains of that; file pages that the kernel can drop count as free.
     pub available: u64,
     /// What limits it.
     pub by: By,
@@ -49,7 +49,7 @@ impl By {
         }
     }
 
-    /// What is to be raised.
+    /// What the user should raise.
     #[must_use]
     pub const fn remedy(self) -> &'static str {
         match self {
@@ -292,7 +292,7 @@ mod tests {
         // The tree that is mounted begins further down.
         assert_eq!(granted("4:memory:/docker/box\n", &mount("/docker")), grant);
         assert_eq!(granted("4:memory:/\n", &mount("/")), None);
-        // The way to the own group cannot be seen: the top is what is left to look at.
+        // The path to our own group is not visible, so only the top group remains to be read.
         assert_eq!(granted("4:memory:/elsewhere/box\n", &mount("/docker")), None);
     }
 }

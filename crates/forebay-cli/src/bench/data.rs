@@ -1,8 +1,9 @@
-//! What is moved and how it is checked: random bytes that depend on their position.
+//! The test data and its check: random bytes that depend on their position.
 //!
-//! Any eight bytes follow from a key and their position, so data of any size are made and checked
-//! in place by all cores, without a stored copy. All bytes of a pattern are odd and all bytes of
-//! its inverse are even: whatever lies in a target before, a byte that was not moved is wrong.
+//! Any eight bytes follow from a key and their position, so data of any size are generated and
+//! checked in place by all cores, without a stored copy. All bytes of a pattern are odd and all
+//! bytes of its inverse are even. So a byte that was not moved is always found, whatever the target
+//! held before.
 
 use forebay::units::{ByteRange, MIB};
 use twox_hash::XxHash3_64;

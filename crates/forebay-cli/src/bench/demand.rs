@@ -51,9 +51,9 @@ impl Demand {
         Self { copies: 0, link: 0, fixed: pinned.saturating_add(PROGRAM) }
     }
 
-    /// What a comparison takes: `host` says that the target is in host memory, `gpu` that it is a
-    /// GPU, played or real, `files` counts scratch in memory, `storages` the directions in which
-    /// the storage is measured.
+    /// What a comparison needs. `host`: the target is in host memory. `gpu`: it is a GPU, simulated
+    /// or real. `files` counts scratch in memory; `storages` are the directions in which the
+    /// storage is measured.
     #[must_use]
     pub fn of_comparison(
         options: &forebay::Options,
@@ -71,8 +71,7 @@ impl Demand {
         }
     }
 
-    /// What it takes with a process beside this one that has memory of its own, of the host where
-    /// `host` says so.
+    /// Adds a child process with its own memory, in host memory if `host` is set.
     #[must_use]
     pub fn with_process(self, host: bool) -> Self {
         let sums = CHECKS_MAX.min(cores() as u64) * 16 * MIB;

@@ -23,7 +23,7 @@ use crate::report::json::{Cpu, Drive, Environment, FileSystem, Gpu, HostMemoryFa
 use crate::steps::Step;
 use crate::variables;
 
-/// Collects what is known about this machine and the place of `path`.
+/// Collects the facts of this machine and of the storage of `path`.
 #[must_use]
 pub fn collect(path: &Path, device: Option<&DeviceInfo>, command: &str) -> Environment {
     let looking = Step::begin("look at", path);
@@ -44,7 +44,7 @@ pub fn collect(path: &Path, device: Option<&DeviceInfo>, command: &str) -> Envir
     }
 }
 
-/// What is known about this machine alone, and these drives of it.
+/// The facts of this machine, with the given drives.
 #[must_use]
 pub fn of_machine(command: &str, drives: Vec<DriveFacts>) -> Environment {
     let uname = rustix::system::uname();
@@ -66,7 +66,7 @@ pub fn of_machine(command: &str, drives: Vec<DriveFacts>) -> Environment {
     }
 }
 
-/// What is known of a machine on which another tool measured: nothing but when it did.
+/// The environment of a result that another tool measured: only the time is known.
 #[must_use]
 pub fn unknown(command: &str, unix_time: u64) -> Environment {
     Environment {
@@ -89,7 +89,7 @@ fn versions() -> Versions {
     Versions { forebay: env!("CARGO_PKG_VERSION").into(), fio: None, kvikio: None, cufile: None }
 }
 
-/// What is known about a GPU.
+/// The facts of a GPU.
 #[must_use]
 pub fn gpu(info: &DeviceInfo) -> Gpu {
     Gpu {
@@ -116,12 +116,12 @@ fn field(text: &str, name: &str) -> Option<String> {
 
 fn cpu_model() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    // x86 tells a model; some ARM kernels tell only numbers.
+    // x86 reports a model name; some ARM kernels report only numbers.
     let model = field(&text, "model name").or_else(|| field(&text, "Processor"));
     model.unwrap_or_else(|| std::env::consts::ARCH.into())
 }
 
-/// Host memory that this process may use, as the kernel and the control groups tell it now.
+/// Host memory that this process may use, as the kernel and the control groups report it now.
 #[must_use]
 pub fn memory() -> HostMemoryFacts {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -129,7 +129,7 @@ pub fn memory() -> HostMemoryFacts {
         let value = field(&text, name)?;
         value.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(KIB)
     };
-    // Some sandboxes have no such file; the system call tells less, but always something.
+    // Some sandboxes lack that file; the system call reports less, but always works.
     let facts = rustix::system::sysinfo();
     let units = |count| u64::from(facts.mem_unit).saturating_mul(count);
     let total = bytes("MemTotal").unwrap_or(units(facts.totalram));
@@ -185,8 +185,8 @@ pub(crate) fn unescaped(text: &str) -> String {
     plain
 }
 
-/// The drive below `path`, or below what is mounted there where the file system has a device
-/// number of its own, as btrfs has.
+/// The drive below `path`, or below the mounted device where the file system has its own device
+/// number, as btrfs does.
 fn drive(sys: &Path, path: &Path, mounted: Option<&str>) -> Option<Drive> {
     let number = |path: &Path| {
         let facts = fs::metadata(path).ok()?;

@@ -1,8 +1,8 @@
 //! Paths that lead to an open descriptor, whatever its file or folder is called by now.
 //!
-//! A path can be given to every way of opening a file, to the engine and to other programs. Where
-//! others may rename the folders above a file, a path by names may lead to a file of theirs. A path
-//! through `/proc/PID/fd/N` leads to what descriptor `N` of this process has open.
+//! Every method, the engine and other programs accept a path. Where another user may rename the
+//! folders above a file, a path by names may lead to that user's file. A path through
+//! `/proc/PID/fd/N` leads to the file that descriptor `N` of this process has open.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -29,7 +29,7 @@ pub(crate) fn path(fd: impl AsFd) -> Option<PathBuf> {
     is_it.then_some(path)
 }
 
-/// Opens `path`, which is to be no link, without waiting for what may be there.
+/// Opens `path`, which must not be a link, without blocking on special files.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     OpenOptions::new().read(true).custom_flags(flags).open(path)
@@ -52,7 +52,7 @@ pub(crate) fn name(path: &Path) -> PathBuf {
     PathBuf::from(named(&path.to_string_lossy()))
 }
 
-/// `text` with names in the place of paths to descriptors.
+/// `text` with paths to descriptors replaced by names.
 pub(crate) fn named(text: &str) -> String {
     let Some(folder) = DESCRIPTORS.as_ref().and_then(|path| path.to_str()) else {
         return text.to_owned();
@@ -76,8 +76,8 @@ pub(crate) fn named(text: &str) -> String {
     named
 }
 
-/// The flags to open `path` with. What is written is no link, but for the link that a path of
-/// [`path`] ends with.
+/// The flags to open `path` with. They refuse links for writing, except for the final link of a
+/// path made by [`path`].
 pub(crate) fn no_link(path: &Path, write: bool) -> i32 {
     let is_descriptor =
         path.starts_with("/proc") && path.parent().is_some_and(|it| it.ends_with("fd"));

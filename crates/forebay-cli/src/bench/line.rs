@@ -23,7 +23,7 @@ pub struct Line {
     pub demand: Option<Route>,
     /// How cuFile is used; `None` for all others.
     pub tuning: Option<Tuning>,
-    /// What the way was told.
+    /// The settings that the method used.
     pub settings: Option<Settings>,
     /// Bytes of one sample.
     pub bytes: u64,
@@ -96,12 +96,12 @@ impl Line {
     }
 }
 
-/// What is to be measured.
+/// What to measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan<'a> {
     /// From or to the file, or both.
     pub directions: &'a [Direction],
-    /// Where its pages are to be.
+    /// The wanted page cache states.
     pub caches: &'a [Cache],
     /// Whether the storage's ceiling is measured.
     pub storage: bool,
@@ -115,7 +115,8 @@ pub struct Plan<'a> {
     pub cufile: bool,
 }
 
-/// The routes of our engine that are shown beside the one that it chooses: those to and from a GPU.
+/// The other routes of our engine to show, next to the one that it chooses: those to and from a
+/// GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Others {
     /// None: there is no other, or the user demands one.
@@ -143,7 +144,7 @@ impl Others {
             (Self::None, ..) => &[],
             (Self::Staged, Direction::Read, Cache::Cold) => &[Route::Cached],
             (Self::Staged, ..) => &[Route::Staged],
-            // What is on the drive alone goes straight by itself.
+            // Bytes that are not in the page cache take the direct route by themselves.
             (Self::Direct, Direction::Read, Cache::Cold) => &[Route::Staged, Route::Cached],
             (Self::Direct, ..) => &[Route::Direct, Route::Staged],
         }
@@ -215,7 +216,7 @@ pub struct Setting {
     pub read_path: String,
     /// The file that is written.
     pub write_path: String,
-    /// The ids of the drives that both lie on.
+    /// The ids of the drives that hold both.
     pub drives: Vec<String>,
 }
 

@@ -77,12 +77,12 @@ fn reserve(file: &File, path: &Path, len: u64) -> Result<()> {
                 .because("a quota of this user, group or project is used up (`quota -s`)")
                 .hint("give a smaller `--size`, or go where there is more room"))
         }
-        // What cannot be taken beforehand is looked at as well as it can be.
+        // Where the space cannot be reserved, check the free space as well as possible.
         Err(_) => before.check(folder, len),
     }
 }
 
-/// A block device that nobody else takes as long as this is there.
+/// A block device that is claimed exclusively while this exists.
 #[derive(Debug)]
 pub struct Claimed {
     pub(crate) file: File,

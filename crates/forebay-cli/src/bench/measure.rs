@@ -25,7 +25,7 @@ use crate::report::json::{Cache, Direction};
 pub struct Sample {
     /// Time and processor time.
     pub spent: Spent,
-    /// What the way itself tells.
+    /// What the method itself reports.
     pub moved: Moved,
     /// Whether every byte arrived.
     pub verified: bool,
@@ -179,7 +179,7 @@ mod tests {
 
     const LEN: u64 = 3 * MIB + 4099;
 
-    /// A page cache that does as it is told.
+    /// A page cache that always does what it should.
     struct Obedient;
 
     impl PageCache for Obedient {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     impl Broken {
-        /// What arrives instead of `right`, beginning at zero, and what is told.
+        /// The bytes that arrive instead of `right`, from offset zero, and the reported count.
         fn spoil(&mut self, right: &[u8]) -> (Vec<u8>, u64) {
             let mut bytes = right.to_vec();
             let mut told = bytes.len() as u64;

@@ -1,4 +1,4 @@
-//! The memory that bytes move to and from: a GPU's, or the host's where there is none.
+//! The memory that bytes move to and from: a GPU's, or the host's if there is no GPU.
 
 #![expect(
     unsafe_code,
@@ -33,8 +33,7 @@ const STEP: u64 = 16 * MIB;
 /// # Errors
 /// The system's.
 pub(crate) fn close(file: File) -> io::Result<()> {
-    // SAFETY: the number is of a descriptor that was given up just now, so that nobody else closes
-    // it.
+    // SAFETY: the descriptor was given up just now, so nothing else closes it.
     match unsafe { libc::close(file.into_raw_fd()) } {
         0 => Ok(()),
         _ => match io::Error::last_os_error() {
@@ -155,7 +154,7 @@ impl Memory {
         }
     }
 
-    /// What is known about the GPU; `None` for host memory.
+    /// The facts of the GPU; `None` for host memory.
     #[must_use]
     pub fn info(&self) -> Option<&DeviceInfo> {
         match self {
@@ -265,7 +264,7 @@ pub(crate) fn buffer_holds(buffer: &Buffer, expected: &Expected, len: u64) -> Re
     let check = |scratch: &mut Vec<u8>, range: ByteRange| -> Result<(), Option<Failure>> {
         scratch.resize(whole(range.len()), 0);
         buffer.download(range.start, scratch).map_err(|error| Some(error.into()))?;
-        // No failure to tell of, but nothing more to look at either.
+        // There is no error to report, and nothing more to compare either.
         if expected.matches(range.start, scratch) { Ok(()) } else { Err(None) }
     };
     match each_range(len, STEP, cores().min(8), Vec::new, check) {
@@ -279,7 +278,7 @@ fn piece() -> usize {
     whole(PIECE)
 }
 
-/// `len`, which lies in memory already or is to lie there, as an index.
+/// `len`, the size of something in memory, as an index.
 pub(crate) fn whole(len: u64) -> usize {
     usize::try_from(len).expect("memory is addressed by 64 bits here")
 }

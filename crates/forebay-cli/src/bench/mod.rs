@@ -66,7 +66,7 @@ const CUFILE_WAYS: u32 = 2;
 const LOOK: Duration = Duration::from_millis(400);
 /// Bytes that are looked at.
 const LOOK_LEN: u64 = 64 * MIB;
-/// Bytes that show whether a route can be had.
+/// Bytes read to find out if a route is available.
 pub(crate) const TRY_LEN: u64 = MIB;
 /// How often a sign of life changes.
 const TICK: Duration = Duration::from_millis(100);
@@ -90,7 +90,7 @@ pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Res
     verdict(&report, shown.map_err(|error| Failure::stdout(&error)))
 }
 
-/// How the verb ends. Wrong data are told even where nobody took the report.
+/// The exit of the verb. Wrong data are reported even if the output was closed.
 fn verdict(report: &Report, shown: Result<()>) -> Result<()> {
     match report.results.iter().filter(|row| row.verified == Some(false)).count() {
         0 => shown,
@@ -131,7 +131,7 @@ pub fn run(args: &BenchArgs, command: &str, program: &Program) -> Result<Report>
     bench.run(command, &mut warnings)
 }
 
-/// cuFile in a process of its own, where bytes go to a GPU.
+/// cuFile in a child process, where bytes go to a GPU.
 fn find_cufile(
     target: &Target,
     program: &Program,
@@ -258,8 +258,7 @@ impl Bench<'_> {
         result
     }
 
-    /// Reads a few bytes by a route, so that one that cannot be had fails before anything is made
-    /// for it.
+    /// Reads a few bytes by a route, so that an unavailable one fails before scratch is made.
     fn try_route(&self, subject: &Subject, route: Option<Route>) -> Result<()> {
         let Some(route) = route else { return Ok(()) };
         let len = subject.given_len().unwrap_or(TRY_LEN).min(TRY_LEN);
@@ -305,7 +304,7 @@ impl Bench<'_> {
         if self.cufile.is_some() { demand.with_process(host) } else { demand }
     }
 
-    /// Where the file's pages are to be, as far as the file system lets them.
+    /// The page cache states to measure, as far as the file system allows them.
     fn caches(&self, in_memory: Option<&str>, warnings: &mut Vec<Warning>) -> Result<Vec<Cache>> {
         let both = self.args.cold == self.args.resident;
         let mut caches = Vec::new();
@@ -345,7 +344,7 @@ impl Bench<'_> {
         let means = Means {
             memory: environment::memory().available.saturating_sub(fixed),
             room: (files > 0).then_some(room * 2 / u64::from(files.max(1))),
-            // cuFile's process has memory of its own.
+            // cuFile's process allocates its own memory.
             gpu_memory: self
                 .target
                 .free_memory()?
@@ -378,7 +377,7 @@ fn wanted_sizes(args: &BenchArgs) -> Vec<u64> {
     sizes
 }
 
-/// Shows that scratch is being made, where it is and somebody watches.
+/// Shows a spinner while scratch is made, on a terminal.
 pub(crate) fn spinner(scratch: bool, len: u64) -> ProgressBar {
     if !scratch || log::is_on() {
         return ProgressBar::hidden();
@@ -426,7 +425,7 @@ fn look(subject: &Subject) -> Result<f64> {
     };
     match Storage::open(&path, direction, len) {
         Ok(Ok(storage)) => storage.estimate(LOOK),
-        // What cannot be looked at is guessed.
+        // Where the speed cannot be probed, it is guessed.
         Ok(Err(_)) | Err(_) => Ok(UNKNOWN_RATE),
     }
 }

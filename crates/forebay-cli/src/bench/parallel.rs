@@ -13,8 +13,8 @@ pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Runs `work` on each piece of `len` bytes, in no order; each thread has a state of its own. The
-/// first error stops the rest.
+/// Runs `work` on each piece of `len` bytes, in no particular order, with a state for each thread.
+/// The first error stops the rest.
 ///
 /// # Errors
 /// The first that `work` returned.

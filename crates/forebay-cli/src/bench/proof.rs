@@ -12,7 +12,7 @@ use forebay::{Engine, File, Route};
 use super::methods::Moved;
 use crate::report::json::Direction;
 
-/// What has to be known of several targets.
+/// The note for moves with several targets.
 const DIVIDED: &str = "drives and page cache were counted for all targets together, and what they \
                        counted is divided by the bytes of each";
 
@@ -59,14 +59,15 @@ impl Prover {
         others.iter().fold(sources, |sources, other| sources.gpu(&other.link))
     }
 
-    /// What is proven of a move.
+    /// The proof of a move.
     #[must_use]
     pub fn proof(&self, evidence: Evidence, moved: &Moved, direction: Direction) -> Proof {
         self.proof_beside(evidence, moved, direction, ((0, 0), 0))
     }
 
-    /// The same where as many bytes were moved the other way meanwhile, so many of them said to
-    /// have gone past the page cache, by requests of so many bytes (0 where that is not known).
+    /// Like `proof`, when the opposite direction moved bytes at the same time. `beside` gives those
+    /// bytes, how many of them were reported as bypassing the page cache, and their block size (0
+    /// if unknown).
     #[must_use]
     pub fn proof_beside(
         &self,
@@ -89,9 +90,8 @@ impl Prover {
         Proof { verdict: verdict(&evidence, &claim), evidence, claim }
     }
 
-    /// What is proven of the part that one of several targets had in a move of `all` bytes, with
-    /// those that are said to have gone past the page cache; `own_beside` is the target's own,
-    /// with the bytes of a request.
+    /// The proof of one target's part in a move of `all` bytes, which include the bytes reported as
+    /// bypassing the page cache. `own_beside` is the target's own share, with its block size.
     #[must_use]
     pub fn proof_of_part(
         &self,
@@ -107,13 +107,13 @@ impl Prover {
     }
 }
 
-/// Bytes that are said to have gone past the page cache.
+/// Bytes that are reported as bypassing the page cache.
 pub fn past(said: impl Iterator<Item = (Route, u64)>) -> u64 {
     let past = said.filter(|(route, _)| matches!(route, Route::Staged | Route::Direct));
     past.map(|(_, bytes)| bytes).sum()
 }
 
-/// What is proven of one move, and by what.
+/// The proof of one move, with its sources.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Proof {
     /// What the way itself said.

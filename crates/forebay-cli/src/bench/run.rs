@@ -1,6 +1,8 @@
-//! One size of a run: every ceiling and every way once, then all again, as often as asked.
+//! One size of a run: measures every limit and every method once, then repeats for the requested
+//! number of rounds.
 //!
-//! Every second turn runs backwards, so that a machine that grows slower or faster favours nobody.
+//! Every second round runs backwards, so that a machine that becomes slower or faster favours no
+//! line.
 
 use forebay::units::MIB;
 use forebay::{Engine, Route};
@@ -77,10 +79,10 @@ pub struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Gets ready to move `len` bytes. The scratch that is read exists.
+    /// Prepares to move `len` bytes. The scratch that is read exists.
     ///
     /// # Errors
-    /// The system's or the engine's, above all a route that cannot be had.
+    /// System or engine errors, above all an unavailable route.
     pub fn new(
         engine: &'a Engine,
         subject: &'a Subject,
@@ -115,10 +117,10 @@ impl<'a> Run<'a> {
         Self { cufile, ..self }
     }
 
-    /// Measures all `lines`; `tell` is called before each turn of each.
+    /// Measures all `lines`; `tell` is called before each sample.
     ///
     /// # Errors
-    /// Those of our own engine. A way or a ceiling of others that fails is left out.
+    /// Those of our own engine. A baseline method or a limit that fails is left out.
     pub fn measure(&mut self, lines: &mut [Line], tell: &mut dyn FnMut(&Line)) -> Result<()> {
         self.prepare(lines)?;
         for repeat in 0..self.repeats {
@@ -182,7 +184,7 @@ impl<'a> Run<'a> {
                 let _reading = method.reading(&job);
                 method.read(&job, self.memory)
             }
-            // What is there already, so that the file keeps its pattern.
+            // Writes what the file already holds, so that it keeps its pattern.
             Direction::Write => method
                 .put(self.memory, self.written, job.len)
                 .and_then(|()| method.write(&job, self.memory)),

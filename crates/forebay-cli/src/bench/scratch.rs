@@ -1,13 +1,13 @@
-//! Scratch: files of ours that may be written, in a folder that only this run may remove.
+//! Scratch: our own writable files, in a folder that only this run may remove.
 //!
-//! A scratch folder has an unpredictable name, mode 0700, and beside the data a `mark`: a locked
-//! file that says whose it is. A run that crashed leaves the mark unlocked, and the next run in the
-//! same place removes the folder. Nothing without a complete mark is ever removed, and of a folder
-//! only the files that a run makes.
+//! A scratch folder has an unpredictable name and mode 0700. Next to the data it holds a `mark`: a
+//! locked file that names its owner. A run that crashed leaves the mark unlocked, and the next run
+//! in the same place removes the folder. Nothing without a complete mark is ever removed, and of a
+//! folder only the files that a run makes.
 //!
-//! Where others may write to the place of scratch they may put another folder there under its name.
-//! So files are made, opened and removed through a descriptor of the folder, and a run looks before
-//! each of its steps whether the name is still that of its own folder.
+//! If other users may write to the parent folder, they may put another folder there under the same
+//! name. So files are made, opened and removed through a descriptor of the folder. Before each step
+//! a run checks that the name still leads to its own folder.
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
@@ -92,9 +92,8 @@ impl Folder {
         Ok(openat(&self.itself, name, how, Mode::RUSR | Mode::WUSR)?.into())
     }
 
-    /// Whether it belongs to the owner of `file`, which was just made in it, and to nobody else as
-    /// far as the file system has modes: a folder of another user may get its name before it is
-    /// opened.
+    /// Whether the folder belongs only to the owner of `file`, which was just made in it, as far as
+    /// the file system has modes. Another user's folder may get its name before it is opened.
     fn is_of(&self, file: &File) -> io::Result<()> {
         let (own, file) = (fstat(&self.itself)?, fstat(file)?);
         let is_private = |facts: Stat| facts.st_mode & 0o077 == 0;
@@ -280,10 +279,10 @@ fn locked_mark(folder: &OwnedFd) -> Option<File> {
     (text == MARK_TEXT.as_bytes()).then_some(mark)
 }
 
-/// A number that nobody can guess.
+/// An unpredictable number.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
     let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
@@ -367,7 +366,7 @@ mod tests {
             fs::write(scratch.add(number).unwrap(), "data").unwrap();
         }
         assert!(scratch.add(3).is_err(), "it is there");
-        // One that somebody else has removed keeps none of the others.
+        // A scratch file that was removed externally does not keep the rest from being removed.
         fs::remove_file(scratch.path(Part::Numbered(0))).unwrap();
         drop(scratch);
         assert!(names(place.path()).is_empty());

@@ -9,7 +9,7 @@ use crate::report::json::{Cache, Direction};
 const SECONDS: f64 = 20.0;
 /// Bytes per second of one pass over memory by all cores: a careful guess for small machines.
 const MEMORY_RATE: f64 = 4e9;
-/// What is worth measuring at all, unless there is no room for it.
+/// The least size worth measuring, unless there is no room for it.
 const LEN_MIN: u64 = 4 * MIB;
 /// Less than this is never proposed, however little room there is.
 const LEN_LAST: u64 = 64 * KIB;
@@ -19,7 +19,7 @@ const LEN_MAX: u64 = 8 * GIB;
 /// What the machine has.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Means {
-    /// Host memory that can be had. It may grow later, so it bounds a default and nothing else.
+    /// Available host memory. It may grow later, so it bounds a default and nothing else.
     pub memory: u64,
     /// Room for scratch; `None` where none is made.
     pub room: Option<u64>,

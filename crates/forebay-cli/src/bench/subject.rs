@@ -19,7 +19,7 @@ use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 use crate::steps::Step;
 
-/// What is read and what is written.
+/// The files to read and to write.
 #[derive(Debug)]
 pub struct Subject {
     /// The folder of scratch.
@@ -112,7 +112,7 @@ impl Subject {
         self.scratch.as_ref().map_or(Ok(()), Scratch::check)
     }
 
-    /// Whether `sizes` can be had.
+    /// Checks that `sizes` are possible.
     ///
     /// # Errors
     /// The user's file is smaller, or there is no room for scratch.
@@ -187,7 +187,7 @@ pub(crate) fn check_size(path: &Path, len: u64) -> Result<()> {
         return Ok(());
     }
     let mut byte = [0];
-    // A read that fails here fails again, and is told, where bytes are really wanted.
+    // A read that fails here fails again, and is reported, when the bytes are really read.
     match File::open(path).and_then(|mut file| file.read(&mut byte)) {
         Ok(1) => Err(Failure::new(format!("cannot read `{}`", path.display()))
             .because("its size is reported as 0, but it has bytes: the kernel makes them on demand")

@@ -20,10 +20,10 @@ pub struct Target {
 }
 
 impl Target {
-    /// Brings in the GPU that `wanted` names, or the first, or none.
+    /// Opens the GPU that `wanted` names, or the first, or none.
     ///
     /// # Errors
-    /// A GPU that was named cannot be had.
+    /// The named GPU is unavailable.
     pub fn find(engine: &Engine, wanted: Option<&GpuSelector>) -> Result<Self> {
         let wanted = wanted.cloned().unwrap_or_default();
         let device = engine.device(&wanted)?;
@@ -38,10 +38,10 @@ impl Target {
         Ok(Self { device, reason })
     }
 
-    /// Refuses a route that takes a GPU where there is none.
+    /// Refuses a route that needs a GPU if there is no GPU.
     ///
     /// # Errors
-    /// It says why there is none.
+    /// It says why no GPU is available.
     pub fn check(&self, demanded: Option<Route>) -> Result<()> {
         match (&self.reason, demanded) {
             (Some(reason), Some(Route::Direct)) => {
@@ -53,7 +53,7 @@ impl Target {
         }
     }
 
-    /// Whether host memory plays the GPU.
+    /// True if host memory simulates the GPU.
     #[must_use]
     pub fn is_simulated(&self) -> bool {
         self.device.as_ref().is_some_and(|device| device.info().simulated)

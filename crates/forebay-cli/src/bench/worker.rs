@@ -35,7 +35,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts it; `name` stands for it in reasons.
+    /// Starts it; `name` identifies it in reasons.
     pub(crate) fn start(command: &mut Command, name: &str) -> Result<Self, String> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = interrupt::spawn(command)
@@ -62,8 +62,8 @@ impl Worker {
         Ok(Self { name: name.into(), child, orders: orders.ok_or("no orders")?, answers })
     }
 
-    /// Gives an order and waits for its answer, at most for `bound`; how long that took is told
-    /// with it.
+    /// Sends a request and waits for its answer for at most `bound`; returns the time taken with
+    /// it.
     pub(crate) fn ask<A: DeserializeOwned>(
         &mut self,
         order: &impl Serialize,

@@ -13,7 +13,7 @@ use crate::report::plain::plain;
 const WIDTH: usize = 80;
 /// Of the picture at least and at most; odd, so that 1 has a column.
 const PICTURE: (usize, usize) = (15, 41);
-/// Points of one comparison at most: nobody reads more.
+/// Most points of one comparison.
 const POINTS_MAX: usize = 200;
 /// Differences between the machines that are drawn at most.
 const DIFFERENCES_MAX: usize = 24;
@@ -168,7 +168,7 @@ fn drawn(ratio: f64, interval: Option<(f64, f64)>, scale: f64, width: usize) -> 
     if let Some(middle) = letters.get_mut(width / 2) {
         *middle = '│';
     }
-    // What is no positive number has no place.
+    // A value that is not a positive number has no position.
     if let Some((low, high)) = interval.filter(|(low, high)| 0.0 < *low && low <= high) {
         for letter in &mut letters[place(low)..=place(high)] {
             *letter = if *letter == '│' { '┼' } else { '─' };

@@ -13,12 +13,12 @@ use forebay::units::format_size;
 const SETTINGS_MAX: usize = 64;
 /// Letters of a value that are kept.
 const VALUE_MAX: usize = 120;
-/// What of a sweep's request is no setting: what it goes over, and where, is told by its points.
+/// Parts of a sweep's request that are not settings: its points report them.
 const NO_SETTINGS: [&str; 6] = ["points", "places", "targets", "label", "host", "queues"];
 
 type Fact = (&'static str, fn(&RunFacts) -> Option<String>);
 
-/// What is known of what was imported too.
+/// Facts that imported runs have, too.
 const OF_IMPORTED: [&str; 2] = ["measured by", "tool"];
 
 const FACTS: [Fact; 17] = [
@@ -114,7 +114,7 @@ fn of_side(
     (!values.is_empty()).then(|| cut + more)
 }
 
-/// The names of what the runs were asked for.
+/// The names of the requested settings of the runs.
 fn settings(digest: &Digest) -> Vec<String> {
     let mut keys: Vec<String> = Vec::new();
     for run in &digest.runs {

@@ -9,11 +9,12 @@ use super::ratio::{CONFIDENCE, Ratio, holm};
 use crate::failure::{Failure, Result};
 use crate::report::digest::{Metric, digits};
 
-/// What is worse than the base by more than a share of it, surely: a point, or the mean of all.
-/// What the base moved and the other failed at, or moved wrong, is worse by any measure.
+/// The points, or the mean of all, that are worse than the base by more than a share of it with
+/// confidence. If the base moved bytes and the other side failed or moved wrong bytes, it is worse
+/// in any case.
 ///
 /// # Errors
-/// Nothing has an interval: such a gate would hold up nothing.
+/// Nothing has an interval: such a gate would stop nothing.
 pub fn judge(diff: &Diff, metric: Metric, worse_by: f64) -> Result<Gate> {
     let mut asked: Vec<(GateFailure, f64)> = Vec::new();
     let mut failed: Vec<GateFailure> = Vec::new();

@@ -15,7 +15,7 @@ pub const SCHEMA: u32 = 1;
 pub struct Diff {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// What tells the sides apart: `file`, or the name of an axis.
+    /// The property that separates the sides: `file`, or the name of an axis.
     pub by: String,
     /// The quantity that is judged first.
     pub quantity: String,
@@ -25,11 +25,11 @@ pub struct Diff {
     pub sides: Vec<Side>,
     /// What differs between the machines and the runs.
     pub environment: Vec<Difference>,
-    /// Each other side beside the base.
+    /// Each other side compared with the base.
     pub comparisons: Vec<Comparison>,
     /// What a reader of the numbers should know, as sentences.
     pub warnings: Vec<String>,
-    /// Whether it was as bad as it must not be; null where nobody asked.
+    /// The result of the gate; null if none was requested.
     pub gate: Option<Gate>,
 }
 
@@ -53,7 +53,7 @@ pub struct Difference {
     pub values: Vec<Option<String>>,
 }
 
-/// One side beside the base.
+/// One side compared with the base.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     /// The base.
@@ -114,7 +114,7 @@ pub struct Pair {
     /// Samples that failed, in the base and in the other.
     #[serde(default)]
     pub failed: (usize, usize),
-    /// What was compared.
+    /// The compared quantities.
     pub quantities: Vec<Compared>,
 }
 
@@ -136,7 +136,7 @@ pub struct Compared {
     /// How likely all points without a difference would show one like this, so many being looked
     /// at; null where a side has one sample.
     pub chance: Option<f64>,
-    /// What follows.
+    /// The conclusion.
     pub verdict: Verdict,
     /// The ratio with its error.
     #[serde(skip)]
@@ -178,7 +178,7 @@ pub enum Why {
     WrongData,
     /// This side's numbers have no ratio.
     NoNumber,
-    /// This side has not the quantity that was asked for.
+    /// This side lacks the requested quantity.
     NoQuantity,
 }
 
@@ -193,7 +193,7 @@ pub struct Gate {
     /// Points of the base that could have been.
     #[serde(default)]
     pub points: usize,
-    /// What is worse by more, or was lost, each with its side.
+    /// The values that are worse by more, or missing, each with its side.
     pub failed: Vec<GateFailure>,
 }
 

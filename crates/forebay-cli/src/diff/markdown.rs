@@ -1,4 +1,4 @@
-//! A comparison as Markdown, to stand in a ticket or in a repository.
+//! A comparison as Markdown, for a ticket or a repository.
 
 use std::fmt::Write as _;
 

@@ -1,11 +1,11 @@
-//! `forebay diff`: results beside each other, point by point.
+//! `forebay diff`: compares results point by point.
 //!
-//! [`sides`] puts the lines of a [digest](crate::report::digest) on sides, [`pairs`] finds the same
-//! points of two of them, [`ratio`] says how far a ratio of medians can be trusted ([`student`] is
-//! the distribution that it needs), [`facts`] what else differs, [`notes`] what to know,
-//! [`gate`] whether it is as bad as it must not be. All of it is a [`json::Diff`], from which
-//! [`draw`], [`grid`] and [`markdown`] write what people and programs read; [`quantity`] has its
-//! words.
+//! [`sides`] assigns the lines of a [digest](crate::report::digest) to sides, and [`pairs`] finds
+//! the points that two of them share. [`ratio`] computes the error of a ratio of medians
+//! ([`student`] is the distribution that it needs). [`facts`] lists other differences, [`notes`]
+//! the warnings, and [`gate`] decides whether a side is too much worse. The result is a
+//! [`json::Diff`], from which [`draw`], [`grid`] and [`markdown`] write output for people and
+//! programs; [`quantity`] has its words.
 
 pub mod draw;
 pub mod facts;
@@ -77,7 +77,7 @@ pub fn command(args: &DiffArgs) -> Result<()> {
     }
 }
 
-/// What a pass takes is no rate of a point.
+/// The duration of a pass is not the rate of a point.
 fn refuse_layers(path: &Path, source: &Source) -> Result<()> {
     if !matches!(source, Source::Layers(_)) {
         return Ok(());
@@ -92,7 +92,7 @@ fn refuse_layers(path: &Path, source: &Source) -> Result<()> {
         ))
 }
 
-/// What files are called: without their folders and endings where that tells them apart.
+/// Names of files: without their folders and extensions if they are still unique.
 fn names(paths: &[impl AsRef<Path>]) -> Vec<String> {
     let short = |path: &Path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let whole = |path: &Path| path.display().to_string();
@@ -116,8 +116,8 @@ fn names(paths: &[impl AsRef<Path>]) -> Vec<String> {
     names
 }
 
-/// What these results say beside each other. `files` are the names of the digest's files; `base`
-/// names the side that the others are held against.
+/// Compares the results. `files` are the names of the digest's files; `base` names the side that
+/// the others are compared with.
 ///
 /// # Errors
 /// There are no two sides, or they have no point in common.

@@ -8,7 +8,7 @@ use super::sides::Side;
 use crate::report::digest::{Digest, Metric, Raw};
 use crate::report::plain::plain;
 
-/// Names that are told of points that were not compared.
+/// Most names of points that were not compared.
 const NAMES_MAX: usize = 3;
 
 /// The warnings, but for what the sides' times say.
@@ -141,8 +141,7 @@ fn by_chance(found: &mut Vec<String>, diff: &Diff, metric: Metric) {
     }
 }
 
-/// Which sides are of sweeps that do not have all that they were asked for. A run that stands on
-/// several sides is told of once, by its own name.
+/// The sides whose sweeps are incomplete. A run on several sides is reported once, by its own name.
 #[must_use]
 pub fn unfinished(digest: &Digest, sides: &[Side<'_>]) -> Vec<String> {
     let told = digest.runs.iter().enumerate().filter_map(|(number, run)| {

@@ -1,4 +1,4 @@
-//! Points of two sides beside each other, and what follows from all of them. Pure.
+//! Pairs of points of two sides, and the conclusions from all of them. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use super::json::Verdict;
 use crate::report::digest::Metric;
 
-/// What is compared, in the order in which it is told, with its name on the command line.
+/// The compared quantities, in the order of the output, with their names on the command line.
 pub const QUANTITIES: [(Metric, &str); 12] = [
     (Metric::Rate, "throughput"),
     (Metric::Requests, "requests"),

@@ -10,11 +10,11 @@ use super::student::{beta_share, quantile, tail};
 
 /// How likely an interval holds the ratio.
 pub const CONFIDENCE: f64 = 0.95;
-/// The standard error of a median at least, as a share of it: latencies are told to one part in a
-/// thousand, which is a twelfth of that squared where all samples are the same.
+/// The least standard error of a median, relative to it: latencies are resolved to one part in a
+/// thousand, whose square is divided by twelve where all samples are the same.
 const ERROR_MIN: f64 = 3e-4;
-/// The same of what other tools told: fio's percentiles are those of buckets a sixty-fourth wide,
-/// and tables have two or three digits.
+/// The least standard error for values from other tools: fio's percentiles have buckets a
+/// sixty-fourth wide, and tables have two or three digits.
 pub const ERROR_MIN_TOLD: f64 = 1e-2;
 
 /// The median of some samples, as a logarithm.
@@ -93,8 +93,8 @@ impl Ratio {
         Self { log: other.log - base.log, error }
     }
 
-    /// The geometric mean of these, of these very points: what they differ by is no part of its
-    /// error, only what each of them is off by.
+    /// The geometric mean of these points only: their spread is not part of its error, only the
+    /// error of each.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a number of points")]
     pub fn mean(ratios: &[Self]) -> Option<Self> {
@@ -160,9 +160,8 @@ fn together(errors: &[(f64, f64)]) -> (f64, f64) {
     (square, square * square / parts)
 }
 
-/// Of several chances, each as it counts where any of them may be the one that is told (S. Holm,
-/// 1979): with what is below `1 - CONFIDENCE` then, in 19 of 20 such tables nothing is told that is
-/// not so.
+/// Corrects several p-values for multiple testing (S. Holm, 1979): with a limit of `1 -
+/// CONFIDENCE`, 19 of 20 such tables report no false difference.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a number of points")]
 pub fn holm(chances: &[f64]) -> Vec<f64> {

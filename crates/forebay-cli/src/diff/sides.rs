@@ -1,4 +1,4 @@
-//! Which lines of a digest stand on which side. Pure.
+//! Assigns the lines of a digest to sides. Pure.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,10 +6,10 @@ use super::ratio::ERROR_MIN_TOLD;
 use crate::failure::{Failure, Result};
 use crate::report::digest::{Axis, Digest, Line, Metric, Raw};
 
-/// Sides at most: nobody reads more.
+/// Most sides.
 pub const SIDES_MAX: usize = 64;
 
-/// What tells sides apart.
+/// The property that separates sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
     /// Each file is a side.
@@ -37,10 +37,10 @@ pub const AXES: [(&str, Axis); 15] = [
     ("files", Axis::Files),
 ];
 
-/// Which axis a name means.
+/// Parses the name of an axis.
 ///
 /// # Errors
-/// None; the text tells which there are.
+/// The name is unknown; the text lists the known ones.
 pub fn by(text: &str) -> Result<By, String> {
     let known = AXES.into_iter().find(|(name, _)| *name == text);
     known.map(|(_, axis)| By::Axis(axis)).ok_or_else(|| {
@@ -85,7 +85,7 @@ pub struct Side<'a> {
 pub struct Point<'a> {
     /// Where it lies.
     pub key: Key,
-    /// What was measured.
+    /// The measurements.
     pub lines: Vec<(usize, &'a Line)>,
 }
 
@@ -134,7 +134,7 @@ pub fn sides<'a>(
     Ok(sides)
 }
 
-/// What tells the side of a line from others, what it is called, and the number that it is.
+/// The key of a line's side, its name, and its numeric value.
 fn identity(
     digest: &Digest,
     names: &[String],
@@ -169,7 +169,7 @@ fn key(digest: &Digest, by: By, line: &Line) -> Key {
         .filter(|(axis, _)| within(axis))
         .map(|(axis, mark)| (*axis, mark.text.clone()))
         .collect();
-    // What is compared within runs is compared within each of them.
+    // A comparison within runs is made within each of them.
     if !matches!(by, By::File | By::Axis(Axis::Run)) && digest.runs.len() > 1 {
         key.insert(Axis::Run, digest.runs[line.run].label().to_owned());
     }

@@ -1,4 +1,4 @@
-//! What is compared with what, and what is said of it.
+//! The pairs that are compared, and the sentences about them.
 
 use serde_json::Value;
 
@@ -397,7 +397,7 @@ fn files_are_called_by_their_stems_where_these_differ() {
 fn every_axis_can_be_compared_by() {
     let names = sides::AXES.map(|(_, axis)| axis);
     let missing: Vec<Axis> = Axis::ALL.into_iter().filter(|axis| !names.contains(axis)).collect();
-    // Bytes of a measurement are what a bench is given; a sweep's are told by its requests.
+    // The size of a measurement is an input of a bench; for a sweep it follows from its requests.
     assert_eq!(missing, [Axis::Size]);
     for (name, _) in sides::AXES {
         assert_eq!(sides::by(name).unwrap().name(), name);

@@ -26,12 +26,12 @@ const TRIED: u64 = MIB;
 /// Bytes of scratch: room for the largest size at the last place.
 const SCRATCH: u64 = 3 * TRIED;
 
-/// Makes a few of the requests of `job` by the route `direct`: of its sizes, where its first and
-/// second part begin and behind that, and in its directions. Reads are of what it will read, where
-/// that is there, everything else is of scratch beside it.
+/// Makes a few of the requests of `job` by the route `direct`: of its sizes and in its directions,
+/// at the start of its first and second part and after that. Reads use the files of the job if they
+/// exist; everything else uses scratch in the same folder.
 ///
 /// # Errors
-/// There is no such path, or not for these requests; it says why, and what to do.
+/// The route is unavailable, or not for these requests; the text says why, and what to do.
 pub(super) fn try_it(
     engine: &Engine,
     device: &Arc<dyn Device>,
@@ -84,7 +84,7 @@ fn requests(asked: &Asked, job: &Job) -> Vec<Range<u64>> {
     let first = job.start + asked.shift;
     let mut requests = Vec::new();
     let sizes = job.sizes.all();
-    // All others are the first and a multiple of what the second has more.
+    // All other sizes are the first plus a multiple of the step.
     for &size in sizes.iter().take(2).chain(sizes.last()) {
         let len = if size > TRIED { TRIED + size % TRIED } else { size };
         // The next one lies where this one ends.

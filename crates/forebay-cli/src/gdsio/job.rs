@@ -13,10 +13,10 @@ use crate::failure::{Failure, Result};
 use crate::import::near::near;
 use crate::steps::Step;
 
-/// A file with more bytes is none that anybody wrote.
+/// Size limit of a plausible job file.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// What stands in `[global]`, and is known of one job.
+/// The contents of `[global]`, and the facts of one job.
 #[derive(Debug, Clone, Default)]
 struct Global {
     transfer: Option<Transfer>,
@@ -40,7 +40,7 @@ pub(super) fn read(path: &Path, args: &GdsioArgs) -> Result<Asked> {
     let cannot = |error| Failure::io(format!("cannot read `{}`", path.display()), &error);
     let step = Step::begin("read", path);
     let mut bytes = Vec::new();
-    // A pipe that nobody writes to is opened, and refused: nobody waits for it.
+    // O_NONBLOCK: a pipe without a writer is opened and then refused, instead of blocking.
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = opened.map_err(cannot)?;
     if !file.metadata().map_err(cannot)?.is_file() {
@@ -59,7 +59,7 @@ pub(super) fn read(path: &Path, args: &GdsioArgs) -> Result<Asked> {
     parse(text, args).map_err(|wrong| wrong.failure(path))
 }
 
-/// What is wrong with a job file.
+/// An error in a job file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Wrong {
     /// From 1 on; 0 where it is no line's fault.
@@ -232,7 +232,7 @@ impl Global {
                             where that helps";
                 self.notes.push(note.into());
             }
-            // Memory has random bytes, whatever is asked for.
+            // Memory always has random bytes, whatever is requested.
             "fill_random" => drop(flag(value)?),
             // A name is for people.
             _ => {}
@@ -304,7 +304,7 @@ fn asked(
     Ok(asked)
 }
 
-/// What is said of options, in the words of job files.
+/// Converts a message on options to the keys of job files.
 fn in_keys(text: &str) -> String {
     text.replace("`-s`", "`size`")
         .replace("`-i`", "`bs`")
@@ -358,7 +358,7 @@ mod tests {
         assert!(notes.contains("`skip_bufregister` has no effect"), "{notes}");
         assert!(notes.contains("`refill_buffer` is not done"), "{notes}");
         assert_eq!(asked.notes.len(), 2);
-        // What is not wanted, or has nothing to do here, is nothing to speak of.
+        // Options that are off, or do nothing here, cause no note.
         let off = parse(&keys.replace("=1\n", "=0\n"), &args()).unwrap();
         assert_eq!((off.seed, off.shift, off.notes.len()), (9, 0, 0));
         let read = parse(&keys.replace("randwrite", "read"), &args()).unwrap();
@@ -379,7 +379,7 @@ mod tests {
         }
     }
 
-    /// What is said of the published file with one line changed.
+    /// The error for the published file with one line changed.
     fn said(from: &str, to: &str) -> String {
         let wrong = parse(&TWO_JOBS.replacen(from, to, 1), &args()).unwrap_err();
         let failure = wrong.failure(Path::new("x.gdsio"));

@@ -11,7 +11,7 @@ use super::words::{Io, Sizes, Transfer};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Line {
     pub(crate) io: Io,
-    /// What ran, which need not be what was asked for.
+    /// The transfer that ran, which may differ from the request.
     pub(crate) transfer: Transfer,
     pub(crate) threads: u32,
     /// Requests in flight of a batch.

@@ -1,11 +1,11 @@
-//! Which files `forebay gdsio` has made, and may therefore write to again.
+//! Marks the files that `forebay gdsio` has made, and may therefore write to again.
 //!
-//! gdsio writes to whatever `gdsio.N` it finds. A file of that name may be somebody's data all the
-//! same: written by gdsio itself, or put there to be read. So what is made here carries a mark, and
-//! nothing else is written to unless the user says so. The mark is an extended attribute, which
-//! goes where the file goes and comes to no other by itself. File systems without these have a list
-//! beside the files; since it goes by numbers that may be used again, it also holds when each file
-//! was made, and it counts only where nobody but this user can have written it.
+//! gdsio writes to any `gdsio.N` that it finds. Yet a file of that name may be valuable: written by
+//! gdsio itself, or put there to be read. So files made here carry a mark, and nothing else is
+//! written to unless the user allows it. The mark is an extended attribute, which moves with the
+//! file and is not copied by accident. File systems without attributes get a list in the same
+//! folder. Since the list uses inode numbers, which may be reused, it also records when each file
+//! was made. It counts only if no other user can have written it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -17,7 +17,7 @@ use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
 
 const NAME: &str = "user.forebay";
 const VALUE: &[u8] = b"gdsio";
-/// The list beside files that cannot carry a mark.
+/// The list next to files that cannot carry a mark.
 const LIST: &str = ".forebay-gdsio";
 /// More of a list is not read.
 const LIST_MAX: u64 = 1 << 20;

@@ -1,9 +1,9 @@
 //! `forebay gdsio`: gdsio's command line, job files and result line.
 //!
-//! [`options`] and `job` read what is asked for, in gdsio's own `words`; `own` is what is said of
-//! one job; `place` finds and makes files, which carry a `mark`; `direct` looks whether bytes go
-//! straight to a GPU here; `run` runs the jobs by [`crate::workload`], each kept to its `node`,
-//! `proved` says which way their bytes took, and `line` is what scripts read.
+//! [`options`] and `job` parse the request, in gdsio's own `words`; `own` holds the options of one
+//! job. `place` finds and makes files, which carry a `mark`. `direct` checks if the direct route to
+//! a GPU works here. `run` runs the jobs by [`crate::workload`], each kept on its `node`. `proved`
+//! reports the proven route of their bytes, and `line` prints what scripts read.
 
 mod direct;
 mod job;
@@ -69,7 +69,7 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
         let (on_gpu, lanes) = (device.is_some(), Vec::new());
         tasks.push(Task { asked: &asked, job, way, plain, on_gpu, lanes });
     }
-    // What takes no files to be refused is refused before any is made.
+    // Requests that can be refused without files are refused before any is made.
     run::check_memory(&tasks)?;
     let mut files = Vec::new();
     for job in &asked.jobs {
@@ -201,7 +201,7 @@ fn ways(
                 Failure::new("cannot use the route `direct` for memory of the host")
                     .hint("`-m 0` moves bytes to the GPU"),
             ),
-            // It was said already that there is no GPU.
+            // The lack of a GPU was already reported.
             None => {
                 ways.push((Way::Forebay(None), asked.transfer));
                 continue;
@@ -223,7 +223,7 @@ fn ways(
     Ok(ways)
 }
 
-/// What is said of a type that there is no path for.
+/// The note for a type whose route is unavailable.
 fn instead(transfer: Transfer, why: &Failure) -> String {
     let (number, label) = (transfer.number(), transfer.label());
     let causes: String = why.causes.iter().map(|cause| format!(": {cause}")).collect();

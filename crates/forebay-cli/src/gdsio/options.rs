@@ -214,7 +214,7 @@ pub(crate) struct Job {
     pub(crate) sizes: Sizes,
 }
 
-/// All that is to be done.
+/// The complete request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) transfer: Transfer,

@@ -1,4 +1,4 @@
-//! What is said of one job, in a job file or on a command line, where each `-D` or `-f` begins one.
+//! The options of one job, in a job file or on a command line, where each `-D` or `-f` begins one.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,10 @@ use super::options::{self, Job, Where};
 use super::words::Sizes;
 use crate::failure::{Failure, Result};
 
-/// More jobs are none that anybody wrote.
+/// Limit of a plausible number of jobs.
 pub(super) const JOBS_MAX: usize = 64;
 
-/// What is known of one job, or of all.
+/// The options of one job, or of all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Own {
     pub(super) at: Option<Where>,
@@ -24,8 +24,8 @@ pub(super) struct Own {
 }
 
 impl Own {
-    /// The job, with what holds for all where it has nothing of its own; `None` where nobody says
-    /// where its bytes are.
+    /// The job, with the common options where it has none; `None` if the location of its bytes is
+    /// missing.
     pub(super) fn job(self, of_all: &Self) -> Option<Job> {
         Some(Job {
             at: self.at.or_else(|| of_all.at.clone())?,
@@ -37,7 +37,7 @@ impl Own {
         })
     }
 
-    /// The number that `flag` stands for.
+    /// The number that `flag` sets.
     const fn number(&mut self, flag: Flag) -> &mut Option<u32> {
         match flag {
             Flag::Device => &mut self.device,
@@ -157,10 +157,10 @@ impl FromArgMatches for Words {
 }
 
 impl Words {
-    /// The jobs, which `of_all` holds for as well, and what a user should know of them.
+    /// The jobs, with `of_all` applied, and notes for the user.
     ///
     /// # Errors
-    /// Something is said twice of a job, or can be read in two ways.
+    /// An option of a job is repeated or ambiguous.
     pub(super) fn jobs(&self, mut of_all: Own) -> Result<(Vec<Job>, Vec<String>)> {
         let mut jobs: Vec<Own> = Vec::new();
         for word in &self.0 {

@@ -65,7 +65,7 @@ struct Need {
     /// Where its bytes begin and end.
     from: u64,
     to: u64,
-    /// The file once it was looked at or made. What is judged by it is what is read and written.
+    /// The file once it was opened or made. The checks and the transfers use this same descriptor.
     file: Option<File>,
     /// What it was filled with here.
     content: Option<Pattern>,
@@ -117,7 +117,7 @@ impl Files {
                 needs.push(Need { path, from: job.start, to, file: None, content: None });
             }
         }
-        // A mix of both reads what is there.
+        // A mix of both reads existing bytes.
         if asked.read_percent > 0 {
             files.for_reads(engine, &mut needs, asked.writes())?;
         }
@@ -136,7 +136,7 @@ impl Files {
         Ok(files)
     }
 
-    /// What was made to be written to stays from now on.
+    /// Keeps the files that were made for writes.
     pub(super) fn keep(&mut self) {
         for path in std::mem::take(&mut self.made) {
             interrupt::end_output(&path, true);
@@ -172,7 +172,7 @@ impl Files {
         let key = scratch::random().map_err(|e| Failure::io("cannot get random bytes", &e))?;
         for (number, (need, make)) in missing.into_iter().enumerate() {
             if make == Missing::All {
-                // A run that is killed leaves it, and the next may go on with it.
+                // A killed run leaves it, and the next run may use it.
                 self.make(need, !stays)?;
             }
             let pattern = Pattern::new(key.wrapping_add(number as u64));
@@ -182,7 +182,7 @@ impl Files {
         Ok(())
     }
 
-    /// Makes the file of `need`, and has it removed by a signal as long as it may not stay.
+    /// Makes the file of `need`; a signal removes it until it may stay.
     fn make(&mut self, need: &mut Need, only_attribute: bool) -> Result<()> {
         let path = &need.path;
         let _step = Step::begin("make", path);
@@ -194,7 +194,7 @@ impl Files {
         Ok(())
     }
 
-    /// Makes the files of writes, as far as they are missing, when all others may be written to.
+    /// Makes the missing files of writes, once all existing ones may be written to.
     fn for_writes(&mut self, engine: &Engine, needs: &mut [Need], rights: Rights) -> Result<()> {
         for need in needs.iter_mut() {
             may_be_written(engine, need, rights)?;
@@ -223,7 +223,7 @@ fn lay(engine: &Engine, need: &Need, pattern: Pattern) -> Result<()> {
     make::put(&path, pattern, align_down(need.from, 8), need.to)?;
     let synced = File::open(&path).and_then(|file| file.sync_all());
     synced.map_err(|error| cannot("write to", &path, &error))?;
-    // What was just written is in memory, and would be read from there.
+    // Freshly written bytes are in the page cache, and would be read from there.
     let _step = Step::begin("drop the pages of", &path);
     engine.open(&path)?.evict()?;
     Ok(())
@@ -298,7 +298,7 @@ fn shares(asked: &Asked, job: &Job, path: &Path, threads: u64) -> bool {
     is_shared
 }
 
-/// Opens a file that may be written to; leaves `need` without one where there is none.
+/// Opens a file that may be written to; leaves `need` without one if it does not exist.
 fn may_be_written(engine: &Engine, need: &mut Need, rights: Rights) -> Result<()> {
     let path = &need.path;
     let looking = Step::begin("look at", path);
@@ -315,8 +315,8 @@ fn may_be_written(engine: &Engine, need: &mut Need, rights: Rights) -> Result<()
     // It says what no bytes can be written to.
     drop(steps::open(engine, path)?);
     let step = Step::begin("open", path);
-    // Links are followed here and never later, and by a handle that cannot write. What is judged
-    // is what is written.
+    // Links are followed here and never later, and by a read-only handle. The file that is checked
+    // is the one that is written.
     let file = match need.file.take() {
         Some(file) => file,
         None => open(path).map_err(|error| cannot("open", path, &error))?,
@@ -344,10 +344,10 @@ fn grow(need: &Need, len: u64) -> Result<()> {
     grown.map_err(|error| cannot("write to", &path, &error))
 }
 
-/// Refuses to write to a device where nobody said so, before anybody opens it.
+/// Refuses to write to a device without the user's permission, before it is opened.
 ///
 /// # Errors
-/// It is one.
+/// It is a device.
 pub(super) fn check_device(asked: &Asked, job: &Job, rights: Rights) -> Result<()> {
     let Where::File(path) = &job.at else { return Ok(()) };
     if !asked.writes() || rights.devices {
@@ -398,7 +398,7 @@ pub(super) fn check_apart(all: &[Files]) -> Result<()> {
     Ok(())
 }
 
-/// What a file is known by, whatever its path: of a device not the file that stands for it.
+/// The identity of a file, whatever its path: for a device, its device number.
 fn number(path: &Path) -> Result<(u64, u64)> {
     let _step = Step::begin("look at", path);
     let facts = fs::metadata(path).map_err(|error| cannot("look at", path, &error))?;
@@ -424,7 +424,7 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
-/// Whether bytes are missing from `from` to `to`; not, where the file system does not tell.
+/// Whether bytes are missing from `from` to `to`; false if the file system does not report it.
 fn has_hole(file: &File, from: u64, to: u64) -> bool {
     from < to && rustix::fs::seek(file, SeekFrom::Hole(from)).is_ok_and(|hole| hole < to)
 }
@@ -441,7 +441,7 @@ fn cannot(verb: &str, path: &Path, error: &io::Error) -> Failure {
     Failure::io(format!("cannot {verb} `{}`", path.display()), error)
 }
 
-/// What is said of files that are made to be read.
+/// The note on files that are made to be read.
 fn laid_out(folder: &Path, files: usize, bytes: u64, gone: usize) -> String {
     let (bytes, folder) = (format_size(bytes), folder.display());
     let what = if files == 1 { "a file" } else { "files" };

@@ -18,7 +18,7 @@ use crate::workload::issuer::add;
 use crate::workload::measure::{files_of, proofs_of};
 use crate::workload::run::{OfTarget, Ran};
 
-/// Files whose pages are asked for, at most, each of which is open as long as the run goes on.
+/// Most files whose cached pages are queried, each of which stays open during the run.
 const FILES_MAX: usize = 64;
 
 /// The counters around the runs of jobs.
@@ -66,7 +66,7 @@ impl Watched {
         self.sources.begin()
     }
 
-    /// What is proven of what each job, by its number, had moved in a span.
+    /// The proofs of each job's bytes in a span, by job number.
     pub(super) fn proofs<'a>(
         &self,
         seen: &[Evidence],
@@ -90,6 +90,6 @@ pub(super) fn show(proofs: &[Proof]) {
     let simulated = if facts.simulated { ", simulated" } else { "" };
     let note = facts.note().map_or_else(String::new, |note| format!(": {note}"));
     let text = format!("verdict of what others counted: {}{simulated}{note}", facts.text);
-    // What cannot be true is a warning.
+    // A contradiction is a warning.
     if facts.contradictions.is_empty() { tell(&text) } else { say(&text) }
 }

@@ -230,7 +230,7 @@ pub(super) fn run_all(
     Ok((done.iter().map(|sizes| one_after_another(sizes)).collect(), proofs))
 }
 
-/// What all of `works` come to, each in a thread of its own, when all have ended.
+/// The results of all `works`, each on its own thread, when all have ended.
 fn all_at_once<T: Send>(works: Vec<impl FnOnce() -> Result<T> + Send>) -> Result<Vec<T>> {
     let (gate, stop) = (RwLock::new(()), AtomicBool::new(false));
     let closed = gate.write().unwrap_or_else(PoisonError::into_inner);
@@ -341,12 +341,12 @@ pub(super) fn check_direct_io(at: &Where, transfer: Transfer) -> Result<()> {
         Where::Folder(folder) => (folder.join("gdsio.0"), folder.clone()),
     };
     match std::fs::metadata(&first) {
-        // What is neither is refused by its own name.
+        // Anything else is refused by its own name.
         Ok(facts) if !facts.is_file() && !facts.file_type().is_block_device() => return Ok(()),
         Ok(_) => return opens_past_the_cache(&first, &first, transfer),
         Err(_) => {}
     }
-    // What does not let anybody make a file is told when one is made.
+    // A folder without write permission is reported when a file is made.
     let Ok(scratch) = Scratch::create(&folder) else { return Ok(()) };
     opens_past_the_cache(&scratch.path(Part::Write), &folder, transfer)
 }

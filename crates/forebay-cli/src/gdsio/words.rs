@@ -4,9 +4,9 @@ use std::fmt;
 
 use forebay::units::{GIB, KIB, MIB};
 
-/// More is no size of anything.
+/// Limit of a plausible size.
 const SIZE_MAX: u64 = 1 << 60;
-/// Sizes that a range may have: each is a run of its own.
+/// Most sizes in a range: each is a separate run.
 const SIZES_MAX: u64 = 256;
 
 /// The types of transfer, by their numbers.
@@ -59,7 +59,7 @@ impl Transfer {
         }
     }
 
-    /// What is to be said of a type whose requests are made as another's.
+    /// The note on a type whose requests are made as another type's.
     pub(crate) const fn stands_for(self) -> Option<&'static str> {
         match self {
             Self::DirectAsync => Some(
@@ -83,7 +83,7 @@ impl Transfer {
     }
 }
 
-/// What is done to the files.
+/// The operation on the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Io {
     Read,
@@ -152,7 +152,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "no file is that large".into())
 }
 
-/// The same, of something that there is.
+/// A size above zero.
 pub(crate) fn positive_size(text: &str) -> Result<u64, String> {
     size(text).and_then(|size| if size > 0 { Ok(size) } else { Err("it has to be above 0".into()) })
 }
@@ -211,7 +211,7 @@ impl fmt::Display for Sizes {
     }
 }
 
-/// A number of KiB, with a fraction only where there is one.
+/// A number of KiB, with a fraction only if needed.
 #[expect(clippy::cast_precision_loss, reason = "it is shown in a few digits")]
 pub(crate) fn kib(bytes: u64) -> String {
     if bytes.is_multiple_of(KIB) {

@@ -1,5 +1,5 @@
-//! What a file of another tool told, before it becomes records: points with what was measured, and
-//! what a reader should know. Also the bounds that hold for every tool.
+//! The contents of another tool's file before they become records: points with their measurements,
+//! and notes for the reader. Also the bounds that apply to every tool.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
@@ -14,11 +14,11 @@ pub(super) const FOUND_MAX: usize = 100_000;
 const WARNINGS_MAX: usize = 50;
 /// Kinds of warnings that are counted at most.
 const KINDS_MAX: usize = 1000;
-/// Kinds of warnings that stand for all in an error.
+/// Most kinds of warnings listed in an error.
 const REASONS_MAX: usize = 3;
-/// Things without an axis by which measurements are told apart at most.
+/// Most properties without an axis that separate measurements.
 const PARTED_MAX: usize = 4;
-/// Letters of a text of others that are kept.
+/// Most letters of an external text that are kept.
 const TEXT_MAX: usize = 200;
 /// Bytes per second above which a number is no rate: no machine moves as much.
 const RATE_MAX: f64 = 1e15;
@@ -33,15 +33,15 @@ pub(super) struct Found {
     /// Where in the file it stands, from 1 on.
     pub(super) line: u64,
     pub(super) point: Point,
-    /// When it was made, in seconds since 1970; 0 where nobody knows.
+    /// When it was made, in seconds since 1970; 0 if unknown.
     pub(super) unix_time: f64,
     /// What it showed, or why it failed.
     pub(super) measured: Result<Measured, String>,
-    /// What it was told that has no axis.
+    /// Its settings that have no axis.
     pub(super) beside: Beside,
 }
 
-/// What has no axis here, by its names: what differs in it is no repeat.
+/// Settings without an axis here, by name: results that differ in them are not repeats.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(super) struct Beside {
     pub(super) own: BTreeMap<String, String>,
@@ -105,7 +105,7 @@ impl Contents {
         }
     }
 
-    /// What was warned of most often, each with its first line.
+    /// The most frequent warnings, each with its first line.
     pub(super) fn most_reasons(&self) -> Vec<String> {
         let mut reasons: Vec<_> = self.reasons.values().collect();
         reasons.sort_by_key(|(count, line, _)| (std::cmp::Reverse(*count), *line));
@@ -186,12 +186,12 @@ pub(super) fn point(way: impl Into<String>, read_percent: u8) -> Point {
     }
 }
 
-/// What a latency is made of where the tool tells nothing more.
+/// A latency for tools that report only the mean.
 pub(super) fn mean_latency(ns: Option<f64>) -> Option<Latency> {
     ns.map(|ns| Latency { mean_ns: Some(ns), ..Latency::default() })
 }
 
-/// A text of others, short enough to be kept and without what acts.
+/// An external text, shortened and with control characters removed.
 pub(crate) fn short(text: &str) -> String {
     let text = plain(text.trim());
     if text.chars().count() <= TEXT_MAX {
@@ -205,7 +205,7 @@ pub(super) fn cause(text: &str) -> String {
     lower(&short(text))
 }
 
-/// A warning without numbers and what stands in backticks, by which lines differ.
+/// A warning without its numbers and its parts in backticks, in which lines differ.
 fn without_values(text: &str) -> String {
     let words = text.split('`').step_by(2);
     words.map(|words| words.replace(|c: char| c.is_ascii_digit(), "")).collect()
@@ -235,7 +235,7 @@ pub(super) fn count(value: f64) -> Option<u64> {
     (0.0..=COUNT_MAX).contains(&value).then_some(value.round() as u64)
 }
 
-/// A small count of an axis; 0, which is nothing that a file tells, where it is none.
+/// A small count of an axis; 0, meaning unknown, if it is none.
 pub(super) fn axis(value: Option<f64>) -> u32 {
     value.and_then(count).and_then(|count| u32::try_from(count).ok()).unwrap_or_default()
 }

@@ -12,14 +12,14 @@ use super::found::{
 use crate::gdsio::words::Transfer;
 use crate::results::{Measured, Point};
 
-/// What stands before a line that reads back what was written.
+/// The text before a line that reads back written data.
 const VERIFYING: &str = "verifying data";
 /// What a line of a result has at least.
 const MARKS: [&str; 2] = ["IoType:", "XferType:"];
 /// How far a throughput may be from bytes over time, as a share of it.
 const APART_MAX: f64 = 0.05;
 
-/// What a line tells of itself.
+/// The fields of a line.
 #[derive(Debug, Default)]
 struct Told<'a> {
     io: &'a str,
@@ -53,7 +53,7 @@ pub(super) fn parse(text: &str) -> Result<Contents, String> {
             }
             continue;
         };
-        // Both may stand in one line.
+        // Both may be in one line.
         let verified = verifies || line[..begin].to_lowercase().contains(VERIFYING);
         verifies = false;
         match measured(&line[begin..], verified) {
@@ -88,7 +88,7 @@ fn measured(line: &str, verified: bool) -> Result<(Point, Measured, Option<Strin
     let (way, host, batch) = way(told.transfer);
     let mut point = found::point(way, read_percent);
     if verified {
-        // Comparing costs time, so that it is no read as others are.
+        // Comparing costs time, so this is not an ordinary read.
         point.way.push_str("-verify");
     }
     point.pattern = pattern.into();

@@ -1,9 +1,9 @@
-//! `forebay import`: what other tools measured, as records of a results file of ours.
+//! `forebay import`: other tools' measurements, as records of our results file.
 //!
-//! One module for each tool makes points of a text (`found`); here they become a run and its
-//! samples, which say where they came from and carry no verdict. Nothing that a file says is taken
-//! for proven, and what it does not tell stays null. `kind` tells whose a file is, `said` is
-//! what the user adds, `near` finds what was probably meant.
+//! One module for each tool parses a text into points (`found`). Here they become a run and its
+//! samples, which name their origin and carry no verdict. Nothing in a file is taken as proven, and
+//! unknown values stay null. `kind` detects the tool of a file, `said` holds what the user adds,
+//! `near` finds what was probably meant.
 
 mod csv;
 mod fio;
@@ -123,7 +123,7 @@ fn check(args: &ImportArgs) -> Result<()> {
     Ok(())
 }
 
-/// Reads a file of the tool; the hash of what it holds stands beside it.
+/// Reads a file of the tool; returns its contents and their hash.
 fn contents(args: &ImportArgs, path: &Path) -> Result<(Contents, String)> {
     let text = read(path)?;
     let name = args.tool.name();
@@ -213,7 +213,7 @@ fn read(path: &Path) -> Result<String> {
             .hint("give the lines of the results alone, or parts of it one by one"));
     }
     let mut bytes = Vec::new();
-    // It may grow meanwhile.
+    // It may grow while it is read.
     file.take(FILE_MAX).read_to_end(&mut bytes).map_err(failed)?;
     Ok(text_of(&bytes))
 }
@@ -245,7 +245,7 @@ fn add_records(
     records.push(Record::Run(Box::new(Run {
         schema: SCHEMA,
         verb: args.tool.name().into(),
-        // Without one it is called by its path, as far as that tells it from others.
+        // Without a label it is named by its path, as short as is unique.
         label: args.label.clone(),
         environment,
         gpus: Vec::new(),

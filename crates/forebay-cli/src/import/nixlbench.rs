@@ -41,7 +41,7 @@ const COLUMNS_MAX: usize = 64;
 /// Reads nixlbench's output.
 ///
 /// # Errors
-/// It holds too much, or does not tell in which direction bytes moved and nobody else did.
+/// It holds too much, or neither it nor the user says in which direction bytes moved.
 pub(super) fn parse(text: &str, read_percent: Option<u8>) -> Result<Contents, String> {
     let mut contents = Contents::default();
     let mut told: HashMap<&str, &str> = HashMap::new();
@@ -52,7 +52,7 @@ pub(super) fn parse(text: &str, read_percent: Option<u8>) -> Result<Contents, St
             continue;
         }
         if let Some((name, value)) = option(line) {
-            // What is told again is another run.
+            // A repeated option begins another run.
             told.insert(name, value);
             columns.clear();
             continue;
@@ -264,7 +264,7 @@ Storage enable direct (--storage_enable_direct=[0,1])       : 1
         let latency = measured.latency.unwrap();
         assert_eq!((latency.mean_ns, latency.p99_ns), (Some(207_000.0), Some(400_000)));
         assert_eq!((latency.p50_ns, latency.max_ns, latency.count), (None, None, None));
-        // Options that no axis has stand beside the run.
+        // Options without an axis are stored with the run.
         let more = format!("{OPTIONS}Recreate (--recreate_xfer=[0,1])   : 1\n");
         let contents_more = parse(&printed(&more, &NEW, &rows), None).unwrap();
         let own: Vec<_> = contents_more.found[0].beside.own.iter().collect();

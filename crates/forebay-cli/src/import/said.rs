@@ -1,5 +1,5 @@
-//! What the user says beside the file (`--set`, `--way`): the same for all of its measurements, and
-//! never against what the file tells.
+//! Values that the user adds to the file (`--set`, `--way`): the same for all of its measurements,
+//! and never contradicting the file.
 
 use std::str::FromStr;
 
@@ -9,7 +9,7 @@ use super::near::near;
 use crate::report::json::Cache;
 use crate::results::Point;
 
-/// The axes that can be said, by their names.
+/// The axes that can be set, by name.
 pub(crate) const AXES: [&str; 10] = [
     "path",
     "target",
@@ -56,12 +56,12 @@ impl Said {
         self.axis
     }
 
-    /// The share of reads, where it is that which was said.
+    /// The share of reads, if the direction was set.
     pub(super) fn read_percent(&self) -> Option<u8> {
         (self.axis == "direction").then(|| direction(&self.value).ok().map(|(reads, _)| reads))?
     }
 
-    /// Gives a point the value; `reads` is where the direction goes.
+    /// Sets the value on a point; `reads` is where the direction goes.
     ///
     /// # Errors
     /// It is no value of the axis.
@@ -75,10 +75,10 @@ impl Said {
     /// It has another.
     pub(super) fn add_to(&self, point: &mut Point) -> Result<(), String> {
         let told = match self.axis {
-            // Who reads the file had it from here where the file does not tell.
+            // If the file does not report it, the parser already used this value.
             "direction" => self.read_percent() != Some(point.read_percent),
             "path" => !point.path.is_empty(),
-            // Of which GPU it was, a file seldom tells.
+            // A file seldom names its GPU.
             "target" => !(point.targets.is_empty() || point.targets == ["gpu"]),
             "pattern" => !point.pattern.is_empty(),
             "size" => point.request_size != 0,
@@ -98,7 +98,7 @@ impl Said {
     }
 }
 
-/// Puts a value, as a user or a table has it, on an axis.
+/// Sets a value, as a user or a table has it, on an axis.
 ///
 /// # Errors
 /// It is no value of the axis.

@@ -94,7 +94,7 @@ impl Tree<'_> {
             }
             let is_drive = is_drive(step) && another_path(self.scene.report, step).is_none();
             let mark = if is_drive { look.pick("● ", "* ") } else { "" };
-            // Where the line goes on it keeps the bar of what hangs below.
+            // If the line continues below, it keeps the bar of its children.
             let more = if children.is_empty() { "   " } else { look.pick("│  ", "|  ") };
             look.line(out, &format!("{lead}{branch}{mark}"), &format!("{next}{more}"), &words);
             self.below(out, children, &next, depth + 1);
@@ -107,7 +107,7 @@ impl Tree<'_> {
         let names: Vec<String> = names.collect();
         let text = match (names.as_slice(), map.queue.layout.as_str()) {
             ([], _) => "of its own: the drives are not known".to_owned(),
-            // A loop device has one, whatever its image lies on.
+            // A loop device has its own queue, whatever its image is stored on.
             ([one], _) if map.queue.id != map.queue.members[0] => {
                 format!("one of its own, in front of {one}")
             }
@@ -232,7 +232,7 @@ fn draw_gpus(report: &MapReport, look: Look, out: &mut String) {
         return;
     }
     out.push('\n');
-    // As many GPUs beside each other as fit; the others follow below.
+    // As many GPUs side by side as fit; the rest follow below.
     let names: Vec<String> = report.drives.iter().map(|drive| look.fit(&drive.name)).collect();
     let first = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(8);
     let cell = 2 + "across sockets".len();

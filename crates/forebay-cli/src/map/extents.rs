@@ -1,4 +1,5 @@
-//! Where the bytes of a file lie on its drives: runs put together, and summed for each drive.
+//! The location of a file's bytes on its drives: adjacent runs are merged and summed for each
+//! drive.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,7 @@ use forebay::units::MIB;
 
 use super::json::{Extents, OnDrive, Run, Unplaced};
 
-/// Extents that are asked for.
+/// The most extents requested from the file system.
 const EXTENTS_MAX: usize = 64 << 10;
 /// Runs that are shown one by one.
 pub(crate) const RUNS_MAX: usize = 16;

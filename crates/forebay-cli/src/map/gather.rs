@@ -1,5 +1,4 @@
-//! From what the topology answers to the report: no decision is made here, and nothing is left
-//! out.
+//! Converts the topology's answers to the report. It decides nothing and leaves nothing out.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +9,7 @@ use super::extents;
 use super::json::{Failed, Gpu, MapReport, Pair, PathMap, Queue, SCHEMA, Step, Value};
 use crate::report::drives::{DriveFacts, PciFacts};
 
-/// What is under `paths`; `record` is the folder that is replayed.
+/// The maps of `paths`; `record` is the folder that is replayed.
 pub(crate) fn gather(
     resolver: &Resolver,
     paths: &[PathBuf],
@@ -57,7 +56,7 @@ pub(crate) fn gather(
     report
 }
 
-/// Why nothing can be said about a path; `None` where something can.
+/// Why a path cannot be mapped; `None` if it can.
 fn refusal(map: &StorageMap) -> Option<String> {
     match (map.exists, map.root.fact("file")) {
         (false, Some(topology::Value::Unknown(reason))) => Some(reason.clone()),

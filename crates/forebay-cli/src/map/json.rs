@@ -13,7 +13,7 @@ use crate::report::json::Environment;
 /// The version of the schema: it grows when a key changes its meaning or goes away.
 pub const SCHEMA: u32 = 1;
 
-/// What is under some paths.
+/// The maps of some paths.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct MapReport {
     /// [`SCHEMA`].
@@ -59,13 +59,13 @@ impl MapReport {
 pub struct Gpu {
     /// Its place in the order of addresses, from 0.
     pub index: usize,
-    /// Its name, where its driver tells.
+    /// Its name, if its driver reports it.
     pub name: Option<String>,
     /// Bytes of its memory that others can reach over PCI at once.
     pub bar1_size: Option<u64>,
     /// Where it hangs. `link` is as it was found: at rest, most likely.
     pub pci: PciFacts,
-    /// Its link while a copy ran; null unless that was asked for.
+    /// Its link while a copy ran; null unless `--measure-link` was given.
     pub link_busy: Option<LinkFacts>,
 }
 
@@ -82,10 +82,10 @@ pub struct Pair {
     pub reason: Option<String>,
 }
 
-/// What is under one path.
+/// The map of one path.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathMap {
-    /// The path as it was asked for.
+    /// The path as given.
     pub path: String,
     /// The path without symbolic links.
     pub real_path: String,
@@ -97,7 +97,7 @@ pub struct PathMap {
     pub drives: Vec<String>,
     /// The steps, from the path down.
     pub steps: Step,
-    /// Where its bytes lie; null where nobody asked.
+    /// Where its bytes are stored; null unless requested.
     pub extents: Option<Extents>,
 }
 
@@ -111,7 +111,7 @@ impl PathMap {
 /// Which queue serves a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queue {
-    /// What tells it from every other.
+    /// A unique id.
     pub id: String,
     /// How bytes are spread over the members.
     pub layout: String,
@@ -128,16 +128,16 @@ pub struct Step {
     pub kind: String,
     /// What it is called.
     pub name: String,
-    /// What is known about it.
+    /// Its known facts.
     pub facts: BTreeMap<String, Value>,
-    /// What it stands on.
+    /// The steps below it.
     pub children: Vec<Step>,
 }
 
 impl Step {
     /// This step and all below it, each with its depth, from the top.
     pub fn walk(&self) -> impl Iterator<Item = (usize, &Self)> {
-        // Without recursion: nobody says how deep a map is.
+        // Iterative, since a map may be arbitrarily deep.
         let mut rest = vec![(0, self)];
         std::iter::from_fn(move || {
             let (depth, step) = rest.pop()?;
@@ -195,7 +195,7 @@ pub enum Value {
     Text(String),
     /// Several texts.
     List(Vec<String>),
-    /// It could not be told.
+    /// It could not be determined.
     Unknown {
         /// Why not.
         unknown: String,
@@ -205,7 +205,7 @@ pub enum Value {
 /// Where the bytes of a file lie.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extents {
-    /// Runs of bytes as the file system tells them.
+    /// Runs of bytes as the file system reports them.
     pub count: usize,
     /// Whether these are all.
     pub complete: bool,
@@ -215,11 +215,11 @@ pub struct Extents {
     pub drives: Vec<OnDrive>,
     /// Bytes without a known place.
     pub unplaced: Vec<Unplaced>,
-    /// The first runs on drives, those that go on where the one before ends put together.
+    /// The first runs on drives, with adjacent runs merged.
     pub first: Vec<Run>,
     /// Runs on drives, of which `first` has the first ones.
     pub runs: u64,
-    /// Why the file system tells nothing.
+    /// Why the file system reports nothing.
     pub refused: Option<String>,
 }
 
@@ -274,6 +274,6 @@ pub struct Warning {
     pub path: Option<String>,
     /// The names of the steps or drives that it is about.
     pub about: Vec<String>,
-    /// What is the matter, and the next thing to try; for people.
+    /// The problem and the next thing to try, in words.
     pub text: String,
 }

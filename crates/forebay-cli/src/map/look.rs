@@ -1,6 +1,6 @@
 //! How a map looks on this terminal: characters, colours, width.
 //!
-//! Text from outside is made harmless here, in one place, whoever draws it.
+//! External text is sanitized here, in one place, for all callers.
 
 use std::fmt::Write as _;
 
@@ -72,7 +72,7 @@ impl Look {
             let text = self.fit(&word.text);
             let len = text.chars().count();
             if !before.is_empty() && before.chars().count() + len > left {
-                // A separator at the end says that the line goes on.
+                // A trailing separator shows that the line continues.
                 let _ = write!(out, "{}\n{next}", before.trim_end());
                 (left, before) = (room(next), "");
             }
@@ -114,7 +114,7 @@ pub(crate) enum Tone {
     Drive,
     /// A fact.
     Fact,
-    /// What is good for speed.
+    /// Helps speed.
     Good,
     /// What costs speed.
     Bad,

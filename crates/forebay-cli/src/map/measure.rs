@@ -1,6 +1,6 @@
 //! `--measure-link`: the link of each GPU, read while a copy runs on it.
 //!
-//! An idle GPU lets its link rest at a lower speed, so only this tells what it can do here.
+//! An idle GPU lowers the speed of its link, so only this shows what the link can do here.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -25,7 +25,7 @@ use crate::report::warnings::say;
 const LEN: u64 = 64 * MIB;
 /// How long copies run: a link is back at its speed within milliseconds.
 const TIME: Duration = Duration::from_millis(300);
-/// How often the link is read meanwhile.
+/// How often the link is read during the copy.
 const TICK: Duration = Duration::from_millis(20);
 
 /// Fills in [`super::json::Gpu::link_busy`].

@@ -61,7 +61,7 @@ pub(crate) fn command(args: &MapArgs, command: &str, program: &Program) -> Resul
     };
     let shown = show(&text);
     for warning in &report.warnings {
-        // Which path is meant goes without saying where there is one.
+        // With a single path, its name can be omitted.
         match warning.path.as_ref().filter(|_| report.maps.len() > 1) {
             Some(path) => say(&format!("{path}: {}", warning.text)),
             None => say(&warning.text),

@@ -8,7 +8,7 @@ use super::json::{MapReport, PathMap, Step, Value};
 use super::look::{Tone, Word};
 use crate::report::drives::{DriveFacts, PathFacts, PciFacts};
 
-/// Facts that could not be told and that nobody misses.
+/// Facts that are not reported as missing if they are unknown.
 const NOT_MISSED: [&str; 3] = ["numa_node", "cipher", "connections"];
 
 /// What the words of one tree are made from.
@@ -19,7 +19,7 @@ pub(crate) struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// The words of a line that stands for these steps, the upper one first.
+    /// The words of the line for these steps, the upper one first.
     pub(crate) fn words(&self, steps: &[&Step]) -> Vec<Word> {
         let mut words = Vec::new();
         for (index, step) in steps.iter().enumerate() {
@@ -262,7 +262,7 @@ impl Line<'_, '_> {
         }
     }
 
-    /// What stands on every line that has it: what was met before, and what could not be told.
+    /// Adds the words that any line may end with: steps already shown above, and unknown facts.
     fn end(&mut self) {
         if self.step.flag("shown_above") == Some(true) {
             self.word(Tone::Dim, "as above");

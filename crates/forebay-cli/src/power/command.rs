@@ -37,10 +37,10 @@ pub(super) struct UserCommand {
 }
 
 impl UserCommand {
-    /// Runs it once, to see whether it tells a power; `stop` ends what runs later.
+    /// Runs it once to check that it prints a power; `stop` ends later runs.
     ///
     /// # Errors
-    /// It does not.
+    /// It prints no power.
     pub(super) fn new(line: &str, stop: &Arc<AtomicBool>) -> Result<Self> {
         let command = Self { line: line.to_owned(), stop: Arc::clone(stop) };
         match command.watts() {
@@ -70,7 +70,7 @@ impl Sensor for UserCommand {
     }
 }
 
-/// A power in watts: one number, and its unit where there is one.
+/// A power in watts: one number, with an optional unit.
 fn parse(text: &str) -> Result<f64, String> {
     let text = text.trim();
     let none = || format!("it prints no power: `{}`", shortened(text));
@@ -164,7 +164,8 @@ pub(crate) fn ended(child: &Child) -> Result<Option<bool>, String> {
 /// Kills the program and all that it has started. Its number is its own until it was waited for, so
 /// the group is no other's.
 pub(crate) fn kill_all(child: &Child) {
-    // Where children are waited for by nobody (SIGCHLD is ignored), the number may be another's.
+    // If nothing waits for children (SIGCHLD is ignored), the number may already belong to another
+    // process.
     if let Some(pid) = pid(child).filter(|_| ended(child).is_ok()) {
         let _ = kill_process_group(pid, Signal::KILL);
     }
@@ -285,7 +286,7 @@ pub(crate) mod tests {
         fails("yes", "it prints more than 16384 bytes");
     }
 
-    /// Whether a process runs; one that has ended may be there until somebody waits for it.
+    /// Whether a process runs; an ended one may remain until its parent waits for it.
     pub(crate) fn is_alive(process: &str) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.trim()));
         stat.is_ok_and(|stat| {

@@ -1,9 +1,9 @@
-//! How warm drives are, as their drivers tell (`nvme`, `drivetemp`).
+//! Drive temperatures, as their drivers report them (`nvme`, `drivetemp`).
 //!
-//! A drive tells nobody without its own commands that it holds itself back, but it says from which
-//! temperature on it may: `temp1_max` and `temp1_crit` are an NVMe drive's own thresholds for a
-//! warning and for worse, and `temp1_alarm` its word that one of them is passed. Each reading may
-//! be a command to the drive (the kernel asks an NVMe drive once a second at most).
+//! A drive reports throttling only to its own commands, but it reports the temperature from which
+//! it may throttle: `temp1_max` and `temp1_crit` are an NVMe drive's own warning and critical
+//! thresholds, and `temp1_alarm` reports that one of them is passed. Each reading may be a command
+//! to the drive (the kernel queries an NVMe drive once a second at most).
 
 use forebay::topology::System;
 
@@ -69,7 +69,7 @@ pub(super) fn find(system: &System, drives: &[String], found: &mut Found) {
 fn chips(system: &System, drive: &str) -> Vec<(String, String)> {
     let list = |folder: &str| system.names_in(folder).unwrap_or_default();
     let below = |folder: &str| -> Option<String> {
-        // A driver's chip lies in its device's folder, or in `hwmon/` there.
+        // A driver's chip is in its device's folder, or in `hwmon/` there.
         let places = [folder.to_owned(), format!("{folder}/hwmon")];
         places.into_iter().find_map(|place| {
             let is_chip = |name: &String| {
@@ -168,7 +168,7 @@ mod tests {
         tree.link("sys/devices/pci/nvme/nvme0/nvme0n1/device", "../../nvme0");
         tree.link("sys/block/nvme0n1", "../devices/pci/nvme/nvme0/nvme0n1");
         chip(&tree, "sys/block/sda/device/hwmon/hwmon5", "31000");
-        // With multipath, by way of a subsystem with two controllers.
+        // With multipath, through a subsystem with two controllers.
         for controller in ["nvme1", "nvme2"] {
             chip(&tree, &format!("sys/devices/subsystem/{controller}/hwmon7"), "40000");
         }

@@ -1,8 +1,8 @@
 //! Energy, power, temperature and throttling of GPUs.
 //!
-//! Where a GPU counts its energy and tells its power as well, both are read: the counter moves too
-//! seldom for a short span. It also takes so long to read (`forebay::gpu::Sensors` has the numbers)
-//! that it is read where spans begin and end, and once a second between.
+//! If a GPU reports both an energy counter and its power, both are read: the counter advances too
+//! seldom for a short span. The counter also takes so long to read (`forebay::gpu::Sensors` has the
+//! numbers) that it is read where spans begin and end, and once a second between.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use super::sensor::{CELSIUS, CHIP_WATTS_MAX, Channel, Found, Joules, Kind, Senso
 const MILLIJOULE: f64 = 1e-3;
 /// How often that moves on an H200.
 const STEP: Duration = Duration::from_millis(100);
-/// How often it is read where nobody asks.
+/// How often it is read when no span begins or ends.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// The sensors of one GPU.
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use forebay::gpu::{DeviceId, DeviceKind};
 
-    /// A GPU of which the sensors tell one after the other of `told`.
+    /// A GPU whose sensors report the entries of `told` in order.
     fn gpu(mut told: Vec<Sensed>) -> Gpu {
         Gpu {
             name: "gpu cuda:0".into(),

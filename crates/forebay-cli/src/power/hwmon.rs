@@ -1,10 +1,10 @@
-//! Power of the server, as its own meter tells the kernel by ACPI (`power_meter`).
+//! Power of the server, as its own meter reports it to the kernel by ACPI (`power_meter`).
 //!
-//! The files of such a meter lie in `/sys/class/hwmon/hwmonN`, on older kernels in `device/` below
-//! that; they are of microwatts, averaged over some time that the firmware chooses, and reading one
-//! may take long. Other chips are passed over: they measure a part (a GPU, a drive, a voltage
-//! regulator) that is told elsewhere or that nobody can name. A machine may have several meters, of
-//! which one may hold another (a module and its processor), so each stands for itself.
+//! The files of such a meter are in `/sys/class/hwmon/hwmonN`, on older kernels in `device/` below
+//! that. Their unit is microwatts, averaged over a time that the firmware chooses, and a reading
+//! may take long. Other chips are skipped: they measure a part (a GPU, a drive, a voltage
+//! regulator) that is reported elsewhere or cannot be named. A machine may have several meters, and
+//! one may include another (a module and its processor), so each is reported separately.
 
 use forebay::topology::System;
 
@@ -12,7 +12,7 @@ use super::result::{Absent, Part};
 use super::sensor::{Channel, Found, Kind, SERVER_WATTS_MAX, Sensor, Value, watts};
 
 pub(super) const FOLDER: &str = "sys/class/hwmon";
-/// What is said to be absent.
+/// The name of the source when it is absent.
 const NAME: &str = "server (hwmon)";
 /// Chips that are looked at.
 pub(super) const CHIPS_MAX: usize = 1024;
@@ -54,7 +54,7 @@ pub(super) fn find(system: &System, found: &mut Found) {
     found.slow.extend(meters.into_iter().map(|meter| Box::new(meter) as Box<dyn Sensor>));
 }
 
-/// The meter that `chip` is, if it is one, and the file that tells its power.
+/// The meter of `chip`, if it has one, and the file with its power.
 fn meter(system: &System, chip: &str) -> Option<(PowerMeter, String)> {
     let places = [format!("{FOLDER}/{chip}"), format!("{FOLDER}/{chip}/device")];
     let text = |file: &str| {

@@ -1,9 +1,9 @@
-//! Power of the server as its own controller measures it, by the programs that ask it: `ipmitool`
-//! or FreeIPMI's `ipmi-dcmi`.
+//! Power of the server as measured by its management controller, read by `ipmitool` or FreeIPMI's
+//! `ipmi-dcmi`.
 //!
-//! They are tried once, and only where the kernel has a device to ask by, since one of them would
-//! else look for the controller at the hardware itself. A controller answers with an average over
-//! some time of its own choice, in whole watts; many update it once a second or less often.
+//! They are tried once, and only if the kernel has a device for IPMI: otherwise one of them would
+//! probe the hardware for a controller. A controller answers with an average over a time that it
+//! chooses, in whole watts; many update it once a second or less often.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -20,7 +20,7 @@ use super::sensor::{Channel, Found, Kind, SERVER_WATTS_MAX, Sensor, Value, watts
 const NAME: &str = "server (ipmi)";
 /// What a kernel with a driver for the controller has.
 const DEVICES: [&str; 3] = ["dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0"];
-/// Programs, and what they are to be asked.
+/// Programs and their arguments.
 const PROGRAMS: [(&str, &[&str]); 2] = [
     ("ipmitool", &["dcmi", "power", "reading"]),
     ("ipmi-dcmi", &["--get-system-power-statistics"]),

@@ -1,22 +1,22 @@
 //! Watts, temperatures and throttling while something else is measured.
 //!
-//! A `Meter` finds what this machine can tell (`Wanted` says of what), reads it beside the
-//! work, and says what it came to over any part of the time (`Power`): `gpu`, `rapl`, `hwmon`,
-//! `drives`, `ipmi` and `command` find and read one kind of source each, `sensor` is what they have
-//! in common, `series` and `readings` are the arithmetic, `result` the data. What is not there is
-//! told with the reason, and ends nothing.
+//! A `Meter` finds the available sources (`Wanted` says of what), reads them during the work, and
+//! sums them up over any part of the time (`Power`). `gpu`, `rapl`, `hwmon`, `drives`, `ipmi` and
+//! `command` each find and read one kind of source. `sensor` is what they have in common, `series`
+//! and `readings` are the arithmetic, `result` the data. A missing source is reported with the
+//! reason, and is no error.
 //!
-//! | Source | Read, in a second | What is told |
+//! | Source | Readings per second | Reports |
 //! |---|---|---|
-//! | NVML | 10 times, energy once | a GPU's energy (a counter), power, heat, throttling |
-//! | RAPL | 10 times | energy (counters) of packages, memory, platform |
-//! | hwmon's `power_meter` | once | power of the server, as averaged by its firmware |
-//! | hwmon of drives | once | heat, and whether a limit of the drive's is passed |
-//! | IPMI's DCMI | once | power of the server, as averaged by its controller |
-//! | the user's command | once | whatever it prints as watts |
+//! | NVML | 10, energy once | a GPU's energy (a counter), power, heat, throttling |
+//! | RAPL | 10 | energy (counters) of packages, memory, platform |
+//! | hwmon's `power_meter` | 1 | power of the server, as averaged by its firmware |
+//! | hwmon of drives | 1 | heat, and whether a limit of the drive is passed |
+//! | IPMI's DCMI | 1 | power of the server, as averaged by its controller |
+//! | the user's command | 1 | whatever it prints as watts |
 //!
-//! Sources that may take long have a thread each, so that none holds up another; programs are ended
-//! after 2 s, and a slow source that fails three times in succession is not asked again.
+//! Each source that may be slow has its own thread, so that none delays another. Programs are ended
+//! after 2 s, and a slow source that fails three times in succession is no longer read.
 
 pub(crate) mod command;
 mod drives;
@@ -59,12 +59,12 @@ const PERIOD: Duration = Duration::from_millis(100);
 const SLOW_PERIOD: Duration = Duration::from_secs(1);
 /// Failures in succession after which a slow source is not asked again.
 const FAILURES_MAX: u32 = 3;
-/// How long is waited for a reading that was asked for; a driver may hang.
+/// How long to wait for a requested reading; a driver may hang.
 const MARK_MAX: Duration = Duration::from_millis(500);
 /// How long is waited for the threads' end. One that hangs is left behind.
 const END_MAX: Duration = Duration::from_millis(500);
 
-/// What is to be measured, and where it is looked for.
+/// The sources to measure, and where to look for them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wanted {
     /// GPUs.
@@ -79,7 +79,7 @@ pub(crate) struct Wanted {
     pub(crate) programs: Option<PathBuf>,
 }
 
-/// Reads sources beside what is measured, until it is dropped.
+/// Reads sources in the background until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Meter {
     shared: Arc<Shared>,
@@ -98,7 +98,7 @@ struct Shared {
     changed: Condvar,
 }
 
-/// Readings that were asked for, and those that were made.
+/// Counts of requested and completed readings.
 #[derive(Debug, Default)]
 struct Turns {
     asked: u64,
@@ -109,11 +109,11 @@ struct Turns {
 type Sensors = Vec<(Box<dyn Sensor>, usize)>;
 
 impl Meter {
-    /// Finds what there is and begins to read it. The first reading of all quick sources has been
-    /// made when this returns.
+    /// Finds the sources and begins to read them. The first reading of all quick sources is
+    /// complete when this returns.
     ///
     /// # Errors
-    /// The user's command tells no power.
+    /// The user's command prints no power.
     pub(crate) fn begin(wanted: &Wanted) -> Result<Self> {
         let mut found = Found::default();
         let stop = Arc::new(AtomicBool::new(false));
@@ -147,8 +147,8 @@ impl Meter {
         meter
     }
 
-    /// Starts a thread that reads quick sources, or one slow source by the period of those; whether
-    /// it could be had.
+    /// Starts a thread that reads quick sources, or one slow source at the period of slow ones;
+    /// returns whether it started.
     fn start(
         &mut self,
         sensors: Vec<Box<dyn Sensor>>,
@@ -202,17 +202,18 @@ impl Meter {
 
     /// What everything came to from `start` to `end`, which is no later than now.
     pub(crate) fn between(&self, start: Instant, end: Instant) -> Power {
-        // So that there is a reading behind the end as well.
+        // Ensures a reading after the end as well.
         self.mark();
         self.shared.readings().power(start, end)
     }
 
-    /// What is not measured, and why: the same for all spans.
+    /// The sources that are not measured, and why: the same for all spans.
     pub(crate) fn absent(&self) -> &[Absent] {
         &self.absent
     }
 
-    /// What could be measured and is not, as sentences with the next step: the same for all spans.
+    /// The sources that could be measured and are not, as sentences with the next step: the same
+    /// for all spans.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let lacks = self.absent.iter().filter(|absent| absent.there);
         let sentence = |lack: &Absent| {
@@ -248,7 +249,7 @@ impl Shared {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Reads ten times a second, and whenever somebody asks for it.
+    /// Reads ten times a second, and on request.
     fn read_quick(&self, mut sensors: Sensors, thread: usize) {
         let mut due = Instant::now();
         while !self.is_over() {
@@ -290,7 +291,7 @@ impl Shared {
         }
     }
 
-    /// Reads a sensor; whether it told anything.
+    /// Reads a sensor; returns whether it reported anything.
     fn read(&self, sensor: &mut dyn Sensor, first: usize, asked: bool) -> bool {
         let begun = Instant::now();
         let told = sensor.read(asked);

@@ -1,12 +1,11 @@
-//! Energy of processors and memory, as they count it themselves (RAPL), from
-//! `/sys/class/powercap`.
+//! Energy of processors and memory, as they count it themselves (RAPL), from `/sys/class/powercap`.
 //!
 //! The kernel shows Intel's and AMD's counters alike, in zones `intel-rapl:N` with zones
-//! `intel-rapl:N:M` inside. A package holds its cores (and whatever else is called `core` or
-//! `uncore`), so these are passed over; `dram` is beside it, and `psys` is a platform with its
-//! packages in it. The zones `intel-rapl-mmio:N` are the same packages by another way, and serve
-//! where the first cannot be read. Counters are of microjoules, begin anew after
-//! `max_energy_range_uj`, and since Linux 5.10 only root reads them.
+//! `intel-rapl:N:M` inside. A package includes its cores (zones named `core` or `uncore`), so these
+//! are skipped. `dram` is separate from the package, and `psys` is a platform that includes its
+//! packages. The zones `intel-rapl-mmio:N` are the same packages through another interface, used if
+//! the first cannot be read. Counters are in microjoules, wrap after `max_energy_range_uj`, and
+//! since Linux 5.10 only root can read them.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -18,7 +17,7 @@ use super::result::{Absent, Part};
 use super::sensor::{Channel, Found, Joules, Kind, Sensor, Value};
 
 const FOLDER: &str = "sys/class/powercap";
-/// What is said to be absent.
+/// The name of the source when it is absent.
 const NAME: &str = "package (RAPL)";
 /// Zones that are looked at: far more than a machine has.
 const ZONES_MAX: usize = 1024;
@@ -82,7 +81,7 @@ fn none(system: &System, is_any: bool) -> Absent {
     Absent::new(NAME, format!("no counter in `/{FOLDER}`")).remedy(remedy)
 }
 
-/// The zone in the folder of this name, where it is to be counted.
+/// The zone in the folder of this name, if it should be counted.
 fn zone(system: &System, folder: &str) -> Option<Zone> {
     let own_name = |folder: &str| system.small_file(format!("{FOLDER}/{folder}/name")).ok();
     let own = own_name(folder).filter(|name| name.len() <= 64)?;

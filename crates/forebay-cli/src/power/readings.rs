@@ -1,4 +1,4 @@
-//! All that was read, and what it comes to over a span: pure but for the clock of others.
+//! All readings, and their summary over a span. Pure, except for the timestamps in its input.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ pub(super) struct Readings {
 #[derive(Debug)]
 struct Read {
     channel: Channel,
-    /// How long a reading tells something of the time around it.
+    /// How long before and after its time a reading is valid.
     reach: Duration,
     numbers: Series<f64>,
     bits: Series<u64>,
@@ -258,7 +258,7 @@ mod tests {
         Channel { name: name.into(), kind: Kind::Power { part: Part::Gpu, how: "power".into() } }
     }
 
-    /// A GPU's counter at 100 W, and its power, which is said to be 90.
+    /// A GPU's counter at 100 W, and its power, reported as 90.
     fn gpu(t: Instant) -> Readings {
         let mut readings = Readings::default();
         let first = readings.add(vec![energy("gpu"), power("gpu")], REACH);
@@ -363,7 +363,7 @@ mod tests {
         assert!(after.sources.is_empty());
         let warning = "`command` told no power within the span: it is gone; ";
         assert!(after.warnings[0].starts_with(warning), "{:?}", after.warnings);
-        // Before it was gone nothing is said of that.
+        // Before it was gone, nothing is reported about that.
         assert!(readings.power(t, t + ms(900)).warnings.is_empty());
     }
 
@@ -417,7 +417,7 @@ mod tests {
         for value in [f64::NAN, f64::INFINITY] {
             readings.take(first, t + ms(10), vec![Ok(Value::Number(value))]);
         }
-        // More answers than channels, and none where there is one.
+        // More answers than channels, and none where one is expected.
         readings.take(first + 1, t, vec![Ok(Value::Bits(1)); 3]);
         readings.take(first, t, vec![]);
         let told = readings.power(t, t + ms(100));

@@ -1,14 +1,14 @@
-//! What power, heat and throttling came to over a span: plain data, as JSON has them.
+//! Power, heat and throttling over a span: plain data in the form of the JSON.
 //!
-//! What is read back may have been written by another version: keys that are not known here are
-//! passed over, and those that are missing are as if nothing had been measured.
+//! Data that is read back may come from another version: unknown keys are ignored, and missing ones
+//! mean that nothing was measured.
 
 use serde::{Deserialize, Serialize};
 
 /// Degrees by which something may warm before that is worth a word.
 pub(crate) const RISE_MAX: f64 = 10.0;
 
-/// What was measured over one span.
+/// The measurements of one span.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Power {
@@ -19,7 +19,7 @@ pub struct Power {
     pub sources: Vec<Source>,
     /// How warm GPUs and drives were.
     pub temperatures: Vec<Temperature>,
-    /// What was held back, and why.
+    /// The parts that were throttled, and why.
     pub throttled: Vec<Throttled>,
     /// What a reader of the numbers should know, as sentences with the next step.
     pub warnings: Vec<String>,
@@ -37,7 +37,7 @@ pub struct Source {
     pub name: String,
     /// What it is a part of.
     pub part: Part,
-    /// The average power over what is known of the span.
+    /// The average power over the covered part of the span.
     pub watts: f64,
     /// That power over the whole span.
     pub joules: f64,
@@ -57,7 +57,7 @@ pub enum Part {
     Gpu,
     /// A processor's package: cores, caches, controllers.
     Package,
-    /// Memory beside a package.
+    /// Memory outside a package.
     Dram,
     /// What a board's maker takes for the whole platform, packages included.
     Platform,

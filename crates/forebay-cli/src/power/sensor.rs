@@ -13,7 +13,7 @@ pub(super) const CELSIUS: std::ops::RangeInclusive<f64> = -60.0..=250.0;
 
 /// Something that can be read again and again.
 pub(super) trait Sensor: Send {
-    /// What it tells, in the order of its readings.
+    /// The channels that it reports, in the order of its readings.
     fn channels(&self) -> Vec<Channel>;
 
     /// Reads now: one answer for each channel, `Err` with the reason where it gives none this time.
@@ -21,7 +21,7 @@ pub(super) trait Sensor: Send {
     fn read(&mut self, asked: bool) -> Vec<Result<Value, String>>;
 }
 
-/// One number that a sensor tells.
+/// One quantity that a sensor reports.
 #[derive(Debug, Clone)]
 pub(super) struct Channel {
     /// What it is of: `gpu cuda:0`, `package-0`.
@@ -59,12 +59,12 @@ pub(super) enum Value {
 pub(super) struct Found {
     /// Read ten times a second, by one thread.
     pub(super) quick: Vec<Box<dyn Sensor>>,
-    /// Read once a second at most, each by a thread of its own, since it may take long or hang.
+    /// Read once a second at most, each on its own thread, since it may take long or hang.
     pub(super) slow: Vec<Box<dyn Sensor>>,
     pub(super) absent: Vec<Absent>,
 }
 
-/// Watts from a number that somebody printed, if they can be: above zero, and below `max`.
+/// Watts from a printed number, if plausible: above zero, and below `max`.
 pub(super) fn watts(value: f64, max: f64) -> Result<f64, String> {
     match value {
         value if value > 0.0 && value <= max => Ok(value),

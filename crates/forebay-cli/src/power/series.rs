@@ -1,9 +1,8 @@
-//! Samples of one source over time, and what they come to over a part of it: pure.
+//! Samples of one source over time, and their summary over a part of it. Pure.
 //!
-//! A counter of energy is read where the part begins and ends, by a straight line between two
-//! readings; readings that were missed within cost nothing. Power is a number of the moment: each
-//! reading is taken to hold until the next, on a straight line, and where there is none near
-//! nothing is known.
+//! An energy counter is interpolated linearly at the start and end of the part; readings missed in
+//! between do no harm. Power is an instantaneous value: it is interpolated linearly between
+//! readings, and unknown where no reading is near.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -94,8 +93,7 @@ impl Series<f64> {
         Some(Average { watts, covered: share(seconds, start, end), samples, moves })
     }
 
-    /// The average of readings of watts, each of which tells nothing of times more than `reach`
-    /// away.
+    /// The average of power readings in watts; none is valid at times more than `reach` away.
     pub(super) fn of_power(
         &self,
         start: Instant,

@@ -1,4 +1,4 @@
-//! A meter on machines that are made of files, on sensors that are played, and on this machine.
+//! A meter on machines made of files, on simulated sensors, and on this machine.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::mpsc;
@@ -33,7 +33,7 @@ fn source<'a>(power: &'a Power, name: &str) -> &'a Source {
     found.unwrap_or_else(|| panic!("no `{name}` in {power:?}"))
 }
 
-/// A sensor of watts that tells what `read` does.
+/// A sensor of watts that reports what `read` returns.
 struct Played<F>(F);
 
 impl<F: FnMut() -> Result<f64, String> + Send> Sensor for Played<F> {
@@ -181,7 +181,7 @@ fn a_slow_source_that_fails_is_asked_three_times_and_no_more() {
     assert!(power.warnings[0].contains("no meter"), "{power:?}");
 }
 
-/// A driver that hangs: nobody waits for it for long, and the others are read.
+/// A driver that hangs delays callers only briefly, and the other sources are read.
 #[test]
 fn a_source_that_hangs_holds_up_nobody() {
     let (hang, hangs) = mpsc::channel::<()>();
@@ -274,7 +274,7 @@ proptest! {
         rapl::find(&tree.system(), &mut found);
         hwmon::find(&tree.system(), &mut found);
         drives::find(&tree.system(), &["nvme0".to_owned()], &mut found);
-        // The counter goes on from something else.
+        // The counter continues from another value.
         tree.file(&files[0], &texts[1]);
         let sensors = found.quick.iter_mut().chain(&mut found.slow);
         for told in sensors.flat_map(|sensor| [sensor.read(true), sensor.read(false)]).flatten() {
@@ -285,7 +285,7 @@ proptest! {
     }
 }
 
-/// Whatever this machine has or has not is said, and nothing is an error.
+/// Everything that this machine has or lacks is reported, and nothing is an error.
 #[test]
 fn this_machine_tells_what_it_can() {
     let gpus = forebay::gpu::visible().unwrap_or_default();

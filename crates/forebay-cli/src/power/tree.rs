@@ -30,7 +30,7 @@ impl Tree {
         symlink(target, path).unwrap();
     }
 
-    /// What nobody writes to: whoever opened it to wait would wait for ever.
+    /// A pipe without a writer: a blocking open would never return.
     pub(super) fn fifo(&self, path: &str) {
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         let (kind, path) = (rustix::fs::FileType::Fifo, self.0.path().join(path));

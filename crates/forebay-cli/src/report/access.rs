@@ -1,4 +1,5 @@
-//! Who may use a file that replaces another: no user who could not use the old one.
+//! Access rights of a file that replaces another: no user gains access who could not use the old
+//! one.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io;
@@ -25,7 +26,7 @@ pub(super) struct Old {
 }
 
 impl Old {
-    /// The file or link that has this name; `None` where there is none.
+    /// The file or link with this name; `None` if it does not exist.
     pub(super) fn find(path: &Path) -> io::Result<Option<Self>> {
         let flags = libc::O_PATH | libc::O_NOFOLLOW;
         match OpenOptions::new().read(true).custom_flags(flags).open(path) {
@@ -37,9 +38,9 @@ impl Old {
 
     /// Gives `new` the owner, group, ACL, attributes and mode of this file, the mode last.
     ///
-    /// The system may refuse some of it. Without the old group, the new group and all others may do
-    /// what both the old group and all others might. Without the old ACL, only the owner may use
-    /// the file.
+    /// The system may refuse some of it. Without the old group, the new group and all other users
+    /// get only the rights that both the old group and all other users had. Without the old ACL,
+    /// only the owner may use the file.
     pub(super) fn give(&self, new: &File) -> io::Result<()> {
         let (user, group) = (self.facts.uid(), self.facts.gid());
         if fchown(new, Some(user), Some(group)).is_err() {

@@ -67,7 +67,7 @@ pub fn command(args: &ReportArgs) -> Result<()> {
 /// What the runs of a file are called without a label.
 fn name_of(path: &Path) -> String {
     let stem = path.file_stem().unwrap_or(path.as_os_str());
-    // All that `forebay stream` writes is called so; the folder was named by whoever measured.
+    // All output of `forebay stream` has this name; its folder was named by the user.
     let folder = path.parent().and_then(Path::file_name).filter(|_| stem == STREAMED);
     folder.unwrap_or(stem).to_string_lossy().into_owned()
 }
@@ -84,7 +84,7 @@ fn refuse_nothing(digest: &Digest) -> Result<()> {
     Ok(())
 }
 
-/// A table has one kind of rows: of two, whoever reads it would take one for the other.
+/// A table has one kind of rows: with two, they could be confused.
 fn refuse_two_tables(digest: &Digest) -> Result<()> {
     if digest.runs.is_empty() || digest.layers.is_empty() {
         return Ok(());
@@ -145,7 +145,7 @@ fn write(
                 .hint("name another file by `-o`"));
         }
     }
-    // A program that reads it meanwhile gets the old report or the new one, whole.
+    // A concurrent reader gets the old report or the new one, complete.
     let new = if overwrite { new_name(path) } else { Ok(path.to_owned()) };
     let new = new.map_err(|error| failed(&error))?;
     let mode = if old.is_some() { 0o600 } else { 0o666 };

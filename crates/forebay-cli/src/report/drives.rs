@@ -3,10 +3,10 @@
 use forebay::topology::{Drive, DrivePath, Link, PciDevice, QueueId};
 use serde::{Deserialize, Serialize};
 
-/// A drive at the bottom of a path, or what stands for one.
+/// A drive at the bottom of a path, or its substitute.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriveFacts {
-    /// What tells it from every other.
+    /// A unique id.
     pub id: String,
     /// The id of the hardware whose bandwidth it uses; most often its own.
     pub hardware: String,
@@ -38,7 +38,7 @@ pub struct DriveFacts {
     pub link_max: Option<LinkFacts>,
     /// The NUMA node of that path.
     pub numa_node: Option<u32>,
-    /// The queues that feed it, of the files that were asked about.
+    /// The queues that feed it, for the given files.
     pub queues: Vec<String>,
     /// All ways to it.
     pub paths: Vec<PathFacts>,

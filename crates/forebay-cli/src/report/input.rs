@@ -19,7 +19,7 @@ use crate::results::{Record, file};
 
 /// Bytes of a report as JSON at most: with the evidence of many drives it has some MiB.
 const JSON_MAX: u64 = 256 * MIB;
-/// Bytes that tell which of them a file is.
+/// Length of the start of a file from which its kind is detected.
 const START: u64 = 64 * KIB;
 
 /// What a file holds.
@@ -31,7 +31,7 @@ pub enum Source {
     Table(Box<Report>),
     /// What `forebay compare` printed: the same, what it found besides, and the runs of each row.
     Compared(Box<Report>, Box<Comparison>, Vec<Told>),
-    /// What was measured of layers behind compute.
+    /// The measurements of layers behind compute.
     Layers(Box<Layers>),
 }
 

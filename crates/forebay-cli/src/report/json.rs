@@ -1,7 +1,7 @@
 //! Results as JSON, version 1; docs/json-schema.md describes every key.
 //!
-//! The types can be read back too, so that programs in Rust need no parser of their own. What does
-//! not apply to a row is null.
+//! The types can be read back too, so that Rust programs need no parser. Values that do not apply
+//! to a row are null.
 
 use std::collections::BTreeMap;
 
@@ -67,7 +67,7 @@ pub struct Environment {
 /// The processor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cpu {
-    /// Its name; empty where the system does not tell.
+    /// Its name; empty if the system does not report one.
     #[serde(with = "told")]
     pub model: String,
     /// Threads that can run at once.
@@ -81,7 +81,7 @@ pub struct HostMemoryFacts {
     /// All of it.
     #[serde(with = "told")]
     pub total: u64,
-    /// What could be had when the run began.
+    /// The memory available when the run began.
     #[serde(with = "told")]
     pub available: u64,
 }
@@ -111,7 +111,7 @@ pub struct FileSystem {
     pub kind: String,
     /// Where it is mounted.
     pub mount_point: String,
-    /// What is mounted there.
+    /// The mounted device.
     pub source: String,
 }
 
@@ -162,10 +162,10 @@ pub struct Row {
     pub target: String,
     /// The files.
     pub paths: Option<Vec<String>>,
-    /// The ids of the drives that these lie on.
+    /// The ids of the drives that hold these.
     #[serde(default)]
     pub drives: Option<Vec<String>>,
-    /// What a way was told, where it can be told something.
+    /// The settings of a method, if it has some.
     #[serde(default)]
     pub settings: Option<Settings>,
     /// Bytes of one sample.
@@ -198,7 +198,7 @@ pub struct Row {
     pub size: u64,
 }
 
-/// What a way of others was told.
+/// The settings of an external method.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// `defaults`, `best` of those that were tried, or `fixed`.

@@ -12,7 +12,7 @@ use super::table::{data, drawn, footnotes, note, rate, rates, route, sizes};
 const PATH_MAX: usize = 30;
 /// Letters of the names of its drives at most.
 const DRIVES_MAX: usize = 10;
-/// Columns of a bar that stands for all of a limit.
+/// Columns of a bar for the full limit.
 const BAR: usize = 20;
 
 /// Whether a report is about several paths.

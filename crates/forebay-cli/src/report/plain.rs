@@ -17,7 +17,7 @@ pub fn plain(text: &str) -> String {
     shown
 }
 
-/// The first letters of a text, and that there are more.
+/// The first letters of a text, with a mark if there are more.
 #[must_use]
 pub fn cut(text: &str, most: usize) -> String {
     if text.chars().nth(most).is_none() {

@@ -11,7 +11,7 @@ use crate::bench::proof::Proof;
 /// What words begin with of ways straight to the GPU.
 const DIRECT: &str = "direct";
 
-/// What is proven of a row's bytes.
+/// The proof of a row's bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VerdictFacts {
     /// `direct (p2pdma)`, `direct (nvidia-fs)`, `staged`, `cached`, `compat`, `host (drive)`,
@@ -21,15 +21,15 @@ pub struct VerdictFacts {
     pub text: String,
     /// The ways, most bytes first; none where nothing is proven.
     pub shares: Vec<ShareFacts>,
-    /// Whether host memory played the GPU.
+    /// True if host memory simulated the GPU.
     pub simulated: bool,
     /// What it rests on, of the first sample.
     pub grounds: Vec<String>,
-    /// What was missing, and how to get it.
+    /// The missing evidence, and how to get it.
     pub missing: Vec<MissingFacts>,
-    /// What cannot be true together.
+    /// Contradictory evidence.
     pub contradictions: Vec<String>,
-    /// What somebody else may have caused.
+    /// Evidence that another process may have caused.
     pub doubts: Vec<String>,
     /// What the way itself said, of the first sample, and of its reads where it wrote as well.
     pub claim: Value,
@@ -44,7 +44,7 @@ pub struct ShareFacts {
     pub share: f64,
 }
 
-/// What was missing.
+/// A piece of missing evidence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MissingFacts {
     /// The reason.
@@ -76,7 +76,7 @@ impl VerdictFacts {
         self.shares.iter().any(|share| share.way.starts_with(DIRECT))
     }
 
-    /// What a reader has to know beside the word, the worst first.
+    /// The most serious note that a reader needs next to the verdict.
     pub(crate) fn note(&self) -> Option<&str> {
         let missing = self.missing.first().map(|missing| &missing.why);
         let note = self.contradictions.first().or(missing).or(self.doubts.first());
@@ -84,7 +84,7 @@ impl VerdictFacts {
     }
 }
 
-/// What was counted around each sample.
+/// The counters around each sample.
 #[must_use]
 pub fn evidence(proofs: &[Proof]) -> Option<Vec<Value>> {
     if proofs.is_empty() {
@@ -94,7 +94,7 @@ pub fn evidence(proofs: &[Proof]) -> Option<Vec<Value>> {
     proofs.iter().map(object).collect()
 }
 
-/// A row's verdict for a table, with the mark of what has to be known beside it.
+/// A row's verdict for a table, with the mark of its footnote.
 pub(crate) fn cell<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> String {
     let Some(verdict) = &row.verdict else { return "–".into() };
     match verdict.note() {

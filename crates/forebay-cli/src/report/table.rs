@@ -60,7 +60,7 @@ pub(super) fn note(report: &Report) -> &'static str {
     if report.results.iter().any(|row| row.simulated) { ", simulated GPU" } else { "" }
 }
 
-/// The machine, the file where there is one, or the drives of `several` paths, and the target.
+/// The machine, the file if there is one, or the drives of `several` paths, and the target.
 pub(crate) fn header(facts: &Environment, path: Option<&str>, several: bool) -> String {
     let mut text = String::new();
     let _ = writeln!(
@@ -110,7 +110,7 @@ pub(crate) fn place(facts: &Environment, several: bool) -> Option<String> {
     }
 }
 
-/// A drive with what tells its speed: `nvme0n1 (Fast One, x4 at 16 GT/s)`.
+/// A drive with its link speed: `nvme0n1 (Fast One, x4 at 16 GT/s)`.
 fn with_link(drive: &DriveFacts) -> String {
     let link = drive.link.map(|link| link.text(drive.link_max.as_ref()));
     let parts: Vec<String> = drive.model.clone().into_iter().chain(link).collect();
@@ -167,7 +167,7 @@ where
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// What the marks in a table stand for.
+/// The meaning of the marks in a table.
 pub(crate) fn footnotes(reasons: &[&str]) -> String {
     let notes = reasons.iter().enumerate();
     notes.map(|(index, reason)| format!("[{}] {}\n", index + 1, plain(reason))).collect()
@@ -185,7 +185,7 @@ pub(crate) fn route<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> String {
     if route.is_empty() { "–".into() } else { route.join(" ") }
 }
 
-/// The number of a sentence below a table, which stands there once.
+/// The number of a footnote below a table, which is listed once.
 pub(crate) fn mark<'a>(reason: &'a str, reasons: &mut Vec<&'a str>) -> usize {
     let found = reasons.iter().position(|other| *other == reason);
     found.map_or_else(

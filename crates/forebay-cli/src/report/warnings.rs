@@ -253,7 +253,7 @@ impl Warning {
     }
 }
 
-/// The first few of the names, and how many more there are: nobody reads a dozen.
+/// The first few of the names, and how many more there are.
 fn some(rows: &[String]) -> String {
     let shown = rows.iter().take(NAMES_MAX).map(String::as_str).collect::<Vec<_>>().join("; ");
     match rows.len().checked_sub(NAMES_MAX) {

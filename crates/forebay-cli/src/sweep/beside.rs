@@ -42,8 +42,8 @@ pub(super) fn in_turn(points: usize) -> Vec<usize> {
     (0..half).flat_map(|point| [point, half + point]).collect()
 }
 
-/// Both paths side by side, and what that gives reason to warn of; nothing where no point was
-/// measured on both, which the sweep itself has told.
+/// Both paths side by side, with warnings. Empty if no point was measured on both, which the sweep
+/// itself has reported.
 pub(super) fn text(args: &SweepArgs, records: &[Record]) -> (String, Vec<String>) {
     let Some(first) = args.paths.first() else { return (String::new(), Vec::new()) };
     let digest = gather::digest(&[("sweep".into(), Source::Records(records.to_vec()))]);

@@ -22,7 +22,7 @@ use crate::steps::Step;
 use crate::workload::Lane;
 use crate::workload::pattern::Region;
 
-/// Bytes that the files of a path hold together, if nobody says less or more.
+/// Default size of a path's files together.
 const SIZE: u64 = GIB;
 /// Parts of files begin at multiples of this, whatever the drive's block is.
 const ALIGN: u64 = 4096;
@@ -38,7 +38,7 @@ pub(super) struct Place {
     /// Scratch of crashed runs that was removed.
     pub(super) leftovers: usize,
     scratch: Option<Scratch>,
-    /// What the first file of scratch is made from; each of the others has a number more.
+    /// The key of the first scratch file; each further file adds one.
     key: u64,
     /// Parts of scratch that were written to since it was made: the file's index, start and end.
     written: Mutex<BTreeSet<(usize, u64, u64)>>,
@@ -100,15 +100,15 @@ impl Place {
         Ok(Self { files, len, folder, leftovers: 0, scratch: None, key: 0, written, held })
     }
 
-    /// Bytes of scratch that are to be made.
+    /// Bytes of scratch to make.
     pub(super) fn scratch_len(&self) -> u64 {
         self.scratch.as_ref().map_or(0, |_| self.len * self.files.len() as u64)
     }
 
-    /// Makes scratch, where there is any; `tell` hears of the bytes of each file.
+    /// Makes scratch, if needed; `tell` gets the bytes of each file.
     ///
     /// # Errors
-    /// The system's, for want of room above all.
+    /// System errors, above all for lack of space.
     pub(super) fn make(&self, tell: &mut dyn FnMut(u64)) -> Result<()> {
         let Some(scratch) = &self.scratch else { return Ok(()) };
         scratch.check()?;

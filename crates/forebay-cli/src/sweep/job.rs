@@ -1,7 +1,7 @@
 //! Job files: the flags of the command line by their long names, in TOML.
 //!
-//! A job is turned into the words of a command line and read by the same definition, so that both
-//! take the same values and tell the same errors.
+//! A job is turned into the words of a command line and parsed by the same definition, so that both
+//! accept the same values and report the same errors.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -36,7 +36,7 @@ const COMMAND_LINE_ONLY: [&str; 6] =
 pub(super) fn read(path: &Path) -> Result<SweepArgs> {
     let failed = |error| Failure::io(format!("cannot read the job `{}`", path.display()), &error);
     let mut bytes = Vec::new();
-    // A pipe that nobody writes to is opened, and refused: nobody waits for it.
+    // O_NONBLOCK: a pipe without a writer is opened and then refused, instead of blocking.
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = opened.map_err(failed)?;
     let kind = file.metadata().map_err(failed)?.file_type();
@@ -74,7 +74,7 @@ fn parse(text: &str) -> Result<SweepArgs> {
     let mut words: Vec<OsString> = vec!["forebay sweep".into()];
     for (key, value) in &table {
         if COMMAND_LINE_ONLY.contains(&key.as_str()) {
-            // What takes data away, or runs a program, is said by whoever runs the job.
+            // Options that destroy data or run a program must be on the command line.
             return Err(Failure::usage(format!("a job file takes no `{key}`"))
                 .hint("give it on the command line"));
         }

@@ -1,8 +1,8 @@
-//! What one request is where a cache of keys and values lies in a file: pure.
+//! The size of one request where a file holds a cache of keys and values. Pure.
 //!
-//! Bytes of a token, and how they are divided, are those of the models' published shapes: of
-//! DeepSeek-R1 a latent of 512 and a rotary part of 64 for each of 61 layers, which tensor
-//! parallelism replicates; of Llama 3.1 keys and values of 8 heads of 128, which it divides.
+//! Bytes per token, and how they are divided, follow the models' published shapes. DeepSeek-R1 has
+//! a latent of 512 and a rotary part of 64 for each of 61 layers, which tensor parallelism
+//! replicates. Llama 3.1 has keys and values of 8 heads of 128, which it divides.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,12 +1,12 @@
-//! `forebay sweep`: one value of each axis with each of the others, measured again and again.
+//! `forebay sweep`: every combination of the axes' values, measured repeatedly.
 //!
-//! The axes are arguments, `job` reads them from a file, [`kv`] knows sizes of caches of models;
-//! `plan` makes points of them, `files` and `targets` find what these work on, `ceilings` says what
-//! could be reached, `beside` has a second path in turn, `cold` sees what does not stay so, `until`
-//! whether samples can go on until they are steady.
-//! [`workload`](crate::workload) measures, [`results`](crate::results) keeps what was measured as
-//! soon as it was, `pace` says how long it will take, `show` prints it, `tally` says
-//! how far it came where it is stopped.
+//! The axes are arguments; `job` reads them from a file, and [`kv`] knows cache sizes of models.
+//! `plan` turns them into points, `files` and `targets` find the files and GPUs, `ceilings`
+//! measures the limits. `beside` alternates with a second path, `cold` detects files that do not
+//! stay cold, `until` checks whether samples can run until they are steady.
+//! [`workload`](crate::workload) measures, and [`results`](crate::results) stores each measurement
+//! immediately. `pace` estimates the duration, `show` prints the results, `tally` reports the
+//! progress when the sweep is stopped.
 
 mod beside;
 pub mod ceilings;
@@ -98,7 +98,7 @@ struct Sweep<'a> {
     kept: Kept,
     meter: Meter,
     resolver: Resolver,
-    /// What is below each path.
+    /// The storage map of each path.
     maps: Vec<StorageMap>,
     /// What sets the number of queues, where that is an axis.
     switch: Option<Switch>,
@@ -127,7 +127,7 @@ impl<'a> Sweep<'a> {
         let meter = meter(args, &targets, &maps)?;
         let mut asked = plan::asked(args, &planned, &real(&paths), &identities(&targets));
         let queues = queues::told(&maps);
-        // Of queues that are set, what is there at first says nothing of the sweep.
+        // If the sweep sets queue counts, the initial count says nothing about it.
         if !queues.is_empty() && switch.is_none() {
             asked["queues"] = queues.into();
         }
@@ -249,8 +249,8 @@ impl<'a> Sweep<'a> {
         Ok(records)
     }
 
-    /// What is to be measured still: all points, then all again, every second time backwards, so
-    /// that a machine that grows slower favours none of them.
+    /// The samples still to be measured: all points, then all again. Every second round runs
+    /// backwards, so that a machine that becomes slower favours no point.
     fn todo(&self) -> Vec<(usize, u32)> {
         let mut todo = Vec::new();
         for repeat in 0..plan::repeats(self.args) {
@@ -287,7 +287,7 @@ impl<'a> Sweep<'a> {
         let mut all: Vec<Drive> = Vec::new();
         for (index, place) in self.places.iter().enumerate() {
             let mut drives = self.drives(index);
-            // What storage gives with some queues is no ceiling of what it gives with others.
+            // The storage limit with one queue count is no limit for another.
             let of = directions.iter().filter(|_| self.switch.is_none());
             for &direction in of {
                 match ceilings::storage(&self.engine, place, &self.path(index), direction) {
@@ -390,7 +390,7 @@ fn real(paths: &[PathBuf]) -> Vec<String> {
     real.map(|path| path.display().to_string()).collect()
 }
 
-/// What tells each GPU from all others, of simulated ones what they play.
+/// The identity of each GPU; for a simulated one, what it simulates.
 fn identities(targets: &[Together]) -> Vec<String> {
     let infos = targets.iter().flatten().flatten().map(|device| device.info());
     let identity = |info: &DeviceInfo| match (info.simulated, info.uuid.as_str()) {
@@ -447,7 +447,7 @@ fn meter(args: &SweepArgs, targets: &[Together], maps: &[StorageMap]) -> Result<
     Meter::begin(&wanted)
 }
 
-/// What is below each of the paths.
+/// The storage map of each path.
 fn maps(resolver: &Resolver, paths: &[PathBuf]) -> Vec<StorageMap> {
     let map = |path: &PathBuf| {
         let _step = Step::begin("look at", path);

@@ -1,15 +1,14 @@
-//! How long a sweep takes: pure.
+//! How long a sweep takes. Pure.
 //!
-//! A sample takes what it was asked to, less where its bytes are moved before that, and what it
-//! needs beside: memory, the page cache, the look at what was moved. That is known of points that
-//! were seen, first by shorter samples that nobody keeps; all others take what the one that is most
-//! like them took.
+//! A sample takes the requested time, or less if its bytes are moved before that, plus overhead:
+//! memory, the page cache, the check of the data. The overhead is known for points that were seen,
+//! first in shorter, discarded samples. For other points it is taken from the most similar one.
 
 use std::time::Duration;
 
 /// A sum of times ends here.
 const LONGEST: f64 = 1e12;
-/// So many samples that are much alike tell what one takes beside.
+/// How many similar samples are needed to estimate the overhead.
 const ALIKE_MAX: usize = 5;
 /// How many times larger or smaller they may be, as a power of two.
 const SIZES_MAX: u32 = 3;
@@ -59,7 +58,7 @@ impl Seen {
 /// shorter one.
 type Distance = (bool, usize, u32, bool);
 
-/// What is known beforehand, corrected by what was seen.
+/// The estimate, corrected by the samples so far.
 #[derive(Debug)]
 pub(super) struct Pace {
     shapes: Vec<Shape>,
@@ -67,13 +66,13 @@ pub(super) struct Pace {
     left: Vec<usize>,
     /// For each point what a sample takes, and how near the point is of which that is known.
     known: Vec<Option<(Distance, Duration)>>,
-    /// What the first sample takes beside, whose page cache another kind has left.
+    /// Extra time of the first sample after another kind has changed the page cache.
     turns: Vec<((usize, bool), Duration)>,
     /// In which state each path's files are.
     pages: Vec<(usize, bool)>,
     /// Shorter samples, by the numbers of their points.
     tried: Vec<(usize, Seen)>,
-    /// What samples took in all of which shorter ones told before, and what these had told.
+    /// Actual time of all samples that were estimated from shorter ones, and that estimate.
     corrected: (Duration, Duration),
 }
 
@@ -86,9 +85,9 @@ impl Pace {
         Self { shapes, left: todo, known, turns, pages, tried: Vec::new(), corrected }
     }
 
-    /// The points of which shorter samples tell most, each once: of each kind the one with least in
-    /// flight, and the one with most, then the others. So many of the first tell something that
-    /// nothing else does.
+    /// The points whose shorter samples are most informative, each once: of each kind the one with
+    /// the least in flight and the one with the most, then the rest. The count says how many of the
+    /// first are essential.
     pub(super) fn to_practise(&self) -> (Vec<usize>, usize) {
         let mut kinds: Vec<((usize, bool), [usize; 3])> = Vec::new();
         let (mut ends, mut others): (Vec<(usize, usize)>, Vec<usize>) = (Vec::new(), Vec::new());
@@ -127,7 +126,7 @@ impl Pace {
         self.pages.contains(&self.shapes[index].pages)
     }
 
-    /// A sample of a point has brought the files where they are to be, which took `time`.
+    /// A sample of a point has brought the files into the wanted state, which took `time`.
     pub(super) fn turned(&mut self, index: usize, time: Option<Duration>) {
         let pages = self.shapes[index].pages;
         self.pages.retain(|(path, _)| *path != pages.0);
@@ -171,8 +170,8 @@ impl Pace {
         self.interpolate(&settled);
     }
 
-    /// What is needed beside grows with the bytes in flight: a point between two that were tried
-    /// needs what lies between.
+    /// The overhead grows with the bytes in flight: a point between two tried ones gets an
+    /// interpolated value.
     fn interpolate(&mut self, settled: &[(usize, Seen)]) {
         for index in 0..self.shapes.len() {
             let Some((distance, _)) = self.known[index] else { continue };
@@ -244,7 +243,7 @@ impl Pace {
         (one != other, differ, size(a).abs_diff(size(b)), is_short)
     }
 
-    /// What is left; `None` where nothing tells.
+    /// The remaining time; `None` if there is no estimate.
     pub(super) fn left(&self) -> Option<Duration> {
         let (seen, told) = self.corrected;
         let factor = if told.is_zero() { 1.0 } else { ratio(seen, told).clamp(0.5, 2.0) };
@@ -266,7 +265,7 @@ impl Pace {
         Some(sum)
     }
 
-    /// What is left, in words.
+    /// The remaining time, in words.
     pub(super) fn left_words(&self) -> String {
         self.left().map_or_else(|| "some time".into(), words)
     }
@@ -312,7 +311,7 @@ mod tests {
         Shape { time, most, pages: (0, false), kind: [0, 0, 100], in_flight: 1 << 20 }
     }
 
-    /// As a shorter sample is seen that took `beside` longer than it was to.
+    /// A shorter sample that took `beside` longer than planned.
     fn short(beside: Duration) -> Seen {
         let time = SECOND / 10;
         Seen { time: Some(time), bytes: 1 << 20, moving: time, took: time + beside }

@@ -269,8 +269,8 @@ pub(super) fn repeats(args: &SweepArgs) -> u32 {
     args.repeats.unwrap_or(REPEATS)
 }
 
-/// What was asked for, by which a part of the same sweep is known again. `places` are the paths as
-/// nothing else is called, `targets` what tells each GPU from all others.
+/// The request, by which parts of the same sweep are recognized. `places` are canonical paths,
+/// `targets` identify each GPU.
 pub(super) fn asked(
     args: &SweepArgs,
     planned: &[Planned],
@@ -362,7 +362,7 @@ mod tests {
         let queues: Vec<u32> = planned.iter().map(|one| one.point.queues.unwrap()).collect();
         assert_eq!(queues, [7, 7, 7, 7, 1, 1, 1, 1], "a number that is named twice counts once");
         assert!(name(&planned[0].point).ends_with("host, queues 7"));
-        // Where none are asked for, files are as they were before there were any.
+        // Without them, files have the same form as before this option existed.
         let plain = points(&SweepArgs::default(), &paths, &targets).unwrap();
         let text = serde_json::to_string(&plain[0].point).unwrap();
         assert!(!text.contains("queues"), "{text}");

@@ -1,5 +1,5 @@
-//! What comes before the first sample that is kept: scratch, and shorter samples that tell how long
-//! all of it will take.
+//! Preparation before the first kept sample: scratch, and shorter samples that estimate the total
+//! time.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ use crate::report::json::Cache;
 use crate::results::Measured;
 use crate::workload::End;
 
-/// How long a sample takes that nobody keeps.
+/// Length of a discarded sample.
 const PRACTICE: Duration = Duration::from_millis(100);
 /// Bytes of such a sample, and time for all of them, are this part of what is to come.
 const PART: u32 = 20;
-/// What is over sooner is not told apart from the rest.
+/// Times below this are not distinguished.
 const SOON: Duration = Duration::from_secs(1);
 
 impl Sweep<'_> {
@@ -46,7 +46,7 @@ impl Sweep<'_> {
         for place in &self.places {
             let (start, before) = (Instant::now(), done);
             place.make(&mut |len| {
-                // Each path has a speed of its own.
+                // Each path has its own speed.
                 let is_first = done == before;
                 done += len;
                 let left = per_byte(start.elapsed(), done - before, all - done);
@@ -60,11 +60,11 @@ impl Sweep<'_> {
         Ok(())
     }
 
-    /// Takes short samples that nobody keeps: they start what the engine starts with its first
-    /// transfer, and show what samples take.
+    /// Takes short samples that are discarded: they start what the engine starts with its first
+    /// transfer, and show how long samples take.
     ///
     /// # Errors
-    /// The results' file cannot be written.
+    /// The results file cannot be written.
     pub(super) fn practise(&mut self, todo: &[(usize, u32)]) -> Result<Pace> {
         let started = self.start(todo)?;
         let mut ways = Vec::new();
@@ -84,7 +84,7 @@ impl Sweep<'_> {
             let stays = pace.stays(index);
             let mut seen = self.try_out(&self.planned[index]);
             if !stays {
-                // What it takes to bring the files where they are to be comes once in a while only.
+                // The time to bring the files into the wanted state is needed only occasionally.
                 let first = seen;
                 seen = self.try_out(&self.planned[index]);
                 let turn = first.ok().zip(seen.ok()).map(|(a, b)| a.took.saturating_sub(b.took));
@@ -96,7 +96,7 @@ impl Sweep<'_> {
                 // There was too little time for it.
                 Err(_) => {}
             }
-            // What is large needs much more beside than what is small, so both are seen.
+            // Large requests have much more overhead than small ones, so both are measured.
             let may_end = number + 1 >= must;
             if may_end && pace.left().is_some_and(|left| start.elapsed() > left / PART) {
                 break;
@@ -121,7 +121,7 @@ impl Sweep<'_> {
             (one.load.warm_up, one.load.end) = (Duration::ZERO, End::Bytes(1));
             let bar = spinner();
             bar.set_message("making a first call of each way");
-            // What is wrong with it the sample itself will say.
+            // The sample itself will report its errors.
             let measured = self.measure(&one);
             bar.finish_and_clear();
             if let Ok(measured) = measured {
@@ -142,7 +142,7 @@ impl Sweep<'_> {
         names
     }
 
-    /// A short sample; one that failed tells how long that took.
+    /// A short sample; a failed one returns how long that took.
     fn try_out(&self, planned: &Planned) -> Result<Seen, Duration> {
         let mut short = planned.clone();
         (short.load.warm_up, short.load.until_steady) = (Duration::ZERO, None);
@@ -151,7 +151,7 @@ impl Sweep<'_> {
             End::Bytes(bytes) => End::Bytes((bytes / u64::from(PART)).max(1)),
         };
         let start = Instant::now();
-        // What is wrong with it the sample itself will say.
+        // The sample itself will report its errors.
         let measured = self.measure(&short);
         let took = start.elapsed();
         measured.map(|measured| seen(&short, &measured, took)).map_err(|_| took)
@@ -180,9 +180,9 @@ impl Sweep<'_> {
     }
 }
 
-/// The points, by their numbers, whose transfers reach every target, or whatever else the names
-/// stand for, at least once: those with most that none before has. With its first transfer to a
-/// target the engine starts what it needs for that, which no sample is to measure.
+/// The numbers of points whose transfers together reach every target (or other name) at least once;
+/// points that cover most new names come first. With its first transfer to a target the engine
+/// starts what it needs for that, which no sample should measure.
 fn to_start<'a>(all: impl Iterator<Item = (usize, &'a [String])>) -> Vec<usize> {
     let mut groups: Vec<(usize, &[String])> = Vec::new();
     for (index, names) in all {
@@ -201,7 +201,7 @@ fn to_start<'a>(all: impl Iterator<Item = (usize, &'a [String])>) -> Vec<usize> 
     groups.into_iter().map(|(index, _)| index).collect()
 }
 
-/// What a sample that took so long tells of others.
+/// The estimate for other samples from one that took this long.
 pub(super) fn seen(planned: &Planned, measured: &Measured, took: Duration) -> Seen {
     let span = measured.seconds.and_then(|s| Duration::try_from_secs_f64(s).ok()).unwrap_or(took);
     let before = measured.steady.as_ref().map_or(0, |steady| steady.before);

@@ -1,11 +1,11 @@
-//! Over how many queues and connections a sweep's files are reached, as the kernel tells it: what
-//! was asked of a target and what it gave may differ, and results that differ in it are not the
-//! same sweep.
+//! The number of queues and connections of a sweep's files, as the kernel reports it. A target may
+//! grant another number than requested, and results that differ in it do not belong to the same
+//! sweep.
 
 use forebay::topology::{LayerKind, StorageMap};
 
-/// How many queues, or connections, a path has where `asked` were asked for; none where the kernel
-/// does not tell. Of several controllers or mounts it is the number that is furthest from it.
+/// The number of queues or connections of a path for which `asked` were requested; none if the
+/// kernel does not report it. With several controllers or mounts, the number that differs most.
 #[must_use]
 pub fn found(map: &StorageMap, asked: u32) -> Option<u32> {
     let counts = map.root.walk().filter_map(|(_, layer)| match layer.kind {

@@ -36,8 +36,8 @@ fn failure_of(sample: &Sample) -> Option<&str> {
     sample.error.as_deref().or(wrong.then_some("wrong data were moved"))
 }
 
-/// Prints the results, and says what they give reason to warn of, but for what was said at the
-/// start and what the command ends with.
+/// Prints the results and their warnings, except those printed at the start and at the end of the
+/// command.
 pub(super) fn print(args: &SweepArgs, records: &[Record], failed: &[&str]) -> Result<()> {
     let digest = gather::of_records("this sweep", records);
     let mut warnings = digest.warnings.clone();

@@ -1,4 +1,4 @@
-//! Where the results of a sweep are kept, and what is there already.
+//! Where the results of a sweep are stored, and the results already there.
 
 use std::collections::HashSet;
 use std::hash::Hasher as _;
@@ -34,7 +34,7 @@ impl Kept {
     }
 
     pub(super) fn has(&self, point: &Point, repeat: u32) -> bool {
-        // A clone for each look is nothing beside a sample.
+        // The clone costs nothing compared with a sample.
         self.measured.contains(&(point.clone(), repeat))
     }
 
@@ -46,7 +46,7 @@ impl Kept {
     }
 }
 
-/// What was asked for in the run that a file begins with.
+/// The request of the run that a file begins with.
 fn asked_in(records: &[Record]) -> Option<&Value> {
     records.iter().find_map(|record| match record {
         Record::Run(run) if run.verb == "sweep" => Some(&*run.asked),
@@ -78,7 +78,7 @@ pub(super) fn open(args: &SweepArgs, asked: &Value) -> Result<(Ledger, Kept)> {
         ))
         .hint("remove some, or name a file by `-o`"));
     };
-    // The last is the one to go on with: what was before it was begun anew, or is whole.
+    // Continue the last one: earlier files were restarted or are complete.
     for number in (1..new).rev().take_while(|_| !args.anew) {
         match Ledger::reopen(&path(number)) {
             Ok((ledger, records)) => {

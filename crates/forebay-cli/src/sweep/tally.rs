@@ -1,4 +1,4 @@
-//! How far a sweep came: told where the command is stopped, whoever stops it.
+//! How far a sweep came: printed when the command is stopped by any signal.
 
 use crate::interrupt;
 

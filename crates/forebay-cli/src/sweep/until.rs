@@ -1,4 +1,4 @@
-//! Samples that go on until their rate is steady: whether they can.
+//! Samples that run until their rate is steady: checks that they can.
 
 use super::pace::words;
 use super::plan::Planned;
@@ -47,7 +47,7 @@ pub(super) fn check(args: &SweepArgs, planned: &[Planned]) -> Result<()> {
     Ok(())
 }
 
-/// What stands behind the announced time.
+/// The words after the announced time.
 pub(super) const fn words_at_most(args: &SweepArgs) -> &'static str {
     if args.until_steady.is_some() { " at most, less where a rate is steady before" } else { "" }
 }

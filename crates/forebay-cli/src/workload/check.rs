@@ -52,10 +52,10 @@ pub struct Checked {
     pub is_all: bool,
 }
 
-/// The calls whose bytes both the place's memory and the file must hold: the last of each place.
-/// Where anything is written no reads, and of writes only those that met no other: in which order
-/// two that are in flight together reach the file nobody knows. `ended` counts all calls, those of
-/// `last` being the last of them.
+/// The calls whose bytes both the place's memory and the file must hold: the last of each place. If
+/// anything is written, reads are left out, and so are writes that overlapped another: the order in
+/// which two concurrent calls reach the file is unknown. `ended` counts all calls; those of `last`
+/// are the most recent.
 fn calls(last: &VecDeque<Made>, ended: u64, request_size: u64, writes: bool) -> Vec<&Made> {
     let written = last.iter().filter(|call| call.direction == Direction::Write);
     let mut written: Vec<u64> = written.flat_map(|call| call.offsets.iter().copied()).collect();
@@ -88,7 +88,7 @@ pub(super) fn written(engine: &Engine, all: &[(&Path, Worked)], most: &Most) -> 
     let count = all.len().max(1);
     for (path, worked) in all {
         let Some(wrote) = worked.wrote.as_ref().filter(|_| worked.result.is_ok()) else { continue };
-        // What is on the drive is to be compared, not what is on its way there.
+        // Evict first, to compare the bytes on the drive, not those still in the page cache.
         steps::open(engine, path)?.evict()?;
         let size = wrote.request_size;
         let (last, is_all) = wrote.last();
@@ -145,7 +145,7 @@ pub(super) fn last(
             continue;
         }
         if writes {
-            // What is on the drive is to be compared, not what is on its way there.
+            // Evict first, to compare the bytes on the drive, not those still in the page cache.
             steps::open(engine, path)?.evict()?;
         }
         let reading = Step::begin("read", path);

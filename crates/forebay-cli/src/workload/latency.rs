@@ -1,5 +1,5 @@
-//! How long requests took: a histogram whose buckets grow with what they hold (HDR), so that
-//! nanoseconds and minutes are told apart to one part in a thousand.
+//! Request latencies: a histogram whose buckets grow with their value (HDR), so that everything
+//! from nanoseconds to minutes is resolved to one part in a thousand.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl Latencies {
         self.0.record_n(nanoseconds(latency).min(longest), count).expect("it is in the range");
     }
 
-    /// Counts those of others as well.
+    /// Adds the counts of another histogram.
     pub fn add_all(&mut self, others: &Self) {
         self.0.add(&others.0).expect("all histograms have the same range");
     }
@@ -41,7 +41,7 @@ impl Latencies {
         }
     }
 
-    /// What they come to; `None` where there are none.
+    /// The summary of all latencies; `None` if there are none.
     #[must_use]
     pub fn summary(&self, since_due: bool) -> Option<Latency> {
         let at = |share| Some(self.0.value_at_quantile(share));

@@ -1,5 +1,5 @@
-//! One measurement: files brought where they are to be, a load run, counters of others read around
-//! it, and all of it put into words.
+//! One measurement: brings files into the wanted state, runs a load, reads external counters before
+//! and after it, and builds the result.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use crate::report::proof::VerdictFacts;
 use crate::results::{DriveBytes, Measured, PageCacheShare};
 use crate::steps;
 
-/// What takes part in measurements: the engine, and what is known of one target.
+/// The engine, and the facts of one target, for measurements.
 pub struct Measurer {
     engine: Engine,
     /// One for each target: it is judged by itself.
@@ -38,7 +38,7 @@ impl Measurer {
     /// to and from them.
     #[must_use]
     pub fn all(engine: &Engine, groups: &[Vec<Option<Arc<dyn Device>>>]) -> Vec<Self> {
-        // What is known of a target is found once, which takes a while of some.
+        // The facts of a target are found once, since some take a while.
         let mut known: HashMap<String, Arc<Prover>> = HashMap::new();
         let mut measurer = |targets: &Vec<Option<Arc<dyn Device>>>| {
             let names: Vec<String> = targets.iter().map(|target| name(target.as_ref())).collect();
@@ -83,7 +83,7 @@ impl Measurer {
             .provers
             .split_first()
             .map(|(first, others)| first.sources_with(&self.engine, &pairs, others));
-        // Nothing but the load itself is to be seen by the counters.
+        // The counters should show nothing but the load itself.
         let ready = Ready::new(&self.engine, load, lanes)?;
         let span = sources.as_ref().map(|sources| sources.begin());
         let (ran, moved) = ready.run(&self.targets)?;
@@ -151,7 +151,7 @@ fn name(target: Option<&Arc<dyn Device>>) -> String {
     target.map_or_else(|| "host".into(), |gpu| gpu.id().to_string())
 }
 
-/// The failure of a span in which no request ended, so that nothing can be said of any.
+/// The failure of a span in which no request ended, so that there is nothing to report.
 fn nothing_ended(load: &Load, span: Duration) -> Failure {
     let size = format_size(load.call_len());
     Failure::new(format!("no call of {size} ended within {span:.1?}"))
@@ -172,7 +172,7 @@ fn resident(files: &[(PathBuf, File, u64)]) -> Option<f64> {
     Some(rate(there, 1.0) / rate(all.max(1), 1.0))
 }
 
-/// What is proven of the reads and of the writes of a load, for each target.
+/// The proofs of a load's reads and writes, for each target.
 pub(crate) fn proofs_of(
     provers: &[Arc<Prover>],
     seen: &[Evidence],
@@ -210,7 +210,7 @@ pub(crate) fn proofs_of(
     proofs.flatten().collect()
 }
 
-/// What was counted, undivided.
+/// The counters, undivided.
 fn evidence_of(seen: &Evidence) -> Option<serde_json::Value> {
     serde_json::from_str(&seen.to_json()).ok()
 }

@@ -1,15 +1,15 @@
-//! Keeps files busy as it is told, and says how long requests took: what sweeps, `gdsio` and
-//! comparisons of GPUs stand on.
+//! Keeps files busy with a given load and reports request latencies. Sweeps, `gdsio` and
+//! comparisons of GPUs are built on it.
 //!
-//! Threads begin together, each keeps a number of calls in flight and tells when each has ended.
-//! What counts is a span in the middle, or all where a number of bytes is to be moved; what came
-//! before (the warm-up) and what drains afterwards does not. When all is over, what was written is
-//! read back, and bytes that were read last are compared with what the command put into the file,
-//! or with a second read of a file of which it does not know that.
+//! Threads begin together. Each keeps a number of calls in flight and reports the end of each. Only
+//! a span in the middle counts, or everything if a number of bytes is to be moved; the warm-up
+//! before and the drain afterwards do not. At the end, written bytes are read back. The bytes that
+//! were read last are compared with what the command put into the file, or with a second read if
+//! the file's contents are unknown.
 //!
-//! [`pattern`] says where requests lie, [`issuer`] makes them, `worker` is one thread, [`run`] all
-//! of them, [`clock`] says when the span begins and ends, `written` says what writes have left,
-//! `check` compares, [`latency`] and [`steady`] judge.
+//! [`pattern`] decides the offsets of requests, [`issuer`] makes them, `worker` is one thread,
+//! [`run`] all of them, [`clock`] decides when the span begins and ends, `written` derives the
+//! bytes that writes have left, `check` compares, [`latency`] and [`steady`] judge.
 
 pub mod check;
 pub mod clock;

@@ -10,7 +10,7 @@ use forebay::units::{GIB, KIB, MIB, parse_size};
 pub enum Pattern {
     /// One behind the other, from the start again at the end.
     Sequential,
-    /// Each at a place of its own, in no order, every place as likely.
+    /// Each at a random offset, all equally likely.
     Random,
     /// So many bytes apart.
     Strided(u64),

@@ -80,7 +80,7 @@ pub struct Ready<'a> {
     key: u64,
 }
 
-/// What is left of a load that has run: what its threads moved last.
+/// The state of a load after its run: the bytes that its threads moved last.
 pub struct Moved<'a> {
     load: &'a Load,
     all: Vec<(&'a Path, Worked)>,
@@ -129,10 +129,10 @@ impl Moved<'_> {
 }
 
 impl<'a> Ready<'a> {
-    /// Gets `load` ready, by a thread for each of `lanes`.
+    /// Prepares `load`, with a thread for each of `lanes`.
     ///
     /// # Errors
-    /// A file or memory cannot be had.
+    /// A file or memory is unavailable.
     pub fn new(engine: &Engine, load: &'a Load, lanes: &'a [Lane]) -> Result<Self> {
         let phase = Arc::new(Phase::default());
         let counters: Arc<[Counter]> = lanes.iter().map(|_| Counter::default()).collect();
@@ -173,7 +173,7 @@ impl<'a> Ready<'a> {
             if spawned.is_err() {
                 self.phase.stop(); // those that there are go home as soon as the gate is open
             }
-            // Where all counts, threads may be done before anybody looks at a clock.
+            // If all requests count, threads may finish before the clock is first read.
             let all_counts = load.counts_all() && spawned.is_ok();
             let first = all_counts.then(|| {
                 self.phase.count();

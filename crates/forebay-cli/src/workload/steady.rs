@@ -34,7 +34,7 @@ pub fn judge(rates: &[f64], part_s: f64) -> Option<Steady> {
     Some(Steady { rates: rates.to_vec(), part_s, slope, deviation, reached, before: 0 })
 }
 
-/// Spans of a `time` that there is room for within a limit, one at least.
+/// How many spans of `time` fit within a limit, at least one.
 #[must_use]
 pub fn spans(limit: Duration, time: Duration) -> u32 {
     let spans = limit.as_nanos() / time.as_nanos().max(1);

@@ -1,4 +1,4 @@
-//! One thread: keeps its calls in flight until it is told to stop.
+//! One thread: keeps its calls in flight until it is stopped.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -108,7 +108,7 @@ pub(super) struct Worked {
     pub(super) result: Result<()>,
 }
 
-/// What one thread is told.
+/// The parameters of one thread.
 pub(super) struct Worker {
     pub(super) issuer: Box<dyn Issuer>,
     pub(super) offsets: Offsets,
@@ -133,7 +133,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Works until it is told to stop, or all calls are made; `start` is when all threads began.
+    /// Works until it is stopped, or all calls are made; `start` is when all threads began.
     pub(super) fn run(mut self, start: Instant) -> Worked {
         let mut progress = Progress {
             made: 0,
@@ -196,8 +196,8 @@ impl Worker {
                     free.push(done.place);
                     self.end(done.place, done.at, progress);
                 }
-                // Which place it was is not told, and need not be: nothing is started any more,
-                // and what else is on its way the issuer drains when it is dropped.
+                // The place is not reported and not needed: nothing is started any more, and the
+                // issuer drains the rest when it is dropped.
                 Err(failure) => return first.and(Err(failure)),
             }
         }
@@ -235,12 +235,12 @@ impl Worker {
     }
 
     /// Counts the calls that were due and could not be made, with the time for which they have been
-    /// waiting: a drive that stood still is not to be told by fewer calls alone.
+    /// waiting: otherwise a drive that stalled would show only as fewer calls.
     fn count_missed(&self, start: Instant, stopped: Instant, progress: &mut Progress) {
         let Some(((_, distance), due)) = self.due.zip(self.due(start, progress.made)) else {
             return;
         };
-        // What is due while the last calls drain is nobody's.
+        // Calls that become due while the last ones drain do not count.
         for (waited, calls) in missed(stopped.saturating_duration_since(due), distance) {
             let requests = calls.saturating_mul(self.batch as u128);
             progress.latencies.add(waited, u64::try_from(requests).unwrap_or(u64::MAX));
@@ -276,7 +276,7 @@ impl Worker {
         let call = progress.calls[place].take().expect("it was made");
         let bytes = self.request_size * self.batch as u64;
         progress.moved[usize::from(call.direction == Direction::Write)] += bytes;
-        // What is read by others meanwhile need not be exact to the call.
+        // Concurrent readers of this need not see an exact count.
         let add = |counter: &AtomicU64, more| {
             counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
         };

@@ -1,8 +1,8 @@
-//! The storage's ceiling as `fio` sees it, where `fio` is installed: somebody else's measurement
-//! beside our own.
+//! The storage's limit as measured by `fio`, where it is installed: an independent check of our own
+//! measurement.
 //!
-//! `fio` gets the file as a descriptor that this process holds open. A path would be made anew by a
-//! `fio` that outlives us, where the next run has removed our scratch meanwhile.
+//! `fio` gets the file as a descriptor that this process holds open. If `fio` outlives us and the
+//! next run has removed our scratch, a path would make it create the file anew.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -45,8 +45,8 @@ pub struct Fio {
 }
 
 impl Fio {
-    /// Finds the engine and the depth for the first `len` bytes of `path`; the text says why
-    /// `fio` cannot tell anything.
+    /// Finds the engine and the depth for the first `len` bytes of `path`. The text says why `fio`
+    /// cannot measure it.
     ///
     /// # Errors
     /// The file cannot be opened.
@@ -109,7 +109,7 @@ impl Fio {
         let mut command = Command::new("fio");
         let filename = format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd());
         command.args(arguments(&filename, self.engine, depth, len));
-        // In a folder of the system's: `fio` may leave files of its own where it runs.
+        // Run it in a system folder: `fio` may leave files in its working directory.
         command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped());
         command.stderr(Stdio::piped());
         let child = interrupt::spawn(&mut command).map_err(|error| error.to_string())?;
@@ -157,7 +157,7 @@ fn arguments(filename: &str, engine: &str, depth: u32, len: u64) -> Vec<String> 
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a time needs no more than 52 bits")]
-/// Time, scaled to what was asked, and processor time from `fio`'s report.
+/// Time, scaled to the requested length, and processor time from `fio`'s report.
 fn parse(text: &str, len: u64) -> Result<Spent, String> {
     // Some versions put notes before the report.
     let start = text.find('{').ok_or("it printed no report")?;

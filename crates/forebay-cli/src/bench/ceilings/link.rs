@@ -63,7 +63,7 @@ impl Link {
 
     fn host_way(len: u64) -> Result<Way> {
         let mut memory = HostMemory::allocate(len)?;
-        // Memory that nobody wrote to is one page of zeros, which copies far too fast.
+        // Memory that was never written is mapped to one page of zeros, which copies far too fast.
         memory.bytes_mut().fill(1);
         Ok(Way::Host { memory, threads: [None; 2] })
     }

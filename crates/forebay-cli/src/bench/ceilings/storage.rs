@@ -23,7 +23,7 @@ use crate::steps::Step;
 const REQUEST: u64 = MIB;
 /// Requests in flight that are tried, one thread for each.
 const DEPTHS: [usize; 3] = [8, 16, 32];
-/// Bytes of all buffers: each lies in a huge page of its own.
+/// Bytes of all buffers. Each buffer occupies its own huge page.
 pub(crate) const BUFFERS: u64 = DEPTHS[DEPTHS.len() - 1] as u64 * 2 * MIB;
 /// Bytes that a try moves at most.
 const TRY: u64 = 128 * MIB;
@@ -72,20 +72,21 @@ impl Buffers {
 }
 
 impl Storage {
-    /// Opens the first `len` bytes of `path`; the text says why O_DIRECT cannot be had.
+    /// Opens the first `len` bytes of `path`; the text says why O_DIRECT is unavailable.
     ///
-    /// What writes put there differs from every byte of a [`Pattern`] that is not inverted.
+    /// The bytes that writes put there differ from every byte of a [`Pattern`] that is not
+    /// inverted.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn open(path: &Path, direction: Direction, len: u64) -> Result<Result<Self, String>> {
         Self::open_with(path, direction, len, &Buffers::allocate()?)
     }
 
-    /// The same with memory that others may have too.
+    /// Like `open`, with buffers that other users may share.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn open_with(
         path: &Path,
         direction: Direction,
@@ -255,8 +256,8 @@ impl Storage {
 fn read_to(file: &File, buffer: &mut [u8], range: ByteRange) -> io::Result<()> {
     loop {
         match file.read_at(buffer, range.start) {
-            // A short read ends at the end of the file, or at a place that O_DIRECT cannot go on
-            // from.
+            // A short read ends at the end of the file, or at an offset that is not aligned for
+            // O_DIRECT.
             Ok(got) if got as u64 >= range.len() => return Ok(()),
             Ok(_) => return Err(ErrorKind::UnexpectedEof.into()),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}

@@ -1,8 +1,8 @@
-//! The lines of a comparison of several paths, from the plan to the rows of the report: pure.
+//! The lines of a comparison of several paths, from the plan to the rows of the report. Pure.
 //!
-//! A ceiling and our engine for each path alone, then every way for all paths together. What binds
-//! all together is the sum of the drives' ceilings, each drive counted once however many of the
-//! files lie on it.
+//! A limit and our engine for each path alone, then every method for all paths together. The limit
+//! of all together is the sum of the drives' limits, with each drive counted once however many of
+//! the files it holds.
 
 use crate::bench::line::{Line, RowPlace, row_of};
 use crate::report::json::{Cache, Direction, Limit, MethodName, Row, Settings};
@@ -39,13 +39,13 @@ pub enum Kvikio {
 /// One line: what is measured, of which paths.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// What was measured.
+    /// The line that was measured.
     pub line: Line,
     /// Its paths.
     pub scope: Scope,
     /// Of KvikIO, with which settings.
     pub kvikio: Option<Kvikio>,
-    /// What the way was told.
+    /// The settings that the method used.
     pub settings: Option<Settings>,
 }
 
@@ -72,14 +72,14 @@ impl Entry {
     }
 }
 
-/// What is to be measured.
+/// What to measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan<'a> {
     /// How many paths there are.
     pub paths: usize,
     /// From or to the files, or both.
     pub directions: &'a [Direction],
-    /// Where their pages are to be.
+    /// The wanted page cache states.
     pub caches: &'a [Cache],
     /// Whether the storage's ceilings are measured.
     pub storage: bool,
@@ -293,7 +293,7 @@ mod tests {
         entries = measured(&PLAN);
         entries[0].line.samples[0].seconds = 4.0;
         assert_eq!(limits(&entries, &[0, 1, 2]).pop(), Some((Scope::All, 250.0)));
-        // What is not known of one drive is not known of all.
+        // A fact that is unknown for one drive is unknown for all together.
         entries[2].line.left_out = Some("why".into());
         let all =
             entries.iter().find(|entry| entry.scope == Scope::All && entry.line.cache.is_some());

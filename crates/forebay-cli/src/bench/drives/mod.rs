@@ -1,8 +1,8 @@
-//! `forebay bench PATH…` with several paths: each alone, and all together in one engine that one
-//! thread asks in sequence, beside one pool of threads for all and KvikIO.
+//! `forebay bench PATH…` with several paths: each alone, and all together in one engine driven by
+//! one thread. One thread pool for all files and KvikIO are measured for comparison.
 //!
 //! `places` finds the files and their drives, `size` chooses how much is moved, `run` takes the
-//! samples of what `lines` plans, `ways` are what is compared.
+//! samples that `lines` plans, and `ways` are the methods compared.
 
 pub mod lines;
 pub mod places;
@@ -57,7 +57,7 @@ pub(super) struct Bench<'a> {
     pub(super) write: bool,
 }
 
-/// What was found out before anything is moved.
+/// Facts gathered before anything is moved.
 struct Found {
     places: Places,
     caches: Vec<Cache>,
@@ -69,7 +69,7 @@ struct Found {
 
 /// How much is moved, and what was measured to know it.
 struct Sizes {
-    /// Bytes of each path, once for each size that is asked for.
+    /// Bytes of each path, one entry for each requested size.
     lens: Vec<Vec<u64>>,
     /// Bytes per second of each path's drives, roughly.
     rates: Vec<f64>,
@@ -185,7 +185,7 @@ impl Bench<'_> {
         )
     }
 
-    /// Where the files' pages are to be, as far as the file systems let them.
+    /// The page cache states to measure, as far as the file systems allow them.
     fn caches(&self, places: &Places, warnings: &mut Vec<Warning>) -> Result<Vec<Cache>> {
         let (cold, resident) = (self.args.cold, self.args.resident);
         let mut all = places.all.iter();
@@ -209,8 +209,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Reads a few bytes by the route that the user demands, so that one that cannot be had fails
-    /// before anything is made for it.
+    /// Reads a few bytes by the route that the user demands, so that an unavailable one fails
+    /// before scratch is made.
     fn try_route(&self, places: &Places) -> Result<()> {
         let Some(route) = self.args.route else { return Ok(()) };
         for place in &places.all {
@@ -261,7 +261,7 @@ impl Bench<'_> {
         Shape::new(self.gpu(), lens, bound).map(Some)
     }
 
-    /// Refuses sizes that cannot be had, before anything is made.
+    /// Refuses impossible sizes before scratch is made.
     fn check(&self, found: &Found, lens: &[u64]) -> Result<()> {
         for (place, len) in found.places.all.iter().zip(lens) {
             place.subject.check(&[*len], self.write)?;
@@ -354,7 +354,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Makes all scratch that is read, drives beside each other.
+    /// Makes all scratch files to read, drives in parallel.
     fn make(&self, found: &Found, lens: &[u64]) -> Result<()> {
         if !self.directions.contains(&Direction::Read) {
             return Ok(());
@@ -382,7 +382,7 @@ impl Bench<'_> {
         Ok(Some((storage, rate)))
     }
 
-    /// Looks roughly at the speed of all drives, beside each other.
+    /// Estimates the speed of all drives, in parallel.
     fn look(&self, found: &Found) -> Result<Vec<f64>> {
         found.places.each(|index| {
             let place = &found.places.all[index];
@@ -400,7 +400,7 @@ impl Bench<'_> {
             let path = place.subject.read_path();
             match Storage::open_with(&path, direction, len, &buffers) {
                 Ok(Ok(storage)) => storage.estimate(LOOK),
-                // What cannot be looked at is guessed.
+                // Where the speed cannot be probed, it is guessed.
                 Ok(Err(_)) | Err(_) => Ok(UNKNOWN_RATE),
             }
         })

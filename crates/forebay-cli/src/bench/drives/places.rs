@@ -23,7 +23,7 @@ use crate::steps::Step;
 pub struct Place {
     /// The path as it was given.
     pub given: PathBuf,
-    /// What is read and written there.
+    /// The files that are read and written there.
     pub subject: Subject,
     /// The number of its queue: files with the same one share what it gives.
     pub queue: usize,
@@ -31,7 +31,7 @@ pub struct Place {
     pub drives: Vec<String>,
     /// The name of its file system, where that keeps its files in memory.
     pub in_memory: Option<String>,
-    /// What tells its file system's room from that of others.
+    /// Identifies the file system whose free room this path shares.
     room: u64,
 }
 
@@ -80,7 +80,7 @@ impl Places {
             for drive in &map.drives {
                 places.add_drive(DriveFacts::of(drive, &map.queue.id));
                 let users = hardware.entry(drive.name.clone()).or_default();
-                // What lies in memory is bound by something else.
+                // Files in memory are not limited by a drive.
                 if drive.kind != DriveKind::Memory && !users.contains(&queue) {
                     users.push(queue);
                 }
@@ -133,7 +133,7 @@ impl Places {
         ids
     }
 
-    /// What somebody should know about how the paths lie.
+    /// Warnings about how the paths share drives.
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
         let mut warnings = Vec::new();
@@ -182,10 +182,10 @@ impl Places {
         self.all.iter().map(room).collect()
     }
 
-    /// Runs `work` for every path: on each queue one after the other, queues beside each other.
+    /// Runs `work` for every path: one after the other on each queue, queues in parallel.
     ///
     /// # Errors
-    /// That of the first path, in the order in which they were given, for which it failed.
+    /// That of the first path, in the given order, for which it failed.
     pub fn each<T: Send>(&self, work: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
         let mut results: Vec<Option<Result<T>>> = self.all.iter().map(|_| None).collect();
         thread::scope(|scope| {
@@ -234,7 +234,7 @@ fn check_different(paths: &[PathBuf]) -> Result<()> {
             };
             Failure::usage(message).hint("give each file or folder once")
         };
-        // What cannot be looked at is told when it is opened.
+        // A path that cannot be read here is reported when it is opened.
         let step = Step::begin("look at", path);
         let Ok(facts) = fs::metadata(path) else { continue };
         drop(step);

@@ -1,8 +1,10 @@
-//! One size of a comparison of several paths: every line once, then all again, as often as asked.
+//! One size of a comparison of several paths: measures every line once, then repeats for the
+//! requested number of rounds.
 //!
-//! Every second turn runs backwards, so that a machine that grows slower or faster favours nobody.
-//! Right before a cold read the drives that it is about work for a moment, so that no sample begins
-//! with what only a rested drive gives: bytes that a cap lets pass, or the way out of a sleep.
+//! Every second round runs backwards, so that a machine that becomes slower or faster favours no
+//! line. Right before a cold read its drives are kept busy for a moment, so that no sample begins
+//! with what only an idle drive gives: bytes that a rate cap lets pass, or the exit from a sleep
+//! state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +38,7 @@ use crate::steps;
 pub(super) const LINK_LEN: u64 = GIB / 4;
 /// How long drives work before a sample.
 const RUN_UP: Duration = Duration::from_millis(40);
-/// Requests in flight on each meanwhile.
+/// Requests in flight on each drive during the run-up.
 const RUN_UP_DEPTH: usize = 2;
 
 /// What a run is made with.
@@ -111,10 +113,10 @@ impl<'a> Run<'a> {
         Ok(Self { means, targets, expected, written, ways, link, storages, starters, prover })
     }
 
-    /// Measures all `entries`; `tell` is called before each turn of each.
+    /// Measures all `entries`; `tell` is called before each sample.
     ///
     /// # Errors
-    /// Those of our own engine. A way or a ceiling of others that fails is left out.
+    /// Those of our own engine. A baseline method or a limit that fails is left out.
     pub(super) fn measure(
         &mut self,
         entries: &mut [Entry],
@@ -165,7 +167,7 @@ impl<'a> Run<'a> {
     fn warm(&mut self, job: &Job) -> Result<()> {
         let mut way = Forebay::new(self.means.engine.clone(), self.means.route);
         if job.direction == Direction::Write {
-            // What is there already, so that the files keep their patterns.
+            // Writes what the file already holds, so that files keep their patterns.
             for part in &job.parts {
                 self.targets.put(part.index, self.written[part.index])?;
             }
@@ -371,7 +373,7 @@ pub(super) fn nothing(count: usize) -> Vec<Option<Storage>> {
     (0..count).map(|_| None).collect()
 }
 
-/// Brings the pages of all files of a job where they are to be; the text says why they are not.
+/// Brings the pages of all files of a job into the wanted state; the text says why this failed.
 fn place_pages(engine: &Engine, job: &Job) -> Result<Result<(), String>> {
     for part in &job.parts {
         let file = engine.open(&part.path)?;

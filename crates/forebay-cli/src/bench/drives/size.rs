@@ -12,7 +12,7 @@ const SECONDS: f64 = 28.0;
 const MEMORY_RATE: f64 = 4e9;
 /// Seconds of one pass, at most: more shows nothing new.
 const SPAN_MAX: f64 = 2.0;
-/// What is worth moving from one path.
+/// The least that is worth moving from one path.
 const LEN_MIN: u64 = 4 * MIB;
 /// Bytes of all paths together, at most.
 const TOTAL_MAX: u64 = 8 * GIB;
@@ -70,7 +70,7 @@ pub struct Means {
     pub queues: Vec<usize>,
     /// The most that each path has: its file, or room for scratch.
     pub most: Vec<u64>,
-    /// Host memory that can be had.
+    /// Available host memory.
     pub memory: u64,
     /// Memory that is free on the GPU; `None` where the host's is the target.
     pub gpu_memory: Option<u64>,

@@ -82,10 +82,11 @@ impl Method for Forebay {
     }
 }
 
-/// Reads the first `len` bytes of the file at `path` by `route`, to see whether it can be had.
+/// Reads the first `len` bytes of the file at `path` by `route`, to find out if the route is
+/// available.
 ///
 /// # Errors
-/// It cannot.
+/// It is not.
 pub fn try_route(
     engine: &Engine,
     target: &Place,

@@ -1,9 +1,9 @@
-//! A mapped file. Where it becomes shorter, or its drive fails, a touch of the mapping is a signal
-//! that kills; here it is an error.
+//! A mapped file whose read errors are reported as errors. When a mapped file becomes shorter or
+//! its drive fails, access to the mapping raises a signal that kills the process.
 //!
-//! While there is a mapping, the signal puts zeros in the place of all that is behind the missing
-//! page, and remembers where that is. So the copy goes on to its end, at full speed where nothing
-//! is missing, and whoever made it asks [`Mapping::check`] before the bytes are believed.
+//! While a mapping exists, the signal handler maps zeros over everything from the missing page on,
+//! and records where that is. So the copy finishes, at full speed where nothing is missing. Its
+//! caller checks [`Mapping::check`] before it trusts the bytes.
 
 #![expect(unsafe_code, reason = "a file is mapped and viewed as bytes, and a signal is taken")]
 
@@ -32,7 +32,7 @@ static MISSING: AtomicUsize = AtomicUsize::new(usize::MAX);
 pub(super) struct Mapping {
     start: *mut u8,
     len: usize,
-    /// What took the signal before.
+    /// The previous signal handler.
     before: libc::sigaction,
     _one: MutexGuard<'static, ()>,
 }
@@ -60,8 +60,8 @@ impl Mapping {
     /// Its bytes; zeros where the file has none any more.
     pub(super) fn bytes(&self) -> &[u8] {
         // SAFETY: the mapping is `len` bytes and lives as long as `self`. Another process may
-        // change a file that is not ours meanwhile; the bytes are copied and never looked into,
-        // and wrong ones are found by the check.
+        // change a file that is not ours during the copy. The bytes are only copied and never
+        // interpreted, and wrong ones are found by the check.
         unsafe { slice::from_raw_parts(self.start, self.len) }
     }
 
@@ -90,8 +90,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: what took the signal before is valid as it was; the mapping is ours, also where
-        // zeros lie in its place, and nothing borrows it any more.
+        // SAFETY: the previous handler is still valid. The mapping is ours, also where zeros are
+        // mapped over it, and nothing borrows it any more.
         unsafe {
             libc::sigaction(libc::SIGBUS, &raw const self.before, ptr::null_mut());
             let _ = munmap(self.start.cast(), self.len);

@@ -26,7 +26,8 @@ impl Mmap {
     /// Bytes of the job that the file has: a mapping has no more.
     fn len(&self, job: &Job) -> Result<u64> {
         use std::io::{Seek, SeekFrom};
-        // The size of a block device is where its end is, not what `stat` tells.
+        // The size of a block device is where seeking to its end arrives; `stat` does not report
+        // it.
         let end = self.file().seek(SeekFrom::End(0)).map_err(|error| failed(job, 0, &error))?;
         Ok(job.len.min(end))
     }

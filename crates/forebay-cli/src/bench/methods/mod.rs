@@ -26,7 +26,7 @@ use crate::steps::Step;
 /// Bytes that the ways without an engine move at a time.
 const STEP: u64 = 16 * ::forebay::units::MIB;
 
-/// What is to be moved.
+/// What to move.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
     /// The file; it exists, and a written one has `len` bytes.
@@ -39,7 +39,7 @@ pub struct Job {
     pub cache: Cache,
 }
 
-/// What was moved, as the way itself tells.
+/// What was moved, as the method itself reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Moved {
     /// How many bytes.
@@ -57,15 +57,15 @@ pub trait Method {
     /// Its name.
     fn name(&self) -> MethodName;
 
-    /// What it was told, for the report.
+    /// The settings it used, for the report.
     fn settings(&self) -> Option<Settings> {
         None
     }
 
-    /// Opens the file and gets what the move needs.
+    /// Opens the file and allocates what the move needs.
     ///
     /// # Errors
-    /// Where that cannot be had.
+    /// Something that it needs is unavailable.
     fn open(&mut self, job: &Job, memory: &Memory) -> Result<()>;
 
     /// Sets every byte of the target of a read, which some have in another process.

@@ -113,7 +113,7 @@ fn the_error_is_that_of_the_bootstrap() {
     let mean = (13.0 + 4.0 * 7.0) / 27.0;
     let expected = (13.0 + 16.0 * 7.0) / 27.0 - mean * mean;
     assert!((square - expected - ERROR_MIN * ERROR_MIN).abs() < 1e-12 && freedom == 2.0);
-    // What is the same each time is known to one part in a thousand still.
+    // Identical samples are still known only to one part in a thousand.
     let same = Ratio::of(&[1.0; 3], &[1.0005; 3]).unwrap();
     assert!(same.chance().unwrap() > 0.2);
     assert!(Ratio::of(&[1.0; 3], &[1.01; 3]).unwrap().chance().unwrap() < 0.01);
@@ -146,7 +146,7 @@ fn many_chances_count_less() {
     let expected = [0.03, 0.06, 0.06, 0.02];
     assert!(shown.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{shown:?}");
     assert_eq!(holm(&[]), Vec::<f64>::new());
-    // Of 25 points without a difference, one table of twenty tells of one.
+    // Of tables with 25 equal points, one in twenty reports a difference.
     let (mut draws, tables) = (Draws(5), 1000);
     let told = (0..tables).filter(|_| {
         let chances: Vec<f64> = (0..25).map(|_| draws.share()).collect();

@@ -53,7 +53,7 @@ impl FromStr for Map {
     }
 }
 
-/// What stands between commas that are not quoted.
+/// The parts between commas that are not quoted.
 fn parts(text: &str) -> Result<Vec<&str>, String> {
     let (mut parts, mut quoted, mut begin) = (Vec::new(), false, 0);
     for (at, letter) in text.char_indices() {
@@ -88,7 +88,7 @@ fn column(text: &str) -> Result<Column, String> {
             };
             (heading, unit)
         }
-        // A heading may hold colons of its own.
+        // A heading may contain colons.
         None => match rest.rsplit_once(':') {
             Some((heading, unit)) if scale(kind, unit.trim()).is_some() => {
                 (heading.trim(), Some(unit.trim()))

@@ -24,7 +24,7 @@ const NAMED_MAX: usize = 30;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) map: &'a Map,
-    /// What moved the bytes, where no column tells.
+    /// The method that moved the bytes, if no column reports it.
     pub(super) way: Option<&'a str>,
     pub(super) read_percent: Option<u8>,
 }
@@ -83,7 +83,7 @@ pub(super) fn parse(text: &str, asked: Asked<'_>) -> Result<Contents, String> {
     Ok(contents)
 }
 
-/// Rows that are the same point by the columns that were named, while another may tell them apart.
+/// Rows that are the same point by the named columns, though another column may distinguish them.
 #[derive(Default)]
 struct Repeats {
     /// The first row of each point: its line and its words.
@@ -92,8 +92,8 @@ struct Repeats {
 }
 
 impl Repeats {
-    /// The line of the first row of this point, and the columns among those that `is_free` in which
-    /// words tell this row from that, each column once. Numbers differ from repeat to repeat.
+    /// The line of the first row of this point, and the columns that `is_free` allows in which
+    /// words differ between the two rows, each column once. Numbers differ from repeat to repeat.
     fn differs(
         &mut self,
         point: &Point,
@@ -156,7 +156,7 @@ fn missing(heading: &str, heads: &[String]) -> String {
     format!("it has no column `{heading}`{near}; it has {}{more}", names.join(", "))
 }
 
-/// What a row tells.
+/// The measurement of a row.
 fn row(
     places: &[Place<'_>],
     fields: &[String],

@@ -1,11 +1,11 @@
 //! Separated values: which delimiter, and the fields of each record. Fields may be quoted, as RFC
 //! 4180 has it, with line breaks within.
 
-/// What may stand between fields, the likeliest first.
+/// Possible field separators, the likeliest first.
 const DELIMITERS: [char; 3] = [',', ';', '\t'];
 /// Fields of a record at most.
 const FIELDS_MAX: usize = 1000;
-/// Bytes of a record at most, which bounds what a quote that nobody closes takes.
+/// Most bytes of a record, which bounds the effect of an unclosed quote.
 const RECORD_MAX: usize = 1 << 20;
 
 /// A record.

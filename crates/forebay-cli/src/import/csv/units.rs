@@ -1,4 +1,4 @@
-//! Numbers of a table with their units, which stand in the map, in the heading, or in the cell.
+//! Numbers of a table with their units, which are in the map, in the heading, or in the cell.
 
 use crate::import::found::number;
 
@@ -29,7 +29,7 @@ const PREFIXES: [(&str, f64); 9] = [
     ("Ti", 1_099_511_627_776.0),
 ];
 
-/// What a number of this unit is to be multiplied by; `None` where it is no unit of this kind.
+/// The factor of this unit; `None` if it is no unit of this kind.
 pub(super) fn scale(kind: Kind, unit: &str) -> Option<f64> {
     match kind {
         Kind::Text | Kind::Count => None,
@@ -51,7 +51,7 @@ fn size(unit: &str) -> Option<f64> {
         "G" | "g" => prefix("Gi"),
         "T" | "t" => prefix("Ti"),
         "byte" | "bytes" => Some(1.0),
-        // `kb`, `MIB`: of a size nobody means bits.
+        // `kb`, `MIB`: a size never means bits.
         _ => {
             let lower = unit.to_lowercase();
             let letters = lower.strip_suffix('b')?;
@@ -73,7 +73,7 @@ fn rate(unit: &str) -> Option<f64> {
             None => (unit.strip_suffix("Bps")?, false),
         },
     };
-    // In rates nobody means a power of two by `KB/s`.
+    // In rates, `KB/s` never means a power of two.
     let scale = if amount == "K" { 1e3 } else { prefix(amount)? };
     Some(if bits { scale / 8.0 } else { scale })
 }
@@ -88,8 +88,8 @@ fn time(unit: &str) -> Option<f64> {
     }
 }
 
-/// The unit that a heading names at its end, as `BW (MiB/s)`, `p99 [us]`, `lat_us` or `time, ms`.
-/// What stands in brackets and is no unit (`MiB/s [last]`) is part of the name.
+/// The unit at the end of a heading, as in `BW (MiB/s)`, `p99 [us]`, `lat_us` or `time, ms`. Text
+/// in brackets that is no unit (`MiB/s [last]`) is part of the name.
 pub(super) fn of_heading(kind: Kind, mut heading: &str) -> Option<f64> {
     while let Some((name, within)) = bracketed(heading) {
         if let Some(scale) = scale(kind, within) {
@@ -106,7 +106,7 @@ pub(super) fn of_heading(kind: Kind, mut heading: &str) -> Option<f64> {
     })
 }
 
-/// What stands before brackets at the end of a heading, and within them.
+/// The text before brackets at the end of a heading, and within them.
 fn bracketed(heading: &str) -> Option<(&str, &str)> {
     let heading = heading.trim();
     [('(', ')'), ('[', ']')].into_iter().find_map(|(open, close)| {
@@ -115,8 +115,7 @@ fn bracketed(heading: &str) -> Option<(&str, &str)> {
     })
 }
 
-/// What a heading of sizes or counts ends in that may be a unit, and is none that is known: its
-/// numbers are in doubt.
+/// The end of a heading of sizes or counts that may be an unknown unit: its numbers are in doubt.
 pub(super) fn doubtful(kind: Kind, mut heading: &str) -> Option<&str> {
     if !matches!(kind, Kind::Size | Kind::Count) {
         return None;
@@ -148,7 +147,7 @@ fn is_known(kind: Kind, unit: &str) -> bool {
     }
 }
 
-/// Whether a word may stand for an amount, as `sectors`, `4k`, `thousands`, `x1000` or `%`.
+/// Whether a word may mean an amount, as `sectors`, `4k`, `thousands`, `x1000` or `%`.
 fn may_be_unit(word: &str) -> bool {
     let lower = word.to_lowercase();
     let ends = ["bit", "bits", "byte", "bytes", "sectors", "pages", "blocks"];

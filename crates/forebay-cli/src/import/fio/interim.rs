@@ -1,5 +1,5 @@
-//! What fio tells of jobs while they run (`--status-interval`): each object has all counts from the
-//! beginning on, so of one run the last alone is a result. Pure.
+//! fio's reports of running jobs (`--status-interval`): each object has all counts from the
+//! beginning on, so only the last one of a run is a result. Pure.
 
 use serde_json::Value;
 
@@ -23,7 +23,7 @@ impl Object {
         Self { jobs, time: value.get("timestamp").and_then(Value::as_u64), end_ms }
     }
 
-    /// Whether this is what an earlier object told, and what came since.
+    /// Whether this continues an earlier object.
     pub(super) fn goes_on_from(&self, earlier: &Self) -> bool {
         let pairs = || self.jobs.iter().zip(&earlier.jobs);
         if self.jobs.is_empty()

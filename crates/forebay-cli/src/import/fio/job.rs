@@ -1,4 +1,4 @@
-//! What fio tells of a job: its options, and what it moved in each direction.
+//! fio's report of a job: its options, and the bytes moved in each direction.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -10,9 +10,9 @@ use crate::import::found::{self, Beside, axis, cause, count, number, short};
 use crate::report::json::Cache;
 use crate::results::{CpuCost, Measured, Point};
 
-/// Engines that have one request of a thread in flight, whatever depth they were told.
+/// Engines that have one request of a thread in flight, whatever depth was set.
 const SYNCHRONOUS: [&str; 7] = ["sync", "psync", "vsync", "pvsync", "pvsync2", "mmap", "libcufile"];
-/// fio's own, where it is told none.
+/// fio's default engine.
 const ENGINE: &str = "psync";
 /// fio's own size of a request.
 const BLOCK: u64 = 4096;
@@ -94,7 +94,7 @@ pub(super) struct Job {
     pub(super) trims: bool,
     /// Whether both directions are counted as one.
     unified: bool,
-    /// When it began, where newer versions tell that.
+    /// When it began, if the version of fio reports that.
     pub(super) start_ms: Option<u64>,
     /// Entries that were put together.
     entries: u32,
@@ -111,7 +111,7 @@ struct Moved {
 }
 
 impl Moved {
-    /// `old` versions, before 3, tell KiB.
+    /// Versions before 3 (`old`) report KiB.
     fn of(value: &Value, old: bool) -> Self {
         let number = |key: &str| value.get(key).and_then(Value::as_f64);
         let told = ["bw_bytes", "io_kbytes"].iter().any(|key| value.get(key).is_some());
@@ -147,7 +147,7 @@ impl Moved {
 }
 
 impl Job {
-    /// What an entry tells; its options are those of all jobs, and its own.
+    /// Parses an entry; its options are those of all jobs, and its own.
     pub(super) fn of(value: &Value, global: &Rc<Options>, line: u64, old: bool) -> Self {
         let own = options(value, "job options");
         let told = own.is_some() || !global.is_empty();
@@ -171,8 +171,8 @@ impl Job {
             error: number("error").and_then(count).unwrap_or_default(),
             thread_s,
             cpu_s,
-            // With `unified_rw_reporting` both are one, which the options tell apart; some of its
-            // values tell each of them again.
+            // With `unified_rw_reporting` both directions are one, which only the options show;
+            // some of its values are also reported for each direction.
             read: if unified { both } else { Moved::of(&value["read"], old) },
             write: if unified { Moved::default() } else { write },
             unified,
@@ -261,7 +261,7 @@ impl Job {
         names.map(str::to_owned).reduce(|all, more| format!("{all}:{more}"))
     }
 
-    /// Where it lies on all axes, as far as fio tells.
+    /// Its position on all axes, as far as fio reports it.
     pub(super) fn point(&self, hosts: bool) -> Point {
         if !self.told {
             return found::point("fio", self.read_percent());
@@ -291,7 +291,7 @@ impl Job {
         let files = axis(self.option("nrfiles").map_or(Some(1.0), |count| number(&count)));
         let named = self.file_names().map_or(1, |names| files_named(&names));
         point.files = if files == 0 { 0 } else { files.max(named) };
-        // Past the page cache; else fio's own page cache settings decide, which it does not tell.
+        // With O_DIRECT; otherwise fio's page cache settings decide, which it does not report.
         let told = self.options().rfind(|(key, _)| ["direct", "buffered"].contains(key));
         let direct = told.is_some_and(|told| [("direct", "1"), ("buffered", "0")].contains(&told));
         point.cache = direct.then_some(Cache::Cold);
@@ -337,15 +337,15 @@ impl Job {
         (self.read.requests as f64 / all as f64 * 100.0).round() as u8
     }
 
-    /// Whether it moved what its options cannot have made it move: with `group_reporting` several
-    /// jobs are told as one, with the options of the first.
+    /// Whether it moved something that its options exclude: with `group_reporting` several jobs are
+    /// reported as one, with the options of the first.
     pub(super) fn is_several(&self) -> bool {
         if !self.told || self.error != 0 {
             return false;
         }
         let order = self.option_of(&["rw", "readwrite"]).unwrap_or_else(|| "read".into());
         let order = order.split(':').next().unwrap_or_default();
-        // What was written is read back to be compared.
+        // Written bytes are read back for the comparison.
         let checks = self.option("verify").is_some();
         let other_way = match order {
             _ if checks => false,

@@ -104,7 +104,7 @@ pub(super) fn without_nan(text: &str) -> String {
     String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
 }
 
-/// The length of a value that stands for no number.
+/// The length of a value that is not a number (NaN, infinity).
 fn no_number(bytes: &[u8]) -> Option<usize> {
     let signed = usize::from(bytes.first().is_some_and(|sign| b"+-".contains(sign)));
     let word = &bytes[signed..];

@@ -1,7 +1,7 @@
-//! Latencies of fio: percentiles that it tells, else those of its buckets (`json+`).
+//! Latencies of fio: its percentiles, else those computed from its buckets (`json+`).
 //!
-//! From submission to completion (`clat`) or, where fio was told to (`lat_percentiles=1`), with the
-//! submission. Percentiles of several jobs cannot be put together; buckets can.
+//! They run from submission to completion (`clat`) or, with `lat_percentiles=1`, include the
+//! submission. Percentiles of several jobs cannot be merged; buckets can.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(super) struct Times {
     count: u64,
     mean_ns: Option<f64>,
     max_ns: Option<f64>,
-    /// What fio tells, by its own names.
+    /// fio's percentiles, by its own names.
     percentiles: BTreeMap<String, f64>,
     /// How many took so many nanoseconds.
     bins: BTreeMap<u64, u64>,
@@ -28,9 +28,9 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// What a direction of a job tells.
+    /// Parses the latencies of a job's direction.
     ///
-    /// Up to version 3.16 it does not tell of how many requests they are: of all, `requests`.
+    /// Up to version 3.16 fio does not report their count: then it is that of all `requests`.
     pub(super) fn of(direction: &Value, requests: u64) -> Self {
         // Before version 3 they were in microseconds.
         let kinds = [("lat_ns", 1.0), ("clat_ns", 1.0), ("lat", 1e3), ("clat", 1e3)];
@@ -42,7 +42,7 @@ impl Times {
             })
         };
         let best = kinds.iter().find(|(key, _)| has(key, &["percentile", "bins"]));
-        // What was not measured is there with zeros.
+        // Unmeasured values are present as zeros.
         let shown = |times: &Value| {
             let over_0 =
                 |key: &str| times.get(key).and_then(Value::as_f64).is_some_and(|n| n > 0.0);
@@ -101,7 +101,7 @@ impl Times {
         }
     }
 
-    /// What they come to; `None` where there are none.
+    /// The summary; `None` if there are none.
     pub(super) fn summary(&self) -> Option<Latency> {
         if self.count == 0 {
             return None;
@@ -162,7 +162,7 @@ mod tests {
         let summary = whole.summary().unwrap();
         assert_eq!((summary.mean_ns, summary.p50_ns), (Some(9.0), None));
         assert_eq!(Times::of(&json!({"lat_ns": {"N": 0}}), 9).summary(), None);
-        // Old versions tell microseconds.
+        // Old versions report microseconds.
         let old = Times::of(
             &json!({"clat": {"mean": 2.0, "max": 3, "N": 1,
             "percentile": {"50.000000": 2}}}),

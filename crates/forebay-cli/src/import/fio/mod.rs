@@ -1,8 +1,8 @@
 //! fio's JSON (`--output-format=json` or `json+`): [`job`] reads an entry, [`latency`] its times,
-//! [`interim`] knows what was told before the jobs had ended.
+//! [`interim`] recognizes reports of jobs that were still running.
 //!
-//! A job is one measurement: clones (`numjobs`) that are told one by one are put together, since
-//! they ran together, and so are both directions of a mixed job.
+//! A job is one measurement: clones (`numjobs`) that are reported one by one are merged, since they
+//! ran together, and so are both directions of a mixed job.
 
 mod interim;
 mod job;
@@ -29,10 +29,10 @@ const SEVERAL: &str = "fio (several jobs)";
 /// Jobs of one object at most.
 const JOBS_MAX: usize = 20_000;
 
-/// Reads fio's JSON, behind whatever it printed before it; several may follow each other.
+/// Reads fio's JSON after any other output before it; several objects may follow each other.
 ///
 /// # Errors
-/// It is no JSON, is cut, or is no result of fio's.
+/// It is no JSON, is truncated, or is no result of fio.
 pub(super) fn parse(text: &str) -> Result<Contents, String> {
     json_memory::check(text.as_bytes(), 0)?;
     let mut contents = Contents::default();
@@ -88,7 +88,7 @@ fn object_in(text: &str) -> Option<usize> {
     None
 }
 
-/// What was not read yet, and the line that it begins in.
+/// The unread rest, and the line in which it begins.
 struct Rest<'a> {
     text: &'a str,
     line: u64,
@@ -106,7 +106,7 @@ impl Rest<'_> {
     }
 }
 
-/// What is wrong with an object that begins in a line.
+/// The error of an object that begins in a line.
 fn broken(first: u64, error: &serde_json::Error) -> String {
     let line = first - 1 + error.line() as u64;
     if error.is_eof() {
@@ -117,7 +117,7 @@ fn broken(first: u64, error: &serde_json::Error) -> String {
     format!("line {line}: {}", short(what))
 }
 
-/// Keeps what fio complained of beside its JSON.
+/// Keeps fio's complaints outside its JSON.
 fn talk(contents: &mut Contents, number: u64, line: &str) {
     let lower = line.to_lowercase();
     if let Some((_, signal)) = lower.split_once("terminating on signal") {

@@ -52,7 +52,7 @@ fn clones_and_both_directions_of_a_job_are_one_measurement() {
     let contents = parse(CLONES).unwrap();
     let [large, clones, mixed] = contents.found.as_slice() else { panic!("{contents:?}") };
     assert_eq!((large.point.request_size, large.point.threads), (256 << 10, 1));
-    // What stands in the global section holds for each.
+    // Options of the global section apply to each.
     assert_eq!((large.point.way.as_str(), large.point.path.as_str()), ("fio-io_uring", "data"));
     assert_eq!((clones.point.threads, clones.point.depth), (2, 2));
     let measured = shown(clones);
@@ -193,7 +193,7 @@ fn options_say_where_a_job_lies() {
         (gpu.way.as_str(), gpu.targets),
         ("fio-libcufile", vec!["cuda:0".to_owned(), "cuda:2".into()])
     );
-    // It has one in flight, whatever it was told; a range is no size.
+    // It has one request in flight, whatever depth was set; a range is no size.
     assert_eq!((gpu.depth, gpu.request_size, gpu.path.as_str()), (1, 0, "/data"));
     let posix = of(json!({"name": "g", "ioengine": "libcufile", "cuda_io": "posix"}));
     assert_eq!(
@@ -203,7 +203,7 @@ fn options_say_where_a_job_lies() {
     let bare = of(json!({"name": "b"}));
     assert_eq!((bare.way.as_str(), bare.request_size, bare.depth), ("fio-psync", 4096, 1));
     assert_eq!((bare.cache, bare.path.as_str(), bare.pattern.as_str()), (None, "", "sequential"));
-    // An old version that tells no options has no defaults either.
+    // An old version that reports no options has no defaults either.
     let mut silent = job(json!({}), moved(10));
     silent.as_object_mut().unwrap().remove("job options");
     let silent = self::of(&[silent]).found.remove(0).point;
@@ -232,7 +232,7 @@ fn what_is_not_one_measurement_is_told() {
     let mut trims = without.clone();
     trims["trim"] = moved(5);
     assert!(of(&[trims]).warnings[0].contains("trims of job `b` are left out"));
-    // Servers have each their own, and the sum of all is no more of it.
+    // Each server has its own entry, and their sum is not a further one.
     let mut hosts: Vec<Value> = ["x", "y"]
         .map(|host| {
             let mut job = without.clone();
@@ -271,7 +271,7 @@ fn what_is_damaged_is_refused_with_its_line() {
     assert_eq!(parse(&small).unwrap().found, []);
     let many = format!("{{\"fio version\":\"x\",\"jobs\":[{}0]}}", "0,".repeat(JOBS_MAX));
     assert!(why(&many).contains("more than 20000 jobs"));
-    // What is no number is not there.
+    // A value that is not a number is absent.
     let mut odd = job(json!({"name": "\u{1b}[2J", "bs": "-4k", "numjobs": "1e9"}), moved(3));
     odd["read"]["runtime"] = (-5).into();
     odd["read"]["clat_ns"]["max"] = 1e300.into();
@@ -336,7 +336,7 @@ fn old_versions_tell_kib_and_not_of_how_many_requests() {
     later["lat_ns"] = json!({"min": 2, "max": 950, "mean": 120.5, "stddev": 1.0});
     let latency = shown(&text("fio-3.16", &later)).latency.unwrap();
     assert_eq!((latency.p50_ns, latency.count), (Some(90), Some(100)));
-    // What was not measured is no latency of 0.
+    // An unmeasured latency is not a latency of 0.
     later["clat_ns"] = json!({"min": 0, "max": 0, "mean": 0.0, "stddev": 0.0});
     later["lat_ns"] = later["clat_ns"].clone();
     assert_eq!(shown(&text("fio-3.16", &later)).latency, None);
@@ -364,7 +364,7 @@ fn several_jobs_that_are_told_as_one_are_no_one_job() {
         assert_eq!((point.pattern.as_str(), warnings.len()), ("", 1));
         assert!(warnings[0].contains("`group_reporting`"), "{warnings:?}");
     }
-    // What is written may be read back.
+    // Written bytes may be read back.
     let (point, _) = alone(&|job| {
         job["job options"] = json!({"rw": "write", "verify": "crc32c"});
         job["write"] = moved(1000);
@@ -408,7 +408,7 @@ fn what_went_well_is_no_complaint() {
     assert!(contents.warnings[0].contains("err= 5"), "{:?}", contents.warnings);
 }
 
-/// What stands once for all jobs is kept once.
+/// Options that are given once for all jobs are stored once.
 #[test]
 fn options_of_all_jobs_are_kept_once() {
     let global: Vec<Value> = (0..2_000).map(|at| json!([format!("option{at}"), "x"])).collect();

@@ -40,7 +40,7 @@ impl Found {
     }
 }
 
-/// Every rule, in the order in which warnings are told: what costs most, and for sure, first.
+/// Every rule, in the order in which warnings are printed: the most costly and most certain first.
 pub(crate) const RULES: [Rule; 23] = [
     path("silent", steps::silent),
     machine("drive_link", drives::link),
@@ -75,7 +75,7 @@ const fn machine(name: &'static str, check: fn(&MapReport) -> Vec<Found>) -> Rul
     Rule { name, check: Check::Machine(check) }
 }
 
-/// What all rules find. What is found under several paths is told once, as the machine's.
+/// The warnings of all rules. A warning of several paths is reported once, as the machine's.
 pub(crate) fn all(report: &MapReport) -> Vec<Warning> {
     let mut warnings: Vec<Warning> = Vec::new();
     for rule in &RULES {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::runs::Runs;
 
-/// A kernel on the GPU's memory, alone and beside a read of ours. Rates are bytes per second.
+/// A kernel on the GPU's memory, alone and during a read of ours. Rates are bytes per second.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ComputeFacts {
     /// `xor`: each word of its memory is read, changed and written.
@@ -14,8 +14,8 @@ pub struct ComputeFacts {
     pub bytes: u64,
     /// What that memory can do, reads and writes together.
     pub limit: f64,
-    /// Where that is from: `clock_and_width`, as the driver tells them, or `filling`, the best of
-    /// some fills, for want of better.
+    /// The source of the limit: `clock_and_width`, as reported by the driver, or `filling`, the
+    /// best of some fills, if the driver reports nothing.
     pub limit_by: String,
     /// What the kernel reads and writes by itself.
     pub alone: Runs,
@@ -30,7 +30,7 @@ pub struct ComputeFacts {
     pub share_of_read: Option<f64>,
     /// Whether every byte that the kernel changed, and every byte of the reads, was right.
     pub verified: bool,
-    /// Whether host memory played the GPU.
+    /// True if host memory simulated the GPU.
     pub simulated: bool,
 }
 

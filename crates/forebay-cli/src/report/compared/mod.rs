@@ -33,13 +33,14 @@ pub struct Comparison {
     pub dma: Vec<Said>,
     /// The GPU's own work.
     pub compute: Option<ComputeFacts>,
-    /// Whether that, or a read beside it, found wrong data.
+    /// True if that, or a concurrent read, found wrong data.
     pub compute_wrong: bool,
     /// What of all this makes no sense, and why.
     pub refused: Vec<String>,
 }
 
-/// The runs of one way in one direction, as far as they are told. Rates are bytes per second.
+/// The runs of one method in one direction, as far as they were reported. Rates are bytes per
+/// second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Told {
     /// The first run's rate.
@@ -75,7 +76,7 @@ impl Comparison {
         self.dma = directions.filter_map(|direction| said::dma(rows, direction)).collect();
     }
 
-    /// All that there is to say, in the order in which `compare` does.
+    /// All sentences, in the order in which `compare` prints them.
     #[must_use]
     pub fn sentences(&self) -> Vec<Said> {
         let mut found: Vec<Said> = self.topology.iter().flat_map(said::distances).collect();
@@ -95,7 +96,7 @@ impl Comparison {
     }
 }
 
-/// Whether a way is the one that others are held against.
+/// Whether a method is the baseline of the others.
 #[must_use]
 pub fn is_standard(way: Option<&str>) -> bool {
     way == Some(MethodName::Standard.name())

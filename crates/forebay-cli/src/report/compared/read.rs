@@ -10,7 +10,7 @@ use super::facts::{Away, ComputeFacts, Sockets};
 use super::{Comparison, Told};
 use crate::report::plain::cut;
 
-/// Drives whose distance is told at most.
+/// Most drives whose distance is reported.
 const DRIVES_MAX: usize = 16;
 /// Letters of a text at most.
 const TEXT_MAX: usize = 200;
@@ -105,7 +105,7 @@ fn compute(told: ComputeFacts) -> Result<ComputeFacts, String> {
     within("limit", told.limit, RATE)?;
     within("share_of_limit", told.share_of_limit, SHARE)?;
     within("share_of_read", told.share_of_read.unwrap_or_default(), SHARE)?;
-    // What it is alone is what the others are held against.
+    // Its rate alone is the baseline of the others.
     within("alone.median", told.alone.median, (f64::MIN_POSITIVE, RATE.1))?;
     within("beside.median over alone.median", told.beside.median / told.alone.median, SHARE)?;
     Ok(ComputeFacts { limit_by: cut(&told.limit_by, TEXT_MAX), ..told })

@@ -55,15 +55,15 @@ pub struct Runs {
     pub mean: f64,
     /// Their median, which is what ratios are taken of.
     pub median: f64,
-    /// How far the others are apart, as a share of their mean; null where they are fewer than two.
+    /// The coefficient of variation of the other runs; null if there are fewer than two.
     pub variation: Option<f64>,
     /// The same in a word.
     pub judgement: Option<Judgement>,
 }
 
 impl Runs {
-    /// What runs of `bytes` each say that took so many seconds, with the spread of all but the
-    /// first; `None` where there are none.
+    /// The summary of runs of `bytes` each that took these seconds, with the spread of all but the
+    /// first; `None` if there are none.
     #[must_use]
     pub fn of(bytes: u64, seconds: &[f64]) -> Option<(Self, Spread)> {
         let rates: Vec<f64> = seconds.iter().map(|seconds| rate(bytes, *seconds)).collect();

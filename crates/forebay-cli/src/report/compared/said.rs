@@ -14,7 +14,7 @@ pub type Said = (&'static str, String);
 
 /// Ways that one sentence names at most: a comparison has three.
 const WAYS_MAX: usize = 8;
-/// Letters of a verdict or a route that are told at most.
+/// Most letters of a verdict or a route.
 const TEXT_MAX: usize = 200;
 
 /// A sentence as a line of a terminal, with what it is about before it.
@@ -55,9 +55,9 @@ pub fn method(name: &str, demanded: Option<&str>) -> String {
     }
 }
 
-/// Whether our bytes went by DMA between drive and GPU, as their verdicts alone say. A verdict is
-/// no proof where the data are wrong: drives count for all processes together, and what others
-/// moved meanwhile can stand for bytes of ours that never went.
+/// Whether our bytes went by DMA between drive and GPU, judged by their verdicts alone. A verdict
+/// is no proof if the data are wrong: drives count for all processes together, and bytes of another
+/// process may be taken for ours.
 #[must_use]
 pub fn dma<'a>(rows: impl IntoIterator<Item = &'a Row>, direction: Direction) -> Option<Said> {
     let ours = rows.into_iter().filter(|row| {
@@ -90,7 +90,7 @@ pub fn dma<'a>(rows: impl IntoIterator<Item = &'a Row>, direction: Direction) ->
     Some(("DMA", format!("{}: {answer}: {}{played}", direction.name(), said.join("; "))))
 }
 
-/// The kernel beside the memory's limit and beside a read.
+/// The kernel compared with the memory's limit, and with its rate during a read.
 #[must_use]
 pub fn compute(facts: &ComputeFacts) -> [Said; 2] {
     let by = match facts.limit_by.as_str() {
@@ -138,7 +138,7 @@ mod tests {
     use crate::report::json::tests::report;
     use crate::report::proof::ShareFacts;
 
-    /// What is said of reads of ours, `count` of them, with such a verdict.
+    /// The sentence on `count` reads of ours with such a verdict.
     fn judged(word: &str, shares: &[&str], verified: bool, count: usize) -> String {
         let ours = |row: &Row| row.method == MethodName::Forebay;
         let mut row = report().results.into_iter().find(ours).unwrap();

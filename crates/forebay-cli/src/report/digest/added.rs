@@ -7,7 +7,7 @@ use super::{Axis, Digest, Line, digits, rate_text};
 use crate::report::plain::plain;
 use crate::results::Bound;
 
-/// Numbers of GPUs that are told of at most, and kinds of points.
+/// Most counts of GPUs that are reported, and most kinds of points.
 const COUNTS_MAX: usize = 16;
 const KINDS_MAX: usize = 4;
 
@@ -80,7 +80,7 @@ mod tests {
     /// The GPUs of a point, its rate, and its lowest ceiling, in GB/s.
     type Told<'a> = (&'a str, f64, Option<(&'a str, f64)>);
 
-    /// What is said of such points.
+    /// The sentences for such points.
     fn told(points: &[Told<'_>]) -> Vec<String> {
         let sweep = Sweep { request_sizes: vec![1 << 20], depths: vec![1], ..Sweep::default() };
         let mut digest = digest_of(&[("a", &made::file(&sweep))]);

@@ -1,5 +1,5 @@
-//! What is told of sample after sample and differs in its numbers alone: once, with how often and
-//! of which points. Pure.
+//! Merges sentences of samples that differ only in their numbers: each is reported once, with its
+//! count and points. Pure.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use super::{Axis, Digest, Line};
 /// Points that are named at most.
 const NAMED_MAX: usize = 3;
 
-/// Sentences that were told of samples.
+/// Sentences reported by samples.
 #[derive(Debug, Default)]
 pub(super) struct Alike {
     /// The place of each among those that differ from it, by what they have in common.
@@ -26,7 +26,7 @@ struct Told {
 }
 
 impl Alike {
-    /// A sample of the line of that number tells something.
+    /// Adds a sentence of the sample at this line.
     pub(super) fn add(&mut self, text: &str, line: usize) {
         let kind = kind(text);
         let next = self.told.len();

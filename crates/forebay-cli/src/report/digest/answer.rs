@@ -6,7 +6,7 @@ use crate::report::layers::said;
 use crate::report::plain::plain;
 use crate::workload::issuer::Plain;
 
-/// Directions and states of the page cache that are told of at most.
+/// Most directions and page cache states that are reported.
 const KINDS_MAX: usize = 6;
 
 /// The answer of a report: of its results, else of layers behind compute.
@@ -21,8 +21,8 @@ pub fn of(digest: &Digest) -> String {
 /// GPUs were measured, which ceiling takes over.
 #[must_use]
 pub fn sentence(digest: &Digest) -> String {
-    // What comes from memory is no answer to how fast a drive is, and what stays in host memory
-    // none to how fast a GPU gets it.
+    // Rates from memory do not answer how fast a drive is, and bytes that stay in host memory do
+    // not answer how fast a GPU gets them.
     let kind = |line: &Line| {
         let marks = [Axis::Direction, Axis::Cache].map(|axis| line.marks.get(&axis).cloned());
         (marks, line.stays_in_host())
@@ -114,7 +114,7 @@ fn where_it_was(digest: &Digest, line: &Line) -> String {
     values.collect::<Vec<_>>().join(", ")
 }
 
-/// The ways that others are held against.
+/// The baseline methods.
 fn plain_ways() -> impl Iterator<Item = &'static str> {
     Plain::ALL.map(Plain::name).into_iter().chain([MethodName::Standard.name()])
 }

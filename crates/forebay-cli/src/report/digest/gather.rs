@@ -16,11 +16,11 @@ use crate::report::proof::VerdictFacts;
 use crate::results::summary::{Estimate, Group, groups};
 use crate::results::{DriveBytes, Measured, Record, Run, Sample, Share};
 
-/// Warnings that are kept at most: nobody reads as many.
+/// Most warnings that are kept.
 pub(super) const KEPT_MAX: usize = 1000;
-/// Different routes or verdicts of one point that are told at most.
+/// Most different routes or verdicts of one point that are reported.
 const TEXTS_MAX: usize = 4;
-/// Targets of one point whose shares are told at most: a machine has some.
+/// Most targets of one point whose shares are reported.
 const TARGETS_MAX: usize = 64;
 
 /// The digest of what these files hold, each with the name that its runs have without a label.
@@ -124,7 +124,7 @@ impl Digest {
         }
     }
 
-    /// Names the tool of others that measured a line, if one did.
+    /// Names the external tool that measured a line, if there is one.
     fn name_tool(&self, line: &mut Line) {
         let run = self.runs.get(line.run);
         let Some(tool) = run.and_then(|run| Some(run.imported.as_ref()?.tool.clone())) else {
@@ -193,7 +193,7 @@ impl Digest {
         self.layers.push(Layers { name: name.to_owned(), ..layers.clone() });
     }
 
-    /// Gives each run a name of its own, and each line its run's where there are several.
+    /// Gives each run a unique name, and each line its run's name if there are several.
     fn name_runs(&mut self) {
         let mut taken: HashSet<String> = HashSet::new();
         let mut counts: HashMap<String, usize> = HashMap::new();
@@ -274,7 +274,7 @@ fn powers(measured: &Measured) -> impl Iterator<Item = (Metric, f64)> + '_ {
         .flatten()
 }
 
-/// What is added up over samples, and said of all of them.
+/// Adds the values that are summed over samples, and those that all samples share.
 fn add_measured(line: &mut Line, measured: &Measured) {
     let bytes = measured.bytes.unwrap_or_default();
     line.bytes = line.bytes.saturating_add(bytes);
@@ -340,7 +340,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Adds a text to others, once; one more than is told says that there are more.
+/// Adds a text once; one text above the limit marks that there are more.
 fn also<'a>(texts: &mut Vec<&'a str>, text: Option<&'a str>) {
     if let Some(text) = text.filter(|text| texts.len() <= TEXTS_MAX && !texts.contains(text)) {
         texts.push(text);
@@ -362,7 +362,7 @@ pub(super) fn add_verdict(line: &mut Line, verdict: Option<&VerdictFacts>, bytes
         proven += part;
         *line.ways.entry(share.way.clone()).or_default() += part * bytes;
     }
-    // Shares are rounded; what is less than a thousandth is no way of its own.
+    // Shares are rounded; less than a thousandth is not listed as a route.
     if proven < 0.999 {
         *line.ways.entry(UNPROVEN.into()).or_default() += (1.0 - proven) * bytes;
     }

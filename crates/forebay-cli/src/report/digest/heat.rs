@@ -8,14 +8,14 @@ use crate::report::plain::{cut, plain};
 use crate::results::Sample;
 use crate::results::summary::Estimate;
 
-/// Sensors and reasons that are told at most: a machine has some.
+/// Most sensors and reasons that are reported.
 const SENSORS_MAX: usize = 64;
 /// Letters of a sensor's name or of a reason that are kept.
 const NAME_MAX: usize = 200;
 /// Sensors that one warning names.
 const NAMED_MAX: usize = 4;
 
-/// What one sensor told in the samples of a point: medians, in degrees Celsius.
+/// The readings of one sensor in the samples of a point: medians, in degrees Celsius.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Heat {
     /// Its name: `gpu cuda:0`, `drive nvme0n1`.
@@ -50,7 +50,7 @@ fn powers<'a>(samples: &'a [&Sample]) -> impl Iterator<Item = &'a Power> {
     samples.iter().filter_map(|sample| sample.measured.as_ref()?.power.as_ref())
 }
 
-/// Each sensor's readings of the samples of a point, in the order in which they are first told.
+/// Each sensor's readings of the samples of a point, in the order of their first appearance.
 pub(super) fn of_point(samples: &[&Sample]) -> Vec<Heat> {
     let mut sensors: Vec<(&str, Vec<&Temperature>)> = Vec::new();
     for told in powers(samples).flat_map(|power| &power.temperatures) {
@@ -74,7 +74,7 @@ pub(super) fn of_point(samples: &[&Sample]) -> Vec<Heat> {
     heat.collect()
 }
 
-/// What was held back in any of the samples of a point, each reason with its largest share.
+/// Throttling in any of the samples of a point, each reason with its largest share.
 pub(super) fn throttled(samples: &[&Sample]) -> Vec<Throttled> {
     let mut found: Vec<Throttled> = Vec::new();
     for told in powers(samples).flat_map(|power| &power.throttled) {

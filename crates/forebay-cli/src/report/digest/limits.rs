@@ -15,7 +15,7 @@ const KEPT_MAX: usize = 1000;
 const BINDING: [&str; 6] = ["link", "uplink", "shared", "storage", "network", "memory"];
 
 impl Bound {
-    /// What was measured as a share of what theory gives.
+    /// The measurement as a share of the theoretical rate.
     #[must_use]
     pub fn of_theory(&self) -> Option<f64> {
         let theory = self.in_theory.filter(|theory| theory.is_finite() && *theory > 0.0);
@@ -65,8 +65,8 @@ impl Digest {
         let drive = point.cache == Some(Cache::Cold) || past_the_page_cache(&point.way);
         let is_of_drives = |limit: &Limit| matches!(limit.name.as_str(), "storage" | "network");
         let mut ceilings = on_the_way(&self.ceilings, run, point);
-        // The drive may be at its limit, which nobody knows; of one that reads and writes at once
-        // nobody does.
+        // The drive may be at its limit, which is unknown; the limit of mixed reads and writes is
+        // always unknown.
         let is_mixed = !matches!(point.read_percent, 0 | 100);
         if drive && (is_mixed || !ceilings.iter().any(is_of_drives)) {
             return None;
@@ -78,7 +78,7 @@ impl Digest {
         ceilings.into_iter().min_by(|a, b| a.rate.total_cmp(&b.rate))
     }
 
-    /// The name of the ceiling of this rate, of which a sample may tell only that it is far.
+    /// The name of the limit with this rate; a sample may only say that it is far off.
     fn name_of(&self, run: usize, point: &Point, bound: &results::Bound, rate: f64) -> String {
         if BINDING.contains(&bound.name.as_str()) {
             return bound.name.clone();

@@ -1,4 +1,5 @@
-//! Where what was measured lies on each axis: points of results files, and rows of benches. Pure.
+//! The position of each measurement on each axis: points of results files, and rows of benches.
+//! Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +9,10 @@ use super::{Axis, Mark};
 use crate::report::json::Row;
 use crate::results::Point;
 
-/// Numbers of queues of one point that are told at most.
+/// Most queue counts of one point that are reported.
 const NUMBERS_MAX: usize = 4;
 
-/// Where a point lies on all axes.
+/// The position of a point on all axes.
 pub(super) fn marks(point: &Point) -> BTreeMap<Axis, Mark> {
     let direction = match point.read_percent {
         100 => "read".to_owned(),
@@ -32,7 +33,7 @@ pub(super) fn marks(point: &Point) -> BTreeMap<Axis, Mark> {
         (Axis::Files, count(point.files)),
     ]);
     marks.extend(point.cache.map(|cache| (Axis::Cache, Mark::text(cache.name()))));
-    // What nobody told has no value on its axis.
+    // An unknown value has no position on its axis.
     marks.retain(|_, mark| !mark.text.is_empty() && mark.number != Some(0.0));
     marks.extend(point.route.iter().map(|route| (Axis::Demanded, Mark::text(route))));
     marks
@@ -64,8 +65,8 @@ pub(super) fn size(bytes: u64) -> Mark {
     Mark { text, number: Some(bytes as f64) }
 }
 
-/// The queues of a point whose samples found so many, and whether these are others than were asked
-/// for. What was found comes first: it is what was measured.
+/// The queues of a point whose samples found these counts, and whether they differ from the
+/// request. The found count comes first, since it is the one measured.
 pub(super) fn queues(point: &Point, found: &BTreeSet<u32>) -> Option<(Mark, bool)> {
     let asked = point.queues?;
     let (text, is_other) = match found.first() {

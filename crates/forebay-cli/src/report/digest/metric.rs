@@ -1,6 +1,6 @@
 //! The quantities of a point: their names, units and scales. Pure.
 
-/// What was measured of a point.
+/// A measured quantity of a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Metric {
     /// Bytes per second.
@@ -47,7 +47,7 @@ pub enum Metric {
     PlatformWatts,
     /// Of the whole server.
     ServerWatts,
-    /// Of what the user's command measures.
+    /// Of the subject of the user's command.
     CommandWatts,
     /// Joules of all GPUs for 1e9 bytes.
     GpuJoules,
@@ -59,7 +59,7 @@ pub enum Metric {
     PlatformJoules,
     /// Of the whole server.
     ServerJoules,
-    /// Of what the user's command measures.
+    /// Of the subject of the user's command.
     CommandJoules,
 }
 

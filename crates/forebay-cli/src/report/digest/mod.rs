@@ -42,14 +42,14 @@ pub struct Digest {
     pub lines: Vec<Line>,
     /// What the parts of the machines can do at most.
     pub ceilings: Vec<Bound>,
-    /// The same as each attempt found them, where a run was stopped and continued: its samples tell
-    /// by those what binds them.
+    /// The limits as each attempt found them, if a run was stopped and continued: its samples refer
+    /// to their own attempt's limits.
     pub attempts: Vec<Vec<Bound>>,
     /// What a reader of the numbers should know, as sentences.
     pub warnings: Vec<String>,
     /// Each single measurement.
     pub raw: Vec<Raw>,
-    /// What was measured of layers behind compute, in the order of the files.
+    /// The measurements of layers behind compute, in the order of the files.
     pub layers: Vec<Layers>,
     /// What grew warmer over whole runs.
     pub warmed: Vec<Warmed>,
@@ -60,13 +60,13 @@ pub struct Digest {
 /// A run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunFacts {
-    /// What tells it from the others.
+    /// Its unique name.
     pub name: String,
-    /// What it was called before it was told from others: its label, else its file's name.
+    /// Its name before it was made unique: its label, else its file's name.
     pub given: String,
     /// Whether the user called it so.
     pub labelled: bool,
-    /// Which of the files it stands in.
+    /// The number of its file.
     pub source: usize,
     /// The verb or the tool.
     pub verb: String,
@@ -74,9 +74,9 @@ pub struct RunFacts {
     pub environment: Environment,
     /// The GPUs.
     pub gpus: Vec<Gpu>,
-    /// Sources of power and heat that told nothing, and why.
+    /// Sources of power and heat that reported nothing, and why.
     pub unmetered: Vec<Absent>,
-    /// What was to be measured.
+    /// The request.
     pub asked: Arc<Value>,
     /// How much of that is there, where it is not all.
     pub unfinished: Option<Unfinished>,
@@ -91,7 +91,7 @@ impl RunFacts {
         if self.imported.is_some() && !self.labelled { &self.name } else { &self.given }
     }
 
-    /// What it ran on, as far as is known: the kernel, or the tool that told of it.
+    /// The system it ran on, as far as known: the kernel, or the tool that reported it.
     #[must_use]
     pub fn origin(&self) -> String {
         let Some(from) = &self.imported else { return self.environment.kernel.clone() };
@@ -100,7 +100,7 @@ impl RunFacts {
     }
 }
 
-/// What tells points apart.
+/// A property by which points differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Axis {
     /// Which run.
@@ -111,7 +111,7 @@ pub enum Axis {
     Queues,
     /// What moved the bytes.
     Way,
-    /// What it was told.
+    /// The settings it used.
     Settings,
     /// The route that was demanded.
     Demanded,
@@ -222,11 +222,11 @@ pub struct Line {
     pub run: usize,
     /// Where it lies.
     pub marks: BTreeMap<Axis, Mark>,
-    /// What was measured.
+    /// The measured values.
     pub metrics: BTreeMap<Metric, Estimate>,
     /// Bytes that all samples moved.
     pub bytes: u64,
-    /// Bytes that drives moved meanwhile, where somebody counted.
+    /// Bytes that drives moved during the samples, if counted.
     pub drive: Option<DriveBytes>,
     /// The routes that were taken.
     pub route: Option<String>,
@@ -236,7 +236,7 @@ pub struct Line {
     pub ways: BTreeMap<String, f64>,
     /// Whether the bytes that were compared were right.
     pub verified: Option<bool>,
-    /// Samples of which it is told whether their rate was steady.
+    /// Samples that report whether their rate was steady.
     pub judged: usize,
     /// Those whose was not.
     pub unsteady: usize,
@@ -248,7 +248,7 @@ pub struct Line {
     pub error: Option<String>,
     /// Whether the target was a simulated GPU.
     pub simulated: bool,
-    /// Whether other queues were found than had been asked for.
+    /// Whether the found queue count differs from the request.
     pub other_queues: bool,
     /// The lowest ceiling on the way.
     pub limit: Option<Limit>,
@@ -256,13 +256,13 @@ pub struct Line {
     pub bound: Option<String>,
     /// Of several targets, what each had.
     pub targets: Vec<TargetShare>,
-    /// The tool of others that measured it.
+    /// The external tool that measured it.
     pub imported: Option<String>,
     /// How warm GPUs and drives were.
     pub heat: Vec<Heat>,
-    /// What was held back, and why.
+    /// What was throttled, and why.
     pub throttled: Vec<Throttled>,
-    /// Of a comparison: the first run, and how far the others are apart.
+    /// For a comparison: the first run, and the variation of the others.
     pub runs: Option<Told>,
     /// The median over that of the standard way.
     pub speed_up: Option<f64>,
@@ -311,7 +311,7 @@ impl Line {
             || (proven.peek().is_some() && proven.all(|way| way.starts_with("host (")))
     }
 
-    /// Whether the bytes were right, in a word; nothing where nobody looked.
+    /// Whether the data were right, in a word; empty if they were not checked.
     #[must_use]
     pub const fn data(&self) -> &'static str {
         match self.verified {
@@ -353,11 +353,11 @@ pub struct TargetShare {
 /// What a part of a machine can do at most.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bound {
-    /// Of which run.
+    /// The number of the run.
     pub run: usize,
     /// Which.
     pub name: String,
-    /// What has it.
+    /// The part that has the limit.
     pub of: String,
     /// For which direction, where that matters.
     pub direction: Option<Direction>,

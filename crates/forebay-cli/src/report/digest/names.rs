@@ -1,10 +1,10 @@
-//! What runs are called that were imported without a label: the end of their files' paths, as short
-//! as tells them apart. Pure.
+//! Names of runs imported without a label: the end of their files' paths, as short as is unique.
+//! Pure.
 
 use super::RunFacts;
 use crate::import::short;
 
-/// Parts of a path that are told at most.
+/// Most parts of a path that are shown.
 const PARTS_MAX: usize = 16;
 
 /// Names them; what has the same path, and another content, is numbered later.

@@ -7,7 +7,7 @@ use super::{Axis, Digest, Line, Metric, heat};
 use crate::report::plain::plain;
 use crate::results::Imported;
 
-/// What is more than this of a ceiling was not bound by it.
+/// Above this share of a limit, a rate was not bound by it.
 const SHARE_MAX: f64 = 1.05;
 /// Samples of a point that are further apart than this, as a share of the median, say little.
 const SPREAD_MAX: f64 = 0.25;
@@ -105,7 +105,7 @@ fn simulated(digest: &Digest) -> Option<String> {
     })
 }
 
-/// Which sweeps do not have all that they were asked for.
+/// The sweeps that are incomplete.
 fn unfinished(digest: &Digest) -> impl Iterator<Item = String> {
     let told = digest.runs.iter().filter_map(|run| Some(run.unfinished?.sentence(&run.name)));
     told.take(KEPT_MAX)
@@ -121,7 +121,7 @@ fn ended(digest: &Digest) -> Vec<String> {
     told.collect()
 }
 
-/// Which measurements of layers had bytes from elsewhere than was asked.
+/// The measurements of layers whose bytes came from elsewhere than requested.
 fn strayed(digest: &Digest) -> Vec<String> {
     let told = digest.layers.iter().filter_map(|layers| {
         let (name, percent) = (plain(&layers.name), layers.strays()? * 100.0);
@@ -138,7 +138,7 @@ fn strayed(digest: &Digest) -> Vec<String> {
     told.collect()
 }
 
-/// Which comparisons found wrong data beside their rows, and what of them makes no sense.
+/// Wrong data that comparisons found outside their rows, and their contradictions.
 fn compared(digest: &Digest) -> Vec<String> {
     let mut found = Vec::new();
     for compared in &digest.comparisons {
@@ -169,7 +169,7 @@ fn paced(lines: &[Line]) -> Option<String> {
     })
 }
 
-/// That targets gave other numbers of queues than they were asked for.
+/// Warns that targets gave other queue counts than requested.
 fn queues(lines: &[Line]) -> Option<String> {
     let others = lines.iter().filter(|line| line.other_queues);
     let count = others.clone().count();
@@ -187,7 +187,7 @@ fn queues(lines: &[Line]) -> Option<String> {
     })
 }
 
-/// What was measured by others, and what of it is not known.
+/// The runs of external tools, and what is unknown about them.
 fn imported(digest: &Digest) -> Option<String> {
     let runs: Vec<_> = digest.runs.iter().filter_map(|run| run.imported.as_ref()).collect();
     let count = digest.lines.iter().filter(|line| line.imported.is_some()).count();

@@ -1,7 +1,7 @@
-//! Whether runs have all that was asked for: a sweep writes down its points and how often each is
-//! to be measured before the first, and may be stopped before the last. Pure.
+//! Whether runs are complete. A sweep records its points and repeats before the first sample, and
+//! may be stopped before the last. Pure.
 //!
-//! Of what was imported, and of other verbs, nobody wrote that down, and nothing is said.
+//! Imported runs and other verbs have no such record, so nothing is reported for them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,14 +11,14 @@ use super::RunFacts;
 use crate::report::plain::plain;
 use crate::results::{Point, Sample};
 
-/// How much of a sweep is there that does not have all that was asked for.
+/// How much of an incomplete sweep exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unfinished {
-    /// Points that were asked for.
+    /// Requested points.
     pub points: usize,
     /// Those of which there is no sample.
     pub without: usize,
-    /// Samples that were asked for: each repeat of each point.
+    /// Requested samples: each repeat of each point.
     pub samples: u64,
     /// Those that are there, also where they failed.
     pub there: u64,
@@ -65,7 +65,7 @@ pub(super) fn find(runs: &mut [RunFacts], first: usize, samples: &[(usize, &Samp
 }
 
 fn of_run(run: &RunFacts, samples: &[&Sample]) -> Option<Unfinished> {
-    // Only a sweep goes on where it stopped.
+    // Only a sweep continues where it stopped.
     if run.verb != "sweep" || run.imported.is_some() {
         return None;
     }
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(found(&text(&records[..4])), there(1, 3));
         let none = [&records[..1], &[made::ceiling("link", "cuda:0", false, 1e9)]].concat();
         assert_eq!(found(&text(&none)), there(4, 0));
-        // What was not asked for takes the place of nothing.
+        // A sample that was not requested replaces none that was.
         records[12]["repeat"] = 3.into();
         assert_eq!(found(&text(&records)), there(0, 11));
         records[12]["point"]["depth"] = 2.into();

@@ -1,4 +1,4 @@
-//! A report as Markdown, to stand in a ticket or in a repository.
+//! A report as Markdown, for a ticket or a repository.
 
 use std::fmt::Write as _;
 
@@ -69,7 +69,7 @@ fn comparisons(text: &mut String, digest: &Digest) {
     }
 }
 
-/// What was measured of layers behind compute: of each run a table, and what it shows.
+/// The measurements of layers behind compute: a table and its conclusions for each run.
 fn behind_compute(text: &mut String, all: &[Layers]) {
     for layers in all {
         let (name, about) = (escaped(&layers.name), escaped(&layers.about()));

@@ -81,7 +81,7 @@ fn counts(digest: &Digest, text: &mut String) {
     }
 }
 
-/// What comparisons say of their ways, and of the GPU's own work beside them.
+/// The results of comparisons for their methods, and for the GPU's own work during them.
 fn comparisons(digest: &Digest, text: &mut String) {
     type Of<From> = fn(&From) -> Option<f64>;
     let ways: [(&str, &str, Of<Line>); 4] = [
@@ -124,7 +124,7 @@ fn comparisons(digest: &Digest, text: &mut String) {
     }
 }
 
-/// What was measured of layers behind compute.
+/// The measurements of layers behind compute.
 fn behind_compute(text: &mut String, all: &[Layers]) {
     let points = || all.iter().flat_map(|run| run.points.iter().map(move |point| (run, point)));
     for quantity in QUANTITIES {
@@ -266,7 +266,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|other| other == line), "{line}");
         }
-        // Neither a backward pass nor bytes of two buffers were told.
+        // Neither a backward pass nor bytes of two buffers were reported.
         let passes =
             found.iter().filter(|(name, _)| name.starts_with("forebay_layers_pass_seconds{"));
         assert_eq!((passes.count(), text.matches("forebay_layers_mapped_bytes{").count()), (12, 6));

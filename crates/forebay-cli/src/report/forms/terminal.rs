@@ -13,7 +13,7 @@ use crate::report::table;
 const WIDTH: usize = 32;
 /// Letters of a name before a bar.
 const NAME_MAX: usize = 48;
-/// Bars at most: nobody reads more.
+/// Most bars that are drawn.
 const BARS_MAX: usize = 40;
 /// Rows of the table at most.
 const ROWS_MAX: usize = 200;
@@ -55,7 +55,7 @@ fn comparisons(text: &mut String, digest: &Digest) {
     }
 }
 
-/// What was measured of layers behind compute: of each run a table, and what it shows.
+/// The measurements of layers behind compute: a table and its conclusions for each run.
 fn behind_compute(text: &mut String, all: &[Layers]) {
     for layers in all {
         let gap = if text.is_empty() { "" } else { "\n" };
@@ -93,7 +93,7 @@ pub fn body(digest: &Digest) -> String {
     text
 }
 
-/// A bar's name, how much of the whole it is, and what stands behind it.
+/// A bar's name, its share of the whole, and the text behind it.
 struct Bar {
     name: String,
     share: f64,
@@ -198,7 +198,7 @@ fn text_of<'a>(cell: &'a Cell, column: &Column, failures: &mut Vec<&'a str>) -> 
     }
 }
 
-/// What all points have in common, of what tells points apart elsewhere.
+/// The values that all points share, on axes that otherwise distinguish points.
 fn common(digest: &Digest) -> Option<String> {
     let first = digest.lines.first()?;
     let same = Axis::ALL.into_iter().filter(|axis| *axis != Axis::Run && digest.values(*axis) < 2);

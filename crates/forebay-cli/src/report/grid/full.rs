@@ -42,7 +42,7 @@ pub fn results(digest: &Digest) -> Grid {
     Grid { caption: "Results".into(), columns, rows, left_out: 0 }
 }
 
-/// Adds whether the rate of every sample was steady, where that is told.
+/// Adds whether the rate of every sample was steady, if reported.
 fn steady(digest: &Digest, columns: &mut Vec<Column>, rows: &mut [Vec<Cell>]) {
     if digest.lines.iter().all(|line| line.judged == 0) {
         return;
@@ -54,7 +54,7 @@ fn steady(digest: &Digest, columns: &mut Vec<Column>, rows: &mut [Vec<Cell>]) {
     }
 }
 
-/// Adds how warm each GPU and drive was, and what was held back, where that is told.
+/// Adds the temperature of each GPU and drive, and throttling, if reported.
 fn heat(digest: &Digest, columns: &mut Vec<Column>, rows: &mut [Vec<Cell>]) {
     let mut names: Vec<&str> = Vec::new();
     for heat in digest.lines.iter().flat_map(|line| &line.heat) {
@@ -83,7 +83,7 @@ fn heat(digest: &Digest, columns: &mut Vec<Column>, rows: &mut [Vec<Cell>]) {
     }
 }
 
-/// Adds what a comparison says of each row, where there is one.
+/// Adds a comparison's values for each row, if there are any.
 fn compared(digest: &Digest, columns: &mut Vec<Column>, rows: &mut [Vec<Cell>]) {
     if digest.lines.iter().all(|line| line.runs.is_none() && line.speed_up.is_none()) {
         return;

@@ -40,7 +40,7 @@ impl Grid {
 /// A column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
-    /// Its name for programs, which tells the unit of numbers.
+    /// Its name for programs, which includes the unit of numbers.
     pub key: String,
     /// Its name for people.
     pub heading: String,

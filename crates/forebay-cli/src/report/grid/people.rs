@@ -4,7 +4,7 @@ use super::{Cell, Column, Grid};
 use crate::report::digest::{Axis, Digest, Line, Metric, digits, rate_text, ratio};
 use crate::results::summary::Estimate;
 
-/// The quantities that people read; the others are in the full table.
+/// The quantities for human readers; the rest are in the full table.
 const METRICS: [Metric; 23] = [
     Metric::Rate,
     Metric::Requests,
@@ -31,7 +31,7 @@ const METRICS: [Metric; 23] = [
     Metric::CommandJoules,
 ];
 
-/// What stands in place of a verdict on what was imported.
+/// Shown instead of a verdict for imported results.
 const NOT_PROVED: &str = "not proved (imported)";
 
 /// A row for each line, `most` at most.
@@ -119,7 +119,7 @@ fn steady(line: &Line) -> Cell {
         return Cell::empty();
     }
     let slope = line.metric(Metric::Slope).map(|slope| slope.median);
-    // No zero has a sign of its own.
+    // Adding 0.0 turns a negative zero into zero.
     let percent = |slope: f64| (slope * 1000.0).round() / 10.0 + 0.0;
     let slope = slope.filter(|slope| percent(*slope).is_finite());
     let told = slope.map_or_else(String::new, |slope| format!(", {:+.1} %", percent(slope)));
@@ -127,7 +127,7 @@ fn steady(line: &Line) -> Cell {
     Cell { text: format!("{word}{told}"), number: slope }
 }
 
-/// What stands behind the quantities.
+/// The columns after the quantities.
 fn ending(line: &Line) -> [Cell; 6] {
     let text = |text: Option<&str>| Cell::text(text.unwrap_or_default());
     let route = match (&line.route, line.simulated) {

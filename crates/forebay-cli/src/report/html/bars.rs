@@ -8,7 +8,7 @@ const WIDTH: f64 = 460.0;
 /// Pixels of one bar with its text.
 const ROW: f64 = 44.0;
 const BAR: f64 = 14.0;
-/// Bars at most; the table beside them has more.
+/// Most bars; the table has all.
 const BARS_MAX: usize = 24;
 
 /// The bars of a digest.

@@ -1,4 +1,4 @@
-//! What was asked, and of which machine.
+//! The request and the machine.
 
 use std::collections::HashSet;
 
@@ -130,7 +130,7 @@ pub(crate) fn environment(markup: &mut Markup, run: &RunFacts) {
     list(markup, &found);
 }
 
-/// Of what another tool measured, all that is known.
+/// The known facts of a result that another tool measured.
 fn imported(run: &RunFacts, from: &Imported) -> Vec<(String, String)> {
     let version = from.version.as_deref().unwrap_or("of a version that is not known");
     let mut found = vec![

@@ -1,9 +1,9 @@
 //! The data path as SVG: from the drives over the page cache and staging memory to the GPU, with
 //! the bytes that took each edge.
 //!
-//! How many took an edge follows from the verdicts alone; what they do not prove has an edge of
-//! its own, and so has what cuFile moved through host memory, of which they do not say whether the
-//! pages were there. What the drives counted stands beside them.
+//! The bytes of an edge follow from the verdicts alone. Unproven bytes have a separate edge, and so
+//! do those that cuFile moved through host memory, for which the verdicts do not say whether the
+//! pages were cached. The drives' counters are shown next to them.
 
 use std::collections::BTreeMap;
 
@@ -108,7 +108,7 @@ pub(crate) fn flows(digest: &Digest) -> Vec<Flow> {
     found.into_values().take(FLOWS_MAX).collect()
 }
 
-/// One drawing; `number` tells its elements from those of others.
+/// One drawing; `number` makes the ids of its elements unique.
 pub(crate) fn draw(markup: &mut Markup, flow: &Flow, number: usize) {
     markup.within("figure", &[], |markup| {
         let name = format!("The way of the bytes: {}", cut(&flow.name, 100));
@@ -186,7 +186,8 @@ fn drawn_edges(markup: &mut Markup, flow: &Flow) {
         edge(markup, flow, flow.staged, ((126.0, 113.0), (168.0, 113.0)), (147.0, 149.0));
         edge(markup, flow, between, ((292.0, 113.0), (334.0, 113.0)), (313.0, 149.0));
     }
-    // How much the page cache had from the drives is not told apart from what it had already.
+    // The bytes that the page cache got from the drives cannot be distinguished from those that it
+    // already had.
     markup.alone("path", &[("class", &"idle"), ("d", &"M64 92L168 35")]);
     markup.within("g", &[], |markup| {
         let class = if flow.direct > 0.0 { "edge" } else { "idle" };
@@ -348,7 +349,7 @@ mod tests {
         }
     }
 
-    /// Whether cuFile read it from the drives or from the page cache nobody knows.
+    /// Whether cuFile read it from the drives or from the page cache is unknown.
     #[test]
     fn what_cufile_copied_is_no_drives() {
         for host in [false, true] {

@@ -15,7 +15,7 @@ pub(crate) const STEPS: usize = 8;
 /// From this one on, text on it is light.
 pub(crate) const LIGHT_FROM: usize = 5;
 
-/// The map; `number` tells its elements from those of others.
+/// The map; `number` makes the ids of its elements unique.
 pub(crate) fn draw(markup: &mut Markup, map: &Map, number: usize) {
     let name = title(map);
     #[expect(clippy::cast_precision_loss, reason = "a few cells")]

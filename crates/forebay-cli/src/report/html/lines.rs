@@ -15,10 +15,10 @@ const TICK: f64 = 58.0;
 /// A line that is so much lower than a ceiling is drawn without it: it would be flat.
 const LIMIT_MAX: f64 = 2.0;
 
-/// How lines are told apart without colour.
+/// Line styles, to distinguish lines without colour.
 const DASHES: [&str; 8] = ["", "8 4", "2 3", "10 3 2 3", "5 5", "12 4", "2 6", "6 2 2 2 2 2"];
 
-/// The chart; `number` tells its elements from those of others.
+/// The chart; `number` makes the ids of its elements unique.
 pub(crate) fn draw(markup: &mut Markup, chart: &Chart, number: usize) {
     let name = title(chart);
     markup.within("figure", &[], |markup| {
@@ -88,7 +88,7 @@ impl Scale {
         if chart.y.reach == Reach::One {
             let values = values.map(|value| value * unit);
             let values = values.filter(|value| value.is_finite() && *value > 0.0);
-            // What is 1 is not to be blown up into noise.
+            // Values near 1 are not scaled up into noise.
             let ends = values.fold((0.95, 1.05), |(a, b): (f64, f64), v| (a.min(v), b.max(v)));
             return Self { x, ends, marks: ratios(ends), steep: true, unit };
         }

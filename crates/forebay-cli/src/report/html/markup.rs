@@ -1,12 +1,12 @@
-//! Writes HTML in which nothing that comes from outside acts: whatever is no word of this program
-//! is escaped here, and what is begun is ended.
+//! Writes HTML in which external text cannot act: every text that is not from this program is
+//! escaped, and every element is closed.
 
 use std::fmt::{Display, Write as _};
 
 pub(crate) use crate::report::plain::cut;
 use crate::report::plain::{json_escaped, plain};
 
-/// Letters of one text at most: a path has 4,096, and nobody reads more of it.
+/// Most letters of one text, the length limit of a path.
 const TEXT_MAX: usize = 4096;
 
 /// An attribute: its name, and a value that is escaped.
@@ -129,8 +129,8 @@ pub(crate) mod tests {
         assert_eq!(ids.len(), all);
     }
 
-    /// Checks that elements are ended in their order and returns their names, in the order in
-    /// which they begin; what stands in scripts and styles is passed over.
+    /// Checks that elements are closed in order and returns their names, in the order in which they
+    /// begin. The contents of scripts and styles are skipped.
     pub(crate) fn elements(page: &str) -> Vec<String> {
         let (mut open, mut found): (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
         let mut rest = page;

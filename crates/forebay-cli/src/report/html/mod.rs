@@ -1,9 +1,9 @@
 //! A report as one page of HTML that needs nothing else: no network, no other file.
 //!
-//! Everything in it has a bound, whatever the results hold. `markup` lets no text of theirs act;
-//! besides, the page forbids itself to load anything. `plots` says what is drawn, `lines`, `heat`,
-//! `bars` and `flow` draw it, `side` has runs beside each other, `compared` what `forebay compare`
-//! found, `layers` what `forebay stream` measured.
+//! Everything in it has a bound, whatever the results hold. `markup` escapes all external text, and
+//! the page also forbids itself to load anything. `plots` decides what is drawn; `lines`, `heat`,
+//! `bars` and `flow` draw it. `side` shows runs side by side, `compared` the results of `forebay
+//! compare`, `layers` those of `forebay stream`.
 
 mod bars;
 mod compared;

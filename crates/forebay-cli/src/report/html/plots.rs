@@ -1,6 +1,6 @@
-//! Which plots results give: what stands on their axes, and what each line or cell is.
+//! The plots of some results: their axes, and the meaning of each line or cell.
 //!
-//! Pure. What would be too much for a page is left out, and counted.
+//! Pure. Plots above the limits of a page are left out, and counted.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ const METRICS: [Metric; 10] = [
     Metric::ServerJoules,
     Metric::CommandJoules,
 ];
-/// Lines in one chart at most: more cannot be told apart.
+/// Most lines in one chart: more cannot be distinguished.
 pub(crate) const SERIES_MAX: usize = 8;
 /// Charts of a page at most.
 pub(crate) const CHARTS_MAX: usize = 32;
@@ -36,7 +36,7 @@ const CELLS_MAX: usize = 24;
 pub(crate) struct Chart {
     /// What all of its points have in common, of what varies.
     pub(crate) facet: String,
-    /// What stands on its horizontal axis.
+    /// The quantity on its horizontal axis.
     pub(crate) x: &'static str,
     pub(crate) y: Measure,
     /// The values of the horizontal axis, as numbers and as text, the smallest first.
@@ -46,7 +46,7 @@ pub(crate) struct Chart {
     pub(crate) limit: Option<(String, f64)>,
 }
 
-/// What stands on a chart's upright axis.
+/// The quantity on a chart's vertical axis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Measure {
     pub(crate) name: &'static str,
@@ -182,8 +182,8 @@ pub(crate) fn charts(digest: &Digest) -> Plots<Chart> {
     let mut apart: Vec<Axis> = digest.varying().into_iter().filter(|axis| *axis != x).collect();
     let lines: Vec<&Line> = digest.lines.iter().collect();
     let mut facets = Vec::new();
-    // What tells lines apart goes into the chart's name, one axis after the other, until those that
-    // are left fit into one chart; numbers go last, as their lines are next to each other.
+    // The axes by which lines differ move into the chart's name, one after the other, until the
+    // rest fit into one chart. Numeric axes go last, as their lines belong next to each other.
     apart.sort_by_key(|axis| (Axis::NUMBERS.contains(axis), *axis));
     while !apart.is_empty()
         && split(&lines, &facets).iter().any(|(_, part)| split(part, &apart).len() > SERIES_MAX)

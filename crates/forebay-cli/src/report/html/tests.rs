@@ -60,7 +60,7 @@ fn a_ceiling_stands_beside_its_theory() {
     assert!(page.contains("25.0 GB/s, 50.0 % of theory"), "{page}");
     assert_eq!(page.matches("<line class=\"edge\"").count(), 1, "only the link has a theory");
     assert!(page.contains("trained down: it runs at x8") && page.contains("of theory, %"));
-    // What two GPUs share has the bytes of both, and each link has those of its own.
+    // The shared part of two GPUs has the bytes of both, and each link has its own.
     let best = digest.lines.iter().filter_map(|line| line.rate()).fold(0.0, f64::max);
     let reached = |bound: usize| {
         crate::report::grid::people::reached(&digest, &digest.ceilings[bound]).unwrap() / best
@@ -113,7 +113,7 @@ fn several_runs_stand_side_by_side() {
     assert_eq!(rows(&page, "side-points"), 10 + 15);
     assert_eq!(rows(&page, "side-means"), 10 + 10);
     assert!(page.contains("<td class=\"text\">of 15: no difference that these data can show</td>"));
-    // Labels within one file as well, and what has nothing beside it has no such section.
+    // Labels within one file as well; a report with nothing to compare has no such section.
     let labelled = |label: &'static str| made::file(&Sweep { label: Some(label), ..sweep.clone() });
     let page = of(&[labelled("1"), labelled("8")].concat());
     assert_eq!(rows(&page, "side-points"), 15);

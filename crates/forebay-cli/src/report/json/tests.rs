@@ -85,7 +85,7 @@ pub(crate) fn report() -> Report {
     }
 }
 
-/// As it stands in a report.
+/// The text as in a report.
 fn text(part: impl Serialize) -> String {
     serde_json::to_string_pretty(&part).unwrap()
 }
@@ -94,7 +94,7 @@ fn text(part: impl Serialize) -> String {
 fn keys_of_the_environment_are_those_of_the_schema() {
     let mut environment = report().environment;
     assert_eq!(environment.drives, [drive()]);
-    // The keys of a drive stand beside its type.
+    // The keys of a drive are next to its type.
     environment.drives.clear();
     insta::assert_snapshot!(text(environment), @r#"
     {
@@ -242,7 +242,7 @@ fn keys_of_a_report_are_those_of_the_schema() {
 fn a_report_is_read_back() {
     let mut report = report();
     let text = report.to_text().unwrap();
-    // The table's own grouping is no part of the schema.
+    // The table's grouping is not part of the schema.
     report.results.iter_mut().for_each(|row| row.size = 0);
     assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
 }

@@ -19,7 +19,7 @@ pub const SCHEMA: u64 = 6;
 /// What one run of `forebay stream` measured.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Layers {
-    /// What tells it from the others.
+    /// Its unique name.
     pub name: String,
     /// The command, as it may be typed again.
     pub command: String,
@@ -47,11 +47,11 @@ pub struct Layers {
     pub absent: Vec<(String, String)>,
     /// Why it ended before it was done.
     pub failed: Option<String>,
-    /// What was measured at each number of tokens, in the order in which it was.
+    /// The measurements at each number of tokens, in the order in which they were taken.
     pub points: Vec<Point>,
 }
 
-/// The machine, as far as it was told.
+/// The machine, as far as reported.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Machine {
     /// The GPU's name.
@@ -92,12 +92,12 @@ pub struct Way {
     pub pass_low_s: Option<f64>,
     /// Seconds of the longest.
     pub pass_high_s: Option<f64>,
-    /// Seconds that theory says with this compute, or the same beside where that took less (from
-    /// version 6 on), this transfer and this way's buffers.
+    /// Theoretical seconds, from this compute (or, from version 6 on, compute measured during
+    /// transfers if that took less), this transfer and this method's buffers.
     pub line_s: f64,
     /// Seconds of a layer's transfer alone by this way.
     pub transfer_layer_s: Option<f64>,
-    /// How many times its line a pass takes, where each was held against one of its own.
+    /// A pass relative to its theoretical time, if each pass was compared with its own.
     #[serde(rename = "over_line")]
     pub over_own_line: Option<f64>,
     /// Seconds of these that the compute waits.
@@ -133,7 +133,7 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// Those that came from elsewhere than was asked: from drives, or else from the page cache.
+    /// Bytes that came from elsewhere than requested: from drives, or else from the page cache.
     fn strays(&self, from_drive: bool) -> u64 {
         let Some(drive) = self.drive_bytes else { return 0 };
         if from_drive { self.file_bytes.unwrap_or(0).saturating_sub(drive) } else { drive }
@@ -155,8 +155,8 @@ impl Layers {
         all.filter(|name| known.insert(*name)).collect()
     }
 
-    /// Whether what comes by way of slots is to come from the drive: all of it, or the half that
-    /// is not pinned.
+    /// Whether staged bytes should come from the drive: all of them, or the half that is not
+    /// pinned.
     #[must_use]
     pub fn is_from_drive(&self) -> bool {
         ["drive", "half"].contains(&self.from.as_str())
@@ -176,7 +176,7 @@ impl Layers {
         shares.max_by(f64::total_cmp)
     }
 
-    /// What was streamed on which machine, in a line.
+    /// The model and the machine, in a line.
     #[must_use]
     pub fn about(&self) -> String {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "megabytes")]
@@ -224,7 +224,8 @@ impl Way {
         self.transfer_layer_s.unwrap_or(point.transfer_layer_s)
     }
 
-    /// The same of the shortest pass and of the longest; none where each has a line of its own.
+    /// Like `over_line`, for the shortest pass and the longest; none if each has its own
+    /// theoretical time.
     #[must_use]
     pub fn range_over_line(&self) -> Option<(f64, f64)> {
         let whole = self.pass_s / self.line_s;
@@ -250,7 +251,7 @@ impl Way {
 /// A number that programs read.
 #[derive(Debug, Clone, Copy)]
 pub struct Quantity {
-    /// Its name, which tells its unit.
+    /// Its name, which includes its unit.
     pub key: &'static str,
     /// What it is.
     pub is: &'static str,
@@ -258,7 +259,7 @@ pub struct Quantity {
     pub of: Of,
 }
 
-/// What has a quantity.
+/// The subject of a quantity.
 #[derive(Debug, Clone, Copy)]
 pub enum Of {
     /// A number of tokens, whichever the way.
@@ -325,7 +326,7 @@ pub(crate) mod tests {
 
     pub(crate) use crate::report::made::HARM;
 
-    /// A file of somebody who means harm: as many ways and points as may be, and absurd numbers.
+    /// A malicious file: the maximum of methods and points, with absurd numbers.
     pub(crate) fn hostile() -> String {
         let numbers = [1e-12, 1e9, 0.5, 1.0];
         let way = |number: usize| {

@@ -1,7 +1,8 @@
-//! Reads what `forebay stream --out` wrote, also before the file told its version.
+//! Reads the output of `forebay stream --out`, including versions that did not record their
+//! version.
 //!
-//! Nothing that a file says is believed: every number has a range, every list a length, and text is
-//! cut. Samples of single passes are passed over, so that no room is taken for them.
+//! Nothing in a file is trusted: every number has a range, every list a maximum length, and text is
+//! cut. Samples of single passes are skipped, so that they take no memory.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -31,12 +32,12 @@ const TEXT_MAX: usize = 1000;
 const COMMAND_MAX: usize = 4096;
 /// What seconds are between: nothing is shorter than a tick or longer than 30 years.
 const SECONDS: (f64, f64) = (1e-12, 1e9);
-/// What one thing over another is between.
+/// The valid range of a ratio.
 const RATIO: (f64, f64) = (1e-18, 1e18);
 /// What a count, or a part of something, is between.
 const COUNT: (f64, f64) = (0.0, 1e18);
 
-/// What tells the kinds of objects apart.
+/// The keys that distinguish the kinds of objects.
 #[derive(Debug, Deserialize)]
 struct Marks {
     layers_schema: Option<IgnoredAny>,
@@ -74,7 +75,7 @@ pub fn layers(json: &[u8]) -> Result<Layers, String> {
     told.checked()
 }
 
-/// What is looked at before all else: another version may have other keys.
+/// Read before everything else: another version may have other keys.
 #[derive(Debug, Deserialize)]
 struct Version {
     layers_schema: Option<Number>,
@@ -100,7 +101,7 @@ struct Told {
     points: Vec<ToldPoint>,
 }
 
-/// What was asked beside the rest, where the file tells.
+/// Optional parts of the request, as far as the file reports them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Flags {
@@ -294,7 +295,7 @@ fn check(way: &Way) -> Result<(), String> {
     within("pass_low_s", way.pass_low_s, SECONDS)?;
     within("pass_high_s", way.pass_high_s, SECONDS)?;
     within("rested_s", way.rested_s, SECONDS)?;
-    // What a clock tells of nothing may be a little less.
+    // A clock may report slightly less than zero for a difference of zero.
     within("line_stall_s", way.line_stall_s, (-SECONDS.1, SECONDS.1))?;
     within("stall_s", way.stall_s, (-SECONDS.1, SECONDS.1))?;
     within("line_reads", way.line_reads, COUNT)?;

@@ -144,7 +144,7 @@ mod tests {
         assert_eq!((is_free(&[]), tokens_from(&Layers::default(), "x", is_on_line)), (None, None));
         let text = sentences(&layers(&[(1024, 2.0, 1.0), (8192, 2.0, 1.1)]));
         assert_eq!(text, ["ours: free from none of these; on its line from none of these"]);
-        // What was not measured there does not hold there.
+        // A point that was not measured does not count.
         let mut some = layers(&[(1, 1.0, 1.0), (2, 1.0, 1.0)]);
         some.points[1].ways.clear();
         assert_eq!(tokens_from(&some, "ours", super::is_free), None);

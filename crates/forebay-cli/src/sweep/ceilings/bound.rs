@@ -8,7 +8,7 @@ use crate::results::{Bound, Ceiling, Measured};
 use crate::sweep::plan::Planned;
 use crate::workload::issuer::Way;
 
-/// From this share of the rate that was asked for on it is what binds.
+/// From this share of the requested rate on, the requested rate is what binds.
 const AS_ASKED: f64 = 0.95;
 
 /// The directions of a load.
@@ -18,9 +18,8 @@ fn directions(read_percent: u8) -> impl Iterator<Item = Direction> {
     read.into_iter().chain(write)
 }
 
-/// What a point is bound by: the rate that was asked for where it had that, the lowest ceiling on
-/// its way where it comes near it, else the processors where they are all busy, else what is in
-/// flight.
+/// The limit of a point: the requested rate if it was reached, else the lowest limit on its path if
+/// the rate comes near it, else the processors if all are busy, else the requests in flight.
 #[must_use]
 pub(in crate::sweep) fn bound(
     planned: &Planned,
@@ -55,7 +54,7 @@ pub(in crate::sweep) fn bound(
         _ if asked.is_some_and(|(asked, had)| had >= AS_ASKED * asked) => ("rate", None),
         (Some((name, _)), Some(share)) if share >= Bound::NEAR => (name, None),
         _ if busy => ("processors", Some("all cores were busy: larger requests cost less")),
-        // The drive may be at its limit, which nobody knows.
+        // The drive may be at its limit, which is unknown.
         _ if drive && !knows_storage => return None,
         _ => ("in-flight", Some("larger requests, more depth or more threads may gain")),
     };
@@ -67,7 +66,7 @@ pub(in crate::sweep) fn bound(
     })
 }
 
-/// What memory lets through of bytes that come from the page cache and leave it: to a GPU by way of
+/// The memory limit for bytes that come from the page cache and leave it: to a GPU through
 /// processors' caches.
 fn memory(planned: &Planned, direction: Direction, ceilings: &[Ceiling]) -> Option<f64> {
     let is_gpus = planned.point.targets.iter().any(|target| target != "host");
@@ -91,8 +90,8 @@ fn links(
         return None;
     }
     let of = |name: &str, of: &str| rate_of(ceilings, direction, name, of);
-    // Links of several GPUs add up, as long as nothing binds that they share. What goes straight
-    // from a drive may not pass it.
+    // Links of several GPUs add up, unless a shared part binds. Bytes on the direct route from a
+    // drive may bypass that part.
     let all = point.targets.join("+");
     let names = [("links", "link"), ("uplink", "uplink"), ("shared", "shared")];
     let mut shared = names.into_iter().filter_map(|(name, told)| Some((told, of(name, &all)?)));

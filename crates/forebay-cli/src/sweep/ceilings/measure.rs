@@ -23,9 +23,9 @@ use crate::workload::pattern::Region;
 
 /// From here on the link is as fast as it gets.
 pub(super) const LINK_LEN: u64 = 256 * MIB;
-/// What a copy takes at least of a link that is that fast, and at most of others.
+/// Minimum duration of a copy on a link of that speed, and maximum on other links.
 const LINK_TIME: f64 = 0.05;
-/// The first copy, which shows how long others may be.
+/// The first copy, from which the length of later ones is chosen.
 const LINK_FIRST: u64 = MIB;
 /// A copy of one GPU of several, at most.
 const PART_LEN: u64 = 64 * MIB;
@@ -39,8 +39,8 @@ const STORAGE_LEN: u64 = 512 * MIB;
 const SLOT: u64 = 256 * KIB;
 /// A ceiling is the best of so many.
 const SAMPLES: usize = 3;
-/// Of a slow drive no more samples are taken when they have taken so long: it needs no more to be
-/// seen at its best, and nobody waits long for a ceiling.
+/// Time limit after which a slow drive is not sampled further: more samples would not change its
+/// best, and nobody waits long for a limit.
 const STORAGE_TIME: Duration = Duration::from_secs(2);
 
 /// Measures the link of a GPU, or copies in host memory.
@@ -85,16 +85,16 @@ pub(super) fn link(
     })
 }
 
-/// Measures how fast processors bring memory into slots that stay in their caches, by as many
-/// threads as gain anything: bytes that go by way of the host pass memory once so, not twice as in
-/// a copy from memory to memory, which two GPUs were found to exceed by half.
+/// Measures how fast processors copy memory into buffers that stay in their caches, with as many
+/// threads as help. This way staged bytes cross memory once, not twice as in a copy from memory to
+/// memory; two GPUs were found to exceed the latter by half.
 ///
 /// # Errors
-/// The system's, for want of memory.
+/// System errors, for lack of memory.
 pub(super) fn memory(len: u64) -> Result<Ceiling> {
     let len = fitting(len, 1);
     let mut memory = HostMemory::allocate(len)?;
-    // Memory that nobody wrote to is one page of zeros, which is in the caches.
+    // Memory that was never written is mapped to one page of zeros, which is in the caches.
     memory.bytes_mut().fill(1);
     let bytes = memory.bytes();
     let powers = (0..).map(|shift| 1_usize << shift).take_while(|count| *count < cores());
@@ -113,7 +113,7 @@ pub(super) fn memory(len: u64) -> Result<Ceiling> {
     })
 }
 
-/// What it takes to copy `bytes`, piece by piece, each thread to a slot of its own.
+/// Seconds to copy `bytes` in pieces, each thread into its own buffer.
 fn seconds_through_caches(bytes: &[u8], threads: usize) -> f64 {
     let start = Instant::now();
     let slot = || vec![0_u8; whole(SLOT)];
@@ -214,12 +214,12 @@ fn in_common(all: &[Steps]) -> f64 {
     bytes.sum::<f64>() / (end - start).as_secs_f64()
 }
 
-/// Measures the storage below a place past the page cache; `None` where it cannot be had so. What
-/// writes leave there, in files that points write to as well, is compared with nothing: a check of
-/// reads looks at what the file has then.
+/// Measures the storage below a place with O_DIRECT; `None` if that is unavailable. The bytes that
+/// writes leave there, in files that points write to as well, are compared with nothing: a check of
+/// reads uses the file's contents at that time.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub(in crate::sweep) fn storage(
     engine: &Engine,
     place: &Place,

@@ -29,10 +29,10 @@ use crate::results::Ceiling;
 const ALONE: f64 = 0.85;
 /// From this share of what theory gives an uplink on it is what binds.
 const FULL: f64 = 0.95;
-/// What GPUs share without anybody saying so.
+/// Hidden resources that GPUs may share.
 const HIDDEN: &str = "memory, the link between sockets, or an uplink that is not shown";
 
-/// What was found, and what could not be.
+/// The limits found, and those that could not be measured.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) ceilings: Vec<Ceiling>,
@@ -41,8 +41,8 @@ pub(super) struct Found {
     pub(super) gpus: Vec<GpuAt>,
 }
 
-/// Measures the links of all targets, one by one and together. `begins` is told the number of each
-/// measurement, and of how many, before it begins.
+/// Measures the links of all targets, one by one and together. `begins` gets the number of each
+/// measurement and their total before each begins.
 pub(super) fn links(
     engine: &Engine,
     resolver: &Resolver,
@@ -85,7 +85,7 @@ pub(super) fn links(
             in_theory(ceiling, reach(&[&gpu.pci]), &gpu.pci);
         }
     }
-    // What goes by way of the host passes its memory; a simulated GPU is that memory.
+    // Staged bytes pass host memory; a simulated GPU is that memory.
     if devices.iter().flatten().any(|device| !device.info().simulated) {
         match measure::memory(measure::LINK_LEN) {
             Ok(ceiling) => found.ceilings.push(ceiling),
@@ -117,8 +117,8 @@ fn place(resolver: &Resolver, info: &DeviceInfo) -> Option<GpuAt> {
     Some(GpuAt { name: info.id.to_string(), pci, simulated: info.simulated })
 }
 
-/// Forgets the rates of links that have carried more than they say, headers included: bridges of
-/// virtual machines tell any. What packets have beside their bytes is assumed, and refutes none.
+/// Drops the rates of links that carried more than they report, headers included: bridges of
+/// virtual machines report arbitrary rates. Packet overhead is assumed, so it refutes no rate.
 fn believe(pci: &mut PciDevice, measured: f64) {
     let refuted = |link| is_refuted(link, measured);
     for bridge in &mut pci.bridges {

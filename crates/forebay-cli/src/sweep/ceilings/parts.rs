@@ -9,10 +9,10 @@ use crate::report::digest::rate_text;
 use crate::report::drives::LinkFacts;
 use crate::results::Ceiling;
 
-/// What is left of a link's bytes for what is moved, in packets of 256 bytes with a header of 16, a
-/// check of 4 and framing of 4, in which the sequence number is (PCI Express Base Specification
-/// 3.0, 4.2.2.3; with 8 of 10 bits framing and number take 4 as well). How long a machine's packets
-/// are stands where root alone can read; 256 bytes is what most have.
+/// The share of a link's bytes left for payload, in packets of 256 bytes with a header of 16, a
+/// check of 4 and framing of 4, which includes the sequence number (PCI Express Base Specification
+/// 3.0, 4.2.2.3; with 8 of 10 bits, framing and number take 4 as well). Only root can read a
+/// machine's packet size; 256 bytes is the most common.
 const PAYLOAD: f64 = 256.0 / 280.0;
 /// The same from 64 GT/s on: flits of 256 bytes have 236 for packets, which need neither check nor
 /// framing of their own (PCI Express Base Specification 6.0, flit mode). So at most 87 % are left,
@@ -41,11 +41,11 @@ pub struct Part {
     pub name: &'static str,
     /// Which: a drive, a GPU, a bridge, a port.
     pub of: String,
-    /// Bytes per second in each direction; none where the hardware does not tell.
+    /// Bytes per second in each direction; none if the hardware does not report it.
     pub rate: Option<f64>,
     /// What the rate follows from, or why there is none.
     pub how: String,
-    /// Who tells it.
+    /// The source of the rate.
     pub source: Option<String>,
     /// What holds it below what it could be.
     pub limits: Option<String>,
@@ -97,7 +97,7 @@ fn drive(drive: &Drive) -> Part {
     }
 }
 
-/// Where a drive hangs that is on PCI itself, and not behind a controller with links of its own.
+/// The PCI device of a drive that is directly on PCI, not behind a controller with its own links.
 pub(super) fn on_pci(drive: &Drive) -> Option<&PciDevice> {
     let itself = matches!(drive.transport(), Transport::Pcie | Transport::Emulated { .. });
     drive.pci().filter(|_| itself)
@@ -141,7 +141,7 @@ fn uplinks(gpus: &[GpuAt], drives: &[Drive]) -> Vec<Part> {
     found.into_values().collect()
 }
 
-/// The link between sockets, whose rate nobody tells.
+/// The link between sockets, whose rate is not reported anywhere.
 fn sockets(gpu: &GpuAt, drive: &Drive) -> Option<Part> {
     let away = Distance::to_drive(&gpu.pci, drive);
     let nodes = gpu.pci.numa_node.zip(drive.numa_node());
@@ -172,7 +172,7 @@ pub(super) struct Wire<'a> {
 pub(super) fn wires(pci: &PciDevice) -> impl Iterator<Item = Wire<'_>> {
     pci.bridges.as_chunks::<2>().0.iter().map(|[upper, lower]| {
         let both = [upper.link, lower.link];
-        // Of some ends the link is not known, or stands for something that the bridge plays.
+        // At some ends the link is unknown, or describes a link that the bridge emulates.
         let known = both.into_iter().filter(|link| link.bytes_per_s().is_some());
         let narrow = known.min_by_key(|link| link.bytes_per_s());
         Wire { address: &upper.address, link: narrow.unwrap_or_default() }
@@ -192,7 +192,7 @@ pub(super) fn line(link: Link) -> Option<f64> {
     link.bytes_per_s().map(float)
 }
 
-/// The part of a link's bytes that are moved for somebody.
+/// The share of a link's bytes that are payload.
 fn share(link: Link) -> f64 {
     let flits = link.megatransfers_per_s.is_some_and(|rate| rate >= FLITS_FROM);
     if flits { FLIT_PAYLOAD } else { PAYLOAD }

@@ -1,10 +1,10 @@
-//! `--io-queues`: one number after the other is set by the user's command, and what the kernel
-//! tells then is read anew.
+//! `--io-queues`: the user's command sets one number after the other, and the kernel's report is
+//! read again after each.
 //!
-//! Setting a number disconnects whoever uses the path, so all of ours lets go of it before: scratch
-//! goes and is made anew afterwards. A path is there again where it is what it was at first, in the
+//! Setting a number disconnects all users of the path, so we close everything first: scratch is
+//! removed and made anew afterwards. A path counts as back when it is the same as at first, at the
 //! same place among the mounts: an empty mount point is never measured. `shell` runs the command,
-//! `place` looks at the path, [`queues`](super::queues) tells what was found.
+//! `place` checks the path, [`queues`](super::queues) reads the resulting number.
 
 mod place;
 mod shell;
@@ -25,7 +25,7 @@ use crate::power::hwmon::shortened;
 use crate::report::warnings::say;
 use crate::steps::Step;
 
-/// What stands in the command for the number.
+/// The placeholder of the number in the command.
 const NUMBER: &str = "{}";
 /// How long the command may take.
 const COMMAND_MAX: Duration = Duration::from_secs(60);
@@ -68,20 +68,20 @@ pub(super) fn check(args: &SweepArgs) -> Result<()> {
     Ok(())
 }
 
-/// What sets queues, and what is known of the path while it does.
+/// The command that sets queues, and the state of the path.
 #[derive(Debug)]
 pub(super) struct Switch {
     line: String,
     home: Home,
     /// The number that is set and measured.
     set: Option<u32>,
-    /// What was asked for last, in which of the repeats: what fails is tried once in each.
+    /// The last requested number, and its repeat: a failing number is tried once in each repeat.
     tried: Option<(u32, u32)>,
     /// What the command has left behind, in words.
     stays: Option<String>,
-    /// What the kernel told then.
+    /// The number that the kernel reported then.
     pub(super) found: Option<u32>,
-    /// Why nothing can be measured with the number that was asked for last.
+    /// Why nothing can be measured with the last requested number.
     pub(super) failed: Option<Failure>,
     command_max: Duration,
     away_max: Duration,
@@ -197,8 +197,8 @@ fn words(number: u32) -> String {
 }
 
 impl Sweep<'_> {
-    /// Has the number of queues set that a point asks for, where it is another; what cannot be is
-    /// told, and becomes the error of each sample until another number is asked for.
+    /// Sets the number of queues that a point requests, if it changed. A failure is reported, and
+    /// is the error of each sample until another number is requested.
     pub(super) fn turn(&mut self, planned: &Planned, repeat: u32, bar: Option<&ProgressBar>) {
         let (Some(number), Some(switch)) = (planned.point.queues, &mut self.switch) else { return };
         if switch.set == Some(number) || switch.tried == Some((number, repeat)) {
@@ -228,13 +228,13 @@ impl Sweep<'_> {
         }
     }
 
-    /// Has a number set and the path made ready for it; what the kernel tells then.
+    /// Sets a number and prepares the path; returns the number that the kernel then reports.
     fn set(&mut self, number: u32) -> Result<Option<u32>> {
         let path = self.args.paths.first().map_or(Path::new("."), |path| path.as_path()).to_owned();
         // Scratch goes, and what holds it.
         self.places.clear();
         self.switch.as_mut().expect("who asks has looked").run(number, &path)?;
-        // What was known may be of a controller that is gone.
+        // The known facts may be of a controller that is gone.
         self.resolver.forget();
         self.maps = maps(&self.resolver, std::slice::from_ref(&path));
         let own: Vec<&Planned> = self.planned.iter().collect();
@@ -244,7 +244,7 @@ impl Sweep<'_> {
         Ok(self.maps.first().and_then(|map| queues::found(map, number)))
     }
 
-    /// How often a number will be set for what is to be measured, in words.
+    /// How often a number will be set for the remaining samples, in words.
     pub(super) fn turns_words(&self, todo: &[(usize, u32)]) -> String {
         let mut numbers: Vec<Option<u32>> =
             todo.iter().map(|(index, _)| self.planned[*index].point.queues).collect();

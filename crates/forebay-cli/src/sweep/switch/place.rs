@@ -1,4 +1,5 @@
-//! What a path is while queues are set: held by nobody of ours before, and there again afterwards.
+//! The state of a path while queue counts are set: closed by this process before, and present again
+//! afterwards.
 
 use std::fs::{self, FileType};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -51,7 +52,7 @@ impl Home {
     pub(super) fn wait(&self, limit: Duration) -> Result<(), String> {
         let (told, looks) = channel();
         let home = self.clone();
-        // A look may take for ever; it is left behind then.
+        // A check may never return; it is abandoned then.
         let watch = std::thread::Builder::new().name("path".into()).spawn(move || {
             let begun = Instant::now();
             loop {
@@ -76,8 +77,8 @@ impl Home {
     }
 }
 
-/// Whether `other` lies on `path`, or in the file system that `path` lies in, so that it keeps that
-/// mounted. What the system itself lies in is never unmounted.
+/// Whether `other` is on `path`, or in the file system that holds `path`, so that it keeps that
+/// mounted. The file system of the system itself is never unmounted.
 pub(super) fn keeps(path: &Path, other: &Path) -> bool {
     let below = || Some(other.canonicalize().ok()?.starts_with(path.canonicalize().ok()?));
     device(path).is_some_and(|own| device(other) == Some(own)) || below().unwrap_or(false)
@@ -94,7 +95,7 @@ fn open(path: &Path) -> Option<PathBuf> {
     let own = device(path);
     let block = fs::metadata(path).ok().filter(|facts| facts.file_type().is_block_device());
     let block = block.map(|facts| facts.rdev());
-    // A node of `/dev` lies in a file system that others have open as well.
+    // A node of `/dev` is in a file system where we have other files open.
     let own = own.filter(|_| block.is_none());
     let descriptors = fs::read_dir("/proc/self/fd").ok()?.flatten();
     let mut held = descriptors.filter_map(|entry| {

@@ -1,4 +1,5 @@
-//! The user's command that sets a number of queues: bounded in time, and told by its last words.
+//! The user's command that sets a number of queues: bounded in time, and quoted by its last line of
+//! output.
 
 use std::fs::File;
 use std::io::Seek as _;
@@ -61,7 +62,7 @@ pub(super) fn run(line: &str, limit: Duration) -> Result<(), String> {
     Err(kill(child, format!("it failed: {words}")))
 }
 
-/// Ends what is left of it; `why`, with what cannot be ended.
+/// Kills the rest of it; adds to `why` what cannot be ended.
 fn kill(mut child: Child, why: String) -> String {
     kill_all(&child);
     let begun = Instant::now();
@@ -86,7 +87,7 @@ fn said() -> rustix::io::Result<File> {
     Ok(memory.into())
 }
 
-/// The last line that was said.
+/// The last line of the output.
 fn last_line(mut said: &File) -> String {
     // The position is that of the writers, too.
     let end = said.stream_position().unwrap_or(0);

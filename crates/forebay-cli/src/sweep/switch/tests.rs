@@ -50,7 +50,7 @@ fn what_keeps_the_path_is_refused_and_a_path_that_is_not_there() {
     assert!(Switch::find(&args(&[]), Path::new("/nonexistent")).unwrap().is_none());
 }
 
-/// A folder in memory, in whose file system nothing else of this process is open meanwhile.
+/// A folder in memory, in whose file system this process has nothing else open during the test.
 pub(super) fn memory() -> Option<(TempDir, MutexGuard<'static, ()>)> {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,8 +64,8 @@ pub(super) fn memory() -> Option<(TempDir, MutexGuard<'static, ()>)> {
 /// Only a bound on a hang.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Runs a sweep over these numbers with two points and two repeats, on a `system` that may be
-/// played; its samples. The command has `command_max` for each number.
+/// Sweeps over these numbers with two points and two repeats, on a `system` that may be simulated;
+/// returns the samples. The command has `command_max` for each number.
 fn swept(
     path: &Path,
     results: &Path,
@@ -125,8 +125,8 @@ fn a_number_that_cannot_be_set_is_rows_and_not_the_end() {
         })
         .expect("commands that end");
     let too_long = format!("it takes more than {} s", limit.as_secs_f64());
-    // Once for each number in each repeat, backwards in the second, and nothing of ours lies in
-    // the path meanwhile.
+    // Once for each number in each repeat, backwards in the second, and the path holds no files of
+    // ours at that time.
     assert_eq!(fs::read_to_string(&log).unwrap(), "1\n2\n3\n4\n4\n3\n2\n1\n");
     let numbers: Vec<u32> = all.iter().map(|sample| sample.point.queues.unwrap()).collect();
     assert_eq!(numbers, [1, 1, 2, 2, 3, 3, 4, 4, 4, 4, 3, 3, 2, 2, 1, 1]);
@@ -159,7 +159,7 @@ fn the_last_of_a_repeat_is_the_first_of_the_next_and_is_set_once() {
 #[test]
 fn what_the_kernel_tells_stands_beside_what_was_asked_for() {
     let Some((memory, _alone)) = memory() else { return };
-    // A played mount of a server that gives two connections at most.
+    // A simulated mount of a server that gives two connections at most.
     let folder = tempfile::tempdir_in(".").unwrap();
     let (path, at) = (memory.path().display(), |name: &str| folder.path().join(name));
     for name in ["root/sys/dev/block", "root/proc/self", "expected"] {

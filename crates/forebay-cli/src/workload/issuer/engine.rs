@@ -14,7 +14,7 @@ use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 use crate::steps::Step;
 
-/// What is on its way in a place.
+/// A call in flight in a place.
 enum Running {
     One(Transfer),
     Many(ManyTransfer),
@@ -29,7 +29,7 @@ pub struct EngineIssuer {
     /// One for each place; away while a call that does not block owns it.
     memory: Vec<Option<Buffer>>,
     running: Vec<Option<(Direction, Running)>>,
-    /// Where calls that do not block tell of their end.
+    /// Where calls that do not block report their end.
     tell: Sender<Done>,
     ends: Receiver<Done>,
     /// The end of the call that blocked.

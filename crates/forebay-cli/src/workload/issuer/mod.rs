@@ -1,5 +1,5 @@
-//! The ways by which one thread makes its requests: each has places for as many calls as may be in
-//! flight, starts calls in them and tells which has ended.
+//! The methods by which one thread makes its requests. Each has places for as many calls as may be
+//! in flight, starts calls in them and reports which has ended.
 
 mod engine;
 mod plain;
@@ -104,7 +104,7 @@ pub struct Means<'a> {
     pub depth: usize,
     /// Requests in one call.
     pub batch: usize,
-    /// What tells the memory of this thread from that of others.
+    /// Distinguishes the memory of this thread from that of other threads.
     pub key: u64,
     /// Counts requests that have ended, also those of a call that has not.
     pub life: &'a Arc<AtomicU64>,
@@ -163,7 +163,7 @@ pub trait Issuer: Send {
     /// The GPU's.
     fn memory(&mut self, place: usize) -> Result<Vec<u8>>;
 
-    /// Bytes by route and reason, as far as the way tells.
+    /// Bytes by route and reason, as far as the method reports them.
     fn routes(&self) -> Vec<Taken>;
 }
 
@@ -199,10 +199,10 @@ fn bytes_of(buffer: &Buffer) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Gets a way ready to make requests.
+/// Prepares a method to make requests.
 ///
 /// # Errors
-/// Where the file or memory cannot be had.
+/// The file or memory is unavailable.
 pub fn make(way: Way, means: &Means<'_>) -> Result<Box<dyn Issuer>> {
     Ok(match way {
         Way::Forebay(route) => Box::new(EngineIssuer::new(route, means)?),

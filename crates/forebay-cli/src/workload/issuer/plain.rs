@@ -1,9 +1,8 @@
-//! The ways without an engine: each thread has memory of its own, reads, then copies.
+//! The methods without an engine: each thread has its own memory, reads into it, then copies.
 //!
-//! They are what is published elsewhere as the baselines of direct paths, so nothing of our engine
-//! helps them but its pinned memory: there is no larger queue, no shared reader, no page of the
-//! cache that is used twice. One call is one `pread` or `pwrite`, whose buffer is pinned, as the
-//! usual tools have it.
+//! They are published elsewhere as the baselines of direct paths, so they use nothing of our engine
+//! except its pinned memory: no larger queue, no shared reader, no reuse of page cache pages. One
+//! call is one `pread` or `pwrite` into a pinned buffer, as in the usual tools.
 
 #![expect(unsafe_code, reason = "copies to and from a GPU are queued by raw address")]
 
@@ -34,8 +33,8 @@ pub enum Plain {
     Cpu,
     /// Past the page cache into host memory, then copied; each waits for the other.
     CpuGpu,
-    /// The same, while the copy of the call before is still on its way: nobody looks for its end
-    /// before the next read is over, so latencies have that read in them.
+    /// Like `CpuGpu`, but the previous call's copy runs during the read. Its end is only checked
+    /// after that read, so latencies include the read.
     CpuAsyncGpu,
     /// Through the page cache into host memory, then copied.
     CpuCachedGpu,
@@ -60,8 +59,8 @@ impl Plain {
         }
     }
 
-    /// How many requests a thread makes at a time where that is part of the way; `None`: as many
-    /// calls as are asked for.
+    /// The number of requests that a thread makes at a time, if the method fixes it; `None`: as
+    /// many calls as requested.
     #[must_use]
     pub const fn depth(self) -> Option<u32> {
         match self {

@@ -1,8 +1,8 @@
-//! The plain way with as many requests in flight as are asked for: `io_uring` on the thread that
-//! makes them, past the page cache into host memory, as `fio` has it.
+//! The plain method with the requested number of requests in flight: `io_uring` with O_DIRECT into
+//! host memory, on the thread that makes them, like `fio`.
 //!
-//! It shows what a drive gives at a depth when nobody hands anything to anybody, and what of a
-//! point's numbers is the sweep's own.
+//! It shows what a drive gives at a queue depth without hand-over between threads, and how much of
+//! a point's numbers is the sweep's own overhead.
 
 #![expect(unsafe_code, reason = "the kernel moves bytes to and from memory by raw address")]
 
@@ -30,8 +30,8 @@ use crate::report::json::Direction;
 const IN_FLIGHT_MAX: usize = 32768;
 /// A short request resumes at a multiple of this, which every drive's block divides.
 const BLOCK: usize = 4096;
-/// How long what is in flight is waited for when nobody wants it any more. A drive that hangs keeps
-/// its memory for longer, so that is never given back.
+/// How long to wait for in-flight requests that are no longer wanted. A drive that hangs may write
+/// to its memory for longer, so that memory is never returned.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// A look at the ring where the kernel (before Linux 5.11) cannot wait for a bounded time.
 const NAP: Duration = Duration::from_micros(100);
@@ -50,7 +50,7 @@ struct Place {
     failed: Option<Failure>,
 }
 
-/// Makes requests by a ring of its own.
+/// Makes requests by its own ring.
 pub struct UringIssuer {
     path: PathBuf,
     file: File,
@@ -108,7 +108,7 @@ impl UringIssuer {
         })
     }
 
-    /// Gives the kernel what is left of one request of a place.
+    /// Submits the rest of one request of a place.
     fn push(&mut self, place: usize, index: usize) -> io::Result<()> {
         let Place { address, direction, ref offsets, ref moved, .. } = self.places[place];
         let moved = moved[index];
@@ -121,8 +121,8 @@ impl UringIssuer {
             Direction::Write => opcode::Write::new(fd, memory, len).offset(offset).build(),
         };
         let entry: squeue::Entry = entry.user_data((place * self.batch + index) as u64);
-        // SAFETY: the memory is this place's, `request_size` bytes for each index, which nobody
-        // touches until the completion is reaped; `drop` leaks it before that.
+        // SAFETY: the memory is this place's, `request_size` bytes for each index. Nothing touches
+        // it until the completion is reaped; if dropped before that, `drop` leaks it.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         // The ring has room for all that are in flight, so this cannot fail.
         pushed.map_err(|_| Errno::AGAIN)?;
@@ -179,8 +179,8 @@ impl UringIssuer {
         }
     }
 
-    /// Whether a request is over. One that came back short goes on, in the ring, from the last
-    /// whole block: O_DIRECT takes no other offset.
+    /// Whether a request has finished. A short one is submitted again from its last whole block,
+    /// since O_DIRECT takes no other offset.
     fn ended_with(&mut self, place: usize, index: usize, result: i32) -> io::Result<bool> {
         let done = usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))?;
         let Place { direction, ref mut moved, .. } = self.places[place];
@@ -232,7 +232,7 @@ impl UringIssuer {
     }
 }
 
-/// What may go well the next time: a signal came, or completions have to be taken first.
+/// Errors that may pass: a signal came, or completions must be reaped first.
 fn is_passing(error: &io::Error) -> bool {
     let passing = [Errno::INTR, Errno::AGAIN, Errno::BUSY, Errno::TIME];
     Errno::from_io_error(error).is_some_and(|errno| passing.contains(&errno))
@@ -270,7 +270,7 @@ impl Issuer for UringIssuer {
         own.left = call.offsets.len();
         let pushed = (0..call.offsets.len()).try_for_each(|index| self.push(place, index));
         pushed.and_then(|()| self.submit(0)).map_err(|error| {
-            // What of it was pushed may end later, and is nobody's call then.
+            // The part already pushed may end later, and belongs to no call then.
             self.places[place].left += 1;
             self.refused(&error)
         })

@@ -82,7 +82,7 @@ impl Issuer for Still {
     }
 }
 
-/// What a thread has done whose drive stood still for a second, and when it was told to stop.
+/// The result of a thread whose drive stalled for a second, and the time at which it was stopped.
 fn stood_still(due: Option<Duration>, calls: Option<u64>) -> (Worked, Duration) {
     let phase = Arc::new(Phase::default());
     phase.count();

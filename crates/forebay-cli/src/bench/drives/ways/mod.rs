@@ -25,10 +25,10 @@ pub struct Part {
     pub len: u64,
 }
 
-/// What is to be moved.
+/// What to move.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// The files, in the order in which they are asked for.
+    /// The files, in the order of the request.
     pub parts: Vec<Part>,
     /// From or to the files.
     pub direction: Direction,
@@ -52,7 +52,7 @@ impl Job {
 
 /// A way to move the bytes of several files at once.
 pub trait Way {
-    /// What it was told, for the report.
+    /// The settings it used, for the report.
     fn settings(&self) -> Option<Settings> {
         None
     }
@@ -62,10 +62,10 @@ pub trait Way {
         false
     }
 
-    /// Gets ready once for all samples; `ready` brings the files' pages where they are to be.
+    /// Prepares once for all samples; `ready` brings the files' pages into the wanted state.
     ///
     /// # Errors
-    /// Where what it needs cannot be had.
+    /// Something that it needs is unavailable.
     fn prepare(
         &mut self,
         _job: &Job,
@@ -75,10 +75,10 @@ pub trait Way {
         Ok(())
     }
 
-    /// Opens the files and gets what the move needs.
+    /// Opens the files and allocates what the move needs.
     ///
     /// # Errors
-    /// Where that cannot be had.
+    /// Something that it needs is unavailable.
     fn open(&mut self, job: &Job, targets: &mut Targets) -> Result<()>;
 
     /// Sets every byte of the targets of a read.

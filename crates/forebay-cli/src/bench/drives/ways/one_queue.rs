@@ -1,8 +1,8 @@
-//! What is usually done: one pool of threads for all files. Each file is cut into slices, the
-//! slices of all stand in one queue, and a thread that is free takes the next.
+//! The usual approach: one thread pool for all files. Each file is cut into slices, the slices of
+//! all files wait in one queue, and a free thread takes the next.
 //!
-//! Cold bytes go around the page cache where the file system lets them, so that nothing but the
-//! order in which drives are served differs from our engine's way.
+//! Cold bytes bypass the page cache where the file system allows it, so that only the order in
+//! which drives are served differs from our engine's.
 
 #![expect(unsafe_code, reason = "copies to and from a GPU are queued by raw address")]
 
@@ -228,7 +228,7 @@ impl Way for OneQueue {
             "one queue of slices of {} for all, {THREADS} threads, {source}{pinned}",
             format_size(SLICE)
         );
-        // Where only some files can be read past the page cache, nobody counts which bytes were.
+        // Where only some files can be read with O_DIRECT, the bytes of each kind are not counted.
         let said = match (direct, files.iter().any(|files| files.direct.is_some())) {
             (true, _) => vec![(Route::Staged, job.len())],
             (false, false) => vec![(Route::Cached, job.len())],

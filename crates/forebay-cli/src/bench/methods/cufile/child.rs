@@ -40,7 +40,7 @@ const ORDER_MAX: u64 = 64 * 1024;
 const THREADS_MAX: u32 = 64;
 /// Bytes of memory that are summed at a time.
 const STEP: u64 = 16 * MIB;
-/// How long the process may go on after its input has ended.
+/// How long the process may keep running after its input has ended.
 const END_MAX: Duration = Duration::from_secs(1);
 
 /// Runs the verb.
@@ -86,7 +86,7 @@ fn orders() -> Receiver<String> {
     receiver
 }
 
-/// What could not be done.
+/// The step that failed.
 struct Failed {
     reason: String,
     hint: Option<String>,
@@ -243,7 +243,8 @@ impl<'a> State<'a> {
         let file = self.file.as_ref().ok_or_else(|| Failed::of("there is no open file"))?;
         let moving = Moving::default();
         let (line, begun) = (Barrier::new(threads as usize), OnceLock::new());
-        // Their start is no part of the move: whoever uses the library so keeps its threads.
+        // Thread start is not part of the move: programs that use the library this way keep their
+        // threads.
         thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| {
@@ -319,7 +320,7 @@ impl<'a> State<'a> {
     }
 }
 
-/// What is to be moved.
+/// What to move.
 struct Shape {
     write: bool,
     len: u64,
@@ -376,7 +377,7 @@ impl Moving {
     }
 }
 
-/// Runs `work` with the GPU current, where there is one.
+/// Runs `work` with the GPU current, if there is a GPU.
 fn within<T>(device: Option<&dyn Device>, work: impl FnOnce() -> T) -> Result<T, Failed> {
     let Some(device) = device else { return Ok(work()) };
     let (mut work, mut result) = (Some(work), None);

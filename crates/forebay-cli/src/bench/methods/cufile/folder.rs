@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::bench::scratch::random;
 use crate::interrupt;
 
-/// All that is set: everything else is as the library has it where nobody sets anything.
+/// All settings that we set; everything else keeps the library's default.
 const SETTINGS: &str = r#"{ "properties": { "allow_compat_mode": true, "force_compat_mode": true } }
 "#;
 
@@ -54,13 +54,13 @@ impl Drop for Folder {
     }
 }
 
-/// Where packages of Python lie in the virtual environment that is active: one may be cuFile.
+/// Where Python packages are installed in the active virtual environment: one may be cuFile.
 pub(super) fn packages(environment: Option<&Path>) -> Vec<PathBuf> {
     let Some(Ok(entries)) = environment.map(|folder| fs::read_dir(folder.join("lib"))) else {
         return Vec::new();
     };
     let is_python = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("python3.");
-    // A folder of others may hold any number.
+    // Another user's folder may hold any number of entries.
     let found = entries.flatten().take(64).filter(|entry| is_python(&entry.file_name()));
     found.map(|entry| entry.path().join("site-packages")).collect()
 }

@@ -1,9 +1,9 @@
-//! cuFile in its compat mode, as programs that call its C interface have it where nothing is
-//! direct: at its defaults, and in the settings that were best on an H200.
+//! cuFile in its compat mode, as programs that call its C interface get it where the direct route
+//! is unavailable: at its defaults, and in the settings that were best on an H200.
 //!
-//! It runs in a process of its own, this program started anew (`child`), since its driver has been
-//! seen to spin for ever as it opens, and since its settings are one process's. That process has
-//! memory of its own on the same GPU, filled and summed as we say; its clock is held against ours.
+//! It runs in a child process, this program started anew (`child`). Its driver has been seen to
+//! spin without end as it opens, and its settings are per process. That process has its own memory
+//! on the same GPU, filled and summed at our request; its clock is checked against ours.
 
 pub(crate) mod child;
 mod folder;
@@ -34,7 +34,7 @@ use crate::report::json::{Cache, Direction, MethodName, Settings};
 
 /// The verb that the process runs.
 const VERB: &str = "cufile";
-/// What stands for the process in reasons.
+/// The name of the process in reasons.
 const NAME: &str = "forebay cufile";
 /// What to do about a library that takes its process with it.
 const LOST: &str = "`forebay probe` shows how far the library comes; try another version of it";
@@ -110,7 +110,7 @@ pub struct Cufile {
     _folder: Folder,
 }
 
-/// What could not be done, and what to do about it.
+/// The step that failed, and what to do about it.
 #[derive(Debug)]
 struct Refused {
     reason: String,
@@ -134,11 +134,11 @@ impl Refused {
 }
 
 impl Cufile {
-    /// Starts the process for the GPU with this UUID; without one, host memory plays a GPU. The
-    /// text says why it cannot be had, and what to do about that.
+    /// Starts the process for the GPU with this UUID; without one, host memory simulates a GPU. The
+    /// text says why cuFile is unavailable, and what to do about it.
     ///
     /// # Errors
-    /// There is no library, it does not open, or not in time.
+    /// There is no library, or it does not open, or not in time.
     pub fn start(program: &Program, gpu: Option<String>, bounds: Bounds) -> Result<Self, String> {
         let folder = Folder::create().map_err(|error| {
             let place = std::env::temp_dir();

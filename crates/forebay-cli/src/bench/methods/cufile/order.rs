@@ -1,4 +1,4 @@
-//! What the process that has cuFile is asked, and what it answers.
+//! The requests to the process that has cuFile, and its answers.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ pub(super) const PIECES_MAX: u64 = 1024;
 /// Bytes of which one answer has the sums.
 pub(super) const SUMS_MAX: u64 = PIECES_MAX * PIECE;
 
-/// What is asked of it.
+/// A request to the process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum Order {
@@ -17,8 +17,8 @@ pub(super) enum Order {
     Start { gpu: Option<String> },
     /// Have so much memory of the GPU, in place of what there was.
     Allocate { len: u64 },
-    /// Open a file, whose path is told by hexadecimal digits, and make it known to the driver;
-    /// past the page cache where that is `direct`.
+    /// Open a file, whose path is given in hexadecimal digits, and register it with the driver;
+    /// with O_DIRECT if `direct` is set.
     Open { path: String, write: bool, direct: bool },
     /// Set every byte of the memory.
     Fill { byte: u8 },
@@ -48,7 +48,7 @@ pub(super) enum Answer {
     Moved { bytes: u64, seconds: f64, cpu_seconds: f64 },
     /// To `Sum`.
     Sums { pieces: Vec<u64> },
-    /// To `Count`: its counters of level 3 as they lie in memory, where it has some.
+    /// To `Count`: its counters of level 3 as laid out in memory, if it has some.
     Counted { version: u32, words: Option<Vec<u64>> },
     /// To all others.
     Done {},

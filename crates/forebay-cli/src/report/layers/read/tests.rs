@@ -1,4 +1,4 @@
-//! What is read, and what is refused.
+//! The accepted and refused inputs.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

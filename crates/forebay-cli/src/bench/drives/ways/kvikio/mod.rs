@@ -1,8 +1,8 @@
-//! KvikIO, where the Python that is found has it: at its defaults, and at the best of a few
-//! settings. It only reads.
+//! KvikIO, where the detected Python has it: at its defaults, and at the best of a few settings. It
+//! only reads.
 //!
-//! It has a process of its own and targets of its own: host memory that it shares with us, or
-//! memory that it takes on the GPU. They are filled and compared as those of any other way.
+//! It runs in its own process with its own targets: host memory shared with us, or memory that it
+//! allocates on the GPU. They are filled and compared like those of any other method.
 
 mod process;
 mod shared;

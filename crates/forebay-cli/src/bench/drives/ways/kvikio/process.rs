@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench::worker::{Worker, shown, sound};
 
-/// What the process runs. It comes with the command line, so no file can be put in its place.
+/// The program that the process runs. It is embedded in the executable, so no file can replace it.
 const PROGRAM: &str = include_str!("program.py");
 
-/// What is asked of it.
+/// A request to the process.
 #[derive(Debug, Serialize)]
 #[serde(tag = "order", rename_all = "lowercase")]
 pub(super) enum Order {

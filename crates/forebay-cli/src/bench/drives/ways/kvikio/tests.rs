@@ -1,4 +1,4 @@
-//! A process that does not answer, and a GPU that is played.
+//! A process that does not answer, and a simulated GPU.
 
 use std::time::Instant;
 
