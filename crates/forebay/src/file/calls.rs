@@ -1,10 +1,10 @@
-//! The system calls on a file, one call each: reads and writes at an offset, the questions about
-//! the page cache, and the wishes to keep or to drop bytes.
+//! System calls on files, one call each: reads and writes at an offset, residency queries, and
+//! hints to the page cache.
 //!
-//! Reads and writes are made once. Every other call is repeated after EINTR, with pauses and for a
-//! bounded time, since a server (FUSE) may answer so for ever. A short count and every other error
-//! are the caller's to judge: EAGAIN means that a read would wait, or that a file is leased.
-//! Offsets are below `i64::MAX`, the largest that a file may have.
+//! Reads and writes are made once. All other calls are repeated after EINTR, with pauses and for a
+//! bounded time, since a server (FUSE) may return it forever. The caller handles short counts and
+//! all other errors: EAGAIN means that a read would block, or that a file is leased. Offsets are
+//! below `i64::MAX`, the largest that a file may have.
 
 #![expect(unsafe_code, reason = "raw addresses of slots, and calls that the libraries lack")]
 
@@ -19,28 +19,29 @@ use rustix::io::{Errno, ReadWriteFlags};
 use super::pages::FilePages;
 use crate::units::{ByteRange, align_down, align_up};
 
-/// How long a call is repeated that says that a signal has interrupted it.
+/// How long a call is repeated after EINTR.
 const INTERRUPTED_MAX: Duration = Duration::from_secs(10);
 
-/// The second pause before it is repeated, and the longest: each is twice as long as the one
-/// before. There is none before the first time.
+/// The second and the longest pause before a repetition; each is twice as long as the one before.
+/// The first repetition has no pause.
 const PAUSES: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(10)];
 
-/// The number of `cachestat` (Linux 6.5) on every architecture that numbers new calls alike.
+/// Number of the `cachestat` system call (Linux 6.5), on all architectures with common numbers for
+/// new calls.
 const CACHESTAT: c_long = 451;
 
-/// Reads into `target` from `offset`; fewer bytes than asked is no error, and none is the end.
+/// Reads into `target` from `offset`. A short count is not an error; zero means the end of the
+/// file.
 pub(crate) fn read_at(fd: BorrowedFd<'_>, target: &mut [u8], offset: u64) -> io::Result<usize> {
     let (memory, len) = (target.as_mut_ptr(), target.len());
     // SAFETY: the exclusive borrow covers all that the call may write.
     retried(|| unsafe { read_at_raw(fd, memory, len, offset) })
 }
 
-/// [`read_at`] for memory that is known by its address.
+/// [`read_at`] for memory given by address.
 ///
 /// # Safety
-/// `target` is writable for `len` bytes, and nobody else reads or writes these until the call
-/// has returned.
+/// `target` must be writable for `len` bytes, with no other access to them until the call returns.
 pub(crate) unsafe fn read_at_raw(
     fd: BorrowedFd<'_>,
     target: *mut u8,
@@ -52,17 +53,17 @@ pub(crate) unsafe fn read_at_raw(
     counted(unsafe { libc::pread(fd.as_raw_fd(), target.cast(), len, offset) })
 }
 
-/// Writes `source` at `offset`; fewer bytes than asked is no error.
+/// Writes `source` at `offset`. A short count is not an error.
 #[cfg(test)]
 pub(crate) fn write_at(fd: BorrowedFd<'_>, source: &[u8], offset: u64) -> io::Result<usize> {
     // SAFETY: the borrow covers all that the call reads.
     retried(|| unsafe { write_at_raw(fd, source.as_ptr(), source.len(), offset) })
 }
 
-/// [`write_at`] for memory that is known by its address.
+/// [`write_at`] for memory given by address.
 ///
 /// # Safety
-/// `source` is readable for `len` bytes, and nobody writes these until the call has returned.
+/// `source` must be readable for `len` bytes, with no writes to them until the call returns.
 pub(crate) unsafe fn write_at_raw(
     fd: BorrowedFd<'_>,
     source: *const u8,
@@ -74,10 +75,10 @@ pub(crate) unsafe fn write_at_raw(
     counted(unsafe { libc::pwrite(fd.as_raw_fd(), source.cast(), len, offset) })
 }
 
-/// Reads what needs no wait: EAGAIN where the first byte is not in the page cache, EOPNOTSUPP
-/// where the file system cannot tell (Linux 4.14).
+/// Reads without blocking: EAGAIN if the first byte is not in the page cache, EOPNOTSUPP if the
+/// file system does not support it (Linux 4.14).
 ///
-/// A try that fails starts read-ahead, so the bytes behind it come in whether wanted or not.
+/// A failed attempt starts read-ahead, so the following bytes are read whether needed or not.
 ///
 /// # Safety
 /// As for [`read_at_raw`].
@@ -94,14 +95,14 @@ pub(crate) unsafe fn read_nowait_raw(
     counted(unsafe { libc::preadv2(fd.as_raw_fd(), &raw const vector, 1, offset, flags) })
 }
 
-/// [`read_nowait_raw`] for memory that is known by a borrow.
+/// [`read_nowait_raw`] for borrowed memory.
 pub(crate) fn read_nowait(fd: BorrowedFd<'_>, target: &mut [u8], offset: u64) -> io::Result<usize> {
     let (memory, len) = (target.as_mut_ptr(), target.len());
     // SAFETY: the exclusive borrow covers all that the call may write.
     retried(|| unsafe { read_nowait_raw(fd, memory, len, offset) })
 }
 
-/// How many pages that `range` touches are in the page cache, by one call.
+/// Number of resident pages that `range` touches, in one call.
 ///
 /// ENOSYS before Linux 6.5; EPERM for a caller who neither owns the file nor may write it.
 pub(crate) fn cached_pages(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<u64> {
@@ -120,7 +121,7 @@ pub(crate) fn cached_pages(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<u
         recently_evicted: u64,
     }
     if range.is_empty() {
-        // The call takes a length of zero for "up to the end".
+        // A length of zero would mean "up to the end".
         return Ok(0);
     }
     let asked = Asked { offset: range.start, len: range.len() };
@@ -134,15 +135,15 @@ pub(crate) fn cached_pages(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<u
         };
         counted(isize::try_from(result).unwrap_or(-1))
     })?;
-    // Dirty pages and pages on their way out are in `cached` too.
+    // `cached` includes dirty pages and pages under writeback.
     Ok(counts.cached)
 }
 
-/// Which pages that `range` touches are in memory, by a mapping that is never touched itself:
-/// one byte per page, odd where it is resident.
+/// Residency of the pages that `range` touches, from a mapping that is never accessed: one byte per
+/// page, odd if it is resident.
 ///
-/// The answer is true only for a caller who owns the file or may write it; to others the kernel
-/// reports every page.
+/// Reliable only for a caller who owns the file or may write it; for other users the kernel reports
+/// every page as resident.
 pub(crate) fn mapped_pages(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<Vec<u8>> {
     let page = page_size();
     let start = align_down(range.start, page);
@@ -155,8 +156,8 @@ pub(crate) fn mapped_pages(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<V
     }
     let mapping = FilePages::map(fd, start, len)?;
     let first = mapping.start().as_ptr().cast();
-    // SAFETY: the mapping covers `len` bytes from a page's start, and the answer has room for a
-    // byte per page of it.
+    // SAFETY: the mapping covers `len` bytes from the start of a page, and the answer has one byte
+    // per page of it.
     retried(|| match unsafe { libc::mincore(first, len, answer.as_mut_ptr()) } {
         0 => counted(0),
         _ => counted(-1),
@@ -164,18 +165,18 @@ pub(crate) fn mapped_pages(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<V
     Ok(answer)
 }
 
-/// Makes the bytes of a file durable, and of the rest what is needed to read them.
+/// Makes a file's bytes durable, with the metadata that is needed to read them.
 pub(crate) fn sync_data(fd: BorrowedFd<'_>) -> io::Result<()> {
     retried(|| Ok(rustix::fs::fdatasync(fd)?))
 }
 
-/// Makes the bytes and everything else about a file durable.
+/// Makes a file's bytes and all of its metadata durable.
 pub(crate) fn sync_all(fd: BorrowedFd<'_>) -> io::Result<()> {
     retried(|| Ok(rustix::fs::fsync(fd)?))
 }
 
-/// Reserves room for `range` without changing the file's size; `false` where the file system
-/// cannot.
+/// Reserves space for `range` without changing the file's size. `false` if the file system does not
+/// support it.
 pub(crate) fn reserve(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<bool> {
     use rustix::fs::{FallocateFlags, fallocate};
     if range.is_empty() {
@@ -189,17 +190,18 @@ pub(crate) fn reserve(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<bool> 
     }
 }
 
-/// Asks the kernel to drop the file's clean pages that nobody uses.
+/// Asks the kernel to drop the file's clean, unused pages.
 pub(crate) fn drop_pages(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::fs::fadvise(fd, 0, None, rustix::fs::Advice::DontNeed)?)
 }
 
-/// Closes a duplicate of the descriptor, which has the file system report what it would at the
-/// end: NFS and FUSE send their last writes then.
+/// Closes a duplicate of the descriptor, so that the file system reports errors as on close: NFS
+/// and FUSE send their last writes then.
 pub(crate) fn flush(fd: BorrowedFd<'_>) -> io::Result<()> {
     retried(|| {
         let duplicate = fd.try_clone_to_owned()?.into_raw_fd();
-        // SAFETY: it is this function's own, and not used again, whatever the call returns.
+        // SAFETY: this function owns the descriptor and does not use it again, whatever the call
+        // returns.
         match unsafe { libc::close(duplicate) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -207,20 +209,20 @@ pub(crate) fn flush(fd: BorrowedFd<'_>) -> io::Result<()> {
     })
 }
 
-/// Asks the kernel to drop the clean pages of a range that nobody uses.
+/// Asks the kernel to drop the clean, unused pages of a range.
 pub(crate) fn drop_pages_of(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<()> {
     let len = std::num::NonZero::new(range.len());
     Ok(rustix::fs::fadvise(fd, range.start, len, rustix::fs::Advice::DontNeed)?)
 }
 
-/// Writes the dirty pages of a range out and waits for them. They are not durable by that.
+/// Writes the dirty pages of a range and waits for them. This does not make them durable.
 pub(crate) fn write_out(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<()> {
     let (start, len) = (file_offset(range.start)?, file_offset(range.len())?);
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
         | libc::SYNC_FILE_RANGE_WRITE
         | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     retried(|| {
-        // SAFETY: the call takes numbers alone.
+        // SAFETY: the call takes only numbers.
         let result = unsafe { libc::sync_file_range(fd.as_raw_fd(), start, len, flags) };
         counted(isize::try_from(result).unwrap_or(-1)).map(drop)
     })
@@ -231,12 +233,12 @@ pub(crate) fn device_size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     use rustix::ioctl::{Getter, ioctl, opcode};
     // The kernel's header says `size_t`, but the answer has 64 bits everywhere.
     const BLKGETSIZE64: rustix::ioctl::Opcode = opcode::read::<usize>(0x12, 114);
-    // SAFETY: the call writes 64 bits, for which the getter has room, and only block devices are
-    // asked.
+    // SAFETY: the call writes 64 bits, for which the getter has room, and is made only for block
+    // devices.
     retry(|| unsafe { ioctl(fd, Getter::<BLKGETSIZE64, u64>::new()) })
 }
 
-/// The size of a page of this kernel, in bytes.
+/// The kernel's page size in bytes.
 pub(crate) fn page_size() -> u64 {
     rustix::param::page_size() as u64
 }
@@ -245,12 +247,12 @@ fn file_offset(offset: u64) -> io::Result<i64> {
     i64::try_from(offset).map_err(|_| Errno::INVAL.into())
 }
 
-/// The count that a call returned, or the error that -1 stands for.
+/// Converts the result of a system call: a count, or -1 for an error.
 fn counted(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Repeats `call` while a signal interrupts it, or says that one does.
+/// Repeats `call` while it returns EINTR.
 fn retried<T>(call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     retried_within(INTERRUPTED_MAX, call)
 }
@@ -270,7 +272,7 @@ fn retried_within<T>(bound: Duration, mut call: impl FnMut() -> io::Result<T>) -
     }
 }
 
-/// The same for calls whose errors are numbers.
+/// Repeats a call that returns an errno while that is EINTR.
 pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     let answer = retried(|| Ok(call()?));
     answer.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))

@@ -1,5 +1,4 @@
-//! The second descriptor of a file, which moves bytes past the page cache, and the alignment that
-//! it wants.
+//! The O_DIRECT descriptor of a file, and the alignment that it requires.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -11,21 +10,21 @@ use super::calls::read_at;
 use super::kind::Kind;
 use super::reopen::{self, reopen};
 
-/// What O_DIRECT asks of a request. Both are powers of two.
+/// Alignment that O_DIRECT requires of a request. Both values are powers of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Alignment {
-    /// Addresses in memory are multiples of this.
+    /// Memory addresses are multiples of this.
     pub(crate) memory: u32,
     /// Offsets and lengths are multiples of this.
     pub(crate) offset: u32,
 }
 
 impl Alignment {
-    /// What holds where the file system does not say: the page of most machines, and the block of
-    /// nearly every drive.
+    /// Used if the file system reports none: the page size of most machines, and at least the block
+    /// size of nearly every drive.
     const DEFAULT: Self = Self { memory: 4096, offset: 4096 };
 
-    /// The most that is believed. File systems align to their blocks, of at most 64 KiB.
+    /// Largest plausible value. File systems align to their blocks, of at most 64 KiB.
     const MAX: u32 = 1 << 20;
 
     fn is_sane(self) -> bool {
@@ -33,7 +32,7 @@ impl Alignment {
     }
 }
 
-/// A descriptor with O_DIRECT, of the same file and with the same access.
+/// A descriptor with O_DIRECT, for the same file and with the same access.
 #[derive(Debug)]
 pub(crate) struct Direct {
     fd: OwnedFd,
@@ -41,12 +40,12 @@ pub(crate) struct Direct {
     reports_alignment: bool,
 }
 
-/// Why a file has no such descriptor.
+/// Why a file has no O_DIRECT descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It will have none.
+    /// Permanent.
     Lasting(String),
-    /// The system has none to give now.
+    /// Temporary: the system cannot open one now.
     Passing(&'static str),
 }
 
@@ -57,7 +56,7 @@ impl From<String> for Refusal {
 }
 
 impl Refusal {
-    /// What `errno` means; `reason` says it of an error that lasts.
+    /// Classifies `errno`; `reason` describes a permanent error.
     fn of(errno: Errno, reason: impl FnOnce(Errno) -> String) -> Self {
         match errno {
             Errno::MFILE | Errno::NFILE => Self::Passing(TOO_MANY),
@@ -73,10 +72,10 @@ impl Refusal {
 }
 
 impl Direct {
-    /// Opens the second descriptor, which waits for no drive; the error says why there is none.
+    /// Opens the second descriptor without waiting for a drive; the error says why there is none.
     pub(super) fn open(handle: &Handle) -> Result<Self, Refusal> {
         if handle.is_memory() {
-            // Newer kernels accept the flag here and copy from the page cache all the same.
+            // Newer kernels accept the flag here but still copy from the page cache.
             return Err(Refusal::Lasting("the file lives in memory".into()));
         }
         let fd = open_direct(handle)?;
@@ -93,26 +92,26 @@ impl Direct {
         self.fd.as_fd()
     }
 
-    /// What requests on it must keep to.
+    /// The alignment that its requests must have.
     pub(crate) fn alignment(&self) -> Alignment {
         self.alignment
     }
 
-    /// Whether its file system has reported that alignment.
+    /// True if the file system reported that alignment.
     pub(super) fn reports_alignment(&self) -> bool {
         self.reports_alignment
     }
 
-    /// Reads the first unit, since a file system may take the flag and refuse the request. That a
-    /// smaller unit passes would prove nothing: some then read through the page cache.
+    /// Reads the first unit, since a file system may accept the flag and refuse the request. A
+    /// smaller unit would prove nothing: some file systems read it through the page cache.
     pub(super) fn confirm(&self, handle: &Handle) -> Result<(), Refusal> {
         if !handle.readable() || handle.size().map_err(|e| e.to_string())? == 0 {
             return Ok(());
         }
         let memory = self.alignment.memory as usize;
         let unit = self.alignment.offset as usize;
-        // Written rather than zeroed: fresh zero pages are not there until they are touched, and
-        // btrfs then reads through the page cache.
+        // Filled with a nonzero byte: fresh zero pages are not present until touched, and btrfs
+        // then reads through the page cache.
         let mut room = vec![0xa5_u8; unit + memory];
         let start = room.as_ptr().align_offset(memory);
         let target = room.get_mut(start..start + unit).expect("room for one more");
@@ -123,28 +122,28 @@ impl Direct {
     }
 }
 
-/// Why requests with O_DIRECT are made no more.
+/// Why O_DIRECT is no longer used.
 pub(super) fn failed(errno: Errno) -> String {
     format!("a request with O_DIRECT failed: {errno}")
 }
 
 const TOO_MANY: &str = "too many files are open for a second descriptor with O_DIRECT";
 
-/// Of the descriptors that this process may have, the last sixteenth is for those who need one: a
-/// second descriptor is only faster.
+/// The last sixteenth of the process's descriptors is reserved for callers that need one: a second
+/// descriptor is only an optimization.
 const LEFT_SHARE: u64 = 16;
 
-/// Whether so many descriptors are free that a second one takes them from nobody.
+/// True if enough descriptors are free for a second one.
 fn has_room() -> bool {
     use rustix::event::{EventfdFlags, eventfd};
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    // The kernel gives the lowest number that is free. Not a duplicate to learn it by: to close one
-    // would free the locks that this process has on its file.
+    // The kernel returns the lowest free number. This does not duplicate the descriptor: closing
+    // the duplicate would release this process's locks on its file.
     let (Some(most), Ok(next)) = (most, eventfd(0, EventfdFlags::CLOEXEC)) else { return true };
     u64::try_from(next.as_raw_fd()).is_ok_and(|next| next < most - most / LEFT_SHARE)
 }
 
-/// Opens the file once more, with O_DIRECT.
+/// Opens the file again with O_DIRECT.
 fn open_direct(handle: &Handle) -> Result<OwnedFd, Refusal> {
     if !has_room() {
         return Err(Refusal::Passing(TOO_MANY));
@@ -162,15 +161,15 @@ fn open_direct(handle: &Handle) -> Result<OwnedFd, Refusal> {
     })
 }
 
-/// Memory and offset alignment as `statx` reports them (Linux 6.1).
+/// Memory and offset alignment reported by `statx` (Linux 6.1).
 fn reported_alignment(fd: BorrowedFd<'_>) -> Option<(u32, u32)> {
     let stat = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     let is_reported = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
     is_reported.then_some((stat.stx_dio_mem_align, stat.stx_dio_offset_align))
 }
 
-/// The alignment where the file system reports none: the default, or the drive's block where that
-/// is larger.
+/// The alignment if the file system reports none: the default, or the drive's block size if that is
+/// larger.
 fn default_alignment(handle: &Handle, fd: BorrowedFd<'_>) -> Result<Alignment, String> {
     let block = match handle.kind() {
         Kind::BlockDevice => rustix::fs::ioctl_blksszget(fd).ok(),
@@ -180,11 +179,11 @@ fn default_alignment(handle: &Handle, fd: BorrowedFd<'_>) -> Result<Alignment, S
     judged(least.memory, least.offset.max(block.unwrap_or(0)))
 }
 
-/// The reported numbers as an alignment, or why they cannot be one.
+/// The reported numbers as an alignment, or why they are invalid.
 fn judged(memory: u32, offset: u32) -> Result<Alignment, String> {
     let alignment = Alignment { memory, offset };
     if memory == 0 || offset == 0 {
-        // This is how a file system says so for one file: encrypted, verified, journalled.
+        // File systems report this for single files: encrypted, verified or journalled.
         Err("the file system has no O_DIRECT for this file".into())
     } else if alignment.is_sane() {
         Ok(alignment)

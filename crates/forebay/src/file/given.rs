@@ -1,10 +1,10 @@
-//! Files that somebody else has opened: by a descriptor that is handed over, or lent and
-//! duplicated.
+//! Handles of files that the caller has opened: for a descriptor that is given away, or one that is
+//! borrowed and duplicated.
 //!
-//! A descriptor's flags and position belong to all its duplicates, which others may have, so
-//! nothing here or behind changes them: bytes move at offsets, and where a flag is in the way the
-//! file is opened once more. Never with more access than the given descriptor has, except by
-//! `stale`, which compares pages with the drive.
+//! All duplicates of a descriptor share its flags and position, and other parties may hold
+//! duplicates. So the engine never changes them: bytes move at explicit offsets, and if a flag is
+//! unsuitable the file is reopened. The new descriptor never has more access than the given one,
+//! except in `stale`, which compares pages with the drive.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -16,20 +16,20 @@ use super::reopen::{Refusal, lasting, reopen};
 use super::{Handle, identity, kind_of};
 use crate::error::{Error, Operation, Place, Result};
 
-/// A descriptor that was given, and is kept although another moves the bytes: with its last
-/// duplicate its locks would go.
+/// A given descriptor that is kept open although another one moves the bytes: closing its last
+/// duplicate would release its locks.
 #[derive(Debug)]
 pub(super) struct Spared {
     _fd: OwnedFd,
     why: &'static str,
 }
 
-/// A flag that is in the way, and what it does.
+/// An unsuitable flag, and its effect.
 struct Hindrance {
     flag: OFlags,
     name: &'static str,
     why: &'static str,
-    /// Whether the given descriptor does all the same, where there is no other.
+    /// True if the given descriptor is used when the file cannot be reopened.
     is_bearable: bool,
 }
 
@@ -46,7 +46,7 @@ const HINDRANCES: [Hindrance; 3] = [
         why: "with O_DIRECT nothing that is not aligned can be moved",
         is_bearable: false,
     },
-    // Of the descriptor that goes through the page cache only a file system in user space may care.
+    // For the descriptor that uses the page cache, only a FUSE file system may honour this flag.
     Hindrance {
         flag: OFlags::NONBLOCK,
         name: "O_NONBLOCK",
@@ -56,11 +56,11 @@ const HINDRANCES: [Hindrance; 3] = [
 ];
 
 impl Handle {
-    /// Takes a descriptor over.
+    /// Takes ownership of a descriptor.
     ///
     /// # Errors
-    /// [`Error::NotAFile`] for what has no offsets, [`Error::BadRequest`] for a descriptor that can
-    /// neither read nor write, or that appends and cannot be replaced, [`Error::Io`].
+    /// [`Error::NotAFile`] for a file without offsets. [`Error::BadRequest`] for a descriptor that
+    /// can neither read nor write, or that appends and cannot be replaced. [`Error::Io`].
     pub(crate) fn from_fd(fd: OwnedFd) -> Result<Self> {
         let path = name_of(fd.as_fd());
         Self::given(path, fd)
@@ -78,8 +78,7 @@ impl Handle {
         }
     }
 
-    /// Why another descriptor than the given one moves its bytes; `None` where none was given, or
-    /// the given one does.
+    /// Why a descriptor other than the given one moves its bytes; `None` if that is not the case.
     pub(crate) fn reopened(&self) -> Option<&'static str> {
         self.spared.as_ref().map(|spared| spared.why)
     }
@@ -116,7 +115,7 @@ impl Handle {
     }
 }
 
-/// Says that a descriptor cannot be used as it is, nor be replaced.
+/// The message for a descriptor that can neither be used nor be replaced.
 fn not_without(hindrance: &Hindrance, refusal: Refusal) -> String {
     let Hindrance { name, why, .. } = hindrance;
     let cause = match refusal {
@@ -127,11 +126,11 @@ fn not_without(hindrance: &Hindrance, refusal: Refusal) -> String {
     format!("{why}, and it cannot be opened anew ({cause}): give a descriptor without {name}")
 }
 
-/// How errors name the file of a descriptor: as `/proc` does, which adds ` (deleted)` where the
-/// name is gone; else by the descriptor's number.
+/// The name of a descriptor's file for errors: as in `/proc`, which adds ` (deleted)` if the file
+/// is unlinked; otherwise the descriptor's number.
 fn name_of(fd: BorrowedFd<'_>) -> PathBuf {
     let number = fd.as_raw_fd();
     let told = std::fs::read_link(format!("/proc/self/fd/{number}")).ok();
-    // Pipes and what is out of reach have names that are no paths.
+    // Pipes and unreachable files have names that are not paths.
     told.filter(|path| path.is_absolute()).unwrap_or_else(|| format!("fd {number}").into())
 }

@@ -1,8 +1,8 @@
-//! What an inode is, and on what kind of file system it lives.
+//! Kinds of inodes and file systems.
 
 use rustix::fs::FileType;
 
-/// What can be read and written at offsets.
+/// Files that can be read and written at offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A regular file.
@@ -12,7 +12,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The kind of an inode of this type, or the name of what it is instead.
+    /// The kind of an inode of this type, or the name of its actual type.
     pub(crate) fn of(inode: FileType) -> Result<Self, &'static str> {
         match inode {
             FileType::RegularFile => Ok(Self::Regular),
@@ -27,7 +27,7 @@ impl Kind {
     }
 }
 
-/// The kind of a file system, told apart by the number that `statfs` calls its type.
+/// A file system type, identified by the magic number of `statfs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileSystem(pub(crate) u32);
 
@@ -40,9 +40,9 @@ const SYSFS: u32 = 0x6265_6572;
 const CONFIGFS: u32 = 0x6265_6570;
 
 impl FileSystem {
-    /// The file system that answered a `statfs`.
+    /// The file system of a `statfs` answer.
     pub(crate) fn of(answer: &rustix::fs::StatFs) -> Self {
-        // The field is signed and wider on some machines; every number of it fits 32 bits.
+        // The field is signed and wider on some machines; every value fits 32 bits.
         let bits = answer.f_type.to_ne_bytes();
         let low = if cfg!(target_endian = "little") { 0 } else { bits.len() - 4 };
         Self(u32::from_ne_bytes([bits[low], bits[low + 1], bits[low + 2], bits[low + 3]]))
@@ -53,38 +53,37 @@ impl FileSystem {
         NAMES.iter().find(|(magic, _)| *magic == self.0).map_or("unknown", |(_, name)| name)
     }
 
-    /// Whether its files have no other place than memory.
+    /// True if its files exist only in memory.
     pub(crate) fn is_memory(self) -> bool {
         matches!(self.0, TMPFS | RAMFS | HUGETLBFS)
     }
 
-    /// Whether pages of its files are the only ones there are of them, and whoever changes a file
-    /// has it say so at once: no server has others, and no other file system lies below.
+    /// True if its pages are the only copy of a file in memory, and every change updates the file's
+    /// timestamps at once. No server and no file system below has other pages.
     pub(crate) fn owns_pages(self) -> bool {
         self.is_memory() || ["ext4", "xfs", "btrfs", "f2fs"].contains(&self.name())
     }
 
-    /// True if the kernel is known to complete each O_DIRECT request here in full, to the end of
-    /// the file or to an error. io_uring goes on by itself with a request that came back short, and
-    /// on a FUSE file opened with `direct_io` it then reads from the wrong offset and reports
-    /// success.
+    /// True if the kernel is known to complete each O_DIRECT request in full, to the end of the
+    /// file or to an error. io_uring itself continues a request that came back short. On a FUSE
+    /// file opened with `direct_io` it then reads from the wrong offset and reports success.
     pub(super) fn completes_requests(self) -> bool {
         self.is_memory() || ["ext4", "xfs", "btrfs", "f2fs"].contains(&self.name())
     }
 
-    /// Whether its files are made up when they are read, so that their sizes mean nothing.
+    /// True if its files are generated on read, so that their sizes are meaningless.
     pub(crate) fn makes_sizes_up(self) -> bool {
         matches!(self.0, PROC | SYSFS | CONFIGFS)
     }
 
-    /// Whether its files are another file system's, which holds their pages.
+    /// True if its files belong to another file system, which holds their pages.
     pub(crate) fn is_overlay(self) -> bool {
         self.0 == OVERLAY
     }
 }
 
-/// The magic numbers of `linux/magic.h`, and those that some file systems keep in their own
-/// headers; one number serves ext2, ext3 and ext4.
+/// Magic numbers of `linux/magic.h`, and of file systems that define them in their own headers; one
+/// number is shared by ext2, ext3 and ext4.
 const NAMES: &[(u32, &str)] = &[
     (0xef53, "ext4"),
     (0x5846_5342, "xfs"),

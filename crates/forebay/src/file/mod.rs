@@ -1,8 +1,8 @@
-//! All that the engine needs to know about a file: its descriptors and what they can do, the
-//! alignment that O_DIRECT wants, and what of it is in the page cache.
+//! Everything the engine needs to know about a file: its descriptors and what they support, the
+//! alignment for O_DIRECT, and the resident pages.
 //!
-//! A [`Handle`] is opened once and shared; everything but the opening itself is found out at the
-//! first question and kept. Nothing here knows about plans, slots or GPUs.
+//! A [`Handle`] is opened once and shared. All properties except the descriptor itself are
+//! determined on first use and kept. This module knows nothing about plans, slots or GPUs.
 
 mod calls;
 mod direct;
@@ -35,16 +35,16 @@ use crate::events;
 use crate::topology::{BlockDevice, System};
 use crate::units::ByteRange;
 
-/// How to open a file.
+/// Options for opening a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct OpenHow {
     /// Open for writing as well as reading.
     pub(crate) write: bool,
-    /// Create where missing.
+    /// Create the file if it does not exist.
     pub(crate) create: bool,
-    /// Fail where it exists.
+    /// Fail if the file exists.
     pub(crate) create_new: bool,
-    /// Cut to zero bytes.
+    /// Truncate to zero bytes.
     pub(crate) truncate: bool,
 }
 
@@ -54,22 +54,23 @@ pub(crate) struct Handle {
     path: PathBuf,
     fd: OwnedFd,
     kind: Kind,
-    /// Its access and O_SYNC, which the descriptor with O_DIRECT has as well.
+    /// Access mode and O_SYNC, which the O_DIRECT descriptor shares.
     flags: OFlags,
-    /// Whether `path` is what it was opened by.
+    /// True if the file was opened by `path`.
     is_named: bool,
     spared: Option<given::Spared>,
     identity: (u64, u64),
-    /// The number of the device that it is, or that its file system reports for its files.
+    /// Device number: of a block device itself, or the one that the file system reports for its
+    /// files.
     device: u64,
-    /// Its file system's block, as it was when the file was opened.
+    /// Block size of the file system when the file was opened.
     block: u64,
     file_system: FileSystem,
     drive: OnceLock<BlockDevice>,
     direct: OnceLock<Result<Direct, String>>,
-    /// Why requests with O_DIRECT are made no more, although there is a descriptor.
+    /// Why O_DIRECT is no longer used, although there is a descriptor.
     refused: OnceLock<String>,
-    /// Set by a first read with O_DIRECT that has come through.
+    /// Set after the first successful read with O_DIRECT.
     confirmed: OnceLock<()>,
     source: OnceLock<Source>,
     nowait: OnceLock<bool>,
@@ -78,11 +79,11 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Opens `path`. Never waits for the other end of a FIFO, and refuses what has no offsets.
+    /// Opens `path`. Never waits for the other end of a FIFO, and rejects files without offsets.
     ///
     /// # Errors
     /// [`Error::NotAFile`] for a folder, FIFO, socket or character device, [`Error::BadRequest`]
-    /// for a creation without the right to write, [`Error::Io`] for all that the system refuses.
+    /// for creating or truncating without write access, [`Error::Io`] for errors of the system.
     pub(crate) fn open(path: impl Into<PathBuf>, how: &OpenHow) -> Result<Self> {
         let path = path.into();
         let failed = |errno| Error::Io {
@@ -100,7 +101,7 @@ impl Handle {
         let fd = open_without_waiting(&path, how)?;
         let stat = rustix::fs::fstat(&fd).map_err(failed)?;
         kind_of(&path, &stat)?;
-        // The flag has served; io_uring would take it as a wish not to wait for a block device.
+        // O_NONBLOCK is no longer needed; with it, io_uring would not wait for a block device.
         rustix::fs::fcntl_setfl(&fd, OFlags::empty()).map_err(failed)?;
         let flags = if how.write { OFlags::RDWR } else { OFlags::RDONLY };
         Ok(Self { is_named: true, ..Self::of(path, fd, &stat, flags)? })
@@ -136,69 +137,70 @@ impl Handle {
         })
     }
 
-    /// Its ways to GPUs without a copy on the host.
+    /// The file's direct paths to GPUs.
     pub(crate) fn ports(&self) -> &Ports {
         &self.ports
     }
 
-    /// The path as it was given, or what `/proc` calls the descriptor that was given.
+    /// The path as given, or the name in `/proc` for a given descriptor.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The descriptor that goes through the page cache.
+    /// The descriptor that uses the page cache.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// What it is.
+    /// Regular file or block device.
     pub(crate) fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Whether it was opened for writing.
+    /// True if it was opened for writing.
     pub(crate) fn writable(&self) -> bool {
         self.flags.intersects(OFlags::WRONLY | OFlags::RDWR)
     }
 
-    /// Whether it was opened for reading, which only a given descriptor may not be.
+    /// True if it was opened for reading; only a given descriptor may not be.
     pub(crate) fn readable(&self) -> bool {
         !self.flags.contains(OFlags::WRONLY)
     }
 
-    /// What tells it from every other file while it is open, whatever its name.
+    /// Identifies the file while it is open, whatever its name.
     pub(crate) fn identity(&self) -> (u64, u64) {
         self.identity
     }
 
-    /// What the page cache dirties as one, at the least: a page, or a larger block of the file
-    /// system (XFS and ext4 have blocks of up to 64 KiB on pages of 4 from Linux 6.12 on).
+    /// Smallest unit that the page cache dirties: a page, or a larger block of the file system (XFS
+    /// and ext4 have blocks of up to 64 KiB on 4 KiB pages from Linux 6.12 on).
     pub(crate) fn cache_unit(&self) -> u64 {
         let is_sane = self.block.is_power_of_two() && self.block <= 1 << 20;
         page_size().max(if is_sane { self.block } else { 0 })
     }
 
-    /// The number of the device that it is, or that its file system reports for its files.
+    /// Device number: of a block device itself, or the one that the file system reports for its
+    /// files.
     pub(crate) fn device(&self) -> u64 {
         self.device
     }
 
-    /// Its size now, in bytes; the whole device for a block device.
+    /// Current size in bytes; for a block device, the size of the device.
     ///
     /// # Errors
-    /// [`Error::Io`] where the system does not say.
+    /// [`Error::Io`] if the system does not report it.
     pub(crate) fn size(&self) -> Result<u64> {
         let size = match self.kind {
             Kind::Regular => {
                 rustix::fs::fstat(&self.fd).map(|stat| u64::try_from(stat.st_size).unwrap_or(0))
             }
-            // Not by a seek: whoever gave the descriptor shares its position.
+            // Not by seeking: the given descriptor's owner shares its position.
             Kind::BlockDevice => calls::device_size(self.fd()),
         };
         size.map_err(|errno| self.failed(Operation::Inspect, ByteRange::at(0, 0), errno))
     }
 
-    /// Its size in bytes as the kernel knew it last: no server is asked.
+    /// The size in bytes that the kernel knew last, without a query to the server.
     ///
     /// # Errors
     /// As [`size`](Self::size).
@@ -213,14 +215,14 @@ impl Handle {
             .map_err(|errno| self.failed(Operation::Inspect, ByteRange::at(0, 0), errno))
     }
 
-    /// Whether its file system, which says so of it, knows its `size`. Where it does not, and where
-    /// a file says that it is empty (many that the kernel makes up do), only a read shows the end.
+    /// True if `size` is reliable. Some file systems report no real sizes, and a file may report a
+    /// size of zero (many pseudo-files do). Then only a read finds the end.
     pub(crate) fn is_sized(&self, size: u64) -> bool {
         let made_up = self.kind == Kind::Regular && self.file_system.makes_sizes_up();
         size > 0 && !made_up
     }
 
-    /// `len` bytes at `offset` of this file, as an error names them.
+    /// `len` bytes at `offset` of this file, for an error message.
     pub(crate) fn place(&self, offset: u64, len: u64) -> Place {
         Place {
             path: self.path.clone(),
@@ -238,14 +240,14 @@ impl Handle {
         }
     }
 
-    /// The drive below it.
+    /// The drive that holds the file.
     pub(crate) fn drive(&self) -> &BlockDevice {
         self.drive.get_or_init(|| System::default().drive(self.device))
     }
 
-    /// Its descriptor with O_DIRECT, opened at the first call, or why there is none. What may be
-    /// there in a moment is not taken for missing: the next call tries again. No drive is waited
-    /// for: the first request tells whether the file system takes any.
+    /// The O_DIRECT descriptor, opened on the first call, or why there is none. A temporary failure
+    /// is not kept: the next call tries again. This never waits for a drive, so only the first
+    /// request shows whether the file system supports O_DIRECT.
     pub(crate) fn direct(&self) -> Result<&Direct, &str> {
         if let Some(reason) = self.refused.get() {
             return Err(reason);
@@ -276,7 +278,7 @@ impl Handle {
         kept.as_ref().map_err(String::as_str)
     }
 
-    /// The same, tried once by a read, which waits for the drive.
+    /// The O_DIRECT descriptor, confirmed once by a read, which waits for the drive.
     pub(crate) fn try_direct(&self) -> Result<&Direct, &str> {
         let direct = self.direct()?;
         if self.confirmed.get().is_none() {
@@ -289,16 +291,16 @@ impl Handle {
         Ok(direct)
     }
 
-    /// Notes that the file system has answered a request with O_DIRECT so; returns what that means,
-    /// and whether it is news.
+    /// Records that the file system failed a request with O_DIRECT. Returns the reason, and whether
+    /// this is the first such failure.
     pub(crate) fn refuse_direct(&self, errno: Errno) -> (&str, bool) {
         let is_news = self.refused.set(direct::failed(errno)).is_ok();
         (self.refused.get().expect("set above, or before"), is_news)
     }
 
-    /// True if io_uring may move its bytes past the page cache. Other files are left to threads:
-    /// see [`FileSystem::completes_requests`]. An overlay passes on the alignment that the file
-    /// system below reports; FUSE reports none.
+    /// True if io_uring may be used with O_DIRECT. Other files are left to threads: see
+    /// [`FileSystem::completes_requests`]. An overlay reports the alignment of the file system
+    /// below; FUSE reports none.
     pub(crate) fn allows_io_uring(&self) -> bool {
         let reports_alignment =
             || matches!(self.direct.get(), Some(Ok(direct)) if direct.reports_alignment());
@@ -307,23 +309,23 @@ impl Handle {
             || (self.file_system.is_overlay() && reports_alignment())
     }
 
-    /// Tells subscribers that it was opened.
+    /// Emits an event that the file was opened.
     pub(crate) fn tell_opened(&self) {
         events::file_opened(&self.path, self.file_system(), self.writable(), self.reopened());
     }
 
-    /// Whether [`direct`](Self::direct) has its answer already.
+    /// True if the result of [`direct`](Self::direct) is known.
     pub(crate) fn knows_direct(&self) -> bool {
         self.direct.get().is_some()
     }
 
-    /// The number of the queue that serves it, in the engine that opened it; its drive stays the
-    /// same while it is open, whatever is mounted over it.
+    /// Index of the file's drive in the engine that opened it. The drive stays the same while the
+    /// file is open, whatever is mounted over it.
     pub(crate) fn queue(&self) -> &OnceLock<usize> {
         &self.queue
     }
 
-    /// Makes its bytes durable, and of the rest what is needed to read them.
+    /// Makes its bytes durable, with the metadata that is needed to read them.
     ///
     /// # Errors
     /// [`Error::Io`]: bytes written before may be lost.
@@ -331,7 +333,7 @@ impl Handle {
         calls::sync_data(self.fd()).map_err(|e| Error::io(Operation::Sync, self.place(0, 0), e))
     }
 
-    /// Makes its bytes and everything else about it durable.
+    /// Makes its bytes and all of its metadata durable.
     ///
     /// # Errors
     /// [`Error::Io`]: bytes written before may be lost.
@@ -339,11 +341,11 @@ impl Handle {
         calls::sync_all(self.fd()).map_err(|e| Error::io(Operation::Sync, self.place(0, 0), e))
     }
 
-    /// Reserves room for `len` bytes at `offset` without changing the size; `false` where the
-    /// file system cannot.
+    /// Reserves space for `len` bytes at `offset` without changing the size. `false` if the file
+    /// system does not support it.
     ///
     /// # Errors
-    /// [`Error::Io`], which is ENOSPC on a full disk; part of the room may stay reserved then.
+    /// [`Error::Io`], with ENOSPC on a full disk; part of the space may stay reserved then.
     pub(crate) fn preallocate(&self, offset: u64, len: u64) -> Result<bool> {
         let end = offset.checked_add(len).and_then(|end| i64::try_from(end).ok());
         if end.is_none() {
@@ -352,35 +354,36 @@ impl Handle {
             return Err(Error::BadRequest { operation, place, reason });
         }
         if self.kind == Kind::BlockDevice {
-            return Ok(false); // there is nothing to reserve, and older kernels drop dirty pages
+            return Ok(false); // nothing to reserve, and older kernels drop dirty pages
         }
         calls::reserve(self.fd(), ByteRange::at(offset, len))
             .map_err(|e| Error::io(Operation::Preallocate, self.place(offset, len), e))
     }
 
-    /// Whether a read can be tried without waiting; asked once, behind the end of every file, so
-    /// that the question starts no read-ahead.
+    /// True if a read can fail instead of blocking (RWF_NOWAIT). Probed once, beyond the end of any
+    /// file, so that the probe starts no read-ahead.
     pub(crate) fn supports_nowait(&self) -> bool {
         *self.nowait.get_or_init(|| self.nowait_at(&mut [0], 1 << 62).is_ok())
     }
 
-    /// Whether [`supports_nowait`](Self::supports_nowait) has its answer already.
+    /// True if the result of [`supports_nowait`](Self::supports_nowait) is known.
     #[cfg(test)]
     pub(crate) fn knows_nowait(&self) -> bool {
         self.nowait.get().is_some()
     }
 
-    /// Whether opening it once more may wait: for its server (FUSE, network file systems), or there
-    /// for pages that are being read. No transfer should begin with that.
+    /// True if opening it again may block: on its server (FUSE, network file systems), or there on
+    /// pages being read. No transfer should begin with that.
     pub(crate) fn opens_slowly(&self) -> bool {
         !self.is_memory() && !self.supports_nowait()
     }
 
-    /// Reads into `target` what is in the page cache at `offset`: a count below its length where
-    /// only the first part is (or the file ends), `None` where nothing is, where the file system
-    /// cannot tell, and where the read fails, for then the one that waits tells why.
+    /// Reads resident bytes at `offset` into `target` without blocking. Returns a short count if
+    /// only the first part is resident or the file ends. Returns `None` if nothing is resident, if
+    /// the file system does not support it, or if the read fails; the blocking read then reports
+    /// the error.
     ///
-    /// A try that finds less than it asked for starts read-ahead.
+    /// An attempt that finds less than requested starts read-ahead.
     pub(crate) fn try_read_nowait(&self, target: &mut [u8], offset: u64) -> Option<usize> {
         if !self.supports_nowait() {
             return None;
@@ -392,13 +395,13 @@ impl Handle {
         calls::read_nowait(self.fd(), target, offset)
     }
 
-    /// Whether its bytes have no other place than memory.
+    /// True if its bytes exist only in memory.
     pub(crate) fn is_memory(&self) -> bool {
-        // A block device's node lives in memory; its bytes do not.
+        // A block device's node is on a memory file system, but its bytes are not.
         self.kind == Kind::Regular && self.file_system.is_memory()
     }
 
-    /// Has the file system report what it would when each descriptor of the file is closed.
+    /// Makes the file system report the errors that it would report on close.
     ///
     /// # Errors
     /// [`Error::Io`]: bytes written before may be lost.
@@ -417,8 +420,8 @@ impl Handle {
     }
 }
 
-/// Opens `path` without waiting for anybody, if it is something that may be opened at all:
-/// opening a character device can have effects of its own, such as to rewind a tape.
+/// Opens `path` without blocking, after checking that it is a supported kind of file. Opening a
+/// character device can have side effects, such as rewinding a tape.
 fn open_without_waiting(path: &Path, how: &OpenHow) -> Result<OwnedFd> {
     let mut flags = if how.write { OFlags::RDWR } else { OFlags::RDONLY };
     flags |= OFlags::CLOEXEC | OFlags::NOCTTY;
@@ -433,7 +436,7 @@ fn open_without_waiting(path: &Path, how: &OpenHow) -> Result<OwnedFd> {
     }
     let open = |flags| calls::retry(|| openat(CWD, path, flags, Mode::from_raw_mode(0o666)));
     let opened = match open(flags | OFlags::NONBLOCK) {
-        // Somebody holds a lease, such as a file server, and gives it back to those who wait.
+        // Another process, such as a file server, holds a lease; a blocking open waits for it.
         Err(Errno::AGAIN) if there.is_ok() => open(flags),
         opened => opened,
     };
@@ -449,7 +452,8 @@ fn kind_of(path: &Path, stat: &Stat) -> Result<Kind> {
         .map_err(|kind| Error::NotAFile { path: path.to_owned(), kind })
 }
 
-/// File system and inode, or the device itself, which may have several nodes.
+/// Device and inode of the file; for a block device its device number, since it may have several
+/// nodes.
 fn identity(stat: &Stat) -> (u64, u64) {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::BlockDevice => (stat.st_rdev, 0),

@@ -1,8 +1,6 @@
-//! Pages of files where they are: mapped, so that the kernel is asked about them, or a GPU copies
-//! from them.
+//! Mappings of a file's pages, to query residency or to let a GPU copy from them.
 //!
-//! The processor never reads through such a mapping, so that a file that shrinks meanwhile cannot
-//! raise SIGBUS.
+//! The CPU never reads through such a mapping, so a file that is truncated cannot raise SIGBUS.
 
 #![expect(unsafe_code, reason = "maps files, and has the kernel bring their pages in")]
 
@@ -20,13 +18,13 @@ use super::Handle;
 use super::kind::Kind;
 use crate::units::ByteRange;
 
-/// Threads that bring pages in at most, as many as touch fresh memory, and what is worth one. No
-/// run has measured which are best.
+/// Maximum threads that populate pages, as many as touch fresh memory, and the bytes worth one
+/// thread. Not tuned by measurements.
 const THREADS: usize = 8;
 const WORTH_A_THREAD: usize = 32 << 20;
 
-/// A file that was changed as recently as this may be in the middle of it: its time says when a
-/// write began, and a request that passes the page cache takes as long as its drive.
+/// A file changed more recently than this may still be changing. Its timestamp says when a write
+/// began, and a direct write takes as long as its drive.
 const SETTLES: Duration = Duration::from_secs(2);
 
 /// A read-only mapping of a part of a file.
@@ -36,27 +34,27 @@ pub(crate) struct FilePages {
     len: usize,
 }
 
-// SAFETY: no more than an address; nobody reads or writes through it in this process.
+// SAFETY: only an address; this process never reads or writes through it.
 unsafe impl Send for FilePages {}
 // SAFETY: as above.
 unsafe impl Sync for FilePages {}
 
-/// What tells that a file was not changed: which it is, its size, and when it was last changed.
+/// Detects changes of a file: its identity, size and time of the last change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {
     identity: (u64, u64),
     size: i64,
-    /// Seconds and nanoseconds.
+    /// ctime in seconds and nanoseconds.
     changed: (i64, i64),
-    /// The same of its bytes alone.
+    /// mtime in seconds and nanoseconds.
     written: (i64, i64),
     links: u64,
 }
 
 impl FilePages {
-    /// Maps `len` bytes from `offset` on, a multiple of the page.
+    /// Maps `len` bytes from `offset`, a multiple of the page size.
     pub(super) fn map(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
-        // SAFETY: the kernel picks free addresses, so nothing that exists is mapped over.
+        // SAFETY: the kernel picks free addresses, so no existing mapping is replaced.
         let start =
             unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, fd, offset)? };
         let start = NonNull::new(start.cast()).expect("the kernel maps nothing at zero");
@@ -71,11 +69,11 @@ impl FilePages {
         self.len
     }
 
-    /// Brings its pages in, by several threads; a kernel before 5.14 leaves that to whoever pins
-    /// them.
+    /// Populates its pages with several threads. Before Linux 5.14 this does nothing, and pinning
+    /// the pages populates them.
     ///
     /// # Errors
-    /// The drive's; EFAULT where the file has ended.
+    /// The drive's error; EFAULT beyond the end of the file.
     pub(crate) fn bring_in(&self) -> io::Result<()> {
         let most = thread::available_parallelism().map_or(1, usize::from).min(THREADS);
         let count = (self.len / WORTH_A_THREAD).clamp(1, most);
@@ -107,14 +105,14 @@ impl FilePages {
 
 impl Drop for FilePages {
     fn drop(&mut self) {
-        // SAFETY: `map` mapped exactly this, and no reference into it was ever made.
+        // SAFETY: `map` mapped exactly this range, and no reference into it exists.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "a whole mapping can be given back");
     }
 }
 
 impl Handle {
-    /// Why its pages cannot be used from where they are, whatever they hold.
+    /// Why its pages cannot be used in place, independent of their contents.
     pub(crate) fn no_pages(&self) -> Option<String> {
         let path = self.path.display();
         match self.kind {
@@ -131,22 +129,22 @@ impl Handle {
         }
     }
 
-    /// Maps the pages of a range that begins and ends at one.
+    /// Maps a page-aligned range.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub(crate) fn map_pages(&self, range: ByteRange) -> io::Result<FilePages> {
         let len = usize::try_from(range.len()).map_err(|_| io::Error::from(Errno::OVERFLOW))?;
         FilePages::map(self.fd(), range.start, len)
     }
 
-    /// What tells later that it was not changed meanwhile.
+    /// A stamp to detect later whether the file has changed.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub(crate) fn stamp(&self) -> io::Result<Stamp> {
         let stat = rustix::fs::fstat(&self.fd)?;
-        // One system interface has them with a sign, another without.
+        // The sign of these fields depends on the system interface.
         let changed = (stat.st_ctime, i64::try_from(stat.st_ctime_nsec).unwrap_or(0));
         let written = (stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0));
         let (identity, size) = ((stat.st_dev, stat.st_ino), stat.st_size);
@@ -157,14 +155,14 @@ impl Handle {
 }
 
 impl Stamp {
-    /// Whether its bytes may be others by `now`. Who has removed it, or put another file in its
-    /// place, has changed the number of its links and no byte of it.
+    /// True if the file's bytes may have changed by `now`. Removing or replacing the file changes
+    /// its link count but none of its bytes.
     pub(crate) fn is_outdated(&self, now: &Self) -> bool {
         let bytes = |of: &Self| (of.identity, of.size, of.written);
         bytes(self) != bytes(now) || (self.changed != now.changed && self.links == now.links)
     }
 
-    /// Whether nobody can be in the middle of a change that began before.
+    /// True if the last change is old enough that no write that began then is still in progress.
     pub(crate) fn is_settled(&self) -> bool {
         let now = rustix::time::clock_gettime(ClockId::Realtime);
         let seconds = now.tv_sec.saturating_sub(self.changed.0);

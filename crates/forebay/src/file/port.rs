@@ -1,5 +1,5 @@
-//! What moves a file's bytes to and from a GPU without a copy on the host. Neighbours: `direct`
-//! makes ports, the rings of `queue` call them.
+//! Direct transfers between a file and a GPU. `direct` creates ports, and the rings of `queue` call
+//! them.
 
 #![expect(unsafe_code, reason = "the trait's calls take raw addresses; each states its contract")]
 
@@ -13,26 +13,27 @@ use rustix::io::Errno;
 use crate::gpu::DeviceId;
 use crate::lock::{Lock, woken};
 
-/// A file's way to and from the memory of a GPU, without a copy on the host.
+/// A direct path between a file and the memory of a GPU.
 pub(crate) trait Port: Any + Debug + Send + Sync {
-    /// What offsets, lengths and addresses have to be multiples of.
+    /// Offsets, lengths and addresses must be multiples of this.
     fn unit(&self) -> u64;
 
-    /// Reads up to `len` bytes at `offset` of the file to `address`, and waits for them: how many
-    /// came. Fewer come at the end of the file, and wherever the path stops.
+    /// Reads up to `len` bytes at `offset` of the file to `address`, and waits for completion.
+    /// Returns the number of bytes, which is short at the end of the file and wherever the path
+    /// stops.
     ///
     /// # Safety
-    /// The GPU's memory has so many bytes there, and they are the call's until it returns.
+    /// The GPU's memory must have `len` bytes there, with no other access until the call returns.
     ///
     /// # Errors
-    /// The kernel's number, and the provider's words.
+    /// The errno, and the provider's message.
     unsafe fn read(&self, address: u64, len: u64, offset: u64) -> Result<u64, PortError>;
 
-    /// Writes up to `len` bytes from `address` on to `offset` of the file, and waits until the
-    /// drive has them: how many went.
+    /// Writes up to `len` bytes from `address` to `offset` of the file, and waits until the drive
+    /// has them. Returns the number of bytes.
     ///
     /// # Safety
-    /// The GPU's memory has so many bytes there, and nobody changes them until the call returns.
+    /// The GPU's memory must have `len` bytes there, unchanged until the call returns.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
@@ -48,7 +49,7 @@ pub(crate) struct PortError {
     pub(crate) errno: Errno,
     /// The reason, and what to do about it.
     pub(crate) words: String,
-    /// True if it is about the memory alone, so that other memory may be served.
+    /// True if the error concerns only this memory, so that other memory may work.
     pub(crate) of_memory: bool,
 }
 
@@ -65,11 +66,11 @@ pub(crate) type FoundPort = Result<Arc<dyn Port>, String>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NoPort {
     pub(crate) why: String,
-    /// Whether it is of no use to ask again.
+    /// True if trying again is pointless.
     pub(crate) lasts: bool,
 }
 
-/// A file's ports, one for each GPU that was asked for, or why there is none.
+/// A file's ports, one for each requested GPU, or why there is none.
 #[derive(Debug, Default)]
 pub(crate) struct Ports {
     known: Lock<Vec<(DeviceId, Entry)>>,
@@ -78,19 +79,19 @@ pub(crate) struct Ports {
 
 #[derive(Debug)]
 enum Entry {
-    /// Somebody asks the provider, not under the lock.
+    /// A thread is querying the provider, without the lock.
     Making,
     Made(FoundPort),
 }
 
-/// How long somebody waits for another who asks: asking has a bound of its own.
+/// How long a thread waits for another thread's query, which is itself bounded.
 const MADE_WITHIN: Duration = Duration::from_secs(10);
 
 impl Ports {
-    /// The port to a GPU, made when it is first asked for. A refusal stays where that lasts.
+    /// The port to a GPU, created on the first request. A permanent refusal is kept.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is no port.
     pub(crate) fn to(
         &self,
         gpu: DeviceId,
@@ -120,7 +121,7 @@ impl Ports {
         port
     }
 
-    /// Has no port to a GPU from now on; waits for nobody.
+    /// Closes the port to a GPU for good; does not wait.
     pub(crate) fn close(&self, gpu: DeviceId, reason: String) {
         let mut known = self.known.lock();
         let port = known.iter_mut().find(|(id, _)| *id == gpu);

@@ -1,5 +1,5 @@
-//! Opens the file of a descriptor once more, with other flags. The flags of a descriptor belong to
-//! all its duplicates, so they are changed on none that somebody else may have.
+//! Opens the file of a descriptor again, with other flags. All duplicates of a descriptor share its
+//! flags, so the flags of a descriptor that another party may hold are never changed.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -10,12 +10,12 @@ use rustix::io::Errno;
 use super::calls::retry;
 use super::identity;
 
-/// Why there is no further descriptor.
+/// Why the file could not be reopened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The system refused.
+    /// The system call failed.
     Errno(Errno),
-    /// What was found is another file.
+    /// The path leads to another file.
     AnotherFile,
 }
 
@@ -25,14 +25,13 @@ impl From<Errno> for Refusal {
     }
 }
 
-/// The access of `flags`, and whether writes are to be durable at once: what a further descriptor
-/// has of the first.
+/// The flags that a further descriptor shares with the first: access mode, O_SYNC and O_DSYNC.
 pub(super) fn lasting(flags: OFlags) -> OFlags {
     flags & (OFlags::RWMODE | OFlags::SYNC | OFlags::DSYNC)
 }
 
-/// Opens the file of `fd`, which `stat` tells from others. `/proc` leads to the very file even
-/// where its name is gone; without `/proc`, the `name` must still lead to it.
+/// Opens the file of `fd`, whose identity is `stat`. `/proc` leads to the file even if it is
+/// unlinked. Without `/proc`, `name` must still lead to it.
 pub(super) fn reopen(
     fd: BorrowedFd<'_>,
     stat: (u64, u64),
@@ -45,7 +44,7 @@ pub(super) fn reopen(
     let opened = match (open(link.as_ref(), flags), name) {
         (Ok(fd), _) => fd,
         (Err(Errno::INVAL), _) => return Err(Errno::INVAL.into()),
-        // The name may by now lead to a FIFO, for which the opening must not wait.
+        // The name may lead to a FIFO by now; opening it must not block.
         (Err(_), Some(name)) => open(name, flags | OFlags::NONBLOCK | OFlags::NOCTTY)?,
         (Err(errno), None) => return Err(errno.into()),
     };

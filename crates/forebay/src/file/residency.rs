@@ -1,9 +1,9 @@
-//! Which bytes of a file are in the page cache, as far as the kernel tells this user.
+//! Resident bytes of a file, as far as the kernel reports them to this user.
 //!
-//! `cachestat` counts the pages of a range in one call and changes nothing, so a range that is
-//! wholly in or wholly out costs one call, and a mixed one is halved until it is neither. Who
-//! neither owns a file nor may write it is told nothing by `cachestat` and a lie by `mincore`
-//! (every page resident), so for him residency is unknown.
+//! `cachestat` counts the pages of a range in one call and has no side effects. A range that is
+//! fully resident or fully absent costs one call, and a mixed one is halved until each part is one
+//! or the other. For a user who neither owns a file nor may write it, `cachestat` fails and
+//! `mincore` reports every page as resident. Residency is unknown then.
 
 use std::os::fd::AsRawFd;
 use std::thread::sleep;
@@ -17,30 +17,30 @@ use super::calls::{cached_pages, drop_pages, mapped_pages, page_size, sync_data}
 use crate::error::{Error, Operation, Result};
 use crate::units::{ByteRange, align_down, align_up};
 
-/// Who tells what is resident.
+/// The way in which resident pages are determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// Nobody needs to: the file lives in memory.
+    /// No query needed: the file is in memory.
     InMemory,
     /// `cachestat`.
     Cachestat,
     /// `mincore` on a mapping.
     Mincore,
-    /// Nobody, and why.
+    /// Not available; with the reason.
     Unknown(&'static str),
 }
 
 /// How much of a range is in the page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Residency {
-    /// The kernel told.
+    /// The kernel reported it.
     Known {
         /// Bytes of the range that are resident.
         resident: u64,
         /// Bytes of the range.
         len: u64,
     },
-    /// The kernel does not tell, and why.
+    /// The kernel does not report it; with the reason.
     Unknown(&'static str),
 }
 
@@ -49,21 +49,21 @@ const NOT_OWNER: &str =
 const NO_CALL: &str = "this kernel has no cachestat, or a filter hides it";
 const NOT_COUNTED: &str = "the question about the page cache failed";
 
-/// How much of a mapping is asked about at once: the answer of one is 256 KiB with 4 KiB pages.
+/// Bytes of a mapping per query: the result is 256 KiB with 4 KiB pages.
 const WINDOW: u64 = 1 << 30;
 
-/// The waits between attempts to drop pages, 0.25 s in all: read-ahead that is still running
-/// keeps its pages, and 8 MiB of it take a slow drive 0.1 s.
+/// Pauses between attempts to drop pages, 0.25 s in total. Read-ahead in progress keeps its pages,
+/// and 8 MiB of it take a slow drive 0.1 s.
 const EVICT_WAITS_MS: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 impl Source {
-    /// Asks once who can be believed about this file.
+    /// Determines once which call reports the truth about this file.
     pub(super) fn of(handle: &Handle) -> Self {
         if handle.is_memory() {
             return Self::InMemory;
         }
-        // An overlay's own inodes have no pages, so `cachestat` counts none there; a mapping is
-        // of the file below.
+        // An overlay's own inodes have no pages, so `cachestat` counts none there. A mapping uses
+        // the pages of the file below.
         let refused = if handle.file_system.is_overlay() {
             NOT_OWNER
         } else {
@@ -77,8 +77,8 @@ impl Source {
     }
 }
 
-/// Whether `mincore` tells this user the truth: the kernel's own condition (since 5.2), which is
-/// that he owns the file or may write it.
+/// True if `mincore` is reliable for this user: if they own the file or may write it, which is the
+/// kernel's condition (since 5.2).
 fn mincore_is_true(handle: &Handle) -> bool {
     let user = rustix::process::geteuid().as_raw();
     if rustix::fs::fstat(handle.fd()).is_ok_and(|stat| stat.st_uid == user) {
@@ -89,18 +89,18 @@ fn mincore_is_true(handle: &Handle) -> bool {
 }
 
 impl Handle {
-    /// Who tells what is resident of this file; decided at the first call.
+    /// The source of residency for this file; determined on the first call.
     pub(crate) fn residency_source(&self) -> Source {
         *self.source.get_or_init(|| Source::of(self))
     }
 
-    /// The runs of `range` that are resident, in order, apart from each other and inside it;
-    /// none where the kernel does not tell.
+    /// The resident runs in `range`, in order and not adjacent; none if the kernel does not report
+    /// them.
     ///
-    /// Runs begin and end at multiples of `grain` or at the range's own ends, and a piece between
-    /// two multiples counts only when all of it is resident. `grain` is rounded up to a power of
-    /// two of at least a page. The last page of a file counts whole; `range` should not reach
-    /// further.
+    /// Runs begin and end at multiples of `grain` or at the ends of the range. A piece between two
+    /// multiples counts only if all of it is resident. `grain` is rounded up to a power of two of
+    /// at least a page. The last page of a file counts as a whole; `range` should not extend beyond
+    /// it.
     pub(crate) fn resident(&self, range: ByteRange, grain: u64) -> Vec<ByteRange> {
         let range = within_files(range);
         let page = page_size();
@@ -124,8 +124,8 @@ impl Handle {
         runs.found
     }
 
-    /// Whether all of `range` is resident: one call and no allocation with `cachestat`; false
-    /// where the kernel does not tell.
+    /// True if all of `range` is resident; false if the kernel does not report it. With `cachestat`
+    /// this takes one call and no allocation.
     pub(crate) fn is_resident(&self, range: ByteRange) -> bool {
         let range = within_files(range);
         match self.residency_source() {
@@ -139,7 +139,7 @@ impl Handle {
         }
     }
 
-    /// How much of `range` is resident, in whole pages but never more than the range.
+    /// How much of `range` is resident, in whole pages but at most the range.
     pub(crate) fn residency(&self, range: ByteRange) -> Residency {
         let range = within_files(range);
         let page = page_size();
@@ -166,11 +166,11 @@ impl Handle {
         }
     }
 
-    /// Drops this file's pages from the page cache, dirty ones after they are written, and says
-    /// what stayed. Only a hint to the kernel: pages in use by others stay.
+    /// Drops this file's pages from the page cache, after writing dirty ones, and returns what
+    /// stayed. This is only a hint to the kernel: pages in use by other processes stay.
     ///
     /// # Errors
-    /// [`Error::Io`] where dirty pages could not be written.
+    /// [`Error::Io`] if dirty pages could not be written.
     pub(crate) fn evict(&self) -> Result<Residency> {
         let whole = ByteRange::at(0, self.size()?);
         if self.residency_source() == Source::InMemory {
@@ -182,7 +182,7 @@ impl Handle {
             _ => {}
         }
         for wait in EVICT_WAITS_MS {
-            // A file system without this call says so by what stays.
+            // Without support for this call, the pages stay and the result shows it.
             let dropped = drop_pages(self.fd());
             let left = self.residency(whole);
             if dropped.is_err() || matches!(left, Residency::Known { resident: 0, .. }) {
@@ -194,13 +194,13 @@ impl Handle {
     }
 }
 
-/// Whether there was nothing to write because nothing could have been written.
+/// True if a sync failed because the file could not have been written at all.
 fn is_read_only(error: &std::io::Error) -> bool {
     let errno = Errno::from_io_error(error);
     matches!(errno, Some(Errno::ROFS | Errno::BADF | Errno::INVAL | Errno::OPNOTSUPP))
 }
 
-/// `range` without what no file can hold: the kernel's offsets are signed.
+/// `range` without offsets that no file can have: the kernel's offsets are signed.
 fn within_files(range: ByteRange) -> ByteRange {
     let end = range.end.min(align_down(i64::MAX.unsigned_abs(), page_size()));
     ByteRange { start: range.start.min(end), end }
@@ -220,7 +220,7 @@ fn windows(range: ByteRange) -> impl Iterator<Item = ByteRange> {
     })
 }
 
-/// How many pages `range` touches.
+/// Number of pages that `range` touches.
 fn pages_of(range: ByteRange, page: u64) -> u64 {
     if range.is_empty() {
         return 0;
@@ -228,8 +228,7 @@ fn pages_of(range: ByteRange, page: u64) -> u64 {
     align_up(range.end, page).saturating_sub(align_down(range.start, page)) / page
 }
 
-/// How many of the pages that `part` touches are resident, by an answer whose first page is at
-/// `first`.
+/// Number of resident pages that `part` touches, from an answer whose first page is at `first`.
 fn counted(pages: &[u8], first: u64, page: u64, part: ByteRange) -> u64 {
     let skip = usize::try_from((align_down(part.start, page) - first) / page).unwrap_or(usize::MAX);
     let take = usize::try_from(pages_of(part, page)).unwrap_or(usize::MAX);
@@ -244,14 +243,15 @@ struct Runs {
 }
 
 impl Runs {
-    /// Finds the runs in `range` by a `count` of the resident pages that a part of it touches.
+    /// Finds the runs in `range`. `count` returns the number of resident pages of a part.
     fn search(&mut self, range: ByteRange, count: &mut impl FnMut(ByteRange) -> u64) {
         let resident = count(range);
         self.divide(range, resident, count);
     }
 
-    /// Halves `range`, of whose pages `resident` are resident, until each part is in or out. The
-    /// right part's count is what the left one leaves, so a division costs one call.
+    /// Halves `range`, which has `resident` resident pages, until each part is fully resident or
+    /// absent. The right part's count is the remainder of the left one's, so a division costs one
+    /// call.
     fn divide(
         &mut self,
         range: ByteRange,
@@ -268,15 +268,15 @@ impl Runs {
         if let Some(middle) = self.middle(range) {
             let left = ByteRange { start: range.start, end: middle };
             let right = ByteRange { start: middle, end: range.end };
-            // Pages come and go between two calls, so the left part may by now hold more.
+            // Pages change between two calls, so the left part may have more by now.
             let resident_left = count(left);
             self.divide(left, resident_left, count);
             self.divide(right, resident.saturating_sub(resident_left), count);
         }
     }
 
-    /// The multiple of the grain next to the middle that divides `range` in two; `None` where
-    /// there is none.
+    /// The multiple of the grain nearest to the middle that divides `range` in two, if there is
+    /// one.
     fn middle(&self, range: ByteRange) -> Option<u64> {
         let below = align_down(range.start + range.len() / 2, self.grain);
         let middle =

@@ -1,13 +1,13 @@
-//! Old bytes in the page cache after a write with O_DIRECT.
+//! Stale pages in the page cache after a write with O_DIRECT.
 //!
 //! The kernel drops the written range from the page cache. It cannot drop a folio that another
-//! writer has dirtied meanwhile through the page cache, and a folio may be 2 MiB long: it keeps the
-//! old bytes, for every reader. So the pages of the range are counted after the write. Where there
-//! are any, dirty neighbours are written out and the pages dropped. Pages that stay are compared
-//! with the drive: a reader may have brought the new bytes in.
+//! cached writer has dirtied in the meantime. A folio may be 2 MiB long, and it keeps the old bytes
+//! for every reader. So the pages of the range are counted after the write. If there are any, dirty
+//! neighbours are written and the pages are dropped. Pages that stay are compared with the drive: a
+//! reader may have loaded the new bytes.
 //!
-//! A program that writes to a mapping of the file is not noticed: it dirties whole folios, and the
-//! kernel writes their old bytes over the new ones, also without this check.
+//! Writes to a mapping of the file are not detected. They dirty whole folios, and the kernel writes
+//! their old bytes over the new ones, with or without this check.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -21,22 +21,22 @@ use super::{Handle, Residency};
 use crate::memory::HostMemory;
 use crate::units::{ByteRange, MIB, align_down, align_up};
 
-/// The longest folio, which the kernel drops as a whole or not at all.
+/// The largest folio, which the kernel drops as a whole or not at all.
 const FOLIO_MAX: u64 = 2 * MIB;
 
-/// Pauses between attempts to drop pages: others may use them for a moment.
+/// Pauses between attempts to drop pages: other processes may use them for a moment.
 const WAITS_MS: [u64; 5] = [0, 1, 4, 16, 64];
 
-/// Bytes that are compared at once.
+/// Bytes that are compared at a time.
 const PART: u64 = MIB;
 
 impl Handle {
-    /// Drops old bytes of `range`, which was written with O_DIRECT, from the page cache. The range
-    /// consists of whole units of the page cache. Where the kernel does not report what is cached,
-    /// the pages are dropped once and not counted.
+    /// Drops stale pages of `range`, which was written with O_DIRECT, from the page cache. The
+    /// range consists of whole units of the page cache. If the kernel does not report what is
+    /// cached, the pages are dropped once and not counted.
     ///
     /// # Errors
-    /// EBUSY where old bytes stay, and the errors of reading the file.
+    /// EBUSY if stale pages stay, and the errors of reading the file.
     pub(crate) fn drop_stale(&self, range: ByteRange) -> Result<(), Errno> {
         let wide = ByteRange {
             start: align_down(range.start, FOLIO_MAX),
@@ -48,8 +48,8 @@ impl Handle {
                 return Ok(());
             }
             sleep(Duration::from_millis(wait));
-            // By the other descriptor: a failed write of a neighbour is reported once to each, and
-            // has to be left to the next sync.
+            // Use the other descriptor: a failed write of a neighbour is reported once per
+            // descriptor, and must be left to the next sync.
             let direct = self.direct().map_err(|_| Errno::BUSY)?;
             let _ = write_out(direct.fd(), wide);
             let _ = drop_pages_of(self.fd(), wide);
@@ -60,10 +60,10 @@ impl Handle {
         if self.differs(range)? { Err(Errno::BUSY) } else { Ok(()) }
     }
 
-    /// Whether the page cache and the drive hold different bytes of `range`.
+    /// True if the page cache and the drive hold different bytes of `range`.
     fn differs(&self, range: ByteRange) -> Result<bool, Errno> {
         if !self.readable() {
-            // Only to compare, and only where this user may read the file.
+            // Reopen for the comparison, which works only if this user may read the file.
             let name = self.is_named.then_some(self.path());
             let fd = reopen(self.fd(), self.identity(), name, OFlags::RDONLY);
             let reader = fd.ok().and_then(|fd| Self::from_fd(fd).ok());
@@ -84,7 +84,7 @@ impl Handle {
                 let came = from_cache.min(from_drive);
                 Ok(cached[..came] != drive[..came])
             };
-            // Another writer may change them between the two reads.
+            // Compare twice: another writer may change the bytes between the two reads.
             if differ()? && differ()? {
                 return Ok(true);
             }

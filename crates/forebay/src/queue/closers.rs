@@ -1,12 +1,12 @@
-//! Threads that do what may take long to do: the close of a file waits for its server (FUSE, NFS)
-//! or, where the file has no name any more, for its drive; to free memory of a GPU waits for what
-//! its driver has to do before.
+//! Threads for jobs that may block for long. Closing a file waits for its server (FUSE, NFS) or, if
+//! the file is unlinked, for its drive. Freeing GPU memory waits for earlier work of the driver.
 //!
-//! The thread that ends a transfer has others to serve, so it leaves the last share in such a thing
-//! to these. Files and memory have threads and a queue each, so that a server that hangs keeps no
-//! memory from being freed. A thread is started when there is something to do, and ends when there
-//! is nothing left. There are few; where all of one kind hang, the rest of that kind waits, and the
-//! engine starts no further transfers once too much does ([`Closers::is_stuck`]).
+//! The thread that ends a transfer has other work, so it leaves the last reference to files and
+//! memory to these threads. Files and memory have separate threads and queues, so that a server
+//! that hangs does not keep memory from being freed. A thread is started when there is a job, and
+//! ends when there is none. The number of threads is small. If all of one kind hang, the other jobs
+//! of that kind wait. Once too many wait, the engine starts no further transfers
+//! ([`Closers::is_stuck`]).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 use crate::lock::Lock;
 use rustix::io::Errno;
 
-/// What a job waits for.
+/// Kinds of jobs, by the party they may wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Chore {
-    /// A drive or a server, as it closes files.
+    /// Closing files: waits for a drive or a server.
     Close,
-    /// The driver of a GPU, as it frees memory.
+    /// Freeing memory: waits for the driver of a GPU.
     Free,
 }
 
@@ -35,12 +35,12 @@ type Start = Box<dyn Fn(Chore) -> Result<(), Errno> + Send + Sync>;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Jobs that may wait behind one that hangs: each holds a file or memory.
+/// Maximum jobs behind one that hangs: each holds a file or memory.
 const JOBS_MAX: usize = 64 << 10;
 
-/// See the module's own text.
+/// Queues and threads for jobs that may block for long.
 pub(crate) struct Closers {
-    /// By what their jobs wait for.
+    /// One per kind of job.
     lanes: [Lock<Lane>; Chore::ALL.len()],
     most: usize,
     start: Start,
@@ -48,14 +48,14 @@ pub(crate) struct Closers {
 
 struct Lane {
     jobs: VecDeque<Job>,
-    /// Threads that are started, or about to be.
+    /// Threads that are started or about to be.
     running: usize,
-    /// When a job was last begun or done.
+    /// Time at which a job last began or ended.
     moved: Instant,
 }
 
 impl Closers {
-    /// Of at most `most` threads for files and as many for memory, each made by `start`.
+    /// At most `most` threads for files and as many for memory, each started by `start`.
     pub(crate) fn new(most: usize, start: Start) -> Self {
         let lane = || Lock::new(Lane { jobs: VecDeque::new(), running: 0, moved: Instant::now() });
         Self { lanes: [lane(), lane()], most, start }
@@ -65,7 +65,7 @@ impl Closers {
         self.lanes[chore as usize].lock()
     }
 
-    /// Has a thread run `job`; where there is to be none, it is run at once.
+    /// Queues `job` for a thread; with a maximum of zero threads, runs it at once.
     pub(super) fn push(&self, chore: Chore, job: impl FnOnce() + Send + 'static) {
         if self.most == 0 {
             return job();
@@ -78,12 +78,12 @@ impl Closers {
         lane.running += 1;
         drop(lane);
         if (self.start)(chore).is_err() {
-            // Another one does it: one that runs, or the next that can be started.
+            // A running thread will run the job, or the next one that can be started.
             self.lock(chore).running -= 1;
         }
     }
 
-    /// Whether more jobs wait than may, and none was begun or done in this `time`.
+    /// True if too many jobs wait, and none began or ended within `time`.
     pub(super) fn is_stuck(&self, time: Duration) -> bool {
         let is_stuck = |chore| {
             let lane = self.lock(chore);
@@ -92,8 +92,7 @@ impl Closers {
         Chore::ALL.into_iter().any(is_stuck)
     }
 
-    /// Does what no thread could be had for, where none can be had now either: nobody who comes
-    /// later would.
+    /// At shutdown: runs leftover jobs inline if no thread can be started.
     pub(super) fn finish(&self) {
         for chore in Chore::ALL {
             let mut lane = self.lock(chore);
@@ -108,10 +107,10 @@ impl Closers {
         }
     }
 
-    /// Runs what there is to do of one kind.
+    /// Runs all jobs of one kind.
     ///
     /// # Panics
-    /// A job has; another thread takes the place of this one.
+    /// If a job panics; another thread is started in place of this one.
     pub(crate) fn run(&self, chore: Chore) {
         loop {
             let mut lane = self.lock(chore);
@@ -132,7 +131,7 @@ impl Closers {
 }
 
 impl Default for Closers {
-    /// Without threads.
+    /// Runs all jobs inline, without threads.
     fn default() -> Self {
         Self::new(0, Box::new(|_| Err(Errno::AGAIN)))
     }
@@ -142,7 +141,7 @@ impl fmt::Debug for Closers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Closers")?;
         for (chore, lane) in Chore::ALL.iter().zip(&self.lanes) {
-            // Never waits: in a forked child the lock may be held for ever.
+            // Never blocks: in a forked child the lock may be held forever.
             match lane.try_lock() {
                 Some(lane) => {
                     let Lane { running, jobs, .. } = &*lane;
@@ -204,7 +203,7 @@ mod tests {
             closers.push(Chore::Free, || panic!("a destructor is broken"));
         }
         closers.push(Chore::Free, move || sender.send(7).unwrap());
-        // The bound only tells late from never.
+        // The bound only distinguishes late from never.
         assert_eq!(done.recv_timeout(Duration::from_secs(60)), Ok(7));
         while closers.lock(Chore::Free).running > 0 {
             std::thread::yield_now();
@@ -258,7 +257,7 @@ mod tests {
             let sender = sender.clone();
             closers.push(Chore::Free, move || sender.send(number).unwrap());
         }
-        // The bound only tells late from never.
+        // The bound only distinguishes late from never.
         let next = |_| done.recv_timeout(Duration::from_secs(60)).expect("memory is freed");
         let mut freed: Vec<i32> = (0..100).map(next).collect();
         freed.sort_unstable();

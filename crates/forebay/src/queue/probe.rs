@@ -1,4 +1,4 @@
-//! Opens windows: asks the kernel what of a window is resident, and has the plan cut it.
+//! Planning of windows: queries which bytes are resident, and cuts the window into segments.
 
 use std::time::Instant;
 
@@ -11,15 +11,15 @@ use crate::file::{Handle, Source};
 use crate::plan::{Io, Layout, Part, Reason, Split, cut_parts, cut_peer, cut_read, cut_write};
 use crate::units::{ByteRange, KIB, align_down};
 
-/// Resident runs shorter than this are not told apart inside a partly resident window: a request
-/// of its own for each costs more than reading them from the drive with their neighbours.
+/// Shorter resident runs inside a partly resident window are ignored. A separate request for each
+/// costs more than reading them from the drive with their neighbours.
 const GRAIN: u64 = 64 * KIB;
 
-/// The smallest piece at a transfer's edges: several readers begin at once, and the last copy is
-/// short. Smaller ones cost more in wake-ups than they win.
+/// Smallest piece at a transfer's edges, so that several readers begin at once and the last copy is
+/// short. Smaller pieces cost more in wake-ups than they gain.
 const EDGE_PIECE_MIN: u64 = 128 * KIB;
 
-/// How windows are cut.
+/// Cuts windows into pieces and segments.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Planner {
     pub(crate) segment: u64,
@@ -34,8 +34,8 @@ impl Planner {
         plan
     }
 
-    /// The same, where `split` tells what of the window is resident, and `is_resident` of a batch
-    /// what of each file.
+    /// Plans a window with residency passed in: `split` for the window, `is_resident` for each file
+    /// of a batch.
     pub(super) fn cut(
         &self,
         claim: &Claim,
@@ -64,7 +64,7 @@ impl Planner {
         }
         let split = match (io, reason) {
             (Io::Buffered, reason) => Split::Buffered(reason),
-            // It may have been refused since the transfer began.
+            // O_DIRECT may have been refused since the transfer began.
             (Io::Direct, reason) if reason != Reason::Demanded && claim.file.direct().is_err() => {
                 Split::Buffered(Reason::NoDirectIo)
             }
@@ -81,8 +81,8 @@ impl Planner {
         (piece, segments)
     }
 
-    /// Cuts a window of a batch. What is resident of neighbours becomes one op, which reads them
-    /// one after the other; what is not is a request of its own for each.
+    /// Cuts a window of a batch. Adjacent resident parts become one op, which reads them in
+    /// sequence. Every other part becomes a separate request.
     fn cut_batch(
         &self,
         claim: &Claim,
@@ -105,7 +105,7 @@ impl Planner {
         (piece, cut_parts(parts, claim.base, piece, claim.alignment))
     }
 
-    /// What the drive wants, but not more pieces than a window may have, nor less than its unit.
+    /// The drive's block size, adjusted to the maximum number of pieces and to the alignment.
     fn drive_piece(&self, claim: &Claim) -> u64 {
         let least = (claim.range.end - claim.base).div_ceil(PIECES_MAX).next_power_of_two();
         let unit = claim.alignment.map_or(1, |alignment| alignment.offset);
@@ -124,7 +124,7 @@ impl Planner {
     }
 }
 
-/// The way that a part of one stretch takes.
+/// The data path for a part of one stretch.
 fn way_of(
     claim: &Claim,
     batch: &Batch,
@@ -145,7 +145,7 @@ fn way_of(
     }
 }
 
-/// What of the window is in the page cache.
+/// Queries which bytes of the window are in the page cache.
 fn split(claim: &Claim) -> Split {
     match claim.file.residency_source() {
         Source::InMemory => Split::Buffered(Reason::InMemory),
@@ -156,8 +156,8 @@ fn split(claim: &Claim) -> Split {
     }
 }
 
-/// One try of one page without waiting: the kernel starts read-ahead for what it does not find, so
-/// there is no more than one for each window.
+/// Tries to read one page without waiting. A miss starts read-ahead in the kernel, so there is only
+/// one attempt per window.
 fn try_once(claim: &Claim) -> Split {
     let mut page = [0; 4096];
     let start = align_down(claim.range.start, 4096);

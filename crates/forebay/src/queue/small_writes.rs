@@ -1,13 +1,13 @@
-//! Writes through the page cache that callers make by themselves, and the writes around it that
-//! they must not meet.
+//! Mutual exclusion of cached writes that callers make themselves and direct writes to the same
+//! file.
 //!
-//! A write through the page cache that begins while one around it is on its way may dirty a folio
-//! that both touch (up to 2 MiB), although their ranges do not. The kernel, which is to drop that
-//! folio once the other is done, then cannot: old bytes stay in the page cache, and the next sync
-//! fails with EIO (`docs/internals/turns-at-a-file.md`). Its lock on the file prevents that only as
-//! long as it is held: for what io_uring or a GPU's driver does until that is submitted, for block
-//! devices not at all. The scheduler keeps those apart that pass it (`Writers`), and asks here
-//! about the rest.
+//! A cached write that begins during a direct write may dirty a folio (up to 2 MiB) that both
+//! touch, although their ranges do not overlap. The kernel then cannot drop that folio after the
+//! direct write. Old bytes stay in the page cache, and the next sync fails with EIO
+//! (`docs/internals/turns-at-a-file.md`). The kernel's lock on the file prevents this only while it
+//! is held. For io_uring and GPU drivers, that is until the request is submitted; for block devices
+//! there is no such lock. `Writers` orders the writes that pass the scheduler, and this module
+//! covers the rest.
 
 use std::sync::MutexGuard;
 
@@ -15,35 +15,35 @@ use super::core::Core;
 use super::scheduler::Scheduler;
 use crate::lock::Lock;
 
-/// Places for files that are being written; those that share one wait for its lock alone.
+/// Number of shards; files in the same shard share only its lock.
 const PLACES: usize = 64;
 
 /// What identifies a file: its device and inode.
 pub(super) type File = (u64, u64);
 
-/// See the module's own text.
+/// The files that are being written, in shards.
 #[derive(Debug)]
 pub(crate) struct SmallWrites {
     places: [Place; PLACES],
 }
 
-/// A cache line of its own, with the few files of its place that are being written.
+/// One shard, on its own cache line, with the few files that are being written.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Place(Lock<Vec<Writes>>);
 
-/// Those of one file: of one kind at a time.
+/// The writes of one file, of one kind at a time.
 #[derive(Debug)]
 struct Writes {
     file: File,
-    /// How many callers write it by themselves.
+    /// Number of callers that are writing the file themselves.
     callers: usize,
-    /// Whether it is being written around the page cache, and whether somebody waits to do so.
+    /// True if a direct write is in flight; and true if one waits for callers to finish.
     around: bool,
     waited: bool,
 }
 
-/// A caller's write that is under way; over when it is dropped.
+/// A caller's write in flight; it ends on drop.
 #[derive(Debug)]
 pub(crate) struct SmallWrite<'a> {
     core: &'a Core,
@@ -51,7 +51,7 @@ pub(crate) struct SmallWrite<'a> {
 }
 
 impl<'a> SmallWrite<'a> {
-    /// Begins one; `None` where the file is being written around the page cache, or is about to be.
+    /// Begins a write. `None` if a direct write to the file is in flight or waiting.
     pub(crate) fn begin(core: &'a Core, file: File) -> Option<Self> {
         core.small_writes().begin(file).then(|| Self { core, file })
     }
@@ -73,7 +73,7 @@ impl Default for SmallWrites {
 }
 
 impl SmallWrites {
-    /// Begins a caller's write, unless one around the page cache is there or waits.
+    /// Begins a caller's write, unless a direct write is in flight or waiting.
     pub(super) fn begin(&self, file: File) -> bool {
         let mut place = self.place(file);
         let writes = of(&mut place, file);
@@ -82,7 +82,7 @@ impl SmallWrites {
         joins
     }
 
-    /// Ends a caller's write; whether it was the last that one around the page cache waits for.
+    /// Ends a caller's write. True if it was the last one that a direct write waits for.
     pub(super) fn end(&self, file: File) -> bool {
         let mut place = self.place(file);
         let writes = of(&mut place, file);
@@ -95,14 +95,14 @@ impl SmallWrites {
         is_waited_for
     }
 
-    /// Has nobody wait for callers' writes, where those who waited have gone, or are at it.
+    /// Clears the waiting flag once the direct writer has started or given up.
     pub(super) fn give_up(&self, file: File) {
         let is_idle = |writes: &Writes| writes.callers == 0 && !writes.around;
         self.place(file).retain(|writes| writes.file != file || !is_idle(writes));
     }
 
-    /// Begins to write a file around the page cache; where callers write it, `false`: the last of
-    /// them calls [`Scheduler::small_writes_ended`].
+    /// Begins direct writes to a file. `false` if callers are writing it: the last of them calls
+    /// [`Scheduler::small_writes_ended`].
     pub(super) fn begin_around(&self, file: File) -> bool {
         let mut place = self.place(file);
         let writes = of(&mut place, file);
@@ -111,14 +111,14 @@ impl SmallWrites {
         writes.around
     }
 
-    /// Ends that.
+    /// Ends the direct writes to a file.
     pub(super) fn end_around(&self, file: File) {
         self.place(file).retain(|writes| writes.file != file);
     }
 
     fn place(&self, (device, inode): File) -> MutexGuard<'_, Vec<Writes>> {
-        // Inodes count up, and those of one folder have much in common: the golden ratio's bits
-        // spread them.
+        // Inode numbers are sequential, and those of one folder are similar: multiplying by the
+        // golden ratio spreads them.
         let spread = (inode ^ device.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let index = spread >> (u64::BITS - PLACES.ilog2());
         let place = &self.places[usize::try_from(index).unwrap_or(0) % PLACES];
@@ -126,7 +126,7 @@ impl SmallWrites {
     }
 }
 
-/// The writes of a file, of which none may be under way.
+/// The entry of a file, created if there is none.
 fn of(place: &mut Vec<Writes>, file: File) -> &mut Writes {
     let found = place.iter().position(|writes| writes.file == file);
     let at = found.unwrap_or_else(|| {

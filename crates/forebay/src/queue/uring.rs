@@ -1,13 +1,13 @@
-//! The ring of the kernel: many ops in flight from one thread.
+//! io_uring: many ops in flight from one thread.
 //!
-//! An op stays in `ops` until its completion has been reaped. A ring that fails, or is dropped with
-//! ops in flight, is closed, and its thread waits until the kernel has ended what it had of them:
-//! the kernel then lets go of the files that are registered with the ring, among them the only
-//! write end of a pipe, whose read end we poll. The ring gives up the slots' memory last.
+//! An op stays in `ops` until its completion has been reaped. A ring that fails, or that is dropped
+//! with ops in flight, is closed. Its thread then waits until the kernel has ended its requests.
+//! The kernel releases the files registered with the ring at that point. One of them is the only
+//! write end of a pipe, whose read end we poll. The memory of the slots is released last.
 //!
-//! Ops that are not wanted any more are asked back, again and again until they come: the kernel can
-//! take back only what waits for one of its threads or lets itself be interrupted there, and an op
-//! that a file system keeps answering with `EAGAIN` is there for a moment at a time.
+//! Unwanted ops are cancelled repeatedly until they complete. The kernel can cancel a request only
+//! while it waits for a kernel thread or sleeps interruptibly. A request that a file system keeps
+//! answering with `EAGAIN` is in that state only for a moment at a time.
 
 #![expect(unsafe_code, reason = "hands memory to the kernel that the scheduler owns for each op")]
 
@@ -31,84 +31,85 @@ use super::waker::Waker;
 use crate::memory::Parts;
 use crate::units::MIB;
 
-/// Completion that belongs to the waker, not to an op.
+/// User data of the waker's read.
 const WAKE: u64 = u64::MAX;
 
-/// Answer to a request to take an op back; the op says itself what came of it.
+/// User data of a cancel request; its result is ignored, since the op has its own completion.
 const CANCEL: u64 = u64::MAX - 1;
 
-/// End of the pause between two such requests.
+/// User data of the timeout between two cancel requests.
 const PAUSE: u64 = u64::MAX - 2;
 
-/// The first pause and the longest: each is twice as long as the one before. What the kernel can
-/// take back at all has come back after a few; a drive that hangs costs ten looks a second.
+/// The first and the longest pause; each pause is twice as long as the one before. Requests that
+/// the kernel can cancel come back after a few attempts. A drive that hangs costs ten attempts a
+/// second.
 const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
 
-/// Requests that the kernel takes in one call.
+/// Entries of the submission queue.
 const ENTRIES: u32 = 256;
 
-/// Completions that the kernel has a place for; it keeps what comes beyond that for later.
+/// Entries of the completion queue; the kernel keeps further completions for later.
 const COMPLETIONS: u32 = 4096;
 
-/// Memory that ops may bounce through, which are few unless a caller's own memory is unaligned.
+/// Memory for bounce buffers, which few ops need unless the caller's own memory is unaligned.
 const BOUNCE_MAX: u64 = 32 * MIB;
 
-/// How long the kernel may refuse to take anything in, for want of memory for example, before the
-/// ring counts as failed.
+/// How long the kernel may refuse submissions, for example for lack of memory, before the ring
+/// counts as failed.
 const REFUSED_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 struct Flight {
     op: Op,
-    /// Where the kernel moves the op's bytes.
+    /// The address to which the kernel moves the op's bytes.
     base: u64,
     start: Instant,
-    /// Its transfer has stopped, so that it is to come back early.
+    /// True if its transfer has stopped, so that the op should be cancelled.
     unwanted: bool,
 }
 
-/// How many ops are to come back early, and when they are asked the next time.
+/// Ops to be cancelled, and the pause until the next attempt.
 #[derive(Debug)]
 struct Recall {
     ops: usize,
-    /// What the kernel copies when it takes the pause in; boxed, since that may be later.
+    /// Read by the kernel when the timeout is submitted; boxed, since that may be later.
     pause: Box<types::Timespec>,
     length: Duration,
     pausing: bool,
 }
 
-/// See the module's own text.
+/// A ring of io_uring, and the ops and memory that it holds.
 pub(crate) struct UringRing {
     ring: std::mem::ManuallyDrop<IoUring>,
     ops: Slab<Flight>,
-    /// Ops that wait for a piece to bounce through.
+    /// Ops that wait for a bounce buffer.
     held: VecDeque<Op>,
     bounce: std::mem::ManuallyDrop<Bounce>,
-    /// The memory of the slots that ops move: leaked with the ring where it cannot be ended.
+    /// Memory of the slots that ops use; leaked with the ring if the ring cannot be ended.
     parts: std::mem::ManuallyDrop<Arc<Parts>>,
     /// Ops that failed before the kernel saw them.
     refused: Vec<Completion>,
     waker: Waker,
-    /// Where the kernel puts the waker's counter; boxed, since the kernel keeps its address.
+    /// Target of the waker's read; boxed, since the kernel keeps its address.
     woken: std::mem::ManuallyDrop<Box<[u8; 8]>>,
     waiting_for_wake: bool,
     unsubmitted: bool,
     recall: Recall,
     kernel_threads: Lent,
-    /// The pipe that hangs up when the kernel has let go of the closed ring.
+    /// A pipe that reports HUP when the kernel has released the closed ring.
     gone: OwnedFd,
-    /// Whether the ring is closed.
+    /// True if the ring is closed.
     closed: bool,
-    /// Since when the kernel takes nothing in, and how long the next pause is.
+    /// Start of a period in which the kernel refuses submissions, and the next pause.
     refused_since: Option<(Instant, Duration)>,
 }
 
 impl UringRing {
-    /// Sets up a ring for ops of at most `segment` bytes, which keeps `parts` mapped and shares
-    /// `kernel_threads` with others. Must be called on the thread that will use it.
+    /// Sets up a ring for ops of at most `segment` bytes. It keeps `parts` mapped and shares
+    /// `kernel_threads` with other rings. Must be called on the thread that will use the ring.
     ///
     /// # Errors
-    /// The kernel's: EPERM where a policy forbids io_uring, or one of its calls; ENOSYS before
+    /// The kernel's error: EPERM if a policy forbids io_uring or one of its calls; ENOSYS before
     /// Linux 5.1.
     pub(crate) fn new(
         segment: u64,
@@ -116,8 +117,8 @@ impl UringRing {
         parts: Arc<Parts>,
         kernel_threads: Arc<KernelThreads>,
     ) -> Result<Self, Errno> {
-        // One issuer whose completions are run when it asks (Linux 6.1) spares interrupts; kernels
-        // that do not know the flags refuse them with EINVAL.
+        // A single issuer with deferred task work (Linux 6.1) avoids interrupts. Kernels that do
+        // not know the flags return EINVAL.
         let open = || {
             let mut ring = IoUring::builder()
                 .setup_single_issuer()
@@ -154,7 +155,7 @@ impl UringRing {
         })
     }
 
-    /// Where an op's bytes are to move; `None`: it has to wait for a piece.
+    /// The address to which an op's bytes move; `None` if it must wait for a bounce buffer.
     fn base(&mut self, op: &Op) -> Result<Option<u64>, Errno> {
         if !op.segment.bounce {
             return Ok(Some(op.address));
@@ -188,9 +189,9 @@ impl UringRing {
         if self.ring.submission().is_full() {
             self.flush();
         }
-        // SAFETY: the entry's memory lives until its completion is reaped: an op's by the
-        // scheduler's promise, the bounce pieces' and the waker's because drop leaks them. The
-        // length of a pause is read when the entry is submitted, which `self` alone does.
+        // SAFETY: the entry's memory lives until its completion is reaped. The scheduler promises
+        // that for an op's memory. The bounce buffers and the waker's buffer are leaked by drop if
+        // necessary. The timespec of a pause is read on submission, which only `self` does.
         if unsafe { self.ring.submission().push(entry) }.is_err() {
             return Err(Errno::AGAIN);
         }
@@ -198,7 +199,7 @@ impl UringRing {
         Ok(())
     }
 
-    /// Asks to be told of a wake-up, once.
+    /// Submits the waker's read, unless it is pending already.
     fn listen(&mut self) -> Result<(), Errno> {
         if self.waiting_for_wake {
             return Ok(());
@@ -210,7 +211,7 @@ impl UringRing {
         Ok(())
     }
 
-    /// Asks the unwanted ops back, and sets the time of the next attempt.
+    /// Cancels the unwanted ops, and sets the timeout for the next attempt.
     fn recall(&mut self) {
         if self.recall.ops == 0 || self.recall.pausing {
             return;
@@ -231,10 +232,10 @@ impl UringRing {
         }
     }
 
-    /// Waits a little where the kernel takes nothing in.
+    /// Pauses while the kernel refuses submissions.
     ///
     /// # Errors
-    /// It has not for too long.
+    /// The kernel has refused for too long.
     fn pause(&mut self, errno: Errno) -> Result<(), Errno> {
         let (since, pause) = self.refused_since.unwrap_or((Instant::now(), PAUSES[0]));
         if since.elapsed() > REFUSED_MAX {
@@ -246,15 +247,15 @@ impl UringRing {
     }
 
     /// # Safety
-    /// It is called once.
+    /// Must be called at most once.
     unsafe fn close_ring(&mut self) {
         let descriptor = self.ring.as_raw_fd();
-        // SAFETY: it is dropped once, by the caller's promise.
+        // SAFETY: dropped only once, as the caller promises.
         forks::close(descriptor, || unsafe { std::mem::ManuallyDrop::drop(&mut self.ring) });
     }
 
-    /// Closes the ring and waits until the kernel has ended all that it had of it; false: that
-    /// cannot be seen.
+    /// Closes the ring and waits until the kernel has ended all of its requests. False if that
+    /// cannot be detected.
     fn end_in_kernel(&mut self) -> bool {
         if !std::mem::replace(&mut self.closed, true) {
             // SAFETY: `closed` was not set before.
@@ -278,7 +279,7 @@ impl UringRing {
                 PAUSE => self.recall.pausing = false,
                 _ => {}
             }
-            // Those and the answers to requests to take ops back are no op's.
+            // The waker, timeouts and cancel requests have no op.
             let Some(flight) = usize::try_from(entry.user_data())
                 .ok()
                 .and_then(|index| self.ops.try_remove(index))
@@ -301,7 +302,8 @@ impl UringRing {
     }
 }
 
-/// Linux 5.1 to 5.5 have rings without plain reads and writes, and a sandbox may offer fewer.
+/// Linux 5.1 to 5.5 have rings without plain reads and writes, and a sandbox may support fewer
+/// operations.
 fn check_operations(ring: &IoUring) -> std::io::Result<()> {
     let mut probe = Probe::new();
     let asked = ring.submitter().register_probe(&mut probe);
@@ -311,8 +313,7 @@ fn check_operations(ring: &IoUring) -> std::io::Result<()> {
     if asked.is_ok() && has { Ok(()) } else { Err(Errno::NOSYS.into()) }
 }
 
-/// Has the kernel carry out one request that does nothing: a filter on system calls may allow the
-/// setup of a ring and refuse its use.
+/// Runs one no-op request: a filter on system calls may allow setting up a ring but not using it.
 fn try_out(ring: &mut IoUring) -> std::io::Result<()> {
     // SAFETY: the entry has no memory.
     let pushed = unsafe { ring.submission().push(&opcode::Nop::new().build()) };
@@ -328,7 +329,7 @@ fn try_out(ring: &mut IoUring) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The read end of a pipe whose write end only the ring has. The kernel lets go of a ring's files
+/// The read end of a pipe whose write end only the ring has. The kernel releases a ring's files
 /// when it has ended all of its requests.
 fn watch_end(ring: &IoUring) -> std::io::Result<OwnedFd> {
     let (reads, writes) = std::io::pipe()?;
@@ -370,7 +371,7 @@ impl Ring for UringRing {
 
     fn flush(&mut self) {
         if self.unsubmitted && self.ring.submit().is_ok() {
-            self.unsubmitted = false; // where it failed, `reap` tries again and tells
+            self.unsubmitted = false; // if it failed, `reap` tries again and reports the error
         }
     }
 
@@ -397,7 +398,7 @@ impl Ring for UringRing {
         let mut wait = wait && done.is_empty();
         if wait {
             self.recall();
-            // What the kernel has no room for now is tried again with what it has taken in by then.
+            // If the queue is full, the next attempt follows when the kernel has taken its entries.
             wait = self.listen().is_ok();
         }
         if self.unsubmitted || wait || !self.ops.is_empty() {
@@ -410,7 +411,7 @@ impl Ring for UringRing {
                 Err(e) => match Errno::from_io_error(&e) {
                     // A signal.
                     Some(Errno::INTR) => {}
-                    // No memory now, or a completion queue that must be emptied first.
+                    // Out of memory, or the completion queue must be drained first.
                     Some(errno @ (Errno::BUSY | Errno::AGAIN | Errno::NOMEM)) => {
                         let before = done.len();
                         self.collect(done);
@@ -423,7 +424,7 @@ impl Ring for UringRing {
             }
         }
         self.collect(done);
-        // Those that waited for a piece, as many as may have been given back.
+        // Submit held ops, as many as bounce buffers may have been returned.
         for _ in 0..done.len() {
             let Some(op) = self.held.pop_front() else { break };
             self.submit(op);
@@ -452,14 +453,14 @@ impl Ring for UringRing {
 impl Drop for UringRing {
     fn drop(&mut self) {
         if !self.ops.is_empty() && !self.end_in_kernel() {
-            // The kernel may still write into their memory, and into ours.
+            // The kernel may still write to the memory of the ops and of the ring.
             std::mem::forget(std::mem::take(&mut self.ops));
             return;
         }
         let was_closed = std::mem::replace(&mut self.closed, true);
-        // SAFETY: dropped once, here, the ring unless it was closed before. Closing the ring
-        // cancels the waker's read; its eight bytes are leaked where that read has not been reaped,
-        // since cancelling is not instant. The memory of slots goes after the ring.
+        // SAFETY: dropped once, here; the ring only if it was not closed before. Closing the ring
+        // cancels the waker's read. Its eight bytes are leaked if that read has not been reaped,
+        // since cancelling is asynchronous. The memory of the slots is released after the ring.
         unsafe {
             if !was_closed {
                 self.close_ring();

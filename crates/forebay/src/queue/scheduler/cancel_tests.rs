@@ -1,9 +1,9 @@
-//! To cancel a transfer takes no longer where many others are outstanding.
+//! Cancelling a transfer takes no longer if many transfers are outstanding.
 
 use super::tests::Rig;
 use super::*;
 
-/// Transfers that are cancelled, and the parts in which they are where few are outstanding.
+/// Number of transfers that are cancelled, and the number of schedulers for the baseline.
 const COUNT: usize = 9000;
 const PARTS: usize = 30;
 
@@ -13,8 +13,8 @@ fn cpu_ns() -> i64 {
     now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
-/// What all transfers take to be cancelled, where `start` starts them in so many schedulers by
-/// turns, the last or the first of them first. They take as much memory in one as in many.
+/// Time to cancel all transfers, distributed round-robin over `schedulers` by `start`, in order of
+/// start or in reverse. The memory use does not depend on the number of schedulers.
 fn all_ns(schedulers: usize, start: fn(&mut Rig) -> Arc<State>, last_first: bool) -> i64 {
     let mut rigs: Vec<Rig> = (0..schedulers).map(|_| Rig::new()).collect();
     for rig in &mut rigs {
@@ -39,8 +39,9 @@ fn all_ns(schedulers: usize, start: fn(&mut Rig) -> Arc<State>, last_first: bool
     took
 }
 
-/// In one scheduler they would take thirty times as long as in thirty, if any list were searched:
-/// from its start or from its end. Then they do each time; a busy machine does so now and then.
+/// If cancelling searched any list, from its start or its end, one scheduler would take thirty
+/// times as long as thirty schedulers. That would show in every run; a busy machine causes it only
+/// in some runs.
 fn takes_as_long_among_many(start: fn(&mut Rig) -> Arc<State>) {
     for last_first in [false, true] {
         let runs = (0..5).map(|_| [PARTS, 1].map(|count| all_ns(count, start, last_first)));

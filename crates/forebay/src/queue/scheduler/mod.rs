@@ -90,7 +90,7 @@ pub(crate) struct Request {
     pub(crate) address: u64,
     /// The GPU's link. `None` if no slot is used: for host memory and for a peer.
     pub(crate) link: Option<usize>,
-    /// The direct path between the drive and a GPU, if there is one. It does not apply to `beside`.
+    /// The direct path between the drive and a GPU, if there is one. Other shares do not use it.
     pub(crate) peer: Option<Peer>,
     pub(crate) drive: usize,
     /// Parts to move, in order. A part of a write starts when all parts before it are done.

@@ -1,5 +1,4 @@
-//! What becomes of transfers that go straight to a GPU when their port, their drive or their link
-//! fails, step by step.
+//! Step-by-step tests of direct transfers whose port, drive or link fails.
 
 #![expect(unsafe_code, reason = "the trait's calls take raw addresses, and are never made here")]
 
@@ -15,7 +14,7 @@ use crate::gpu::{DeviceError, DeviceKind};
 use crate::plan::Route;
 use crate::queue::op::{Completion, Work};
 
-/// A port of a unit that is a quarter of a transfer, and a GPU of its own.
+/// A port whose unit is a quarter of a transfer; its GPU is used by no other test.
 #[derive(Debug)]
 struct Named;
 
@@ -40,7 +39,7 @@ impl Port for Named {
 }
 
 impl Rig {
-    /// Starts a transfer whose first three quarters go straight, and takes the ops of these.
+    /// Starts a transfer whose first three quarters are direct, and takes their ops.
     fn start_straight(&mut self, link: usize, way: (Direction, Reason)) -> (Arc<State>, Vec<Op>) {
         let (direction, reason) = way;
         let drive = self.scheduler.add_drive(Depth::Fixed(4), 4, &[]);
@@ -69,14 +68,14 @@ impl Rig {
         (state, ops.collect())
     }
 
-    /// Completes an op as its port refuses it.
+    /// Completes an op as refused by its port.
     fn refuse(&mut self, op: Op, words: &str, of_memory: bool) {
         let error = PortError { errno: Errno::OPNOTSUPP, words: words.into(), of_memory };
         let failed = Completion::failed(op, error.errno);
         self.scheduler.complete(Completion { refused: Some(error), ..failed });
     }
 
-    /// Breaks a link, as a copy does that may never be over.
+    /// Breaks a link, like a copy whose end is never confirmed.
     fn break_link(&mut self, link: usize) {
         let detail = String::new();
         let error = DeviceError { call: "synchronize", code: 719, name: "GONE".into(), detail };
@@ -95,7 +94,7 @@ fn a_port_that_asks_to_try_again_for_ever_gives_over_to_slots() {
     assert!(rig.ended(&state).is_none(), "nothing has failed");
     let port = rig.file.ports().to(GPU, || unreachable!("it is known"));
     assert_eq!(port.expect_err("it is closed"), Errno::AGAIN.to_string());
-    // Before what stood there already: the file may end in between.
+    // The staged range comes before the unaligned edge: the file may end in between.
     let others = rig.scheduler.others(state.key());
     let staged = others.iter().flat_map(|&share| &rig.scheduler.transfers[share].request.parts);
     let staged: Vec<_> = staged.map(|part| (part.0.start, part.2)).collect();
@@ -151,7 +150,7 @@ fn the_edges_of_a_write_wait_until_its_body_is_on_the_drive() {
     rig.complete(check, Ok(0));
     let claim = rig.scheduler.claim().expect("the edge");
     assert!(claim.range.start == LEN / 4 * 3 && Arc::ptr_eq(&claim.state, &state));
-    // Those of a read do not: nothing that it brings can be in the way.
+    // The edge of a read does not wait, since a read cannot overwrite anything.
     let mut rig = Rig::new();
     let link = rig.add_ring_and_link();
     let _started = rig.start_straight(link, (Direction::Read, Reason::Demanded));

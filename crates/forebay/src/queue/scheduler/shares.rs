@@ -4,7 +4,7 @@
 //!
 //! The shares of a transfer form a circular list, mostly of one element. The first error and a
 //! cancel stop all of them, and the last share to end ends the transfer. A share of a write syncs
-//! the files of its own drive.
+//! the files on its drive.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

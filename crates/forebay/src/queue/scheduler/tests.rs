@@ -1,4 +1,4 @@
-//! What is decided beside a drive that hangs, step by step.
+//! Step-by-step tests of decisions about a drive that hangs.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::queue::op::Completion;
 
 pub(super) const LEN: u64 = 16 << 10;
 
-/// A scheduler with one drive that has a single thread and a depth of one, and a file on it.
+/// A scheduler with one drive, which has one thread and a depth of one, and a file on the drive.
 pub(super) struct Rig {
     pub(super) scheduler: Scheduler,
     pub(super) drive: usize,
@@ -20,7 +20,7 @@ pub(super) struct Rig {
 }
 
 impl Rig {
-    /// The copy to the GPU that is next, where `queued` are not done.
+    /// The next copy to the GPU while `queued` groups are in flight.
     fn next_copy(&mut self, link: usize, queued: usize) -> Option<Copy> {
         let mut group = Vec::new();
         self.scheduler.next_copies(link, (queued, 0), &mut group);
@@ -107,7 +107,7 @@ impl Rig {
         }
     }
 
-    /// Hands in a plan of four segments.
+    /// Passes a plan of four segments to the scheduler.
     pub(super) fn opened(&mut self, claim: &Claim) {
         let segment = |index: u64| {
             let range = ByteRange::at(claim.range.start + index * (LEN / 4), LEN / 4);
@@ -117,7 +117,7 @@ impl Rig {
         self.scheduler.opened(claim.window, LEN / 4, (0..4).map(segment).collect());
     }
 
-    /// The error of a transfer that has ended; `None` where it has not.
+    /// The error of a transfer, if it has ended with one.
     pub(super) fn ended(&mut self, state: &Arc<State>) -> Option<Error> {
         let finished = std::mem::take(&mut self.scheduler.take_effects().finished);
         let mut own = finished.into_iter().filter(|(other, _)| Arc::ptr_eq(other, state));
@@ -191,7 +191,7 @@ fn callers_who_help_keep_to_what_a_drive_may_have_in_flight() {
         panic!("nothing is in flight")
     };
     assert!(rig.scheduler.take_work_of(&second).is_none(), "one more than there may be");
-    // What a caller may not do is the pool's, which has one of each drive in any case.
+    // Ops that a caller may not run go to the pool, which always has one op of each drive.
     assert!(rig.scheduler.take_pool_op().is_some());
     assert!(rig.scheduler.take_pool_op().is_none());
     rig.complete(op, Ok(LEN / 4));
@@ -210,7 +210,7 @@ fn urgent_transfers_get_the_first_slot_and_a_reader_is_called_to_make_it() {
     };
     start(&mut rig, Priority::Normal);
     let urgent = start(&mut rig, Priority::Urgent);
-    // Whoever looks for work finds none, but leaves both in line for a slot.
+    // A reader that looks for work finds none, but both transfers are then queued for a slot.
     assert!(rig.scheduler.claim().is_none());
     rig.scheduler.effects.work = 0;
     assert_eq!(rig.scheduler.take_effects().readers, 1, "nobody comes to make slots");
@@ -241,7 +241,7 @@ fn what_is_short_or_a_drive_has_to_bring_begins_in_a_part_of_a_slot() {
     }
 }
 
-/// A read of which one drive has the first half and another the second.
+/// A read whose first half is on one drive and whose second half is on another.
 fn start_on_two(rig: &mut Rig) -> (Arc<State>, [Claim; 2]) {
     let other = rig.scheduler.add_drive(Depth::Fixed(1), 1, &[]);
     let part = |start, end| (ByteRange { start, end }, Io::Buffered, Reason::NoDirectIo);
@@ -325,7 +325,7 @@ fn a_drive_takes_few_parts_but_for_short_reads() {
     }
 }
 
-/// A resident read of so many bytes to a link.
+/// Starts a resident read of `len` bytes to a link.
 fn start_resident(rig: &mut Rig, link: usize, len: u64) -> (Arc<State>, Option<Claim>) {
     let range = ByteRange::at(0, len);
     let state = Arc::new(State::new(Arc::clone(&rig.file), range, Vec::new(), Vec::new()));
@@ -391,7 +391,7 @@ fn slots_are_made_at_once_for_a_short_transfer() {
     rig.opened(&claim.expect("a slot is there"));
     let (short, none) = start_resident(&mut rig, link, LEN);
     assert!(none.is_none(), "the only slot is taken");
-    // There are ops of the long one, and more of it could be opened.
+    // The long transfer has ops, and another window of it could be opened.
     let work = rig.scheduler.take_reader_work();
     assert!(matches!(work, Some(ReaderWork::Grow(_))), "{work:?}");
     rig.scheduler.add_slots(link, &[Slot::whole(2 * len, len)]);

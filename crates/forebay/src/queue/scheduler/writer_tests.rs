@@ -1,11 +1,11 @@
-//! Who writes a file when, step by step.
+//! Step-by-step tests of the order of writes to a file.
 
 use super::tests::Rig;
 use super::*;
 use crate::plan::Io;
 use crate::queue::op::Work;
 
-/// A rig whose drive has a ring, and room for all.
+/// A rig whose drive has a ring and room for all writes.
 struct Writing {
     rig: Rig,
     drive: usize,
@@ -35,8 +35,8 @@ impl Writing {
         state
     }
 
-    /// All ops that a ring and the pool have to do now, but for checks of the page cache, which
-    /// are done at once.
+    /// Takes all ops that a ring and the pool can run now. Checks of the page cache are completed
+    /// at once.
     fn take(&mut self) -> [Vec<Op>; 2] {
         let scheduler = &mut self.rig.scheduler;
         let mut ops = [Vec::new(), Vec::new()];
@@ -64,8 +64,7 @@ impl Writing {
         }
     }
 
-    /// Does all that there is to do, of either kind; how many at a time of each: through the page
-    /// cache, and around it.
+    /// Runs all writes; returns how many cached and direct ones ran in each turn.
     fn turns(&mut self) -> Vec<[usize; 2]> {
         let mut turns = Vec::new();
         loop {
@@ -88,7 +87,7 @@ fn a_cached_write_waits_for_those_around_the_page_cache() {
     let [through, mut around] = writing.take();
     assert_eq!((through.len(), around.len()), (0, 4));
     writing.write(Io::Buffered);
-    // Who comes now would have it wait for ever.
+    // If this write could start now, the cached one would wait forever.
     writing.write(Io::Direct);
     assert_eq!(writing.take().map(|ops| ops.len()), [0, 0]);
     let last = around.pop();
@@ -106,7 +105,7 @@ fn those_around_the_page_cache_have_their_turn_beside_many_cached_ones() {
     writing.write(Io::Direct);
     writing.write(Io::Buffered);
     writing.done(through);
-    // Whoever came before them or after.
+    // The direct writes start now, before cached ones that were queued earlier or later.
     let [through, around] = writing.take();
     assert_eq!((through.len(), around.len()), (0, 4));
     writing.write(Io::Direct);
@@ -157,7 +156,7 @@ fn small_writes_of_callers_and_those_around_the_page_cache_take_turns() {
     assert!(!small_writes.begin(file));
     writing.done(ops.into_iter().flatten());
     assert!(small_writes.begin(file) && writing.rig.scheduler.writers.is_empty());
-    // One that gives up leaves nothing behind.
+    // A write that is cancelled leaves nothing behind.
     let waits = writing.write(Io::Direct);
     writing.rig.scheduler.cancel(waits.key(), &waits);
     assert!(writing.rig.ended(&waits).is_some() && writing.rig.scheduler.writers.is_empty());
