@@ -172,8 +172,8 @@ impl Handle {
         self.identity
     }
 
-    /// Smallest unit that the page cache dirties: a page, or a larger block of the file system (XFS
-    /// and ext4 have blocks of up to 64 KiB on 4 KiB pages from Linux 6.12 on).
+    /// Smallest unit that the page cache dirties: a page, or a larger block of the file system. XFS
+    /// and ext4 support blocks of up to 64 KiB on 4 KiB pages from Linux 6.12 on.
     pub(crate) fn cache_unit(&self) -> u64 {
         let is_sane = self.block.is_power_of_two() && self.block <= 1 << 20;
         page_size().max(if is_sane { self.block } else { 0 })

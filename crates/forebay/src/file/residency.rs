@@ -1,9 +1,9 @@
 //! Resident bytes of a file, as far as the kernel reports them to this user.
 //!
 //! `cachestat` counts the pages of a range in one call and has no side effects. A range that is
-//! fully resident or fully absent costs one call, and a mixed one is halved until each part is one
-//! or the other. For a user who neither owns a file nor may write it, `cachestat` fails and
-//! `mincore` reports every page as resident. Residency is unknown then.
+//! fully resident or fully absent costs one call. A mixed range is halved until each part is one or
+//! the other. For a user who neither owns a file nor may write it, `cachestat` fails and `mincore`
+//! reports every page as resident. Residency is unknown then.
 
 use std::os::fd::AsRawFd;
 use std::thread::sleep;

@@ -285,7 +285,7 @@ impl Core {
         self.closers.is_stuck(STUCK_AFTER)
     }
 
-    /// Runs all remaining jobs: the engine has ended, and no more will come.
+    /// Makes sure that all remaining jobs run: the engine has ended, and no more will come.
     pub(crate) fn finish_aside(&self) {
         self.closers.finish();
     }

@@ -2,7 +2,7 @@
 //! file.
 //!
 //! A cached write that begins during a direct write may dirty a folio (up to 2 MiB) that both
-//! touch, although their ranges do not overlap. The kernel then cannot drop that folio after the
+//! touch, even if their ranges are disjoint. The kernel then cannot drop that folio after the
 //! direct write. Old bytes stay in the page cache, and the next sync fails with EIO
 //! (`docs/internals/turns-at-a-file.md`). The kernel's lock on the file prevents this only while it
 //! is held. For io_uring and GPU drivers, that is until the request is submitted; for block devices

@@ -211,8 +211,8 @@ impl Scheduler {
         }
     }
 
-    /// True if a window of a link may be filled before parking would have paid off. False if only
-    /// drives fill the windows, one request after the other.
+    /// True if a window of a link may be filled before parking would have paid off. False if rings
+    /// fill all open windows, one request after the other.
     pub(crate) fn fills_soon(&self, link: usize) -> bool {
         let filling = &self.links[link].filling;
         let by_ring = |key: &usize| self.is_ring_to_open(self.windows[*key].transfer);

@@ -115,8 +115,8 @@ impl Scheduler {
     }
 
     /// The run to copy next: the rest of a full window, of the transfer whose last copy is the
-    /// oldest, since a large transfer fills slots ahead. Without a full window, and if the link
-    /// would be idle, the longest run.
+    /// oldest, and of its oldest such window, since a large transfer fills slots ahead. Without a
+    /// full window, and if the link would be idle, the longest run.
     ///
     /// A transfer's first copy goes before transfers that have copied, but not twice in a row.
     /// Otherwise a series of short transfers could block a long one forever.
@@ -287,7 +287,7 @@ impl Scheduler {
     }
 
     /// True if more slots would help a link. A transfer waits for a slot while the link is idle,
-    /// while its drive waits, or while all slots are split.
+    /// while its drive waits, or while some slots are split into parts.
     pub(super) fn wants_slots(&self, link: &Link) -> bool {
         let may = !link.growing && link.slots.made() < link.slots.most;
         let idles = link.copies == 0 && link.unloading.is_empty();

@@ -251,7 +251,7 @@ pub(crate) struct Effects {
     pub(crate) slots: Vec<SlotUse>,
     /// Gates at which a block is complete.
     pub(crate) gates: Vec<Arc<Gate>>,
-    /// Files that rejected O_DIRECT at the first request, and why.
+    /// Files that refused a request with O_DIRECT, and why.
     pub(crate) refused: Vec<(Box<Path>, String)>,
     /// Transfers that ended.
     pub(crate) finished: Vec<(Arc<State>, Result<u64, Error>)>,

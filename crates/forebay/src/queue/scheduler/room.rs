@@ -16,7 +16,7 @@ impl Scheduler {
     /// - its queue depth, divided by the number of busy drives on the same hardware;
     /// - its share of the ops that all drives may have;
     /// - half of its depth, if its other line has ops;
-    /// - for the pool, as many threads as it leaves to other drives, but at most `EACH_MAX`.
+    /// - for the pool, as many threads as it leaves free, at most `EACH_MAX`.
     ///
     /// One op of each line is always allowed, so that no other load can block it. A caller that
     /// runs its own op does not need this, since the pool's op makes progress.

@@ -26,7 +26,8 @@ pub(crate) struct Share {
 
 impl Share {
     /// Splits a strip into one share per drive. `way` returns the drive and data path of a source;
-    /// adjacent stretches with the same result are merged.
+    /// adjacent stretches with the same result are merged. Sources of one drive must be adjacent in
+    /// the strip.
     pub(crate) fn of_strip(strip: &Strip, way: impl Fn(usize) -> (usize, Io, Reason)) -> Vec<Self> {
         let mut shares: Vec<Self> = Vec::new();
         let mut last = None;

@@ -16,8 +16,8 @@ use crate::units::ByteRange;
 /// long as a fast drive needs for these.
 const AHEAD_MIN: usize = 4;
 
-/// And this fraction of the drive's queue depth, since several ops complete at once. More would
-/// only occupy memory that would otherwise be reused while in a cache
+/// Or the drive's queue depth divided by this, if that is more, since several ops complete at once.
+/// Beyond that, queued windows only hold memory that then leaves the CPU cache
 /// (`docs/internals/hot-slots.md`).
 const AHEAD_SHARE: usize = 4;
 
