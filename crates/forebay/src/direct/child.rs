@@ -1,4 +1,4 @@
-//! Runs a child that may hang or be killed, and takes what it said until then.
+//! Runs a child process that may hang or be killed, and collects its output up to that point.
 
 use std::ffi::OsString;
 use std::io::{self, Read as _};
@@ -10,25 +10,25 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Time between two looks whether a child that closed its output has ended.
+/// Interval for checking whether a child that closed its output has ended.
 const LOOKS_EVERY: Duration = Duration::from_millis(1);
-/// How long one that was killed is waited for: the kernel may hold it in a call.
+/// How long to wait for a killed child: the kernel may hold it in a system call.
 const KILLED_MAX: Duration = Duration::from_secs(1);
 
-/// Names the file that cuFile writes its log to.
+/// Environment variable with the file that cuFile writes its log to.
 pub(super) const CUFILE_LOG: &str = "CUFILE_LOGFILE_PATH";
 
-/// A program, and what it is given.
+/// A program and its arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// Where it is.
+    /// Path of the program.
     pub file: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
 }
 
 impl Program {
-    /// The `forebay` that `PATH` has, to be asked by its verb `probe`.
+    /// The `forebay` found in `PATH`, whose subcommand `probe` runs the probe.
     pub(crate) fn found() -> Option<Self> {
         let folders = std::env::var_os("PATH")?;
         let named = |folder: PathBuf| folder.join("forebay");
@@ -40,17 +40,18 @@ impl Program {
 /// How a child ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// By itself, with this code.
+    /// It exited with this code.
     Exited(i32),
-    /// By a signal.
+    /// It was killed by this signal.
     Killed(i32),
-    /// It took longer than it had, and was killed.
+    /// It exceeded its time limit and was killed.
     TimedOut(Duration),
-    /// It could not be run.
+    /// It could not be started.
     NotRun(String),
 }
 
-/// What a child wrote, `most` bytes at most, and how it ended, after `limit` at the latest.
+/// Runs a program for at most `limit` and returns up to `most` bytes of its output, and how it
+/// ended.
 pub(crate) fn run(program: &Program, limit: Duration, most: usize) -> (String, End) {
     let mut command = Command::new(&program.file);
     command.args(&program.arguments).stdin(Stdio::null()).stderr(Stdio::null());
@@ -79,7 +80,7 @@ pub(crate) fn run(program: &Program, limit: Duration, most: usize) -> (String, E
     (String::from_utf8_lossy(&said).into_owned(), end)
 }
 
-/// Reads until the child closes its output, has written enough, or its time is over.
+/// Reads until the child closes its output, has written enough, or runs out of time.
 fn listen(child: &mut Child, deadline: Instant, most: usize, said: &mut Vec<u8>) -> io::Result<()> {
     let Some(output) = child.stdout.as_mut() else { return Ok(()) };
     let mut part = [0; 1024];
@@ -113,7 +114,7 @@ fn ended(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>>
     }
 }
 
-/// Ends a child. One that the kernel holds ends later, with nobody left to ask how.
+/// Kills a child. One that the kernel still holds ends later, and its status is lost.
 fn stop(mut child: Child) {
     let _ = child.kill();
     let _ = ended(&mut child, Instant::now() + KILLED_MAX);
@@ -138,8 +139,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    /// What a shell said that does not end, how it ended, and the time that it had. On a busy
-    /// machine it may have said nothing yet, and gets more of it.
+    /// Runs a script that never ends; returns its output, how it ended, and its time limit. On a
+    /// busy machine it may not have written anything yet, so the limit is raised and it runs again.
     fn endless(script: &str, most: usize) -> (String, End, Duration) {
         let run = |limit| {
             let start = Instant::now();

@@ -1,8 +1,8 @@
-//! Ways for bytes to go between a drive and a GPU without a copy in host memory.
+//! The direct route: bytes move between a drive and a GPU without a copy in host memory.
 //!
-//! Each way is a provider, which has a `Port` for a file and a GPU or says why
-//! not. The first is `cufile`. Its driver may hang as it opens, so a `child` process opens it
-//! first, once per process; transfers go staged until the answer is there.
+//! Each provider has a `Port` for a file and a GPU, or reports why not. The first provider is
+//! `cufile`. Its driver may hang while it opens, so a `child` process opens it first, once per
+//! process. Until the result is known, transfers are staged.
 
 mod answer;
 mod child;
@@ -21,11 +21,11 @@ pub use child::{End, Program};
 pub use cufile::{CuFileError, CuFileFailure, RegisteredFile, Seen, Session, look};
 pub(crate) use providers::Providers;
 
-/// How long the driver may take to open: 0.4 s on an H200 (`benches/runs/2026-11-21-h200-i`).
+/// Maximum time for the driver to open: 0.4 s on an H200 (`benches/runs/2026-11-21-h200-i`).
 const OPENS_WITHIN: Duration = Duration::from_secs(20);
 
-/// What cuFile says of this machine, as `program` finds it within `limit`, and how that ended:
-/// opening the driver may hang.
+/// Probes cuFile on this machine by running `program` for at most `limit`, because opening the
+/// driver may hang. Returns what it found, and how the program ended.
 #[must_use]
 pub fn ask_cufile(program: &Program, limit: Duration) -> Answer {
     let (answer, end) = child::run(program, limit, cufile::ANSWER_MAX);

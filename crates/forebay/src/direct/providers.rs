@@ -1,4 +1,4 @@
-//! The providers of an engine: cuFile's driver, once it is known to open.
+//! The direct-route providers of an engine: cuFile's driver, once it is known to open.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,13 +20,13 @@ use crate::process::Home;
 /// the open in this one.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(45);
 
-/// See the module's own text.
+/// The providers and their state.
 #[derive(Debug)]
 pub(crate) struct Providers {
     found: Shared,
-    /// The program that probes, looked for once.
+    /// The program that probes, looked up once.
     program: OnceLock<Option<Program>>,
-    /// Whether it is known to be absent: most machines ask at every transfer.
+    /// Set once the driver is known to be absent. On most machines every transfer checks this.
     absent: AtomicBool,
     played: Lock<Option<Arc<Session>>>,
     opens: Opens,
@@ -35,13 +35,14 @@ pub(crate) struct Providers {
     answers_within: Duration,
 }
 
-/// What is known of the driver, and the condition that waiting threads wait for.
+/// The state of the driver, and the condition variable for threads that wait for it.
 type Shared = Arc<(Lock<Found>, Condvar)>;
 
-/// What the process that made it knows. All engines share it, so the driver is probed once.
+/// The state for this process. All engines share it, so the driver is probed once.
 static PROCESS: OnceLock<(Home, Shared)> = OnceLock::new();
 
-/// What this process knows. A forked child begins anew: a thread of its parent may hold the lock.
+/// The state for this process. A forked child starts anew: a thread of its parent may hold the
+/// lock.
 fn of_process() -> Shared {
     let (home, found) = PROCESS.get_or_init(|| (Home::here(), Shared::default()));
     if home.is_here() { Arc::clone(found) } else { Shared::default() }
@@ -50,17 +51,17 @@ fn of_process() -> Shared {
 /// Opens the driver in this process.
 type Opens = fn(Option<&Path>) -> Result<Arc<Session>, CuFileFailure>;
 
-/// What is known of the driver.
+/// The state of the driver.
 #[derive(Debug, Default)]
 enum Found {
     #[default]
     NotAsked,
-    /// Neither, but files have been read, and do not say that there can be none.
+    /// Not probed yet, but the configuration does not rule it out.
     Possible,
-    /// Since then.
+    /// Being probed, since this time.
     Asking(Instant),
     Here(Arc<Session>),
-    /// Not to be had, and why.
+    /// Unavailable, with the reason.
     Absent(String),
 }
 
@@ -82,7 +83,7 @@ impl Providers {
         }
     }
 
-    /// Whether a GPU may have a way, as far as is known without asking anybody.
+    /// Whether a GPU may have a direct path, as far as is known without a probe.
     pub(crate) fn may_serve(&self, device: &dyn Device) -> bool {
         match device.id().kind {
             DeviceKind::Sim => device.played_cufile().is_some(),
@@ -90,7 +91,7 @@ impl Providers {
         }
     }
 
-    /// The same of the driver; what files tell is read once.
+    /// Whether the driver may be available; configuration files are read once.
     fn may_be_there(&self) -> bool {
         if self.absent.load(Ordering::Relaxed) {
             return false;
@@ -100,8 +101,8 @@ impl Providers {
         !absent
     }
 
-    /// What is known, after a look whether files say that there can be none, if nobody has yet.
-    /// They are not read under the lock: they may lie where nobody answers soon.
+    /// Returns the state, after a check of the configuration files if that was not done yet. They
+    /// are not read under the lock, because they may be on a server that does not respond.
     fn looked(&self) -> MutexGuard<'_, Found> {
         let found = self.lock();
         if !matches!(*found, Found::NotAsked) {
@@ -116,8 +117,8 @@ impl Providers {
         found
     }
 
-    /// A file's way to a GPU, else why there is none. Whoever `waits` has the driver asked, and
-    /// waits until the answer is there, or has had its time.
+    /// The port of a file to a GPU, or why there is none. With `waits` the driver is probed, and
+    /// the call waits for the result or the timeout.
     pub(crate) fn port(
         &self,
         file: &Handle,
@@ -139,7 +140,7 @@ impl Providers {
         })
     }
 
-    /// The driver, where it is in use.
+    /// The driver, if it is in use.
     pub(crate) fn in_use(&self) -> Option<Arc<Session>> {
         if let Found::Here(session) = &*self.lock() {
             return Some(Arc::clone(session));
@@ -147,7 +148,7 @@ impl Providers {
         self.played.lock().clone()
     }
 
-    /// The driver that is played with a simulated GPU.
+    /// The simulated driver of a simulated GPU.
     fn played(&self, device: &dyn Device) -> Result<Arc<Session>, String> {
         if device.played_cufile().is_none() {
             return Err("a simulated GPU has no `libcufile`, but with `--gpu sim:cufile` one is \
@@ -170,13 +171,13 @@ impl Providers {
         let program = self.program.get_or_init(|| program.cloned().or_else(self.finds));
         let mut found = self.looked();
         if matches!(*found, Found::Possible) {
-            // An engine that has a program may still ask.
+            // An engine that has a program may still probe.
             let program = program.clone().ok_or_else(no_program)?;
             let asked = self.ask(program);
             *found = asked.map_or_else(Found::Absent, |()| Found::Asking(Instant::now()));
         }
-        // A driver that hangs in this process cannot be given up, and should it answer yet, it is
-        // used. Meanwhile not every caller waits for as long anew.
+        // A hanging open in this process cannot be cancelled; if it returns later, the driver is
+        // used. Until then not every caller waits for the full time again.
         let left = |found: &Found| match found {
             Found::Asking(since) => self.answers_within.saturating_sub(since.elapsed()),
             _ => Duration::ZERO,
@@ -205,7 +206,7 @@ impl Providers {
         )
     }
 
-    /// Asks the driver, aside: it may take its time.
+    /// Probes the driver on another thread, because it may take long.
     fn ask(&self, program: Program) -> Result<(), String> {
         let found = Arc::clone(&self.found);
         let opens = self.opens;
@@ -222,7 +223,7 @@ impl Providers {
     }
 }
 
-/// Asks the driver in a child process, and opens it here if it opened there.
+/// Probes the driver in a child process, and opens it here if it opened there.
 fn probe(program: &Program, opens: Opens) -> Found {
     let answer = ask_cufile(program, OPENS_WITHIN);
     match usable(&answer) {
@@ -243,12 +244,12 @@ fn no_program() -> String {
 mod tests {
     use super::*;
 
-    /// Shares nothing with others.
+    /// Providers that share no state with other engines.
     fn providers() -> Providers {
         Providers::sharing(Shared::default())
     }
 
-    /// What is found when a program says so.
+    /// The result for a program with this output.
     fn found(providers: Providers, script: &str) -> Result<Arc<Session>, String> {
         let arguments = ["-c", script, "sh", "--library", "/opt/cufile/libcufile.so.0"];
         let arguments = arguments.map(Into::into).to_vec();
@@ -262,12 +263,12 @@ mod tests {
         let found = |script| found(providers(), script).unwrap_err();
         assert!(found("echo failed no driver").contains("no driver"));
         assert!(found("kill -9 $$").contains("signal 9"));
-        // It is there for the other process, and not for this one.
+        // The other process has the library, and this one does not.
         let gone = "echo library /nowhere/libcufile.so.0; echo opened; echo storage nvme p2pdma";
         assert!(found(gone).contains("there is no `libcufile.so.0`"), "{}", found(gone));
     }
 
-    /// What an engine finds that was not asked before, and whether it has started the program.
+    /// The result of an engine's first probe, and whether it has started the program.
     fn asked(missing: fn() -> Option<String>, waits: bool) -> (String, bool) {
         let folder = tempfile::tempdir().unwrap();
         let script = format!("touch {}; echo failed no driver", folder.path().join("x").display());
@@ -275,7 +276,7 @@ mod tests {
         let program = Program { file: "/bin/sh".into(), arguments };
         let providers = Providers { missing, ..providers() };
         let why = providers.session(Some(&program), waits).unwrap_err();
-        // Whoever comes later is told the same, and starts nothing either.
+        // A later caller gets the same result, and starts nothing either.
         assert_eq!(providers.session(Some(&program), waits).unwrap_err(), why);
         (why, folder.path().join("x").exists())
     }

@@ -1,4 +1,4 @@
-//! Reads files that others have written, none of which may hold us up or be without an end.
+//! Reads files written by other programs, without blocking on them and with a size limit.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -10,12 +10,12 @@ use rustix::io::Errno;
 
 use crate::aside::within;
 
-/// What a file holds, `most` bytes at most; `None`: there is none.
+/// Reads a file of at most `most` bytes; `None` if it does not exist.
 ///
 /// # Errors
-/// It cannot be read, is longer, or is no file.
+/// It cannot be read, is longer, or is not a regular file.
 pub(super) fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Errno> {
-    // A FIFO would be waited for.
+    // Opening a FIFO would block.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Some(file) = there(rustix::fs::open(path, flags, Mode::empty()))? else { return Ok(None) };
     let stat = rustix::fs::fstat(&file)?;
@@ -28,10 +28,10 @@ pub(super) fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Errno> {
     if bytes.len() as u64 > most { Err(Errno::FBIG) } else { Ok(Some(bytes)) }
 }
 
-/// The same of a file that may lie anywhere, such as on a server that is gone.
+/// Like `read`, for a file that may be anywhere, such as on a server that is down.
 ///
 /// # Errors
-/// As for [`read`], and `TIMEDOUT`: it does not answer within `limit`.
+/// As for [`read`], and `TIMEDOUT` if it does not respond within `limit`.
 pub(super) fn read_within(
     limit: Duration,
     path: &Path,
@@ -44,7 +44,7 @@ pub(super) fn read_within(
     }
 }
 
-/// What is not there is no failure.
+/// Treats a missing file as `None`.
 fn there<T>(found: Result<T, Errno>) -> Result<Option<T>, Errno> {
     match found {
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),

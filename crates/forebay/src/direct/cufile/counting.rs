@@ -1,4 +1,4 @@
-//! What the library counts in this process: how much, and when it has to stop.
+//! The library's counters in this process: their level, and when counting must stop.
 
 #![expect(unsafe_code, reason = "calls the library")]
 
@@ -11,7 +11,7 @@ use crate::aside::within;
 use crate::lock::Lock;
 use crate::process::Home;
 
-/// How much it counts, where the library tells.
+/// The library's statistics level, if it reports one.
 pub(super) fn level_of(table: &Table) -> Option<c_int> {
     let mut level = 0;
     // SAFETY: the output outlives the call.
@@ -22,17 +22,18 @@ pub(super) fn level_of(table: &Table) -> Option<c_int> {
 /// `cuFileStatsStop`.
 type StatsStop = unsafe extern "C" fn() -> Answer;
 
-/// Libraries that count in a process, which is told from its children.
+/// Libraries that count, with the process they belong to; a forked child ignores them.
 static COUNTING: Lock<Vec<(Home, StatsStop)>> = Lock::new(Vec::new());
 
-/// How long libraries may take to stop. A call that hangs may hold what they need.
+/// Maximum time for libraries to stop counting. Another hanging call may hold a lock that they
+/// need.
 const STOP_WITHIN: Duration = Duration::from_secs(1);
 
-/// Has a library stop to count as the process ends: 1.15 crashes there where it still counts for
-/// each GPU (`docs/internals/cufile.md`).
+/// Makes a library stop counting when the process ends. Version 1.15 crashes at exit if it still
+/// counts per GPU (`docs/internals/cufile.md`).
 pub(super) fn stop_at_end(stop: StatsStop) {
     extern "C" fn stop_all() {
-        // Whoever holds the lock now will not let go of it.
+        // A thread that holds the lock now will never release it.
         let Some(counting) = COUNTING.try_lock() else { return };
         let here = counting.iter().filter(|(home, _)| home.is_here());
         let here: Vec<StatsStop> = here.map(|(_, stop)| *stop).collect();
@@ -41,7 +42,7 @@ pub(super) fn stop_at_end(stop: StatsStop) {
         }
         let stops = move || {
             for stop in here {
-                // SAFETY: the function needs nothing, and the library is never unloaded.
+                // SAFETY: the function has no preconditions, and the library is never unloaded.
                 let _ = unsafe { stop() };
             }
         };
@@ -49,8 +50,8 @@ pub(super) fn stop_at_end(stop: StatsStop) {
     }
     let mut counting = COUNTING.lock();
     if counting.is_empty() {
-        // SAFETY: the function is there as long as the process is. What is registered last runs
-        // first: before the library's own, which was there already.
+        // SAFETY: the function exists as long as the process. Handlers run in reverse order, so
+        // ours runs before the library's, which was registered earlier.
         let _ = unsafe { libc::atexit(stop_all) };
     }
     counting.push((Home::here(), stop));

@@ -5,10 +5,10 @@ use std::fmt;
 
 use rustix::io::Errno;
 
-/// `CU_FILE_CUDA_DRIVER_ERROR`: the other number is the driver's.
+/// `CU_FILE_CUDA_DRIVER_ERROR`: the second number is the CUDA driver's error.
 const CUDA: c_int = 5011;
 
-/// Numbers of errors that are about memory of a GPU: its kind, its place, its registration.
+/// Errors about GPU memory: its kind, its location, its registration.
 const OF_MEMORY: [c_int; 10] = [5012, 5013, 5014, 5015, 5016, 5017, 5023, 5024, 5036, 5045];
 
 /// `CUfileError_t`.
@@ -20,7 +20,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// What a call answered, named after `call`.
+    /// Converts the result of a library call; `call` is its name.
     pub(super) fn checked(self, call: &'static str) -> Result<(), CuFileError> {
         match self.error {
             0 => Ok(()),
@@ -29,7 +29,7 @@ impl Answer {
     }
 }
 
-/// A call of the library that failed.
+/// A library call that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CuFileError {
     call: &'static str,
@@ -38,24 +38,24 @@ pub struct CuFileError {
 }
 
 impl CuFileError {
-    /// Its number: 5,000 and some, by `cufile.h`.
+    /// Its number from `cufile.h`: 5,000 and up.
     #[must_use]
     pub fn code(&self) -> i32 {
         self.code
     }
 
-    /// What to do about it, where something can be done.
+    /// What to do about it, if anything can be done.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         known(self.code).map(|known| known.hint)
     }
 }
 
-/// What cuFile could not do.
+/// Why cuFile could not serve a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CuFileFailure {
-    /// There is no library that can be used, and why.
+    /// No usable library was found; contains the reason.
     Library(String),
     /// The library refused.
     Refused(CuFileError),
@@ -63,24 +63,25 @@ pub enum CuFileFailure {
     Io(Errno),
     /// The process was forked from the one that opened the driver.
     Forked,
-    /// The library's compatibility mode is allowed, in which bytes take another way unseen.
+    /// The library's compatibility mode is allowed, in which it silently copies through host
+    /// memory.
     CompatAllowed {
-        /// Whether something else in this process has opened the driver.
+        /// Whether other code in this process has opened the driver.
         is_shared: bool,
     },
-    /// Another thread of this process opens the driver, and has for too long.
+    /// Another thread of this process has been opening the driver for too long.
     Opening,
-    /// The library said that it moved more bytes than it was asked for.
+    /// The library reported more bytes than were requested.
     Nonsense {
-        /// What it said.
+        /// Bytes that it reported.
         moved: u64,
-        /// What it was asked for.
+        /// Bytes that were requested.
         asked: u64,
     },
 }
 
 impl CuFileFailure {
-    /// What to do about it, where something can be done.
+    /// What to do about it, if anything can be done.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match self {
@@ -96,7 +97,7 @@ impl CuFileFailure {
         }
     }
 
-    /// Whether it is about the memory, so that the same file may be served with other memory.
+    /// Whether it concerns the memory, so that the same file may work with other memory.
     pub(super) fn is_of_memory(&self) -> bool {
         match self {
             Self::Refused(error) => OF_MEMORY.contains(&error.code),
@@ -112,7 +113,7 @@ impl CuFileFailure {
         }
     }
 
-    /// What a read or a write of `len` bytes answered.
+    /// Converts the result of a read or a write of `len` bytes.
     pub(super) fn of_moved(call: &'static str, moved: isize, len: usize) -> Result<u64, Self> {
         match (usize::try_from(moved), moved) {
             (Ok(moved), _) if moved <= len => Ok(moved as u64),
@@ -178,7 +179,7 @@ impl fmt::Display for CuFileError {
 
 pub(super) struct Known {
     pub(super) code: c_int,
-    /// As in `cufile.h`, without `CU_FILE_`.
+    /// Name in `cufile.h`, without `CU_FILE_`.
     pub(super) name: &'static str,
     meaning: &'static str,
     hint: &'static str,
@@ -204,7 +205,7 @@ const MEMORY: &str = "give buffers back, or raise `properties.max_device_pinned_
 const FILE: &str = "the file system, its mount options or its drive are not served: \
                     `forebay map PATH` shows them";
 
-/// By their numbers.
+/// Sorted by number.
 pub(super) static KNOWN: [Known; 48] = [
     error(
         5001,
@@ -381,7 +382,7 @@ mod tests {
         assert!(matches!(of(-1), Err(CuFileFailure::Io(_))));
     }
 
-    /// Whoever adds an error says what to do about it.
+    /// A new error must come with a hint.
     #[test]
     fn each_error_has_its_name_its_meaning_and_its_hint() {
         for known in &KNOWN {
@@ -394,7 +395,7 @@ mod tests {
             assert!(whole.contains(&format!("({})", known.code)), "{whole}");
             assert_eq!(whole.contains("CUDA error 7"), known.code == CUDA, "{whole}");
         }
-        // One that a later version adds is told by its number.
+        // An error of a later version is reported by its number.
         for code in [1, 4999, 5021, 5999, c_int::MAX, c_int::MIN] {
             let error = Answer { error: code, cuda: 0 }.checked("cuFileX").unwrap_err();
             assert_eq!(error.hint(), None);

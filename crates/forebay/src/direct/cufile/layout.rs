@@ -1,5 +1,5 @@
-//! The structures of `cufile.h` that cross the border to the library, on 64-bit machines. Sizes and
-//! places were the same from version 1.11 to 1.20.
+//! The structures of `cufile.h` that are passed to the library, on 64-bit machines. Sizes and
+//! offsets were the same from version 1.11 to 1.20.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::{offset_of, size_of};
@@ -11,12 +11,12 @@ mod header;
 #[repr(C)]
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Properties {
-    /// Of nvidia-fs; 0 without it.
+    /// Version of nvidia-fs; 0 without it.
     pub(super) major: c_uint,
     pub(super) minor: c_uint,
     pub(super) poll_threshold_kib: usize,
     pub(super) max_direct_io_kib: usize,
-    /// What the library can serve with nvidia-fs or peer-to-peer DMA, by bits.
+    /// Bit mask of storage that the library can serve with nvidia-fs or peer-to-peer DMA.
     pub(super) served: c_uint,
     pub(super) control: c_uint,
     pub(super) features: c_uint,
@@ -27,16 +27,16 @@ pub(super) struct Properties {
     pub(super) batch_timeout_ms: c_uint,
 }
 
-/// `CUfileDescr_t`, of a file behind a descriptor.
+/// `CUfileDescr_t`, for a file descriptor.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Descriptor {
     kind: c_int,
     gap: c_int,
-    /// In the place of a pointer.
+    /// Shares a union with a pointer.
     fd: c_int,
     rest: c_int,
-    /// Functions of a file system in user space; none.
+    /// Functions of a user-space file system; null.
     operations: *const c_void,
 }
 

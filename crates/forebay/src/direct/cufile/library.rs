@@ -1,8 +1,8 @@
 //! Finds `libcufile` and loads it.
 //!
-//! It may come with a toolkit, with a Linux distribution, or with the vendor's wheels for Python.
-//! The first that can be loaded counts: the one that is named, else what the loader finds, else
-//! toolkits in their usual place, the newest first, else wheels of the virtual environment.
+//! It may come from a CUDA toolkit, a Linux distribution, or the vendor's Python wheels. The first
+//! one that loads is used, in this order: the configured path, the dynamic loader's choice,
+//! toolkits in their usual location from the newest, and wheels in the virtual environment.
 
 #![expect(unsafe_code, reason = "loads a library")]
 
@@ -15,35 +15,35 @@ use libloading::Library;
 
 use super::table::Table;
 
-/// Its name, which has no more than the number of its interface.
+/// Its name, which contains only the ABI number.
 const NAME: &str = "libcufile.so.0";
 
-/// The oldest version that is used, and the first of another interface.
+/// The oldest supported version, and the first one with a different ABI.
 const VERSIONS: std::ops::Range<c_int> = 1110..2000;
 
-/// Where toolkits are installed, and where wheels put it within a folder of packages.
+/// Where toolkits are installed, and where wheels put the library in a package folder.
 const TOOLKITS: &str = "/usr/local";
 const IN_TOOLKIT: [&str; 2] = ["lib64", "targets/x86_64-linux/lib"];
 const IN_WHEELS: [&str; 3] = ["nvidia/cu13/lib", "nvidia/cu12/lib", "nvidia/cufile/lib"];
 
-/// Folders of toolkits or packages that are looked at: a folder of others may hold any number.
+/// Maximum number of folders to look at, since a parent folder may have any number of entries.
 const FOLDERS_MAX: usize = 64;
 
 /// The library, loaded for as long as the process runs.
 #[derive(Debug)]
 pub(super) struct CuFile {
     pub(super) table: Table,
-    /// As it tells it: 1,000 times the major and 10 times the minor number.
+    /// Version number: 1,000 times the major plus 10 times the minor.
     pub(super) version: c_int,
     pub(super) path: PathBuf,
 }
 
 impl CuFile {
-    /// Loads the first of `places` that there is. Its initialisers run, so this belongs into a
-    /// process that may be lost, until it is known that they return.
+    /// Loads the first of `places` that exists. The library's initializers run, so call this only
+    /// in a process that may crash, until it is known that they return.
     ///
     /// # Errors
-    /// Why none can be used: that of the first that is there, else that there is none.
+    /// Why none can be used: the reason of the first one that exists, or that none exists.
     pub(super) fn load(places: &[PathBuf]) -> Result<Self, String> {
         let mut reason = None;
         for place in places {
@@ -66,12 +66,12 @@ impl CuFile {
             fits(path)?;
         }
         let shown = path.display();
-        // SAFETY: its initialisers are the vendor's; it is never unloaded.
+        // SAFETY: the initializers are the vendor's; the library is never unloaded.
         let library = unsafe { Library::new(path) }.map_err(|error| {
             let source = std::error::Error::source(&error);
             let words = source.map_or_else(|| error.to_string(), ToString::to_string);
-            // The loader does not say whether the name or what the library needs is missing, but
-            // it begins with what it could not open.
+            // The loader does not say whether the library itself or a dependency is missing, but
+            // its message begins with the name it could not open.
             match is_named || !words.starts_with(NAME) {
                 true => Unusable::Bad(format!("cannot load `{shown}`: {words}")),
                 false => Unusable::Missing,
@@ -80,7 +80,7 @@ impl CuFile {
         let table = Table::fill(&library).map_err(|name| {
             Unusable::Bad(format!("`{shown}` has no `{name}`: it is older than 1.11, or no cuFile"))
         })?;
-        // The table's functions lie in it.
+        // The functions of the table belong to it, so it must stay loaded.
         std::mem::forget(library);
         let mut version = 0;
         // SAFETY: the output outlives the call.
@@ -98,19 +98,19 @@ impl CuFile {
     }
 }
 
-/// Why a library is not the one.
+/// Why a library cannot be used.
 enum Unusable {
     Missing,
     Bad(String),
 }
 
-/// Whether a file is a library for this machine: of one for another the loader says that it is not
-/// there.
+/// Whether a file is a library for this architecture. For a foreign one the loader would claim that
+/// it is missing.
 fn fits(path: &Path) -> Result<(), Unusable> {
     let mut head = [0; 20];
     let shown = path.display();
     let no_library = || Unusable::Bad(format!("`{shown}` is no library"));
-    // A pipe would wait for somebody who writes to it.
+    // Opening a pipe would block until it has a writer.
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         return Err(no_library());
     }
@@ -135,12 +135,12 @@ fn fits(path: &Path) -> Result<(), Unusable> {
     }
 }
 
-/// Whether a place is a path, and not a name that the loader has to find.
+/// Whether a place is a path, as opposed to a name for the loader to find.
 fn is_named(place: &Path) -> bool {
     place.components().count() > 1
 }
 
-/// `e_machine` of this machine's programs.
+/// `e_machine` of this architecture.
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 
 /// `1.14` for 1140.
@@ -148,8 +148,7 @@ pub(super) fn version_text(version: c_int) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-/// Where to look, best first. `named` is all where it is given; `packages` are folders of packages
-/// of Python.
+/// Places to look, best first. Only `named` if it is set; `packages` are Python package folders.
 pub(super) fn places(named: Option<&Path>, packages: &[PathBuf]) -> Vec<PathBuf> {
     if let Some(named) = named {
         return vec![named.into()];
@@ -164,7 +163,7 @@ pub(super) fn places(named: Option<&Path>, packages: &[PathBuf]) -> Vec<PathBuf>
     all
 }
 
-/// Folders of toolkits: `cuda`, then `cuda-13.1`, `cuda-12.8`.
+/// Toolkit folders: `cuda`, then `cuda-13.1`, `cuda-12.8`.
 fn toolkits(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let names =

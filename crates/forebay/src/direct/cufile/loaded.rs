@@ -1,5 +1,5 @@
-//! Tests of calls and settings over a real shared object, which takes our structures by
-//! the C interface: the memory of a simulated GPU is the host's, so it moves bytes there.
+//! Tests of calls and settings with a real shared object, which takes our structures through the C
+//! ABI. The memory of a simulated GPU is host memory, so the library can move bytes there.
 
 use std::ffi::c_int;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::clock::SystemClock;
 use crate::direct::played;
 use crate::gpu::sim::{SimConfig, SimDevice};
 
-/// A library that does so, in a folder of its own; `None`: there is no compiler.
+/// Compiles a library with this behavior in a temporary folder; `None` if there is no compiler.
 fn library(as_of: u32, does: &str) -> Option<(tempfile::TempDir, PathBuf)> {
     let folder = tempfile::tempdir().unwrap();
     let library = played::compile_to(folder.path(), as_of, does);
@@ -25,7 +25,7 @@ fn library(as_of: u32, does: &str) -> Option<(tempfile::TempDir, PathBuf)> {
     Some((folder, library))
 }
 
-/// A file with a port by such a library.
+/// A file with a port over such a library.
 fn rig(as_of: u32, does: &str) -> Option<Rig> {
     let (_folder, library) = library(as_of, does)?;
     let session = Session::open(Some(&library), &[]).unwrap();
@@ -50,13 +50,13 @@ fn a_failed_call_reports_the_librarys_error() {
     }
 }
 
-/// Whether a library allows its compatibility mode, and how much it counts.
+/// Whether a library allows its compatibility mode, and its statistics level.
 fn settings(library: &Path) -> (bool, c_int) {
     let table = CuFile::load(&[library.into()]).unwrap().table;
     (setting(&table, ALLOW_COMPAT).unwrap(), level_of(&table).unwrap())
 }
 
-/// How a session is opened that takes no other way unseen, over a library that does so.
+/// Opens a session without compatibility mode over a library with this behavior.
 fn open(as_of: u32, does: &str, configured: Compat) -> Option<Result<Arc<Session>, CuFileFailure>> {
     let (_folder, library) = library(as_of, does)?;
     Some(Session::open_direct_only(Some(&library), configured))
@@ -72,7 +72,7 @@ fn compatibility_mode_is_off_or_nothing_goes_that_way() {
         assert_eq!(refused, CuFileFailure::CompatAllowed { is_shared: false }, "{does}");
         assert!(refused.hint().unwrap().contains("allow_compat_mode"), "{refused}");
     };
-    // What it is told makes no difference; it cannot be told.
+    // Setting it has no effect, or it cannot be set.
     allowed(1190, "posix,keeps", Compat::Allowed);
     allowed(1190, "posix,keeps", Compat::Forbidden);
     allowed(1190, "forced", Compat::Allowed);
@@ -84,7 +84,7 @@ fn compatibility_mode_is_off_or_nothing_goes_that_way() {
     );
 }
 
-/// Others have not asked for it, and may do with the driver what they like.
+/// Other users of the driver did not request this, and may configure it as they like.
 #[test]
 fn what_was_tried_for_nothing_is_taken_back() {
     let refuses = |does, configured, expected| {
@@ -99,7 +99,7 @@ fn what_was_tried_for_nothing_is_taken_back() {
     refuses("open=5001", Compat::Allowed, true);
     refuses("open=5001", Compat::Forbidden, false);
     refuses("", Compat::Forced, false); // nothing was set
-    // It opens, and takes another way whatever it is told.
+    // It opens, and uses compatibility mode whatever the setting is.
     let Some((_folder, library)) = library(1190, "forced,late") else { return };
     let refused = Session::open_direct_only(Some(&library), Compat::Allowed).unwrap_err();
     assert_eq!(refused, CuFileFailure::CompatAllowed { is_shared: false });
@@ -109,7 +109,7 @@ fn what_was_tried_for_nothing_is_taken_back() {
 #[test]
 fn a_driver_of_others_that_is_of_no_use_is_not_opened_once_more() {
     let Some((_folder, path)) = library(1190, "") else { return };
-    // Past the table of sessions, as another library would.
+    // Opened without the table of sessions, as another library would.
     let theirs = Session::of(CuFile::load(std::slice::from_ref(&path)).unwrap()).unwrap();
     let refused = Session::open_direct_only(Some(&path), Compat::Forbidden).unwrap_err();
     assert_eq!(refused, CuFileFailure::CompatAllowed { is_shared: true });
@@ -118,7 +118,7 @@ fn a_driver_of_others_that_is_of_no_use_is_not_opened_once_more() {
     assert_eq!((uses(theirs.table()), ours.counters()), (2, None), "they count for themselves");
 }
 
-/// All that one session counts holds for all who move bytes by the driver.
+/// All users of the driver must share the counters of one session.
 #[test]
 fn whoever_opens_a_library_again_has_the_same_session() {
     let Some((_folder, path)) = library(1190, "") else { return };

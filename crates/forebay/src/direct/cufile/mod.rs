@@ -1,12 +1,12 @@
 //! cuFile: the vendor's library for transfers between drives and GPUs.
 //!
 //! `library` finds and loads it, `table` holds its functions, `layout` the structures that it
-//! fills, `failure` its errors with what to do about each, `probe` what it says of a machine,
-//! `session` its open driver with the files that it knows, `counting` what that counts, and
-//! `sessions` all of these there are. `port` is a file's path to a GPU, by blocking calls.
+//! fills, and `failure` its errors with a hint for each. `probe` reports what it supports on a
+//! machine, `session` is its open driver with registered files, `counting` its counters, and
+//! `sessions` all open sessions. `port` is the path from a file to a GPU, by blocking calls.
 //!
-//! Its driver is one for each process, and its modes are fixed when that opens; opening it may
-//! hang. So it is opened in a helper's process first.
+//! The driver exists once per process. Its modes are fixed when it opens, and opening may hang. So
+//! it is opened in a helper process first.
 
 mod counting;
 mod failure;

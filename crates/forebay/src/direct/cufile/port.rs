@@ -1,4 +1,4 @@
-//! A file's way to and from a GPU by cuFile.
+//! Reads and writes between a file and a GPU through cuFile.
 
 #![expect(unsafe_code, reason = "hands on the addresses that it is given")]
 
@@ -17,23 +17,23 @@ use crate::aside::within;
 use crate::file::{Handle, NoPort, Port, PortError};
 use crate::gpu::{Device, DeviceError, DeviceId};
 
-/// What cuFile takes without a detour through memory of its own, whatever the drive.
+/// The alignment that cuFile needs to avoid its own bounce buffer, whatever the drive.
 const UNIT: u64 = 4096;
 
-/// How long the driver may take to register a file.
+/// Maximum time for the driver to register a file.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
-/// Time between two looks whether it has forgotten files.
+/// Interval for checking whether it has deregistered files.
 const LOOKS_EVERY: Duration = Duration::from_millis(1);
 
 const NO_ANSWER: &str = "cuFile does not answer when it registers a file: its log may say why \
                          (`cufile.log`)";
 
-/// See the module's own text.
+/// A file registered with cuFile, for transfers with one GPU.
 #[derive(Debug)]
 pub(crate) struct CuFilePort {
     session: Arc<Session>,
-    /// There until it is dropped.
+    /// Present until it is dropped.
     file: Option<RegisteredFile>,
     device: Arc<dyn Device>,
     unit: u64,
@@ -43,7 +43,7 @@ impl CuFilePort {
     /// Registers a file.
     ///
     /// # Errors
-    /// Why there is no way.
+    /// Why the file cannot be used.
     pub(crate) fn open(
         session: &Arc<Session>,
         file: &Handle,
@@ -51,11 +51,11 @@ impl CuFilePort {
     ) -> Result<Self, NoPort> {
         let lasts = |why: String| NoPort { why, lasts: true };
         let passes = |why: String| NoPort { why, lasts: false };
-        // It says the same at once where that lasts.
+        // If the reason is permanent, this fails at once.
         let direct = file.direct().map_err(|why| passes(why.to_owned()))?;
         let alignment = direct.alignment();
         let unit = UNIT.max(alignment.offset.into()).max(alignment.memory.into());
-        // A descriptor of its own: another one's may be registered only once.
+        // Duplicates the descriptor, because one descriptor can be registered only once.
         let own = direct.fd().try_clone_to_owned().map_err(|error| passes(error.to_string()))?;
         let registered = register(session, File::from(own), device).map_err(passes)?;
         let file = Some(registered.map_err(lasts)?);
@@ -67,7 +67,7 @@ impl CuFilePort {
         self.file.as_ref().expect("it is there until the port is dropped")
     }
 
-    /// Runs a move of `len` bytes at `address`, with the GPU's context current. The move gets the
+    /// Runs a move of `len` bytes at `address` with the GPU's context current. The move gets the
     /// address by which the library reaches the memory.
     fn run(
         &self,
@@ -85,14 +85,14 @@ impl CuFilePort {
     }
 }
 
-/// Files that ports have let go of. The library may take its time to forget one, or hang, and a
-/// port may be let go of under any lock.
+/// Sender to the thread that deregisters files of dropped ports. The library may take long to
+/// deregister a file, or hang, and a port may be dropped under any lock.
 static LET_GO: OnceLock<Option<Sender<RegisteredFile>>> = OnceLock::new();
 
-/// How many of them the library has not forgotten yet. Each holds a descriptor.
+/// Number of files not deregistered yet. Each holds a descriptor.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// As many may wait before another file is registered.
+/// Maximum number of them before another file is registered.
 const WAITING_MAX: usize = 256;
 
 fn forgetter() -> Option<Sender<RegisteredFile>> {
@@ -109,11 +109,11 @@ fn forgetter() -> Option<Sender<RegisteredFile>> {
 
 impl Drop for CuFilePort {
     fn drop(&mut self) {
-        // In a forked child there is no such thread, and nothing that the library may be told.
+        // A forked child has no such thread and must not call the library.
         let Some(file) = self.file.take().filter(|_| self.session.is_here()) else { return };
         if let Some(forgetter) = LET_GO.get_or_init(forgetter) {
             WAITING.fetch_add(1, Ordering::Release);
-            // Where the thread has ended it comes back, and is dropped here.
+            // If the thread has ended, the file comes back and is dropped here.
             if forgetter.send(file).is_err() {
                 WAITING.fetch_sub(1, Ordering::Release);
             }
@@ -121,8 +121,7 @@ impl Drop for CuFilePort {
     }
 }
 
-/// Waits until the library has forgotten enough files for another one, as long as its answers may
-/// take.
+/// Waits until enough files are deregistered to register another one, for at most the answer time.
 fn wait_for_forgotten() -> Result<(), String> {
     let until = Instant::now() + ANSWERS_WITHIN;
     while WAITING.load(Ordering::Acquire) >= WAITING_MAX {
@@ -134,11 +133,11 @@ fn wait_for_forgotten() -> Result<(), String> {
     Ok(())
 }
 
-/// What the library answers to `question`, asked on a thread of its own: should it hang, the caller
-/// does not.
+/// Runs `question` on a separate thread and returns its result, so that a hanging library does not
+/// block the caller.
 ///
 /// # Errors
-/// It does not answer, or no thread can be had.
+/// It does not return in time, or no thread can be started.
 fn ask<T: Send + 'static>(
     session: &Arc<Session>,
     question: impl FnOnce() -> T + Send + 'static,
@@ -153,7 +152,7 @@ fn ask<T: Send + 'static>(
     })
 }
 
-/// Has the driver know a file.
+/// Registers a file with the driver.
 fn register(
     session: &Arc<Session>,
     file: File,
@@ -186,7 +185,7 @@ impl From<CuFileFailure> for PortError {
     }
 }
 
-/// The GPU has no such memory, or is lost.
+/// The error if the GPU has no such memory, or is lost.
 fn lost(error: &DeviceError) -> PortError {
     PortError { errno: Errno::NODEV, words: error.to_string(), of_memory: true }
 }
@@ -223,10 +222,10 @@ mod tests {
     use crate::gpu::sim::CuFilePlay;
     use crate::memory::Buffer;
 
-    /// Has both requests refused before either of them returns.
+    /// Makes both requests fail before either of them returns.
     static BOTH: Barrier = Barrier::new(2);
 
-    /// Refuses the first unit for the memory, and the others for the file.
+    /// Refuses the first unit because of the memory, and the rest because of the file.
     unsafe extern "C" fn refuse(
         _file: FileHandle,
         _base: *mut c_void,
@@ -244,7 +243,7 @@ mod tests {
         let Some(rig) = Rig::played_by(table, CuFilePlay::P2pDma) else { return };
         let memory = Buffer::on_device(Arc::clone(&rig.device), 2 * UNIT).unwrap();
         let read = |offset| {
-            // SAFETY: the memory stays, and each thread has a unit of its own.
+            // SAFETY: the memory stays allocated, and each thread has a separate unit.
             unsafe { rig.port.read(memory.address() + offset, UNIT, offset) }.unwrap_err()
         };
         let [of_memory, of_file] = thread::scope(|scope| {

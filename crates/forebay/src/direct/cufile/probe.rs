@@ -1,9 +1,9 @@
-//! What cuFile says of this machine, asked in a process that may be lost.
+//! Queries cuFile about this machine, in a process that may be lost.
 //!
-//! Opening its driver has been seen to spin for ever, and a library's initialisers may end the
-//! process. So a helper, `forebay probe`, opens it and writes down what it finds, line by line as
-//! it finds it; the process that asks reads this under a time limit. [`look`] is the helper's side,
-//! [`Seen::parse`] reads what it wrote.
+//! Opening the driver has been seen to spin forever, and a library's initializers may end the
+//! process. So a helper process, `forebay probe`, opens it and writes each finding as a line at
+//! once. The parent reads the lines under a time limit. [`look`] is the helper's side;
+//! [`Seen::parse`] reads its output.
 
 #![expect(unsafe_code, reason = "calls the library")]
 
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use super::layout::Properties;
 use super::library::{CuFile, places, version_text};
 
-/// Kinds of storage that the driver has bits for, by `CUfileDriverStatusFlags`.
+/// Storage kinds that the driver has bits for (`CUfileDriverStatusFlags`).
 pub(super) const STORAGE: [(u32, &str); 13] = [
     (0, "lustre"),
     (1, "wekafs"),
@@ -45,11 +45,11 @@ pub(super) const SETTINGS: [(c_int, &str); 5] = [
     (12, "posix_io"),
 ];
 
-/// The longest answer that is read, and the longest line of it.
+/// Maximum length of an answer that is read, and of a line of it.
 pub(crate) const ANSWER_MAX: usize = 16 << 10;
 const LINE_MAX: usize = 1 << 10;
 
-/// What the helper saw.
+/// What the helper found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Seen {
@@ -63,21 +63,21 @@ pub struct Seen {
     pub failed: Option<String>,
     /// What to do about that.
     pub hint: Option<String>,
-    /// The version of nvidia-fs, where it is loaded.
+    /// The version of nvidia-fs, if it is loaded.
     pub nvidia_fs: Option<String>,
-    /// Kinds of storage that have a direct path here, as the driver says, and by which ways where
-    /// the library tells (version 1.16 and later).
+    /// Storage kinds with a direct path here, as reported by the driver. For version 1.16 and later
+    /// also the mechanisms of each.
     pub storage: Vec<(String, Vec<String>)>,
-    /// What the library offers besides.
+    /// Further features of the library.
     pub features: Vec<String>,
-    /// Its settings, as they are in force.
+    /// The settings in effect.
     pub settings: Vec<(String, bool)>,
-    /// The longest request in KiB, and the most that one batch may hold.
+    /// The longest request in KiB, and the maximum number of requests in a batch.
     pub limits: Option<(u64, u64)>,
 }
 
-/// Opens the driver and tells `line` what is seen, each as soon as it is. It may hang, and what the
-/// library does at a process's end may as well.
+/// Opens the driver and passes each finding to `line` at once. It may hang, and so may the
+/// library's exit handlers.
 pub fn look(named: Option<&Path>, packages: &[PathBuf], line: &mut dyn FnMut(&str, &str)) {
     let cufile = match CuFile::load(&places(named, packages)) {
         Ok(cufile) => cufile,
@@ -85,7 +85,7 @@ pub fn look(named: Option<&Path>, packages: &[PathBuf], line: &mut dyn FnMut(&st
     };
     line("library", &cufile.path.to_string_lossy());
     line("version", &version_text(cufile.version));
-    // SAFETY: the function needs nothing.
+    // SAFETY: the function has no preconditions.
     let opened = unsafe { (cufile.table.driver_open)() }.checked("cuFileDriverOpen");
     if let Err(error) = opened {
         line("failed", &error.to_string());
@@ -139,7 +139,7 @@ fn tell(cufile: &CuFile, properties: &Properties, line: &mut dyn FnMut(&str, &st
 }
 
 impl Seen {
-    /// Reads what a helper wrote, as far as it came. What makes no sense is left out.
+    /// Parses the output of a helper, as far as it got. Malformed lines are ignored.
     #[must_use]
     pub fn parse(answer: &str) -> Self {
         let mut seen = Self::default();

@@ -1,5 +1,5 @@
-//! Whether cuFile can have a direct path on this machine at all, as far as files tell: one that
-//! cannot is not worth a process that opens its driver.
+//! Checks from configuration files whether cuFile can have a direct path on this machine at all. If
+//! not, no process is started to open its driver.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,13 @@ use rustix::io::Errno;
 
 use crate::direct::small;
 
-/// Where nvidia-fs shows itself, and where the configuration lies, unless a variable names another.
+/// Where nvidia-fs appears, and the default configuration file, unless a variable names another
+/// one.
 const NVIDIA_FS: &str = "/proc/driver/nvidia-fs";
 const CONFIGURATION: &str = "/etc/cufile.json";
 const NAMES_CONFIGURATION: &str = "CUFILE_ENV_PATH_JSON";
 
-/// A setting: its key in the configuration, and the variable that outranks it.
+/// A setting: its key in the configuration, and the variable that overrides it.
 struct Setting {
     key: &'static str,
     variable: &'static str,
@@ -23,45 +24,45 @@ struct Setting {
 /// Allows peer-to-peer DMA without nvidia-fs.
 const P2PDMA: Setting = Setting { key: "use_pci_p2pdma", variable: "CUFILE_USE_PCIP2PDMA" };
 
-/// Allow the library to take another way where there is no direct one, and have it do so always.
+/// Allow the library to copy through host memory if there is no direct path, or force it to.
 const ALLOW: Setting = Setting { key: "allow_compat_mode", variable: "CUFILE_ALLOW_COMPAT_MODE" };
 const FORCE: Setting = Setting { key: "force_compat_mode", variable: "CUFILE_FORCE_COMPAT_MODE" };
 
-/// What the configuration says of the library's compatibility mode.
+/// The compatibility mode of the library, as configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Compat {
     Allowed,
     Forbidden,
-    /// Allowed, and no other way is.
+    /// Allowed, and used always.
     Forced,
 }
 
-/// How long a configuration elsewhere may take.
+/// Time limit for reading a configuration in another place.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 
-/// The most that is read of it.
+/// Maximum bytes that are read of it.
 const CONFIGURATION_MAX: u64 = 1 << 20;
 
-/// What is missing; `None`: the driver has to be asked.
+/// The reason why there can be no direct path; `None` if only the driver can tell.
 pub(crate) fn unreachable() -> Option<String> {
     Configuration::live().missing(Path::new(NVIDIA_FS))
 }
 
-/// Whether the library may take another way, as it is configured.
+/// Whether the configuration allows the library's compatibility mode.
 pub(crate) fn configured_compat() -> Compat {
     Configuration::live().compat()
 }
 
-/// Where the configuration lies, as the variable says that names it.
+/// Path of the configuration file; the variable that names it takes precedence.
 fn configuration(named: Option<OsString>) -> PathBuf {
     named.map_or_else(|| CONFIGURATION.into(), PathBuf::from)
 }
 
-/// What rules the library's settings.
+/// The sources of the library's settings.
 struct Configuration<V> {
     path: PathBuf,
     text: String,
-    /// Whether nobody answers what it says.
+    /// Whether reading the file timed out.
     is_silent: bool,
     variable: V,
 }
@@ -72,7 +73,7 @@ impl Configuration<fn(&str) -> Option<OsString>> {
         let named = variable(NAMES_CONFIGURATION);
         let is_ours = named.is_none();
         let path = configuration(named);
-        // The usual one lies where the system does; another may lie where nobody answers.
+        // The default file is local; a named one may be on a server that does not respond.
         let read = match is_ours {
             true => small::read(&path, CONFIGURATION_MAX),
             false => small::read_within(ANSWERS_WITHIN, &path, CONFIGURATION_MAX),
@@ -88,13 +89,13 @@ impl<V: Fn(&str) -> Option<OsString>> Configuration<V> {
         Self { path, text: text.unwrap_or_default(), is_silent, variable }
     }
 
-    /// As the variable has it, else the file.
+    /// The value from the variable, or else from the file.
     fn says(&self, setting: &Setting) -> Option<bool> {
         self.set(setting).or_else(|| flag(&self.text, setting.key))
     }
 
-    /// As the variable has it. Version 1.20 does not take `1` for true; that some other may is the
-    /// careful side for each of the three settings, and `0` says nothing.
+    /// The value from the variable. Version 1.20 does not accept `1` for true. Another version may,
+    /// and that is the careful assumption for all three settings; `0` is ignored.
     fn set(&self, setting: &Setting) -> Option<bool> {
         let value = (self.variable)(setting.variable)?;
         match value.to_str()?.to_ascii_lowercase().as_str() {
@@ -113,8 +114,8 @@ impl<V: Fn(&str) -> Option<OsString>> Configuration<V> {
     }
 
     fn missing(&self, nvidia_fs: &Path) -> Option<String> {
-        // The key stands in several places, for kinds of storage and for all. Where any allows it
-        // the driver is asked, which knows what comes of them together.
+        // The key appears in several sections, for each kind of storage and for all. If any allows
+        // it, only the driver knows the combined effect.
         let allows = || values(&self.text, P2PDMA.key).any(|value| value == Some(true));
         if nvidia_fs.exists() || self.set(&P2PDMA).unwrap_or_else(allows) {
             return None;
@@ -135,15 +136,15 @@ impl<V: Fn(&str) -> Option<OsString>> Configuration<V> {
     }
 }
 
-/// How lines that are no comments set a key; which of several counts that differ nobody knows.
+/// The value of a key outside comments. Which of several different values counts is unknown.
 fn flag(text: &str, key: &str) -> Option<bool> {
     let mut values = values(text, key);
     let first = values.next()?;
     values.all(|other| other == first).then_some(first)?
 }
 
-/// What stands behind a key wherever that is no comment; none is no flag. The file is JSON with
-/// comments of `//`.
+/// All values of a key outside comments; `None` for one that is not a boolean. The file is JSON
+/// with `//` comments.
 fn values(text: &str, key: &str) -> impl Iterator<Item = Option<bool>> {
     let code = |line: &str| line.split("//").next().unwrap_or_default().to_owned();
     let text: String = text.lines().map(|line| code(line) + " ").collect();
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What a file says, and variables.
+    /// Evaluates a setting for file contents and variables.
     fn says<'a>(
         text: &str,
         variables: &'a [(&'a str, &'a str)],
@@ -232,7 +233,7 @@ mod tests {
         assert_eq!([missing(allows, &[]), missing(allows, &["0"])], [None, None]);
         let why = missing(allows, &["false"]).unwrap();
         assert!(why.contains("`CUFILE_USE_PCIP2PDMA` forbids"), "{why}");
-        // The vendor's own file has a key for each kind of storage, most of them false.
+        // The vendor's file has the key for each kind of storage, mostly false.
         let one_kind = "{\"properties\": {\"use_pci_p2pdma\": true}, \"block\": {\
             \"nvme\": {\"use_pci_p2pdma\": true}, \"raid\": {\"use_pci_p2pdma\": false}}}";
         assert_eq!(missing(one_kind, &[]), None);

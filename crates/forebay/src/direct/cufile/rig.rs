@@ -1,5 +1,5 @@
-//! A file with a port to a GPU, for tests: over the simulated library, one that is compiled here,
-//! or the real one in a process of its own.
+//! A file with a port to a GPU, for tests: over the simulated library, a library compiled here, or
+//! the real one in a separate process.
 
 #![expect(unsafe_code, reason = "hands memory to a port")]
 
@@ -16,7 +16,7 @@ use crate::gpu::sim::{CuFilePlay, SimConfig, SimDevice};
 use crate::gpu::{self, Device, GpuSelector};
 use crate::memory::Buffer;
 
-/// Bytes of a request, and how many requests the file has.
+/// Bytes of a request, and the number of requests in the file.
 pub(super) const UNIT: u64 = 4096;
 const UNITS: usize = 300;
 
@@ -28,14 +28,14 @@ pub(super) struct Rig {
 }
 
 impl Rig {
-    /// With the functions of `table`; `None`: there is no `O_DIRECT` here.
+    /// Creates it with the functions of `table`; `None` if there is no `O_DIRECT` here.
     pub(super) fn played_by(table: Table, play: CuFilePlay) -> Option<Self> {
         let config = SimConfig { cufile: Some(play), ..SimConfig::default() };
         let device = Arc::new(SimDevice::new(0, config, Arc::new(SystemClock::new())));
         Self::of(Arc::new(Session::of_played_by(table).unwrap()), device)
     }
 
-    /// With an open library; `None` as above.
+    /// Creates it with an open library; `None` as above.
     pub(super) fn of(session: Arc<Session>, device: Arc<dyn Device>) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data");
@@ -51,14 +51,14 @@ impl Rig {
         Some(Self { device, port, bytes, _folder: folder })
     }
 
-    /// Reads each unit of the file to its place and checks the bytes. Returns the answer, which is
+    /// Reads each unit of the file to its offset and checks the bytes. Returns the result, which is
     /// the same for all requests.
     pub(super) fn read(&self) -> Result<u64, PortError> {
         let len = self.bytes.len() as u64;
         let mut memory = Buffer::on_device(Arc::clone(&self.device), len).unwrap();
         memory.fill(0xee).unwrap();
         let read = |offset| {
-            // SAFETY: the memory stays until the call returns.
+            // SAFETY: the memory stays allocated until the call returns.
             unsafe { self.port.read(memory.address() + offset, UNIT, offset) }
         };
         let answers: Vec<_> = (0..len).step_by(4096).map(read).collect();
@@ -76,8 +76,8 @@ impl Rig {
 /// Set in the process that opens the real library.
 const INSIDE: &str = "FOREBAY_TEST_CUFILE";
 
-/// Calls of the real library in its compatibility mode, which needs no direct path: our structures
-/// are its own.
+/// Calls the real library in its compatibility mode, which needs no direct path, to show that our
+/// structures match.
 #[test]
 fn the_real_library_reads_by_calls() {
     if gpu::open(&GpuSelector::Auto).unwrap().is_none() {

@@ -1,7 +1,7 @@
-//! cuFile's driver, open in this process, and the files that it knows.
+//! cuFile's driver, open in this process, and its registered files.
 //!
-//! The driver is one for the process, shared with whatever else uses it here. It is never closed:
-//! others may have come to use it, and it ends with the process.
+//! The driver exists once per process and is shared with all other code that uses it. It is never
+//! closed, because other users may depend on it; it ends with the process.
 
 #![expect(unsafe_code, reason = "calls the library")]
 
@@ -24,7 +24,7 @@ use super::table::{FileHandle, Table};
 use crate::gpu::sim::CuFilePlay;
 use crate::process::Home;
 
-/// Counters for each GPU.
+/// Statistics level with counters for each GPU.
 const COUNT_GPUS: c_int = 3;
 
 /// `CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE` and `CUFILE_PARAM_FORCE_COMPAT_MODE`.
@@ -36,18 +36,18 @@ pub(super) const FORCE_COMPAT: c_int = 2;
 pub struct Session {
     cufile: CuFile,
     counts: bool,
-    /// Whether it was opened here so that its compatibility mode is off.
+    /// Whether it was opened here with its compatibility mode switched off.
     forbade: bool,
-    /// Whether it was asked something and has not answered.
+    /// Whether a call has not returned in time.
     silent: AtomicBool,
-    /// No child of this process may call the library.
+    /// A forked child must not call the library.
     home: Home,
 }
 
 impl Session {
-    /// Loads the library and opens its driver. Both may hang or end the process: whoever cannot
-    /// bear that asks [`ask_cufile`](crate::direct::ask_cufile) first. Its driver is one for the
-    /// process, and so is the session: whoever opens the same library again has the same one.
+    /// Loads the library and opens its driver. Both may hang or end the process; probe with
+    /// [`ask_cufile`](crate::direct::ask_cufile) first if that is a problem. The driver exists once
+    /// per process, and so does the session: opening the same library again returns the same one.
     ///
     /// # Errors
     /// There is no library, or its driver does not open.
@@ -55,10 +55,10 @@ impl Session {
         Self::shared(&places(named, packages), Self::of)
     }
 
-    /// The same, if the library's compatibility mode is off: files without a direct path are
-    /// refused then, and do not take another way unseen. It is switched off where nobody else has
-    /// opened the driver of this process, for all who use it there; else whoever did has to have
-    /// done so, or the configuration, where an old library does not tell.
+    /// Like `open`, but fails unless the library's compatibility mode is off. Then files without a
+    /// direct path are refused instead of being copied silently. If the driver is not open in this
+    /// process yet, the mode is switched off for all its users. Otherwise it must be off already,
+    /// or forbidden by the configuration if an old library does not report it.
     ///
     /// # Errors
     /// As for [`open`](Self::open), and [`CuFileFailure::CompatAllowed`].
@@ -74,7 +74,7 @@ impl Session {
         Err(CuFileFailure::CompatAllowed { is_shared: !session.forbade })
     }
 
-    /// The session of a library that is loaded, which is opened so if there is none.
+    /// The session of a loaded library, opened with `opens` if there is none.
     fn shared(
         places: &[PathBuf],
         opens: impl FnOnce(CuFile) -> Result<Self, CuFileFailure>,
@@ -85,8 +85,8 @@ impl Session {
         SESSIONS.of(loaded_at, || opens(cufile))
     }
 
-    /// Opens a driver with its compatibility mode off, if it is for us to say. It may be on all the
-    /// same; what was tried for nothing is taken back, since others are not to be without it then.
+    /// Opens a driver with its compatibility mode off, if it is not open yet. If the mode is on
+    /// nevertheless, the setting is restored, because other users may need the mode.
     fn of_direct_only(cufile: CuFile, configured: Compat) -> Result<Self, CuFileFailure> {
         let table = &cufile.table;
         let is_shared = is_open(table);
@@ -97,18 +97,18 @@ impl Session {
             (false, Compat::Allowed) => table.get_parameter_bool.is_some(),
         };
         if !may_be {
-            return Err(CuFileFailure::CompatAllowed { is_shared }); // and nothing was touched
+            return Err(CuFileFailure::CompatAllowed { is_shared }); // nothing was changed
         }
         if is_shared {
             return Self::of(cufile);
         }
         let set = table.set_parameter_bool;
         let allow = |allowed| {
-            // SAFETY: the function needs nothing. Whether it did is asked later.
+            // SAFETY: the function has no preconditions. Its effect is checked later.
             set.map(|set| unsafe { set(ALLOW_COMPAT, allowed) })
         };
-        // Before it opens a library says `false` whatever is configured (1.14, 1.15 and 1.20 do),
-        // so what is not set counts as the configuration has it.
+        // Before the driver is open a library reports `false` whatever is configured (1.14, 1.15
+        // and 1.20 do). So the configured value counts as the previous one.
         let before = setting(table, ALLOW_COMPAT) == Some(true) || configured == Compat::Allowed;
         let _ = allow(false);
         let opened = Self::of(cufile).map(|session| Self { forbade: true, ..session });
@@ -119,7 +119,7 @@ impl Session {
         opened
     }
 
-    /// A driver that is played.
+    /// The simulated driver.
     pub(crate) fn played() -> Result<Arc<Self>, CuFileFailure> {
         Self::of_played().map(Arc::new)
     }
@@ -128,12 +128,12 @@ impl Session {
         Self::of_played_by(simulated::table())
     }
 
-    /// The same, by a library that does something else as well.
+    /// Opens a simulated driver with changed functions.
     pub(super) fn of_played_by(table: Table) -> Result<Self, CuFileFailure> {
         Self::of(CuFile { table, version: simulated::VERSION, path: "simulated".into() })
     }
 
-    /// As [`register`](Self::register), of a driver that is played so.
+    /// Like [`register`](Self::register), with a simulated driver of this behavior.
     pub(crate) fn register_played(
         self: &Arc<Self>,
         file: File,
@@ -142,23 +142,23 @@ impl Session {
         simulated::playing(play, seed, || self.register(file))
     }
 
-    /// Opens the driver of a library, whoever else has.
+    /// Opens the driver of a library, even if it is open already.
     pub(super) fn of(cufile: CuFile) -> Result<Self, CuFileFailure> {
         let table = &cufile.table;
-        // A driver that counts begins to as it opens; one of others is left as it is.
+        // Counting starts when the driver opens. A driver that is open already is left as it is.
         let level = table.set_stats_level.filter(|_| !is_open(table));
         let before = level.and_then(|_| level_of(table));
-        // SAFETY: the function needs nothing.
+        // SAFETY: the function has no preconditions.
         let counts = level.is_some_and(|set| unsafe { set(COUNT_GPUS) }.checked("").is_ok());
         // SAFETY: as above.
         let opened = unsafe { (table.driver_open)() }.checked("cuFileDriverOpen");
         if let (Err(_), Some(set), Some(before)) = (&opened, level, before) {
-            // SAFETY: as above. Who opens it later is not to count for nobody.
+            // SAFETY: as above. A later user of the driver must not count needlessly.
             let _ = unsafe { set(before) };
         }
         opened?;
         if let (true, Some(start)) = (counts, table.stats_start) {
-            // SAFETY: as above. Where it fails they count from the start, or not at all.
+            // SAFETY: as above. If it fails, counting has begun at open, or does not happen.
             let _ = unsafe { start() }.checked("cuFileStatsStart");
             table.stats_stop.into_iter().for_each(stop_at_end);
         }
@@ -170,12 +170,12 @@ impl Session {
         &self.cufile.table
     }
 
-    /// Whether it has left a question without an answer, so that nothing more is asked of it.
+    /// Whether a call has not returned in time, so that no more calls are made.
     pub(super) fn is_silent(&self) -> bool {
         self.silent.load(Ordering::Relaxed)
     }
 
-    /// Asks nothing more of it.
+    /// Stops all further calls.
     pub(super) fn fall_silent(&self) {
         self.silent.store(true, Ordering::Relaxed);
     }
@@ -185,7 +185,7 @@ impl Session {
         self.home.is_here()
     }
 
-    /// The library.
+    /// Path of the library.
     #[must_use]
     pub fn library(&self) -> &Path {
         &self.cufile.path
@@ -197,39 +197,40 @@ impl Session {
         version_text(self.cufile.version)
     }
 
-    /// Its version as the library tells it, such as 1150.
+    /// Its version number as reported by the library, such as 1150.
     #[must_use]
     pub fn version_number(&self) -> u32 {
         u32::try_from(self.cufile.version).unwrap_or(0)
     }
 
-    /// What the library has counted in this process since its driver opened, for each GPU
-    /// (`CUfileStatsLevel3_t`); `None`: it does not count, being older than 1.15 or another's.
+    /// The library's counters in this process since its driver opened, per GPU
+    /// (`CUfileStatsLevel3_t`). `None` if it does not count: it is older than 1.15, or was opened
+    /// by other code.
     #[must_use]
     pub fn counters(&self) -> Option<Box<[u8]>> {
         let get = self.cufile.table.get_stats_l3.filter(|_| self.counts)?;
         self.check_home().ok()?;
         let mut counters = Box::new(Counters([0; 8192]));
-        // SAFETY: it has more room than any version fills.
+        // SAFETY: the buffer is larger than any version fills.
         let told = unsafe { get((&raw mut *counters).cast::<c_void>()) };
         told.checked("cuFileGetStatsL3").ok()?;
         Some(counters.0.into())
     }
 
-    /// Refuses what a forked child asks: its library has none of its threads.
+    /// Fails in a forked child: its library has none of its threads.
     fn check_home(&self) -> Result<(), CuFileFailure> {
         self.is_here().then_some(()).ok_or(CuFileFailure::Forked)
     }
 
-    /// Makes a file known to the driver.
+    /// Registers a file with the driver.
     ///
     /// # Errors
-    /// The library's: its file system, its drive, or the way that it was opened, is not served.
+    /// Errors of the library: the file system, the drive or the open mode is not supported.
     pub fn register(self: &Arc<Self>, file: File) -> Result<RegisteredFile, CuFileFailure> {
         self.check_home()?;
         let mut handle: FileHandle = ptr::null_mut();
         let mut descriptor = Descriptor::of(file.as_raw_fd());
-        // SAFETY: the outputs outlive the call, and the descriptor what is registered.
+        // SAFETY: the outputs outlive the call, and the descriptor outlives the registration.
         let told =
             unsafe { (self.cufile.table.handle_register)(&raw mut handle, &raw mut descriptor) };
         told.checked("cuFileHandleRegister")?;
@@ -247,7 +248,7 @@ fn is_open(table: &Table) -> bool {
     uses(table) > 0
 }
 
-/// A setting as it is in force; `None`: the library does not tell.
+/// The current value of a setting; `None` if the library does not report it.
 pub(super) fn setting(table: &Table, number: c_int) -> Option<bool> {
     let get = table.get_parameter_bool?;
     let mut value = false;
@@ -255,7 +256,7 @@ pub(super) fn setting(table: &Table, number: c_int) -> Option<bool> {
     unsafe { get(number, &raw mut value) }.checked("").is_ok().then_some(value)
 }
 
-/// Whether nothing goes another way unseen by a driver that is open.
+/// Whether an open driver never copies through host memory silently.
 fn is_direct_only(table: &Table, configured: Compat) -> bool {
     match (setting(table, ALLOW_COMPAT), setting(table, FORCE_COMPAT)) {
         (Some(allowed), forced) => !allowed && forced != Some(true),
@@ -263,7 +264,7 @@ fn is_direct_only(table: &Table, configured: Compat) -> bool {
     }
 }
 
-/// A file that the driver knows.
+/// A file registered with the driver.
 #[derive(Debug)]
 pub struct RegisteredFile {
     session: Arc<Session>,
@@ -272,7 +273,7 @@ pub struct RegisteredFile {
     file: File,
 }
 
-// SAFETY: every function of the library may be called from any thread, says its reference.
+// SAFETY: according to its reference, all functions of the library may be called from any thread.
 unsafe impl Send for RegisteredFile {}
 // SAFETY: as above.
 unsafe impl Sync for RegisteredFile {}
@@ -280,9 +281,9 @@ unsafe impl Sync for RegisteredFile {}
 impl Drop for RegisteredFile {
     fn drop(&mut self) {
         if !self.session.home.is_here() {
-            return; // it is the parent's
+            return; // it belongs to the parent
         }
-        // SAFETY: registered once, given back once, by when nothing uses it any more.
+        // SAFETY: registered once and deregistered once, when nothing uses it any more.
         unsafe { (self.session.cufile.table.handle_deregister)(self.handle) }
     }
 }
@@ -294,14 +295,15 @@ impl RegisteredFile {
         &self.file
     }
 
-    /// Reads up to `len` bytes at `offset` of the file to the byte `at` of the memory at `base`:
-    /// how many came. Fewer come at the end of the file, and wherever the library stops.
+    /// Reads up to `len` bytes at `offset` of the file to byte `at` of the memory at `base`;
+    /// returns the number read. It may be less at the end of the file, or wherever the library
+    /// stops.
     ///
     /// # Safety
-    /// The memory has so many bytes there, nobody else uses them, and its context is current.
+    /// The memory has that many bytes there, nothing else uses them, and its context is current.
     ///
     /// # Errors
-    /// The library's, and the kernel's.
+    /// Errors of the library and the kernel.
     pub unsafe fn read(
         &self,
         base: u64,
@@ -317,14 +319,14 @@ impl RegisteredFile {
         CuFileFailure::of_moved("cuFileRead", moved, len)
     }
 
-    /// Writes up to `len` bytes from the byte `at` on of the memory at `base` to `offset` of the
-    /// file: how many went.
+    /// Writes up to `len` bytes from byte `at` of the memory at `base` to `offset` of the file;
+    /// returns the number written.
     ///
     /// # Safety
-    /// As for [`read`](Self::read), but others may read them.
+    /// As for [`read`](Self::read), but concurrent reads of the memory are allowed.
     ///
     /// # Errors
-    /// The library's, and the kernel's.
+    /// Errors of the library and the kernel.
     pub unsafe fn write(
         &self,
         base: u64,
@@ -341,7 +343,7 @@ impl RegisteredFile {
     }
 }
 
-/// Offsets are signed on the library's side.
+/// Converts an offset; the library's offsets are signed.
 fn signed(offset: u64) -> Result<i64, CuFileFailure> {
     i64::try_from(offset).map_err(|_| CuFileFailure::Io(rustix::io::Errno::OVERFLOW))
 }

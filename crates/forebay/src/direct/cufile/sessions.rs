@@ -1,8 +1,9 @@
 //! The sessions of this process: one for each library that is loaded.
 //!
-//! A library's driver is one for the process, and so is what it has room for: two sessions would
-//! each count what they have sent off, and send off twice of what it takes. None is ever closed, so
-//! none is ever forgotten here. A forked child has no share in them, and does not come to the lock.
+//! A library's driver exists once per process, and so does its capacity. Two sessions would each
+//! count only their requests and together submit twice as many as the driver takes. Sessions are
+//! never closed, so they are never removed here. A forked child does not use them and does not take
+//! the lock.
 
 use std::sync::{Arc, Condvar, OnceLock};
 use std::time::{Duration, Instant};
@@ -13,25 +14,25 @@ use crate::direct::OPENS_WITHIN;
 use crate::lock::{Lock, woken};
 use crate::process::Home;
 
-/// Those that there are.
+/// All sessions of this process.
 pub(super) static SESSIONS: Sessions = Sessions::within(OPENS_WITHIN);
 
-/// See the module's own text.
+/// The sessions, by library.
 #[derive(Debug)]
 pub(super) struct Sessions {
     /// The process that loaded the first library.
     home: OnceLock<Home>,
     all: Lock<All>,
     opened: Condvar,
-    /// How long one who comes waits for another who opens the same driver.
+    /// How long a thread waits for another one that is opening the same driver.
     within: Duration,
 }
 
-/// By the address at which a library is loaded: the loader knows which files are one.
+/// Keyed by the address at which a library is loaded: the loader detects identical files.
 #[derive(Debug)]
 struct All {
     open: Vec<(usize, Arc<Session>)>,
-    /// Drivers that are being opened, and since when.
+    /// Drivers that are being opened, with the start time.
     opening: Vec<(usize, Instant)>,
 }
 
@@ -41,14 +42,14 @@ impl Sessions {
         Self { home: OnceLock::new(), all, opened: Condvar::new(), within }
     }
 
-    /// Refuses what a child asks that was forked from a process which had loaded a library.
+    /// Fails in a child forked from a process that had loaded a library.
     pub(super) fn check_home(&self) -> Result<(), CuFileFailure> {
         let is_here = self.home.get().is_none_or(Home::is_here);
         is_here.then_some(()).ok_or(CuFileFailure::Forked)
     }
 
-    /// The session of a library, which `open` makes if there is none yet. It may take for ever, and
-    /// holds up others no longer than they have time for.
+    /// The session of a library, created by `open` if there is none yet. That may hang; other
+    /// threads wait for it only for their time limit.
     pub(super) fn of(
         &self,
         library: usize,
@@ -77,7 +78,7 @@ impl Sessions {
     }
 }
 
-/// Ends the turn of whoever opens a driver, however that comes out.
+/// Ends the turn of the thread that opens a driver, whatever the result.
 struct Opening<'a> {
     sessions: &'a Sessions,
     library: usize,
@@ -136,7 +137,7 @@ mod tests {
             });
             let first = sessions.of(1, || {
                 begin.send(()).unwrap();
-                thread::sleep(Duration::from_millis(50)); // so that it comes to wait
+                thread::sleep(Duration::from_millis(50)); // so that it has to wait
                 Session::of_played()
             });
             assert!(Arc::ptr_eq(&first.unwrap(), &second.join().unwrap()));

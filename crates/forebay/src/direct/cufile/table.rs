@@ -1,7 +1,7 @@
 //! The functions of `libcufile`, as a table that is filled at run time.
 //!
-//! Those that version 1.11 has are required; each later one is absent where the library has none.
-//! Signatures are those of `cufile.h`, the same from 1.11 to 1.20.
+//! Functions of version 1.11 are required; later ones are optional. Signatures are those of
+//! `cufile.h`, unchanged from 1.11 to 1.20.
 
 #![expect(unsafe_code, reason = "declares the functions of a library")]
 
@@ -28,7 +28,7 @@ macro_rules! cufile_table {
         }
 
         impl Table {
-            /// Looks up every function; the name of a required one that is missing is the error.
+            /// Looks up every function; the error is the name of a required one that is missing.
             pub(super) fn fill(library: &Library) -> Result<Self, &'static str> {
                 Ok(Self {
                     $($field: {
@@ -54,7 +54,7 @@ cufile_table! {
         use_count: c"cuFileUseCount" fn() -> c_long;
         handle_register: c"cuFileHandleRegister" fn(*mut FileHandle, *mut Descriptor) -> Answer;
         handle_deregister: c"cuFileHandleDeregister" fn(FileHandle) -> ();
-        // Handle, an address, bytes, offsets in the file and from that address.
+        // Handle, address, bytes, offset in the file, offset from the address.
         read: c"cuFileRead" fn(FileHandle, *mut c_void, usize, i64, i64) -> isize;
         write: c"cuFileWrite" fn(FileHandle, *const c_void, usize, i64, i64) -> isize;
     }

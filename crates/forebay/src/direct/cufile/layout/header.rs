@@ -1,8 +1,8 @@
-//! Our structures and numbers against the vendor's `cufile.h`, of each version that is there:
-//! `cargo xtask test` fetches some, and names their folder by a variable.
+//! Compares our structures and numbers with the vendor's `cufile.h`, for each version available.
+//! `cargo xtask test` downloads some and sets a variable to their folder.
 //!
-//! A program is compiled against the header. A row is an expression of C and what it is by us; one
-//! whose names the header has not is left out, but the newest has to have all of them.
+//! A C program is compiled against the header. Each row is a C expression and our value for it. A
+//! row is skipped if the header lacks its names, but the newest header must have all of them.
 
 use std::fs;
 use std::mem::{offset_of, size_of};
@@ -16,13 +16,13 @@ use super::{Counters, Descriptor, Properties};
 use crate::direct::played;
 use crate::proof::cufile::{Counters as Counted, GpuCounters, Moves, Paths};
 
-/// Names a folder that has one for each version, by its number.
+/// Variable with a folder that contains one folder per version, named by its number.
 const FOLDER: &str = "FOREBAY_CUFILE_WHEELS";
 
-/// What the header includes, of which it uses two types.
+/// Stand-in for `cuda.h`, which the header includes for two types.
 const CUDA: &str = "typedef int CUresult;\ntypedef struct CUstream_st *CUstream;\n";
 
-/// An expression of C, and what it is by us.
+/// A C expression, and our value for it.
 type Row = (String, i64);
 
 fn number(value: usize) -> i64 {
@@ -33,7 +33,7 @@ fn size_of_field<T, F>(_: fn(&T) -> &F) -> i64 {
     number(size_of::<F>())
 }
 
-/// Rows for sizes of structures, and places and sizes of their fields.
+/// Rows for the sizes of structures and the offsets and sizes of their fields.
 macro_rules! layouts {
     ($($ours:ty as $theirs:literal { $($field:ident: $name:literal),* $(,)? })*) => {
         vec![$(
@@ -73,7 +73,7 @@ fn structures() -> Vec<Row> {
     }
 }
 
-/// Their names for the bits and numbers that we name otherwise, in our order.
+/// The vendor's names for bits and numbers that we name differently, in our order.
 const STORAGE_NAMES: &str = "LUSTRE WEKAFS NFS GPFS NVME NVMEOF SCSI SCALEFLUX_CSD NVMESH BEEGFS \
                              SCATEFS VIRTIOFS PANFS";
 const FEATURE_NAMES: &str = "DYN_ROUTING BATCH_IO STREAMS PARALLEL_IO P2P";
@@ -104,14 +104,14 @@ fn numbers() -> Vec<Row> {
 /// The header of a version.
 struct Header {
     version: String,
-    /// As the library tells it.
+    /// The version number as the library reports it.
     number: u32,
     path: PathBuf,
     text: String,
 }
 
 impl Header {
-    /// Those that are there, the oldest first; none is told as skipped.
+    /// All available headers, oldest first; reports a skipped test if there are none.
     fn all() -> Vec<Self> {
         let folder = std::env::var_os(FOLDER).map(PathBuf::from);
         let entries = folder.as_deref().and_then(|folder| fs::read_dir(folder).ok());
@@ -142,7 +142,7 @@ impl Header {
         names.all(|name| self.text.split(|letter| !is_name(letter)).any(|word| word == name))
     }
 
-    /// What a program says that is compiled against it; `None` where there is no compiler.
+    /// Compiles a program against it and returns its output; `None` if there is no compiler.
     fn run(&self, program: &str) -> Option<Vec<u8>> {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("cuda.h"), CUDA).unwrap();
@@ -182,7 +182,7 @@ fn structures_and_numbers_are_those_of_the_header() {
     }
 }
 
-/// What only marks the end of the numbers, and moved with it.
+/// The end marker of the numbers, which moves with them.
 const LAST: &str = "IO_MAX_ERROR";
 
 #[test]
@@ -212,7 +212,7 @@ fn errors_have_the_numbers_and_names_of_the_header() {
     }
 }
 
-/// The library of the tests stands for the real one, so the header has to take it for one.
+/// The library of the tests mimics the real one, so it must compile against the header.
 #[test]
 fn the_library_that_tests_load_has_the_functions_of_the_header() {
     for header in Header::all() {
@@ -222,7 +222,7 @@ fn the_library_that_tests_load_has_the_functions_of_the_header() {
     }
 }
 
-/// Fills the counters by the names of the header.
+/// Fills the counters through the field names of the header.
 const COUNTS: &str = "\
 #include <string.h>
 static CUfileStatsLevel3_t all;
@@ -276,7 +276,7 @@ fn counters_lie_where_the_header_has_them() {
         let batched = (header.number < 1190).then_some(1100);
         assert_eq!(counted.batch_bytes, batched, "{}", header.version);
         assert!(bytes.len() <= size_of::<Counters>(), "{}", header.version);
-        // It is as long as the header says, and not a byte longer.
+        // It is exactly as long as the header says.
         assert!(Counted::parse(header.number, 3, &bytes[..bytes.len() - 1]).is_err());
     }
 }

@@ -1,7 +1,7 @@
-//! A cuFile that is played, behind the same table: bytes go straight between a file and the memory
-//! of a simulated GPU, which is the host's, and are counted as the library counts them.
+//! A simulated cuFile behind the same function table. Bytes move directly between a file and the
+//! memory of a simulated GPU, which is host memory, and are counted like the library counts them.
 //!
-//! It plays a loaded library, so what it knows is the process's, as a library's is.
+//! It simulates a loaded library, so its state is global to the process, like a library's.
 
 #![expect(unsafe_code, reason = "has the library's functions, which take raw addresses")]
 
@@ -19,10 +19,10 @@ use crate::gpu::sim::CuFilePlay;
 use crate::lock::Lock;
 use crate::units::align_down;
 
-/// The version that it plays.
+/// The version that it simulates.
 pub(super) const VERSION: c_int = 1190;
 
-/// Where that version has the counters of the first GPU, and within these what is counted.
+/// Offset of the first GPU's counters in that version, and the offsets of the counters within them.
 const FIRST_GPU: usize = 1144;
 const READS: (usize, usize) = (16, 48);
 const WRITES: (usize, usize) = (120, 152);
@@ -31,9 +31,9 @@ const WRITES: (usize, usize) = (120, 152);
 const NOT_SUPPORTED: c_int = 5008;
 const IO_ERROR: isize = 5044;
 
-/// Requests that one that fails carries out before.
+/// Number of requests that succeed before one fails.
 const FAILS_AFTER: u64 = 3;
-/// What fewer bytes come to multiples of, and the share of requests that have fewer: one in three.
+/// Short requests are cut to a multiple of this; one request in three is short.
 const SHORT_UNIT: u64 = 4096;
 const SHORT_EVERY: u64 = 3;
 
@@ -41,12 +41,12 @@ const SHORT_EVERY: u64 = 3;
 struct Played {
     fd: c_int,
     play: CuFilePlay,
-    /// What is drawn from.
+    /// State of the random generator.
     random: u64,
     requests: u64,
 }
 
-/// Bytes and requests, by peer-to-peer DMA and by nvidia-fs, of reads and of writes.
+/// Bytes and requests of reads and of writes, by peer-to-peer DMA and by nvidia-fs.
 #[derive(Debug, Default, Clone, Copy)]
 struct Counted {
     bytes: u64,
@@ -68,11 +68,11 @@ static LIBRARY: Lock<Library> = Lock::new(Library {
 });
 
 thread_local! {
-    /// How the files behave that this thread registers.
+    /// The behavior of files that this thread registers.
     static PLAY: Cell<(CuFilePlay, u64)> = const { Cell::new((CuFilePlay::Refuse, 0)) };
 }
 
-/// Has the files that `work` registers behave so.
+/// Runs `work`; the files it registers have this behavior.
 pub(super) fn playing<T>(play: CuFilePlay, seed: u64, work: impl FnOnce() -> T) -> T {
     let before = PLAY.replace((play, seed));
     let result = work();
@@ -80,7 +80,7 @@ pub(super) fn playing<T>(play: CuFilePlay, seed: u64, work: impl FnOnce() -> T) 
     result
 }
 
-/// Its functions.
+/// The functions of the simulated library.
 pub(super) fn table() -> Table {
     Table {
         driver_open: ok,
@@ -147,7 +147,7 @@ unsafe extern "C" fn handle_register(out: *mut FileHandle, descriptor: *mut Desc
     let key = library.next;
     let played = Played { fd, play, random: seed ^ 0x9e37_79b9_7f4a_7c15, requests: 0 };
     library.files.get_or_insert_default().insert(key, played);
-    // SAFETY: the caller's output. A number that nobody follows.
+    // SAFETY: the caller's output. The handle is a number that is never dereferenced.
     unsafe { out.write(key as FileHandle) };
     OK
 }
@@ -196,12 +196,12 @@ fn hang() -> ! {
     }
 }
 
-/// The byte `at` of memory.
+/// The address of byte `at`.
 fn place(base: *mut u8, at: i64) -> *mut u8 {
     base.wrapping_offset(isize::try_from(at).unwrap_or(0))
 }
 
-/// A request as its file plays it, counted among reads or writes.
+/// Carries out a request with its file's behavior and counts it as a read or a write.
 fn act(
     handle: FileHandle,
     len: usize,
@@ -222,23 +222,24 @@ fn act(
         library().count(way, &played, len);
         return isize::try_from(len).unwrap_or(isize::MAX);
     }
-    // SAFETY: whoever registered the file keeps its descriptor until it is no more.
+    // SAFETY: the caller that registered the file keeps its descriptor open until it is
+    // deregistered.
     let fd = unsafe { BorrowedFd::borrow_raw(played.fd) };
     match moves(fd, asked) {
         Ok(moved) => {
             library().count(way, &played, moved);
             isize::try_from(moved).unwrap_or(isize::MAX)
         }
-        Err(_) => -1, // the error is the thread's last
+        Err(_) => -1, // the error is the thread's `errno`
     }
 }
 
 impl Library {
-    /// Begins a request: how its file behaves now.
+    /// Begins a request and returns the behavior of its file for it.
     fn begin(&mut self, handle: FileHandle) -> Option<Played> {
         let played = self.files.get_or_insert_default().get_mut(&(handle as usize))?;
         played.requests += 1;
-        // A step of a linear generator (Knuth), of which the upper bits are used.
+        // A step of a linear congruential generator (Knuth), of which the upper bits are used.
         played.random = played
             .random
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -268,7 +269,7 @@ unsafe extern "C" fn get_stats_l3(out: *mut c_void) -> Answer {
         put(FIRST_GPU + requests + 8, counted.p2p);
         put(FIRST_GPU + requests + 16, counted.nvidia_fs);
     }
-    // SAFETY: the caller has room for the counters of any version, of which this is one.
+    // SAFETY: the caller has room for the counters of any version, including this one.
     unsafe { out.cast::<[u8; 5112]>().write(counters.0[..5112].try_into().expect("so many")) };
     OK
 }
