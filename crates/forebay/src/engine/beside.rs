@@ -1,5 +1,5 @@
-//! An engine beside others who use its GPUs: memory that they own and lend, of every kind that a
-//! simulated driver plays, and graphs that they capture.
+//! An engine that shares its GPUs with other code: borrowed memory of every kind that the simulated
+//! driver supports, and stream captures by the caller.
 
 use std::fs;
 use std::ptr::NonNull;
@@ -42,7 +42,7 @@ fn refusal(engine: &Engine, address: u64, len: u64) -> String {
     text.strip_prefix(&start).unwrap_or_else(|| panic!("{text}")).to_owned()
 }
 
-/// Reads a file of random length into a part of the buffer and writes it to another.
+/// Reads a file of random length into a part of the buffer and writes it to another file.
 fn there_and_back(engine: &Engine, mut buffer: Buffer) {
     let folder = tempfile::tempdir().unwrap();
     let (from, to) = (folder.path().join("from"), folder.path().join("to"));
@@ -57,7 +57,7 @@ fn there_and_back(engine: &Engine, mut buffer: Buffer) {
     let (result, buffer) = file.start_write(0, buffer, &RequestOptions::default()).unwrap().wait();
     result.unwrap();
     assert!(fs::read(&to).unwrap() == bytes);
-    // Small requests go another way.
+    // Small requests take another code path.
     let (mut left, _right) = buffer.unwrap().split_at(1000);
     engine.open(&from).unwrap().read(7, &mut left).unwrap();
     let mut got = vec![0; 1000];
@@ -77,7 +77,7 @@ fn memory_of_others_is_used_and_not_freed() {
         let buffer = borrow(engine, address + 10, 5 * MIB - 20).unwrap();
         assert_eq!((buffer.device(), buffer.address()), (Some(gpu.id()), address + 10));
         there_and_back(engine, buffer);
-        // SAFETY: allocated here, and the buffer is gone; had it been freed this would fail.
+        // SAFETY: allocated here, and the buffer is dropped; a double free would fail.
         unsafe { gpu.free(address) }.unwrap();
         let gone = format!("{address:#x} is nobody's memory: it was freed, or never allocated");
         assert_eq!(refusal(engine, address, 1), gone);
@@ -110,7 +110,7 @@ fn a_range_of_virtual_memory_may_span_mappings_of_one_gpu() {
     let reserved = format!("{:#x} is reserved virtual memory with nothing mapped to it", at(14));
     assert_eq!(refusal(&engine, at(14), 1), reserved);
     assert_eq!(borrow(&engine, at(8), 2 * MIB).unwrap().device(), Some(gpus[1].id()));
-    // What lies behind the last mapping is an allocation by itself.
+    // The memory after the last mapping is a separate allocation.
     let behind = gpus[0].allocate(4 * MIB).unwrap();
     play(behind, 2 * MIB, mapped(ordinals[0], true));
     let (end, over) = (behind + 2 * MIB, 2 * MIB + 1);
@@ -157,7 +157,7 @@ fn what_is_no_gpu_memory_is_named() {
 fn a_capture_elsewhere_neither_fails_a_transfer_nor_is_spoiled() {
     let (engine, gpus) = driven(&[PLAIN[8]]);
     let capture = Capture::begin();
-    // The caller's thread is in the mode that every thread begins with, then in another.
+    // The caller's thread is in the default capture mode, then in another one.
     for mode in [0, 1] {
         swap_mode(mode);
         let buffer = engine.allocate(gpus[0].id(), 5 * MIB).unwrap();
@@ -177,14 +177,14 @@ fn one_bad_target_fails_no_transfer_of_others() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data");
     fs::write(&path, vec![7; 1 << 20]).unwrap();
-    // Everything goes the long way, and what is filled while a copy is on its way leaves together.
+    // No small transfers, and slots filled while a copy is running are copied together.
     let engine = Engine::new(Options { small_size: 0, ..Options::default() }).unwrap();
     let slow = "sim:latency=20ms".parse().unwrap();
     let device = engine.device(&crate::gpu::GpuSelector::Sim(slow)).unwrap().unwrap();
     let file = engine.open(&path).unwrap();
     let len = 32 << 10;
     let gone = device.allocate(len).unwrap();
-    // SAFETY: nothing but this engine copies there, and the simulated GPU finds out.
+    // SAFETY: nothing but this engine copies there, and the simulated GPU detects it.
     let bad = unsafe { engine.borrow_device_memory(gone, len) }.unwrap();
     // SAFETY: as above.
     unsafe { device.free(gone) }.unwrap();

@@ -1,4 +1,4 @@
-//! Memory that others own, as buffers: a GPU's is checked with the driver, none is ever freed.
+//! Borrowed memory as buffers. GPU memory is checked with the driver; none is ever freed here.
 
 #![expect(unsafe_code, reason = "others promise to keep memory")]
 
@@ -10,25 +10,25 @@ use crate::gpu::{self, AddressKind, Device, GpuSelector, NotDeviceMemory};
 use crate::memory::Buffer;
 
 impl Engine {
-    /// GPU memory that somebody else allocated, as a buffer that every call takes. The driver
-    /// tells which GPU it lies on; that GPU is brought into the engine where it is not.
+    /// Wraps GPU memory that other code allocated in a buffer that every call accepts. The driver
+    /// reports which GPU owns it; that GPU is added to the engine if needed.
     ///
-    /// It may be any memory that the driver knows as a GPU's: of `cudaMalloc` in any context of the
-    /// process, of a stream-ordered pool, imported from another process, managed, or mapped to
-    /// virtual memory, where the range may span several mappings of one GPU.
+    /// Any memory that the driver attributes to a GPU is accepted: from `cudaMalloc` in any context
+    /// of the process, from a stream-ordered pool, imported from another process, managed, or
+    /// mapped to virtual memory. A virtual range may span several mappings of one GPU.
     ///
     /// # Safety
-    /// The memory stays allocated and mapped until the buffer and all that was split from it are
-    /// dropped, and every transfer that owned one of them has ended and given it back. One that
-    /// fails with [`Error::CopyNotOver`] never gives it back: the GPU may touch the memory for
-    /// ever. Work that others queued on the memory (its stream-ordered allocation is such) is done
-    /// before it is used here, and nobody else uses a range while a transfer writes to it.
+    /// The memory stays allocated and mapped until the buffer and all parts split from it are
+    /// dropped, and every transfer that owned one of them has ended and returned it. A transfer
+    /// that fails with [`Error::CopyNotOver`] never returns it: the GPU may access the memory
+    /// forever. Other work queued on the memory, such as its stream-ordered allocation, is done
+    /// before it is used here. Nothing else uses a range while a transfer writes to it.
     ///
     /// # Errors
-    /// [`Error::NotDeviceMemory`] for host memory, for what the driver does not know, for a range
+    /// [`Error::NotDeviceMemory`] for host memory, for memory unknown to the driver, for a range
     /// beyond its allocation or on several GPUs, and for a mapping that the GPU may not access. A
-    /// freed address is found out as long as it is not used anew, and its pool or the driver has
-    /// not kept it. [`Error::NoDevice`] where the GPU cannot be had.
+    /// freed address is detected unless it was allocated again, or its pool or the driver has kept
+    /// it. [`Error::NoDevice`] if the GPU is not available.
     pub unsafe fn borrow_device_memory(&self, address: u64, len: u64) -> Result<Buffer> {
         let device = self.owner_of(address, len)?;
         gpu::check_range(&*device, address, len)
@@ -36,17 +36,17 @@ impl Engine {
         Ok(Buffer::borrowed(device, address, len))
     }
 
-    /// Many ranges of one GPU's memory as a buffer from the first address to the last, with
-    /// whatever lies between them. Each range is checked as
-    /// [`borrow_device_memory`](Self::borrow_device_memory) checks one; those in the same
-    /// allocation with one question to the driver, which costs microseconds.
+    /// Wraps many ranges of one GPU's memory in one buffer, from the first address to the last,
+    /// including the gaps. Each range is checked as in
+    /// [`borrow_device_memory`](Self::borrow_device_memory). Ranges in the same allocation share
+    /// one driver query, which costs microseconds.
     ///
     /// # Safety
-    /// As for [`borrow_device_memory`](Self::borrow_device_memory), for all of them; and no byte
+    /// As for [`borrow_device_memory`](Self::borrow_device_memory), for all ranges; and no byte
     /// outside them is ever moved to or from the buffer.
     ///
     /// # Errors
-    /// As of [`borrow_device_memory`](Self::borrow_device_memory), also for a range without bytes;
+    /// As for [`borrow_device_memory`](Self::borrow_device_memory), also for an empty range;
     /// [`Error::BadOption`] without any range.
     pub unsafe fn borrow_device_ranges(&self, ranges: &[(u64, u64)]) -> Result<Buffer> {
         let Some(&(first, len)) = ranges.first() else {
@@ -58,7 +58,7 @@ impl Engine {
         let mut known: Option<(u64, u64)> = None;
         for &(address, len) in ranges {
             let end = address.saturating_add(len);
-            // One without bytes is none, wherever it lies.
+            // An empty range is never known, whatever its address.
             let is_known = |(base, limit)| base <= address && address < end && end <= limit;
             if !known.is_some_and(is_known) {
                 gpu::check_range(&*device, address, len)
@@ -71,20 +71,20 @@ impl Engine {
         Ok(Buffer::borrowed(device, least, most - least))
     }
 
-    /// Host memory that somebody else allocated, as a buffer that every call takes.
+    /// Wraps host memory that other code allocated in a buffer that every call accepts.
     ///
     /// # Safety
-    /// The memory stays mapped, and may be written where a call writes to it, until the buffer and
-    /// all that was split from it are dropped, and every transfer that owned one of them has ended
-    /// and given it back. Nobody else uses a range while a transfer writes to it, nor changes it
-    /// while one reads it; a call that was given up ([`File::read_while`](crate::File::read_while))
-    /// goes on until its drive or server answers. Without bytes any address will do.
+    /// The memory stays mapped, and writable if a call writes to it, until the buffer and all parts
+    /// split from it are dropped, and every transfer that owned one of them has ended and returned
+    /// it. Nothing else uses a range while a transfer writes to it, or changes it while one reads
+    /// it. A call that was given up ([`File::read_while`](crate::File::read_while)) continues until
+    /// its drive or server responds. With length 0 any address is valid.
     #[must_use]
     pub unsafe fn borrow_host_memory(&self, address: u64, len: u64) -> Buffer {
         Buffer::lent(address, len)
     }
 
-    /// The GPU that an address lies on.
+    /// The GPU that owns an address.
     fn owner_of(&self, address: u64, len: u64) -> Result<Arc<dyn Device>> {
         self.check(Operation::Open)?;
         let kind = self.address_kind(address);
@@ -103,7 +103,7 @@ impl Engine {
         })
     }
 
-    /// What the first GPU that knows the address says of it, or the driver where no GPU is open.
+    /// The answer of the first GPU that knows the address, or of the driver if no GPU is open.
     fn address_kind(&self, address: u64) -> AddressKind {
         let known = self.inner.links.devices();
         let mut kinds = known.iter().map(|device| device.address_kind(address));

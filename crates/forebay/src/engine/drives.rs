@@ -1,4 +1,4 @@
-//! The queues of an engine's drives: which one serves a file, and what was learned of it before.
+//! The queues of an engine's drives: which one serves a file, and what was learned about it before.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::remember::Memory;
 use crate::topology::{Below, Drive, DriveId, LayerKind, Layout, Queue, QueueId, Resolver, System};
 use crate::tune::{DepthLimits, Learned};
 
-/// See the module's own text.
+/// The queues of all drives in use.
 #[derive(Debug)]
 pub(super) struct Drives {
     resolver: Resolver,
@@ -27,7 +27,7 @@ pub(super) struct Drives {
 #[derive(Debug)]
 struct Known {
     queues: HashMap<QueueId, DriveQueue>,
-    /// Numbers of the hardware behind them.
+    /// Index of the hardware behind each queue.
     hardware: HashMap<DriveId, usize>,
     memory: Memory,
 }
@@ -42,7 +42,7 @@ pub(super) struct DriveQueue {
 
 impl Drives {
     pub(super) fn new(options: &Options) -> Self {
-        // Who sets the depth wants no other.
+        // With a fixed depth, nothing is learned or remembered.
         let remembers = options.remember && options.depth.is_none();
         let known = Known {
             queues: HashMap::new(),
@@ -56,18 +56,18 @@ impl Drives {
         }
     }
 
-    /// Remembers in another folder than the user's.
+    /// Uses another folder than the user's.
     #[cfg(test)]
     pub(super) fn remember_in(&self, folder: std::path::PathBuf) {
         self.known.lock().memory = Memory::at(folder);
     }
 
-    /// Whether any was used.
+    /// Whether any drive was used.
     pub(super) fn has_any(&self) -> bool {
         !self.known.lock().queues.is_empty()
     }
 
-    /// Keeps what was learned for the next engine.
+    /// Saves what was learned for the next engine.
     pub(super) fn remember(&self, core: &Core) {
         let mut known = self.known.lock();
         let Known { queues, memory, .. } = &mut *known;
@@ -83,14 +83,14 @@ impl Drives {
         }
         let is_kept = memory.is_kept();
         drop(known);
-        // What cannot be kept is found anew.
+        // If it cannot be saved, it is learned again.
         let saved = self.save() && is_kept;
         for (queue, direction, learned) in found {
             events::depth_found(queue, direction, learned, saved);
         }
     }
 
-    /// Keeps what somebody else has found about the drive of a file. False: it is not kept.
+    /// Saves an external result about the drive of a file. Returns false if it is not kept.
     pub(super) fn learn(&self, file: &Handle, way: Direction, learned: Learned) -> bool {
         let id = self.id_of(file);
         let id = id.as_str();
@@ -98,8 +98,8 @@ impl Drives {
         self.save() && self.known.lock().memory.recall(id, way) == Some(learned)
     }
 
-    /// Writes what was noted: the start of transfers does not wait for that. False: it could not
-    /// be, and is tried again with the next call.
+    /// Writes the recorded results; starting transfers does not wait for it. Returns false on
+    /// failure, and the next call tries again.
     fn save(&self) -> bool {
         let unsaved = self.known.lock().memory.unsaved();
         let Some(unsaved) = unsaved else { return true };
@@ -110,24 +110,24 @@ impl Drives {
         is_written
     }
 
-    /// What is known about the drive of a file.
+    /// The saved result for the drive of a file.
     pub(super) fn known_of(&self, file: &Handle, way: Direction) -> Option<Learned> {
         let id = self.id_of(file);
         self.known.lock().memory.recall(id.as_str(), way)
     }
 
-    /// The queue that serves a file.
+    /// Identifies the queue that serves a file.
     fn id_of(&self, file: &Handle) -> QueueId {
         self.resolver.resolve_file(file.fd(), file.path()).queue.id.clone()
     }
 }
 
-/// Members that deepen a volume's queue at most, so that it never takes more than half of what all
-/// drives together may have.
+/// Maximum number of volume members that increase a queue's depth. This keeps one volume below half
+/// of the total for all drives.
 const MEMBERS_MAX: usize = 4;
 
-/// Requests that a queue may have in flight: of a volume those of a drive for each member that it
-/// reads from at once.
+/// Maximum ops in flight on a queue. For a volume it is one drive's number times the members that
+/// are read concurrently.
 fn most(options: &Options, queue: &Queue) -> usize {
     let members = match queue.layout {
         Layout::Striped | Layout::Mirrored | Layout::StripedMirrors | Layout::Parity => {
@@ -138,12 +138,12 @@ fn most(options: &Options, queue: &Queue) -> usize {
     options.depth.unwrap_or(Options::DEPTH_MAX * members)
 }
 
-/// How the depth of a queue is found, where it is not set.
+/// How the depth of a queue is chosen, if it is not set.
 fn depth(options: &Options, queue: &Queue, below: &Below, memory: &Memory) -> Depth {
     if let Some(depth) = options.depth {
         return Depth::Fixed(depth);
     }
-    // Virtual and loop devices report that they rotate as well, unless they were configured.
+    // Virtual and loop devices claim to be rotational too, unless configured otherwise.
     let is_scsi = |layer: &crate::topology::Layer| layer.kind == LayerKind::ScsiDisk;
     let rotates =
         |drive: &Drive| queue.members.contains(&drive.id) && drive.rotational == Some(true);
@@ -156,28 +156,29 @@ fn depth(options: &Options, queue: &Queue, below: &Below, memory: &Memory) -> De
 }
 
 impl File {
-    /// Why threads move its bytes past the page cache and not io_uring; `None` where io_uring may.
+    /// Why its bytes bypass the page cache by threads instead of io_uring; `None` if io_uring may
+    /// be used.
     ///
-    /// io_uring goes on by itself with a request that came back short. On some file systems (FUSE
-    /// with `direct_io` for one) it then reads from the wrong offset and reports success, so it
-    /// serves only block devices, ext4, XFS, Btrfs, F2FS, and overlays of those whose files report
-    /// an alignment for O_DIRECT.
+    /// After a short read io_uring continues the request itself. On some file systems (for example
+    /// FUSE with `direct_io`) it then reads from the wrong offset and reports success. So it is
+    /// used only for block devices, ext4, XFS, Btrfs, F2FS, and overlays of those whose files
+    /// report an alignment for O_DIRECT.
     #[must_use]
     pub fn no_io_uring(&self) -> Option<String> {
         if !self.engine().home().is_here() {
             return Some("the file was opened before this process was forked".into());
         }
-        let _ = self.handle().direct(); // it knows the alignment
+        let _ = self.handle().direct(); // this determines the alignment
         let refuses = !self.handle().allows_io_uring();
         refuses.then(|| notes::by_threads(self.handle().file_system()))
     }
 
-    /// The unit of reads past the page cache, where the file takes them.
+    /// The alignment of O_DIRECT reads, if the file supports them.
     pub(crate) fn direct_block(&self) -> Option<u64> {
         self.handle().direct().ok().map(|direct| u64::from(direct.alignment().offset))
     }
 
-    /// The queue of the drive from which it is read past the page cache; `None`: it cannot be.
+    /// The queue of the drive for O_DIRECT reads; `None` if they are not possible.
     pub(crate) fn drive_past_cache(&self) -> Option<usize> {
         let (engine, handle) = (self.engine(), self.shared_handle());
         let can_be = !handle.is_memory() && engine.around_cache(handle).is_ok();
@@ -186,15 +187,15 @@ impl File {
 }
 
 impl Engine {
-    /// Bytes that these drives are to have in flight now for reads past the page cache, of several
-    /// the most.
+    /// Bytes that O_DIRECT reads should keep in flight on these drives now; the maximum over the
+    /// drives.
     pub(crate) fn in_flight(&self, drives: &[usize]) -> u64 {
         let core = self.inner.core.lock();
         let of = |&drive: &usize| core.in_flight(drive, Direction::Read);
         drives.iter().map(of).max().unwrap_or(0)
     }
 
-    /// The queue of a file's drive, which gets its ring when one is first `needs_ring`.
+    /// The queue of a file's drive. Its ring is created on the first call with `needs_ring`.
     pub(super) fn drive(&self, handle: &Arc<Handle>, needs_ring: bool) -> Result<usize, Error> {
         match handle.queue().get() {
             Some(&index) => Ok(index),
@@ -202,8 +203,8 @@ impl Engine {
         }
     }
 
-    /// What is under a file. To find out may take names and devices to be looked at whose server
-    /// or drive hangs; then nothing is told, now and until it has answered.
+    /// The layers below a file. Finding them may access names and devices on a server or drive that
+    /// hangs. Then the result is empty, and stays so until the call returns.
     pub(super) fn below(&self, handle: &Arc<Handle>) -> Arc<Below> {
         let resolver = &self.inner.drives.resolver;
         if let Some(known) = resolver.known(handle.fd()) {
@@ -222,8 +223,7 @@ impl Engine {
         })
     }
 
-    /// What a question to the file system of a file finds in the time that the start of a transfer
-    /// has for it.
+    /// Queries the file system of a file, within the time that starting a transfer has for it.
     fn ask<T: Send + 'static>(
         &self,
         handle: &Handle,
@@ -233,11 +233,11 @@ impl Engine {
         self.inner.drives.overdue.ask(&whom, TOLD_MAX, question)
     }
 
-    /// The size of a file that is to be moved up to `end`. Its server is asked only where the
-    /// kernel knows of fewer bytes; `None`: it has not said in time.
+    /// The size of a file for a transfer that reaches to `end`. The server is queried only if the
+    /// kernel's cached size is smaller. `None` if it has not responded in time.
     ///
     /// # Errors
-    /// As [`Handle::size`].
+    /// Those of [`Handle::size`].
     pub(super) fn size_in_time(
         &self,
         handle: &Arc<Handle>,
@@ -254,15 +254,15 @@ impl Engine {
         self.ask(handle, move || file.size()).transpose()
     }
 
-    /// As [`drive`](Self::drive), of a file with this below it.
+    /// Like [`drive`](Self::drive), for a file with these layers below it.
     pub(super) fn drive_of(
         &self,
         handle: &Handle,
         below: &Below,
         needs_ring: bool,
     ) -> Result<usize, Error> {
-        // Asked while it is there: of a drive that was pulled the kernel tells nothing, and that
-        // is when an error has to name it.
+        // Look the drive up while it exists. Once it was pulled the kernel reports nothing, and
+        // that is when an error has to name it.
         let _ = handle.drive();
         let DriveQueue { index, ring_tried, .. } = self.queue(&below.queue, below, handle);
         if needs_ring && handle.allows_io_uring() {
@@ -276,7 +276,7 @@ impl Engine {
         Ok(index)
     }
 
-    /// A queue, which has no ring at first; `handle`: a file that it serves.
+    /// Returns a queue, without a ring at first; `handle` is a file that it serves.
     pub(super) fn queue(&self, queue: &Queue, below: &Below, handle: &Handle) -> DriveQueue {
         let Inner { drives, core, options, .. } = &*self.inner;
         let mut known = drives.known.lock();
@@ -307,7 +307,7 @@ impl Engine {
         new
     }
 
-    /// Gives a queue its ring, once.
+    /// Creates the ring of a queue, once.
     pub(super) fn give_ring(&self, index: usize) -> Result<(), Error> {
         let Inner { drives, threads, core, options, tools, .. } = &*self.inner;
         let mut known = drives.known.lock();
@@ -320,7 +320,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Keeps what a user should know, once.
+    /// Records a note for the user, once.
     pub(super) fn note(&self, note: String) {
         let mut notes = self.inner.notes.lock();
         if !notes.contains(&note) {
@@ -345,7 +345,7 @@ mod tests {
     fn queues_are_found_while_what_was_learned_is_written() {
         let folder = tempfile::tempdir().unwrap();
         let file = Handle::open(std::env::current_exe().unwrap(), &OpenHow::default()).unwrap();
-        // As long as it is locked the thread tries to write for some time.
+        // While the folder is locked the thread retries the write for some time.
         let locked = std::fs::File::open(folder.path()).unwrap();
         flock(&locked, FlockOperation::LockExclusive).unwrap();
         let drives = Drives::new(&Options::default());
@@ -365,7 +365,7 @@ mod tests {
                 drives.known.try_lock().is_some() && !thread.is_finished()
             })
         };
-        // It may have ended before this thread had its turn.
+        // The writer may have ended before this thread ran.
         assert!((1..20).any(is_free), "the lock is held while the file is written");
     }
 }

@@ -1,4 +1,4 @@
-//! A file of an engine, and the calls that move its bytes.
+//! A file of an engine, and its read and write calls.
 
 use std::ops::Range;
 use std::path::Path;
@@ -17,20 +17,20 @@ use crate::topology::BlockDevice;
 use crate::transfer::{Outcome, SyncMode, Transfer};
 use crate::units::ByteRange;
 
-/// Memory at first for a whole file whose size is not known: most that the kernel makes up fit.
+/// Initial memory for a whole file of unknown size: most kernel-generated files fit.
 const ROOM: u64 = 64 << 10;
 
-/// How to open a file. The default is to read one that exists.
+/// How to open a file. By default an existing file is opened for reading.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OpenOptions {
-    /// For writing as well as reading.
+    /// Open for writing as well as reading.
     pub write: bool,
-    /// Make it where it is missing.
+    /// Create the file if it is missing.
     pub create: bool,
-    /// Make it, and fail where it exists.
+    /// Create the file, and fail if it exists.
     pub create_new: bool,
-    /// Cut it to zero bytes.
+    /// Truncate the file to zero bytes.
     pub truncate: bool,
 }
 
@@ -55,50 +55,50 @@ impl From<&OpenOptions> for OpenHow {
     }
 }
 
-/// What a request may demand beyond its bytes.
+/// Options of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RequestOptions {
-    /// Take this route or fail. `Cached` to or from host memory is through the page cache, and the
-    /// outcome says `Host`.
+    /// Use this route or fail. For host memory, `Cached` means through the page cache, and the
+    /// outcome reports `Host`.
     pub route: Option<Route>,
-    /// A read: fail where the file ends early.
+    /// For reads: fail if the file ends early.
     pub exact: bool,
-    /// A write: make the bytes durable before it counts as done.
+    /// For writes: make the bytes durable before the transfer is done.
     pub sync: SyncMode,
-    /// A write: reserve the room first, so that a full disk shows at once. The caller waits for the
-    /// drive, also where the call does not block otherwise.
+    /// For writes: reserve the space first, so that a full disk is detected at once. The caller
+    /// waits for the drive, even in calls that do not block otherwise.
     pub preallocate: bool,
-    /// How soon its requests are made, beside those of other transfers on the same drive.
+    /// Priority relative to other transfers on the same drive.
     pub priority: Priority,
 }
 
 impl RequestOptions {
-    /// Demands `route`.
+    /// Requires `route`.
     #[must_use]
     pub fn by_route(route: Route) -> Self {
         Self { route: Some(route), ..Self::default() }
     }
 
-    /// Demands that every byte arrives.
+    /// Requires that every byte arrives.
     #[must_use]
     pub fn exactly() -> Self {
         Self { exact: true, ..Self::default() }
     }
 
-    /// The same with `sync`.
+    /// Sets `sync`.
     #[must_use]
     pub fn synced(self, sync: SyncMode) -> Self {
         Self { sync, ..self }
     }
 
-    /// The same, before all that is not urgent.
+    /// Sets the urgent priority.
     #[must_use]
     pub fn urgent(self) -> Self {
         Self { priority: Priority::Urgent, ..self }
     }
 
-    /// The same with a reservation first.
+    /// Reserves the space first.
     #[must_use]
     pub fn preallocated(self) -> Self {
         Self { preallocate: true, ..self }
@@ -106,8 +106,8 @@ impl RequestOptions {
 }
 
 /// A file opened by an engine. Clones share one descriptor, which is closed with the last of them
-/// once nothing is in flight. As its engine it belongs to the process that opened it: a forked
-/// child is refused with [`Error::Forked`](crate::Error::Forked).
+/// once nothing is in flight. Like its engine it belongs to the process that opened it: a forked
+/// child gets [`Error::Forked`](crate::Error::Forked).
 #[derive(Debug, Clone)]
 pub struct File {
     pub(super) handle: Arc<Handle>,
@@ -119,32 +119,33 @@ impl File {
         Self { handle, engine }
     }
 
-    /// The path as it was given. Of a descriptor that was given it is what `/proc` calls it, with
-    /// ` (deleted)` behind where the name is gone, or `fd 5` where `/proc` does not say.
+    /// The path as it was given. For a descriptor it is the path from `/proc`, followed by `
+    /// (deleted)` if the name was removed, or `fd 5` if `/proc` does not report one.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.handle.path()
     }
 
-    /// Its size in bytes now, as its file system says; the whole device for a block device. Files
-    /// that the kernel makes up when they are read, as in `/proc`, hold more than they say.
+    /// Its current size in bytes, as reported by the file system; for a block device the whole
+    /// device. Files that the kernel generates when they are read, as in `/proc`, hold more than
+    /// they report.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io) where the system does not say.
+    /// [`Error::Io`](crate::Error::Io) if the system does not report it.
     pub fn len(&self) -> Result<u64> {
         self.check(Operation::Inspect, 0, 0)?;
         self.handle.size()
     }
 
-    /// Whether it holds no byte now.
+    /// Whether it is empty now.
     ///
     /// # Errors
-    /// As [`len`](Self::len).
+    /// As for [`len`](Self::len).
     pub fn is_empty(&self) -> Result<bool> {
         self.len().map(|len| len == 0)
     }
 
-    /// The name of its file system, such as `ext4`; `unknown` where it is none that is known.
+    /// The name of its file system, such as `ext4`; `unknown` for one without a known name.
     #[must_use]
     pub fn file_system(&self) -> &'static str {
         self.handle.file_system()
@@ -156,20 +157,20 @@ impl File {
         self.block_device()?.name()
     }
 
-    /// What the maker calls that device.
+    /// The model name of that device.
     #[must_use]
     pub fn drive_model(&self) -> Option<String> {
         self.block_device()?.model()
     }
 
-    /// Whether the kernel takes that device for a spinning disk; `None` where it does not say.
+    /// Whether the kernel reports that device as a spinning disk; `None` if it does not report it.
     #[must_use]
     pub fn is_rotational(&self) -> Option<bool> {
         self.block_device()?.rotational()
     }
 
-    /// Why its bytes cannot go around the page cache, for good or at the moment; `None` where they
-    /// can. The first call reads from the drive, and waits for it.
+    /// Why O_DIRECT is not possible, permanently or at the moment; `None` if it is. The first call
+    /// reads from the drive and waits for it.
     #[must_use]
     pub fn no_direct_io(&self) -> Option<&str> {
         if !self.engine.home().is_here() {
@@ -178,44 +179,45 @@ impl File {
         self.handle.try_direct().err()
     }
 
-    /// Why another descriptor than the one that was given moves its bytes; `None` where that one
-    /// does, and for a file that was opened by its path.
+    /// Why another descriptor than the given one is used; `None` if the given one is used, and for
+    /// a file that was opened by path.
     #[must_use]
     pub fn reopened(&self) -> Option<&str> {
         self.handle.reopened()
     }
 
-    /// Reads from `offset` into all of `target`, up to the end of the file, as `pread` does;
-    /// returns when the bytes are there. At or beyond the end nothing is read. A file that becomes
-    /// shorter meanwhile ends where it ends then.
+    /// Reads from `offset` into all of `target`, up to the end of the file, like `pread`; returns
+    /// when the bytes have arrived. At or beyond the end nothing is read. If the file is truncated
+    /// during the read, the read ends at the new end.
     ///
     /// # Errors
-    /// Any of [`Error`](crate::Error)'s; the target may hold part of the bytes then.
+    /// Any [`Error`](crate::Error); the target may then hold part of the bytes.
     pub fn read<'a>(&self, offset: u64, target: impl Into<Target<'a>>) -> Result<Outcome> {
         self.read_with(offset, target, &RequestOptions::default())
     }
 
-    /// As [`read`](Self::read), but an early end of the file is an error.
+    /// Like [`read`](Self::read), but an early end of the file is an error.
     ///
     /// # Errors
-    /// [`Error::EndOfFile`](crate::Error::EndOfFile) says how many bytes arrived, and
-    /// [`Error::FileChanged`](crate::Error::FileChanged) the same of a file that held all of them
-    /// when the read began.
+    /// [`Error::EndOfFile`](crate::Error::EndOfFile) reports how many bytes arrived. So does
+    /// [`Error::FileChanged`](crate::Error::FileChanged), for a file that was long enough when the
+    /// read began.
     pub fn read_exact<'a>(&self, offset: u64, target: impl Into<Target<'a>>) -> Result<Outcome> {
         self.read_with(offset, target, &RequestOptions::exactly())
     }
 
-    /// As [`read`](Self::read), with demands.
+    /// Like [`read`](Self::read), with options.
     ///
     /// # Errors
-    /// [`Error::RouteUnavailable`](crate::Error::RouteUnavailable) for a route that cannot be had.
+    /// [`Error::RouteUnavailable`](crate::Error::RouteUnavailable) for a route that is not
+    /// available.
     pub fn read_with<'a>(
         &self,
         offset: u64,
         target: impl Into<Target<'a>>,
         options: &RequestOptions,
     ) -> Result<Outcome> {
-        // The borrow lasts until the transfer has drained: `wait` has no bound.
+        // The borrow lasts until the transfer has drained, because `wait` has no bound.
         let mut target = target.into();
         let span = match &mut target {
             Target::Host(bytes) => Span::of_host(bytes),
@@ -227,12 +229,12 @@ impl File {
     /// Reads the whole file into new memory: on `device`, or pinned on the host.
     ///
     /// # Errors
-    /// As [`read_exact`](Self::read_exact), also where the file shrinks meanwhile.
+    /// As for [`read_exact`](Self::read_exact), also if the file shrinks during the read.
     pub fn read_whole(&self, device: Option<DeviceId>) -> Result<(Buffer, Outcome)> {
         self.read_whole_by(device, &mut |buffer, options| self.read_with(0, buffer, options))
     }
 
-    /// The same, by another way to read.
+    /// Like `read_whole`, with another function that reads.
     pub(super) fn read_whole_by(
         &self,
         device: Option<DeviceId>,
@@ -247,7 +249,7 @@ impl File {
             let mut buffer = allocate(len)?;
             return match read(&mut buffer, &RequestOptions::exactly()) {
                 Ok(outcome) => Ok((buffer, outcome)),
-                // It held as many a moment ago.
+                // The file was long enough just before.
                 Err(Error::EndOfFile { place, got }) => Err(Error::FileChanged { place, got }),
                 Err(error) => Err(error),
             };
@@ -263,19 +265,20 @@ impl File {
         }
     }
 
-    /// Writes all of `source` at `offset`; returns when the bytes are in the page cache, or on the
-    /// drive where a route or durability is demanded. No byte outside the range is touched.
+    /// Writes all of `source` at `offset`. Returns when the bytes are in the page cache, or on the
+    /// drive if a route or durability is required. No byte outside the range is changed.
     ///
     /// # Errors
-    /// Any of [`Error`](crate::Error)'s; part of the bytes may be written then.
+    /// Any [`Error`](crate::Error); part of the bytes may then be written.
     pub fn write<'a>(&self, offset: u64, source: impl Into<Source<'a>>) -> Result<Outcome> {
         self.write_with(offset, source, &RequestOptions::default())
     }
 
-    /// As [`write`](Self::write), with demands.
+    /// Like [`write`](Self::write), with options.
     ///
     /// # Errors
-    /// As [`write`](Self::write), and [`Error::RouteUnavailable`](crate::Error::RouteUnavailable).
+    /// As for [`write`](Self::write), and
+    /// [`Error::RouteUnavailable`](crate::Error::RouteUnavailable).
     pub fn write_with<'a>(
         &self,
         offset: u64,
@@ -293,7 +296,7 @@ impl File {
     /// Starts reading into all of `target`, which the transfer owns until it is waited for.
     ///
     /// # Errors
-    /// What can be known at once; the rest comes from [`Transfer::wait`].
+    /// Errors that are detected at once; all further ones come from [`Transfer::wait`].
     pub fn start_read(
         &self,
         offset: u64,
@@ -306,7 +309,7 @@ impl File {
     /// Starts writing all of `source`, which the transfer owns until it is waited for.
     ///
     /// # Errors
-    /// What can be known at once; the rest comes from [`Transfer::wait`].
+    /// Errors that are detected at once; all further ones come from [`Transfer::wait`].
     pub fn start_write(
         &self,
         offset: u64,
@@ -316,7 +319,7 @@ impl File {
         self.start(Direction::Write, offset, source, options)
     }
 
-    /// Makes what was written durable, with what is needed to read it again (`fdatasync`).
+    /// Makes written bytes durable, with the metadata needed to read them again (`fdatasync`).
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io): bytes written before may be lost.
@@ -325,7 +328,7 @@ impl File {
         self.handle.sync_data()
     }
 
-    /// Makes what was written durable with all metadata (`fsync`).
+    /// Makes written bytes durable with all metadata (`fsync`).
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io): bytes written before may be lost.
@@ -334,20 +337,20 @@ impl File {
         self.handle.sync_all()
     }
 
-    /// Reserves room for `len` bytes at `offset` and leaves the size as it is; `false` where the
-    /// file system cannot.
+    /// Reserves space for `len` bytes at `offset` without changing the size; `false` if the file
+    /// system cannot.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io), on a full disk above all.
+    /// [`Error::Io`](crate::Error::Io), mostly on a full disk.
     pub fn preallocate(&self, offset: u64, len: u64) -> Result<bool> {
         self.check(Operation::Preallocate, offset, len)?;
         self.handle.preallocate(offset, len)
     }
 
-    /// How much of a range is in the page cache, as far as the kernel tells this user.
+    /// How much of a range is in the page cache, as far as the kernel reports it to this user.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io) where the file's size cannot be had.
+    /// [`Error::Io`](crate::Error::Io) if the file's size is not available.
     pub fn residency(&self, offset: u64, len: u64) -> Result<Residency> {
         self.check(Operation::Inspect, offset, len)?;
         let end = self.handle.size()?;
@@ -355,13 +358,13 @@ impl File {
         Ok(self.handle.residency(range))
     }
 
-    /// As [`residency`](Self::residency), of bytes inside the file: its server is not asked.
+    /// Like [`residency`](Self::residency), for bytes inside the file: the server is not queried.
     pub(crate) fn residency_inside(&self, range: ByteRange) -> Residency {
         self.handle.residency(range)
     }
 
-    /// Writes this file's dirty pages out and drops its pages from the page cache; says what
-    /// stayed.
+    /// Writes back this file's dirty pages and drops its pages from the page cache; returns how
+    /// much stayed.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io).
@@ -370,14 +373,14 @@ impl File {
         self.handle.evict()
     }
 
-    /// Refuses a forked child, before anything that may be locked for ever there.
+    /// Fails in a forked child, before any lock that may be held there forever.
     #[inline]
     fn check(&self, operation: Operation, offset: u64, len: u64) -> Result<()> {
         let place = || Some(Place { offset, len, ..Place::whole(self.handle.path()) });
         self.engine.home().check(operation, place)
     }
 
-    /// The drive below it; a forked child is told of none.
+    /// The drive below it; none in a forked child.
     fn block_device(&self) -> Option<&BlockDevice> {
         self.engine.home().is_here().then(|| self.handle.drive())
     }
@@ -390,7 +393,7 @@ impl File {
         (self.handle, self.engine)
     }
 
-    /// Starts a block of a transfer, with a file whose size is known.
+    /// Starts a block of a transfer of a file whose size is known.
     pub(super) fn start_sized(
         &self,
         direction: Direction,
@@ -478,7 +481,7 @@ impl File {
         Ok(Transfer::new(state, self.engine.clone()))
     }
 
-    /// A call that moves all of a buffer, if it may.
+    /// The call for a whole buffer, if access is allowed.
     pub(super) fn call<'a>(
         &'a self,
         direction: Direction,

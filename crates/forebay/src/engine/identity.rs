@@ -1,4 +1,4 @@
-//! Which file a file is, for those who have several of several engines.
+//! File identity, for callers that hold files of several engines.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::file::pages::{FilePages, Stamp};
 use crate::units::ByteRange;
 
 impl File {
-    /// Whether both are one file that was opened once.
+    /// Whether both are handles of one opened file.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(self.shared_handle(), other.shared_handle())
     }
@@ -19,7 +19,7 @@ impl File {
         std::ptr::eq(&*self.engine().inner, &*engine.inner)
     }
 
-    /// What tells it from every other file, however often it was opened.
+    /// Identifies the file, however often it was opened.
     pub(crate) fn identity(&self) -> (u64, u64) {
         self.handle().identity()
     }
@@ -29,28 +29,28 @@ impl File {
         self.handle().writable()
     }
 
-    /// Bytes of it, as an error names them.
+    /// A range of it, for errors.
     pub(crate) fn place(&self, offset: u64, len: u64) -> Place {
         self.handle().place(offset, len)
     }
 
-    /// Why its pages cannot be used from where they are.
+    /// Why its pages cannot be mapped and pinned.
     pub(crate) fn no_pages(&self) -> Option<String> {
         self.handle().no_pages()
     }
 
-    /// Maps the pages of a range that begins and ends at one.
+    /// Maps the pages of a page-aligned range.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     pub(crate) fn map_pages(&self, range: ByteRange) -> io::Result<FilePages> {
         self.handle().map_pages(range)
     }
 
-    /// What tells later that it was not changed meanwhile.
+    /// A stamp that detects later changes of the file.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     pub(crate) fn stamp(&self) -> io::Result<Stamp> {
         self.handle().stamp()
     }

@@ -1,12 +1,13 @@
-//! Blocking calls that ask now and then whether to go on, for callers whom a signal is to reach.
+//! Blocking calls that periodically check whether to continue, for callers that must react to
+//! signals.
 //!
-//! Such a caller waits for no drive and no server: it helps with what is in memory, and leaves the
-//! rest to the engine's threads. Where it is told to stop the transfer is cancelled, and what does
-//! not drain soon keeps its share of the memory, which nobody may use until then.
+//! Such a caller never waits for a drive or server itself: it helps with data in memory and leaves
+//! the rest to the engine's threads. If it has to stop, the transfer is cancelled. Ops that do not
+//! drain soon keep their share of the memory, which must not be used until then.
 //!
-//! What comes before the first byte is not interrupted: the kernel is asked for the file's size,
-//! room is reserved, memory is made. Nor is a small write through the page cache of a local file
-//! system, which the caller makes itself as [`File::write`] does.
+//! The steps before the first byte are not interrupted: querying the file's size, reserving space,
+//! allocating memory. Neither is a small write through the page cache of a local file system, which
+//! the caller does itself as in [`File::write`].
 
 #![expect(unsafe_code, reason = "looks at streams of others")]
 
@@ -28,24 +29,25 @@ use crate::transfer::{Outcome, State};
 /// Time between two questions.
 const ASKS_EVERY: Duration = Duration::from_millis(50);
 
-/// How long a call that is to stop waits for what is in flight.
+/// How long a stopped call waits for ops in flight.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 
-/// Time between two looks at a stream: what is queued there usually takes longer.
+/// Minimum and maximum polling interval for a stream; queued work usually takes longer.
 const NAPS: [Duration; 2] = [Duration::from_micros(10), Duration::from_millis(1)];
 
-/// What a waiting caller is asked.
+/// The callback that decides whether to continue.
 pub(super) type GoOn<'a> = &'a mut dyn FnMut() -> bool;
 
 impl File {
-    /// As [`read_with`](Self::read_with), but asks `go_on` some twenty times a second. Where that
-    /// says no, or panics, the transfer is cancelled, and the call ends a second later at the
-    /// latest: what is in flight then keeps the memory, and whatever it was borrowed from. Until
-    /// that has drained the memory is refused by every call, and seen by none.
+    /// Like [`read_with`](Self::read_with), but calls `go_on` about 20 times a second. If it
+    /// returns false or panics, the transfer is cancelled, and the call ends within a second. Ops
+    /// still in flight then keep the memory, and its lender. Until they have drained, every call
+    /// rejects the memory and none can read it.
     ///
     /// # Errors
-    /// As [`read_with`](Self::read_with); [`Error::Cancelled`] where it was to stop and has, or
-    /// [`Error::TimedOut`] where something is in flight still. It may also have ended meanwhile.
+    /// As for [`read_with`](Self::read_with). [`Error::Cancelled`] if it was stopped, or
+    /// [`Error::TimedOut`] if ops are still in flight. The transfer may also have ended before the
+    /// cancel.
     pub fn read_while(
         &self,
         offset: u64,
@@ -56,11 +58,11 @@ impl File {
         self.run_while(Direction::Read, offset, target, options, go_on)
     }
 
-    /// As [`read_whole`](Self::read_whole), with the questions of
+    /// Like [`read_whole`](Self::read_whole), with the callback of
     /// [`read_while`](Self::read_while).
     ///
     /// # Errors
-    /// As [`read_whole`](Self::read_whole) and [`read_while`](Self::read_while).
+    /// As for [`read_whole`](Self::read_whole) and [`read_while`](Self::read_while).
     pub fn read_whole_while(
         &self,
         device: Option<DeviceId>,
@@ -71,11 +73,11 @@ impl File {
         })
     }
 
-    /// As [`write_with`](Self::write_with), with the questions of
+    /// Like [`write_with`](Self::write_with), with the callback of
     /// [`read_while`](Self::read_while).
     ///
     /// # Errors
-    /// As [`write_with`](Self::write_with) and [`read_while`](Self::read_while).
+    /// As for [`write_with`](Self::write_with) and [`read_while`](Self::read_while).
     pub fn write_while(
         &self,
         offset: u64,
@@ -106,10 +108,10 @@ impl File {
 }
 
 impl Engine {
-    /// As [`read_many`](Self::read_many), with the questions of [`File::read_while`].
+    /// Like [`read_many`](Self::read_many), with the callback of [`File::read_while`].
     ///
     /// # Errors
-    /// As [`read_many`](Self::read_many) and [`File::read_while`].
+    /// As for [`read_many`](Self::read_many) and [`File::read_while`].
     pub fn read_many_while(
         &self,
         pieces: &[Piece<'_>],
@@ -120,10 +122,10 @@ impl Engine {
         self.run_many_while(Direction::Read, pieces, targets, options, go_on)
     }
 
-    /// As [`write_many`](Self::write_many), with the questions of [`File::read_while`].
+    /// Like [`write_many`](Self::write_many), with the callback of [`File::read_while`].
     ///
     /// # Errors
-    /// As [`write_many`](Self::write_many) and [`File::read_while`].
+    /// As for [`write_many`](Self::write_many) and [`File::read_while`].
     pub fn write_many_while(
         &self,
         pieces: &[Piece<'_>],
@@ -134,15 +136,15 @@ impl Engine {
         self.run_many_while(Direction::Write, pieces, sources, options, go_on)
     }
 
-    /// Waits until all is done that is queued on a caller's stream now, and asks meanwhile, some
-    /// twenty times a second. What is queued there goes on, however the wait ends.
+    /// Waits until the work queued so far on a caller's stream is done, and calls `go_on` about 20
+    /// times a second. The queued work continues, however the wait ends.
     ///
     /// # Safety
-    /// `stream` is alive and one of `device`.
+    /// `stream` is alive and belongs to `device`.
     ///
     /// # Errors
     /// [`Error::BadOption`] for a stream that is being captured; [`Error::NoDevice`] for a GPU that
-    /// was not brought in; [`Error::Device`], also where the wait was to stop.
+    /// is not in the engine; [`Error::Device`], also if the wait was stopped.
     pub unsafe fn wait_for_stream(
         &self,
         device: DeviceId,
@@ -186,8 +188,8 @@ impl Engine {
         waited.and(destroyed).map_err(failed)
     }
 
-    /// Helps with a transfer and waits for it, as long as the caller is to go on. `has_server`: a
-    /// server may be waited for also for what is in memory.
+    /// Helps with a transfer and waits for it, while the caller is to continue. `has_server`: even
+    /// data in memory may need a server.
     pub(super) fn finish_while(
         &self,
         state: &Arc<State>,
@@ -195,7 +197,8 @@ impl Engine {
         go_on: GoOn<'_>,
     ) -> Result<Outcome> {
         let mut panic = None;
-        // The transfer has this caller's memory: there is no way out past what is in flight.
+        // The transfer uses this caller's memory, so the call cannot return while ops are in
+        // flight.
         let mut go_on = || match catch_unwind(AssertUnwindSafe(&mut *go_on)) {
             Ok(goes_on) => goes_on,
             Err(said) => {
@@ -220,7 +223,7 @@ impl Engine {
         }
     }
 
-    /// Helps with what is in memory; whether the caller is to go on.
+    /// Helps with data in memory; returns whether the caller is to continue.
     fn help_while(&self, state: &Arc<State>, go_on: GoOn<'_>) -> bool {
         state.spare_caller();
         let (mut asked, mut goes_on) = (Instant::now(), true);
@@ -236,20 +239,20 @@ impl Engine {
         goes_on
     }
 
-    /// Waits for what is in flight of a transfer that was cancelled, but not for long.
+    /// Waits briefly for the ops in flight of a cancelled transfer.
     fn drain(state: &Arc<State>) -> Result<Outcome> {
         match (state.place(), state.wait_for(DRAIN_MAX)) {
             (Some(place), None) => {
                 state.set_adrift();
                 Err(Error::TimedOut { place, bound: DRAIN_MAX, done: state.done() })
             }
-            // It has ended meanwhile, or does just now.
+            // It has ended by now, or is just ending.
             _ => state.wait().0,
         }
     }
 }
 
-/// What a wait for a stream says that was to stop.
+/// The error of a stopped wait for a stream.
 fn interrupted() -> DeviceError {
     let detail = "the wait was given up".to_owned();
     DeviceError { call: "wait", code: -1, name: "INTERRUPTED".into(), detail }

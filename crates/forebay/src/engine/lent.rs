@@ -1,22 +1,22 @@
-//! Memory that a caller lends to a blocking call: however the call ends, the loan ends after the
-//! last touch.
+//! Memory that a caller lends to a blocking call. However the call ends, the loan ends only after
+//! the last access.
 //!
-//! A panic in the engine's own code on the caller's thread leaves the scheduler waiting for what
-//! that thread was to do. So it fails the engine, and the caller gets its memory back when no
-//! thread and no drive touches it any more.
+//! If the engine's code panics on the caller's thread, the scheduler waits for work that this
+//! thread will never do. So the panic fails the engine, and the call returns the memory when no
+//! thread and no drive accesses it any more.
 
 use std::sync::Arc;
 
 use super::Engine;
 use crate::transfer::State;
 
-/// Fails the engine where the thread unwinds past it, and waits until nothing touches the memory of
-/// a transfer. It is there before the scheduler knows of the transfer.
+/// Fails the engine if the thread unwinds past it, and waits until nothing accesses the memory of a
+/// transfer. It is created before the scheduler knows the transfer.
 pub(super) struct OnUnwind<'a> {
     engine: &'a Engine,
     /// `None`: there is no transfer yet.
     state: Option<Arc<State>>,
-    /// Whether the thread unwound already when the call came.
+    /// Whether the thread was already unwinding when the call began.
     was_panicking: bool,
 }
 

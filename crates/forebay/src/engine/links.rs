@@ -1,8 +1,8 @@
 //! The GPUs of an engine. Each has a link to the scheduler, its first slots, and lanes for small
 //! transfers.
 //!
-//! What a driver does for one GPU (streams, pinned memory) is done under a lock of that GPU alone:
-//! a driver that takes long for one holds up no other. The list itself is locked for looks only.
+//! Slow driver calls for one GPU (streams, pinned memory) are made under that GPU's lock only, so
+//! they do not delay other GPUs. The list is locked only for lookups.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock};
@@ -15,7 +15,7 @@ use crate::gpu::{Device, DeviceId};
 use crate::lock::Lock;
 use crate::topology::System;
 
-/// See the module's own text.
+/// The links of an engine's GPUs.
 #[derive(Debug, Default)]
 pub(super) struct Links(Lock<Vec<Arc<Link>>>);
 
@@ -24,11 +24,11 @@ pub(super) struct Links(Lock<Vec<Arc<Link>>>);
 struct Link {
     device: Arc<dyn Device>,
     lanes: Arc<Lanes>,
-    /// Its number in the scheduler and in the arena, once its copy thread runs.
+    /// Its index in the scheduler and in the arena, once its copy thread runs.
     index: OnceLock<usize>,
     /// Whether it has its first slots.
     has_slots: AtomicBool,
-    /// Held by the thread that makes either.
+    /// Held by the thread that creates either.
     turn: Lock<()>,
 }
 
@@ -37,19 +37,19 @@ impl Links {
         self.0.lock()
     }
 
-    /// The GPUs that can be used.
+    /// The GPUs that are ready.
     pub(super) fn devices(&self) -> Vec<Arc<dyn Device>> {
         let links = self.lock();
         let ready = links.iter().filter(|link| link.index.get().is_some());
         ready.map(|link| Arc::clone(&link.device)).collect()
     }
 
-    /// The GPUs whose small transfers have no memory of their own, and why.
+    /// GPUs that have no pinned memory for small transfers, and why.
     pub(super) fn refused_lanes(&self) -> Vec<(DeviceId, Error)> {
         self.lock().iter().filter_map(|link| link.lanes.refusal()).collect()
     }
 
-    /// The first link whose GPU `is_same`, or a new one of `device`.
+    /// The first link whose GPU `is_same`, or a new one for `device`.
     fn of(&self, device: &Arc<dyn Device>, is_same: impl Fn(&dyn Device) -> bool) -> Arc<Link> {
         let mut links = self.lock();
         if let Some(link) = links.iter().find(|link| is_same(&*link.device)) {
@@ -66,7 +66,7 @@ impl Links {
         link
     }
 
-    /// The link of a GPU, however often that was opened.
+    /// The link of a GPU, however often the GPU was opened.
     fn to(&self, device: &Arc<dyn Device>) -> Arc<Link> {
         let known = (device.id(), device.registry());
         self.of(device, |other| (other.id(), other.registry()) == known)
@@ -74,8 +74,7 @@ impl Links {
 }
 
 impl Engine {
-    /// The device that the engine has for the GPU of `device`, which is brought in where it has
-    /// none.
+    /// The engine's device for the GPU of `device`, added if there is none.
     pub(super) fn bring_in(&self, device: &Arc<dyn Device>) -> Result<Arc<dyn Device>> {
         let id = device.id();
         let link = self.inner.links.of(device, |other| other.id() == id);
@@ -87,12 +86,12 @@ impl Engine {
         self.inner.links.devices().into_iter().find(|device| device.id() == id)
     }
 
-    /// The link of a GPU; its submitter is started with the first call.
+    /// The index of a GPU's link; the first call starts its submitter.
     pub(super) fn link(&self, device: &Arc<dyn Device>) -> Result<usize> {
         self.begin(&self.inner.links.to(device))
     }
 
-    /// The number of a link, once its submitter runs.
+    /// The index of a link, after its submitter is started.
     fn begin(&self, link: &Link) -> Result<usize> {
         if let Some(&index) = link.index.get() {
             return Ok(index);
@@ -106,7 +105,7 @@ impl Engine {
         node.iter().for_each(|node| inner.tools.seats.add(node));
         let arena = &inner.tools.arena;
         let number = |bell| {
-            let _links = inner.links.lock(); // the scheduler and the arena number it alike
+            let _links = inner.links.lock(); // the scheduler and the arena use the same index
             inner.core.add_link(arena.add_link(device, node), bell)
         };
         let index = inner.threads.start_submitter(&inner.core, device, arena, number)?;
@@ -116,11 +115,11 @@ impl Engine {
         Ok(index)
     }
 
-    /// What small transfers of a GPU go through; `None` where it cannot be had, and while much is
-    /// queued on the link: a copy on a stream of its own waits until those of others are done
-    /// (measured on an H200: 64 KiB beside 8 GiB took as long as the 8 GiB). Those of the link take
-    /// turns. For a little it is worth waiting, since else one that had to go the long way sends
-    /// all who come while it is copied that way as well, and so on for ever.
+    /// The lanes for small transfers of a GPU; `None` if the GPU is not available, or if much is
+    /// queued on the link. A copy on a separate stream waits until the copies queued before it are
+    /// done (measured on an H200: 64 KiB behind 8 GiB took as long as the 8 GiB), while the link's
+    /// own copies take turns. A short backlog is worth waiting for: otherwise one diverted read
+    /// keeps the link busy and diverts all that follow.
     pub(super) fn idle_lanes(&self, device: &Arc<dyn Device>) -> Option<Arc<Lanes>> {
         let link = self.inner.links.to(device);
         let index = self.begin(&link).ok()?;
@@ -130,7 +129,7 @@ impl Engine {
         Some(Arc::clone(&link.lanes))
     }
 
-    /// The link of a GPU, with slots.
+    /// The index of a GPU's link, with slots.
     pub(super) fn ready_link(&self, device: &Arc<dyn Device>) -> Result<usize> {
         let link = self.inner.links.to(device);
         let index = self.begin(&link)?;

@@ -1,8 +1,8 @@
 //! The engine: opens files, owns the queues and the threads, and starts transfers.
 //!
-//! It keeps no state outside itself but the driver libraries that the process has loaded, so a
-//! process may have several. Threads, rings and pinned memory come with the first transfer that
-//! needs them, and go with the last handle: an [`Engine`], a [`File`] or a [`Transfer`].
+//! Its only global state are the driver libraries that the process has loaded, so a process may
+//! have several engines. Threads, rings and pinned memory are created by the first transfer that
+//! needs them. They are freed with the last handle: an [`Engine`], a [`File`] or a [`Transfer`].
 
 #[cfg(test)]
 #[expect(unsafe_code, reason = "lends memory of simulated GPUs")]
@@ -59,15 +59,15 @@ use crate::staging::Arena;
 use crate::topology::System;
 use crate::transfer::{State, Transfer};
 
-/// Windows of one transfer to or from host memory that are open at once: enough to keep the
-/// readers and a drive's ring busy while the next is planned.
+/// Open windows per transfer to or from host memory: enough to keep the readers and a drive's ring
+/// busy while the next window is planned.
 const HOST_WINDOWS: u32 = 4;
 
 /// Moves bytes between files and memory. Clones share one engine.
 ///
-/// It belongs to the process that made it. In a process that is forked from that one, every call
-/// that would move bytes, open or allocate fails with [`Error::Forked`], and dropping it does
-/// nothing; the parent's goes on undisturbed. A child may make an engine of its own.
+/// It belongs to the process that created it. In a forked child every call that would move bytes,
+/// open or allocate fails with [`Error::Forked`], and dropping it does nothing; the parent is not
+/// affected. A child may create a new engine.
 #[derive(Debug, Clone)]
 pub struct Engine {
     inner: Kept<Inner>,
@@ -78,7 +78,7 @@ struct Inner {
     home: Home,
     options: Options,
     core: Arc<Core>,
-    /// How many readers there are at first.
+    /// Initial number of readers.
     readers: usize,
     tools: ReaderTools,
     threads: threads::Threads,
@@ -89,16 +89,16 @@ struct Inner {
     providers: Providers,
 }
 
-/// How often, and how many times, a caller looks whether readers have begun with its transfer
-/// before it does so itself. Beside 15 others of 64 MiB it takes them up to 5 ms.
+/// Interval and number of checks for readers to begin with a caller's transfer before the caller
+/// does so itself. With 15 other transfers of 64 MiB readers need up to 5 ms.
 const LOOKS_EVERY: Duration = Duration::from_millis(5);
 const PATIENCE: usize = 4;
 
 impl Engine {
-    /// An engine with these limits. Nothing is started yet.
+    /// Creates an engine with these limits. No thread is started yet.
     ///
     /// # Errors
-    /// [`Error::BadOption`] where the limits do not fit together.
+    /// [`Error::BadOption`] if the limits contradict each other.
     pub fn new(options: Options) -> Result<Self> {
         options.check()?;
         let (readers, shares) = readers::shared(&options);
@@ -146,21 +146,21 @@ impl Engine {
         Ok(engine)
     }
 
-    /// The limits that it was made with.
+    /// The limits that it was created with.
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.inner.options
     }
 
-    /// The GPU that `wanted` names, brought into this engine; `None` where it names host memory.
+    /// The GPU selected by `wanted`, added to this engine; `None` if it selects host memory.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] where it cannot be had; a simulated GPU with other settings than the
-    /// one that the engine has.
+    /// [`Error::NoDevice`] if it is not available; a simulated GPU with other settings than the one
+    /// in the engine.
     pub fn device(&self, wanted: &GpuSelector) -> Result<Option<Arc<dyn Device>>> {
         self.check(Operation::Open)?;
         let Some(device) = gpu::open(wanted)? else { return Ok(None) };
-        // The same GPU opened twice, by two threads at once for example, is one to its users.
+        // If a GPU is opened twice, for example by two threads, users see one.
         let known = self.bring_in(&device)?;
         if Arc::ptr_eq(&known, &device) {
             return Ok(Some(known));
@@ -168,16 +168,16 @@ impl Engine {
         same_settings(wanted, known).map(Some)
     }
 
-    /// Brings in a device that the caller made, a simulated one of a test for example.
+    /// Adds a device that the caller created, for example a simulated one in a test.
     ///
     /// # Errors
-    /// The device's.
+    /// Those of the device.
     pub fn add_device(&self, device: &Arc<dyn Device>) -> Result<()> {
         self.check(Operation::Open)?;
         self.link(device).map(drop)
     }
 
-    /// Refuses a forked child: the locks may be held by threads that it does not have.
+    /// Fails in a forked child: the locks may be held by threads that it does not have.
     fn check(&self, operation: Operation) -> Result<()> {
         self.inner.home.check(operation, || None)
     }
@@ -186,10 +186,10 @@ impl Engine {
         &self.inner.home
     }
 
-    /// Memory on a GPU of this engine.
+    /// Allocates memory on a GPU of this engine.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] for a GPU that was not brought in; the GPU's own.
+    /// [`Error::NoDevice`] for a GPU that is not in the engine; errors of the GPU.
     pub fn allocate(&self, device: DeviceId, len: u64) -> Result<Buffer> {
         self.check(Operation::Allocate)?;
         let known = self.known(device).ok_or_else(|| Error::NoDevice {
@@ -199,11 +199,11 @@ impl Engine {
         Buffer::on_device(known, len)
     }
 
-    /// Host memory on huge pages, touched, and pinned for every kind of GPU brought in so far; not
-    /// for one that is lost to this process.
+    /// Allocates host memory on huge pages, touched, and pinned for every kind of GPU in the
+    /// engine. GPUs lost to this process are skipped.
     ///
     /// # Errors
-    /// The host's or the GPU's; [`Error::MemoryLimit`] where a control group has no room for it.
+    /// Errors of the host or the GPU; [`Error::MemoryLimit`] if a control group has no room for it.
     pub fn allocate_pinned(&self, len: u64) -> Result<Buffer> {
         self.check(Operation::Allocate)?;
         let made = self.pinned(len);
@@ -222,7 +222,7 @@ impl Engine {
         drop(turn);
         for device in &self.inner.links.devices() {
             match memory.register(device) {
-                // A GPU that is gone keeps nobody from the others.
+                // A lost GPU must not block allocations for the remaining ones.
                 Err(Error::Device { source, .. }) if source.is_loss() => {}
                 registered => registered?,
             }
@@ -238,41 +238,41 @@ impl Engine {
         self.open_with(path, &OpenOptions::default())
     }
 
-    /// Opens a file as `how` says.
+    /// Opens a file with these options.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// As for [`open`](Self::open).
     pub fn open_with(&self, path: impl AsRef<Path>, how: &OpenOptions) -> Result<File> {
-        // It could be opened, and nothing else: so it is said where the mistake is made.
+        // Opening would succeed and all later calls fail, so report the mistake here.
         let place = || Some(Place::whole(path.as_ref()));
         self.inner.home.check(Operation::Open, place)?;
         Ok(self.file(Handle::open(path.as_ref(), &how.into())?))
     }
 
-    /// The file of a descriptor that somebody has opened and hands over: it is closed with the
-    /// file, or here where there is an error.
+    /// Takes ownership of an open descriptor. It is closed with the file, or here after an error.
     ///
-    /// Regular files and block devices will do, also those without a name (`memfd`, `O_TMPFILE`,
-    /// removed ones). The file can be read, written or both as the descriptor can. Its position and
-    /// its flags, which duplicates share, are neither used nor changed: for a descriptor with
-    /// `O_APPEND` or `O_DIRECT` the file is opened once more by `/proc/self/fd`, and
-    /// [`File::reopened`] says why. Closing a file of an engine frees the process's own `fcntl`
-    /// locks on it, as every `close` does; those of `flock` stay until the given descriptor goes.
+    /// Regular files and block devices are accepted, also those without a name (`memfd`,
+    /// `O_TMPFILE`, removed files). The file can be read, written or both like the descriptor. The
+    /// descriptor's position and flags, which duplicates share, are neither used nor changed. With
+    /// `O_APPEND` or `O_DIRECT` the file is opened again through `/proc/self/fd`, and
+    /// [`File::reopened`] gives the reason. Closing a file of an engine releases the process's
+    /// `fcntl` locks on it, as every `close` does; `flock` locks stay until the given descriptor is
+    /// closed.
     ///
     /// # Errors
-    /// [`Error::NotAFile`] for a folder, a pipe, a socket; [`Error::BadRequest`] for a descriptor
-    /// that can neither read nor write, and for one whose flags are in the way where the file
-    /// cannot be opened again; [`Error::Io`].
+    /// [`Error::NotAFile`] for a folder, a pipe, a socket. [`Error::BadRequest`] for a descriptor
+    /// that can neither read nor write, and for one with unsuitable flags if the file cannot be
+    /// opened again. [`Error::Io`].
     pub fn open_fd(&self, fd: impl Into<OwnedFd>) -> Result<File> {
         self.inner.home.check(Operation::Open, || None)?;
         Ok(self.file(Handle::from_fd(fd.into())?))
     }
 
-    /// As [`open_fd`](Self::open_fd), for a descriptor that stays the caller's: a duplicate is
+    /// Like [`open_fd`](Self::open_fd), for a descriptor that the caller keeps: a duplicate is
     /// closed with the file.
     ///
     /// # Errors
-    /// As [`open_fd`](Self::open_fd).
+    /// As for [`open_fd`](Self::open_fd).
     pub fn open_borrowed_fd(&self, fd: impl AsFd) -> Result<File> {
         self.inner.home.check(Operation::Open, || None)?;
         Ok(self.file(Handle::from_borrowed(fd.as_fd())?))
@@ -280,7 +280,8 @@ impl Engine {
 
     fn file(&self, handle: Handle) -> File {
         handle.tell_opened();
-        // What may ask a server is asked here, since a transfer must begin without it.
+        // Queries that may need a server are made here, because starting a transfer must not wait
+        // for them.
         if handle.opens_slowly() {
             handle.residency_source();
             if self.inner.options.direct_io == DirectIo::Auto {
@@ -290,7 +291,7 @@ impl Engine {
         File::new(Arc::new(handle), self.clone())
     }
 
-    /// What a report should say about this engine: io_uring refused, memory not pinned, and so on.
+    /// Notes for a report about this engine: io_uring refused, memory not pinned, and so on.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         if let Err(error) = self.check(Operation::Inspect) {
@@ -333,20 +334,20 @@ impl Engine {
 
     pub(crate) fn cancel(&self, state: &Arc<State>) {
         if !self.inner.home.is_here() {
-            return; // the parent's transfer is none of a child's business
+            return; // the transfer belongs to the parent process
         }
         state.tell_cancel();
         state.ask_to_stop();
         self.inner.core.with(|scheduler| scheduler.cancel(state.key(), state));
     }
 
-    /// Works as a reader for one transfer as long as there is something to do for it, then waits:
-    /// the caller's thread is awake, and the others have to be woken.
+    /// Works as a reader for one transfer while there is something to do for it, then waits. The
+    /// caller's thread is already awake, and readers would have to be woken.
     pub(crate) fn help(&self, state: &Arc<State>) {
         self.help_and(state, &mut || {});
     }
 
-    /// The same, with `between` run after each piece.
+    /// Like `help`, with `between` called after each piece.
     fn help_and(&self, state: &Arc<State>, between: &mut dyn FnMut()) {
         let Inner { core, tools, .. } = &*self.inner;
         let mut reader = Reader::new(PreadRing::new(tools.planner.segment));
@@ -358,14 +359,14 @@ impl Engine {
                 return;
             }
         }
-        // Others have their turn before, or the readers hang in their files.
+        // Other transfers come first now, or the readers are stuck in their files.
         core.with(|scheduler| scheduler.insist(state));
         while reader.step_for(core, tools, state) {
             between();
         }
     }
 
-    /// Starts the readers, once; refuses a transfer where too many that ended cannot let go.
+    /// Starts the readers, once; fails if too many ended transfers cannot free their resources.
     fn start_readers(&self) -> Result<()> {
         let inner = &self.inner;
         if inner.core.is_stuck() {
@@ -385,11 +386,11 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.core.stop();
         if self.drives.has_any() {
-            // The user's folder may lie on a server that hangs.
+            // The user's folder may be on a server that hangs.
             let (drives, core) = (Arc::clone(&self.drives), Arc::clone(&self.core));
             self.core.aside(Chore::Close, move || drives.remember(&core));
         }
-        // What waits there may hold the core, and so itself.
+        // Jobs there may hold the core, and with it themselves.
         self.core.finish_aside();
         events::engine_ended(self.threads.wait());
     }
@@ -404,11 +405,11 @@ fn bad_request(operation: Operation, place: crate::error::Place, reason: String)
     Error::BadRequest { operation, place, reason }
 }
 
-/// A GPU that the engine has, unless it is a simulated one and other settings are wanted.
+/// Returns the engine's GPU, or fails if other settings are requested for a simulated one.
 fn same_settings(wanted: &GpuSelector, known: Arc<dyn Device>) -> Result<Arc<dyn Device>> {
     let GpuSelector::Sim(config) = wanted else { return Ok(known) };
     let (asked, has) = (config.to_string(), &known.info().driver);
-    let is_plain = *config == Default::default(); // whatever it is
+    let is_plain = *config == Default::default(); // any settings are accepted
     if is_plain || asked == *has {
         return Ok(known);
     }

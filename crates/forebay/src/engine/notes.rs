@@ -1,4 +1,4 @@
-//! What a user should know of what the machine refuses.
+//! Notes for the user about features that the machine refuses.
 
 use std::error::Error as _;
 use std::iter::successors;
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use crate::error::Error;
 use crate::gpu::DeviceId;
 
-/// Says that there may be more threads than the options allow.
+/// The note that more threads than the options allow may run.
 pub(super) fn unbounded(errno: Errno) -> String {
     let remedy = if errno == Errno::INVAL { ": Linux 5.15 and newer can" } else { "" };
     format!(
@@ -17,7 +17,7 @@ pub(super) fn unbounded(errno: Errno) -> String {
     )
 }
 
-/// Says that threads serve the files of a file system although there is io_uring.
+/// The note that threads serve a file system although io_uring is available.
 pub(super) fn by_threads(file_system: &str) -> String {
     format!(
         "files on `{file_system}` are read and written by threads: io_uring is used only where the \
@@ -26,12 +26,12 @@ pub(super) fn by_threads(file_system: &str) -> String {
     )
 }
 
-/// Says that threads do what io_uring did.
+/// The note that threads replace a failed ring.
 pub(super) fn ring_lost(errno: Errno) -> String {
     format!("io_uring takes no more requests here ({errno}): threads read and write instead")
 }
 
-/// Says that pinned memory may lie far from its GPU.
+/// The note that pinned memory may be far from its GPU.
 pub(super) fn misplaced(errno: Errno) -> String {
     format!(
         "the kernel does not place memory here ({errno}), so pinned memory may lie on another NUMA \
@@ -39,22 +39,22 @@ pub(super) fn misplaced(errno: Errno) -> String {
     )
 }
 
-/// Says that readers may run far from the GPU.
+/// The note that readers may run far from the GPU.
 pub(super) fn unseated(errno: Errno) -> String {
     format!("readers may not choose their processors here ({errno}), and may run far from the GPU")
 }
 
-/// Says that small transfers of a GPU have no pinned memory of their own.
+/// The note that small transfers of a GPU have no pinned memory.
 pub(super) fn no_lane(gpu: DeviceId, error: &Error) -> String {
     let causes = successors(error.source(), |&error| error.source());
     let reason = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
     format!("small transfers to and from {gpu} take longer, by way of other threads: {reason}")
 }
 
-/// What helps where the kernel may lock no memory for a ring.
+/// The hint if the kernel may not lock memory for a ring.
 const LOCKED: &str = ": raise the limit on locked memory (`ulimit -l`)";
 
-/// Says that `most` threads read each drive, since there is no ring.
+/// The note that `most` threads read each drive because there is no ring.
 pub(super) fn no_ring(errno: Errno, most: usize) -> String {
     let remedy = if errno == Errno::NOMEM { LOCKED } else { "" };
     format!(

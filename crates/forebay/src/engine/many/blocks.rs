@@ -1,5 +1,5 @@
-//! Reads to memory that there is for a few blocks at a time: one transfer, which goes on as its
-//! caller opens it further (`queue/gate.rs`).
+//! Reads into memory for a few blocks at a time: one transfer that advances as its caller opens
+//! more blocks (`queue/gate.rs`).
 
 use std::sync::Arc;
 
@@ -13,29 +13,29 @@ use crate::queue::{Batch, Direction, Gate, Request};
 use crate::transfer::{Outcome, RouteShare};
 use crate::units::ByteRange;
 
-/// Of any strip all.
+/// The whole of any strip.
 const WHOLE: ByteRange = ByteRange { start: 0, end: u64::MAX };
 
-/// A read block by block. Dropping it is as dropping a [`Transfer`](crate::Transfer).
+/// A read block by block. Dropping it has the effect of dropping a [`Transfer`](crate::Transfer).
 #[derive(Debug)]
 pub(crate) struct BlockRead {
     transfer: ManyTransfer,
-    /// How many pieces it has.
+    /// Number of its pieces.
     pieces: usize,
-    /// There until something of it may be read.
+    /// Present until a block may be read.
     request: Option<Request>,
     batch: Arc<Batch>,
-    /// How much further on than they say all pieces may go.
+    /// Maximum offset that may be added to the pieces' places.
     spare: u64,
 }
 
 impl Engine {
-    /// Prepares to read pieces that the files are known to have, `blocks[n]` of them for block n.
-    /// Nothing is read before it is [opened](BlockRead::open), and subscribers are told of it then.
-    /// The thread that calls is unparked when a block has come.
+    /// Prepares to read pieces that the files are known to contain; block n has `blocks[n]` of
+    /// them. Nothing is read before it is [opened](BlockRead::open), and the start event is emitted
+    /// then. The calling thread is unparked when a block has arrived.
     ///
     /// # Errors
-    /// What can be known at once, and a call without pieces.
+    /// Errors that are detected at once, and a call without pieces.
     pub(crate) fn prepare_read_blocks(
         &self,
         pieces: &[Piece<'_>],
@@ -61,65 +61,65 @@ impl BlockRead {
         self.batch.gate().expect("it has blocks")
     }
 
-    /// Has the pieces of a block that is not open go so many bytes further on in the target than
-    /// they say. The caller sees to it that nothing else comes to that place.
+    /// Moves the pieces of a block that is not open by `bytes` in the target. The caller makes sure
+    /// that nothing else uses that place.
     ///
     /// # Panics
-    /// Where the last of all pieces would lie behind the target's end.
+    /// If the last piece would exceed the target.
     pub(crate) fn shift(&self, block: usize, bytes: u64) {
         assert!(bytes <= self.spare, "{bytes} bytes further on than {} there are", self.spare);
         self.gate().shift(block, bytes);
     }
 
-    /// Lets the first `count` blocks be read, as far as they are not yet.
+    /// Allows the first `count` blocks to be read.
     pub(crate) fn open(&mut self, count: usize) {
         self.gate().open(count);
         if let Some(request) = self.request.take() {
             let begin = Begin::of_pieces(Direction::Read, self.pieces, None);
             request.state.tell_begin(&request.file, &begin);
-            // So this thread, which is awake, plans the first window.
+            // This thread, which is awake, plans the first window.
             return self.transfer.engine.launch(request);
         }
         let state = self.transfer.transfer().state();
         self.transfer.engine.inner.core.with(|scheduler| scheduler.go_on(state));
     }
 
-    /// The blocks that have come since it was last asked. Where something
-    /// [went wrong](Self::has_failed), not all of their bytes may be there.
+    /// The blocks that have arrived since the last call. If [an error occurred](Self::has_failed),
+    /// some of their bytes may be missing.
     pub(crate) fn take_arrived(&self) -> Vec<usize> {
         self.gate().take_arrived()
     }
 
-    /// Bytes by route and reason so far: all of those of blocks that have arrived.
+    /// Bytes by route and reason so far, including all bytes of arrived blocks.
     pub(crate) fn routes(&self) -> Vec<RouteShare> {
         self.transfer.transfer().routes()
     }
 
-    /// Whether some of what has come so far is not what was asked for.
+    /// Whether any of the data so far is wrong or missing.
     pub(crate) fn has_failed(&self) -> bool {
         !self.batch.is_whole() || matches!(self.transfer.transfer().ended(), Some(Err(_)))
     }
 
-    /// Has it read nothing more.
+    /// Stops further reads.
     pub(crate) fn cancel(&self) {
         self.transfer.transfer().cancel();
     }
 
-    /// Whether nothing of it is on its way any more, or never was.
+    /// Whether it has ended, or never begun.
     pub(crate) fn is_done(&self) -> bool {
         self.request.is_some() || self.transfer.transfer().is_done()
     }
 
-    /// Lets go of one all of whose blocks have arrived, which may be about to end.
+    /// Drops a read all of whose blocks have arrived, which may be about to end.
     pub(crate) fn let_go(self) {
         self.transfer.detach();
     }
 
-    /// What went wrong first with one that is done.
+    /// The first error of a read that is done.
     pub(crate) fn failure(&self) -> Error {
         let of_piece = || {
             let mut results = self.transfer.results.lock();
-            // One that was cancelled has results for what was read before.
+            // A cancelled one has results for pieces read before.
             let found = results.as_mut()?.outcome(Outcome::nothing());
             found.results.into_iter().find_map(Result::err)
         };
@@ -130,7 +130,7 @@ impl BlockRead {
 }
 
 impl Results {
-    /// What it was, where its files are read in one transfer.
+    /// The batch, if the files are read in one transfer.
     fn batch(&self) -> Option<&Arc<Batch>> {
         match self {
             Self::Strip(strip) => Some(&strip.batch),

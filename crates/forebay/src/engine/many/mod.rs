@@ -20,20 +20,19 @@ use crate::transfer::{Outcome, State, Transfer};
 pub(crate) use blocks::BlockRead;
 pub(super) use start::Many;
 
-/// One of many reads or writes: `len` bytes at `offset` of `file`, and those from the byte `at` on
-/// of one of the call's targets or sources.
+/// One of many reads or writes: `len` bytes at `offset` of `file`, to or from byte `at` of one of
+/// the call's targets or sources.
 #[derive(Debug, Clone, Copy)]
 pub struct Piece<'a> {
-    /// The file, of the engine that is called.
+    /// The file, opened with the engine that is called.
     pub file: &'a File,
-    /// Where the bytes begin in it.
+    /// Offset in the file.
     pub offset: u64,
-    /// How many there are.
+    /// Length in bytes.
     pub len: u64,
-    /// The target that they go to, or the source that they come from, by its place in the call's
-    /// list.
+    /// The target or source, by index in the call's list.
     pub target: usize,
-    /// Where they begin there.
+    /// Offset in the target or source.
     pub at: u64,
 }
 
@@ -44,41 +43,41 @@ impl<'a> Piece<'a> {
         Self { file, offset, len, target: 0, at }
     }
 
-    /// The same, to another target.
+    /// Sets the target.
     #[must_use]
     pub fn to(self, target: usize) -> Self {
         Self { target, ..self }
     }
 
-    /// The same, from another source.
+    /// Sets the source.
     #[must_use]
     pub fn from(self, source: usize) -> Self {
         Self { target: source, ..self }
     }
 }
 
-/// What one of many reads or writes came to. The error is boxed: few have one, and in 100,000 of
-/// these its room would be 9 MB more that the kernel has to clear.
+/// The result of one of many reads or writes. The error is boxed because it is rare. Inline it
+/// would add 9 MB to 100,000 results, which the kernel has to clear.
 pub type PieceResult = std::result::Result<u64, Box<Error>>;
 
-/// What many reads or writes came to.
+/// The results of many reads or writes.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ManyOutcome {
-    /// For each its bytes, fewer than asked for only where a read met the end of its file, or what
-    /// went wrong with it.
+    /// Per piece: its bytes, or its error. The bytes are fewer than requested only if a read met
+    /// the end of its file.
     pub results: Vec<PieceResult>,
-    /// What the transfer of all of them did.
+    /// The outcome of the transfer as a whole.
     pub whole: Outcome,
 }
 
-/// Many reads or writes on their way. Dropping it is as dropping a [`Transfer`].
+/// Many reads or writes in progress. Dropping it has the effect of dropping a [`Transfer`].
 #[derive(Debug)]
 pub struct ManyTransfer {
     transfer: Transfer,
-    /// There until somebody has learned of the end: they hold the files.
+    /// Present until the end is known to a caller, because it holds the files.
     results: Lock<Option<Results>>,
-    /// There from then on.
+    /// Set from then on.
     ended: OnceLock<Result<Arc<ManyOutcome>>>,
     engine: Engine,
 }
@@ -90,22 +89,22 @@ impl Drop for ManyTransfer {
     }
 }
 
-/// What is needed to say what each piece came to.
+/// The data needed to compute the result of each piece.
 #[derive(Debug)]
 pub(super) enum Results {
-    /// Of one transfer of a strip.
+    /// For one transfer of a strip.
     Strip(OfStrip),
-    /// What was noted before it ended.
+    /// Results recorded before the end.
     Noted(Arc<OnceLock<Vec<PieceResult>>>),
 }
 
-/// Of one transfer of a strip.
+/// The data for one transfer of a strip.
 #[derive(Debug)]
 pub(super) struct OfStrip {
     batch: Arc<Batch>,
-    /// What the files had of each when they were asked; of a write all.
+    /// Bytes that the files had of each piece at the start; for writes all of them.
     there: Vec<Wanted>,
-    /// The lengths of those that were to be longer, by their numbers.
+    /// The requested lengths of pieces that the files could not fill, by index.
     longer: Vec<(usize, u64)>,
     exact: bool,
 }
@@ -117,41 +116,40 @@ impl ManyTransfer {
         Self { transfer, results, ended, engine: engine.clone() }
     }
 
-    /// The transfer of all of them, to ask, to wait for and to cancel.
+    /// The transfer of all pieces, to query, wait for and cancel.
     #[must_use]
     pub fn transfer(&self) -> &Transfer {
         &self.transfer
     }
 
-    /// Waits for the end. The buffers come back, after an error as well.
+    /// Waits for the end. The buffers are returned, also after an error.
     ///
     /// # Errors
-    /// As [`Engine::read_many`] and [`Engine::write_many`]. Only [`Error::CopyNotOver`] comes
+    /// As for [`Engine::read_many`] and [`Engine::write_many`]. Only [`Error::CopyNotOver`] comes
     /// without the buffers.
     pub fn wait(mut self) -> (Result<ManyOutcome>, Vec<Buffer>) {
         let (end, buffers) = self.transfer.wait_for_all();
         let told = self.told(end);
-        drop(self.ended.take()); // so that nothing is copied
+        drop(self.ended.take()); // avoids a copy of the results
         (told.map(Arc::unwrap_or_clone), buffers)
     }
 
-    /// Waits for the end for at most `bound`, and leaves the transfer as it is: `None` where it is
-    /// still on its way.
+    /// Waits for the end for at most `bound`; `None` if the transfer is still running.
     #[must_use]
     pub fn wait_for(&self, bound: Duration) -> Option<Result<Arc<ManyOutcome>>> {
         self.transfer.wait_for(bound).map(|end| self.told(end))
     }
 
-    /// Lets go of it without cancelling, as [`Transfer::detach`].
+    /// Drops it without cancelling, like [`Transfer::detach`].
     pub fn detach(mut self) {
         self.transfer.cancels = false;
     }
 
-    /// What came of each, once the transfer has ended as `end` says.
+    /// The results of all pieces, once the transfer has ended with `end`.
     fn told(&self, end: Result<Outcome>) -> Result<Arc<ManyOutcome>> {
         let is_here = self.engine.inner.home.is_here();
         if let (false, Err(forked)) = (is_here, &end) {
-            return Err(forked.clone()); // what the locks hold is the parent's
+            return Err(forked.clone()); // the locks belong to the parent
         }
         let told = self.ended.get_or_init(|| {
             let whole = end?;
@@ -164,24 +162,24 @@ impl ManyTransfer {
         told.clone()
     }
 
-    /// Lets go of the files: this may be the last share in them, whose close may hang.
+    /// Drops the files: this may be the last reference, and closing a file may hang.
     fn let_go(&self, results: Option<Results>) {
         let Some(results) = results else { return };
         if self.engine.inner.home.is_here() {
             self.engine.inner.core.aside(Chore::Close, move || drop(results));
         } else {
-            std::mem::forget(results); // the parent's
+            std::mem::forget(results); // they belong to the parent
         }
     }
 }
 
 impl Results {
-    /// Of one that is in a stream's order.
+    /// Results of an ordered transfer.
     pub(super) fn of_order(noted: Arc<OnceLock<Vec<PieceResult>>>) -> Self {
         Self::Noted(noted)
     }
 
-    /// What the pieces of a transfer came to that ended so. Asked once.
+    /// The results of the pieces of a transfer that ended with `whole`. Called once.
     pub(super) fn outcome(&mut self, whole: Outcome) -> ManyOutcome {
         match self {
             Self::Strip(strip) => strip.outcome(whole),
@@ -197,8 +195,8 @@ impl OfStrip {
     fn outcome(&mut self, whole: Outcome) -> ManyOutcome {
         let is_whole = self.batch.is_whole();
         if is_whole && (!self.exact || self.longer.is_empty()) {
-            // Nothing more is asked of what was there, so that its memory can hold the results:
-            // new memory costs the kernel more than all else here.
+            // Nothing else needs `there`, so its memory is reused for the results. Allocating new
+            // memory costs the kernel more than all other work here.
             let there = std::mem::take(&mut self.there);
             let results = there.into_iter().map(|there| Ok(there.len)).collect();
             return ManyOutcome { results, whole };
@@ -207,7 +205,7 @@ impl OfStrip {
         if !is_whole {
             let all = self.batch.results();
             all.for_each(|(index, result)| results[index] = result.map_err(Box::new));
-            // Those without bytes have no place in the strip, but may have asked for a sync.
+            // Empty pieces have no place in the strip, but may have requested a sync.
             let empty = self.there.iter().enumerate().filter(|(_, there)| there.len == 0);
             for (index, there) in empty {
                 let unsynced = self.batch.unsynced(there.source);
@@ -220,7 +218,7 @@ impl OfStrip {
         ManyOutcome { results, whole }
     }
 
-    /// Makes an error of each that has fewer bytes than it was to have.
+    /// Turns results with fewer bytes than requested into errors.
     fn refuse_short(&self, results: &mut [PieceResult]) {
         let mut longer = self.longer.iter().peekable();
         for (index, (result, there)) in results.iter_mut().zip(&self.there).enumerate() {
@@ -241,11 +239,11 @@ impl OfStrip {
 
 impl Engine {
     /// Reads many pieces of files into `targets`, all of them on one GPU or on the host, and
-    /// returns when all bytes are there. What belongs together is read together: neighbours in a
-    /// file are one request, and what goes to scattered places on a GPU leaves in batches. Tens of
-    /// thousands of pieces are one call's work.
+    /// returns when all bytes have arrived. Adjacent pieces of a file are read in one request, and
+    /// copies to scattered places on a GPU are batched. One call can handle tens of thousands of
+    /// pieces.
     ///
-    /// Where pieces meet in a target, it holds bytes of either.
+    /// If pieces overlap in a target, it holds bytes of either.
     ///
     /// ```
     /// use forebay::{Engine, Options, Piece, RequestOptions, Target};
@@ -269,8 +267,8 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// What is wrong with the call, and what stops all of it: the GPU, a cancel. What goes wrong
-    /// with one piece is in its own result.
+    /// An invalid call, or a failure of the whole transfer: the GPU, a cancel. An error of one
+    /// piece is in its result.
     pub fn read_many(
         &self,
         pieces: &[Piece<'_>],
@@ -294,12 +292,12 @@ impl Engine {
     }
 
     /// Writes many pieces of `sources`, all of them on one GPU or on the host, to files, and
-    /// returns when all are written: through the page cache, as [`File::write`] does, and on the
-    /// drive where `options` say so ([`SyncMode`](crate::SyncMode)). What comes from scattered
-    /// places on a GPU is fetched in batches, and neighbours in a file are one request then; from
-    /// the host each piece is one. Each file is written by one thread at a time.
+    /// returns when all are written: to the page cache, as in [`File::write`], or to the drive if
+    /// `options` require it ([`SyncMode`](crate::SyncMode)). Copies from scattered places on a GPU
+    /// are batched, and adjacent pieces of a file are then one request; from the host each piece is
+    /// one. Each file is written by one thread at a time.
     ///
-    /// Where pieces meet in a file, it holds bytes of either.
+    /// If pieces overlap in a file, it holds bytes of either.
     ///
     /// ```
     /// use forebay::{Engine, OpenOptions, Options, Piece, RequestOptions, Source};
@@ -323,10 +321,10 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// What is wrong with the call, and what stops all of it: the GPU, a cancel. What goes wrong
-    /// with one piece is in its own result, and what goes wrong with a file's sync in those of all
-    /// its pieces. Room that is to be reserved first
-    /// ([`preallocated`](RequestOptions::preallocated)) is reserved for all, or the call fails.
+    /// An invalid call, or a failure of the whole transfer: the GPU, a cancel. An error of one
+    /// piece is in its result, and an error of a file's sync is in the results of all its pieces.
+    /// If space is to be reserved ([`preallocated`](RequestOptions::preallocated)), it is reserved
+    /// for all pieces, or the call fails.
     pub fn write_many(
         &self,
         pieces: &[Piece<'_>],
@@ -361,7 +359,7 @@ impl Engine {
         Ok(results.outcome(end?))
     }
 
-    /// The same, as long as the caller is to go on: the buffers outlive what is in flight.
+    /// Like `run_many`, while the caller is to continue: the buffers outlive the ops in flight.
     pub(super) fn run_many_while(
         &self,
         direction: Direction,
@@ -384,7 +382,7 @@ impl Engine {
     /// Starts reading many pieces into `targets`, which the transfer owns until it is waited for.
     ///
     /// # Errors
-    /// What can be known at once, and a call without pieces; the rest comes from
+    /// Errors that are detected at once, and a call without pieces; all further errors come from
     /// [`ManyTransfer::wait`].
     pub fn start_read_many(
         &self,
@@ -398,7 +396,7 @@ impl Engine {
     /// Starts writing many pieces of `sources`, which the transfer owns until it is waited for.
     ///
     /// # Errors
-    /// What can be known at once, and a call without pieces; the rest comes from
+    /// Errors that are detected at once, and a call without pieces; all further errors come from
     /// [`ManyTransfer::wait`].
     pub fn start_write_many(
         &self,
@@ -428,7 +426,7 @@ impl Engine {
     }
 }
 
-/// A part of a buffer, as the pieces of a call use it; without pieces nobody does.
+/// The part of a buffer that the pieces of a call use; empty without pieces.
 fn part(
     direction: Direction,
     pieces: &[Piece<'_>],

@@ -1,4 +1,4 @@
-//! From a call of many pieces to one transfer of a strip.
+//! Turns a call of many pieces into one transfer of a strip.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -20,22 +20,22 @@ use crate::queue::{Batch, Direction, Gate, Request, Share};
 use crate::transfer::{State, SyncMode};
 use crate::units::ByteRange;
 
-/// Pieces are no closer to each other in the strip, so that a segment of 1 MiB never has more than
-/// 2,048 of them: some are taken apart under the scheduler's lock.
+/// Minimum distance of pieces in the strip. It limits a segment of 1 MiB to 2,048 pieces, because
+/// some segments are split under the scheduler's lock.
 const UNIT_MIN: u64 = 512;
 
-/// A call, as it came.
+/// A call with its arguments.
 pub(in crate::engine) struct Many<'a> {
     pub(in crate::engine) direction: Direction,
     pub(in crate::engine) pieces: &'a [Piece<'a>],
-    /// The memory that pieces name by its place here.
+    /// The memory that pieces refer to by index.
     pub(in crate::engine) spans: &'a [Span],
     pub(in crate::engine) options: &'a RequestOptions,
-    /// Whether it moves a part of what subscribers are told of as a whole, all of which the files
-    /// are known to have.
+    /// True for one block of an operation that is logged as a unit; the files are known to contain
+    /// it.
     pub(in crate::engine) is_block: bool,
-    /// How many of its pieces, one behind the other, each block has, where it is read as far as its
-    /// caller opens it.
+    /// The number of consecutive pieces in each block, for a read that its caller opens block by
+    /// block.
     pub(in crate::engine) blocks: Option<&'a [usize]>,
 }
 
@@ -44,12 +44,12 @@ struct Source {
     file: Arc<Handle>,
     way: Way,
     drive: usize,
-    /// Where a read meets its end, where that is known before.
+    /// Where reads meet the end of the file, if known in advance.
     end: u64,
 }
 
 impl Source {
-    /// What tells a part of a transfer from others: its drive and its way.
+    /// Key of a part of the transfer: drive, and whether O_DIRECT is used.
     fn part(&self) -> (usize, bool) {
         (self.drive, self.way.is_ok())
     }
@@ -67,7 +67,7 @@ impl Source {
 }
 
 impl Engine {
-    /// Starts what `many` asks; the transfer owns `buffers` until it has drained.
+    /// Starts a call; the transfer owns `buffers` until it has drained.
     pub(in crate::engine) fn start_many(
         &self,
         many: &Many<'_>,
@@ -79,7 +79,7 @@ impl Engine {
         Ok((state, results))
     }
 
-    /// The same, up to the moment in which it is launched.
+    /// Prepares a call up to its launch.
     pub(super) fn prepare_many(
         &self,
         many: &Many<'_>,
@@ -98,7 +98,7 @@ impl Engine {
         }
         let mut shares = Share::of_strip(strip, |number| sources[number].drive_and_way());
         if many.sync() != SyncMode::None {
-            // Each drive syncs its own files, also those of which no byte is written.
+            // Each drive syncs its files, including those without written bytes.
             let drives = sources.iter().map(|source| source.drive);
             shares.extend(Share::of_nothing(&shares, drives));
         }
@@ -127,8 +127,8 @@ impl Engine {
             direction: many.direction,
             range,
             end: range.end,
-            is_sized: false, // each file for itself
-            address: 0,      // each piece has its own
+            is_sized: false, // per file
+            address: 0, // per piece
             link,
             peer: None,
             drive: first.drive,
@@ -136,21 +136,21 @@ impl Engine {
             parts: first.parts,
             beside: shares,
             alignment: alignment(&sources),
-            exact: false, // each read for itself
+            exact: false, // per read
             sync: many.sync(),
             priority: many.options.priority,
         };
         Ok((request, many.results(wanted, batch)))
     }
 
-    /// Whether the pieces are ones that can be moved.
+    /// Checks that the pieces can be moved.
     pub(in crate::engine) fn check_many(&self, many: &Many<'_>) -> Result<()> {
         many.pieces.iter().try_for_each(|piece| self.check_piece(many, piece))?;
         many.one_memory().map(drop)
     }
 
     fn check_piece(&self, many: &Many<'_>, piece: &Piece<'_>) -> Result<()> {
-        // Another engine's numbers of drives are not ours.
+        // Drive indices of another engine are different.
         if !std::ptr::eq(&*piece.file.engine().inner, &*self.inner) {
             let reason = "the file was opened by another engine: open it with this one";
             return Err(many.refusal(piece, reason.into()));
@@ -159,9 +159,9 @@ impl Engine {
         many.check(piece)
     }
 
-    /// The files of a call, in an order in which those of one drive follow each other, and of
-    /// these those that are moved in the same way, or of blocks as they come, and what is wanted
-    /// of them: of each piece what its file has of it.
+    /// The files of a call and the bytes that each file has of each piece. Files of one drive are
+    /// adjacent, and within a drive those that are moved in the same way; for blocks the given
+    /// order is kept.
     fn sources(
         &self,
         many: &Many<'_>,
@@ -206,7 +206,7 @@ impl Engine {
         Ok((sorted.into_iter().map(|(_, source)| source).collect(), wanted))
     }
 
-    /// The file of a `piece`, whose pieces `reach` so far.
+    /// The file of a `piece`; its pieces end at `reach`.
     fn source(
         &self,
         many: &Many<'_>,
@@ -229,7 +229,7 @@ impl Engine {
         } else if !many.is_block {
             let size = self.size_in_time(file, reach)?.filter(|&size| file.is_sized(size));
             if size.is_none() && !matches!(way, Ok((_, Reason::Demanded))) {
-                way = Err(Reason::NoDirectIo); // that would end where the size says
+                way = Err(Reason::NoDirectIo); // O_DIRECT would end at the reported size
             }
             end = size.unwrap_or(u64::MAX);
         }
@@ -238,7 +238,7 @@ impl Engine {
     }
 }
 
-/// The most that O_DIRECT demands of any file.
+/// The strictest O_DIRECT alignment of all files.
 fn alignment(sources: &[Source]) -> Option<Alignment> {
     let alignments = sources.iter().filter_map(|source| source.way.ok());
     alignments.map(|(alignment, _)| alignment).reduce(Alignment::max)
@@ -255,7 +255,7 @@ impl<'a> Many<'a> {
         buffers.iter().map(span).collect()
     }
 
-    /// Up to where the pieces of each file reach.
+    /// The end of the last piece of each file.
     fn reaches(&self) -> FxHashMap<*const Handle, u64> {
         let mut reaches = FxHashMap::default();
         for piece in self.pieces {
@@ -289,7 +289,7 @@ impl<'a> Many<'a> {
         Err(self.refusal(piece, reason))
     }
 
-    /// The GPU that all memory lies on; `None`: it is the host's.
+    /// The GPU of all memory; `None` for host memory.
     fn one_memory(&self) -> Result<Option<&'a Arc<dyn Device>>> {
         let spans = self.spans;
         let id = |span: &Span| span.gpu.as_ref().map(|gpu| gpu.id());
@@ -301,7 +301,7 @@ impl<'a> Many<'a> {
         Err(self.refusal(&self.pieces[0], reason.into()))
     }
 
-    /// Which sync the files need: reads none, whatever is demanded of writes.
+    /// The sync mode for the files; none for reads, whatever the options say.
     fn sync(&self) -> SyncMode {
         match self.direction {
             Direction::Read => SyncMode::None,
@@ -309,7 +309,7 @@ impl<'a> Many<'a> {
         }
     }
 
-    /// What is needed to say what came of each; `there` is what the files have of them.
+    /// The data for the results of all pieces; `there` is what the files have of them.
     fn results(&self, there: Vec<Wanted>, batch: Arc<Batch>) -> Results {
         let of = self.pieces.iter().zip(&there).enumerate();
         let longer = of.filter(|(_, (piece, there))| piece.len > there.len);
@@ -317,8 +317,7 @@ impl<'a> Many<'a> {
         Results::Strip(OfStrip { batch, there, longer, exact: self.options.exact })
     }
 
-    /// Lays the pieces out in a strip. What lies between two pieces may be read with them, but not
-    /// written.
+    /// Arranges the pieces in a strip. Gaps between pieces may be read with them, but not written.
     fn lay_out(&self, sources: &[Source], wanted: &[Wanted], on_host: bool) -> Result<Arc<Batch>> {
         let unit = alignment(sources).map_or(1, |alignment| alignment.offset).max(UNIT_MIN);
         let gap = match self.direction {
