@@ -26,7 +26,7 @@ use crate::memory::Buffer;
 use crate::queue::Direction;
 use crate::transfer::{Outcome, State};
 
-/// Time between two questions.
+/// Interval between two calls of `go_on`.
 const ASKS_EVERY: Duration = Duration::from_millis(50);
 
 /// How long a stopped call waits for ops in flight.

@@ -310,7 +310,7 @@ impl Engine {
     }
 
     /// Waits until one of `transfers`, all of this engine, has ended, and returns its index; `None`
-    /// where the bound expires first or the slice is empty. In a forked child all have ended.
+    /// if the bound expires first or the slice is empty. In a forked child all have ended.
     #[must_use]
     pub fn wait_any(&self, transfers: &[Transfer], bound: Duration) -> Option<usize> {
         let ended = || transfers.iter().position(Transfer::is_done);

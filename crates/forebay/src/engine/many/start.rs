@@ -128,7 +128,7 @@ impl Engine {
             range,
             end: range.end,
             is_sized: false, // per file
-            address: 0, // per piece
+            address: 0,      // per piece
             link,
             peer: None,
             drive: first.drive,
