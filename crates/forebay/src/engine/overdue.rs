@@ -1,8 +1,9 @@
-//! Questions to drives and servers that may never be answered.
+//! Queries to drives and servers that may never be answered.
 //!
-//! No signal ends such a call for sure, so a thread of its own makes it, and its caller waits for a
-//! while only. A drive or server that owes an answer is not asked again until all that it was asked
-//! is answered: it holds the threads that asked before the first of them was late.
+//! No signal reliably ends such a call, so it runs on a separate thread, and the caller waits for a
+//! limited time. A drive or server that owes an answer gets no further queries until all earlier
+//! ones are answered. So it blocks only the threads that were started before the first one was
+//! late.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,16 +14,16 @@ use std::time::Duration;
 use crate::events;
 use crate::lock::Lock;
 
-/// How long the start of a transfer waits for an answer about its file. A spinning disk needs a few
+/// How long the start of a transfer waits for a query about its file. A spinning disk needs a few
 /// hundredths of a second.
 pub(super) const TOLD_MAX: Duration = Duration::from_millis(250);
 
-/// The threads whose answer is late, and the drive or server that owes it, by a name of the
-/// asker's choice.
+/// The threads with overdue answers, and for each the drive or server, by a name that the caller
+/// chooses.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Overdue(Arc<Lock<HashMap<ThreadId, String>>>);
 
-/// Takes this thread off the list when its answer has come, or never will.
+/// Removes this thread from the list when its answer has arrived, or never will.
 struct Owed(Overdue);
 
 impl Drop for Owed {
@@ -32,8 +33,9 @@ impl Drop for Owed {
 }
 
 impl Overdue {
-    /// What `question` to the drive or server `whom` finds within `most`, on a thread that has the
-    /// caller's mounts. `None`: it owes this answer or an earlier one, or there is no thread.
+    /// Runs `question` to the drive or server `whom` on a thread with the caller's mounts, and
+    /// returns its answer within `most`. `None` if it owes this answer or an earlier one, or no
+    /// thread can be started.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         whom: &str,
@@ -59,7 +61,7 @@ impl Overdue {
             Err(RecvTimeoutError::Disconnected) => None,
             Err(RecvTimeoutError::Timeout) => {
                 let mut overdue = self.0.lock();
-                // An answer that comes from now on finds its thread on the list.
+                // A thread that answers from now on finds itself on the list.
                 match told.try_recv() {
                     Ok(answer) => Some(answer),
                     Err(TryRecvError::Disconnected) => None,
@@ -80,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    /// Far above what the slowest machine needs: it only tells late from never.
+    /// Far above what the slowest machine needs: it only separates late from never.
     const BOUND: Duration = Duration::from_secs(100);
     const SOON: Duration = Duration::from_millis(1);
 

@@ -1,4 +1,4 @@
-//! Reads and writes whose bytes go straight between a drive and a GPU: which do, and what of them.
+//! Direct reads and writes, between a drive and a GPU: which transfers use the route, and how.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,28 +14,28 @@ use crate::plan::{Alignment, Io, Reason, Route};
 use crate::queue::{Direction, Peer, Request, Share};
 use crate::units::{ByteRange, align_down, align_up};
 
-/// What goes straight, and what stands beside it.
+/// The direct part of a transfer, and the rest.
 #[derive(Debug)]
 pub(super) struct Straight {
     port: Arc<dyn Port>,
     reason: Reason,
-    /// Whole units, all of them together.
+    /// Whole units, in one range.
     body: ByteRange,
-    /// What is left before and behind.
+    /// The parts before and after the body.
     edges: Vec<ByteRange>,
 }
 
-/// What goes straight; else why nothing does, where there may be a path.
+/// The direct part; otherwise the reason why there is none, if there may be a path.
 pub(super) type FoundStraight = Result<Straight, Option<Arc<str>>>;
 
-/// Why pieces of one call do not go straight, nor what a stream orders, nor a write.
+/// Why pieces of one call, stream-ordered transfers and writes are not direct.
 pub(super) const OF_PIECES: &str = "pieces of one call go through slots";
 pub(super) const UNASKED_WRITE: &str = "writes go straight only where that is demanded";
 pub(super) const RESIDENT: &str = "the bytes are in the page cache, from where they come sooner";
 pub(super) const IN_ORDER: &str = "in the order of a stream bytes go through slots";
 
 impl Engine {
-    /// Why a transfer to or from a GPU does not go straight; none where there is no path anyway.
+    /// Why a transfer to or from a GPU is not direct; `None` if there is no direct path anyway.
     pub(super) fn why_not_direct(
         &self,
         gpu: Option<&Arc<dyn Device>>,
@@ -45,17 +45,17 @@ impl Engine {
         gpu.filter(|_| self.options().cufile).filter(may).map(|_| why.into())
     }
 
-    /// The driver of cuFile, where this engine uses it: its counters say which way bytes took.
+    /// The driver of cuFile, if this engine uses it; its counters prove the route that bytes took.
     #[must_use]
     pub fn cufile(&self) -> Option<Arc<Session>> {
         self.inner.providers.in_use()
     }
 
-    /// What of a call's range goes straight, or why nothing does. `is_sized`: it is known that the
-    /// file reaches so far, which nobody asks of a write.
+    /// The direct part of a call's range, or why there is none. `is_sized`: the file is known to
+    /// reach that far, which is not required for a write.
     ///
     /// # Errors
-    /// Why nothing does, where that was demanded.
+    /// Why there is none, if the route was demanded.
     pub(super) fn straight(
         &self,
         call: &Call<'_>,
@@ -92,7 +92,7 @@ impl Engine {
         let (options, providers) = (self.options(), &self.inner.providers);
         let may = demanded || options.cufile && providers.may_serve(&**device);
         if !may {
-            return Err(None); // most machines, at every read
+            return Err(None); // most machines, on every read
         }
         if !options.cufile {
             return why("cuFile is switched off (`FOREBAY_CUFILE=off`)");
@@ -134,7 +134,7 @@ impl Engine {
         Ok(Straight { port, reason, body, edges })
     }
 
-    /// Has a request that was to go through slots go straight, as far as `straight` says.
+    /// Converts a staged request to a direct one, as far as `straight` covers it.
     pub(super) fn send_straight(&self, straight: Straight, request: &mut Request) {
         let Request { link: Some(link), drive, alignment, .. } = *request else { return };
         let Straight { port, reason, body, edges } = straight;
@@ -151,7 +151,7 @@ impl Engine {
     }
 }
 
-/// What subscribers are told of a transfer, of which that goes straight which was found.
+/// Event fields of the transfer, with its direct part if there is one.
 pub(super) fn told(found: &FoundStraight, begin: Begin) -> Begin {
     match found {
         Ok(straight) => Begin { way: Some((Route::Direct, straight.reason)), ..begin },
@@ -159,8 +159,8 @@ pub(super) fn told(found: &FoundStraight, begin: Begin) -> Begin {
     }
 }
 
-/// Whether a call of which nothing is demanded may go straight: writes go through the page cache,
-/// and so does what lives in it.
+/// Whether a call without a demanded route may be direct. Writes go through the page cache, and so
+/// do files that exist only there.
 fn may_be_straight(call: &Call<'_>) -> bool {
     call.direction == Direction::Read
         && call.span.gpu.is_some()
@@ -175,8 +175,8 @@ fn copies_writes(file: &Handle) -> bool {
     matches!(file.file_system(), "gpfs" | "unknown")
 }
 
-/// Cuts a range into its whole units and what is left before and behind. What the page cache writes
-/// as one may not be half of either.
+/// Cuts a range into its whole units and the edges. A unit that the page cache writes as one must
+/// not be split between them.
 fn cut(range: ByteRange, unit: u64) -> (ByteRange, Vec<ByteRange>) {
     let start = align_up(range.start, unit).min(range.end);
     let body = ByteRange { start, end: align_down(range.end, unit).max(start) };

@@ -1,34 +1,33 @@
-//! How many readers an engine has: what the process may use of the machine.
+//! The number of reader threads of an engine, from the resources that the process may use.
 
 use super::threads::Shares;
 use crate::options::Options;
 use crate::topology::System;
 
-/// Readers at most, where none are set: 8 fill 56 GB/s where the link takes 55.5, but only while
-/// nothing else uses the memory. Layers of 200 MB came at 52.0 GB/s through 10 and at 54.0 through
-/// 12 on a machine that was disturbed, and as fast through either on one that was not
-/// (`benches/runs/2026-11-25-h200-readers`).
+/// Default maximum number of readers. 8 fill 56 GB/s on a link of 55.5, but only while nothing else
+/// uses the memory. Layers of 200 MB arrived at 52.0 GB/s with 10 and at 54.0 with 12 on a machine
+/// with other load, and equally fast on an idle one (`benches/runs/2026-11-25-h200-readers`).
 const MOST: usize = 12;
 
-/// One core in so many is left to threads that copy, plan and compute. With 16 readers on 16 cores
-/// layers take 1.16 to 1.27 times as long as with 14, with 8 on 8 1.1 and 1.2 times as long as with
-/// 7 (the same runs).
+/// One core in this many is left to threads that copy, plan and compute. With 16 readers on 16
+/// cores layers take 1.16 to 1.27 times as long as with 14; with 8 on 8, 1.1 to 1.2 times as long
+/// as with 7 (the same runs).
 const LEFT: usize = 8;
 
-/// There are never fewer: two keep a window's planning going during the copying even on one core.
+/// Minimum number: even on one core, two keep planning a window while copying.
 const LEAST: usize = 2;
 
 impl Options {
-    /// Threads by which an engine of these limits reads bytes that are in memory: `readers`, or
-    /// what this process may use, of which one core in eight is left, from 2 to 12; in either case
-    /// no more than `threads` leaves to readers.
+    /// Number of threads that read cached bytes in an engine with these limits: `readers`, or the
+    /// cores that this process may use, less one in eight, from 2 to 12. In either case it is
+    /// limited to the readers' share of `threads`.
     #[must_use]
     pub fn reader_count(&self) -> usize {
         shared(self).0
     }
 }
 
-/// How many readers there are, and what all other threads have.
+/// The number of readers, and the shares of all other threads.
 pub(super) fn shared(options: &Options) -> (usize, Shares) {
     let quota = System::live().cpu_quota();
     let readers = options.readers.unwrap_or_else(|| number(cores(), quota));
@@ -36,20 +35,20 @@ pub(super) fn shared(options: &Options) -> (usize, Shares) {
     (readers.min(shares.readers), shares)
 }
 
-/// For `cores`, of which a control group may use a quota in thousandths of a core. Threads above
-/// the quota would be stopped for the rest of its period, and hold slots meanwhile; so it is
-/// rounded, but not up.
+/// The default for `cores`, of which a control group may use a quota in thousandths of a core.
+/// Threads above the quota would be stopped for the rest of its period while holding slots; so it
+/// is rounded, but not up.
 fn number(cores: usize, quota_thousandths: Option<u64>) -> usize {
     let quota = quota_thousandths.map_or(u64::MAX, |quota| quota.saturating_add(500) / 1000);
     let cores = cores.min(usize::try_from(quota).unwrap_or(usize::MAX));
     (cores - cores / LEFT).clamp(LEAST, MOST)
 }
 
-/// Cores that the kernel lets this thread run on.
+/// Number of cores that the kernel lets this thread run on.
 ///
-/// `available_parallelism` counts the same, but lowers it to a control group's quota, rounded down,
-/// and only where the group's tree is in its usual place. It answers where there are more cores
-/// than the call's set holds.
+/// `available_parallelism` counts the same, but limits it to a control group's quota, rounded down,
+/// and only if the group's tree is in its usual place. It is the fallback for more cores than the
+/// call's set holds.
 pub(super) fn cores() -> usize {
     match rustix::thread::sched_getaffinity(None) {
         Ok(cores) => usize::try_from(cores.count()).unwrap_or(1),

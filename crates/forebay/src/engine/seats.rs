@@ -1,10 +1,11 @@
-//! Where the readers run: beside the memory that they fill, where that costs nothing.
+//! CPU affinity of the readers: close to the memory that they fill, if that has no cost.
 //!
-//! Slots lie on their GPU's NUMA node. While all GPUs of an engine hang on one node, and as many of
-//! its processors as there are readers at first are among those that the caller may use, readers
-//! stay on these; those beyond the number of processors roam. With GPUs on several nodes all
-//! roam: any reader fills any slot, and a GPU's own readers would idle while it does. They run
-//! on no processor that the thread which started the first of them may not use.
+//! Slots are allocated on their GPU's NUMA node. Readers are pinned to that node if all GPUs of an
+//! engine are attached to it and the allowed processors of the node suffice for the initial
+//! readers. Readers beyond the number of processors are not pinned. With GPUs on several nodes none
+//! are pinned: any reader fills any slot, and pinned ones would idle while the other GPU's are
+//! busy. Readers never run on a processor that the thread which started the first of them may not
+//! use.
 
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
@@ -13,7 +14,7 @@ use crate::lock::Lock;
 use crate::memory::Node;
 use crate::topology::System;
 
-/// The node that a GPU hangs on, where the machine has several and tells.
+/// The node of a GPU, if the machine has several and reports it.
 pub(super) fn node_of(system: &System, pci_address: &str) -> Option<Node> {
     if system.numa_nodes().len() < 2 {
         return None;
@@ -22,7 +23,7 @@ pub(super) fn node_of(system: &System, pci_address: &str) -> Option<Node> {
     Some(Node::new(number, system.numa_cpus(number)))
 }
 
-/// Where the GPUs of an engine hang, as far as is known.
+/// The nodes of an engine's GPUs, as far as they are known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 enum Place {
     #[default]
@@ -32,7 +33,7 @@ enum Place {
 }
 
 impl Place {
-    /// The same with one GPU more.
+    /// Adds one more GPU.
     fn with(self, node: &Node) -> Self {
         match self {
             Self::Unknown => Self::One(node.clone()),
@@ -41,8 +42,8 @@ impl Place {
         }
     }
 
-    /// Processors near all GPUs, of those that are `allowed`; `None`: there are not enough for the
-    /// readers at the `start`.
+    /// The `allowed` processors near all GPUs; `None` if there are not enough for the initial
+    /// number of readers (`start`).
     fn near(&self, allowed: &CpuSet, start: usize) -> Option<CpuSet> {
         let Self::One(node) = self else { return None };
         let cpus = node.cpus(allowed);
@@ -51,10 +52,10 @@ impl Place {
     }
 }
 
-/// See the module's own text.
+/// The affinity of an engine's readers.
 #[derive(Debug)]
 pub(super) struct Seats {
-    /// How many readers there are at first.
+    /// Initial number of readers.
     start: usize,
     state: Lock<State>,
 }
@@ -62,9 +63,9 @@ pub(super) struct Seats {
 #[derive(Debug, Default)]
 struct State {
     place: Place,
-    /// Processors that readers may use at all; `None`: it is not known, so they stay as they are.
+    /// Processors that readers may use at all; `None` if unknown, so that affinity is not changed.
     allowed: Option<CpuSet>,
-    /// The readers' threads, each at its place.
+    /// The thread IDs of the readers, by seat.
     taken: Vec<Option<Pid>>,
     refusal: Option<Errno>,
 }
@@ -74,12 +75,12 @@ impl Seats {
         Self { start, state: Lock::default() }
     }
 
-    /// Notes what the calling thread may use, which will start the first readers.
+    /// Records the affinity of the calling thread, which will start the first readers.
     pub(super) fn allow(&self) {
         self.state.lock().allowed = sched_getaffinity(None).ok();
     }
 
-    /// Takes a GPU's node in.
+    /// Adds a GPU's node.
     pub(super) fn add(&self, node: &Node) {
         let mut state = self.state.lock();
         let before = state.place.clone();
@@ -89,7 +90,7 @@ impl Seats {
         }
     }
 
-    /// Seats the calling thread, a reader, until the answer is dropped.
+    /// Assigns a seat to the calling reader thread until the result is dropped.
     pub(super) fn sit(&self) -> Seat<'_> {
         let mut state = self.state.lock();
         let free = state.taken.iter().position(Option::is_none);
@@ -98,27 +99,27 @@ impl Seats {
             state.taken.push(None);
         }
         state.taken[index] = Some(gettid());
-        // It may come from a reader that has a place of its own.
+        // It may have inherited the affinity of the reader that spawned it.
         if state.place != Place::Unknown {
             state.seat(index, self.start);
         }
         Seat { seats: self, index }
     }
 
-    /// The readers' threads.
+    /// The thread IDs of the readers.
     #[cfg(test)]
     pub(super) fn threads(&self) -> Vec<Pid> {
         self.state.lock().taken.iter().flatten().copied().collect()
     }
 
-    /// Why readers run where they are, although they were wanted elsewhere.
+    /// Why setting the readers' affinity failed, if it did.
     pub(super) fn refusal(&self) -> Option<Errno> {
         self.state.lock().refusal
     }
 }
 
 impl State {
-    /// Puts a reader where it is wanted.
+    /// Sets the affinity of a reader.
     fn seat(&mut self, index: usize, start: usize) {
         let (Some(allowed), Some(thread)) = (self.allowed, self.taken[index]) else { return };
         let near = self.place.near(&allowed, start);
@@ -128,7 +129,7 @@ impl State {
     }
 }
 
-/// The place of a reader that runs.
+/// The seat of a running reader.
 #[derive(Debug)]
 pub(super) struct Seat<'a> {
     seats: &'a Seats,
@@ -137,7 +138,7 @@ pub(super) struct Seat<'a> {
 
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
-        // The thread's number may be another's soon.
+        // The thread ID may be reused soon.
         self.seats.state.lock().taken[self.index] = None;
     }
 }

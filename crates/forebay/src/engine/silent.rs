@@ -1,6 +1,6 @@
-//! What an engine does with a GPU that will not say whether a failed copy is over, and with one
-//! that takes for ever to copy to the host or to register memory, or whose driver takes nothing
-//! more while a stream stands still.
+//! Tests of an engine with unresponsive GPUs: one does not report whether a failed copy is over,
+//! one takes forever to copy to the host or to register memory, and one has a driver that accepts
+//! nothing more while a stream is blocked.
 
 mod panics;
 
@@ -23,33 +23,33 @@ use crate::memory::Target;
 use crate::options::Options;
 use crate::process::Home;
 
-/// A simulated GPU that refuses to speak of its copies while it is `silent`.
+/// A simulated GPU that does not report the state of its copies while it is `silent`.
 #[derive(Debug)]
 struct Silent {
     inner: SimDevice,
     silent: AtomicBool,
-    /// Whether a copy panics, and the question whether copies are over.
+    /// Whether copies panic, and queries whether copies are over.
     panics: AtomicBool,
-    /// Whether a copy is only queued when what was queued before is done: others have the driver's
-    /// lock, and wait for the stream.
+    /// Whether queueing a copy blocks until earlier work is done: another thread holds the driver's
+    /// lock and waits for the stream.
     locked: AtomicBool,
-    /// Whether copies to the host are not done.
+    /// Whether copies to the host stay unfinished.
     held: AtomicBool,
     /// The streams of such copies.
     outward: Mutex<HashSet<Stream>>,
     /// The events of such streams.
     waited: Mutex<HashSet<Event>>,
-    /// Memory is registered only by who can take this.
+    /// Registering memory needs this lock.
     gate: Mutex<()>,
-    /// And freed only by who can take this.
+    /// Freeing memory needs this lock.
     free_gate: Mutex<()>,
-    /// How often that was tried.
+    /// Number of attempts to free.
     freeing: AtomicUsize,
-    /// How often that was tried.
+    /// Number of attempts to register.
     registering: AtomicUsize,
-    /// Copies to it that were queued.
+    /// Number of copies to the GPU that were queued.
     copies: AtomicUsize,
-    /// Memory that was given back with a copy into it under way.
+    /// Number of frees while a copy to the memory was running.
     busy_frees: AtomicUsize,
 }
 
@@ -273,7 +273,7 @@ fn memory_of_a_copy_that_may_not_be_over_is_never_given_back() {
     assert!(error.to_string().contains("file` at "), "{error}");
     assert!(buffer.is_none(), "memory came back that a copy may still touch");
     assert_eq!(gpu.busy_frees.load(Ordering::Relaxed), 0);
-    // The link is lost, and says so at once instead of waiting for slots that never come.
+    // The link is lost, and reports it at once instead of waiting for slots that never arrive.
     gpu.silent.store(false, Ordering::Relaxed);
     assert!(matches!(file.read_whole(Some(device.id())), Err(Error::Device { .. })));
 }
@@ -286,7 +286,7 @@ fn what_may_still_be_copied_to_is_refused_whatever_was_wrong_before() {
     let path = folder.path().join("file");
     fs::write(&path, vec![7; 8 << 20]).unwrap();
     let file = engine.open(&path).unwrap();
-    // A transfer that was cancelled says that its memory is lost all the same.
+    // A cancelled transfer reports that its memory is lost, too.
     let free = device.memory().unwrap().0;
     let buffer = engine.allocate(device.id(), 8 << 20).unwrap();
     let transfer = file.start_read(0, buffer, &RequestOptions::default()).unwrap();
@@ -301,7 +301,7 @@ fn what_may_still_be_copied_to_is_refused_whatever_was_wrong_before() {
     gpu.silent.store(false, Ordering::Relaxed);
     drop((file, engine));
     assert_eq!(device.memory().unwrap().0, free - (8 << 20));
-    // What was lent comes back with the call, but nothing moves there any more.
+    // Lost memory is returned by the call, but no further transfer uses it.
     let (engine, device) = engine_with(&gpu);
     let file = engine.open(&path).unwrap();
     let mut target = engine.allocate(device.id(), 8 << 20).unwrap();
@@ -384,8 +384,8 @@ fn copies_to_the_host_hold_up_none_to_the_gpu() {
     assert_eq!(bytes, vec![6; 8 << 20]);
 }
 
-/// A driver whose lock another thread has, who waits until our stream has nothing queued: the
-/// stream goes on although not all is queued.
+/// Another thread holds the driver's lock until our stream is empty, so the stream must make
+/// progress before all work is queued.
 #[test]
 fn what_is_queued_in_a_streams_order_goes_on_while_the_rest_is_being_queued() {
     let gpu = Silent::new("sim");
@@ -402,11 +402,11 @@ fn what_is_queued_in_a_streams_order_goes_on_while_the_rest_is_being_queued() {
     let (sender, done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let options = RequestOptions::exactly();
-        // SAFETY: the stream is the test's and alive.
+        // SAFETY: the stream belongs to the test and is alive.
         let transfer = unsafe { file.start_read_on(stream, 0, buffer, &options) }.unwrap();
         drop(sender.send(transfer.wait()));
     });
-    // The bound only tells late from never.
+    // The bound only separates late from never.
     let (end, buffer) = done.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
     assert_eq!(end.unwrap().bytes, 10 << 20);
     let mut bytes = vec![0; 10 << 20];
@@ -429,7 +429,7 @@ fn memory_that_is_being_freed_holds_up_nobody() {
     while gpu.outward.lock().unwrap().is_empty() {
         std::thread::yield_now();
     }
-    // Nobody waits for it any more, so its end frees the memory.
+    // No thread waits for it any more, so its end frees the memory.
     drop(writing);
     gpu.held.store(false, Ordering::Relaxed);
     while gpu.freeing.load(Ordering::Relaxed) == 0 {
@@ -439,7 +439,7 @@ fn memory_that_is_being_freed_holds_up_nobody() {
     fs::write(&read, vec![6; 1 << 20]).unwrap();
     let buffer = engine.allocate(device.id(), 1 << 20).unwrap();
     let reading = engine.open(&read).unwrap().start_read(0, buffer, &options).unwrap();
-    // The bound only tells late from never.
+    // The bound only separates late from never.
     let end = reading.wait_for(std::time::Duration::from_secs(60));
     assert!(matches!(end, Some(Ok(_))), "{end:?}");
     drop(shut);
@@ -457,7 +457,7 @@ fn memory_that_is_being_registered_holds_up_nobody() {
     }
     let (sender, done) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(other.allocate(device.id(), 4096).unwrap().len()));
-    // The bound only tells late from never.
+    // The bound only separates late from never.
     assert_eq!(done.recv_timeout(std::time::Duration::from_secs(60)), Ok(4096));
     drop(shut);
     assert_eq!(pinned.join().unwrap(), 4096);
@@ -487,7 +487,7 @@ fn a_gpu_whose_memory_is_being_pinned_holds_up_no_other() {
     while slow.registering.load(Ordering::Relaxed) == 0 {
         std::thread::yield_now();
     }
-    // The bound only tells late from never.
+    // The bound only separates late from never.
     let bound = Duration::from_secs(60);
     assert_eq!(read(&other, 1 << 20).recv_timeout(bound), Ok(1 << 20));
     assert!(waits.try_recv().is_err(), "its memory is being pinned");

@@ -1,8 +1,8 @@
-//! Small blocking transfers on the caller's own thread: a read is one look at the page cache, one
-//! `pread` and one copy, a write one copy and one `pwrite`. Waking other threads costs more than
-//! the whole of it (measured: 60 µs against 10).
+//! Small blocking transfers on the caller's own thread. A read is one page cache lookup, one
+//! `pread` and one copy; a write is one copy and one `pwrite`. Waking other threads costs more than
+//! all of it (measured: 60 µs against 10).
 //!
-//! What does not go smoothly here takes the long way, which finds and explains what is wrong.
+//! Anything unusual falls back to the general path, which finds and reports the error.
 
 #![expect(unsafe_code, reason = "moves bytes between files, its own memory and the caller's")]
 
@@ -25,18 +25,18 @@ use crate::queue::{Direction, SmallWrite};
 use crate::transfer::{Outcome, RouteShare, Stages, SyncMode};
 use crate::units::{ByteRange, MIB};
 
-/// Small transfers of one GPU that run at once, at least and at most; the others take the long way.
-/// There are as many as cores: each keeps one busy. On an H200 with 16 cores, of which 16 or 32
-/// callers read 64 KiB each, they moved 11.4 and 10.4 GB/s with 16, 11.5 and 10.9 with 64, and 10.1
-/// and 8.1 with 8 (docs/internals/many-requests.md; 170,000 copies in a second are the driver's
-/// limit).
+/// Minimum and maximum number of concurrent small transfers per GPU; further ones use the general
+/// path. The number is that of the cores, because each keeps one busy. On an H200 with 16 cores, 16
+/// or 32 callers that read 64 KiB each moved 11.4 and 10.4 GB/s with 16 lanes, 11.5 and 10.9 with
+/// 64, and 10.1 and 8.1 with 8 (docs/internals/many-requests.md; the driver's limit is 170,000
+/// copies per second).
 const LANES: std::ops::RangeInclusive<usize> = 8..=64;
 
-/// Time after which a lane that could not be made is tried again.
+/// Time after which a failed allocation of a lane is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Bytes that may be queued on a link for others: 19 µs of 55 GB/s, a third of what it takes to
-/// wake somebody.
+/// Bytes of other transfers that may be queued on the link: 19 µs at 55 GB/s, a third of the time
+/// to wake a thread.
 pub(super) const QUEUED_MAX: u64 = MIB;
 
 /// Pinned memory and streams for small transfers of one GPU.
@@ -44,7 +44,7 @@ pub(super) const QUEUED_MAX: u64 = MIB;
 pub(super) struct Lanes {
     device: Arc<dyn Device>,
     lanes: Box<[Mutex<Option<Lane>>]>,
-    /// When a lane could not be made the last time, and why.
+    /// When allocating a lane last failed, and why.
     refused: Lock<Option<(Instant, Error)>>,
 }
 
@@ -57,7 +57,7 @@ struct Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // Every use ends with a synchronisation, so nothing is queued.
+        // Every use ends with a synchronization, so nothing is queued.
         let destroyed = self.device.destroy_stream(self.stream);
         drop(destroyed);
     }
@@ -65,7 +65,7 @@ impl Drop for Lane {
 
 impl Lane {
     /// # Errors
-    /// The host's and the GPU's; [`Error::MemoryLimit`].
+    /// Errors of the host and the GPU; [`Error::MemoryLimit`].
     fn new(device: &Arc<dyn Device>, len: u64, room: &Room) -> Result<Self> {
         let turn = room.enter(len, 0)?;
         let mut memory = HostMemory::map(usize::try_from(len).expect("a small size"))?;
@@ -78,17 +78,18 @@ impl Lane {
         Ok(Self { device: Arc::clone(device), memory, stream })
     }
 
-    /// Copies the first `len` bytes of its memory to the GPU; as for [`end`](Self::end).
+    /// Copies the first `len` bytes of its memory to the GPU; returns as [`end`](Self::end) does.
     fn copy_in(&self, address: u64, len: usize) -> Result<bool, NotOver> {
-        // SAFETY: the memory is this lane's, registered, and large enough; the target is the
-        // caller's for the length of the call. The copy is over when this returns, or the lane and
-        // the target are given up.
+        // SAFETY: the memory belongs to this lane, is registered, and is large enough; the target
+        // is the caller's during the call. The copy is over when this returns, or the lane and the
+        // target are given up.
         self.end(unsafe {
             self.device.copy_to_device(self.stream, address, self.memory.pointer(), len)
         })
     }
 
-    /// Copies `len` bytes from the GPU to the start of its memory; as for [`end`](Self::end).
+    /// Copies `len` bytes from the GPU to the start of its memory; returns as [`end`](Self::end)
+    /// does.
     fn copy_out(&self, address: u64, len: usize) -> Result<bool, NotOver> {
         // SAFETY: as in `copy_in`, with source and target exchanged.
         self.end(unsafe {
@@ -96,8 +97,8 @@ impl Lane {
         })
     }
 
-    /// Waits for the copy that was queued so: whether it is done. One that failed is over as well,
-    /// or else an error.
+    /// Waits for the queued copy; returns true if it succeeded, and false if it failed but is over.
+    /// An error means that it may still be running.
     fn end(&self, queued: DeviceResult<()>) -> Result<bool, NotOver> {
         match queued.and_then(|()| self.device.synchronize(self.stream)) {
             Ok(()) => Ok(true),
@@ -107,7 +108,7 @@ impl Lane {
     }
 }
 
-/// Why a copy may still touch a lane and the caller's memory.
+/// Why a copy may still access a lane and the caller's memory.
 struct NotOver(DeviceError);
 
 impl Lanes {
@@ -117,12 +118,12 @@ impl Lanes {
         Self { device, lanes, refused: Lock::default() }
     }
 
-    /// Why small transfers of the GPU take the long way, if a lane could not be made.
+    /// Why small transfers of the GPU use the general path, if a lane could not be allocated.
     pub(super) fn refusal(&self) -> Option<(DeviceId, Error)> {
         self.refused.lock().as_ref().map(|(_, error)| (self.device.id(), error.clone()))
     }
 
-    /// A new lane; `None` where none can be made, or none could a short while ago.
+    /// Allocates a lane; `None` if that fails, or failed a short time ago.
     fn make(&self, len: u64, room: &Room) -> Option<Lane> {
         if self.refused.lock().as_ref().is_some_and(|(at, _)| at.elapsed() < AGAIN) {
             return None;
@@ -140,21 +141,21 @@ impl Lanes {
         }
     }
 
-    /// Runs `step` with a lane that nobody uses; `None` where there is none. A lane that a copy may
-    /// still touch is given up for good.
+    /// Runs `step` with an unused lane; `None` if there is none. A lane that a copy may still
+    /// access is leaked.
     fn with<T>(
         &self,
         (len, room): (u64, &Room),
         step: impl FnOnce(&mut Lane) -> Result<T, NotOver>,
     ) -> Option<Result<T, NotOver>> {
         for lane in &self.lanes {
-            // One that a panic has left may have a copy under way: it is given up.
+            // After a panic a copy may still be running, so the lane is given up.
             let Ok(mut lane) = lane.try_lock() else { continue };
             if lane.is_none() {
                 *lane = self.make(len, room);
             }
             if lane.is_none() {
-                continue; // another one may have been made before
+                continue; // another one may be allocated already
             }
             let done = lane.as_mut().map(step);
             if matches!(done, Some(Err(_))) {
@@ -167,8 +168,8 @@ impl Lanes {
 }
 
 impl Engine {
-    /// Makes the transfer here and now, if it is small and demands nothing that takes others;
-    /// `None`: it has to take the long way.
+    /// Does the transfer on this thread, if it is small and has no special options; `None` if it
+    /// needs the general path.
     pub(super) fn move_small(&self, call: &Call<'_>) -> Option<Result<Outcome>> {
         let fits = call.span.len > 0 && call.span.len <= self.options().small_size;
         let options = call.options;
@@ -207,7 +208,8 @@ impl Engine {
                 let lanes = self.idle_lanes(device)?;
                 let memory = (self.options().small_size, self.inner.tools.arena.room());
                 let done = lanes.with(memory, |lane| {
-                    // SAFETY: the lane's memory holds a small read, and nobody else has the lane.
+                    // SAFETY: the lane's memory can hold a small read, and no other thread uses the
+                    // lane.
                     if !unsafe { read_all(call, range, lane.memory.pointer()) } {
                         return Ok(false);
                     }
@@ -238,9 +240,9 @@ impl Engine {
         }))
     }
 
-    /// Writes through the page cache. Beside the writer of a longer transfer it waits, as any other
-    /// process would, for the kernel's lock on the file. A copy that fails, and a write that comes
-    /// to less than all, are tried once more by the long way: the same bytes to the same place.
+    /// Writes through the page cache. If a longer transfer is writing the file, it waits for the
+    /// kernel's lock on the file, like any other process. After a failed copy or a short write the
+    /// general path repeats it: the same bytes to the same place.
     fn write_small(&self, call: &Call<'_>) -> Option<Result<Outcome>> {
         let started = Instant::now();
         let range = call.range().ok()?;
@@ -265,7 +267,8 @@ impl Engine {
                     let Some(_write) = SmallWrite::begin(&self.inner.core, file) else {
                         return Ok(None);
                     };
-                    // SAFETY: the lane's memory holds a small write, and nobody else has the lane.
+                    // SAFETY: the lane's memory can hold a small write, and no other thread uses
+                    // the lane.
                     let all = unsafe { write_all(call, range, lane.memory.pointer()) };
                     Ok(all.then_some(copied))
                 })?;
@@ -291,7 +294,7 @@ impl Engine {
     }
 }
 
-/// Gives the caller's memory up, and says why.
+/// Gives the caller's memory up, and returns the error.
 fn lost(call: &Call<'_>, device: &Arc<dyn Device>, NotOver(source): NotOver) -> Error {
     call.span.keep.iter().for_each(|keep| keep.lose(&source));
     let (device, len) = (device.id(), call.span.len);
@@ -300,21 +303,21 @@ fn lost(call: &Call<'_>, device: &Arc<dyn Device>, NotOver(source): NotOver) -> 
     Error::CopyNotOver { device, len, place, source }
 }
 
-/// Reads all of `range` into `memory`; `false` where the file ends before or the read fails, which
-/// the long way will find and explain.
+/// Reads all of `range` into `memory`; `false` if the file ends early or the read fails, which the
+/// general path will report.
 ///
 /// # Safety
 /// `memory` is valid for writes of `range.len()` bytes.
 unsafe fn read_all(call: &Call<'_>, range: ByteRange, memory: NonNull<u8>) -> bool {
     let Ok(len) = usize::try_from(range.len()) else { return false };
-    // What counts as resident may be on its way from a drive that hangs.
+    // Pages that count as resident may still be arriving from a drive that hangs.
     let read_raw = if call.may_wait { read_at_raw } else { read_nowait_raw };
     // SAFETY: the caller's promise.
     let read = unsafe { read_raw(call.file.fd(), memory.as_ptr(), len, range.start) };
     read.is_ok_and(|got| got == len)
 }
 
-/// Writes all of `range` from `memory`; `false` where the write fails or comes to less.
+/// Writes all of `range` from `memory`; `false` if the write fails or is short.
 ///
 /// # Safety
 /// `memory` is valid for reads of `range.len()` bytes.

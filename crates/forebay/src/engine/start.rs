@@ -1,5 +1,5 @@
-//! From a caller's call to a request of the scheduler: checks it, finds its route, its queue and
-//! its link.
+//! Turns a caller's call into a request for the scheduler: checks it, and chooses its route, its
+//! queue and its link.
 
 use std::sync::Arc;
 
@@ -16,18 +16,18 @@ use crate::queue::{Direction, Request, now_ns};
 use crate::transfer::State;
 use crate::units::ByteRange;
 
-/// A call, as it came.
+/// A call with its arguments.
 pub(super) struct Call<'a> {
     pub(super) file: &'a Arc<Handle>,
     pub(super) direction: Direction,
     pub(super) offset: u64,
     pub(super) span: Span,
     pub(super) options: &'a RequestOptions,
-    /// Whether it stands for others of the same file.
+    /// Whether it represents several parts of the same file.
     pub(super) is_part: bool,
-    /// The file's size, where that is known.
+    /// The file's size, if known.
     pub(super) size: Option<u64>,
-    /// Whether it moves a part of what subscribers are told of as a whole.
+    /// Whether it is part of an operation that is logged as a unit.
     pub(super) is_block: bool,
     /// Whether the caller's thread may wait for a drive.
     pub(super) may_wait: bool,
@@ -70,7 +70,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Whether its first byte has to come from the drive, around the page cache.
+    /// Whether its first byte has to be read from the drive with O_DIRECT.
     fn begins_cold(&self, way: Way) -> bool {
         let first = ByteRange { start: self.offset, end: self.offset.saturating_add(1) };
         let is_told = matches!(self.file.residency_source(), Source::Cachestat | Source::Mincore);
@@ -81,7 +81,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// What subscribers are told of it.
+    /// The fields of its start event.
     pub(super) fn begin(&self, way: Option<Way>) -> Begin {
         let gpu = self.span.gpu.as_ref().map(|gpu| gpu.id());
         let way = way.map(|way| match (way, gpu) {
@@ -99,11 +99,11 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Whether bytes may go around the page cache, and why, or why not.
+/// Whether O_DIRECT may be used, and the reason for either answer.
 pub(super) type Way = Result<(Alignment, Reason), Reason>;
 
 impl Engine {
-    /// Starts what `call` asks. `buffer`: memory that the transfer owns until it has drained.
+    /// Starts a call. `buffer` is memory that the transfer owns until it has drained.
     pub(super) fn start(&self, call: &Call<'_>, buffer: Option<Buffer>) -> Result<Arc<State>> {
         let _guard = OnUnwind::new(self, None);
         let (range, mut way) = (call.range()?, self.way(call)?);
@@ -115,7 +115,7 @@ impl Engine {
                 if let Some(size) = size {
                     end = size.clamp(range.start, range.end);
                 } else if !matches!(way, Ok((_, Reason::Demanded))) {
-                    way = Err(Reason::NoDirectIo); // that would end where the size says
+                    way = Err(Reason::NoDirectIo); // O_DIRECT would end at the reported size
                 }
                 let (io, reason) = way.map_or_else(
                     |reason| (Io::Buffered, reason),
@@ -171,8 +171,8 @@ impl Engine {
         Ok(state)
     }
 
-    /// The size of the file that a call reads up to `end`, where its file system knows it and says
-    /// so in time.
+    /// The size of the file for a read that reaches to `end`, if its file system knows it and
+    /// responds in time.
     fn size_of(&self, call: &Call<'_>, end: u64) -> Result<Option<u64>> {
         let size = match call.size {
             Some(size) => Some(size),
@@ -182,7 +182,7 @@ impl Engine {
         Ok(size.filter(|&size| call.file.is_sized(size)))
     }
 
-    /// Hands a request to the scheduler, and plans its first window: the caller is awake.
+    /// Hands a request to the scheduler and plans its first window on this thread, which is awake.
     pub(super) fn launch(&self, request: Request) {
         let state = Arc::clone(&request.state);
         let _guard = OnUnwind::new(self, Some(&state));
@@ -199,7 +199,7 @@ impl Engine {
         }
     }
 
-    /// What O_DIRECT demands of a file, or why its bytes do not go past the page cache.
+    /// The O_DIRECT alignment of a file, or why O_DIRECT is not used.
     pub(super) fn around_cache(&self, file: &Handle) -> Result<Alignment, String> {
         if self.inner.options.direct_io == DirectIo::Off {
             return Err("O_DIRECT is switched off (`FOREBAY_DIRECT_IO=off`)".to_owned());
@@ -217,7 +217,7 @@ impl Engine {
         Ok(alignment)
     }
 
-    /// The way that the call's bytes take: a demanded route, or the best that can be had.
+    /// How to move the call's bytes: by the demanded route, or the best available one.
     pub(super) fn way(&self, call: &Call<'_>) -> Result<Way> {
         let around = || self.around_cache(call.file);
         let on_gpu = call.span.gpu.is_some();
@@ -227,7 +227,7 @@ impl Engine {
                     route,
                     "pieces of one call go through slots: move each by a call of its own".into(),
                 )),
-                Route::Direct => Ok(self.best_way(call, around)), // of what it does not take
+                Route::Direct => Ok(self.best_way(call, around)), // for the part that is not direct
                 Route::Host if on_gpu => {
                     Err(call.unavailable(route, "the memory is a GPU's".into()))
                 }
@@ -254,7 +254,7 @@ impl Engine {
         if file.is_memory() {
             return Err(Reason::InMemory);
         }
-        // A file's second descriptor is opened for bytes that need it, not for others.
+        // Open a file's second descriptor only if the bytes need it.
         let is_short = !call.is_part && call.span.len <= self.options().slot_size;
         if is_short
             && !file.knows_direct()

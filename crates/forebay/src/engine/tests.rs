@@ -1,4 +1,4 @@
-//! Engines seen from inside.
+//! Tests of engine internals.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,7 @@ use crate::plan::Route;
 
 const LEN: usize = 3_000_000;
 
-/// An engine of small slots, and a file that it can read and write around the page cache.
+/// An engine with small slots, and a file that it can read and write with O_DIRECT.
 struct Rig {
     engine: Engine,
     gpu: DeviceId,
@@ -40,7 +40,7 @@ impl Rig {
         Some(Self { engine, gpu, file, bytes, _folder: folder })
     }
 
-    /// Moves the file to the GPU and back, around the page cache.
+    /// Moves the file to the GPU and back, with O_DIRECT.
     fn move_staged(&self) {
         let staged = RequestOptions::by_route(Route::Staged);
         let mut buffer = self.engine.allocate(self.gpu, LEN as u64).unwrap();
@@ -81,12 +81,12 @@ fn an_engine_ends_beside_a_close_that_hangs() {
         drop(engine);
         sender.send(()).unwrap();
     });
-    // The bound only tells late from never.
+    // The bound only separates late from never.
     assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok(()));
     drop(gate);
 }
 
-/// Devices on PCI, one of each NUMA node that has some.
+/// PCI devices, one for each NUMA node that has any.
 fn places() -> Vec<(u32, String)> {
     let system = crate::topology::System::live();
     let devices = std::fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten();
@@ -164,7 +164,7 @@ fn a_trace_shows_who_filled_what_and_which_copy_took_it() {
     }
     assert_eq!(trace.left_out(), 0);
     assert!(json.matches("\"ph\":\"s\"").count() >= LEN >> 16, "an arrow for each request");
-    // Off, nothing is kept.
+    // Without a trace, nothing is recorded.
     rig.move_staged();
     let mut empty = Vec::new();
     rig.engine.end_trace().write_json(&mut empty).unwrap();
@@ -201,11 +201,11 @@ fn a_little_on_its_way_does_not_send_small_reads_the_long_way() {
     let path = folder.path().join("data");
     std::fs::write(&path, vec![7; LEN]).unwrap();
     let engine = Engine::new(Options::default()).unwrap();
-    // A copy of any size is on its way for long.
+    // A copy of any size takes long.
     let slow = "sim:latency=200ms".parse().unwrap();
     let device = engine.device(&GpuSelector::Sim(slow)).unwrap().unwrap();
     let file = engine.open(&path).unwrap();
-    // Where not all of it was on its way when it was asked, it is tried again.
+    // If part of it was done at the time of the check, it is tried again.
     let once = |len: u64| {
         let buffer = engine.allocate(device.id(), len).unwrap();
         let transfer = file.start_read(0, buffer, &RequestOptions::default()).unwrap();

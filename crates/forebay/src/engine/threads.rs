@@ -22,29 +22,29 @@ use crate::queue::{
 };
 use crate::staging::{Arena, Submitter};
 
-/// How long the last handle waits for the threads to end. They end at once unless a drive or a GPU
-/// hangs; then they stay, with what they hold, until it answers.
+/// How long dropping the last handle waits for the threads to end. They end at once unless a drive
+/// or a GPU hangs; then they stay, with their resources, until it responds.
 const END_BOUND: Duration = Duration::from_secs(2);
 
-/// How the bound on threads is divided; what is left is for a thread for each GPU: one in 32. Of
-/// those that close files there is one in 64, and of those that free memory.
+/// How the limit on threads is divided. The rest is for one thread per GPU: one in 32. One in 64
+/// closes files, and one in 64 frees memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shares {
-    /// Threads that read what is in memory.
+    /// Threads that read cached bytes.
     pub(super) readers: usize,
-    /// Rings, with a thread each. A drive has a ring of its own as long as there are any left; two
-    /// that share one share only the thread that submits and reaps.
+    /// Rings, with a thread each. Each drive has a separate ring while any are left; drives that
+    /// share one share only the thread that submits and reaps.
     rings: usize,
-    /// Threads that wait for drives where no ring does.
+    /// Threads that wait for drives without a ring.
     pub(super) pool: usize,
-    /// Threads that the kernel starts for rings; each has one at least.
+    /// Threads that the kernel starts for rings; each ring has at least one.
     kernel: usize,
-    /// Threads that close files, and as many that free memory.
+    /// Threads that close files; the same number frees memory.
     closers: usize,
 }
 
 impl Shares {
-    /// Of at most `most` threads, with `readers` readers if they fit.
+    /// Divides at most `most` threads, with `readers` readers if they fit.
     pub(super) fn of(most: usize, readers: usize) -> Self {
         let quarter = (most / 4).max(1);
         let (readers, rings) = (readers.min(quarter), (most / 8).max(1));
@@ -56,7 +56,7 @@ impl Shares {
     }
 }
 
-/// What readers plan and grow with, and what others are started with.
+/// What readers need to plan windows, to allocate slots and to spawn further readers.
 #[derive(Debug, Clone)]
 pub(super) struct ReaderTools {
     pub(super) planner: Planner,
@@ -64,7 +64,7 @@ pub(super) struct ReaderTools {
     pub(super) core: Arc<Core>,
     /// Wakes the readers.
     pub(super) bell: Arc<Idlers>,
-    /// Where readers run.
+    /// CPU affinity of the readers.
     pub(super) seats: Arc<Seats>,
 }
 
@@ -74,43 +74,43 @@ impl Tools for ReaderTools {
     }
 
     fn grow(&self, link: usize) -> Vec<Slot> {
-        // Where no more memory can be had, the slots that there are must do.
+        // If no more memory is available, the existing slots must suffice.
         let grown = self.arena.grow(link);
         self.arena.tell_grown(link, &grown);
         grown.unwrap_or_default()
     }
 }
 
-/// See the module's own text. Clones count together.
+/// The threads of an engine. Clones share the counts.
 #[derive(Debug, Clone)]
 pub(super) struct Threads {
     alive: Arc<Alive>,
     shares: Shares,
     readers_started: Arc<Lock<usize>>,
-    /// The kernel's rings, and how many drives each serves.
+    /// The kernel's rings, and the number of drives per ring.
     served: Arc<Lock<Vec<(usize, usize)>>>,
     kernel: Arc<KernelThreads>,
 }
 
-/// Out of which quota a thread comes.
+/// The quota that a thread counts against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Quota {
-    /// The one that all share.
+    /// The shared quota.
     Shared,
-    /// What was set aside for it: whoever starts it keeps to that.
+    /// A reserved quota, which the caller keeps to.
     Reserved,
 }
 
 #[derive(Debug)]
 struct Alive {
-    /// How many there may be that share.
+    /// Limit on threads of the shared quota.
     most: usize,
-    /// By [`Quota`].
+    /// Indexed by [`Quota`].
     count: Lock<[usize; 2]>,
     none: Condvar,
 }
 
-/// Counts its thread out when it ends, by a panic as well.
+/// Removes its thread from the count when it ends, also after a panic.
 struct Leave(Arc<Alive>, Quota);
 
 impl Drop for Leave {
@@ -124,8 +124,8 @@ impl Drop for Leave {
 }
 
 impl Threads {
-    /// At most `most` at a time, the kernel's among them, divided by `shares`; on a machine of so
-    /// many NUMA `nodes`.
+    /// Allows at most `most` threads at a time, including the kernel's, divided by `shares`, on a
+    /// machine with this many NUMA `nodes`.
     pub(super) fn new(most: usize, shares: Shares, nodes: usize) -> Self {
         let most = most.saturating_sub(shares.kernel + 2 * shares.closers);
         Self {
@@ -160,7 +160,7 @@ impl Threads {
         count[quota as usize] += 1;
         drop(count);
         let leave = Leave(Arc::clone(&self.alive), quota);
-        // The thread is not joined: its last act is to count itself out.
+        // The thread is not joined: its last act is to remove itself from the count.
         let thread = Builder::new().name(name).spawn(move || {
             let _leave = leave;
             run();
@@ -168,12 +168,12 @@ impl Threads {
         thread.map(drop).map_err(|error| resource(what, &error))
     }
 
-    /// What the kernel may start beside them.
+    /// The threads that the kernel may start in addition.
     pub(super) fn kernel(&self) -> &KernelThreads {
         &self.kernel
     }
 
-    /// Waits for all threads to end, for a bounded time; whether they have.
+    /// Waits for all threads to end, for a bounded time; returns whether they have.
     pub(super) fn wait(&self) -> bool {
         let waited =
             self.alive
@@ -212,8 +212,8 @@ impl Threads {
         })
     }
 
-    /// Starts the submitter of a GPU; returns its link, which `number` makes once nothing can fail
-    /// any more.
+    /// Starts the submitter of a GPU; returns the link, which `number` creates once nothing can
+    /// fail any more.
     pub(super) fn start_submitter(
         &self,
         core: &Arc<Core>,
@@ -241,8 +241,8 @@ impl Threads {
         Ok(link)
     }
 
-    /// The threads that close files and free memory. A job that panics fails the engine: what it
-    /// was to give back may be half given back.
+    /// The threads that close files and free memory. A panic in a job fails the engine, because its
+    /// resources may be half freed.
     pub(super) fn closers(&self, core: &Weak<Core>) -> Arc<Closers> {
         let (threads, core) = (self.clone(), core.clone());
         Arc::new_cyclic(|closers: &Weak<Closers>| {
@@ -271,7 +271,7 @@ impl Threads {
     pub(super) fn pool(&self, core: &Weak<Core>, segment: u64) -> Arc<Pool> {
         let (threads, planner) = (self.clone(), Planner { segment });
         Arc::new_cyclic(|pool: &Weak<Pool>| {
-            // The pool is the core's, so it may keep neither the core nor itself.
+            // The core owns the pool, so the pool must not own the core or itself.
             let (core, pool) = (core.clone(), pool.clone());
             let start = move |number| {
                 let (Some(core), Some(pool)) = (core.upgrade(), pool.upgrade()) else {
@@ -288,8 +288,7 @@ impl Threads {
         })
     }
 
-    /// Gives a drive a ring, where it may have one; returns what a report should say where it may
-    /// not.
+    /// Creates a ring for a drive, if allowed; otherwise returns a note for reports.
     pub(super) fn give_ring(
         &self,
         core: &Arc<Core>,
@@ -301,7 +300,7 @@ impl Threads {
             return Ok(None);
         }
         let mut served = self.served.lock();
-        // Who serves the fewest drives serves one more, where no other can be had.
+        // If no further ring is available, the ring with the fewest drives serves one more.
         let spare = served.iter().min_by_key(|(_, drives)| *drives).map(|(ring, _)| *ring);
         let started = match spare {
             Some(ring) if served.len() == self.shares.rings => Ok(Ok(ring)),
@@ -326,7 +325,7 @@ impl Threads {
         Ok(None)
     }
 
-    /// The inner result is the kernel's answer to the ring.
+    /// The inner result is the kernel's response to creating the ring.
     fn start_uring(
         &self,
         core: &Arc<Core>,
@@ -342,7 +341,7 @@ impl Threads {
         let (answer, answered) = sync_channel(1);
         let (core, parts, kernel) = (Arc::clone(core), Arc::clone(parts), Arc::clone(&self.kernel));
         self.spawn("forebay-ring".into(), "ring thread", move || {
-            // Made on the thread that uses it: the kernel may hold the ring to one issuer.
+            // Created on the thread that uses it: the kernel may restrict the ring to one issuer.
             let ring = match UringRing::new(segment, waker.clone(), parts, kernel) {
                 Ok(ring) => ring,
                 Err(errno) => return answer.send(Err(errno)).unwrap_or(()),
@@ -356,7 +355,7 @@ impl Threads {
     }
 }
 
-/// Why a thread could not be started.
+/// The reason why a thread could not be started.
 fn errno_of(error: Error) -> Errno {
     match error {
         Error::Resource { source, .. } => source,

@@ -1,4 +1,4 @@
-//! What an engine did, recorded while somebody asks for it, and how long its stages take.
+//! Traces of an engine's activity, recorded on request, and how long its stages take.
 
 use super::Engine;
 use super::start::Call;
@@ -10,17 +10,17 @@ use crate::trace::{Span, Trace, What};
 use crate::transfer::Outcome;
 
 impl Engine {
-    /// Begins to record what the engine's threads, slots and links do; what was recorded before is
-    /// dropped. While nothing is recorded that costs a load at each place where something could be;
-    /// while it is, half a million spans are kept at most (40 MB).
+    /// Starts recording the activity of the engine's threads, slots and links; an earlier recording
+    /// is dropped. While it is off, each trace point costs one load; while it is on, at most half a
+    /// million spans are kept (40 MB).
     pub fn start_trace(&self) {
         if self.home().is_here() {
             self.inner.core.start_trace();
         }
     }
 
-    /// Ends that, and hands over what was recorded: nothing in a forked child. What is still on its
-    /// way is left out.
+    /// Stops recording and returns the trace, without operations that are still running. It is
+    /// empty in a forked child.
     #[must_use]
     pub fn end_trace(&self) -> Trace {
         if !self.home().is_here() {
@@ -29,7 +29,7 @@ impl Engine {
         self.inner.core.end_trace()
     }
 
-    /// How long the stages of all transfers have taken so far; nothing in a forked child.
+    /// How long the stages of all transfers have taken so far; empty in a forked child.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         match self.home().is_here() {
@@ -38,26 +38,26 @@ impl Engine {
         }
     }
 
-    /// Counts how long stages take, or does so no more and forgets what was counted. An engine
-    /// counts from the beginning: it costs a few additions for each request and copy.
+    /// Turns counting of stage times on, or turns it off and clears the counts. Counting is on by
+    /// default: it costs a few additions for each request and copy.
     pub fn keep_statistics(&self, keep: bool) {
         if self.home().is_here() {
             self.inner.core.lock().keep_statistics(keep);
         }
     }
 
-    /// Makes a small transfer here and now, if it can be, and says so to all who want to know.
+    /// Does a small transfer on this thread, if possible, and reports it to traces and subscribers.
     #[inline]
     pub(super) fn move_small_traced(&self, call: &Call<'_>) -> Option<Result<Outcome>> {
         if self.inner.core.failure().is_some() {
-            return None; // the long way refuses it
+            return None; // the general path reports the failure
         }
         let done = self.move_small(call);
         done.iter().for_each(|done| self.trace_small(call, done));
         done
     }
 
-    /// Records a small transfer that has just ended, and tells subscribers of it.
+    /// Records a small transfer that has just ended, and emits its event.
     fn trace_small(&self, call: &Call<'_>, done: &Result<Outcome>) {
         let bytes = (call.offset, call.span.len);
         events::small_ended(call.direction.name(), call.file.path(), bytes, done);

@@ -323,8 +323,8 @@ impl Engine {
     /// # Errors
     /// An invalid call, or a failure of the whole transfer: the GPU, a cancel. An error of one
     /// piece is in its result, and an error of a file's sync is in the results of all its pieces.
-    /// If space is to be reserved ([`preallocated`](RequestOptions::preallocated)), it is reserved
-    /// for all pieces, or the call fails.
+    /// With [`preallocated`](RequestOptions::preallocated), space is reserved for all pieces, or the
+    /// call fails.
     pub fn write_many(
         &self,
         pieces: &[Piece<'_>],

@@ -1,6 +1,6 @@
 //! The thread that fills and empties the slots of ordered transfers, and opens their gates. It
-//! makes no call of the GPU's driver: another thread may hold its locks until a gate is opened. Nor
-//! does it wait for drives or servers: what may hang others do.
+//! makes no GPU driver calls, because another thread may hold the driver's locks until a gate is
+//! opened. It does not wait for drives or servers either: calls that may hang run on other threads.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use crate::queue::{Chore, Direction};
 use crate::transfer::{Outcome, State, SyncMode};
 use crate::units::ByteRange;
 
-/// Time between two looks: a full slot takes 300 µs. While nothing goes on, since the caller's
-/// stream has other work for example, looks are farther apart: by a sixteenth of the time that
-/// this has taken.
+/// Minimum and maximum polling interval; a full slot takes 300 µs. Without progress, for example
+/// because the caller's stream has other work, the interval grows to a sixteenth of the time since
+/// the last progress.
 const NAPS: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
-/// Tracks that are kept for transfers to come, where no more were asked for.
+/// Maximum number of spare tracks kept for later transfers, if no more were requested.
 const SPARE_MAX: usize = 2;
 
-/// See the module's own text.
+/// The thread and its transfers.
 #[derive(Debug, Default)]
 pub(crate) struct Keepers {
     state: Arc<Lock<Kept>>,
@@ -35,24 +35,24 @@ pub(crate) struct Keepers {
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// Transfers that the thread has not taken in yet.
+    /// Transfers that the thread has not picked up yet.
     new: Vec<Ordered>,
-    /// How many are about to come.
+    /// Number of transfers about to be added.
     expected: usize,
     is_running: bool,
     spare: Vec<Track>,
-    /// How many were asked for.
+    /// Number of tracks requested in advance.
     prepared: usize,
     /// Whether each step panics.
     #[cfg(test)]
     breaks: bool,
 }
 
-/// A transfer that is about to come.
+/// A transfer that is about to be added.
 #[derive(Debug)]
 pub(super) struct Expected<'a>(&'a Lock<Kept>);
 
-/// A transfer in a stream's order.
+/// A transfer in the order of a stream.
 #[derive(Debug)]
 pub(super) struct Ordered {
     state: Arc<State>,
@@ -60,35 +60,35 @@ pub(super) struct Ordered {
     direction: Direction,
     options: RequestOptions,
     device: DeviceId,
-    /// Its caller has a share of it until all is queued.
+    /// The caller shares it until all work is queued.
     track: Option<Arc<Track>>,
     queued: Arc<Queued>,
-    /// Steps on their way between files and slots, oldest first.
+    /// Steps in progress between files and slots, oldest first.
     moving: VecDeque<Moving>,
-    /// The next one to begin.
+    /// The next step to begin.
     next: u64,
-    /// How many of them are done.
+    /// Number of steps that are done.
     done: u64,
     error: Option<Error>,
     bytes: u64,
-    /// How far the GPU and the blocks on their way were, and when that last changed.
+    /// The progress of the GPU and of the steps, and when it last changed.
     passed: u64,
     seen: u64,
     since: Instant,
-    /// Whether all gates are open, and whether all was queued at the last look.
+    /// Whether all gates are open, and whether all work was queued at the last poll.
     is_open: bool,
     was_queued: bool,
-    /// What is known of the GPU.
+    /// The health of the GPU: one of the constants below.
     health: Arc<AtomicU8>,
 }
 
-/// Nobody asks, somebody asks, it is gone.
+/// No query is running; a query is running; the GPU is gone.
 const UNKNOWN: u8 = 0;
 const ASKED: u8 = 1;
 const GONE: u8 = 2;
 
 impl Keepers {
-    /// A track for a transfer, new or used.
+    /// A new or reused track for a transfer.
     pub(super) fn track(
         &self,
         engine: &Engine,
@@ -105,7 +105,7 @@ impl Keepers {
         Track::new(engine, device, blocks)
     }
 
-    /// Has so many tracks of full length wait for transfers on a GPU.
+    /// Creates this many spare tracks of full length for transfers on a GPU.
     pub(super) fn prepare(
         &self,
         engine: &Engine,
@@ -124,8 +124,8 @@ impl Keepers {
         Ok(())
     }
 
-    /// Has a thread run for a transfer that is about to come: what is queued for it on the GPU
-    /// waits for gates that nobody else opens.
+    /// Makes sure that the thread runs before a transfer is queued: the GPU will wait for gates
+    /// that only this thread opens.
     pub(super) fn expect(&self) -> Result<Expected<'_>> {
         let mut kept = self.state.lock();
         if !kept.is_running {
@@ -141,7 +141,7 @@ impl Keepers {
 }
 
 impl Expected<'_> {
-    /// Takes it in.
+    /// Adds the transfer.
     pub(super) fn add(self, ordered: Ordered) {
         self.0.lock().new.push(ordered);
     }
@@ -153,8 +153,8 @@ impl Drop for Expected<'_> {
     }
 }
 
-/// Steps all transfers until there are none. What it drops last may be the engine itself, which
-/// waits for the engine's threads: this is none of them.
+/// Steps all transfers until none is left. The last drop may be that of the engine, which waits for
+/// the engine's threads; this thread is not one of them.
 fn keep(state: &Lock<Kept>) {
     let mut all: Vec<Ordered> = Vec::new();
     loop {
@@ -216,7 +216,7 @@ impl Ordered {
         self.work.place()
     }
 
-    /// All that the host has to do.
+    /// Number of steps for the host.
     fn steps(&self) -> u64 {
         let of_writes = match self.direction {
             Direction::Read => SyncMode::None,
@@ -225,8 +225,9 @@ impl Ordered {
         self.work.steps(of_writes)
     }
 
-    /// Steps it; `None`: it has ended. A panic fails the engine and ends the transfer with that:
-    /// its gates open, since the GPU waits for them, and what copies may touch is leaked.
+    /// Steps it; `None` once it has ended. A panic fails the engine and ends the transfer with that
+    /// error. Its gates are opened, because the GPU waits for them, and memory that copies may
+    /// touch is leaked.
     fn go_on(mut self, kept: &Lock<Kept>) -> Option<Self> {
         let (state, engine) = (Arc::clone(&self.state), self.work.engine().clone());
         let core = &engine.inner.core;
@@ -257,7 +258,7 @@ impl Ordered {
         None
     }
 
-    /// Goes on as far as it can; whether it has ended.
+    /// Advances as far as possible; returns true once it has ended.
     fn step(&mut self) -> bool {
         let count = self.work.blocks();
         let passed = self.track().has_passed();
@@ -286,7 +287,7 @@ impl Ordered {
             self.begin();
         }
         let has_all = match self.error {
-            // What a drive or a server holds for too long is left to it, with the slots.
+            // An op stuck in a drive or a server is abandoned, with its slots.
             Some(_) => self.moving.is_empty() || self.since.elapsed() >= self.bound(),
             None => self.done == self.steps(),
         };
@@ -295,7 +296,7 @@ impl Ordered {
             Some(Ok(())) if has_all && passed == count => return true,
             _ => self.watch(),
         }
-        // Who still queues uses the track.
+        // The thread that still queues work uses the track.
         self.queued.get().is_some() && self.is_lost()
     }
 
@@ -311,7 +312,7 @@ impl Ordered {
             Direction::Read => self.next < passed + self.track().slots(),
             Direction::Write => self.next < passed || self.next == blocks,
         };
-        // What makes the bytes durable has to come last.
+        // The step that makes the bytes durable must run last.
         let syncs = self.direction == Direction::Write && self.options.sync != SyncMode::None;
         let alone = !syncs || self.next + 1 < steps || self.moving.is_empty();
         self.next < steps && ready && alone
@@ -328,7 +329,7 @@ impl Ordered {
         }
     }
 
-    /// A step is done, or has failed.
+    /// Handles a step that is done or has failed.
     fn moved(&mut self, moved: &mut Moving, end: Result<Outcome>) {
         let outcome = match end {
             Ok(outcome) if self.error.is_none() => outcome,
@@ -349,8 +350,8 @@ impl Ordered {
         self.track().open(self.done);
     }
 
-    /// Ends it with an error: all gates open, and when the GPU has passed them, and nothing moves
-    /// any more, it is over.
+    /// Ends it with an error: opens all gates. It is over when the GPU has passed them and no step
+    /// is in progress.
     fn fail(&mut self, error: Error) {
         if self.error.is_some() {
             return;
@@ -362,7 +363,7 @@ impl Ordered {
         self.track().open(self.work.blocks());
     }
 
-    /// Fails what has not gone on for too long.
+    /// Fails a transfer that has made no progress for too long.
     fn watch(&mut self) {
         let bound = self.bound();
         if self.since.elapsed() < bound {
@@ -371,8 +372,8 @@ impl Ordered {
         if self.passed == 0 {
             self.ask();
         }
-        // Before the first copy the GPU waits for what the caller has queued, for as long as that
-        // takes, and so may the driver before it takes the rest.
+        // Before the first copy the GPU waits for the caller's queued work, for as long as that
+        // takes. So may the driver before it accepts the rest.
         let began = self.direction == Direction::Write || self.done > 0;
         let first = self.passed == 0 || self.queued.get().is_none();
         let waits = self.moving.is_empty() && began && first;
@@ -382,7 +383,8 @@ impl Ordered {
         }
     }
 
-    /// Has somebody ask whether the GPU is still there: its driver may take long to say so.
+    /// Queries on another thread whether the GPU still exists, because the driver may take long to
+    /// answer.
     fn ask(&self) {
         let (nobody, relaxed) = (UNKNOWN, Ordering::Relaxed);
         if self.health.compare_exchange(nobody, ASKED, relaxed, relaxed).is_err() {
@@ -392,13 +394,13 @@ impl Ordered {
         let (device, event) = (Arc::clone(&self.track().device), self.track().event);
         self.work.engine().inner.core.aside(Chore::Free, move || {
             let said = if device.is_done(event).is_err() { GONE } else { UNKNOWN };
-            std::thread::sleep(NAPS[1]); // the next one who asks is not far
+            std::thread::sleep(NAPS[1]); // limits the rate of queries
             health.store(said, Ordering::Relaxed);
         });
     }
 
-    /// Whether the GPU does not go on although all gates are open, or is gone. What the caller has
-    /// queued before may take as long as it likes.
+    /// Whether the GPU is gone, or makes no progress although all gates are open. Work that the
+    /// caller queued before may take as long as it likes.
     fn is_lost(&self) -> bool {
         let began = self.passed > 0 && self.passed < self.work.blocks();
         let stands = self.is_open && began && self.since.elapsed() >= self.bound();
@@ -425,7 +427,7 @@ impl Ordered {
             self.error = Some(self.not_over(source));
         } else {
             let mut kept = kept.lock();
-            // What still moves may touch the slots.
+            // Steps in progress may still access the slots.
             if self.moving.is_empty() && kept.spare.len() < kept.prepared.max(SPARE_MAX) {
                 kept.spare.push(track);
             } else {
@@ -439,7 +441,7 @@ impl Ordered {
         };
         drop(self.moving);
         let (handles, engine) = self.work.into_parts();
-        // To give these back may take long, and the close of a file may hang.
+        // Freeing these may take long, and closing a file may hang.
         engine.inner.core.aside(Chore::Free, move || drop(rest));
         engine.inner.core.aside(Chore::Close, move || drop(handles));
         engine.end(self.state, result);
@@ -468,10 +470,10 @@ mod tests {
         let target = engine.allocate(device.id(), 1 << 20).unwrap();
         engine.keepers().state.lock().breaks = true;
         let options = RequestOptions::default();
-        // SAFETY: the stream is this device's, and alive.
+        // SAFETY: the stream belongs to this device and is alive.
         let started =
             unsafe { file.start_read_on(CallerStream(stream.0), 0, target, &options) }.unwrap();
-        // The bound only tells late from never.
+        // The bound only separates late from never.
         let end = started.wait_for(Duration::from_secs(60));
         let Some(Err(error @ Error::EngineFailed { .. })) = end else { panic!("{end:?}") };
         let said = error.to_string();

@@ -1,13 +1,12 @@
-//! Transfers in the order of a caller's CUDA stream: they begin after what is queued there, and
-//! what is queued there later begins after them, while the host goes on.
+//! Transfers in the order of a caller's CUDA stream. They begin after work queued there before, and
+//! work queued there later begins after them, without blocking the host.
 //!
-//! All work for the GPU is queued before the call returns, on a stream of our own: for each slot's
-//! worth a wait until the host has opened its gate, a copy, and a number by which the GPU says that
-//! the copy is done. Both streams are tied by events, so that every order between tasks of the GPU
-//! is one that CUDA knows; a gate only waits for the host, which fills (or empties) slots by
-//! transfers to (or from) host memory and makes no call for it. Gates open while the rest is still
-//! being queued: a call of the driver may wait for another thread, which waits for our stream.
-//! Failures, cancels and a watchdog open all gates, so no stream waits for ever.
+//! All GPU work is queued on our own stream before the call returns. For each slot it is a wait for
+//! the host to open a gate, a copy, and a write of the number of finished copies. Events order both
+//! streams, so CUDA knows every dependency between GPU tasks. Only a gate waits for the host, which
+//! fills or empties slots by transfers to or from host memory, without driver calls. Gates open
+//! while the rest is still being queued: a driver call may wait for another thread that waits for
+//! our stream. Failures, cancels and a watchdog open all gates, so no stream waits forever.
 
 #![expect(unsafe_code, reason = "queues copies and waits on the caller's promise")]
 
@@ -35,11 +34,11 @@ use crate::queue::Direction;
 use crate::transfer::{State, Transfer};
 use crate::units::{ByteRange, align_down};
 
-/// Slots' worth of a transfer at most: each takes three entries of a stream's queue, which holds
-/// 1,024 before a call blocks.
+/// Maximum number of blocks of a transfer. Each takes three entries of a stream's queue, which
+/// holds 1,024 before a call blocks.
 const BLOCKS_MAX: u64 = 300;
 
-/// Entries of a stream's queue that one transfer takes at most.
+/// Maximum number of queue entries of one transfer.
 const ENTRIES_MAX: u64 = 3 * BLOCKS_MAX;
 
 /// Pieces that one transfer copies in batches at most. The queue of a stream that waits took 406
@@ -47,40 +46,41 @@ const ENTRIES_MAX: u64 = 3 * BLOCKS_MAX;
 /// `benches/runs/2026-11-21-h200-i`).
 const PARTS_MAX: u64 = 22_000;
 
-/// How a transfer is carried out that is ordered.
+/// How an ordered transfer is carried out.
 struct Ordering<'a> {
     device: &'a Arc<dyn Device>,
     direction: Direction,
     options: &'a RequestOptions,
-    /// What its slots have to hold.
+    /// The blocks that its slots must hold.
     blocks: Blocks,
-    /// What subscribers are told of it.
+    /// Its start event.
     begin: Begin,
 }
 
 impl Engine {
-    /// Takes the pinned memory that so many `transfers` in the order of streams need on `device` at
-    /// once, four slots for each, so that none of them has to: a driver may wait for all that the
-    /// GPU does before it gives any. It is kept until the engine ends.
+    /// Allocates the pinned memory for this many concurrent ordered `transfers` on `device`, four
+    /// slots for each. Otherwise each transfer would allocate it, and a driver may wait for all GPU
+    /// work before it does so. The memory is kept until the engine ends.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] where streams cannot wait for the host; what
-    /// [`allocate_pinned`](Self::allocate_pinned) says.
+    /// [`Error::NoDevice`] if the GPU's streams cannot wait for the host; the errors of
+    /// [`allocate_pinned`](Self::allocate_pinned).
     pub fn prepare_ordered(&self, device: &Arc<dyn Device>, transfers: usize) -> Result<()> {
         self.check(Operation::Allocate)?;
         if let Some(reason) = device.no_gates() {
             let reason = format!("its streams cannot wait for the host: {reason}");
             return Err(Error::NoDevice { wanted: device.id().to_string(), reason });
         }
-        self.link(device)?; // pinned memory is pinned for the GPUs that the engine knows
+        self.link(device)?; // memory is pinned for the GPUs in the engine
         self.keepers().prepare(self, device, transfers)
     }
 
-    /// Queues all that the GPU has to do, and has the rest done.
+    /// Queues all work for the GPU, and hands the host's part to the keeper thread.
     ///
     /// # Safety
-    /// `stream` is alive and one of the GPU. What `copy` queues, given the track and the number of
-    /// a slot's worth, touches that slot and memory that the transfer has until it has ended.
+    /// `stream` is alive and belongs to the GPU. The work that `copy` queues for a track and a
+    /// block number accesses only that block's slot, and memory that the transfer owns until it has
+    /// ended.
     unsafe fn order(
         &self,
         stream: CallerStream,
@@ -90,7 +90,7 @@ impl Engine {
         copy: impl Fn(&Track, u64) -> DeviceResult<()>,
     ) -> Result<()> {
         let Ordering { device, direction, options, blocks, ref begin } = *how;
-        self.link(device)?; // pinned memory is pinned for the GPUs that the engine knows
+        self.link(device)?; // memory is pinned for the GPUs in the engine
         let (place, len) = (work.place(), work.len());
         let expected = self.keepers().expect()?;
         let track = Arc::new(self.keepers().track(self, device, blocks)?);
@@ -98,13 +98,13 @@ impl Engine {
         state.tell_begin(work.handle(), begin);
         let (of, shares) = (Arc::clone(state), (Arc::clone(&track), Arc::clone(&queued)));
         expected.add(Ordered::new(of, work, direction, options, shares));
-        // SAFETY: the stream is the caller's promise; the GPU's memory is the transfer's until it
-        // has ended, and the track keeps its own until the GPU has passed all of it.
+        // SAFETY: the stream is the caller's promise. The transfer owns the GPU memory until it has
+        // ended, and the track keeps its memory until the GPU has passed all of it.
         let result = unsafe { queue(&track, stream, direction, blocks.count(), copy) };
-        drop(track); // before the keeper is told
+        drop(track); // before the keeper is notified
         queued.set(result.clone()).expect("it is told once");
         result.map_err(|source| {
-            // Part of it may be queued, behind work of the caller's that this call cannot wait for.
+            // Part of it may be queued, behind work of the caller that this call cannot wait for.
             let (device, place) = (device.id(), Some(Box::new(place)));
             Error::CopyNotOver { device, len, place, source }
         })
@@ -112,22 +112,22 @@ impl Engine {
 }
 
 impl File {
-    /// Starts reading into all of `target`, after what is queued on `stream` now; what is queued
-    /// there from now on sees the bytes. The call does not wait for either, but where more are on
-    /// their way at once than before it takes pinned memory, for which a driver may wait for all
-    /// that the GPU does: [`Engine::prepare_ordered`] takes it beforehand. The bytes that the file
-    /// has when the call is made are read: behind them `target` stays as it is.
+    /// Starts reading into all of `target`, after the work queued on `stream` so far; work queued
+    /// there from now on sees the bytes. The call waits for neither. But if more transfers run at
+    /// once than before, it allocates pinned memory, for which a driver may wait for all GPU work.
+    /// [`Engine::prepare_ordered`] allocates it in advance. The bytes that the file has at the time
+    /// of the call are read; the rest of `target` is unchanged.
     ///
-    /// After an error or a cancel, what is queued later runs as well, and part of `target` may hold
-    /// any bytes: ask [`Transfer::wait_for`] before you trust what comes out of it.
+    /// After an error or a cancel, work queued later runs as well, and part of `target` may hold
+    /// any bytes. Check [`Transfer::wait_for`] before you trust its results.
     ///
     /// # Safety
-    /// `stream` is alive and one of the GPU that `target` lies on.
+    /// `stream` is alive and belongs to the GPU that owns `target`.
     ///
     /// # Errors
-    /// [`Error::BadRequest`](crate::Error::BadRequest) where the order cannot be kept: a stream
-    /// that is being captured, a driver that cannot wait for the host, more bytes than a stream's
-    /// queue holds copies for; and what can be known at once.
+    /// [`Error::BadRequest`](crate::Error::BadRequest) if the order cannot be kept: the stream is
+    /// being captured, the driver cannot wait for the host, or a stream's queue cannot hold enough
+    /// copies. Other errors that are detected at once.
     pub unsafe fn start_read_on(
         &self,
         stream: CallerStream,
@@ -139,8 +139,8 @@ impl File {
         unsafe { self.start_on(stream, Direction::Read, offset, target, options) }
     }
 
-    /// Starts writing all of `source`, after what is queued on `stream` now; what is queued there
-    /// from now on may change `source`, whose bytes have left it by then.
+    /// Starts writing all of `source`, after the work queued on `stream` so far. Work queued there
+    /// from now on may change `source`, because its bytes have been copied by then.
     ///
     /// # Safety
     /// As for [`start_read_on`](Self::start_read_on).
@@ -200,7 +200,7 @@ impl File {
             let part = blocks.range_of(block);
             let (host, len) = track.place(block, part);
             let gpu = address + (part.start - blocks.range.start);
-            // SAFETY: all of it lies in the transfer's memory, and in the slot.
+            // SAFETY: the range is inside the transfer's memory, and inside the slot.
             unsafe {
                 match direction {
                     Direction::Read => device.copy_to_device(track.stream, gpu, host, len),
@@ -214,7 +214,8 @@ impl File {
         Ok(Transfer::new(state, self.engine().clone()))
     }
 
-    /// The bytes of a call that there are. Does what may hang: who goes on with it may not wait.
+    /// The range of a call that exists in the file. Does the parts that may hang, because later
+    /// steps must not wait.
     fn prepare(
         &self,
         direction: Direction,
@@ -228,12 +229,12 @@ impl File {
         Ok(ByteRange { start: asked.start, end: end.clamp(asked.start, asked.end) })
     }
 
-    /// Where a file ends that is to be read, or nowhere; opens what it needs for its drive.
+    /// The end of a file to be read, or no limit for a write; prepares the file for its drive.
     fn prepared_end(&self, direction: Direction, asked: ByteRange) -> Result<u64> {
         let (engine, handle) = (self.engine(), self.shared_handle());
-        // One that opens slowly was opened so with the file.
+        // A file that opens slowly was prepared when it was opened.
         if engine.options().direct_io == DirectIo::Auto && !handle.opens_slowly() {
-            let _ = handle.direct(); // whoever asks for it is told what came of it
+            let _ = handle.direct(); // the error is reported where it is needed
         }
         if direction == Direction::Write {
             return Ok(u64::MAX);
@@ -298,16 +299,16 @@ impl File {
     }
 }
 
-/// How a range is cut: at multiples of a slot's length in the file.
+/// A range cut into blocks at multiples of a slot's length in the file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Blocks {
     pub(super) range: ByteRange,
-    /// Bytes of one.
+    /// Bytes of a block.
     pub(super) len: u64,
 }
 
 impl Blocks {
-    /// So many, each of `len` bytes.
+    /// Creates `count` blocks of `len` bytes each.
     fn of(count: u64, len: u64) -> Self {
         Self { range: ByteRange { start: 0, end: count * len }, len }
     }
@@ -317,21 +318,21 @@ impl Blocks {
         if self.range.is_empty() { 0 } else { (self.range.end - first).div_ceil(self.len) }
     }
 
-    /// What of the file is in one.
+    /// The part of the file in a block.
     pub(super) fn range_of(&self, index: u64) -> ByteRange {
         let start = align_down(self.range.start, self.len) + index * self.len;
         ByteRange::at(start, self.len).intersect(self.range)
     }
 }
 
-/// What came of queueing, once all of it is queued, or one call for it has failed.
+/// The result of queueing: set once all work is queued, or a call has failed.
 type Queued = OnceLock<Result<(), DeviceError>>;
 
-/// Queues all that the GPU has to do.
+/// Queues all work for the GPU.
 ///
 /// # Safety
-/// `stream` is alive and one of the track's GPU; what `copy` touches, and the track, stay until the
-/// GPU has passed the last number.
+/// `stream` is alive and belongs to the track's GPU. The track and the memory that `copy` accesses
+/// stay until the GPU has passed the last number.
 unsafe fn queue(
     track: &Track,
     stream: CallerStream,
@@ -340,7 +341,7 @@ unsafe fn queue(
     copy: impl Fn(&Track, u64) -> DeviceResult<()>,
 ) -> DeviceResult<()> {
     let (device, ours) = (&track.device, track.stream);
-    // SAFETY: the caller's promises, and the track's own memory, streams and events.
+    // SAFETY: the caller's promises, and the track owns its memory, streams and events.
     unsafe {
         device.record_on_caller(track.event, stream)?;
         device.wait_event(ours, track.event)?;
@@ -360,7 +361,7 @@ unsafe fn queue(
     }
 }
 
-/// A count of blocks as the GPU knows it.
+/// A count of blocks in the GPU's format.
 fn number(count: u64) -> u32 {
     u32::try_from(count).expect("far fewer than that")
 }

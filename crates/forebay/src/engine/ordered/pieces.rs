@@ -1,4 +1,4 @@
-//! Many pieces in the order of a caller's stream: the calls, and what the host does for them.
+//! Many pieces in the order of a caller's stream: the calls, and the host's part of the work.
 
 #![expect(unsafe_code, reason = "queues copies on the caller's promise")]
 
@@ -22,27 +22,27 @@ use crate::queue::Direction;
 use crate::transfer::{State, Transfer};
 use crate::units::ByteRange;
 
-/// See the module's own text.
+/// The pieces of one ordered transfer.
 #[derive(Debug)]
 pub(super) struct Pieces {
     engine: Engine,
-    /// Each once.
+    /// Each file once.
     files: Vec<File>,
     packing: Arc<Packing>,
-    /// What was asked for, by file and range, and what there was of it.
+    /// The requested pieces, by file and range, and the bytes that the files have of them.
     asked: Vec<(usize, ByteRange)>,
     there: Vec<u64>,
     exact: bool,
-    /// What came of each so far.
+    /// The results so far.
     results: Vec<PieceResult>,
     told: Arc<OnceLock<Vec<PieceResult>>>,
 }
 
 impl Engine {
-    /// As [`start_read_many`](Self::start_read_many), after what is queued on `stream` now; what is
-    /// queued there from now on sees the bytes. It is to [`File::start_read_on`] what many reads
-    /// are to one: the files are asked now how long they are, and of a piece that fails, or whose
-    /// file becomes shorter meanwhile, the target may hold any bytes.
+    /// Like [`start_read_many`](Self::start_read_many), after the work queued on `stream` so far;
+    /// work queued there from now on sees the bytes. It relates to [`File::start_read_on`] as many
+    /// reads to one: the files' sizes are queried now. If a piece fails, or its file is truncated
+    /// during the transfer, its target may hold any bytes.
     ///
     /// # Safety
     /// As for [`File::start_read_on`].
@@ -60,8 +60,9 @@ impl Engine {
         unsafe { self.start_many_on(stream, Direction::Read, pieces, targets, options) }
     }
 
-    /// As [`start_write_many`](Self::start_write_many), after what is queued on `stream` now; what
-    /// is queued there from now on may change the sources, whose bytes have left them by then.
+    /// Like [`start_write_many`](Self::start_write_many), after the work queued on `stream` so far.
+    /// Work queued there from now on may change the sources, because their bytes have been copied
+    /// by then.
     ///
     /// # Safety
     /// As for [`File::start_read_on`].
@@ -106,7 +107,7 @@ impl Engine {
         let work = self.work(&many)?;
         let packing = Arc::clone(&work.packing);
         if packing.blocks() == 0 {
-            return self.start_owned(direction, pieces, buffers, options); // behind all ends
+            return self.start_owned(direction, pieces, buffers, options); // all behind the end
         }
         many_fit(&packing, &*device).map_err(|reason| many.refusal(first, reason))?;
         let told = Arc::clone(&work.told);
@@ -119,8 +120,8 @@ impl Engine {
         let blocks = Blocks::of(packing.blocks(), self.options().slot_size);
         let how = Ordering { device: &device, direction, options, blocks, begin };
         let copy = |track: &Track, block: u64| {
-            // SAFETY: the pieces lie in the caller's memory, which is the transfer's until it has
-            // ended, and their places in the track's slots, which stay until the GPU has passed.
+            // SAFETY: the pieces are in the caller's memory, which the transfer owns until it has
+            // ended. Their places in the track's slots stay until the GPU has passed them.
             unsafe { copy(&*device, track, direction, block, packing.parts_of(block)) }
         };
         // SAFETY: the stream is the caller's promise.
@@ -128,7 +129,7 @@ impl Engine {
         Ok(ManyTransfer::new(state, Results::of_order(told), self))
     }
 
-    /// What the host has to do for a call. Does what may hang: who goes on with it may not wait.
+    /// The host's part of a call. Does the parts that may hang, because later steps must not wait.
     fn work(&self, many: &Many<'_>) -> Result<Pieces> {
         let mut files: Vec<File> = Vec::new();
         let mut ends: Vec<u64> = Vec::new();
@@ -169,7 +170,7 @@ impl Engine {
     }
 }
 
-/// Whether a stream's queue holds all copies, or what to do.
+/// Whether a stream's queue can hold all copies; otherwise returns a hint.
 fn many_fit(packing: &Packing, device: &dyn Device) -> Result<(), String> {
     let (blocks, parts) = (packing.blocks(), packing.parts().len() as u64);
     let copies = if device.has_batches() { blocks } else { parts };
@@ -183,10 +184,10 @@ fn many_fit(packing: &Packing, device: &dyn Device) -> Result<(), String> {
     ))
 }
 
-/// Queues the copies of one slot's worth.
+/// Queues the copies of one block.
 ///
 /// # Safety
-/// The parts' GPU memory, and the track, stay until the GPU has passed them.
+/// The parts' GPU memory and the track stay until the GPU has passed them.
 unsafe fn copy(
     device: &dyn Device,
     track: &Track,
@@ -232,7 +233,7 @@ impl Pieces {
         self.files[file].handle().place(range.start, range.len())
     }
 
-    /// Begins a slot's worth, or the sync of all files behind the last.
+    /// Begins a block, or after the last one the sync of all files.
     pub(super) fn begin(
         &self,
         step: u64,
@@ -251,7 +252,7 @@ impl Pieces {
         };
         let buffers = vec![slot];
         let spans: Vec<Span> = Many::spans(direction, &pieces, &buffers)?;
-        // The sizes are known: no server is asked for them here.
+        // The sizes are known, so no server is queried here.
         let many = Many {
             direction,
             pieces: &pieces,
@@ -265,7 +266,7 @@ impl Pieces {
         Ok(Moving { transfer, step, results: Some(results) })
     }
 
-    /// Notes what came of the parts of a step, or of the files' syncs.
+    /// Records the results of a step's parts, or of the files' syncs.
     pub(super) fn note(&mut self, step: u64, came: Vec<PieceResult>) {
         if step < self.packing.blocks() {
             for (part, came) in self.packing.parts_of(step).iter().zip(came) {
@@ -273,7 +274,7 @@ impl Pieces {
                 match (&mut *result, came) {
                     (Ok(sum), Ok(got)) => *sum += got,
                     (Ok(_), Err(error)) => *result = Err(error),
-                    (Err(_), _) => {} // the first counts
+                    (Err(_), _) => {} // the first error counts
                 }
             }
             return;
@@ -285,7 +286,7 @@ impl Pieces {
         }
     }
 
-    /// Tells what came of each; the bytes of all.
+    /// Publishes the result of each piece; returns the bytes of all.
     pub(super) fn end(&mut self) -> u64 {
         let mut results = std::mem::take(&mut self.results);
         let got = results.iter().filter_map(|result| result.as_ref().ok()).sum();
@@ -318,7 +319,7 @@ mod tests {
     use super::*;
     use crate::Options;
 
-    /// No file system here fails a sync alone, so what comes of it is handed in.
+    /// No file system here fails only a sync, so its result is passed in.
     #[test]
     fn what_fails_is_told_by_the_pieces_that_it_is_about() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,5 +1,5 @@
-//! What a transfer in a stream's order has to itself: a stream, an event, slots, and the two
-//! numbers by which host and GPU tell each other how far they are.
+//! The resources of an ordered transfer: a stream, an event, slots, and two counters by which host
+//! and GPU report their progress to each other.
 
 #![expect(unsafe_code, reason = "shares two numbers with the GPU")]
 
@@ -17,30 +17,30 @@ use crate::plan::SKEW;
 use crate::transfer::State;
 use crate::units::{ByteRange, align_down};
 
-/// Slots of a track at most: one is copied, one is ready behind it, and two are being filled.
+/// Maximum number of slots of a track: one is copied, one is ready, and two are being filled.
 const SLOTS_MAX: u64 = 4;
 
-/// Bytes of memory for the two numbers.
+/// Bytes of memory for the two counters.
 const NUMBERS: u64 = 4096;
 
-/// Bytes between the two numbers, so that host and GPU do not write to one cache line.
+/// Bytes between the counters, so that host and GPU do not write to one cache line.
 const APART: usize = 256;
 
-/// See the module's own text.
+/// The resources of one ordered transfer; reused for later ones.
 #[derive(Debug)]
 pub(crate) struct Track {
     pub(super) device: Arc<dyn Device>,
     pub(super) stream: Stream,
     pub(super) event: Event,
     numbers: HostMemory,
-    /// `None` where there is nothing to move.
+    /// `None` if there is nothing to move.
     slots: Option<Buffer>,
     slot_len: u64,
     count: u64,
 }
 
 impl Track {
-    /// For transfers of so many blocks, or fewer.
+    /// Creates a track for transfers of at most this many blocks.
     pub(super) fn new(engine: &Engine, device: &Arc<dyn Device>, blocks: Blocks) -> Result<Self> {
         let count = blocks.count().clamp(1, SLOTS_MAX);
         let slot_len = blocks.len + SKEW;
@@ -60,19 +60,19 @@ impl Track {
         Ok(Self { device, stream, event, numbers, slots: Some(slots), slot_len, count })
     }
 
-    /// Whether it serves a transfer of these blocks on that GPU.
+    /// Whether it can serve a transfer of these blocks on that GPU.
     pub(super) fn serves(&self, device: &Arc<dyn Device>, blocks: Blocks) -> bool {
         let enough = self.count >= blocks.count().clamp(1, SLOTS_MAX);
         Arc::ptr_eq(&self.device, device) && enough && self.slot_len == blocks.len + SKEW
     }
 
-    /// Makes it ready for another transfer.
+    /// Resets the counters for another transfer.
     pub(super) fn reset(&self) {
         self.number(0).store(0, Ordering::Release);
         self.number(APART).store(0, Ordering::Release);
     }
 
-    /// How many slots it has.
+    /// Number of slots.
     pub(super) fn slots(&self) -> u64 {
         self.count
     }
@@ -106,28 +106,28 @@ impl Track {
         self.number(APART).load(Ordering::Acquire).into()
     }
 
-    /// Where a block's bytes lie in its slot.
+    /// The address and length of a block's bytes in its slot.
     pub(super) fn place(&self, index: u64, part: ByteRange) -> (NonNull<u8>, usize) {
         let address = self.part(index, part).address();
         let len = usize::try_from(part.len()).expect("a slot fits memory");
         (NonNull::new(address as *mut u8).expect("mapped memory is not at zero"), len)
     }
 
-    /// All of a slot, with the room before it.
+    /// All of a slot, with the gap before it.
     pub(super) fn slot(&self, index: u64) -> Buffer {
         let slots = self.slots.as_ref().expect("there until it is dropped");
         slots.share(index % self.count * self.slot_len, self.slot_len)
     }
 
-    /// That part of its slot.
+    /// The part of a slot for these bytes of a block.
     pub(super) fn part(&self, index: u64, part: ByteRange) -> Buffer {
         let slots = self.slots.as_ref().expect("there until it is dropped");
         let skew = part.start - align_down(part.start, SKEW);
         slots.share(index % self.count * self.slot_len + skew, part.len())
     }
 
-    /// Lets whatever was queued in part go on, and waits until nothing does; else neither the
-    /// track's memory nor the transfer's is ever given back. May wait for the caller's stream.
+    /// Releases partly queued work and waits until it is done. If it does not end, the memory of
+    /// the track and the transfer is leaked. May wait for the caller's stream.
     pub(super) fn settle(self, state: &State, source: &DeviceError) {
         if !is_quiet(&*self.device, self.stream) {
             events::copy_not_over(self.device.id(), source);
@@ -136,7 +136,7 @@ impl Track {
         }
     }
 
-    /// Says that the GPU does not go on: what it may touch is never given back.
+    /// The error for a GPU that makes no progress; memory that it may access is leaked.
     pub(super) fn lose(self) -> DeviceError {
         let (call, name) = ("cuStreamWriteValue32", "NO_ANSWER".to_owned());
         let detail = "the GPU does not go on, though nothing holds its stream".to_owned();

@@ -1,5 +1,5 @@
-//! What a transfer in a stream's order moves between files and the slots of its track, step by
-//! step: a slot's worth each, and for many pieces that are to be durable one more at the end.
+//! The steps of an ordered transfer between files and the slots of its track: one block each. For
+//! many pieces that must be durable there is one more step at the end.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::file::Handle;
 use crate::queue::Direction;
 use crate::transfer::{Outcome, SyncMode, Transfer};
 
-/// See the module's own text.
+/// The bytes that an ordered transfer moves.
 #[derive(Debug)]
 pub(super) enum Work {
     /// A range of a file.
@@ -22,12 +22,12 @@ pub(super) enum Work {
     Pieces(Pieces),
 }
 
-/// A step on its way.
+/// A step in progress.
 #[derive(Debug)]
 pub(super) struct Moving {
     pub(super) transfer: Transfer,
     pub(super) step: u64,
-    /// Of many pieces, what came of each.
+    /// For many pieces: the results of each.
     pub(super) results: Option<Results>,
 }
 
@@ -46,7 +46,7 @@ impl Work {
         }
     }
 
-    /// The file that stands for all of them.
+    /// The file that represents all of them.
     pub(super) fn handle(&self) -> &Handle {
         self.file().handle()
     }
@@ -55,7 +55,7 @@ impl Work {
         self.file().path()
     }
 
-    /// Where it moves bytes, as an error names it.
+    /// The range that it moves, for errors.
     pub(super) fn place(&self) -> Place {
         match self {
             Self::Range(file, blocks) => {
@@ -65,7 +65,7 @@ impl Work {
         }
     }
 
-    /// Bytes that there are to move.
+    /// Bytes to move.
     pub(super) fn len(&self) -> u64 {
         match self {
             Self::Range(_, blocks) => blocks.range.len(),
@@ -73,7 +73,7 @@ impl Work {
         }
     }
 
-    /// Slots' worth, each with a gate.
+    /// Number of blocks, each with a gate.
     pub(super) fn blocks(&self) -> u64 {
         match self {
             Self::Range(_, blocks) => blocks.count(),
@@ -81,13 +81,13 @@ impl Work {
         }
     }
 
-    /// All that is to be done: the syncs of many files are a step of their own.
+    /// Number of steps; the syncs of many files are an extra one.
     pub(super) fn steps(&self, sync: SyncMode) -> u64 {
         let syncs_apart = matches!(self, Self::Pieces(_)) && sync != SyncMode::None;
         self.blocks() + u64::from(syncs_apart)
     }
 
-    /// Begins one.
+    /// Begins a step.
     pub(super) fn begin(
         &self,
         step: u64,
@@ -103,7 +103,7 @@ impl Work {
             Self::Range(file, blocks) => {
                 let part = blocks.range_of(step);
                 let memory = track.part(step, part);
-                // The size is known: no server is asked for it here.
+                // The size is known, so no server is queried here.
                 let size = blocks.range.end;
                 let transfer = file.start_sized(direction, part.start, memory, &options, size)?;
                 Ok(Moving { transfer, step, results: None })
@@ -112,14 +112,14 @@ impl Work {
         }
     }
 
-    /// Notes what came of a step's pieces.
+    /// Records the results of a step's pieces.
     pub(super) fn note(&mut self, moved: &mut Moving, whole: &Outcome) {
         if let (Self::Pieces(pieces), Some(results)) = (self, &mut moved.results) {
             pieces.note(moved.step, results.outcome(whole.clone()).results);
         }
     }
 
-    /// What it comes to when all of it is done.
+    /// The result when all steps are done.
     pub(super) fn end(&mut self, got: u64, asked: u64, exact: bool) -> Result<u64> {
         match self {
             Self::Range(file, blocks) if exact && got < asked => {

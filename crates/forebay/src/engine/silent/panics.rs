@@ -1,4 +1,4 @@
-//! What an engine does when a GPU's driver panics under it.
+//! Tests of an engine whose GPU driver panics.
 
 use std::fs;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::gpu::{Device, is_quiet};
 use crate::queue::Chore;
 
-/// Neither the copy thread nor a caller's thread may leave others waiting when it panics.
+/// A panic of the copy thread or a caller's thread must not leave other threads waiting.
 #[test]
 fn a_panic_in_a_copy_fails_the_engine_and_nobody_waits() {
     let folder = tempfile::tempdir().unwrap();
@@ -24,7 +24,7 @@ fn a_panic_in_a_copy_fails_the_engine_and_nobody_waits() {
     gpu.panics.store(true, Ordering::Relaxed);
     let options = RequestOptions::exactly();
     let started = file.start_read(0, first, &options).unwrap();
-    // The bound only tells late from never.
+    // The bound only separates late from never.
     let end = started.wait_for(Duration::from_secs(60));
     let Some(Err(error @ Error::EngineFailed { .. })) = end else { panic!("{end:?}") };
     let said = error.to_string();
@@ -63,7 +63,7 @@ fn a_panic_as_memory_is_freed_or_a_file_closed_fails_the_engine() {
         let engine = Engine::new(Options::default()).unwrap();
         let core = &engine.inner.core;
         core.aside(chore, || panic!("a destructor is broken"));
-        // The bound only tells late from never.
+        // The bound only separates late from never.
         core.wait_for_end(Duration::from_secs(60), || core.failure().is_some());
         let said = core.failure().expect("the engine has failed").to_string();
         assert!(said.contains(thread) && said.contains("a destructor is broken"), "{said}");
