@@ -18,7 +18,7 @@ use crate::{fio, test};
 /// Bytes of a whole bundle, at most: packed they are 0.41 of it (`gzip -6`), which travels easily.
 const BUNDLE_LEN_MAX: u64 = 224 << 20;
 
-/// The programs that travel beside `fio`.
+/// The programs that are bundled with `fio`.
 const PROGRAMS: [&str; 3] = ["forebay", "forebay-bars", "xtask"];
 
 /// The file that says that a folder is a bundle, and what it holds.
@@ -42,7 +42,7 @@ pub(crate) struct Manifest {
     pub(crate) rustc: String,
     /// The test executables, in the order in which they run.
     pub(crate) tests: Vec<TestExecutable>,
-    /// What could not be brought along, as `WHAT: REASON`.
+    /// Missing parts, as `WHAT: REASON`.
     pub(crate) skipped: Vec<String>,
 }
 

@@ -25,7 +25,7 @@ const WHEELS: [(&str, &str); 5] = [
     ("nvidia-cufile", "1.20.0.107"),
 ];
 
-/// What is kept of each.
+/// The files that are kept of each.
 const FILES: [&str; 2] = ["cufile.h", "libcufile.so.0"];
 
 /// Where they lie.
@@ -33,7 +33,7 @@ pub(crate) fn folder(root: &Path) -> Result<PathBuf> {
     Ok(test::target(root)?.join("cufile"))
 }
 
-/// Fetches what is not there yet; what cannot be had is reported as skipped.
+/// Fetches missing files; unavailable ones are reported as skipped.
 pub(crate) fn prepare(report: &mut Report, root: &Path) -> Result<()> {
     let folder = folder(root)?;
     let is_there =

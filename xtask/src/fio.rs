@@ -1,7 +1,7 @@
 //! A `fio` that runs on any x86-64 or arm64 Linux: built static from the distribution's source
 //! package, once, and kept under cargo's target folder.
 //!
-//! apt is given a configuration of its own, so that nothing of the system's changes.
+//! apt gets a separate configuration, so that nothing in the system changes.
 
 use std::fs;
 use std::path::{Path, PathBuf};

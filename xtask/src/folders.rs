@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::process::Result;
 
-/// What an error at `path` is told as.
+/// The text of an error at `path`.
 pub(crate) fn failed(path: &Path) -> impl FnOnce(io::Error) -> String + '_ {
     move |error| format!("`{}`: {error}", path.display())
 }
@@ -24,7 +24,7 @@ pub(crate) fn remove(folder: &Path) -> Result<()> {
     }
 }
 
-/// What lies in a folder, sorted.
+/// The contents of a folder, sorted.
 pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).map_err(failed(folder))?;
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();

@@ -1,8 +1,8 @@
 //! Programs from Debian packages that are unpacked, never installed: emulators for this machine, a
-//! whole system for a virtual one, and what programs of another processor need.
+//! whole system for a virtual one, and libraries for programs of another processor.
 //!
-//! `apt-get` is told that nothing is installed, so it fetches every library too, and what is
-//! unpacked runs with its own loader and libraries beside whatever this machine has.
+//! `apt-get` sees a system without packages, so it fetches every library too. Unpacked programs run
+//! with their own loader and libraries, independent of this machine's.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -31,7 +31,7 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    /// What `apt-get` is told, so that nothing of this machine's is touched.
+    /// Options of `apt-get` that keep it away from this machine's packages.
     fn options(self, cache: &Path) -> Result<Vec<String>> {
         let Self::Debian { suite, architecture } = self else { return Ok(Vec::new()) };
         let home = cache.join(format!("debian-{suite}-{architecture}"));

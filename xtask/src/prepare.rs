@@ -1,5 +1,6 @@
-//! Makes ready what the tests use beyond cargo, and says what it did. Nothing here is required:
-//! what cannot be had is reported as skipped, and the tests that need it skip themselves.
+//! Prepares the tests' dependencies beyond cargo, and reports what it did. Nothing here is
+//! required: unavailable tools are reported as skipped, and the tests that need them skip
+//! themselves.
 
 use std::path::Path;
 use std::process::Command;
@@ -53,7 +54,7 @@ pub(crate) fn run(report: &mut Report, all: bool) {
     }
 }
 
-/// Asks the package system for the packages of `tools`; its failure is no failure of the tests.
+/// Installs the packages of `tools` by the package system; its failure is no failure of the tests.
 fn install(tools: &[&Tool]) {
     let packages: Vec<&str> = tools.iter().map(|tool| tool.package).collect();
     say!("prepared: installing {} with apt-get", packages.join(", "));

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// A chore stops with a message for a person; nobody matches on the cause.
+/// A chore's error is a message for the user; no code matches on the cause.
 pub(crate) type Result<T, E = String> = std::result::Result<T, E>;
 
 /// Writes one line to stdout, or to stderr after `err,`. A closed pipe is no reason to fail.
@@ -33,8 +33,8 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// Bits of the signals that tests send: SIGHUP, SIGINT and SIGQUIT.
 const SENT: u64 = 0b111;
 
-/// Starts this chore again if it was started with such signals ignored, as a shell starts what runs
-/// in its background: programs would inherit that, and wait for ever.
+/// Starts this chore again if it was started with such signals ignored, as a shell does for
+/// background jobs: child programs would inherit that, and never end.
 pub(crate) fn heed_signals() -> Result<()> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -92,7 +92,7 @@ pub(crate) enum Stream {
     Stderr,
 }
 
-/// Runs a command and hands on each line of its output as it comes; says whether it succeeded.
+/// Runs a command and passes on each line of its output immediately; returns whether it succeeded.
 pub(crate) fn each_line(command: &mut Command, mut take: impl FnMut(Stream, &str)) -> Result<bool> {
     let name = typed(command);
     let failed = |error| format!("cannot run `{name}`: {error}");
@@ -105,8 +105,8 @@ pub(crate) fn each_line(command: &mut Command, mut take: impl FnMut(Stream, &str
     if let Some(pipe) = child.stderr.take() {
         forward(pipe, Stream::Stderr, sender);
     }
-    // A server that a test left behind may hold the pipes open for ever: once the command has
-    // ended, silence is the end.
+    // A server that a test left running may keep the pipes open: after the command's end, silence
+    // counts as the end.
     loop {
         match lines.recv_timeout(SILENCE) {
             Ok((stream, line)) => take(stream, &line),
@@ -117,7 +117,7 @@ pub(crate) fn each_line(command: &mut Command, mut take: impl FnMut(Stream, &str
     child.wait().map(|status| status.success()).map_err(failed)
 }
 
-/// Reads lines in a thread of its own, so that neither pipe fills while the other is read.
+/// Reads lines on a separate thread, so that neither pipe fills while the other is read.
 fn forward(
     pipe: impl Read + Send + 'static,
     stream: Stream,

@@ -11,7 +11,7 @@ use crate::test::target;
 /// The oldest Python that the package is made for.
 const OLDEST: (u32, u32) = (3, 11);
 
-/// What the tests need beside the package; what is missing beyond that skips its own tests.
+/// The tests' requirements besides the package; anything else that is missing skips its own tests.
 const NEEDED: [&str; 5] = ["maturin==1.9.6", "pytest==9.*", "mypy==2.*", "numpy", "fusepy"];
 
 /// What runs the tests, after the interpreter, from the root of the repository.
@@ -187,7 +187,7 @@ impl Outcome {
     }
 }
 
-/// What lies in a folder.
+/// The contents of a folder.
 pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).collect()

@@ -136,7 +136,7 @@ impl TestOutput {
         })
     }
 
-    /// Takes a line in if it tells of a skip.
+    /// Adds a line if it reports a skip.
     fn take_skip(&mut self, line: &str) -> bool {
         let Some(what) = line.strip_prefix(SKIPPED) else { return false };
         self.skipped.push(what.trim().into());

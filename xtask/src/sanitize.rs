@@ -1,10 +1,9 @@
-//! `cargo xtask sanitize [address|thread|miri]`: the engine's tests under tools that see what a
-//! test alone cannot: memory that is used wrongly or never freed, races between threads, and what
-//! the language leaves undefined.
+//! `cargo xtask sanitize [address|thread|miri]`: the engine's tests under tools that detect what a
+//! test alone cannot: invalid memory accesses, leaks, data races, and undefined behaviour.
 //!
-//! All need a nightly toolchain; what is missing is reported as skipped. Each tool first runs a
-//! program that is wrong on purpose, so that a tool that sees nothing is not taken for a program
-//! that has no fault. `xtask/sanitize` holds what the tools are told to pass over, with reasons.
+//! All need a nightly toolchain; missing tools are reported as skipped. Each tool first runs a
+//! deliberately wrong program, so that a tool that detects nothing is not taken for a clean result.
+//! `xtask/sanitize` holds the suppressions, with reasons.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +16,7 @@ use crate::test;
 /// The only target: sanitizers need one that is named, and the engine's tests run here.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Wrong in both ways: what it is told to do is the first argument.
+/// Wrong in both ways: the first argument selects which.
 const CANARY: &str = "\
 static mut COUNT: u64 = 0;
 
@@ -171,8 +170,8 @@ impl Tool {
                 command.args([verb, "--target", TARGET]);
             }
             Self::Thread => {
-                // Through the C library it sees memory mapped and unmapped. Else what comes to
-                // the same place later would race with what was there.
+                // Through the C library it sees memory mapped and unmapped. Otherwise a later
+                // mapping at the same address would race with the earlier one.
                 let libc = "--cfg=rustix_use_libc";
                 let flags = "-Zsanitizer=thread -Cforce-frame-pointers=yes";
                 command.env("RUSTFLAGS", format!("{flags} {libc}"));

@@ -164,9 +164,9 @@ fn dependencies(report: &mut Report, cargo: impl Fn(&[&str]) -> Command) -> Resu
     Ok(())
 }
 
-/// What takes minutes: ignored tests, the package with torch and servers, the sanitizers, the
-/// wheels, a short soak, the dependencies' licences and advisories, the bundle with every test run
-/// from it, and the virtual machine with every kind of storage.
+/// The tests that take minutes: ignored tests, the package with torch and servers, the sanitizers,
+/// the wheels, a short soak, the dependencies' licences and advisories, the bundle with every test
+/// run from it, and the virtual machine with every kind of storage.
 fn slow(report: &mut Report, root: &Path, cargo: impl Fn(&[&str]) -> Command) -> Result<()> {
     heading("slow tests");
     tests(report, "slow tests", cargo(&["test", "--workspace", "--no-fail-fast"]), &["--ignored"])?;

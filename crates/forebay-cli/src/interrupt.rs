@@ -46,7 +46,7 @@ struct Undo {
 struct Words {
     /// How far the command came.
     kept: Option<String>,
-    /// What cannot be undone, as text.
+    /// The text on changes that cannot be undone.
     left: Option<String>,
 }
 

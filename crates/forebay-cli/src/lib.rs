@@ -1,27 +1,28 @@
 //! The `forebay` command as a library: arguments in, report out.
 //!
-//! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`compare`],
-//! [`map`], [`mod@sweep`], [`tune`], [`read`], [`doctor`], [`gdsio`], [`import`], `stream`,
-//! `probe`, `manual`),
-//! [`program`] starts the command anew, [`workload`] keeps files busy, [`results`] keeps what was
-//! measured, [`report`] shows it, [`mod@diff`] compares it, [`failure`] is how a verb fails, `log`
-//! shows what the engine tells meanwhile, [`power`] reads what the machine takes. `watched` runs a
-//! verb in a process that can be left behind, `steps` notices what it waits for in vain. Data go
-//! to stdout, talk to stderr; [`stdio`] sees whether they are open.
+//! `args` reads the command line. Each verb has a module ([`mod@bench`], [`compare`], [`map`],
+//! [`mod@sweep`], [`tune`], [`read`], [`doctor`], [`gdsio`], [`import`], `stream`, `probe`,
+//! `manual`).
+//!
+//! [`program`] starts the command anew, [`workload`] keeps files busy, and [`results`] stores
+//! measurements. [`report`] shows them, [`mod@diff`] compares them. [`failure`] is the error of a
+//! verb, `log` shows the engine's events, [`power`] reads power sensors. `watched` runs a verb in a
+//! process that can be abandoned; `steps` detects operations that never return. Data go to stdout,
+//! messages to stderr; [`stdio`] checks whether they are open.
 //!
 //! # Unsafe modules
 //!
-//! - `main.rs`: looks at the standard streams before Rust opens those that are closed
+//! - `main.rs`: checks the standard streams before Rust reopens closed ones
 //! - `bench/memory.rs`: anonymous mappings
 //! - `bench/methods/mapping.rs`: mappings of files
 //! - `bench/methods/cufile/child.rs`: lends memory to cuFile
 //! - `bench/cpu.rs`: `getrusage`
 //! - `compare/compute.rs`: a kernel on a GPU's memory
 //! - `bench/ceilings/link.rs`: copies to and from a GPU by raw address
-//! - `bench/drives/ways/one_queue.rs`: the same
-//! - `bench/drives/ways/kvikio/shared.rs`: memory that another process sees too
+//! - `bench/drives/ways/one_queue.rs`: copies to and from a GPU by raw address
+//! - `bench/drives/ways/kvikio/shared.rs`: memory shared with another process
 //! - `workload/issuer/plain.rs`: copies to and from a GPU by raw address
-//! - `workload/issuer/uring.rs`: requests of `io_uring`, whose memory the kernel knows by address
+//! - `workload/issuer/uring.rs`: `io_uring` requests, whose memory the kernel accesses by address
 
 pub mod args;
 pub mod bench;
@@ -66,12 +67,12 @@ use args::{Arguments, Verb};
 use failure::Failure;
 use program::Program;
 
-/// Runs the command that `arguments` name, the program's own name first. It may start this
-/// process's program anew, with other arguments that are to come here: whoever has something else
-/// in mind for that calls [`run_as`].
+/// Runs the command of `arguments`, which begin with the program's own name. It may start this
+/// process's program anew, with other arguments that must reach this function; a caller that needs
+/// another program calls [`run_as`].
 ///
-/// The code is 0 where all went well, 1 where something failed or wrong data were found, and 2
-/// where the command itself makes no sense.
+/// The code is 0 on success, 1 if something failed or wrong data were found, and 2 if the command
+/// itself is invalid.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     run_as(&Program::of_this_process(), arguments)
 }
@@ -95,7 +96,7 @@ pub fn run_as(program: &Program, arguments: impl IntoIterator<Item = OsString>) 
     watched::aside(|| run_verb(program, &arguments, is_child))
 }
 
-/// Runs the verb of `arguments`, in a child of its own unless this is one.
+/// Runs the verb of `arguments`, in a child process unless this is one.
 fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCode {
     let parsed = match Arguments::try_parse_from(arguments) {
         Ok(parsed) => parsed,
@@ -126,7 +127,7 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
         if !is_child && let Some(code) = watched::run(program, arguments) {
             return code;
         }
-        // The doctor has bounds of its own, and reports what it has met with.
+        // The doctor has its own time limits, and reports its findings.
         if !matches!(parsed.verb, Verb::Doctor(_)) {
             steps::watch();
         }
@@ -186,7 +187,7 @@ fn end(result: failure::Result<()>) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Help and version, which were asked for, or a command that makes no sense.
+/// Help and version, or an invalid command.
 fn not_a_verb(error: &clap::Error, verb: Option<&str>) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {

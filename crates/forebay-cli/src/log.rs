@@ -1,7 +1,7 @@
-//! What the engine tells of itself, line by line on stderr, as far as `FOREBAY_LOG` asks for it.
+//! Events of the engine, line by line on stderr, as `FOREBAY_LOG` selects.
 //!
-//! A subscriber of our own: `tracing-subscriber` would bring four more crates, for spans, filters
-//! and formats that a command of four verbs has no use for.
+//! A small subscriber of ours: `tracing-subscriber` would bring four more crates, for spans,
+//! filters and formats that a command of four verbs does not need.
 
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
@@ -22,7 +22,7 @@ use crate::variables::LOG;
 /// What all targets of the engine begin with.
 const OURS: &str = "forebay::";
 
-/// Begins to tell, where the variable says so.
+/// Starts logging, if the variable enables it.
 pub(crate) fn begin() -> Result<()> {
     let Some(value) = std::env::var_os(LOG.name) else { return Ok(()) };
     let value = value.to_string_lossy().into_owned();
@@ -31,7 +31,8 @@ pub(crate) fn begin() -> Result<()> {
         return Err(Error::BadOption { name, value, expected }.into());
     };
     if most > LevelFilter::OFF {
-        // A second one in the same process is told nothing, which is all that can go wrong.
+        // A second subscriber in the same process gets no events, which is the only possible
+        // failure.
         let _ = tracing::subscriber::set_global_default(Log { most, since: Instant::now() });
     }
     Ok(())
@@ -75,7 +76,7 @@ impl Subscriber for Log {
         let metadata = event.metadata();
         let target = metadata.target().strip_prefix(OURS).unwrap_or_default();
         let line = said.line(self.since.elapsed(), *metadata.level(), target);
-        // Whole lines, and nobody may be reading them.
+        // Writes whole lines; stderr may be closed.
         let _ = anstream::stderr().write_all(line.as_bytes());
     }
 

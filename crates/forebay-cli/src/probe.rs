@@ -1,7 +1,7 @@
-//! `forebay probe`: opens cuFile's driver for an engine that does not dare to yet.
+//! `forebay probe`: opens cuFile's driver in a child process, on behalf of an engine.
 //!
-//! The driver may spin for ever. Whoever asks ends this process then; where he cannot, since he was
-//! killed, and where nobody set a bound, it ends itself.
+//! The driver may spin without end. The engine then ends this process. If the engine was killed, or
+//! no limit was set, this process ends itself.
 
 use std::io::Write as _;
 use std::sync::mpsc::sync_channel;
@@ -15,12 +15,12 @@ use crate::failure::{Failure, Result};
 
 /// How long the library may take in all. Engines give it less, and end this process themselves.
 const BOUND: Duration = Duration::from_secs(30);
-/// How often it is looked whether whoever asked is still there.
+/// How often to check whether the requesting process still runs.
 const LOOKS_EVERY: Duration = Duration::from_millis(100);
 /// How long an orderly end may take: what hangs may hold what that needs.
 const END_MAX: Duration = Duration::from_secs(1);
 
-/// Runs the verb. What is seen is written at once: the next step may be the last.
+/// Runs the verb. Each observation is written immediately: the next step may be the last.
 pub(crate) fn command(args: &ProbeArgs) -> Result<()> {
     guard();
     let mut written = Ok(());
@@ -45,9 +45,8 @@ enum Lost {
     TooLong,
 }
 
-/// Has this process end where nobody else ends it. Both threads have begun before the library is
-/// loaded: one whose initialisers hang holds the loader's lock, which an orderly end takes, and the
-/// beginning of a thread as well.
+/// Makes this process end if nothing else ends it. Both threads start before the library is loaded:
+/// hanging initialisers hold the loader's lock, which both an orderly exit and a thread start need.
 fn guard() {
     let asker = getppid();
     let is_asker_there = move || getppid() == asker;
@@ -79,7 +78,7 @@ fn too_long() {
     std::process::exit(1);
 }
 
-/// Waits until this process has nothing to go on for.
+/// Waits until this process has no reason to continue.
 fn lost(bound: Duration, is_asker_there: impl Fn() -> bool) -> Lost {
     let start = Instant::now();
     while start.elapsed() < bound {

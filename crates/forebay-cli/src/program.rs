@@ -1,4 +1,4 @@
-//! How this program is started again, for what needs a process of its own.
+//! Starts this program again, for work that needs a separate process.
 
 use std::ffi::OsString;
 use std::process::Command;

@@ -1,8 +1,8 @@
-//! `forebay reach`: looks at paths that may never answer, for verbs that have to go on.
+//! `forebay reach`: checks paths that may never answer, for verbs that must continue.
 //!
-//! A call that a server never answers may not be ended by any signal, and a process ends only when
-//! all its threads have. So the first look is made by this program in a process of its own, which
-//! can be left behind; [`system`] asks it, and what does not answer there is not touched here.
+//! A call that a server never answers may not be interruptible by any signal, and a process ends
+//! only when all its threads have. So this program makes the first check in a child process, which
+//! can be abandoned; [`system`] starts it. Paths that do not answer there are not touched here.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -25,7 +25,7 @@ const PATH_MAX: Duration = Duration::from_secs(15);
 const ANSWERS: &[u8] = b"answers";
 const SILENT: &[u8] = b"silent ";
 
-/// Runs the verb: a line for each path. Errors are met again by whoever asks.
+/// Runs the verb: a line for each path. The caller meets the same errors again.
 pub(crate) fn command(args: &ReachArgs) -> Result<()> {
     let system = System::live();
     for path in &args.paths {
@@ -64,7 +64,7 @@ pub(crate) fn system(program: &Program, paths: &[PathBuf], open: bool) -> System
             None => break,
         }
     }
-    // Whoever still waits is left to itself: nobody can say when it ends.
+    // A child that still waits is abandoned: it may never end.
     let _ = child.kill();
     let _ = child.try_wait();
     system

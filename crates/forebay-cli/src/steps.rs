@@ -1,9 +1,9 @@
-//! What the command waits for at the moment, and for how long it may.
+//! The current blocking operations of the command, and their time limits.
 //!
-//! Plain calls have no bound: a file server may be gone, a program behind FUSE may hang, at any
-//! time. So whoever makes some says so by a [`Step`], and a thread ends the command where one
-//! makes no progress for the time that `FOREBAY_WATCHDOG` says. No step is open where something may
-//! take as long as it likes: syncs, other programs, and samples of writes and of several paths.
+//! Plain calls have no limit: a file server may disappear, or a program behind FUSE may hang, at
+//! any time. So such calls are enclosed in a [`Step`], and a thread ends the command if one makes
+//! no progress for the time set by `FOREBAY_WATCHDOG`. No step is open during operations that may
+//! take any time: syncs, other programs, and samples of writes and of several paths.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,7 +23,7 @@ pub(crate) const REMEDY: &str = "`forebay doctor PATH` names the mount: see whet
 
 /// How often steps are looked at, in parts of the time that they have.
 const LOOKS: u32 = 20;
-/// What may be spent on undoing what was begun: the same file may be in the way.
+/// Time limit for the cleanup, which the same file may block.
 const UNDO_MAX: Duration = Duration::from_secs(1);
 
 /// What engines give cuFile to open, in a child and here, and something more.
@@ -40,7 +40,7 @@ struct Open {
     operation: &'static str,
     path: PathBuf,
     life: Life,
-    /// What `life` said last, and for how long it says so, as far as anybody has looked.
+    /// The last value of `life`, and how long it has been observed unchanged.
     last: u64,
     stood: Option<Duration>,
     /// The least time that it has.
@@ -62,7 +62,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// The infinitive `operation` on `path`, which is to be over soon, or to go on.
+    /// Begins `operation` (an infinitive) on `path`, which should end soon, or report progress.
     pub(crate) fn begin(operation: &'static str, path: &Path) -> Self {
         let count = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&count);
@@ -77,8 +77,8 @@ impl Step {
         Self::with_life(operation, path, LONG, || 0)
     }
 
-    /// The same, of a transfer by `route`, which goes on for as long as `engine` gets answers from
-    /// drives and GPUs.
+    /// Begins a transfer by `route`; it makes progress as long as `engine` gets answers from drives
+    /// and GPUs.
     pub(crate) fn of_engine(
         operation: &'static str,
         path: &Path,
@@ -93,8 +93,8 @@ impl Step {
         })
     }
 
-    /// The same, which goes on for as long as the calling thread reads, writes or touches new
-    /// pages; none where the kernel does not tell.
+    /// Begins a step that makes progress as long as the calling thread reads, writes or touches new
+    /// pages; none if the kernel does not report that.
     pub(crate) fn of_thread(operation: &'static str, path: &Path) -> Option<Self> {
         signs_of_thread().map(|life| Self::with_life(operation, path, Duration::ZERO, life))
     }
@@ -110,7 +110,8 @@ impl Step {
         Self::with_life(operation, path, Duration::ZERO, life)
     }
 
-    /// The same, which has `least` at least and goes on for as long as `life` changes.
+    /// Begins a step with a limit of `least` at least, which makes progress as long as `life`
+    /// changes.
     pub(crate) fn with_life(
         operation: &'static str,
         path: &Path,
@@ -121,7 +122,7 @@ impl Step {
         Self { number, count: Arc::default() }
     }
 
-    /// Says that it goes on.
+    /// Reports progress.
     pub(crate) fn goes_on(&self) {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
@@ -137,7 +138,7 @@ impl Drop for Step {
     }
 }
 
-/// Tells what the calling thread has done so far; `None` where the kernel does not tell.
+/// Reports the activity of the calling thread so far; `None` if the kernel does not report it.
 fn signs_of_thread() -> Option<impl Fn() -> u64 + Send + Sync + 'static> {
     let folder = format!("/proc/self/task/{}", rustix::thread::gettid());
     let text = |name: &str| std::fs::read_to_string(format!("{folder}/{name}")).ok();
@@ -178,7 +179,7 @@ fn add(operation: &'static str, path: &Path, life: Life, least: Duration) -> u64
 fn look(steps: &mut [Open], passed: Duration, most: Duration) -> Option<Failure> {
     for step in steps.iter_mut() {
         let now = (step.life)();
-        // One that has begun meanwhile has not stood for all of it.
+        // A step that began in between has not been unchanged for all of that time.
         let stood = step.stood.filter(|_| now == step.last).map(|stood| stood + passed);
         step.stood = Some(stood.unwrap_or_default());
         step.last = now;
@@ -203,14 +204,14 @@ pub(crate) fn watch() {
     if STARTED.swap(true, Ordering::Relaxed) {
         return;
     }
-    // A variable that makes no sense is told by whoever needs it.
+    // An invalid variable is reported by the code that needs it.
     let most = Options::from_env().unwrap_or_default().watchdog;
     let pause = most / LOOKS;
     let watch = move || {
         loop {
             let start = Instant::now();
             thread::sleep(pause);
-            // A command that was stopped for a while (Ctrl-Z) has not waited meanwhile.
+            // Time during which the command was stopped (Ctrl-Z) does not count.
             let passed = start.elapsed().min(2 * pause);
             let late = look(&mut steps(), passed, most);
             if let Some(failure) = late {

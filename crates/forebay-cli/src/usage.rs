@@ -1,4 +1,4 @@
-//! What is wrong with a command line, in the words of all our errors.
+//! Errors of a command line, in the form of all our errors.
 
 use std::error::Error as _;
 
@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::args::definition;
 use crate::failure::Failure;
 
-/// The failure that `error` tells of. `verb` is the first word behind the program's name.
+/// The failure for `error`. `verb` is the first word after the program's name.
 pub(crate) fn failure(error: &clap::Error, verb: Option<&str>) -> Failure {
     let known = |verb: &&str| definition().find_subcommand(verb).is_some();
     let help = match verb.filter(known) {

@@ -16,7 +16,7 @@ pub(crate) struct OfCommand {
     pub(crate) takes: &'static str,
 }
 
-/// How much of what the engine tells is shown.
+/// Which events of the engine are shown.
 pub(crate) const LOG: OfCommand = OfCommand {
     name: "FOREBAY_LOG",
     about: "what the engine decides and what befalls it, line by line on stderr",

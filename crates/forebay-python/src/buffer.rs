@@ -98,7 +98,7 @@ impl Buffer {
         self.buffer.address()
     }
 
-    /// The device that it lies on: `cpu`, `cuda:0`.
+    /// Its device: `cpu`, `cuda:0`.
     #[getter]
     fn device(&self) -> String {
         self.buffer.device().map_or("cpu".to_owned(), |device| device.to_string())

@@ -1,4 +1,4 @@
-//! What is called back when a transfer has ended: by a thread that does nothing else.
+//! Calls back when a transfer has ended, on a dedicated thread.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -11,7 +11,7 @@ use pyo3::types::{PyList, PyTuple};
 use crate::hanging;
 use crate::per_process::PerProcess;
 
-/// A future of Python's that stands for a transfer.
+/// A Python future of a transfer.
 pub(crate) trait Future: PyClass<Frozen = True> + Sync {
     /// The transfer; `None` where there was nothing to do.
     fn transfer(&self) -> Option<&forebay::Transfer>;
@@ -61,8 +61,8 @@ fn jobs() -> PyResult<&'static Sender<Job>> {
     Ok(JOBS.get_or_make(start)?)
 }
 
-/// Runs callbacks until the process ends. The thread stays known to the interpreter meanwhile, as
-/// the one of `logs` does.
+/// Runs callbacks until the process ends. The thread stays attached to the interpreter all the
+/// time, like that of `logs`.
 fn call_back_all(py: Python<'_>, mut jobs: Receiver<Job>) {
     let next = |jobs: Receiver<Job>| jobs.recv().ok().map(|job| (job, jobs));
     while let Some((job, rest)) = py.detach(move || next(jobs)) {
@@ -73,7 +73,7 @@ fn call_back_all(py: Python<'_>, mut jobs: Receiver<Job>) {
     }
 }
 
-/// Runs a callback, and lets go of it and of its future while the interpreter is at hand.
+/// Runs a callback, and drops it and its future while the interpreter is attached.
 fn run(py: Python<'_>, job: Job) -> PyResult<()> {
     let Job { callback, future, reclaim } = job;
     let future = future.into_bound(py);

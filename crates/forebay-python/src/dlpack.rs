@@ -1,7 +1,7 @@
-//! DLPack, versions 0 and 1: where the bytes of an array are, and a buffer of ours as an array.
+//! DLPack, versions 0 and 1: the address of an array's bytes, and our buffers as arrays.
 //!
-//! The structures are those of `dlpack.h` 1.0; capsules follow the Python specification of DLPack:
-//! whoever takes an array over renames its capsule, and one that keeps its name frees it.
+//! The structures are those of `dlpack.h` 1.0. Capsules follow the Python specification of DLPack:
+//! the consumer of an array renames its capsule, and a capsule that keeps its name frees the array.
 
 #![expect(unsafe_code, reason = "reads and makes structures that others made and read")]
 
@@ -84,7 +84,7 @@ pub(crate) struct Array {
     pub(crate) capsule: Py<PyAny>,
 }
 
-/// The stream that arrays of a GPU are asked to be ready on: the legacy default one.
+/// The stream on which GPU arrays must be ready: the legacy default one.
 pub(crate) const READY_ON: u64 = 1;
 
 /// DLPack's kind of the device that an object is on; `None` where it does not speak DLPack.
@@ -140,8 +140,8 @@ pub(crate) fn array_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Array>> {
 /// The structure in a capsule, which lives as long as that.
 fn tensor_of<'a>(capsule: &'a Bound<'_, PyCapsule>) -> PyResult<(&'a DlTensor, bool)> {
     if let Ok(pointer) = capsule.pointer_checked(Some(VERSIONED)) {
-        // SAFETY: a capsule of this name holds this structure, by DLPack's specification, until
-        // somebody renames it, which nobody does to one that nobody else has.
+        // SAFETY: by DLPack's specification, a capsule of this name holds this structure until it
+        // is renamed, and nothing renames a capsule that only we hold.
         let versioned = unsafe { pointer.cast::<Versioned>().as_ref() };
         if versioned.major != 1 {
             let text = format!("DLPack {}.{} is not known", versioned.major, versioned.minor);
@@ -154,7 +154,7 @@ fn tensor_of<'a>(capsule: &'a Bound<'_, PyCapsule>) -> PyResult<(&'a DlTensor, b
     Ok((unsafe { &pointer.cast::<Plain>().as_ref().tensor }, false))
 }
 
-/// Bytes of an array, and whether they lie in one piece in the order of rows or of columns.
+/// Bytes of an array, and whether they are contiguous in row or column order.
 fn extent(tensor: &DlTensor) -> PyResult<(u64, bool)> {
     let count = usize::try_from(tensor.dimensions).unwrap_or(0);
     let list = |at: *mut i64| match NonNull::new(at) {
@@ -201,7 +201,7 @@ pub(crate) fn device_of(device: Option<DeviceId>) -> (i32, i32) {
     }
 }
 
-/// What an array of bytes needs for as long as somebody has it.
+/// The data that an array of bytes needs as long as it lives.
 struct Context {
     shape: [i64; 1],
     strides: [i64; 1],
@@ -240,8 +240,8 @@ pub(crate) fn capsule<'py>(
         let delete = Some(delete_plain as unsafe extern "C" fn(_));
         (Box::into_raw(Box::new(Plain { tensor, context, delete })).cast(), PLAIN, free_plain)
     };
-    // SAFETY: the pointer is not null, the name lives for ever, and the destructor frees what it
-    // points to where nobody has taken it over.
+    // SAFETY: the pointer is not null, the name is static, and the destructor frees the target if
+    // no consumer has taken it over.
     unsafe {
         let capsule = ffi::PyCapsule_New(pointer, name.as_ptr(), Some(free));
         Bound::from_owned_ptr_or_err(owner.py(), capsule)

@@ -37,7 +37,7 @@ fn probe(py: Python<'_>) -> PyResult<Option<Program>> {
 }
 
 /// Moves bytes between files and memory. The limits are keywords, and the defaults need no change:
-/// `options()` tells their names, and docs/variables.md what they mean.
+/// `options()` lists their names, and docs/variables.md explains them.
 #[pyclass(frozen, module = "forebay", subclass, weakref)]
 pub(crate) struct Engine {
     pub(crate) engine: Apart<forebay::Engine>,
@@ -97,8 +97,8 @@ impl Engine {
         Ok(Buffer::new(raised(py, read)?.0))
     }
 
-    /// The GPU that `name` names, brought into the engine: its name and what is known of it;
-    /// `None` where there is none.
+    /// The GPU that `name` names, opened by the engine: its name and facts; `None` if there is no
+    /// GPU.
     fn gpu<'py>(
         &self,
         py: Python<'py>,
@@ -202,7 +202,7 @@ impl Engine {
         };
         let Some(device) = lent.buffer.device() else { return Ok(()) };
         let wait = |go_on: &mut dyn FnMut() -> bool| {
-            // SAFETY: the library has just told of it, as one of that GPU.
+            // SAFETY: the library has just returned it, as a stream of that GPU.
             unsafe { self.engine.wait_for_stream(device, stream, go_on) }
         };
         raised(py, interruptible(py, wait)?)

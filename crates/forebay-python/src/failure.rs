@@ -5,7 +5,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// The result of what the engine was asked.
+/// Converts an engine error to a Python exception.
 pub(crate) fn raised<T>(py: Python<'_>, result: Result<T, Error>) -> PyResult<T> {
     result.map_err(|error| exception(py, &error))
 }
@@ -47,7 +47,7 @@ fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     Ok(PyErr::from_value(made))
 }
 
-/// An error with all that lies behind it.
+/// An error with its chain of causes.
 pub(crate) fn message(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -21,7 +21,7 @@ use crate::transfer::Transfer;
 use crate::waiting::{Apart, interruptible};
 use crate::whole;
 
-/// A file of an engine. Closing it lets transfers that are under way go on.
+/// A file of an engine. Closing it does not stop transfers in progress.
 #[pyclass(frozen, module = "forebay", subclass, weakref)]
 pub(crate) struct File {
     file: Apart<Mutex<Option<forebay::File>>>,
@@ -97,7 +97,7 @@ pub(crate) fn path_of(file: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
     Ok(path.into())
 }
 
-/// What Python's modes mean; bytes are all that there is, so `b` changes nothing.
+/// Parses Python's modes. Files are always binary, so `b` changes nothing.
 fn how(mode: &str) -> PyResult<OpenOptions> {
     let plain: String = mode.chars().filter(|&c| c != 'b').collect();
     let mut how = OpenOptions::default();
@@ -176,8 +176,8 @@ impl File {
         format!("<forebay.File {:?}, mode '{}'{closed}>", self.path, self.mode)
     }
 
-    /// Closes it. What is under way goes on; closing it again does nothing. Where it was opened for
-    /// writing, what the file system reports last is raised, and the file is closed all the same.
+    /// Closes it. Transfers in progress continue; closing it again does nothing. For a file opened
+    /// for writing, the file system's last error is raised, and the file is closed all the same.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let file = self.lock().take();
         raised(py, py.detach(|| file.map_or(Ok(()), forebay::File::close)))
@@ -339,8 +339,8 @@ impl File {
         residency(py, &raised(py, py.detach(|| file.evict()))?)
     }
 
-    /// What is below the file: its file system, its drive, and why it cannot be read around the
-    /// page cache.
+    /// The storage of the file: its file system, its drive, and why it cannot be read with
+    /// O_DIRECT.
     fn about<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (file, known) = (self.file()?, PyDict::new(py));
         known.set_item("file_system", file.file_system())?;

@@ -22,7 +22,7 @@ mod raw {
     }
 }
 
-/// Sleeps for ever when it is dropped, which is only when its thread is being ended.
+/// Sleeps without end when it is dropped, which happens only when its thread is being ended.
 struct Hang;
 
 impl Drop for Hang {
@@ -33,8 +33,8 @@ impl Drop for Hang {
     }
 }
 
-/// Calls a function of Python; what it raises goes to `sys.unraisablehook`. What it is to let go of
-/// it has to let go of within the call.
+/// Calls a Python function; exceptions go to `sys.unraisablehook`. Everything that the function
+/// should release must be released within the call.
 pub(crate) fn call(function: &Bound<'_, PyAny>, arguments: &Bound<'_, PyTuple>) {
     let py = function.py();
     let hang = Hang;

@@ -87,7 +87,7 @@ impl LayerStream {
     /// now on; `None` at the end of a pass.
     fn take(&self, py: Python<'_>, compute: &Bound<'_, PyAny>) -> PyResult<Option<TakenLayer>> {
         let named = number(compute)?;
-        // SAFETY: whoever names a stream has promised that it is alive, and one of the GPU's; its
+        // SAFETY: the caller has promised that the stream is alive and belongs to the GPU; its
         // object is kept as long as the layer is held.
         let taken = interruptible(py, |go_on| unsafe { self.stream.next_while(named, go_on) });
         let position = match &taken {
@@ -121,7 +121,7 @@ impl LayerStream {
         Ok(json)
     }
 
-    /// Ends it; the names of layers whose memory somebody still has.
+    /// Ends it; returns the names of layers whose memory is still in use.
     fn close(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         raised(py, py.detach(|| self.stream.close()))
     }
@@ -159,7 +159,7 @@ impl LayerStream {
         self.stream.buffers()
     }
 
-    /// Bytes of layers that are pinned where they lie, and why others are not.
+    /// Bytes of layers that are pinned in place, and why the rest is not.
     fn mapped(&self, py: Python<'_>) -> (u64, Option<String>) {
         py.detach(|| self.stream.mapped())
     }
@@ -210,7 +210,7 @@ impl LayerStream {
 
 #[pymethods]
 impl TakenLayer {
-    /// Where it stands in the order, from 0.
+    /// Its position in the order, from 0.
     #[getter]
     fn position(&self) -> u64 {
         self.taken.position()
@@ -240,7 +240,7 @@ impl TakenLayer {
         self.taken.name()
     }
 
-    /// Where its parts lie in its memory: first byte and length of each.
+    /// The position of its parts in its memory: first byte and length of each.
     #[getter]
     fn places(&self) -> Vec<(u64, u64)> {
         self.taken.parts().map(|range| (range.start, range.end - range.start)).collect()

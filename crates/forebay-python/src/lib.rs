@@ -1,28 +1,29 @@
-//! The compiled part of the Python package `forebay`: thin, with nothing in it that the engine
-//! could do.
+//! The compiled part of the Python package `forebay`: thin, with no logic that could be in the
+//! engine.
 //!
-//! `memory` finds out where the bytes of Python's objects are and keeps them, `numbers` reads
-//! arrays of offsets, `stream` says what orders a call. `engine`, `file`, `many` and
-//! `transfer` are the engine's own types for Python, `layers` brings those of a model, `buffer` is
-//! the memory that they hand out, and `dlpack` how arrays are exchanged. `waiting` is how a call
-//! waits without the interpreter, `moving` how a future does, `callbacks` which thread calls back,
-//! `failure` how either fails, `logs` where the engine's events go, `hanging` how threads of ours
-//! call Python, `per_process` what a forked child has anew.
+//! `memory` finds the bytes of Python's objects and keeps the objects alive, `numbers` reads arrays
+//! of offsets, `stream` selects the stream that orders a call. `engine`, `file`, `many` and
+//! `transfer` are the engine's own types for Python, `layers` those for the layers of a model.
+//! `buffer` is the memory that they hand out, and `dlpack` exchanges arrays.
+//!
+//! `waiting` waits in a call without the interpreter, `moving` waits in a future, `callbacks` runs
+//! callbacks on a thread. `failure` converts errors, `logs` forwards the engine's events, `hanging`
+//! lets threads of ours call Python, `per_process` holds state that a forked child makes anew.
 //!
 //! # Unsafe modules
 //!
-//! - `lib.rs`: asks which interpreter it is loaded by
-//! - `buffer.rs`: fills in what the buffer protocol asks for
-//! - `dlpack.rs`: reads and makes what DLPack exchanges
-//! - `engine.rs`: looks at streams of others
-//! - `file.rs`: queues on streams of others
+//! - `lib.rs`: detects the interpreter that loads it
+//! - `buffer.rs`: implements the buffer protocol
+//! - `dlpack.rs`: reads and makes DLPack structures
+//! - `engine.rs`: waits for callers' streams
+//! - `file.rs`: queues on callers' streams
 //! - `hanging.rs`: declares calls that may be unwound
-//! - `layers.rs`: orders work on streams of others
-//! - `many/mod.rs`: queues on streams of others
+//! - `layers.rs`: orders work on callers' streams
+//! - `many/mod.rs`: queues on callers' streams
 //! - `many/addresses.rs`: borrows memory by the addresses that a caller gives
 //! - `memory.rs`: borrows memory of Python's objects
-//! - `numbers.rs`: reads what an exporter of numbers says is there
-//! - `per_process.rs`: hands out what is never freed
+//! - `numbers.rs`: reads numbers at the address that an exporter gives
+//! - `per_process.rs`: hands out memory that is never freed
 
 mod buffer;
 mod callbacks;
@@ -119,7 +120,7 @@ fn run_command(py: Python<'_>, arguments: Vec<OsString>, program: Vec<OsString>)
     let program = forebay_cli::program::Program::new(program);
     Ok(py.detach(|| {
         let code = forebay_cli::run_as(&program, arguments);
-        // The standard library does not tell the number of an `ExitCode`.
+        // The standard library does not expose the number of an `ExitCode`.
         (0..=u8::MAX).find(|&number| code == std::process::ExitCode::from(number)).unwrap_or(1)
     }))
 }

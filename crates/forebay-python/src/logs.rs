@@ -1,8 +1,8 @@
-//! What engines tell of themselves, for Python's `logging`.
+//! Forwards the engine's events to Python's `logging`.
 //!
-//! Whoever tells something never waits for the interpreter: what is told goes to a thread that
-//! hands it on to the logger `forebay`, and is dropped where that is far behind, which is told when
-//! it has caught up. The logger's level is looked at when an engine is made.
+//! An engine thread never waits for the interpreter: events go to a thread that forwards them to
+//! the logger `forebay`. If that thread falls far behind, events are dropped, and their count is
+//! logged once it has caught up. The logger's level is read when an engine is made.
 
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -20,18 +20,17 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use crate::hanging;
 use crate::per_process::PerProcess;
 
-/// What is told but not handed on yet, at most.
+/// Most events that may wait to be forwarded.
 const WAITING_MAX: usize = 1024;
 
-/// How long the end of the interpreter waits for what was told, and time between two tries to have
-/// it handed on.
+/// How long the interpreter's exit waits for pending events, and the pause between two checks.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 const FLUSH_NAP: Duration = Duration::from_millis(1);
 
 /// The levels that are handed on: 0 is none, 1 errors, 4 and more everything.
 static LEVEL: AtomicU8 = AtomicU8::new(0);
 
-/// Lines that were dropped since somebody was told of such.
+/// Lines dropped since the last report of dropped lines.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 static WAY: PerProcess<Way> = PerProcess::new();
@@ -49,11 +48,11 @@ enum Told {
         target: String,
         text: String,
     },
-    /// All before it is to be handed on.
+    /// A request to forward everything before it.
     Flush(SyncSender<()>),
 }
 
-/// Has what engines tell from now on go where the logger `forebay` says.
+/// Forwards further events of engines according to the level of the logger `forebay`.
 pub(crate) fn follow(py: Python<'_>) -> PyResult<()> {
     static ONCE: Once = Once::new();
     LEVEL.store(level(py)?, Ordering::Relaxed);
@@ -65,7 +64,7 @@ pub(crate) fn follow(py: Python<'_>) -> PyResult<()> {
     })?;
     let mut is_new = false;
     ONCE.call_once(|| {
-        // A program that embeds Python may have a subscriber of its own, which is told then.
+        // A program that embeds Python may have its own subscriber, which then gets the events.
         is_new = tracing::subscriber::set_global_default(Logs).is_ok();
     });
     if is_new {
@@ -75,7 +74,7 @@ pub(crate) fn follow(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// The logger's level in our numbers: warnings where nobody has asked for `logging` yet.
+/// The logger's level in our numbers: warnings if `logging` was not imported yet.
 fn level(py: Python<'_>) -> PyResult<u8> {
     let modules = py.import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
     let Some(logging) = modules.get_item("logging")? else { return Ok(2) };
@@ -95,7 +94,7 @@ impl Way {
     fn send(&self, told: Told) -> Result<(), TrySendError<Told>> {
         if let Some(receiver) = self.receiver().take() {
             let thread = std::thread::Builder::new().name("forebay-log".into());
-            // Without it nothing is handed on, and nobody is hurt.
+            // Without the thread nothing is forwarded, which does no harm.
             drop(thread.spawn(move || hand_on(receiver)));
         }
         self.sender.try_send(told)
@@ -106,9 +105,9 @@ impl Way {
     }
 }
 
-/// Hands on what is told, until the process ends. The thread stays known to the interpreter while
-/// it waits: to make it known for each line takes a lock of CPython's (3.11) that a fork at that
-/// moment would leave held in the child.
+/// Forwards events until the process ends. The thread stays attached to the interpreter while it
+/// waits: attaching it for each line takes a lock of CPython's (3.11), which a fork at that moment
+/// would leave held in the child.
 fn hand_on(told: Receiver<Told>) {
     Python::try_attach(|py| {
         let mut told = told;
@@ -125,7 +124,7 @@ fn hand_on(told: Receiver<Told>) {
     });
 }
 
-/// What is told next. Before it is waited for, those that were dropped are told of.
+/// The next event. Before waiting for it, dropped events are reported.
 fn next(py: Python<'_>, told: Receiver<Told>) -> Option<(Told, Receiver<Told>)> {
     match told.try_recv() {
         Ok(next) => return Some((next, told)),
@@ -167,7 +166,7 @@ fn tell(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     TELL.import(py, "forebay._threads", "tell")
 }
 
-/// Waits a moment until all that was told is handed on.
+/// Waits briefly until all events are forwarded.
 #[pyfunction]
 fn flush_logs(py: Python<'_>) {
     py.detach(|| {

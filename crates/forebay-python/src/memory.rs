@@ -1,8 +1,9 @@
-//! Where the bytes of Python's objects are: arrays of any library, buffers, plain addresses.
+//! The bytes of Python's objects: arrays of any library, buffers, plain addresses.
 //!
-//! What is found becomes a buffer of the engine that keeps the object alive until no transfer can
-//! touch its bytes any more, however a call ends. The engine's threads may be the last to let go
-//! of it, and have no interpreter: the object is then given back when one next comes by.
+//! Each becomes a buffer of the engine that keeps the object alive until no transfer can touch its
+//! bytes any more, however a call ends. The last reference may be dropped by a thread of the
+//! engine, which has no interpreter: the object is then released when a thread with the interpreter
+//! next comes by.
 
 #![expect(unsafe_code, reason = "borrows memory of Python's objects, which it keeps alive")]
 
@@ -41,7 +42,7 @@ impl Use {
 /// What order its own library gives to work on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// None, or none that is known.
+    /// No stream, or none that is known.
     None,
     /// That of this stream.
     Stream(CallerStream),
@@ -97,8 +98,8 @@ pub(crate) fn lend(
         ));
     }
     if !on_gpu || len == 0 {
-        // SAFETY: the object has these bytes for as long as it is kept; that nobody else uses them
-        // meanwhile is its users' promise, as for every array in Python.
+        // SAFETY: the object has these bytes for as long as it is kept. That nothing else uses them
+        // during the transfer is its users' promise, as for every array in Python.
         let buffer = unsafe { engine.borrow_host_memory(address, len) };
         return Ok(Lent { buffer: buffer.kept_by(keep), order });
     }
@@ -149,7 +150,7 @@ fn find(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Found> {
     )))
 }
 
-/// An array that says that it lies on a GPU.
+/// An array that reports to be on a GPU.
 fn of_gpu(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Option<Found>> {
     let py = object.py();
     if let Ok(Some(interface)) = object.getattr_opt(intern!(py, "__cuda_array_interface__")) {
@@ -271,7 +272,7 @@ fn view_of(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Found> {
     Ok(Found { address, len, on_gpu, device, order, keep })
 }
 
-/// Why a view cannot be had, in words that say what to do.
+/// Why a view is unavailable, with what to do about it.
 fn explained(object: &Bound<'_, PyAny>, usage: Use, error: PyErr) -> PyErr {
     let py = object.py();
     let text = error.value(py).to_string();
@@ -308,7 +309,7 @@ fn read_only(object: &Bound<'_, PyAny>) -> &'static str {
     "it is read-only: give memory that may be written"
 }
 
-/// Whether an array is one of a library whose arrays are values, which DLPack 0 does not tell.
+/// Whether an array belongs to a library with immutable arrays, which DLPack 0 does not report.
 fn never_changes(object: &Bound<'_, PyAny>) -> bool {
     let module = object.get_type().module();
     module.is_ok_and(|module| module.to_str().is_ok_and(|name| name.starts_with("jax")))
@@ -355,7 +356,8 @@ fn tensor_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Found>> {
     let items: u64 = object.call_method0(intern!(py, "numel"))?.extract()?;
     let len = items.saturating_mul(element_size.call0()?.extract()?);
     let on_gpu: bool = object.getattr(intern!(py, "is_cuda"))?.extract()?;
-    // Its storage is kept beside it: the tensor may be given another one meanwhile (`.data = …`).
+    // Its storage is kept as well: the tensor may get another one during the transfer (`.data =
+    // …`).
     let keep = match object.getattr_opt(intern!(py, "untyped_storage"))? {
         Some(storage) => (object.clone(), storage.call0()?).into_pyobject(py)?.into_any().unbind(),
         None => object.clone().unbind(),

@@ -1,4 +1,4 @@
-//! What Python's futures stand for: waiting for it, with the signals that come meanwhile.
+//! Waits for the transfers behind Python's futures, and handles signals during the wait.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -107,7 +107,7 @@ pub(crate) fn bound(timeout: Option<f64>) -> PyResult<Option<Duration>> {
     Ok(Some(Duration::try_from_secs_f64(timeout.max(0.0)).unwrap_or(Duration::MAX)))
 }
 
-/// What is raised when it has expired.
+/// The exception for an expired timeout.
 pub(crate) fn late(timeout: Option<f64>) -> PyErr {
     let seconds = timeout.unwrap_or_default();
     let text = format!("the transfer has not ended within {seconds} s; it goes on");

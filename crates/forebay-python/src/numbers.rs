@@ -113,9 +113,10 @@ impl<'a> Numbers<'a> {
     #[inline]
     fn item<const N: usize>(&self, index: usize) -> [u8; N] {
         assert!(index < self.len, "the caller knows how many there are");
-        // Others may write to it meanwhile, so it is read through a pointer, once: that changes a
-        // number, which is checked afterwards, and nothing else.
-        // SAFETY: so many items of so many bytes are there, in one piece, as long as the view is.
+        // Other threads may write to it concurrently, so it is read through a pointer, once: that
+        // changes a number, which is checked afterwards, and nothing else.
+        //
+        // SAFETY: this many items of this size are there, contiguous, as long as the view is.
         unsafe { self.view.0.buf.cast::<[u8; N]>().add(index).read_volatile() }
     }
 }

@@ -1,7 +1,7 @@
-//! What each process has one of: a forked child makes its own and leaves the parent's alone.
+//! State that exists once per process: a forked child makes its own and leaves the parent's alone.
 //!
-//! A lock around it would not do. Another thread may hold it while a process forks, and the child,
-//! which has no such thread, would wait for ever.
+//! A lock would not do. Another thread may hold it while a process forks, and the child, which
+//! lacks that thread, would wait without end.
 
 #![expect(unsafe_code, reason = "hands out what is never freed")]
 
@@ -37,14 +37,14 @@ impl<T: Send + Sync> PerProcess<T> {
         }
         let made = Box::into_raw(Box::new(Made { process: std::process::id(), value: make()? }));
         if self.0.compare_exchange(before, made, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // SAFETY: it came from a box, and nobody else has seen it.
+            // SAFETY: it came from a box, and no other thread has seen it.
             drop(unsafe { Box::from_raw(made) });
         }
         Ok(self.get().expect("whoever was first has made this process's"))
     }
 
     fn made(&self) -> Option<&'static Made<T>> {
-        // SAFETY: null, or what was boxed in `get_or_make`, which nobody frees once it is there.
+        // SAFETY: null, or boxed in `get_or_make` and never freed once stored.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 }

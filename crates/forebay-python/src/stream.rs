@@ -15,7 +15,7 @@ pub(crate) enum Ordering {
     Ready,
     /// Nothing: the caller sees to it.
     None,
-    /// This stream, and the host goes on.
+    /// This stream, without blocking the host.
     Stream(CallerStream),
 }
 

@@ -12,8 +12,8 @@ use crate::failure::{exception, raised};
 use crate::moving::{self, bound, late};
 use crate::waiting::Apart;
 
-/// Bytes on their way. What they move to or from is kept until they have arrived; a transfer that
-/// nobody has any more goes on.
+/// A transfer in progress. The memory it uses is kept alive until it has finished; dropping it does
+/// not stop it.
 #[pyclass(frozen, module = "forebay", weakref)]
 pub(crate) struct Transfer {
     transfer: Apart<Going>,
@@ -51,9 +51,9 @@ impl callbacks::Future for Transfer {
 
 #[pymethods]
 impl Transfer {
-    /// Waits for the end and returns how many bytes arrived. Where `timeout` seconds are over
-    /// before, `TimeoutError` is raised, and the transfer goes on. A signal whose handler raises,
-    /// as Ctrl-C's does, cancels it.
+    /// Waits for the end and returns how many bytes were moved. After `timeout` seconds,
+    /// `TimeoutError` is raised, and the transfer continues. A signal whose handler raises, such as
+    /// Ctrl-C, cancels it.
     #[pyo3(signature = (timeout = None))]
     fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
         match moving::end(py, self.inner(), bound(timeout)?)? {

@@ -1,12 +1,12 @@
-//! Waiting without the interpreter, and signals meanwhile.
+//! Waiting without the interpreter, with signals handled during the wait.
 
 use std::cell::Cell;
 use std::ops::Deref;
 
 use pyo3::prelude::*;
 
-/// What may wait when it is dropped, for a drive or a GPU: that is done without the interpreter,
-/// although it is Python that drops it.
+/// A value whose drop may wait for a drive or a GPU: it is dropped without the interpreter,
+/// although Python drops it.
 pub(crate) struct Apart<T: Send>(Option<T>);
 
 impl<T: Send> Apart<T> {
@@ -26,7 +26,7 @@ impl<T: Send> Deref for Apart<T> {
 impl<T: Send> Drop for Apart<T> {
     fn drop(&mut self) {
         let value = self.0.take();
-        // Where the interpreter is ending nobody else wants it, and the value goes by itself.
+        // While the interpreter is ending, no other thread needs it, and the value is dropped here.
         Python::try_attach(|py| py.detach(move || drop(value)));
     }
 }
@@ -56,10 +56,10 @@ fn handles_signals(py: Python<'_>) -> bool {
     handles
 }
 
-/// Runs `step` without the interpreter. It is given what it is to ask now and then: whether to go
-/// on, which a signal answers with no. What the signal's handler raised is raised here then,
-/// whatever came of the step. On threads without handlers nobody asks the interpreter, which may
-/// end meanwhile: CPython 3.11 crashes where a thread comes to it then.
+/// Runs `step` without the interpreter. The step gets a function to call from time to time, which
+/// returns false after a signal. The exception of the signal's handler is then raised here,
+/// whatever the step returned. On threads without handlers the interpreter is not involved, since
+/// it may be ending: CPython 3.11 crashes if a thread attaches then.
 pub(crate) fn interruptible<T: Send>(
     py: Python<'_>,
     step: impl FnOnce(&mut dyn FnMut() -> bool) -> T + Send,

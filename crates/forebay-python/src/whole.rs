@@ -50,7 +50,7 @@ fn whole(name: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
 
 fn within(name: &str, value: &Bound<'_, PyAny>, expected: &str) -> PyResult<u64> {
     value.extract().map_err(|error: PyErr| {
-        // What is no number is named by whoever calls this.
+        // A value that is not a number is reported by the caller.
         if !error.is_instance_of::<PyOverflowError>(value.py()) {
             return error;
         }

@@ -1,5 +1,5 @@
-//! The results: a table for the person, and three files for whoever doubts it later, written
-//! anew after every bar so that a crash loses nothing.
+//! The results: a table for the user, and three files that document the run. They are written anew
+//! after every bar, so that a crash loses nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -108,7 +108,7 @@ impl Archive {
         Ok(Self { folder, environment, records: Vec::new() })
     }
 
-    /// What stands above the table.
+    /// The lines above the table.
     pub(crate) fn head(&self) -> String {
         let columns = ["bar", "what", "measured", "must be", "verdict"];
         let [bar, what, measured, bound, verdict] = columns;
@@ -118,7 +118,7 @@ impl Archive {
         )
     }
 
-    /// What stands below it.
+    /// The lines below the table.
     pub(crate) fn tail(&self) -> String {
         let count = |test: fn(&Verdict) -> bool| {
             self.records.iter().filter(|record| test(&record.verdict)).count()

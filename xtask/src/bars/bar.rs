@@ -86,9 +86,9 @@ pub(crate) struct Measured {
 /// One comparison.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Check {
-    /// What is compared with what.
+    /// The subject of the comparison.
     pub(crate) what: String,
-    /// What came out.
+    /// The result.
     pub(crate) value: f64,
     /// What it must reach.
     pub(crate) bound: Bound,

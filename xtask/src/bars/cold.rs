@@ -1,5 +1,5 @@
-//! A file that is not in the page cache to the GPU, beside `fio`, which only reads it, and beside
-//! the plain ring, which shows what the copies to the GPU cost the drive.
+//! A cold file to the GPU, compared with `fio`, which only reads it, and with the plain ring, which
+//! shows what the copies to the GPU cost the drive.
 
 use forebay::units::{GIB, format_size};
 

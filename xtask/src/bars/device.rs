@@ -31,7 +31,7 @@ const SEGMENT_LEN: u64 = MIB;
 /// How long a thread of the recipe sleeps when there is nothing to do.
 const NAP: Duration = Duration::from_micros(15);
 
-/// Pinned memory and a stream of its own.
+/// Pinned memory and its stream.
 #[derive(Debug)]
 pub(crate) struct Plain {
     device: Arc<dyn Device>,
@@ -58,8 +58,8 @@ impl Plain {
     pub(crate) fn copy(&mut self, target: &mut Buffer, len: u64) -> Result<(), Stop> {
         assert!(len <= self.pinned.len() && len <= target.len(), "the copy fits both");
         let host = self.host()?;
-        // SAFETY: both ranges lie in buffers that are borrowed here until the synchronisation
-        // below has seen the copy's end.
+        // SAFETY: both ranges are in buffers that are borrowed here until the synchronisation below
+        // has seen the copy's end.
         unsafe {
             self.device.copy_to_device(self.stream, target.address(), host, size(len))?;
         }
@@ -94,7 +94,7 @@ impl Plain {
         let result = thread::scope(|scope| {
             let readers: Vec<_> = (0..READERS).map(|_| scope.spawn(|| shared.fill())).collect();
             let copied = self.copy_slots(&shared, &events, target.address());
-            // Readers that wait for a slot must not wait for ever after a failure here.
+            // Readers that wait for a slot must be released after a failure here.
             shared.stopped.store(true, Ordering::Release);
             let mut read = Ok(());
             for reader in readers {
@@ -179,7 +179,7 @@ struct Shared<'a> {
     stopped: AtomicBool,
 }
 
-/// On a cache line of its own, because readers wait on it.
+/// On a separate cache line, because readers poll it.
 #[derive(Debug)]
 #[repr(align(64))]
 struct SlotTurn {
@@ -255,8 +255,8 @@ impl<'a> Shared<'a> {
                 thread::sleep(NAP);
             }
             let count = size(SEGMENT_LEN.min(self.len - offset));
-            // SAFETY: the segment lies in the slot of its group, whose turn it is; no other
-            // reader took this segment, and no copy starts before all are counted off.
+            // SAFETY: the segment is in the slot of its group, whose turn it is. No other reader
+            // took this segment, and no copy starts before all are counted off.
             let piece = unsafe {
                 let start = self.slot(group).add(size(offset % SLOT_LEN));
                 std::slice::from_raw_parts_mut(start.as_ptr(), count)

@@ -10,7 +10,7 @@ use crate::bar::Stop;
 use crate::sample::{Sample, float};
 use crate::sweep::Told;
 
-/// Reads that go on for a time.
+/// Reads that run for a given time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
     /// Bytes of a request.
@@ -67,8 +67,8 @@ impl Fio {
         self.run(file, depth, &["--rw=randread", "--bs=4k", "--norandommap", &total])
     }
 
-    /// Reads as `load` says, past the page cache, and tells the latencies as well: from when a
-    /// request was made until it was seen done.
+    /// Reads as `load` says, with O_DIRECT, and reports the latencies as well: from a request's
+    /// submission until its completion is seen.
     pub(crate) fn timed(&self, file: &Path, load: &Load) -> Result<Told, Stop> {
         let order = if load.random { "randread" } else { "read" };
         let ms = load.time.as_millis();
@@ -120,7 +120,7 @@ fn huge_pages_free() -> bool {
     number("HugePages_Free:") * number("Hugepagesize:") >= 128 * 1024
 }
 
-/// What the `fio` in `PATH` says about itself; `None` where there is none.
+/// The version of the `fio` in `PATH`; `None` if there is none.
 pub(crate) fn version() -> Option<String> {
     let output = Command::new("fio").arg("--version").output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())

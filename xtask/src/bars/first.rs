@@ -15,8 +15,8 @@ pub(crate) fn run(lab: &Lab) -> Result<Measured, Stop> {
     let path = lab.file(Place::Disk, len)?;
     let link_len = len.min(GIB);
     let mut link = Plain::new(&keeper, link_len)?;
-    // One target for all: memory that is freed is cleaned by the engine that copies, and the link
-    // was measured at half its speed beside that.
+    // One target for all: the copy engine also clears freed memory, and the link was measured at
+    // half its speed during that.
     let mut target = keeper.allocate(len)?;
     let mut route = String::new();
     let sides = ["link", "forebay, first transfer"].map(str::to_owned);

@@ -88,7 +88,7 @@ impl<'a> Flight<'a> {
         Ok(group)
     }
 
-    /// Waits for the last that was asked for first: when it has ended most others have, and this
+    /// Waits for the oldest request first: when it has ended most of the rest have too, and this
     /// thread is woken once for all of them.
     fn finish(&self, group: Group) -> Result<Vec<Landed>, Stop> {
         let mut landed = Vec::with_capacity(group.len());

@@ -1,5 +1,5 @@
-//! Files to host memory: beside plain threads where they are resident, beside `fio` where they
-//! are not, and the `pread` ring beside the io_uring ring.
+//! Files to host memory: warm files compared with plain threads, cold ones with `fio`, and the
+//! `pread` ring with the io_uring ring.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::sample::{fastest, interleave, timed};
 /// Bytes that the host bars move.
 const LEN: u64 = GIB;
 
-/// Resident, beside the best number of plain threads.
+/// Warm, compared with the best number of plain threads.
 pub(crate) fn resident(lab: &Lab) -> Result<Measured, Stop> {
     let len = lab.len(LEN);
     let path = lab.file(Place::Disk, len)?;
@@ -46,7 +46,7 @@ pub(crate) fn resident(lab: &Lab) -> Result<Measured, Stop> {
     })
 }
 
-/// Not resident, beside `fio` at its best depth.
+/// Cold, compared with `fio` at its best depth.
 pub(crate) fn direct(lab: &Lab) -> Result<Measured, Stop> {
     let fio = Fio::find()?;
     let len = lab.len(LEN);
@@ -91,7 +91,7 @@ pub(crate) fn pread_direct(lab: &Lab) -> Result<Measured, Stop> {
     rings(lab, true, 0.95)
 }
 
-/// Resident, where io_uring is refused: unchanged, within what nine medians can tell.
+/// Warm, with io_uring refused: unchanged, within the resolution of nine medians.
 pub(crate) fn pread_resident(lab: &Lab) -> Result<Measured, Stop> {
     rings(lab, false, 0.97)
 }

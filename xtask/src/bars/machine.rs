@@ -22,7 +22,7 @@ pub(crate) struct Environment {
     cores: usize,
     memory_kib: u64,
     gpus: Vec<Gpu>,
-    /// Why there is no GPU, where there is none.
+    /// Why there is no GPU, if there is none.
     no_gpu: Option<String>,
     /// Whether the GPU of this run was a simulated one.
     simulated: bool,
@@ -60,7 +60,7 @@ impl From<DeviceInfo> for Gpu {
 }
 
 impl Environment {
-    /// Reads what this machine tells; what it does not tell stays empty.
+    /// Reads the facts of this machine; unknown ones stay empty.
     pub(crate) fn read(scratch: &Path, selector: &GpuSelector) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let (gpus, no_gpu) = match forebay::gpu::visible() {

@@ -1,13 +1,13 @@
-//! Measures the bars that the project sets itself: our engine beside the plain way to make the
-//! same move, turn by turn in one run, and judged by the ratio of medians.
+//! Measures the project's own performance targets (bars): our engine against the plain method for
+//! the same move, interleaved in one run, and judged by the ratio of medians.
 //!
 //! A bar is a function in one of the modules `host`, `small`, `memlock`, `memory`, `resident`,
-//! `first`, `write`, `cold`, `map`, `sweep` and `drives`; [`bar`] holds the list. The rest is what
-//! they share. The raw samples, the machine and a summary are archived ([`archive`]).
+//! `first`, `write`, `cold`, `map`, `sweep` and `drives`; [`bar`] holds the list. The rest is
+//! shared. The raw samples, the machine and a summary are archived ([`archive`]).
 //!
 //! # Unsafe modules
 //!
-//! - `device.rs`: copies by raw addresses, as the plain ways make them
+//! - `device.rs`: copies by raw addresses, as the plain methods make them
 //! - `ring.rs`: hands memory to the kernel, and copies by raw addresses
 
 mod archive;

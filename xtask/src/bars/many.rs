@@ -1,4 +1,4 @@
-//! Many at once on one GPU: many pieces in one call, many threads, small reads beside a large
+//! Concurrent work on one GPU: many pieces in one call, many threads, small reads during a large
 //! transfer, and many files written.
 
 use std::fs::{self, OpenOptions};
@@ -121,8 +121,8 @@ pub(crate) fn threads(lab: &Lab) -> Result<Measured, Stop> {
     })
 }
 
-/// Each part by a thread of its own, all at once, and again in each round. A round's time is that
-/// from the first thread's start to the last one's end: to start the threads is no part of it.
+/// Reads all parts concurrently, each on its own thread, in each round. A round's time runs from
+/// the first thread's start to the last one's end: starting the threads is not part of it.
 fn read_at_once(file: &File, parts: &mut [Buffer], each: u64, rounds: u64) -> Result<Sample, Stop> {
     let bytes = rounds * parts.len() as u64 * each;
     let (awake, threads) = (Barrier::new(parts.len()), parts.len() as u64);
@@ -165,7 +165,7 @@ fn read_at_once(file: &File, parts: &mut [Buffer], each: u64, rounds: u64) -> Re
     Ok(Sample { seconds, ..sample })
 }
 
-/// 64 KiB reads beside a transfer of 8 GiB, both of resident files.
+/// 64 KiB reads during a transfer of 8 GiB, both of warm files.
 pub(crate) fn small_beside_large(lab: &Lab) -> Result<Measured, Stop> {
     let gpu = lab.gpu()?;
     let len = lab.len(8 * GIB);
@@ -248,7 +248,7 @@ fn latencies(
         }
         file.read_exact(data::number(index, places) * PIECE_LEN, &mut *part)?;
         taken.push(start.elapsed().as_secs_f64());
-        // Load of its own would be another measurement.
+        // Without the pause it would add load, and be another measurement.
         thread::sleep(Duration::from_micros(100));
     }
     Ok(())
@@ -260,7 +260,8 @@ fn p99(seconds: &mut [f64]) -> f64 {
     seconds.get(seconds.len() * 99 / 100).copied().unwrap_or(f64::NAN)
 }
 
-/// A GPU's memory to eight files at once through the page cache, beside a plain writer for each.
+/// A GPU's memory to eight files concurrently through the page cache, compared with a plain writer
+/// for each.
 pub(crate) fn eight_files(lab: &Lab) -> Result<Measured, Stop> {
     const FILES: u64 = 8;
     let gpu = lab.gpu()?;
@@ -295,7 +296,7 @@ pub(crate) fn eight_files(lab: &Lab) -> Result<Measured, Stop> {
                     .try_for_each(|end| end.map_err(|_| Stop::Fail("a thread panicked".into()))?)
             })
         })?;
-        // What is dirty is no load of the next sample.
+        // Dirty pages must not burden the next sample.
         paths.iter().try_for_each(|path| Ok::<(), Stop>(fs::File::open(path)?.sync_all()?))?;
         Ok(sample)
     })?;

@@ -1,5 +1,5 @@
-//! How long it takes to find what is below a file, in absolute terms: whoever opens a file waits
-//! for it. The kernel's own caches are warm; what a new resolver takes is a note.
+//! How long it takes to map a file's storage, in absolute terms: every open waits for it. The
+//! kernel's own caches are warm; the time of a new resolver is a note.
 
 use std::fs::File;
 use std::hint::black_box;

@@ -1,7 +1,7 @@
-//! Direct reads by a user who may lock only 8 MiB of memory, beside the same reads by root, whom no
-//! limit binds: two children, one of each kind, take turns.
+//! Direct reads by a user who may lock only 8 MiB of memory, compared with the same reads by root,
+//! who has no limit: two children, one of each kind, take turns.
 //!
-//! The limit is the usual one of users who are not root. Speed and the arena's size must not
+//! The limit is the usual one of users who are not root. Neither speed nor the arena's size may
 //! suffer.
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -22,7 +22,7 @@ use crate::lab::{Lab, Place, options, verify};
 use crate::sample::{Sample, interleave, timed};
 use crate::talk;
 
-/// The user and group that are nobody.
+/// The user and group `nobody`.
 const NOBODY: u32 = 65534;
 
 /// What that user may lock.
@@ -34,7 +34,7 @@ const LEN: u64 = GIB;
 /// Requests of 1 MiB to host memory that are under way at once.
 const DEPTH: u64 = 32;
 
-/// What a child is asked to do, one line each.
+/// The commands to a child, one line each.
 const WAYS: [&str; 2] = ["host", "staged"];
 
 /// What a child says to one line.
@@ -83,7 +83,7 @@ pub(crate) fn run(lab: &Lab) -> Result<Measured, Stop> {
     Ok(measured)
 }
 
-/// A child that reads when it is told to, and ends with its input.
+/// A child that reads on request, and ends with its input.
 #[derive(Debug)]
 struct Reader {
     child: Child,
@@ -91,7 +91,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Starts a child, as nobody where memory that may be locked is limited.
+    /// Starts a child, as the user `nobody` if its locked memory is limited.
     fn start(path: &Path, locked: Option<u64>) -> Result<Self, Stop> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("--serve-reads").arg(path);

@@ -18,7 +18,7 @@ use crate::talk;
 
 /// The arena of one GPU, as the options document it.
 const ARENA_LEN: u64 = 256 * MIB;
-/// What the engine may take beside target and arena.
+/// What the engine may use besides target and arena.
 const REST_LEN: u64 = 64 * MIB;
 
 /// What the child reports.

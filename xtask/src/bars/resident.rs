@@ -1,4 +1,5 @@
-//! A file in the page cache to the GPU by a warm engine, beside the link and the measured recipe.
+//! A file in the page cache to the GPU by a warm engine, compared with the link and the measured
+//! recipe.
 
 use std::fs::File;
 

@@ -1,6 +1,6 @@
-//! The plain way from a drive to a GPU: one thread with one io_uring keeps requests of 1 MiB in
-//! flight around the page cache and copies each as it comes. Without the copies it is what a
-//! program does that only reads, so the two tell what the copies cost the drive.
+//! The plain method from a drive to a GPU: one thread with one io_uring keeps 1 MiB requests in
+//! flight with O_DIRECT and copies each on completion. Without the copies it is a plain reader, so
+//! the two show what the copies cost the drive.
 
 #![expect(unsafe_code, reason = "hands memory to the kernel and to the GPU by raw addresses")]
 
@@ -26,7 +26,7 @@ const PIECE_LEN: u64 = MIB;
 /// Pieces more than there are requests in flight, which are being copied.
 const SPARE: usize = 4;
 
-/// A ring with pinned memory and a stream of its own.
+/// A ring with its pinned memory and stream.
 pub(crate) struct PlainRing {
     device: Arc<dyn Device>,
     stream: Stream,
@@ -47,7 +47,7 @@ struct Run {
     in_flight: usize,
     /// Where in the file each piece's bytes come from.
     offsets: Vec<u64>,
-    /// What was used last is used first, while it still is in a cache.
+    /// Last in, first out, while it is still in a cache.
     free: Vec<usize>,
     copied: VecDeque<usize>,
 }
@@ -107,7 +107,7 @@ impl PlainRing {
         while run.in_flight > 0 {
             match self.wait() {
                 Ok(()) => run.in_flight -= self.ring.completion().count(),
-                // Whose memory the kernel would write into then cannot be said.
+                // The kernel might then write into memory that is in use elsewhere.
                 Err(_) => std::process::abort(),
             }
         }
@@ -162,7 +162,7 @@ impl PlainRing {
         let len = u32::try_from(PIECE_LEN).expect("it is 1 MiB");
         let read = opcode::Read::new(types::Fd(file.as_raw_fd()), self.piece(piece).as_ptr(), len);
         let entry = read.offset(run.next).build().user_data(piece as u64);
-        // SAFETY: nobody else has the piece until the request has landed, and `read` ends only
+        // SAFETY: nothing else uses the piece until the request has completed, and `read` ends only
         // after that; the file is open as long.
         unsafe { self.ring.submission().push(&entry) }.map_err(|_| fail("the ring is full"))?;
         run.offsets[piece] = run.next;

@@ -12,7 +12,7 @@ use crate::bar::Stop;
 pub(crate) struct Sample {
     /// Wall time.
     pub(crate) seconds: f64,
-    /// What was moved in that time.
+    /// The bytes moved in that time.
     pub(crate) bytes: u64,
     /// CPU time, user and system, of all threads that took part.
     pub(crate) cpu_s: f64,

@@ -18,11 +18,11 @@ const SMALL_LEN: u64 = 4 * KIB;
 const DEPTH: u32 = 32;
 /// Small reads asked for: enough that the drive has its depth while the caller is being woken.
 const ASKED: u64 = 128;
-/// Small reads that are waited for together: waking the caller for each of them takes as long as
-/// making it (8 µs on an idle virtual machine), and `fio` wakes nobody.
+/// Small reads that are awaited together: waking the caller for each takes as long as the read (8
+/// µs on an idle virtual machine), and `fio` wakes no thread.
 const GROUP: usize = 64;
 
-/// One resident 4 KiB read to the GPU, beside `pread`, one copy and one synchronisation.
+/// One warm 4 KiB read to the GPU, compared with `pread`, one copy and one synchronisation.
 pub(crate) fn latency(lab: &Lab) -> Result<Measured, Stop> {
     let gpu = lab.gpu()?;
     let len = lab.len(256 * MIB);
@@ -64,7 +64,7 @@ pub(crate) fn latency(lab: &Lab) -> Result<Measured, Stop> {
     })
 }
 
-/// Random 4 KiB reads past the page cache, 32 in flight, beside `fio`.
+/// Random 4 KiB reads with O_DIRECT, 32 in flight, compared with `fio`.
 pub(crate) fn random(lab: &Lab) -> Result<Measured, Stop> {
     let fio = Fio::find()?;
     let len = lab.len(GIB);

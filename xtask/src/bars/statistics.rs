@@ -13,7 +13,7 @@ use crate::sample::{Sample, Series, interleave, timed};
 /// Samples of each side: what both differ by is less than what one sample differs from the next.
 const ROUNDS: usize = 61;
 
-/// Bytes of a small read, how many are asked for at a time, and waited for together.
+/// Bytes of a small read, the number in flight, and the number awaited together.
 const SMALL_LEN: u64 = 4 * KIB;
 const ASKED: u64 = 128;
 const GROUP: usize = 64;

@@ -1,9 +1,9 @@
-//! `forebay sweep` beside `fio`: the same reads past the page cache by both, turn by turn, with
-//! what each says of its rate and of how long requests took.
+//! `forebay sweep` compared with `fio`: the same reads with O_DIRECT by both, interleaved, with the
+//! rate and the latencies that each reports.
 //!
-//! Whether a sweep measures right is judged by its way `io-uring`, which makes requests as `fio`
-//! does. The engine, which has threads of its own for them, is measured in the same turns: on the
-//! machine's own disk it is judged, on a capped drive it is told.
+//! A sweep's accuracy is judged by its method `io-uring`, which makes requests as `fio` does. The
+//! engine, which has its own threads for them, is measured in the same turns: on the machine's own
+//! disk it is judged, on a capped drive it is reported.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,8 +27,8 @@ const RUNS_OF_LATENCIES: usize = 9;
 const RATE_OFF: f64 = 0.05;
 const LATENCY_OFF: f64 = 0.10;
 
-/// Of latencies whose three runs are as good as the same, so much is nobody's error: both keep
-/// them in buckets. `fio`'s are 1/64 of a power of two wide (its manual, "json+").
+/// Differences of latencies up to this share are no error of either side, since both use buckets.
+/// `fio`'s are 1/64 of a power of two wide (its manual, "json+").
 const BUCKET: f64 = 1.0 / 64.0;
 
 /// What one run of one side says.
@@ -39,7 +39,7 @@ pub(crate) struct Told {
     pub(crate) quantiles: [f64; 3],
 }
 
-/// What is asked of a point.
+/// The criterion for a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asks {
     /// The same rate.
@@ -50,7 +50,7 @@ pub(crate) enum Asks {
     Overlap,
 }
 
-/// The `forebay` that was built beside this program.
+/// The `forebay` that was built with this program.
 fn program() -> Result<PathBuf, Stop> {
     let own = std::env::current_exe()?;
     let beside = own.with_file_name("forebay");

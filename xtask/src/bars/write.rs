@@ -1,4 +1,4 @@
-//! A GPU's memory to one file through the page cache, beside one plain thread that writes
+//! A GPU's memory to one file through the page cache, compared with one plain thread that writes
 //! pinned memory.
 
 use std::fs::{self, File, OpenOptions};
@@ -42,8 +42,8 @@ fn measure(lab: &Lab, new: bool) -> Result<Measured, Stop> {
         way.run(&gpu, &path, &source, &pinned, len)
     };
     let mut measured = Measured::default();
-    // What could gain more than the engine's own way is measured in the same turns, where this
-    // file can have it.
+    // Methods that could be faster than the engine's own are measured in the same turns, if this
+    // file allows them.
     let mut ways = vec![Way::Plain, Way::Engine];
     for way in [Way::Engine, Way::Preallocated, Way::Direct] {
         if !new {
@@ -95,7 +95,7 @@ fn fastest_within(series: &[Series]) -> String {
 enum Way {
     /// One thread, pieces of 1 MiB of pinned memory.
     Plain,
-    /// The engine, as it comes.
+    /// The engine, at its defaults.
     Engine,
     /// The engine, the file's room reserved before.
     Preallocated,

@@ -1,4 +1,4 @@
-//! Runs the virtual machine: what it says is shown as it comes, and however it behaves, it ends.
+//! Runs the virtual machine: its output is shown live, and it is ended whatever it does.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -66,8 +66,8 @@ pub(crate) fn run(emulator: Command, log: &Path, limit: Duration) -> Result<()> 
     Err(format!("the virtual machine {reason}; its console is in `{}`", log.display()))
 }
 
-/// Starts the emulator so that it ends with this process, where that can be had; the guest ends by
-/// itself in any case.
+/// Starts the emulator so that it ends with this process, where possible; the guest ends by itself
+/// in any case.
 fn spawn(emulator: Command) -> Result<Child> {
     let mut command = match find("setpriv") {
         Some(program) => {

@@ -1,8 +1,8 @@
-//! What is to be found under a path: a line that the guest wrote down when it built it.
+//! The expected storage of a path: a line that the guest wrote when it built it.
 
 use crate::process::Result;
 
-/// What is to be found.
+/// The expected storage.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Expected {
     pub(crate) path: String,
@@ -10,7 +10,7 @@ pub(crate) struct Expected {
     pub(crate) situation: String,
     /// The file's XXH3-64, in hexadecimal.
     pub(crate) sum: String,
-    /// Serial numbers, sorted; `memory` and `network` where there are none.
+    /// Serial numbers, sorted; `memory` and `network` if there are no drives.
     pub(crate) drives: Vec<String>,
     /// How bytes are spread over them.
     pub(crate) layout: Option<String>,

@@ -92,7 +92,7 @@ fn map(report: &Value, expected: &Expected, row: &mut Row) {
         }
     }
     for rule in &expected.warnings {
-        // What is found under several paths is told once, about none of them.
+        // A warning of several paths is reported once, without a path.
         let found = array(&report["warnings"]).any(|warning| {
             warning["rule"] == rule.as_str()
                 && (warning["path"] == path || warning["path"].is_null())

@@ -102,7 +102,7 @@ const MODULES: [&str; 48] = [
 /// Modules without which the disk with the system cannot be mounted.
 const FIRST_MODULES: [&str; 3] = ["virtio_pci", "virtio_blk", "ext4"];
 
-/// Parts of the system that nobody reads in there.
+/// Parts of the system that the guest does not need.
 const UNREAD: [&str; 5] = ["share/doc", "share/man", "share/locale", "share/info", "share/perl"];
 
 /// Bytes of the guest's disk; what is not written takes no room.

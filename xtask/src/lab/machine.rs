@@ -24,7 +24,7 @@ const NODE_MIB: u32 = 1536;
 /// How a drive hangs on its NUMA node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Seat {
-    /// On a root port of its own.
+    /// On a separate root port.
     Port,
     /// On the node's switch, with others.
     Switch,

@@ -1,9 +1,9 @@
 //! `cargo xtask lab`: a virtual machine with many kinds of storage, in which the storage map and
 //! reads are compared with how the machine was built.
 //!
-//! An emulator and a Debian system are fetched as packages, `image` makes what the machine starts
-//! from, `machine` says which drives it has, `boot` runs it, `found` compares. Its scripts are in
-//! `xtask/lab/guest`; docs/internals/lab.md tells more.
+//! An emulator and a Debian system are fetched as packages. `image` makes the initial disk,
+//! `machine` defines the drives, `boot` runs the machine, `found` compares. Its scripts are in
+//! `xtask/lab/guest`; see docs/internals/lab.md.
 
 mod archive;
 mod bench;
@@ -176,12 +176,12 @@ fn show(name: &str, rows: &[Row]) -> bool {
 struct Ground {
     cache: PathBuf,
     image: Image,
-    /// The emulator, where this machine has none of its own.
+    /// The emulator, if this machine has none installed.
     emulator: Option<Tree>,
 }
 
 impl Ground {
-    /// What every run needs, or why it cannot be had here.
+    /// The requirements of every run, or why one is unavailable here.
     fn prepare(root: &Path) -> Result<Result<Self>> {
         if let Some(reason) = lacking() {
             return Ok(Err(reason));

@@ -2,7 +2,7 @@
 
 use super::found::Row;
 
-/// Columns of the route, which tells its reason at length elsewhere.
+/// Columns of the route, whose reason is shown in full elsewhere.
 const ROUTE_LEN: usize = 44;
 
 /// The rows as lines, columns below each other, differences below their row.

@@ -15,7 +15,7 @@ Runs the whole engine under faults, seed after seed: on one thread for each core
 rings, GPU and clock, where a seed replays exactly, and beside it with real threads, where a seed
 replays the faults. Ctrl-C ends it with the summary.";
 
-/// Longer than anybody waits, and short enough to be added to a time.
+/// Longer than any useful run, and short enough to be added to a time.
 const HOURS_MAX: f64 = 24.0 * 366.0;
 
 /// What to do.
@@ -27,7 +27,7 @@ pub(super) enum Chore {
     Soak(Wishes),
 }
 
-/// From which seed, and how long.
+/// The first seed, and the duration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Wishes {
     pub(super) seed: u64,

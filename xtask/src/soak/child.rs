@@ -1,5 +1,5 @@
-//! One process of a soak: a test that runs seed after seed until its standard input ends, and tells
-//! of each second on its standard output.
+//! One process of a soak: a test that runs seed after seed until its standard input ends, and
+//! reports every second on its standard output.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -21,9 +21,9 @@ pub(super) struct Kind {
     /// The test executable, as cargo names its target.
     pub(super) target: &'static str,
     pub(super) test: &'static str,
-    /// What comes behind the seed to run it alone.
+    /// The command after the seed to run it alone.
     pub(super) replay: &'static str,
-    /// Whether it has no threads of its own, so that each core runs one.
+    /// Whether it has no threads, so that each core runs one.
     pub(super) is_simulated: bool,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Kind {
 pub(super) struct Soaking {
     pub(super) kind: Kind,
     process: Child,
-    /// Its end tells the process to end.
+    /// Closing it ends the process.
     input: Option<ChildStdin>,
     pub(super) told: Told,
     changed: Instant,
@@ -79,7 +79,7 @@ impl Soaking {
             self.failures.push(command.to_owned());
         }
         if let Some(told) = Told::read(line) {
-            // Of one that runs no further only the time goes on.
+            // For a process without progress only the time changes.
             if told != self.told {
                 self.changed = Instant::now();
             }

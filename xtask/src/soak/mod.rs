@@ -1,8 +1,8 @@
-//! `cargo xtask soak`: the whole engine under seeded faults, for as long as somebody likes.
+//! `cargo xtask soak`: the whole engine under seeded faults, for any length of time.
 //!
 //! Each core has a process that runs the simulation (`queue/sim`), seed after seed: one thread
-//! steps all state machines on a simulated clock, so a seed replays exactly. Beside them run tests
-//! with real threads, whose seeds replay the faults only.
+//! steps all state machines on a simulated clock, so a seed replays exactly. Tests with real
+//! threads run at the same time; their seeds replay the faults only.
 
 mod arguments;
 mod child;
@@ -23,7 +23,7 @@ use told::Told;
 use crate::process::{Result, say};
 use crate::{bundle, test};
 
-/// How often it tells how far it is, at most; short soaks tell it three times.
+/// Longest interval between progress reports; short soaks report three times.
 const TELLS_EVERY: Duration = Duration::from_secs(30);
 
 /// The tests that it runs.
@@ -154,7 +154,7 @@ fn soaking(root: &Path, programs: &[PathBuf], seed: u64) -> Result<Soakings> {
 }
 
 impl Soak {
-    /// Runs until the time is over or somebody interrupts, and then to the end of all seeds.
+    /// Runs until the time is over or the user interrupts, and then to the end of all seeds.
     fn run(mut self, interrupted: &AtomicBool) -> Result<Vec<Soaking>> {
         let every = TELLS_EVERY.min(self.time / 3).max(Duration::from_secs(1));
         let mut tells = self.start + every;
@@ -179,7 +179,7 @@ impl Soak {
     }
 }
 
-/// What the simulations told, and the seeds of the others.
+/// The simulations' counts, and the seeds of the real-thread tests.
 fn sums(all: &[Soaking]) -> (Told, u64) {
     let simulated = all.iter().filter(|process| process.kind.is_simulated);
     let others = all.iter().filter(|process| !process.kind.is_simulated);

@@ -1,8 +1,8 @@
-//! What the processes of a soak tell: `soak: NAME=COUNT ...`, added up over all of them.
+//! The counts that the processes of a soak report: `soak: NAME=COUNT ...`, summed over all of them.
 
 use std::collections::BTreeMap;
 
-/// What stands in the lines, and is no fault.
+/// Counts in the lines that are no faults.
 const WORK: [&str; 5] = ["at", "seeds", "failed", "steps", "bytes"];
 
 /// The latest line of one process.

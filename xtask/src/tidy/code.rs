@@ -7,7 +7,7 @@ pub(crate) fn only(text: &str) -> String {
     while lexer.at < lexer.bytes.len() {
         lexer.step();
     }
-    // Whole tokens were blanked byte by byte, so what is left is still UTF-8.
+    // Whole tokens were blanked byte by byte, so the rest is still UTF-8.
     String::from_utf8_lossy(&lexer.out).into_owned()
 }
 

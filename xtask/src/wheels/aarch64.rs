@@ -11,9 +11,9 @@ use crate::report::{Report, TestOutput};
 
 pub(super) const TARGET: &str = "aarch64-unknown-linux-gnu";
 
-/// Tests of the engine that an emulated machine can run: what decides, moves bytes and reads what
-/// machines tell of their drives. The rest asks the kernel for what the emulator does not know
-/// (`statx` about O_DIRECT, `cachestat`, io_uring), or takes an hour.
+/// Tests of the engine that an emulated machine can run: those that decide, move bytes and read the
+/// machine's facts about drives. The rest needs kernel features that the emulator lacks (`statx`
+/// for O_DIRECT, `cachestat`, io_uring), or takes an hour.
 const ENGINE: [&str; 23] = [
     "clock::",
     "error::",

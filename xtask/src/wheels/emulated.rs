@@ -1,8 +1,8 @@
-//! A machine of another processor, played by QEMU in user mode: this machine's kernel and files,
+//! A machine of another processor, emulated by QEMU in user mode: this machine's kernel and files,
 //! and the other processor's programs and libraries, from Debian's packages.
 //!
 //! The packages are unpacked below `target` and never installed, so nothing of this machine
-//! changes. QEMU has no io_uring: what runs there reads and writes by `pread` and `pwrite`.
+//! changes. QEMU has no io_uring, so reads and writes there use `pread` and `pwrite`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -40,7 +40,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Fetches what it is made of, or says why it cannot be had.
+    /// Fetches its parts, or says why they are unavailable.
     pub(super) fn fetch(home: &Path) -> Result<Self> {
         if !cfg!(target_arch = "x86_64") {
             return Err("the emulator is fetched for x86-64 only".into());
@@ -87,7 +87,7 @@ impl Linker {
         let folder = workshop.home.join("linker");
         make(&folder)?;
         let zig = format!("exec {} -m maturin zig", workshop.tools.display());
-        // The compiler of Rust tells by the name which arguments it takes.
+        // Rust's compiler derives the accepted arguments from the linker's name.
         let (compiler, archiver) = (folder.join("zig-gcc"), folder.join("zig-ar"));
         script(&compiler, &format!("{zig} cc -- -target aarch64-linux-gnu.2.28 \"$@\""))?;
         script(&archiver, &format!("{zig} ar -- \"$@\""))?;

@@ -1,5 +1,5 @@
-//! The wheels for Pythons without a GIL, which have no stable interface: one for each version, made
-//! with what maturin knows of it. They are tried where there is such a Python.
+//! The wheels for Pythons without a GIL, which have no stable interface: one for each version,
+//! built from maturin's knowledge of it. They are tried if there is such a Python.
 
 use super::aarch64;
 use super::interpreters::{self, Interpreter};

@@ -1,4 +1,4 @@
-//! The Pythons of this machine that wheels are tried on, beside `python3`.
+//! The Pythons of this machine that wheels are tried on, in addition to `python3`.
 
 use std::path::PathBuf;
 use std::process::Command;

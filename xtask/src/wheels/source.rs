@@ -1,4 +1,4 @@
-//! What is built from sources: the archive of them, and a fresh clone of the repository.
+//! Builds from sources: the source archive, and a fresh clone of the repository.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::report::Report;
 /// Bytes that the archive stays below: it holds no measurements, pages or folders of tests.
 const ARCHIVE_MAX: u64 = 2_000_000;
 
-/// What the archive has to hold, beside what the build would miss.
+/// Files that the archive must hold, besides those the build would miss.
 const NEEDED: [&str; 9] = [
     "Cargo.lock",
     "Cargo.toml",
@@ -34,7 +34,7 @@ const FOLDERS: [&str; 5] = [
     "python/forebay/",
 ];
 
-/// Prints the names in an archive, without the folder that all lie in.
+/// Prints the names in an archive, without their common folder.
 const NAMES: &str = "\
 import sys, tarfile
 for name in tarfile.open(sys.argv[1]).getnames():
@@ -78,7 +78,7 @@ fn archive(report: &mut Report, workshop: &Workshop) -> Result<Option<Vec<String
     install(report, workshop, "archive", &archive)
 }
 
-/// What is wrong with the names in an archive.
+/// The errors in the names of an archive.
 fn wrong(names: &[&str]) -> Vec<String> {
     let lacking = NEEDED.iter().filter(|needed| !names.contains(needed));
     let is_known = |name: &str| {
@@ -115,7 +115,7 @@ fn install(
 ) -> Result<Option<Vec<String>>> {
     let python = workshop.environment(name, &workshop.system)?;
     let mut pip = pip(&python);
-    // Both share what they build of other crates, and nothing with anybody else.
+    // Both share their builds of other crates, and share nothing with anything else.
     pip.arg(sources).env("CARGO_TARGET_DIR", workshop.home.join("build-source"));
     let installed = process::succeeds(&mut pip)?;
     report.step(&format!("wheels: source: {name} installs"), installed);

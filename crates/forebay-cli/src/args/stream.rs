@@ -91,7 +91,7 @@ pub struct StreamArgs {
 }
 
 impl StreamArgs {
-    /// What was given, as it is given to the measurement.
+    /// The arguments, as passed on to the measurement.
     pub(crate) fn given(&self) -> Vec<OsString> {
         let path = |path: &Option<PathBuf>| path.clone().map(PathBuf::into_os_string);
         let all = [

@@ -1,4 +1,4 @@
-//! What could not be measured, and why, for the warnings of a run.
+//! Lists the lines that could not be measured, and why, for the warnings of a run.
 
 use super::line::Line;
 use crate::report::warnings::Warning;

@@ -120,7 +120,7 @@ impl<'a> Run<'a> {
     /// Measures all `lines`; `tell` is called before each sample.
     ///
     /// # Errors
-    /// Those of our own engine. A baseline method or a limit that fails is left out.
+    /// Errors of our own engine. A baseline method or a limit that fails is left out.
     pub fn measure(&mut self, lines: &mut [Line], tell: &mut dyn FnMut(&Line)) -> Result<()> {
         self.prepare(lines)?;
         for repeat in 0..self.repeats {

@@ -1,4 +1,4 @@
-//! The kernel's turns of a comparison: alone, then beside a read of ours.
+//! The kernel's turns of a comparison: alone, then during a read of ours.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ pub(super) struct Turn {
     pub(super) run: u32,
     /// What the kernel read and wrote in a second, alone.
     pub(super) alone: f64,
-    /// The same beside a read.
+    /// Its rate during a read.
     pub(super) beside: f64,
     /// Bytes per second of that read.
     pub(super) read: f64,
@@ -73,10 +73,11 @@ impl Work {
         !self.verified || !self.compute.borrow().verified
     }
 
-    /// Works alone, then beside a read of the file.
+    /// Runs the kernel alone, then during a read of the file.
     ///
     /// # Errors
-    /// The GPU's and the read's; the text says why the file's pages are not where they should be.
+    /// Those of the GPU and the read; the text says why the file's pages are not in the wanted
+    /// state.
     pub(super) fn turn(
         &mut self,
         runner: &mut Runner<'_>,
@@ -108,8 +109,8 @@ impl Work {
         Ok(Ok(Turn { run, alone, beside, read, verified: self.verified }))
     }
 
-    /// What all turns come to, beside `rows` of reads without a kernel; none without a turn,
-    /// or where one failed.
+    /// The summary of all turns, with `rows` of reads without a kernel; none without a turn, or if
+    /// one failed.
     pub(super) fn facts(&self, rows: &[CompareRow], simulated: bool) -> Option<ComputeFacts> {
         if self.failed {
             return None;

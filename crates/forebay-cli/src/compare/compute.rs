@@ -1,5 +1,5 @@
-//! Work of the GPU's own beside what is moved: a kernel takes memory by exclusive or, alone and
-//! while a file is read to another place of the same memory.
+//! GPU work during transfers: a kernel XORs GPU memory, alone and while a file is read to another
+//! place of the same memory.
 
 #![expect(unsafe_code, reason = "kernels and fills are queued by raw address")]
 
@@ -29,7 +29,7 @@ use crate::steps::Step;
 const KEY: u64 = u64::MAX;
 /// How long the kernel works alone, at least.
 const ALONE: Duration = Duration::from_millis(50);
-/// Kernels in a row before somebody looks whether there were enough.
+/// Kernels launched in a row before the time is checked.
 const ROW: u32 = 8;
 /// Fills of which the best is taken for what memory can do.
 const FILLS: u32 = 5;
@@ -45,7 +45,7 @@ pub(super) struct MemoryLimit {
     pub(super) filled: bool,
 }
 
-/// A kernel with memory of its own.
+/// A kernel with its own memory.
 #[derive(Debug)]
 pub(super) struct Compute {
     kernel: Kernel,
@@ -55,7 +55,8 @@ pub(super) struct Compute {
     pub(super) verified: bool,
 }
 
-/// What is queued where. A copy of it may work on another thread, for as long as the buffer lives.
+/// The queued work and its stream. A copy of it may run on another thread, as long as the buffer
+/// lives.
 #[derive(Debug, Clone)]
 struct Kernel {
     device: Arc<dyn Device>,
@@ -63,7 +64,7 @@ struct Kernel {
     address: u64,
     len: u64,
     row: u32,
-    /// Whether it pauses for as long as it worked: a simulated GPU does nothing else meanwhile.
+    /// Whether it pauses for as long as it worked: a simulated GPU would otherwise do nothing else.
     pauses: bool,
 }
 
@@ -87,7 +88,7 @@ impl Kernel {
     /// Runs a row of kernels to its end.
     ///
     /// # Safety
-    /// The buffer lives, and nobody else uses it meanwhile.
+    /// The buffer lives, and nothing else uses it during the call.
     unsafe fn run(&self) -> DeviceResult<()> {
         let queued = (0..self.row).try_for_each(|_| {
             // SAFETY: the caller's promise; the stream is waited for below.
@@ -153,10 +154,10 @@ impl Compute {
         self.kernel.len
     }
 
-    /// What the memory can do: as the driver tells, else what filling it reaches.
+    /// The limit of the memory: as the driver reports it, else the rate of filling it.
     ///
     /// # Errors
-    /// The GPU's.
+    /// GPU errors.
     #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 52 bits")]
     pub(super) fn limit(&mut self) -> Result<MemoryLimit> {
         let Kernel { device, stream, address, len, .. } = &self.kernel;
@@ -258,7 +259,7 @@ fn failed(error: &DeviceError) -> Failure {
 pub(super) struct Beside {
     inner: Forebay,
     compute: Rc<RefCell<Compute>>,
-    /// What the last read took, and the kernel's rate meanwhile.
+    /// The time of the last read, and the kernel's rate during it.
     pub(super) last: Option<(Spent, f64)>,
 }
 

@@ -29,7 +29,7 @@ const HEADINGS: [&str; 11] = [
 /// Columns of numbers.
 const NUMBERS: std::ops::Range<usize> = 2..8;
 
-/// What is compared, on what.
+/// The subject of the comparison, and the machine.
 #[derive(Debug)]
 pub(super) struct Head<'a> {
     pub(super) environment: &'a Environment,

@@ -42,7 +42,7 @@ enum Origin {
     New(File),
     /// The user's, with the bytes that it had before.
     Given(File, u64),
-    /// A device, which no other program can take meanwhile.
+    /// A device, claimed so that no other program can use it.
     Device(Claimed),
 }
 
@@ -57,11 +57,11 @@ impl Origin {
 }
 
 impl TestFile {
-    /// Makes scratch in this folder or in the one that `wanted` names, makes the file of that name
-    /// where there is none, or takes the one that is there where it may be overwritten.
+    /// Makes scratch in this folder or in the one that `wanted` names, or makes the file of that
+    /// name if it does not exist, or uses the existing one if it may be overwritten.
     ///
     /// # Errors
-    /// It is there and may not, it is no file, or the system's.
+    /// The file may not be overwritten, or is not a file; or system errors.
     pub(super) fn find(wanted: Option<&Path>, allowed: Allowed) -> Result<Self> {
         let Some(path) = wanted else { return Self::scratch(Path::new(".")) };
         let looking = Step::begin("look at", path);
@@ -187,7 +187,7 @@ impl TestFile {
         })
     }
 
-    /// Removes what crashed runs left beside it; returns how many there were.
+    /// Removes the scratch that crashed runs left in the same folder; returns how many there were.
     pub(super) fn remove_leftovers(&self) -> usize {
         scratch::remove_leftovers(&self.folder)
     }

@@ -14,7 +14,7 @@ pub struct CompareReport {
     pub schema: u32,
     /// The machine and the command.
     pub environment: Environment,
-    /// What was compared.
+    /// The subject of the comparison.
     pub compare: Compared,
     /// A row for each way and direction, in the order of the table.
     pub results: Vec<CompareRow>,
@@ -32,7 +32,7 @@ impl CompareReport {
     }
 }
 
-/// What was compared.
+/// The subject of the comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
     /// `compare`, `dma` or `all`.
@@ -43,8 +43,8 @@ pub struct Compared {
     pub topology: Option<Sockets>,
     /// The GPU's own work; null where none was measured.
     pub compute: Option<ComputeFacts>,
-    /// Whether the GPU's own work, or a read beside it, found wrong data, measured to its end or
-    /// not.
+    /// Whether the GPU's own work, or a concurrent read, found wrong data, even if the measurement
+    /// did not finish.
     #[serde(default)]
     pub compute_wrong: bool,
 }
@@ -52,7 +52,7 @@ pub struct Compared {
 /// One way in one direction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CompareRow {
-    /// As a row of `forebay bench`; what is said of several samples leaves the first out.
+    /// As a row of `forebay bench`; values over several samples leave the first out.
     #[serde(flatten)]
     pub row: Row,
     /// The runs.

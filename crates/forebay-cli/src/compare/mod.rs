@@ -86,7 +86,7 @@ fn check_measured(results: &[CompareRow], warnings: &[Warning]) -> Result<()> {
     Err(failure)
 }
 
-/// How the verb ends. Wrong data are told even where nobody took the report.
+/// The exit of the verb. Wrong data are reported even if the output was closed.
 fn verdict(report: &CompareReport, shown: Result<()>) -> Result<()> {
     let moved = report.results.iter().all(|row| row.row.verified != Some(false));
     if moved && !report.compare.compute_wrong {
@@ -98,10 +98,10 @@ fn verdict(report: &CompareReport, shown: Result<()>) -> Result<()> {
     ))
 }
 
-/// Compares what `args` ask for; `tell` gets the text that stands before the report.
+/// Runs the comparison of `args`; `tell` gets the text before the report.
 ///
 /// # Errors
-/// The engine's, the system's, and demands that make no sense.
+/// Engine and system errors, and contradictory arguments.
 pub fn run(
     args: &CompareArgs,
     command: &str,
@@ -185,7 +185,7 @@ impl Comparison<'_> {
         })
     }
 
-    /// Looks whether all can be had, and makes what is needed.
+    /// Checks that everything is available, and makes what is needed.
     fn ready(&self, warnings: &mut Vec<Warning>) -> Result<Ready> {
         let len = self.args.size;
         let in_memory = self.in_memory();
@@ -260,7 +260,7 @@ impl Comparison<'_> {
         ways
     }
 
-    /// The GPU's own work, where it is wanted and can be had.
+    /// The GPU's own work, if requested and available.
     fn work(&self, pattern: Pattern, warnings: &mut Vec<Warning>) -> Option<Work> {
         if self.args.mode != Mode::All {
             return None;
@@ -313,7 +313,7 @@ impl Comparison<'_> {
         kind.filter(|kind| matches!(kind.as_str(), "tmpfs" | "ramfs"))
     }
 
-    /// Where the file's pages are to be: on the drive alone, where they can be brought there.
+    /// The wanted page cache state: on the drive only, if the pages can be evicted.
     fn cache(&self, in_memory: Option<String>, warnings: &mut Vec<Warning>) -> Result<Cache> {
         let reason = match in_memory {
             Some(kind) => format!("{kind} keeps its files in memory"),

@@ -1,7 +1,8 @@
-//! The runs of a comparison: each way writes the file from the target and reads it back, then all
-//! again, as often as asked.
+//! The runs of a comparison: each method writes the file from the target and reads it back,
+//! repeated for the requested number of rounds.
 //!
-//! Every second run goes backwards, so that a machine that grows slower or faster favours nobody.
+//! Every second round goes backwards, so that a machine that becomes slower or faster favours no
+//! method.
 
 use std::thread;
 use std::time::Duration;
@@ -63,7 +64,7 @@ impl Way {
         Self { method, name, demanded, write, read }
     }
 
-    /// Why it could not go on.
+    /// Why it was left out.
     pub(super) fn left_out(&self) -> Option<&str> {
         self.write.left_out.as_deref()
     }
@@ -100,10 +101,10 @@ pub(super) struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    /// Has each of `ways` run once; `tell` hears of it.
+    /// Runs each of `ways` once; `tell` is called before each.
     ///
     /// # Errors
-    /// Those of a way that was demanded, and of `tell`.
+    /// Those of a demanded method, and of `tell`.
     pub(super) fn run(
         &mut self,
         ways: &mut [Way],
@@ -219,7 +220,7 @@ pub(super) fn rows(ways: &[Way], place: &RowPlace<'_>) -> Vec<CompareRow> {
     };
     let lines = lines(|way| &way.write).chain(lines(|way| &way.read));
     let mut rows: Vec<CompareRow> = lines.filter_map(|line| row(line, place)).collect();
-    // The speed of wrong data means nothing, to nobody.
+    // The speed of wrong data means nothing.
     let is_right = |row: &Row| row.verified != Some(false);
     let medians: Vec<(Direction, f64)> = rows
         .iter()
@@ -237,7 +238,7 @@ fn is_wrong(line: &Line) -> bool {
     line.verified == Some(false)
 }
 
-/// The row of a line: all of its samples, but what is said of several leaves the first out.
+/// The row of a line: all of its samples; values over several samples leave the first out.
 fn row(line: &Line, place: &RowPlace<'_>) -> Option<CompareRow> {
     let line = &Line { left_out: None, ..line.clone() };
     let mut row = row_of(line, None, place.clone())?;
@@ -308,7 +309,7 @@ mod tests {
         Way::new(Box::new(Broken(Standard::default(), fault, 0)), None, must, Cache::Resident)
     }
 
-    /// The ways after so many runs beside the standard one, and what was told.
+    /// The methods after this many runs, with the standard one, and the progress reports.
     fn run(ways: Vec<Way>, runs: u32) -> Result<(Vec<Way>, Vec<Told>)> {
         let place = tempfile::tempdir().unwrap();
         let engine = Engine::new(Options::default()).unwrap();

@@ -52,8 +52,8 @@ impl Away {
     }
 }
 
-/// What has to be said of GPUs, by their PCI addresses, and the drives under each of `paths`: those
-/// on different sockets. Each sentence once.
+/// The warnings on GPUs, given by PCI address, and the drives under each of `paths` that are on
+/// different sockets. Each sentence once.
 #[must_use]
 pub fn warnings(resolver: &Resolver, paths: &[PathBuf], gpus: &[&str]) -> Vec<String> {
     let mut all = Vec::new();

@@ -9,7 +9,7 @@ use crate::report::proof::VerdictFacts;
 /// The version of the schema: it grows when a key changes its meaning or goes away.
 pub const SCHEMA: u32 = 1;
 
-/// What stands between a path and a GPU.
+/// The diagnosis of the route between a path and a GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DoctorReport {
     /// [`SCHEMA`].
@@ -18,7 +18,7 @@ pub struct DoctorReport {
     pub replay: Option<String>,
     /// The path.
     pub path: String,
-    /// The GPU on PCI; null where there is none.
+    /// The GPU on PCI; null if there is no GPU.
     pub gpu: Option<Gpu>,
     /// The memory that bytes were moved to and from: `host`, `cuda:0`, `sim:0`; null where none
     /// were.
@@ -31,7 +31,7 @@ pub struct DoctorReport {
     pub checks: Vec<Check>,
     /// The ways without a copy in host memory, the nearest first.
     pub ways: Vec<Way>,
-    /// What was moved; empty for a replay.
+    /// The transfers; empty for a replay.
     pub transfers: Vec<Transfer>,
     /// Why nothing was moved, or not all.
     pub not_moved: Option<String>,
@@ -42,22 +42,22 @@ pub struct DoctorReport {
 pub struct Gpu {
     /// Where it is.
     pub address: String,
-    /// What its driver calls it; null where that is not told.
+    /// Its name as the driver reports it; null if it does not.
     pub name: Option<String>,
 }
 
 /// One check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
-    /// What was checked.
+    /// The subject of the check.
     pub name: String,
     /// `ok`, `warning`, `problem` or `unknown`.
     pub state: String,
-    /// What was seen.
+    /// The observation.
     pub seen: String,
     /// Why it matters.
     pub why: String,
-    /// What to do next; null where nothing is to be done or known.
+    /// The next step; null if there is nothing to do or nothing is known.
     pub step: Option<String>,
     /// The ways that it closes.
     pub blocks: Vec<String>,
@@ -70,7 +70,7 @@ pub struct Check {
 pub struct Way {
     /// `p2pdma` or `nvidia-fs`.
     pub way: String,
-    /// Whether nothing that was seen stands in it.
+    /// Whether no observed fact closes it.
     pub open: bool,
     /// Whether no setting of this machine opens it.
     pub never: bool,
@@ -106,7 +106,7 @@ impl Transfer {
         self.end == "moved"
     }
 
-    /// Takes what is said to be direct and was not for a failure.
+    /// Treats bytes that were reported as direct, but provably were not, as a failure.
     pub fn judge(&mut self) {
         let Some(verdict) = self.verdict.as_ref().filter(|_| self.is_right()) else { return };
         let is_said = verdict.word.starts_with("direct") || verdict.word == "unproven";

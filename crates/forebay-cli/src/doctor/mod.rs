@@ -27,7 +27,7 @@ use crate::program::Program;
 use crate::reach;
 use crate::report::proof::VerdictFacts;
 
-/// How long cuFile may take: it was seen to open in 0.4 s, and to hang for ever.
+/// Time limit for cuFile: it was seen to open in 0.4 s, and to hang without end.
 const CUFILE_MAX: Duration = Duration::from_secs(5);
 
 /// Runs the verb.
@@ -48,7 +48,7 @@ pub(crate) fn command(args: &DoctorArgs, program: &Program) -> Result<()> {
     finish(&report, args)
 }
 
-/// Whether somebody answers for `path`.
+/// Whether `path` answers.
 fn answers(system: &System, path: &Path) -> Result<bool> {
     match system.reach(path) {
         Ok(()) => Ok(true),
@@ -155,7 +155,7 @@ fn sentence(found: &Report, report: &DoctorReport, target: &Target) -> String {
     format!("nothing was moved, so how bytes of `{path}` travel was not seen{why}")
 }
 
-/// What is known of bytes that are said to have gone directly.
+/// The evidence on bytes that were reported as direct.
 fn directly(path: &str, to: &str, verdict: Option<&VerdictFacts>) -> String {
     match verdict.map(|verdict| (verdict.word.as_str(), &verdict.text)) {
         Some((word, text)) if word.starts_with("direct") => {
@@ -223,7 +223,7 @@ fn cufile(program: &Program) -> Option<Answer> {
     Some(ask_cufile(&program.verb("probe"), CUFILE_MAX))
 }
 
-/// The GPU that is meant, as far as a system without its driver can tell.
+/// The requested GPU, as far as a system without its driver can identify it.
 fn wish_of(gpu: &GpuSelector) -> GpuWish {
     match gpu {
         GpuSelector::None => GpuWish::None("`--gpu none` asked for none".into()),

@@ -1,10 +1,10 @@
-//! Moves a few MiB each way between the path and the GPU, by each route that there may be, and
-//! looks at every byte.
+//! Moves a few MiB in each direction between the path and the GPU, by each possible route, and
+//! compares every byte.
 //!
-//! A file that somebody named is only read. In a folder scratch is made, by the rules of
-//! [`Scratch`]: nothing is written that was not made here. Each transfer has a bound, and what does
-//! not end within it ends the rest. All of it is done on a thread of its own, since plain calls
-//! have no bound: a path may answer no more at any time.
+//! A named file is only read. In a folder scratch is made, by the rules of [`Scratch`]: only files
+//! made here are written. Each transfer has a time limit, and one that exceeds it ends the rest.
+//! All of it runs on a separate thread, since plain calls have no limit: a path may stop answering
+//! at any time.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -33,8 +33,8 @@ use crate::report::proof::VerdictFacts;
 const LEN: u64 = 4 * MIB;
 /// How long one may take: a drive that sleeps takes some seconds to answer.
 const BOUND: Duration = Duration::from_secs(10);
-/// How long nothing may be told: a transfer, the plain calls before and behind it, and cuFile's
-/// opening.
+/// Longest time without progress: a transfer, the plain calls before and after it, and the opening
+/// of cuFile.
 const STEP_MAX: Duration = Duration::from_secs(30);
 
 /// An engine that remembers nothing of so few bytes.
@@ -44,7 +44,7 @@ pub(super) fn engine(program: &Program) -> Result<Engine> {
     Ok(Engine::new(options)?)
 }
 
-/// What was moved.
+/// The transfers that were made.
 #[derive(Debug, Default)]
 pub(super) struct Moved {
     pub(super) transfers: Vec<Transfer>,
@@ -55,13 +55,13 @@ pub(super) struct Moved {
 }
 
 impl Moved {
-    /// Nothing, for a reason that is no failure of a transfer.
+    /// No transfers, for a reason that is no failure of a transfer.
     pub(super) fn nothing(reason: &str) -> Self {
         Self { ended: Some(reason.into()), ..Self::default() }
     }
 }
 
-/// What the thread tells that moves.
+/// A message from the transfer thread.
 enum Told {
     Done(Box<Transfer>),
     Ended { reason: Option<String>, has_failed: bool },
@@ -94,7 +94,7 @@ fn all_within(
     gathered(&told, STEP_MAX)
 }
 
-/// What is told until the end, or until nothing was told for `most`.
+/// Collects messages until the end, or until none arrived for `most`.
 fn gathered(told: &Receiver<Told>, most: Duration) -> Moved {
     let mut moved = Moved { has_failed: true, ..Moved::default() };
     loop {
@@ -196,7 +196,8 @@ impl<'a> Run<'a> {
     }
 
     fn each(&mut self) -> Result<()> {
-        // The direct route is asked for wherever there is a GPU: a provider answers, or its lack.
+        // The direct route is tried whenever there is a GPU: a provider answers, or its absence is
+        // reported.
         let routes: &[Route] = match self.target.device {
             Some(_) => &[Route::Direct, Route::Staged, Route::Cached],
             None => &[Route::Host],
@@ -225,8 +226,8 @@ impl<'a> Run<'a> {
         let _ = self.tell.send(Told::Done(Box::new(transfer))); // nobody may wait any more
     }
 
-    /// Has the engine open cuFile: its counters can be read from then on only. What fails here
-    /// fails again where it is told.
+    /// Makes the engine open cuFile: its counters can only be read from then on. An error here
+    /// recurs where it is reported.
     fn begin_direct(&self) -> Result<()> {
         let (buffer, request) = (self.buffer()?, RequestOptions::by_route(Route::Direct));
         let started =
@@ -275,7 +276,7 @@ impl<'a> Run<'a> {
         }
         let before = self.plain()?;
         let mut buffer = self.buffer()?;
-        // What was there before would look as if it had been read.
+        // The previous contents would look as if they had been read.
         let inverse: Vec<u8> = before.iter().map(|byte| !byte).collect();
         buffer.upload(0, &inverse)?;
         let mut request = RequestOptions::by_route(route);
@@ -396,7 +397,7 @@ fn told(direction: &str, route: Route, outcome: forebay::Result<Outcome>) -> Tra
 mod tests {
     use super::*;
 
-    /// A library that takes a file and then hangs keeps nobody from the ways that work.
+    /// A library that accepts a file and then hangs does not block the working routes.
     #[test]
     fn where_the_direct_way_hangs_the_others_are_tried() {
         let new = || Engine::new(forebay::Options::default()).unwrap();

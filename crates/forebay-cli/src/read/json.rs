@@ -13,7 +13,7 @@ pub const SCHEMA: u32 = 1;
 pub struct ReadReport {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// The file, as it was asked for.
+    /// The file as given.
     pub path: String,
     /// Where the bytes began in it.
     pub offset: u64,
@@ -29,7 +29,7 @@ pub struct ReadReport {
     pub not_direct: Option<String>,
     /// From the call to the end.
     pub seconds: f64,
-    /// The XXH3-64 of the bytes, where it was asked for.
+    /// The XXH3-64 of the bytes, if requested.
     pub xxh3_64: Option<String>,
     /// How long the stages took.
     pub stages: Stages,
@@ -100,7 +100,7 @@ impl Stages {
 pub struct Stage {
     /// How often.
     pub count: u64,
-    /// What half of them took at most; null where there are none.
+    /// The median; null if there are none.
     pub p50_s: Option<f64>,
     /// What 99 of 100 took at most.
     pub p99_s: Option<f64>,

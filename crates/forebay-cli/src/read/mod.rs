@@ -86,7 +86,7 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
             text
         }
     };
-    // Where the bytes themselves are the data, what is said about them is talk.
+    // If the bytes themselves go to stdout, messages go to stderr.
     if to_stdout {
         let _ = anstream::stderr().write_all(text.as_bytes());
         return Ok(());
@@ -196,7 +196,7 @@ impl Drop for Output<'_> {
     }
 }
 
-/// What is made of the bytes that come back from the target.
+/// Processes the bytes that come back from the target.
 struct Sums<'a> {
     hash: Option<XxHash3_64>,
     output: Option<Output<'a>>,
@@ -230,7 +230,7 @@ impl Sums<'_> {
         Ok(())
     }
 
-    /// The checksum, where one was asked for.
+    /// The checksum, if requested.
     fn finish(self) -> Result<Option<u64>> {
         if let Some(output) = self.output {
             output.finish()?;

@@ -45,7 +45,7 @@ impl Ledger {
         let file = made.map_err(|error| {
             Failure::io(format!("cannot make the results file `{}`", path.display()), &error)
         })?;
-        // Its name is to be on the drive as well; some file systems cannot sync a folder.
+        // Sync the folder so that the name is stored as well; some file systems cannot.
         let folder = path.parent().filter(|folder| *folder != Path::new(""));
         let _ = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
         let ledger = Self { path: path.to_owned(), file, len: 0, is_torn: false };
@@ -93,7 +93,7 @@ impl Ledger {
     pub fn begin(&mut self, record: &Record) -> Result<()> {
         let appended = self.append(record);
         if appended.is_err() && self.len == 0 {
-            // Without a first record nothing can go on with it. It is locked, so it is ours.
+            // A file without a first record cannot be continued. It is locked, so it is ours.
             let _ = std::fs::remove_file(&self.path);
         }
         appended
@@ -125,13 +125,13 @@ impl Ledger {
             Failure::new(text).because(why).hint("give fewer points for one file")
         })?;
         if self.is_torn {
-            // What was being written when the machine went down.
+            // A partial line from when the machine went down.
             self.file.set_len(self.len).map_err(|error| self.failed(&error))?;
             self.is_torn = false;
         }
         let written = self.file.write_all(format!("{line}\n").as_bytes());
         if let Err(error) = written {
-            // What cannot be taken back is left out by whoever reads it.
+            // If the partial line cannot be removed, readers skip it.
             let _ = self.file.set_len(self.len);
             return Err(self.failed(&error));
         }

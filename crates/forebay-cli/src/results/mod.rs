@@ -1,9 +1,9 @@
-//! What measuring verbs write down: a file of JSON, one record to a line.
+//! The results file of measuring verbs: JSON, one record to a line.
 //!
-//! A line is appended whole when something has been measured and is never changed again, so a run
-//! that is killed loses at most the sample that was being taken, and goes on where it stopped. What
-//! was measured stands under the nearest [`Run`] before it. docs/json-schema.md describes every
-//! key; what does not apply is null.
+//! A complete line is appended after each measurement and never changed again. So a killed run
+//! loses at most the current sample, and continues where it stopped. Measurements belong to the
+//! nearest [`Run`] before them. docs/json-schema.md describes every key; values that do not apply
+//! are null.
 
 pub mod file;
 pub mod summary;
@@ -25,7 +25,7 @@ pub const SCHEMA: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "kebab-case")]
 pub enum Record {
-    /// Who measured what follows, on what, and how it was asked for.
+    /// The tool, machine and request of the records that follow.
     Run(Box<Run>),
     /// What a part of the machine can do at most.
     Ceiling(Ceiling),
@@ -51,14 +51,14 @@ pub struct Run {
     pub environment: Environment,
     /// All GPUs that take part; none where the target is host memory.
     pub gpus: Vec<Gpu>,
-    /// Sources of power and heat that do not tell anything here, and why.
+    /// Sources of power and heat that report nothing here, and why.
     #[serde(default)]
     pub unmetered: Vec<Absent>,
-    /// What is to be measured: a file may be continued where this is the same.
+    /// The request: a file may be continued if this is the same.
     #[serde(serialize_with = "of_shared", deserialize_with = "shared")]
     pub asked: Arc<Value>,
-    /// Where it was imported from, where somebody else's tool measured: of the machine, and of all
-    /// that has no key, nothing is known then.
+    /// The file it was imported from, if another tool measured: then nothing is known about the
+    /// machine, nor about anything without a key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported: Option<Imported>,
 }
@@ -85,16 +85,16 @@ impl Run {
     }
 }
 
-/// A file of somebody else's tool.
+/// A file of another tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Imported {
     /// `gdsio`, `fio`, `nixlbench` or `csv`.
     pub tool: String,
-    /// The tool's version, where the file tells it.
+    /// The tool's version, if the file reports it.
     pub version: Option<String>,
     /// The file, as it was given.
     pub file: String,
-    /// A hash of what it held: with tool and label it tells whether two runs are the same.
+    /// A hash of its contents: together with tool and label it shows whether two runs are the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contents: Option<String>,
 }
@@ -105,7 +105,7 @@ pub struct Ceiling {
     /// `link`, `storage`, `fio`, `pcie`, `network`, `memory`; of several GPUs at once `links`,
     /// `uplink` where a link binds that is above them all, or `shared` where something else does.
     pub name: String,
-    /// What has it: a GPU, several joined by `+`, a drive, a bridge, a path.
+    /// The part that has it: a GPU, several joined by `+`, a drive, a bridge, a path.
     pub of: String,
     /// From the file to memory or back; null where both are the same.
     pub direction: Option<Direction>,
@@ -117,10 +117,10 @@ pub struct Ceiling {
     pub how: String,
     /// Whether it is that of a simulated GPU.
     pub simulated: bool,
-    /// What theory gives a part that was measured; null where the hardware does not tell.
+    /// The theoretical rate of a measured part; null if the hardware does not report it.
     #[serde(default)]
     pub theory_bytes_per_second: Option<f64>,
-    /// Who told what theory rests on: a file or folder of the system's.
+    /// The source of the theoretical rate: a file or folder of the system.
     #[serde(default)]
     pub source: Option<String>,
     /// What holds it below what it could be.
@@ -131,10 +131,10 @@ pub struct Ceiling {
     pub shared_by: Vec<String>,
 }
 
-/// What is measured at once: one value of each axis.
+/// The settings of one measurement: one value of each axis.
 ///
-/// No axis has the value 0 or an empty text: where a tool of others does not tell a value it is
-/// that here, and null in a file.
+/// No axis has the value 0 or an empty text. A value that an external tool does not report is 0 or
+/// empty here, and null in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Point {
     /// The file or the folder, as it was given.
@@ -166,10 +166,9 @@ pub struct Point {
     /// Files that these share.
     #[serde(with = "told")]
     pub files: u32,
-    /// Where the pages of the files are at first; null where nobody knows.
+    /// The initial page cache state of the files; null if unknown.
     pub cache: Option<Cache>,
-    /// The queues for I/O, or connections, that were asked of the target; absent where the sweep
-    /// has set none.
+    /// The queues for I/O, or connections, requested from the target; absent if the sweep set none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u32>,
 }
@@ -181,30 +180,30 @@ pub struct Sample {
     pub point: Point,
     /// Which of the repeats, from 0 on.
     pub repeat: u32,
-    /// When it began, in seconds since 1970; 0 here and null in a file where nobody knows.
+    /// When it began, in seconds since 1970; 0 here and null in a file if unknown.
     #[serde(with = "told")]
     pub unix_time: f64,
-    /// Of queues that the sweep has set: as many as the kernel told then; null where it did not.
+    /// For queues that the sweep set: the number that the kernel then reported; null if it did not.
     #[serde(default)]
     pub queues_found: Option<u32>,
     /// The line of the file that it was imported from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<u64>,
-    /// What was measured.
+    /// The measurement.
     pub measured: Option<Measured>,
     /// Why nothing was.
     pub error: Option<String>,
 }
 
 impl Sample {
-    /// Whether it is kept where its sweep goes on: what failed or moved wrong data is tried again.
+    /// Whether a continued sweep keeps it: failed samples and those with wrong data are repeated.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.measured.as_ref().is_some_and(|measured| measured.verified != Some(false))
     }
 }
 
-/// What one measurement showed; null is what a tool of others did not tell.
+/// The results of one measurement; null marks a value that an external tool did not report.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Bytes that were moved in the span that counts.
@@ -291,8 +290,8 @@ pub struct CpuCost {
     pub s_per_gb: Option<f64>,
 }
 
-/// Shares of the files that were in the page cache, from 0 to 1; null where the kernel does not
-/// tell.
+/// Shares of the files that were in the page cache, from 0 to 1; null if the kernel does not report
+/// them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct PageCacheShare {
     /// Before the span.
@@ -301,7 +300,7 @@ pub struct PageCacheShare {
     pub after: Option<f64>,
 }
 
-/// Bytes that drives moved, whoever asked.
+/// Bytes that drives moved, for any process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriveBytes {
     /// From them.
@@ -322,9 +321,9 @@ pub struct Joules {
 /// What binds a measurement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bound {
-    /// `rate` where it had the rate that was asked for, `link`, `uplink`, `shared`, `storage` or
-    /// `memory` where the lowest ceiling on its way is near, `processors` where all of them were
-    /// busy, else `in-flight`: there were too few requests to fill any of these.
+    /// `rate` if the requested rate was reached; `link`, `uplink`, `shared`, `storage` or `memory`
+    /// if the rate is near the lowest limit on its path; `processors` if all of them were busy;
+    /// else `in-flight`: too few requests to fill any of these.
     pub name: String,
     /// The lowest ceiling on its way. That of one direction of a mixed load counts as many times
     /// as that direction's part is contained in all bytes.

@@ -1,7 +1,7 @@
-//! What samples of one point say together: the median, and how far to trust it.
+//! The summary of a point's samples: the median and its confidence interval.
 //!
-//! Pure: the same samples give the same numbers everywhere, as the draws of the bootstrap begin at
-//! one seed. What is no number counts nowhere.
+//! Pure: the same samples give the same numbers everywhere, since the bootstrap's draws have a
+//! fixed seed. Values that are not numbers are ignored.
 
 use std::collections::HashMap;
 
@@ -51,7 +51,7 @@ impl Estimate {
         Some(Self { count: sorted.len(), median, min, max, interval, confidence })
     }
 
-    /// The interval; where there is none, from the smallest to the largest.
+    /// The interval; without one, from the smallest to the largest.
     #[must_use]
     pub fn range(&self) -> (f64, f64) {
         self.interval.unwrap_or((self.min, self.max))
@@ -67,9 +67,9 @@ fn interval(sorted: &[f64]) -> Option<(f64, f64)> {
     }
 }
 
-/// How likely at least the median of what was sampled lies in an interval of sorted samples: that
-/// between the samples at its ends or within, whose ranks are binomial. From the smallest to the
-/// largest of `n` it is 1 − 2^(1−n).
+/// A lower bound of the probability that the sampled median is in an interval of sorted samples:
+/// between the samples at its ends, whose ranks are binomial. From the smallest to the largest of
+/// `n` it is 1 − 2^(1−n).
 #[expect(clippy::cast_precision_loss, reason = "some samples")]
 fn confidence(sorted: &[f64], (low, high): (f64, f64)) -> f64 {
     let count = sorted.len();

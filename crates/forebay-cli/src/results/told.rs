@@ -1,4 +1,4 @@
-//! Values that nobody told: empty or 0 in memory, null in JSON.
+//! Unknown values: empty or 0 in memory, null in JSON.
 //!
 //! For axes and facts for which neither is a value. Where 0 is one, a key is an `Option`.
 

@@ -2,8 +2,9 @@
 //!
 //! The axes are arguments; `job` reads them from a file, and [`kv`] knows cache sizes of models.
 //! `plan` turns them into points, `files` and `targets` find the files and GPUs, `ceilings`
-//! measures the limits. `beside` alternates with a second path, `cold` detects files that do not
-//! stay cold, `until` checks whether samples can run until they are steady.
+//! measures the limits. The module `beside` alternates with a second path, `cold` detects files
+//! that do not stay cold, `until` checks whether samples can run until they are steady.
+//!
 //! [`workload`](crate::workload) measures, and [`results`](crate::results) stores each measurement
 //! immediately. `pace` estimates the duration, `show` prints the results, `tally` reports the
 //! progress when the sweep is stopped.

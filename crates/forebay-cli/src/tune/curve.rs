@@ -243,7 +243,7 @@ pub(crate) mod tests {
         assert_eq!(found(&pipe(200e6, 0.001, &SIZES, &DEPTHS)), (128, 4));
         assert_eq!(found(&pipe(200e6, 0.000_02, &SIZES, &DEPTHS)), (128, 2));
         assert_eq!(found(&pipe(1e9, 0.001, &SIZES, &DEPTHS)), (512, 4));
-        // Where depth ends, larger requests are what is left.
+        // When depth no longer helps, larger requests may.
         assert_eq!(found(&pipe(1e9, 0.02, &SIZES, &[1, 2, 4, 8, 16])), (1024, 16));
     }
 

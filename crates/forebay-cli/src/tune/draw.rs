@@ -20,7 +20,7 @@ const BESIDE: usize = 38;
 /// Lines of settings begin with so many columns for the program's name.
 const NAME: usize = 9;
 
-/// What is faster by less is not shown beside what was found.
+/// A smaller gain is not shown next to the result.
 const WORTH: f64 = 1.005;
 
 const BOLD: Style = Style::new().bold();
@@ -107,7 +107,7 @@ fn portion(share: f64, most: usize) -> usize {
     ((share * most as f64).round() as usize).min(most)
 }
 
-/// All sizes of request beside each other.
+/// All request sizes side by side.
 fn sizes(text: &mut String, searched: &Searched, look: Look) {
     let points = &searched.points;
     let all = points.sizes();
@@ -137,7 +137,7 @@ fn sizes(text: &mut String, searched: &Searched, look: Look) {
     let _ = writeln!(text, "{DIM}  {note}{DIM:#}");
 }
 
-/// What was found, in words.
+/// The result, in words.
 fn verdict(text: &mut String, searched: &Searched, look: Look) {
     let Searched { direction, found, best, .. } = searched;
     let name = direction.name();
@@ -188,7 +188,7 @@ fn settings(text: &mut String, report: &TuneReport, look: Look) {
     }
 }
 
-/// Words behind a name, over as many lines as they take; a line that goes on ends with `more`.
+/// A name and its text, wrapped over several lines; all but the last end with `more`.
 fn wrapped(text: &mut String, name: &str, words: &str, more: &str, look: Look) {
     let room = width(look) - NAME - more.len();
     let (mut line, mut lines) = (String::new(), Vec::new());

@@ -17,7 +17,7 @@ pub struct TuneReport {
     pub schema: u32,
     /// The machine and the command.
     pub environment: Environment,
-    /// The path as it was asked for.
+    /// The path as given.
     pub path: String,
     /// Whether a scratch file was measured instead of a file of the user's.
     pub scratch: bool,
@@ -41,7 +41,7 @@ impl TuneReport {
     }
 }
 
-/// What was found in one direction.
+/// The result in one direction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Searched {
     /// Which.
@@ -58,7 +58,7 @@ pub struct Searched {
     pub points: Curve,
     /// Whether there was time for everything.
     pub complete: bool,
-    /// What was remembered before.
+    /// The depth remembered before.
     pub before: Option<Remembered>,
     /// Whether engines to come begin with what was found.
     pub stored: bool,
@@ -95,7 +95,7 @@ pub struct Remembered {
     pub bytes_per_second: u64,
 }
 
-/// What was found, as a program takes it.
+/// The result as the settings of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
     /// The program: `forebay`, `fio`, `kvikio`.

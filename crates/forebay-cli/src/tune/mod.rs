@@ -39,8 +39,8 @@ use crate::report::json::Direction;
 use crate::report::warnings::say;
 use crate::steps;
 
-/// What goes before the first sample: it wakes a drive that rests, and spends what a drive with a
-/// credit gives at first.
+/// The load before the first sample: it wakes an idle drive, and uses up the burst credit of a
+/// drive that has one.
 const WARM_UP: (Cell, Duration) =
     (Cell { request_size: MIB, depth: 8 }, Duration::from_millis(300));
 /// Thousandths of the search's time, as the progress shows it.
@@ -74,7 +74,7 @@ pub fn run(args: &TuneArgs, command: &str, program: &Program) -> Result<TuneRepo
             .because("`FOREBAY_DIRECT_IO` is `off`")
             .hint("unset it: what goes through the page cache has its depth from read-ahead"));
     }
-    // What is found counts for engines that find their depth, whatever this environment sets.
+    // The result applies to engines that find their depth, whatever this environment sets.
     let mut free = options.clone();
     free.depth = None;
     let engine = Engine::new(free)?;
@@ -223,7 +223,7 @@ impl Tune<'_> {
         device.ok_or_else(|| Failure::new("no GPU can be simulated here"))
     }
 
-    /// Shows how far a search is, where somebody watches.
+    /// Shows the progress of a search, on a terminal.
     fn bar(&self, direction: Direction) -> ProgressBar {
         if log::is_on() {
             return ProgressBar::hidden();

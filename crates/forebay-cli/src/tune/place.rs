@@ -1,4 +1,4 @@
-//! What is measured with: a file of the user's, which is only read, or scratch beside it.
+//! The file to measure with: a file of the user, which is only read, or scratch in the same folder.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 use crate::steps::{self, Step};
 
-/// A file with less tells nothing: its end comes before the queue is full.
+/// A smaller file shows nothing: it ends before the queue is full.
 const LEN_MIN: u64 = 16 * MIB;
 /// Scratch that is made first, to see how fast it can be.
 const SCRATCH_MIN: u64 = 64 * MIB;
@@ -32,7 +32,7 @@ const DROP: Duration = Duration::from_secs(2);
 /// See the module's own text.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// The path as it was asked for.
+    /// The path as given.
     pub(crate) asked: PathBuf,
     /// The user's file, and its bytes.
     given: Option<(PathBuf, u64)>,
@@ -104,11 +104,11 @@ impl Place {
         self.given.is_none() || direction == Direction::Write
     }
 
-    /// The file for one direction, none of which is in the page cache as far as that can be had;
-    /// the text says how far it cannot.
+    /// The file for one direction, evicted from the page cache as far as possible; the text says
+    /// how far it is not.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub(crate) fn ready(
         &mut self,
         engine: &Engine,

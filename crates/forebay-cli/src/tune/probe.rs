@@ -25,7 +25,7 @@ use crate::steps::Step;
 
 /// Bytes of one transfer.
 pub(crate) const UNIT: u64 = 8 * MIB;
-/// Bytes beyond those in flight that are asked for at most.
+/// Most bytes requested beyond those in flight.
 const AHEAD_MAX: u64 = 64 * MIB;
 /// They are to last for this long, in seconds: the thread that asks for more may be late.
 const AHEAD_S: f64 = 0.02;
@@ -58,7 +58,7 @@ pub(crate) fn in_flight_within(available: u64, direction: Direction) -> u64 {
 /// See the module's own text.
 #[derive(Debug)]
 pub(crate) struct EngineProbe {
-    /// What is the same for all cells.
+    /// The settings that all cells share.
     pub(crate) options: Options,
     pub(crate) path: PathBuf,
     /// Bytes of the file that are used, a multiple of [`UNIT`].
@@ -70,7 +70,7 @@ pub(crate) struct EngineProbe {
     spare: Vec<Buffer>,
 }
 
-/// What all samples have shown beside their rates.
+/// Observations of all samples, besides their rates.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     /// Bytes that went past the page cache.
@@ -218,10 +218,10 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Starts transfers until enough is asked for beyond the `done` bytes.
+    /// Starts transfers until enough are queued beyond the `done` bytes.
     fn ask(&mut self, done: u64) -> Result<()> {
         let passed = self.start.elapsed().as_secs_f64();
-        // Bytes that the drive moves in the time for which what is asked for is to last.
+        // Bytes that the drive moves in the time that the queue should last.
         let lasts = float(done) / passed.max(1e-6) * AHEAD_S;
         let ahead = if done == 0 { UNIT } else { whole_of(lasts).clamp(MIB, AHEAD_MAX) };
         let wanted = done + self.cell.in_flight() + ahead;

@@ -20,7 +20,7 @@ pub(crate) const SIZES: [u64; 4] = [MIB, 128 * KIB, 512 * KIB, SIZE_MAX];
 pub(crate) const SIZE_MAX: u64 = 4 * MIB;
 /// The most requests in flight that are tried.
 pub(crate) const DEPTH_MAX: u64 = 128;
-/// Bytes in flight at most: more than any drive needs, and memory has to be had for them.
+/// Most bytes in flight: more than any drive needs, and they take memory.
 pub(crate) const IN_FLIGHT_MAX: u64 = 128 * MIB;
 
 /// A doubled depth that brings less has gained nothing.
@@ -34,13 +34,13 @@ const CONFIRMED: usize = 3;
 const CONFIRM_MAX: u32 = 8;
 /// How much longer than it should a search may take to get that far.
 const OVERTIME: u32 = 2;
-/// The deepest point is to be this much faster than the others before deeper ones are tried.
+/// The deepest point must be faster than the others by this factor before deeper ones are tried.
 const DEEPENS: f64 = 1.005;
 /// Parts that the time of a search is cut into, one for each sample.
 const SAMPLES: u32 = 72;
 /// A sample's time, at least and at most.
 const SAMPLE: (Duration, Duration) = (Duration::from_millis(30), Duration::from_millis(300));
-/// A request that would wait for longer than this is too late for anybody, in seconds.
+/// A request must not wait longer than this, in seconds.
 const WAIT_S_MAX: f64 = 0.25;
 /// A size, or a depth of it, is measured again if it has this share of the best.
 const CONTENDS: (f64, f64) = (0.9, 0.85);
@@ -84,10 +84,10 @@ pub(crate) struct Found {
     pub(crate) complete: bool,
 }
 
-/// Searches. `tell` is told each cell before it is measured, and the share of the time spent.
+/// Searches. `tell` gets each cell before it is measured, and the share of the time spent.
 ///
 /// # Errors
-/// Those of `probe`.
+/// Errors of `probe`.
 pub(crate) fn search(
     bounds: Bounds,
     probe: &mut dyn Probe,
@@ -166,7 +166,8 @@ impl Search<'_> {
         let (mut depth, mut best, mut flat) = (1, 0.0, 0);
         while flat < FLAT && !self.late {
             let cell = Cell { request_size, depth };
-            // One request at a time is asked for of every size; what was measured says the rest.
+            // One request at a time is measured for every size; for other depths, earlier
+            // measurements decide.
             let fits = cell.in_flight() <= self.bounds.in_flight;
             if !(self.may(cell) || (depth == 1 && fits)) {
                 break;
@@ -318,7 +319,7 @@ mod tests {
                 let best = own.map(|cell| drive.rate(cell)).fold(0.0, f64::max);
                 assert!(drive.rate(cell) >= best * (0.975 - noise), "{place}");
                 assert!(found.complete, "{place}");
-                // What is in flight beyond rate × latency only waits.
+                // Requests in flight beyond rate × latency only wait.
                 let needed = best * latency_s + float(cell.request_size);
                 let factor = if noise > 0.02 { 4.0 } else { 2.0 };
                 let most = factor * needed + float(cell.request_size);

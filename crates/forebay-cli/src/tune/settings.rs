@@ -1,4 +1,4 @@
-//! What was found, as settings of this engine and of other programs.
+//! The result, as settings of this engine and of other programs.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ pub(crate) enum Ground<'a> {
     Folder(&'a Path),
 }
 
-/// Settings of one direction. `first`: those that count for both directions are told here.
+/// Settings of one direction. `first`: include those that apply to both directions.
 pub(crate) fn settings(
     direction: Direction,
     found: Cell,

@@ -151,7 +151,7 @@ fn name(target: Option<&Arc<dyn Device>>) -> String {
     target.map_or_else(|| "host".into(), |gpu| gpu.id().to_string())
 }
 
-/// The failure of a span in which no request ended, so that there is nothing to report.
+/// The failure of a span in which no request ended, so there is nothing to report.
 fn nothing_ended(load: &Load, span: Duration) -> Failure {
     let size = format_size(load.call_len());
     Failure::new(format!("no call of {size} ended within {span:.1?}"))

@@ -29,8 +29,7 @@ impl Asked {
             // SAFETY: no byte.
             unsafe { inner.borrow_host_memory(0, 0) }
         } else if device.is_some() {
-            // SAFETY: the memory is the caller's to keep, and no byte outside the ranges is asked
-            // for.
+            // SAFETY: the caller keeps the memory alive, and no byte outside the ranges is used.
             let borrowed = py.detach(|| unsafe { inner.borrow_device_ranges(&ranges) });
             raised(py, borrowed)?
         } else {

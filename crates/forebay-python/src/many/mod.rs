@@ -60,7 +60,7 @@ struct Asked {
     wanted: Vec<Wanted>,
 }
 
-/// How a call is to be carried out.
+/// The options of a call.
 struct How<'a, 'py> {
     usage: Use,
     options: RequestOptions,
@@ -166,7 +166,7 @@ impl Asked {
     }
 }
 
-/// The requests of a call, as the engine is told of them.
+/// The requests of a call, in the engine's form.
 fn pieces(files: &[forebay::File], wanted: Vec<Wanted>) -> Vec<Piece<'_>> {
     let piece = |wanted: Wanted| Piece {
         file: &files[wanted.file as usize],
@@ -178,7 +178,7 @@ fn pieces(files: &[forebay::File], wanted: Vec<Wanted>) -> Vec<Piece<'_>> {
     wanted.into_iter().map(piece).collect()
 }
 
-/// What went wrong with the first request that failed.
+/// The error of the first failed request.
 fn first_failure(outcome: &ManyOutcome) -> Option<&Error> {
     outcome.results.iter().find_map(|result| result.as_ref().err()).map(|error| &**error)
 }

@@ -30,7 +30,7 @@ impl ManyResult {
         self.outcome.results.iter().map(|result| result.as_ref().ok().copied()).collect()
     }
 
-    /// What went wrong, by the place of the request that it went wrong with.
+    /// The errors, by the index of their request.
     #[getter]
     fn errors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let all = PyDict::new(py);

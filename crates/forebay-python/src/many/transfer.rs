@@ -15,13 +15,13 @@ use crate::moving::{self, bound, late};
 use crate::transfer::{report, report_so_far};
 use crate::waiting::Apart;
 
-/// Many reads or writes on their way. What they move bytes to or from is kept until all have
-/// arrived; a transfer that nobody has any more goes on.
+/// Many reads or writes in progress. The memory they use is kept alive until all have finished;
+/// dropping the transfer does not stop it.
 #[pyclass(frozen, module = "forebay", weakref)]
 pub(crate) struct ManyTransfer {
     /// None where there was nothing to do.
     moving: Option<Apart<Going>>,
-    /// What it came to, once somebody has asked.
+    /// The result, once it has been requested.
     told: PyOnceLock<Py<ManyResult>>,
     /// Whether the first request that failed is raised.
     check: bool,
@@ -85,12 +85,12 @@ impl ManyTransfer {
         self.told.get(py).expect("it has been told").clone_ref(py)
     }
 
-    /// What went wrong with the first of them that failed, where that is to be raised.
+    /// The error of the first failed request, if it should be raised.
     fn failure<'a>(&self, outcome: &'a ManyOutcome) -> Option<&'a Error> {
         if self.check { super::first_failure(outcome) } else { None }
     }
 
-    /// What it came to, or what is to be raised.
+    /// The result, or the exception to raise.
     pub(super) fn outcome(&self, py: Python<'_>) -> PyResult<Py<ManyResult>> {
         if let Some(moving) = self.moving() {
             moving::outcome(py, moving)?;
@@ -101,9 +101,9 @@ impl ManyTransfer {
 
 #[pymethods]
 impl ManyTransfer {
-    /// Waits for the end and returns what came of each request, as the call that waits does. Where
-    /// `timeout` seconds are over before, `TimeoutError` is raised, and the transfer goes on. A
-    /// signal whose handler raises, as Ctrl-C's does, cancels it.
+    /// Waits for the end and returns the result of each request, as the blocking call does. After
+    /// `timeout` seconds, `TimeoutError` is raised, and the transfer continues. A signal whose
+    /// handler raises, such as Ctrl-C, cancels it.
     #[pyo3(signature = (timeout = None))]
     fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<ManyResult>> {
         let result = raised(py, self.end(py, timeout)?)?;

@@ -32,7 +32,7 @@ pub(super) fn by_tuples<'py>(
         PyTypeError::new_err(kinds[first])
     };
     file.into_iter().try_for_each(|file| asked.add_file(file))?;
-    // Objects are told apart by where they are, so they live until all have been looked at.
+    // Objects are distinguished by address, so they stay alive until all have been compared.
     let mut kept: Vec<Bound<'py, PyTuple>> = Vec::new();
     for request in PyIterator::from_object(requests)? {
         let request = request?.cast_into::<PyTuple>().map_err(|_| bad_tuple())?;

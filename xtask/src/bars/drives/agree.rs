@@ -1,5 +1,5 @@
-//! Whether a sweep tells of a drive what `fio` tells of it: of one that a cap binds, and of one
-//! that answers late.
+//! Compares a sweep's results for a drive with `fio`'s: a drive with a rate cap, and one with
+//! latency.
 
 use forebay::units::{KIB, MIB};
 

@@ -21,7 +21,7 @@ use crate::data;
 /// uncapped after a pause.
 const BURST_S_INVERSE: u64 = 3;
 
-/// Room on a drive beside its data and what grows with it.
+/// Room on a drive in addition to its data and what grows with it.
 const ROOM: u64 = 256 * MIB;
 
 /// Room on each member of a striped file system: where one is full, stripes get narrower.
@@ -43,7 +43,7 @@ pub(super) struct Drive {
     pub(super) folder: PathBuf,
     /// Its block device.
     pub(super) device: PathBuf,
-    /// What stands behind a slow one.
+    /// The server behind a slow drive.
     pub(super) server: Option<Server>,
     number: Dev,
     rate: u64,
@@ -77,7 +77,7 @@ impl Ground {
         self.on(name, &image, None)
     }
 
-    /// A drive with a latency and a rate of its own, which bind whoever uses it.
+    /// A drive with its own latency and rate, which bind all users.
     pub(super) fn slow_drive(&self, name: &str, len: u64, pace: Pace) -> Result<Drive, Stop> {
         let image = self.image(name, len + len / 16 + ROOM)?;
         let point = self.made(&format!("{name}-slow"))?;

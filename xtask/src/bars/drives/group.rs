@@ -1,8 +1,9 @@
-//! A control group of one bar's process, with caps on what it moves to and from a drive.
+//! A control group for the process of one bar, with caps on the bytes that it moves to and from a
+//! drive.
 //!
-//! The throttle belongs to a group and a drive, so nobody else is slowed. It is the kernel's
-//! first version of control groups: it caps reads, and writes around the page cache. About a
-//! tenth of a second's worth passes uncapped after a pause.
+//! The throttle belongs to a group and a drive, so no other process is slowed. It uses version 1 of
+//! the kernel's control groups, which caps reads, and writes with O_DIRECT. About a tenth of a
+//! second's worth passes uncapped after a pause.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -113,7 +113,7 @@ fn bounded(reads: &mut [Read], hung: &Drive) -> Result<Round, Stop> {
             round
         });
         if ended.recv_timeout(AT_LAST).is_err() {
-            // Else nothing would let go of what it holds.
+            // Otherwise its resources would never be released.
             server(hung, false)?;
             return Err(Stop::Fail("the others wait for the drive that hangs".into()));
         }

@@ -1,10 +1,10 @@
-//! The bars for several drives: their sum, stripes, a slow or hung one among them, the depth that
-//! finds itself, urgent reads, and an engine that has nothing to do.
+//! The bars for several drives: their sum, stripes, a slow or hung one among them, the automatic
+//! depth, urgent reads, and an idle engine.
 //!
 //! The drives are loop devices with caps, and file systems in user space with a latency
-//! ([`ground`], [`slow`]). Each bar runs in a process of its own, in a mount namespace and a
-//! control group of its own: mounts, devices and servers go with that process, however it ends,
-//! and the caps bind no other.
+//! ([`ground`], [`slow`]). Each bar runs in a separate process, mount namespace and control group:
+//! mounts, devices and servers disappear with that process, however it ends, and the caps bind no
+//! other process.
 
 mod agree;
 mod alone;
@@ -68,7 +68,7 @@ pub(crate) fn depth(lab: &Lab) -> Result<Measured, Stop> {
     in_child(lab, "depth")
 }
 
-/// Small urgent reads beside a large transfer.
+/// Small urgent reads during a large transfer.
 pub(crate) fn urgent(lab: &Lab) -> Result<Measured, Stop> {
     in_child(lab, "urgent")
 }
@@ -88,7 +88,7 @@ pub(crate) fn idle(lab: &Lab) -> Result<Measured, Stop> {
     in_child(lab, "idle")
 }
 
-/// Runs a bar in a process of its own.
+/// Runs a bar in a separate process.
 fn in_child(lab: &Lab, name: &str) -> Result<Measured, Stop> {
     if !geteuid().is_root() {
         return Err(Stop::Skip("making drives takes root".into()));

@@ -1,14 +1,14 @@
-//! A drive with a latency: a file system of one file in user space, which passes reads and writes
-//! on to an image and answers each read late.
+//! A drive with a latency: a file system of one file in user space, which forwards reads and writes
+//! to an image and delays each read.
 //!
-//! Every read passes a pipe of a set rate and then waits a set time, so what the drive gives grows
-//! with the requests it has: `min(rate, depth · size / (latency + size / rate))`. The server is a
-//! process of its own, many threads of which wait at once; told to, it answers nothing, as a drive
-//! that hangs. It speaks the kernel's own protocol (`linux/fuse.h`, version 7.31) and knows no
-//! more of it than one flat file needs.
+//! Every read passes a pipe of a set rate and then waits a set time, so the drive's rate grows with
+//! the requests in flight: `min(rate, depth · size / (latency + size / rate))`. The server is a
+//! separate process with many waiting threads. On request it answers nothing, like a drive that
+//! hangs. It speaks the kernel's protocol (`linux/fuse.h`, version 7.31), only as far as one flat
+//! file needs.
 //!
 //! It leaves the mount namespace that it serves: as the last process there it would have to
-//! unmount, while it ends, what only it can answer for.
+//! unmount, while it ends, a file system for which only it can answer.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -38,7 +38,7 @@ const MOUNTS: Option<LinkNameSpaceType> = Some(LinkNameSpaceType::Mount);
 /// Bytes of one request at most, without its header.
 const REQUEST_MAX: u32 = 1 << 20;
 
-/// How long a drive hangs at most: whoever made it hang may have been killed.
+/// Longest time that a drive hangs: the process that made it hang may have been killed.
 const HANGS_MAX: Duration = Duration::from_secs(60);
 
 const ROOT: u64 = 1;
@@ -88,7 +88,7 @@ impl Server {
         self.point.join("image")
     }
 
-    /// Makes the drive hang, or lets it go on.
+    /// Makes the drive hang, or ends that.
     pub(super) fn hang(&self, hangs: bool) -> Result<(), Stop> {
         Ok(writeln!(&self.orders, "{}", if hangs { "hang" } else { "go" })?)
     }
@@ -145,7 +145,7 @@ struct Slow {
     device: File,
     file: File,
     pace: Pace,
-    /// When the pipe has let all bytes through that were asked for so far.
+    /// When the pipe will have passed all bytes requested so far.
     free: Mutex<Instant>,
     /// Whether nothing is answered.
     hangs: AtomicBool,

@@ -60,8 +60,8 @@ fn shuffle(reads: &mut [Read]) {
     }
 }
 
-/// The drives that a side reads from: one, or all. Only these are to have spent what they let pass
-/// after a pause, right before: one that rests meanwhile has it again.
+/// The drives that a side reads from: one, or all. Only these must have used up their burst right
+/// before: an idle one regains it.
 fn used(drives: &[Drive], side: usize) -> &[Drive] {
     drives.get(side..=side).unwrap_or(drives)
 }

@@ -1,4 +1,4 @@
-//! Small urgent reads beside a large transfer on the same drive.
+//! Small urgent reads during a large transfer on the same drive.
 
 use std::time::Instant;
 

@@ -53,7 +53,7 @@ pub(crate) fn run(out: &str, rounds: &str, paths: &[&str]) -> Result<()> {
             let (name, last) = (&series[index].name, series[index].seconds.last());
             let seconds = last.copied().unwrap_or_default();
             let _ = writeln!(std::io::stderr(), "lab:        {name}: {seconds:.3} s");
-            // What was measured is kept, whatever comes after it.
+            // Store the measurements, whatever comes after.
             fs::write(out, serde_json::to_string_pretty(&series)?)?;
         }
     }

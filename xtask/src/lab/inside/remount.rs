@@ -18,7 +18,7 @@ pub(crate) fn run(folder: &str, file: &str, devices: &[&str]) -> Result<()> {
     for device in devices.chunks_exact(3) {
         let [device, serial, expected] = device else { return Err("three words each".into()) };
         call("mount", &[device, folder])?;
-        // Twice, so that what is remembered is asked too.
+        // Twice, so that the cache is tested too.
         for _ in 0..2 {
             let map = resolver.resolve(&path);
             let serials: Vec<&str> =

@@ -116,7 +116,7 @@ impl<'a> Run<'a> {
     /// Measures all `entries`; `tell` is called before each sample.
     ///
     /// # Errors
-    /// Those of our own engine. A baseline method or a limit that fails is left out.
+    /// Errors of our own engine. A baseline method or a limit that fails is left out.
     pub(super) fn measure(
         &mut self,
         entries: &mut [Entry],

@@ -39,7 +39,7 @@ pub struct Job {
     pub cache: Cache,
 }
 
-/// What was moved, as the method itself reports.
+/// The bytes moved, as the method itself reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Moved {
     /// How many bytes.

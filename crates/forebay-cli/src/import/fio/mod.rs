@@ -32,7 +32,7 @@ const JOBS_MAX: usize = 20_000;
 /// Reads fio's JSON after any other output before it; several objects may follow each other.
 ///
 /// # Errors
-/// It is no JSON, is truncated, or is no result of fio.
+/// It is no JSON, is truncated, or is not a result of fio.
 pub(super) fn parse(text: &str) -> Result<Contents, String> {
     json_memory::check(text.as_bytes(), 0)?;
     let mut contents = Contents::default();

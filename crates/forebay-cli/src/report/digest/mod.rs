@@ -260,7 +260,7 @@ pub struct Line {
     pub imported: Option<String>,
     /// How warm GPUs and drives were.
     pub heat: Vec<Heat>,
-    /// What was throttled, and why.
+    /// The throttling, and its reasons.
     pub throttled: Vec<Throttled>,
     /// For a comparison: the first run, and the variation of the others.
     pub runs: Option<Told>,

@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(found(&text(&records[..4])), there(1, 3));
         let none = [&records[..1], &[made::ceiling("link", "cuda:0", false, 1e9)]].concat();
         assert_eq!(found(&text(&none)), there(4, 0));
-        // A sample that was not requested replaces none that was.
+        // An unrequested sample replaces no requested one.
         records[12]["repeat"] = 3.into();
         assert_eq!(found(&text(&records)), there(0, 11));
         records[12]["point"]["depth"] = 2.into();

@@ -40,7 +40,7 @@ const SLOT: u64 = 256 * KIB;
 /// A ceiling is the best of so many.
 const SAMPLES: usize = 3;
 /// Time limit after which a slow drive is not sampled further: more samples would not change its
-/// best, and nobody waits long for a limit.
+/// best, and a limit should not take long.
 const STORAGE_TIME: Duration = Duration::from_secs(2);
 
 /// Measures the link of a GPU, or copies in host memory.
