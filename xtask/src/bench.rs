@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::process::{self, Result};
 use crate::{bundle, test};
 
-/// Runs `forebay-bars` with the caller's `arguments`, archiving unless they say where to.
+/// Runs `forebay-bars` with the caller's `arguments`, archiving unless they set a folder.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
     let commit = bundle::commit(root);
     let mut build = process::cargo();

@@ -21,7 +21,7 @@ const BUNDLE_LEN_MAX: u64 = 224 << 20;
 /// The programs that are bundled with `fio`.
 const PROGRAMS: [&str; 3] = ["forebay", "forebay-bars", "xtask"];
 
-/// The file that says that a folder is a bundle, and what it holds.
+/// The file that marks a folder as a bundle, with its contents.
 const MARK: &str = ".forebay-bundle";
 const MARK_TEXT: &str = "made by `cargo xtask bundle`, which may replace what is in this folder\n";
 
@@ -33,7 +33,7 @@ here=\"$(cd \"$(dirname \"${BASH_SOURCE[0]}\")\" && pwd)\"
 exec \"$here/bin/xtask\" replay \"$here\" \"$@\"
 ";
 
-/// What a bundle holds and where it came from.
+/// The contents and origin of a bundle.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     /// The commit that was built, with `+` where files differed from it.

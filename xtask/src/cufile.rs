@@ -28,7 +28,7 @@ const WHEELS: [(&str, &str); 5] = [
 /// The files that are kept of each.
 const FILES: [&str; 2] = ["cufile.h", "libcufile.so.0"];
 
-/// Where they lie.
+/// Their folder.
 pub(crate) fn folder(root: &Path) -> Result<PathBuf> {
     Ok(test::target(root)?.join("cufile"))
 }

@@ -15,13 +15,13 @@ use crate::process::{self, Result, say};
 /// Folders that are links into `usr` on Debian; packages hold files below either name.
 const MERGED: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
 
-/// Where a tree notes what it was made of, once it is whole.
+/// The file in which a complete tree records its packages.
 const NOTE: &str = ".packages";
 
-/// What signs Debian's lists.
+/// The keys that sign Debian's lists.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Where packages come from.
+/// The origin of packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// What this machine has on its lists.

@@ -24,11 +24,11 @@ const TOOLS: [Tool; 6] = [
     Tool { program: "setpriv", package: "util-linux", purpose: "tests as another user" },
 ];
 
-/// What only slow tests use.
+/// Tools that only slow tests use.
 const SLOW_TOOLS: [Tool; 1] =
     [Tool { program: "chromium", package: "chromium", purpose: "reports in a browser" }];
 
-/// Installs what is missing where it may, and reports what stays missing; `all` for the slow tests
+/// Installs missing tools where possible, and reports those still missing; `all` for the slow tests
 /// too.
 pub(crate) fn run(report: &mut Report, all: bool) {
     let root = process::is_root();
@@ -67,7 +67,7 @@ fn install(tools: &[&Tool]) {
     let install = ["install", "-y", "--no-install-recommends"];
     let arguments: Vec<&str> = install.iter().chain(&packages).copied().collect();
     if !(get(&["update"]) & get(&arguments)) {
-        // One unknown package must not keep the others away.
+        // One unknown package must not prevent the rest.
         for package in packages {
             let _ = get(&[&install[..], &[package]].concat());
         }

@@ -60,7 +60,7 @@ pub(crate) fn typed(command: &Command) -> String {
     command.get_args().fold(name, |line, argument| line + " " + &argument.to_string_lossy())
 }
 
-/// Runs a command whose output the person sees, and says whether it succeeded.
+/// Runs a command with visible output; returns whether it succeeded.
 pub(crate) fn succeeds(command: &mut Command) -> Result<bool> {
     command
         .status()
@@ -85,7 +85,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Where a line of a command's output came from.
+/// The origin of an output line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stream {
     Stdout,
@@ -138,7 +138,7 @@ fn forward(
     });
 }
 
-/// Where a program lies, looking into `PATH` and the folders of system programs.
+/// Finds a program in `PATH` and the folders of system programs.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

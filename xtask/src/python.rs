@@ -86,7 +86,7 @@ pub(crate) fn environment(system: &Path, home: &Path, packages: &[&str]) -> Resu
     }
 }
 
-/// The tests, which say themselves what they skip.
+/// The tests, which report their own skips.
 fn tests(report: &mut Report, root: &Path, python: &Path) -> Result<()> {
     suite(report, "Python".to_owned(), root, Command::new(python).args(PYTEST))
 }
@@ -137,7 +137,7 @@ fn types(report: &mut Report, root: &Path, python: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What `pytest` printed.
+/// The output of `pytest`.
 #[derive(Debug, Default)]
 struct Outcome {
     name: String,

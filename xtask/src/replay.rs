@@ -38,7 +38,7 @@ fn tests(folder: &Path, manifest: &Manifest, extra: &[&str]) -> Result<bool> {
     for what in &manifest.skipped {
         report.skip(what.clone());
     }
-    // Cargo runs tests in their package's folder; here none of those folders exists.
+    // Cargo runs tests in their package's folder; none of those folders exists here.
     let work = folder.join("work");
     fs::create_dir_all(&work)
         .map_err(|error| format!("cannot create `{}`: {error}", work.display()))?;
@@ -61,7 +61,7 @@ fn tests(folder: &Path, manifest: &Manifest, extra: &[&str]) -> Result<bool> {
     Ok(report.finish())
 }
 
-/// Gives a command what cargo and the repository would give it.
+/// Sets the environment that cargo and the repository would give a command.
 fn surround<'a>(command: &'a mut Command, folder: &Path, manifest: &Manifest) -> &'a mut Command {
     let mut path = OsString::from(folder.join("bin"));
     path.push(":");

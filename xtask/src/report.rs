@@ -17,14 +17,14 @@ const SKIPPED: &str = "skipped: ";
 /// Characters of one line of a failed test that are shown again at the end.
 const SAID_MAX: usize = 2000;
 
-/// What happened so far.
+/// The results so far.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     passed: u64,
     failed: u64,
     skipped: Vec<String>,
     failures: Vec<String>,
-    /// What failed tests said.
+    /// The output of failed tests.
     said: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ impl Report {
         }
     }
 
-    /// Something that could not be run here, as `WHAT: REASON`.
+    /// Reports a step that could not run here, as `WHAT: REASON`.
     pub(crate) fn skip(&mut self, what: impl Into<String>) {
         self.skipped.push(what.into());
     }
@@ -75,7 +75,7 @@ impl Report {
         self.failures.extend(failures.iter().map(|test| format!("{name}: {test}")));
     }
 
-    /// Prints what was skipped, what failed tests said, their names, and the sums. True if nothing
+    /// Prints the skips, the output of failed tests, their names, and the sums. True if nothing
     /// failed.
     pub(crate) fn finish(&self) -> bool {
         for line in self.lines() {
@@ -115,10 +115,10 @@ pub(crate) struct TestOutput {
     ignored: u64,
     skipped: Vec<String>,
     failures: Vec<String>,
-    /// What failed tests said, up to [`SAID_MAX`] characters a line.
+    /// The output of failed tests, up to [`SAID_MAX`] characters a line.
     said: Vec<String>,
     quiet: bool,
-    /// Whether what failed tests said comes now.
+    /// Whether the output of failed tests follows.
     failed_comes: bool,
 }
 
@@ -143,7 +143,7 @@ impl TestOutput {
         true
     }
 
-    /// Takes one line in, and says whether the person should see it.
+    /// Processes one line; returns whether to show it.
     fn take(&mut self, line: &str) -> bool {
         if self.take_skip(line) {
             return false;
@@ -172,7 +172,7 @@ impl TestOutput {
     }
 }
 
-/// The number that stands before `word` in `ok. 5 passed; 0 failed; …`.
+/// The number before `word` in `ok. 5 passed; 0 failed; …`.
 fn count(result: &str, word: &str) -> u64 {
     result
         .split([';', '.'])

@@ -62,7 +62,7 @@ struct Part {
     left_out: &'static [(&'static str, &'static str)],
 }
 
-/// Everything but what measures memory, of which the sanitizer takes its own share.
+/// Everything except tests that measure memory, of which the sanitizer uses a share.
 const ADDRESS: [Part; 1] = [Part {
     targets: &["--lib", "--tests"],
     tests: &[],
@@ -144,7 +144,7 @@ impl Tool {
         }
     }
 
-    /// What the canary is to do, and what the tool says of it.
+    /// The canary's argument, and the tool's expected message.
     fn canary(self) -> (&'static str, &'static str) {
         match self {
             Self::Address => ("stale", "AddressSanitizer: heap-use-after-free"),
@@ -250,7 +250,7 @@ impl Tool {
         Ok(())
     }
 
-    /// Whether it sees what is wrong with the canary.
+    /// Whether the tool detects the canary's fault.
     fn sees(self, root: &Path, target: &Path) -> Result<bool> {
         let folder = target.join("canary");
         let write = |file: &str, text: &str| {

@@ -21,7 +21,7 @@ const SGLANG: &str = "sglang==0.5.23";
 /// What SGLang's loader imports that vLLM does not need.
 const OF_SGLANG: [&str; 3] = ["gguf", "ipython", "orjson"];
 
-/// Prints what vLLM needs but torch and what belongs to it.
+/// Prints vLLM's requirements, except torch and its packages.
 const REQUIREMENTS: &str = r#"
 import importlib.metadata
 from pip._vendor.packaging.requirements import Requirement

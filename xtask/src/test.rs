@@ -17,7 +17,7 @@ const EXAMPLE_FILE_LEN: usize = 4 << 20;
 /// How the bars run when only their running matters: on little data and a simulated GPU.
 pub(crate) const BARS: [&str; 3] = ["--tiny", "--gpu", "sim"];
 
-/// Builds what the tests were built of, which is there already, and says where it lies.
+/// Runs the (already complete) test build, and returns the location of its output.
 const LIBRARY: [&str; 4] = ["test", "--workspace", "--no-run", "--message-format=json"];
 
 /// Runs every step, also after one failed, so that one run shows everything that is wrong.
@@ -63,7 +63,7 @@ pub(crate) fn run(root: &Path, all: bool) -> Result<bool> {
     Ok(report.finish())
 }
 
-/// Says which step begins, and when.
+/// Prints the name and time of the next step.
 fn heading(name: &str) {
     static START: OnceLock<Instant> = OnceLock::new();
     say!("\n== {name} (after {} s)", START.get_or_init(Instant::now).elapsed().as_secs());

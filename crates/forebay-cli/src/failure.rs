@@ -91,14 +91,13 @@ impl Failure {
         self
     }
 
-    /// Sets what to do for want of room, unless the process's own limit was in the way.
+    /// Sets the hint for lack of space, unless the process's own limit was the cause.
     #[must_use]
     pub fn room_hint(self, hint: &str) -> Self {
         if self.hint.as_deref() == Some(FILE_SIZE) { self } else { self.hint(hint) }
     }
 
-    /// The failure of a write to stdout. A reader that went away asked for no more, so nothing is
-    /// said about it.
+    /// The failure of a write to stdout. If the reader closed the pipe, nothing is reported.
     #[must_use]
     pub fn stdout(error: &io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {

@@ -41,7 +41,7 @@ struct Undo {
     groups: Vec<u32>,
 }
 
-/// What a signal says.
+/// The messages of a signal.
 #[derive(Debug)]
 struct Words {
     /// How far the command came.
@@ -112,7 +112,8 @@ pub(crate) fn install() {
     });
 }
 
-/// Undoes everything that is registered; nothing more can be as long as what is returned is held.
+/// Undoes everything that is registered. While the return value is held, nothing more can be
+/// registered.
 pub(crate) fn undo_all() -> impl Sized {
     let undo = undo();
     for (_, child) in &undo.children {
@@ -185,7 +186,7 @@ pub(crate) fn with_scratch<E>(
     Ok(folder)
 }
 
-/// Removes scratch in the regular way.
+/// Removes scratch at its regular end.
 pub(crate) fn remove_scratch(folder: &Arc<Folder>) {
     let mut undo = undo();
     folder.remove();
@@ -197,7 +198,7 @@ pub(crate) fn create_output(path: &Path) -> io::Result<File> {
     create_output_with(path, 0o666)
 }
 
-/// The same, for those that `mode` names.
+/// Like `create_output`, with this `mode`.
 pub(crate) fn create_output_with(path: &Path, mode: u32) -> io::Result<File> {
     let mut undo = undo();
     let file = File::options().read(true).write(true).create_new(true).mode(mode).open(path)?;
@@ -206,7 +207,7 @@ pub(crate) fn create_output_with(path: &Path, mode: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// Keeps a file of [`create_output`] where it is whole; removes it else.
+/// Keeps a file of [`create_output`] if it is complete, or else removes it.
 pub(crate) fn end_output(path: &Path, whole: bool) {
     let mut undo = undo();
     let Some(index) = undo.outputs.iter().position(|output| output.path == path) else { return };
@@ -294,7 +295,7 @@ mod tests {
         let line = format!("echo $$ > {0}.new; mv {0}.new {0}; sleep {1}", path.display(), asleep);
         let mut command = Command::new("sh");
         command.arg("-c").arg(format!("sh -c '{line}' & sleep {asleep}")).process_group(0);
-        // Whoever reads what this process says is not to wait for them.
+        // A reader of this process's output must not wait for them.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = spawn_group(&mut command).unwrap();
         until("the child's child", || path.exists());

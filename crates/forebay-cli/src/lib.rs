@@ -77,12 +77,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     run_as(&Program::of_this_process(), arguments)
 }
 
-/// The same in a process that runs something else as well, an interpreter's say: `program` is what
-/// starts the command anew, as what touches files runs in a process that can be left behind.
+/// Like `run`, in a process that runs something else as well, such as an interpreter. `program`
+/// starts the command anew, since code that touches files runs in a process that can be abandoned.
 pub fn run_as(program: &Program, arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     stdio::hold(); // an interpreter does not
-    // Else the kernel ends the process where a file grows beyond a limit (`ulimit -f`), and nothing
-    // is removed or said. Where there is a handler, the write fails.
+    // Otherwise the kernel ends the process if a file grows beyond a limit (`ulimit -f`), without
+    // cleanup or a message. With a handler, the write fails.
     let _ = signal_hook::flag::register(libc::SIGXFSZ, Arc::default());
     let mut arguments: Vec<OsString> = arguments.into_iter().collect();
     let is_child = arguments.get(1).is_some_and(|verb| verb == watched::VERB);
@@ -218,7 +218,7 @@ pub(crate) fn without_mark(bytes: &[u8]) -> &[u8] {
     bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
 }
 
-/// A word as a shell takes it for one.
+/// Quotes a word for a shell.
 pub(crate) fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

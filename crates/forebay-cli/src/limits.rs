@@ -5,7 +5,7 @@ use forebay::Options;
 use crate::failure::Result;
 use crate::program::Program;
 
-/// What the variables say, and this program to open cuFile's driver first.
+/// The options of the environment variables, with this program to probe cuFile's driver first.
 pub(crate) fn limits(program: &Program) -> Result<Options> {
     let mut options = Options::from_env()?;
     options.probe = Some(program.verb("probe"));

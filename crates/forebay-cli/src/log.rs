@@ -61,7 +61,7 @@ struct Log {
 
 impl Subscriber for Log {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // What spans know, the engine's events say as well.
+        // Only events: they include everything that spans have.
         let wanted = *metadata.level() <= self.most && metadata.is_event();
         wanted && metadata.target().starts_with(OURS)
     }

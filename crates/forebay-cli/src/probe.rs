@@ -17,7 +17,7 @@ use crate::failure::{Failure, Result};
 const BOUND: Duration = Duration::from_secs(30);
 /// How often to check whether the requesting process still runs.
 const LOOKS_EVERY: Duration = Duration::from_millis(100);
-/// How long an orderly end may take: what hangs may hold what that needs.
+/// Time limit of an orderly exit: the hanging library may hold a lock that the exit needs.
 const END_MAX: Duration = Duration::from_secs(1);
 
 /// Runs the verb. Each observation is written immediately: the next step may be the last.
@@ -39,7 +39,7 @@ pub(crate) fn command(args: &ProbeArgs) -> Result<()> {
 /// Why the process is to end in the middle.
 #[derive(Debug, PartialEq, Eq)]
 enum Lost {
-    /// Whoever asked is gone.
+    /// The requesting process is gone.
     Alone,
     /// The library took too long.
     TooLong,
@@ -64,7 +64,7 @@ fn guard() {
         lost(BOUND + END_MAX, is_asker_there);
         end();
     };
-    // Without threads there is no bound, as for any other program.
+    // Without threads there is no time limit, as for any other program.
     let _ = thread::Builder::new().name("forebay-guard".into()).spawn(ends);
     let _ = thread::Builder::new().name("forebay-end".into()).spawn(ends_anyhow);
     while begins.recv().is_ok() {}

@@ -11,16 +11,17 @@ pub struct Program {
 }
 
 impl Program {
-    /// What this process runs, even where the file has been replaced since.
+    /// The executable of this process, even if the file has been replaced since.
     #[must_use]
     pub fn of_this_process() -> Self {
         Self { words: vec!["/proc/self/exe".into()], is_interpreter: false }
     }
 
-    /// A program that these words begin: an interpreter's, say, which runs more than this one.
+    /// A program that these words start: an interpreter, for example, which runs more than this
+    /// program.
     ///
     /// # Panics
-    /// Without a word.
+    /// If there are no words.
     #[must_use]
     pub fn new(words: Vec<OsString>) -> Self {
         assert!(!words.is_empty(), "a program has a name");

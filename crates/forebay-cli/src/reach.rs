@@ -45,7 +45,7 @@ pub(crate) fn command(args: &ReachArgs) -> Result<()> {
     Ok(())
 }
 
-/// This machine, of which those of `paths` that do not answer are not looked at; `open`: they will
+/// This machine, with those of `paths` that do not answer excluded from access; `open`: they will
 /// be opened.
 pub(crate) fn system(program: &Program, paths: &[PathBuf], open: bool) -> System {
     let system = System::live();
@@ -82,7 +82,7 @@ fn listen(child: &mut Child) -> Receiver<Vec<u8>> {
     told
 }
 
-/// Where a path leads that does not answer; none of one that does.
+/// The target of a path that does not answer; none if it answers.
 fn silent(line: &[u8]) -> Option<PathBuf> {
     let real = line.strip_prefix(SILENT)?;
     Some(Path::new(OsStr::from_bytes(real)).to_owned())
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
     use std::time::Instant;
 
-    /// A program that says `script`.
+    /// A program that runs `script`.
     fn shell(script: &str) -> Program {
         Program::new(["sh", "-c", script].map(Into::into).to_vec())
     }

@@ -17,7 +17,7 @@ use forebay::{Engine, File, Options, Route};
 use crate::failure::Failure;
 use crate::{interrupt, watched};
 
-/// What to do about what does not answer.
+/// The hint for paths that do not answer.
 pub(crate) const REMEDY: &str = "`forebay doctor PATH` names the mount: see whether its server \
                                or program still works; `umount -f MOUNT` lets go of those who wait";
 
@@ -72,7 +72,7 @@ impl Step {
         step
     }
 
-    /// The same, of something that is slow on healthy drives as well.
+    /// Like `begin`, for operations that are slow on healthy drives as well.
     pub(crate) fn begin_long(operation: &'static str, path: &Path) -> Self {
         Self::with_life(operation, path, LONG, || 0)
     }
@@ -198,7 +198,7 @@ fn failure(operation: &str, path: &Path, most: Duration) -> Failure {
         .hint(format!("{REMEDY}; `FOREBAY_WATCHDOG` sets how long is waited"))
 }
 
-/// Ends the command, from now on, where a step stands still for too long.
+/// From now on, ends the command if a step makes no progress for too long.
 pub(crate) fn watch() {
     static STARTED: AtomicBool = AtomicBool::new(false);
     if STARTED.swap(true, Ordering::Relaxed) {
@@ -232,7 +232,7 @@ fn end(failure: &Failure) -> ! {
     let undo = move || {
         let _held = interrupt::undo_all();
         let _ = tell.send(());
-        // Nothing is begun any more.
+        // Nothing new can begin.
         loop {
             thread::park();
         }
@@ -269,7 +269,7 @@ mod tests {
             let life = steps().iter().find(|open| open.number == step.number).unwrap().life.clone();
             life()
         };
-        // More than what is read to ask for it.
+        // More than the kernel reads ahead.
         let mut bytes = vec![0; 1 << 20];
         let before = now();
         std::fs::File::open("/proc/self/exe").unwrap().read_exact(&mut bytes).unwrap();

@@ -74,7 +74,7 @@ fn message(error: &clap::Error) -> String {
                 None => format!("`{name}` cannot be given twice"),
             }
         }
-        // Rarer ones keep the parser's words in our dress.
+        // Rarer errors keep the parser's words in our format.
         _ => {
             let text = error.to_string();
             let line = text.lines().next().unwrap_or_default();

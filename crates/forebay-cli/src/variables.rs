@@ -27,7 +27,7 @@ pub(crate) const LOG: OfCommand = OfCommand {
 /// All of them.
 const OF_COMMAND: [OfCommand; 1] = [LOG];
 
-/// What the tests and the build read, which is no mistake here.
+/// Variables of the tests and the build, which are valid here.
 const OF_TESTS: [&str; 11] = [
     "FOREBAY_BIN",
     "FOREBAY_COMMIT",
@@ -57,7 +57,7 @@ pub(crate) fn help() -> String {
     text
 }
 
-/// The engine's variables that are set: what they limit belongs to whatever is measured.
+/// The engine's variables that are set: their limits belong to every measurement.
 pub(crate) fn set() -> BTreeMap<String, String> {
     let value =
         |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
@@ -65,7 +65,7 @@ pub(crate) fn set() -> BTreeMap<String, String> {
     set.collect()
 }
 
-/// Warns of variables that look like ours and are not: a limit that was meant does not hold.
+/// Warns of unknown variables with our prefix: the intended limit would not apply.
 pub(crate) fn warn_of_unknown() {
     let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
     let mut names: Vec<String> = names.filter(|name| is_unknown(name)).collect();

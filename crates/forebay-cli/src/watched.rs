@@ -39,13 +39,13 @@ use crate::steps;
 
 /// The verb that a child is started by.
 pub(crate) const VERB: &str = "watched";
-/// What a child may take to undo what it did, after a signal.
+/// Time limit of a child's cleanup after a signal.
 const STOP_MAX: Duration = Duration::from_secs(5);
-/// What it may take from its last word to its end: pinned memory goes, and drivers of GPUs.
+/// Time limit from its last word to its end: pinned memory is freed, and GPU drivers close.
 const END_MAX: Duration = Duration::from_secs(5);
 /// Like the limit above, when a signal ends it, since the user waits for that.
 const STOPPED_MAX: Duration = Duration::from_secs(2);
-/// The same of a child that waits for what does not answer.
+/// The limit for a child that waits for something that does not answer.
 const SILENT_MAX: Duration = Duration::from_millis(300);
 /// The stack of a process's first thread, as Linux has it.
 const STACK_LEN: usize = 8 << 20;
@@ -61,7 +61,7 @@ const BY_SIGNAL: u8 = 0x40;
 /// The path of a folder follows, and a zero: the child makes scratch there.
 const SCRATCH: u8 = IS_SILENT | BY_SIGNAL;
 
-/// What the process that was started gets to know.
+/// Events of the child process.
 enum News {
     Signal(i32),
     /// The byte that the child reported.
@@ -81,8 +81,8 @@ enum Why {
     Lost,
 }
 
-/// Runs the verb of `arguments`, the program's name first, in a child; none where no child can be
-/// had, and the verb is to run here.
+/// Runs the verb of `arguments`, the program's name first, in a child; none if no child can be
+/// started, and the verb must run here.
 pub(crate) fn run(program: &Program, arguments: &[OsString]) -> Option<ExitCode> {
     // The path through which the child finds the pipe.
     std::fs::metadata("/proc/self/fd").ok()?;
@@ -104,7 +104,7 @@ pub(crate) fn run(program: &Program, arguments: &[OsString]) -> Option<ExitCode>
     }
 }
 
-/// Waits for `child`, for as long as it may take.
+/// Waits for `child`, within its time limits.
 fn watch(
     mut child: Child,
     hear: PipeReader,
@@ -128,7 +128,7 @@ fn watch(
     }
     match ended(&came, &child_of_ours) {
         Ok(status) => as_ended(status, &scratch),
-        // Nobody can say when it ends.
+        // It may never end.
         Err(why) => {
             child_of_ours.send(Signal::KILL);
             match why {
@@ -177,7 +177,7 @@ fn ended(came: &Receiver<News>, child: &Handle) -> Result<ExitStatus, Why> {
     }
 }
 
-/// What a child may take that has said `word`, and how it ends.
+/// The remaining time of a child that has reported `word`, and its exit.
 fn meaning(word: u8) -> (Duration, Why) {
     let rest = word & !(IS_SILENT | BY_SIGNAL);
     match (word & IS_SILENT != 0, word & BY_SIGNAL != 0) {
@@ -269,7 +269,7 @@ fn as_ended(status: ExitStatus, scratch: &Scratch) -> ExitCode {
 /// Ends this process by a signal, so that its parent sees which.
 fn end_by(signal: i32) -> ExitCode {
     let _ = emulate_default_handler(signal);
-    // What shells say of such an end, where it did not come to that.
+    // The exit code that shells use for such an end, if the signal did not end us.
     ExitCode::from(u8::try_from(128 + signal).unwrap_or(1))
 }
 
@@ -290,7 +290,7 @@ fn out_of_time(signal: i32) -> Failure {
         .hint("move less, or raise the limit on CPU time (`ulimit -t`)")
 }
 
-/// Adds where scratch may be left, as nothing could remove it.
+/// Adds where scratch may remain, if it could not be removed.
 fn leaves(mut failure: Failure, scratch: &Scratch) -> Failure {
     let folders = scratch.lock().unwrap_or_else(PoisonError::into_inner);
     let names: Vec<_> = folders.iter().map(|path| format!("`{}`", path.display())).collect();
@@ -321,7 +321,7 @@ pub(crate) fn begin(word: &OsStr) -> Result<(), Failure> {
     let tell = File::options().write(true).open(format!("/proc/self/fd/{number}"));
     let tell = tell.map_err(|error| failed(&error))?;
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    // Whoever was gone before that has closed the other end.
+    // If the parent was already gone, the other end is closed.
     let mut heard = [PollFd::new(&tell, PollFlags::empty())];
     if poll(&mut heard, Some(&Timespec::default())).is_ok_and(|count| count > 0) {
         return Err(failed(&io::ErrorKind::BrokenPipe.into()));
@@ -382,7 +382,7 @@ pub(crate) enum End {
     Regular(u8),
     /// With this code, once something answers that has not so far.
     Silent(u8),
-    /// By a signal, of which the user waits for no more.
+    /// Stopped by a signal, so the user no longer waits.
     Stopped(i32),
 }
 

@@ -55,7 +55,7 @@ impl Buffer {
         self.buffer.device()
     }
 
-    /// Waits for a layer's bytes; those of other memory are there.
+    /// Waits for a layer's bytes; other memory is always ready.
     pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<()> {
         let Memory::Layer(memory) = &*self.buffer else { return Ok(()) };
         let waited = interruptible(py, |go_on| memory.wait_while(go_on))?;
@@ -86,7 +86,7 @@ impl Buffer {
 
 #[pymethods]
 impl Buffer {
-    /// Bytes it holds.
+    /// Its size in bytes.
     #[getter]
     fn nbytes(&self) -> u64 {
         self.buffer.len()

@@ -13,12 +13,12 @@ use crate::per_process::PerProcess;
 
 /// A Python future of a transfer.
 pub(crate) trait Future: PyClass<Frozen = True> + Sync {
-    /// The transfer; `None` where there was nothing to do.
+    /// The transfer; `None` if there was nothing to do.
     fn transfer(&self) -> Option<&forebay::Transfer>;
 }
 
-/// Calls `callback` with `future` when its transfer has ended; at once where it has, or where there
-/// is none.
+/// Calls `callback` with `future` when its transfer has ended; immediately if it already has, or if
+/// there is none.
 pub(crate) fn add<F: Future>(future: &Bound<'_, F>, callback: Py<PyAny>) -> PyResult<()> {
     let py = future.py();
     let job = Job { callback, future: future.clone().into_any().unbind(), reclaim: reclaim::<F> };
@@ -84,7 +84,7 @@ fn run(py: Python<'_>, job: Job) -> PyResult<()> {
     Ok(())
 }
 
-/// What calls back in Python.
+/// The Python function that runs callbacks.
 fn call_back(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static CALL_BACK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     CALL_BACK.import(py, "forebay._threads", "call_back")

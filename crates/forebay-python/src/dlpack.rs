@@ -80,7 +80,7 @@ pub(crate) struct Array {
     pub(crate) is_ordered: bool,
     pub(crate) is_read_only: bool,
     pub(crate) is_contiguous: bool,
-    /// Keeps it.
+    /// Keeps it alive.
     pub(crate) capsule: Py<PyAny>,
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn is_on_gpu(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(kind_of(object)?.is_some_and(|kind| !matches!(kind, CPU | CUDA_HOST)))
 }
 
-/// The array of an object that speaks DLPack; `None` where it does not.
+/// The array of an object that supports DLPack; `None` if it does not.
 pub(crate) fn array_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Array>> {
     let py = object.py();
     let Some(kind) = kind_of(object)? else { return Ok(None) };
@@ -191,7 +191,7 @@ pub(crate) fn is_in_one_piece(shape: &[i64], strides: &[i64], unit: i64) -> bool
         || pairs().all(|pair| is_next(&mut by_columns, pair))
 }
 
-/// How DLPack calls a device; host memory where it is none.
+/// DLPack's code of a device; host memory if it is `None`.
 pub(crate) fn device_of(device: Option<DeviceId>) -> (i32, i32) {
     let index = |device: DeviceId| i32::try_from(device.index).unwrap_or(0);
     match device {
@@ -205,7 +205,7 @@ pub(crate) fn device_of(device: Option<DeviceId>) -> (i32, i32) {
 struct Context {
     shape: [i64; 1],
     strides: [i64; 1],
-    /// Let go of with the array, by whichever thread.
+    /// Released with the array, on any thread.
     _owner: Py<PyAny>,
 }
 

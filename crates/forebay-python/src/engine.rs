@@ -151,9 +151,9 @@ impl Engine {
     }
 }
 
-/// What a caller gave as `device=`, where leaving it out is not `None`.
+/// The caller's `device=`, where omitting it differs from `None`.
 enum Where<'py> {
-    /// Nothing: the first GPU.
+    /// Omitted: the first GPU.
     First,
     /// A GPU, or `None` for the host.
     Named(Option<Bound<'py, PyAny>>),
@@ -240,7 +240,7 @@ fn selector(device: &Bound<'_, PyAny>) -> PyResult<GpuSelector> {
     };
     name.parse().map_err(|error: forebay::Error| {
         let text = match error {
-            // The command's flag is `--gpu`, and what it calls `none` is `cpu` here.
+            // The command's flag is `--gpu`, and its `none` is `cpu` here.
             forebay::Error::BadOption { name, expected, .. } if name == "gpu" => {
                 let expected = expected.replace("`none`", "`cpu`");
                 format!("`device` cannot be `{text}`: it takes {expected}")
@@ -276,7 +276,7 @@ fn set(limits: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<(
     raised(value.py(), limits.set(&variable, &text))
 }
 
-/// How a variable calls what is a truth value here.
+/// A variable's word for a truth value here.
 fn switch(name: &str, on: bool) -> &'static str {
     match (name, on) {
         ("direct_io" | "cufile", true) => "auto",

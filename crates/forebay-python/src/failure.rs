@@ -59,7 +59,7 @@ pub(crate) fn message(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What to do; where the engine would speak of the command's flags, in Python's words.
+/// What to do; in Python's words where the engine would mention the command's flags.
 fn hint(error: &Error) -> Option<String> {
     match error {
         Error::NoDevice { .. } => {
@@ -115,7 +115,7 @@ fn place(error: &Error) -> Option<&Place> {
     }
 }
 
-/// Bytes that had arrived.
+/// Bytes moved before the failure.
 fn bytes(error: &Error) -> Option<u64> {
     match error {
         Error::EndOfFile { got, .. } | Error::FileChanged { got, .. } => Some(*got),

@@ -30,7 +30,7 @@ pub(crate) struct File {
     pub(crate) engine: Py<Engine>,
 }
 
-/// What the calls have in common.
+/// The arguments that the calls share.
 struct Call<'a, 'py> {
     usage: Use,
     memory: &'a Bound<'py, PyAny>,
@@ -54,7 +54,7 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 }
 
-/// Opens what `file` names, or takes the descriptor that it is.
+/// Opens the path `file`, or uses the descriptor that it is.
 pub(crate) fn opened(
     engine: &Bound<'_, Engine>,
     file: &Bound<'_, PyAny>,
@@ -115,7 +115,7 @@ fn how(mode: &str) -> PyResult<OpenOptions> {
     Ok(how)
 }
 
-/// What a request may demand.
+/// The options of a request.
 pub(crate) fn options(
     route: Option<&str>,
     exact: bool,
@@ -140,7 +140,7 @@ pub(crate) fn options(
 
 #[pymethods]
 impl File {
-    /// Its path; of a descriptor's, what the system says.
+    /// Its path; for a descriptor, the system's name.
     #[getter]
     fn name(&self) -> PathBuf {
         self.path.clone()
@@ -152,7 +152,7 @@ impl File {
         &self.mode
     }
 
-    /// The engine that it belongs to.
+    /// Its engine.
     #[getter]
     fn engine(&self, py: Python<'_>) -> Py<Engine> {
         self.engine.clone_ref(py)

@@ -83,8 +83,8 @@ impl LayerStream {
         Ok(raised(py, made)?.into_iter().map(of).collect())
     }
 
-    /// Releases what was taken before, and takes the next layer for what is queued on a stream from
-    /// now on; `None` at the end of a pass.
+    /// Releases the previous layer, and takes the next one for the work queued on a stream from now
+    /// on; `None` at the end of a pass.
     fn take(&self, py: Python<'_>, compute: &Bound<'_, PyAny>) -> PyResult<Option<TakenLayer>> {
         let named = number(compute)?;
         // SAFETY: the caller has promised that the stream is alive and belongs to the GPU; its
@@ -103,7 +103,7 @@ impl LayerStream {
         }
     }
 
-    /// Tells which layers are taken next.
+    /// Announces the layers that are taken next.
     fn prefetch(&self, py: Python<'_>, layers: Vec<usize>) -> PyResult<()> {
         raised(py, py.detach(|| self.stream.prefetch(&layers)))
     }
@@ -126,7 +126,7 @@ impl LayerStream {
         raised(py, py.detach(|| self.stream.close()))
     }
 
-    /// Says that a pass begins.
+    /// Begins a pass.
     fn begin_pass(&self, py: Python<'_>) {
         py.detach(|| self.stream.begin_pass());
     }
@@ -136,7 +136,7 @@ impl LayerStream {
         raised(py, py.detach(|| self.stream.rewind()))
     }
 
-    /// How many layers, or slices, one pass takes, where that is known.
+    /// The number of layers, or slices, of one pass, if known.
     fn pass_len(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         raised(py, py.detach(|| self.stream.pass_len()))
     }
@@ -164,7 +164,7 @@ impl LayerStream {
         py.detach(|| self.stream.mapped())
     }
 
-    /// Where each layer, or slice, is kept.
+    /// The storage tier of each layer, or slice.
     #[getter]
     fn tiers(&self) -> Vec<&'static str> {
         let tier = |tier: &Tier| match tier {
@@ -196,7 +196,7 @@ impl LayerStream {
 }
 
 impl LayerStream {
-    /// Keeps the streams of layers that are held, with one more, and no others.
+    /// Keeps the streams of held layers, with one more, and drops all others.
     fn keep_computes(&self, py: Python<'_>, more: Option<(u64, Py<PyAny>)>) {
         let held = py.detach(|| self.stream.held());
         let mut computes = self.computes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -234,7 +234,7 @@ impl TakenLayer {
         self.taken.first_part()
     }
 
-    /// What errors and reports call it.
+    /// Its name in errors and reports.
     #[getter]
     fn name(&self) -> &str {
         self.taken.name()
@@ -265,8 +265,8 @@ impl TakenLayer {
         raised(py, self.taken.keep())
     }
 
-    /// Has it written to its files behind what is queued on a stream: where none is given, on the
-    /// one for which it was taken.
+    /// Writes it to its files after the work queued on a stream: by default, the one for which it
+    /// was taken.
     #[pyo3(signature = (compute = Given::Current))]
     fn write_back(&self, py: Python<'_>, compute: Given<'_>) -> PyResult<()> {
         let compute = self.ordered_by(py, &compute)?;
@@ -274,7 +274,7 @@ impl TakenLayer {
         raised(py, py.detach(|| unsafe { self.taken.write_back(compute) }))
     }
 
-    /// Releases it behind what is queued on a stream, which is the same where none is given.
+    /// Releases it after the work queued on a stream, by default the same.
     #[pyo3(signature = (compute = Given::Current))]
     fn release(&self, py: Python<'_>, compute: Given<'_>) -> PyResult<()> {
         let compute = self.ordered_by(py, &compute)?;
@@ -284,10 +284,10 @@ impl TakenLayer {
 }
 
 impl TakenLayer {
-    /// The stream that was given, or for which the layer was taken.
+    /// The given stream, or the one for which the layer was taken.
     fn ordered_by(&self, py: Python<'_>, given: &Given<'_>) -> PyResult<CallerStream> {
         match given {
-            // Where it was released, what it is wanted for says so.
+            // If it was released, the operation itself reports that.
             Given::Current => Ok(py.detach(|| self.taken.compute()).unwrap_or(CallerStream(0))),
             Given::Stream(stream) => number(stream),
         }

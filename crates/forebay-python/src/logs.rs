@@ -35,7 +35,7 @@ static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 static WAY: PerProcess<Way> = PerProcess::new();
 
-/// The way to the thread that hands on.
+/// The channel to the forwarding thread.
 struct Way {
     sender: SyncSender<Told>,
     /// Of a thread that is not started yet.
@@ -160,7 +160,7 @@ fn log(py: Python<'_>, level: u8, target: &str, text: &str) -> PyResult<()> {
     Ok(())
 }
 
-/// What hands a line on in Python.
+/// The Python function that logs a line.
 fn tell(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static TELL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     TELL.import(py, "forebay._threads", "tell")
@@ -172,7 +172,7 @@ fn flush_logs(py: Python<'_>) {
     py.detach(|| {
         let ((done, ended), start) = (sync_channel(1), Instant::now());
         let running = WAY.get().filter(|way| way.receiver().is_none());
-        // Where too much waits there is room for this in a moment.
+        // If the queue is full, there is room for this in a moment.
         let sent = running.is_some_and(|way| {
             loop {
                 match way.send(Told::Flush(done.clone())) {
@@ -189,7 +189,7 @@ fn flush_logs(py: Python<'_>) {
     });
 }
 
-/// What the engine's events go to.
+/// The subscriber of the engine's events.
 struct Logs;
 
 impl Subscriber for Logs {

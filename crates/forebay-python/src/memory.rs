@@ -21,7 +21,7 @@ use crate::buffer::Buffer;
 use crate::dlpack;
 use crate::failure::raised;
 
-/// What an object's bytes are for.
+/// The use of an object's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     /// A transfer writes them.
@@ -39,7 +39,7 @@ impl Use {
     }
 }
 
-/// What order its own library gives to work on an object.
+/// The stream order that its own library gives to work on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     /// No stream, or none that is known.
@@ -61,7 +61,7 @@ impl Lent {
     }
 }
 
-/// Where an object's bytes are.
+/// The location of an object's bytes.
 struct Found {
     address: u64,
     len: u64,
@@ -233,7 +233,7 @@ const REFERENCES: &str = "its elements are objects of Python, or refer to other 
                           (`StringDType`), and its bytes are addresses: give an array of numbers, \
                           or of texts of a fixed length (`astype(\"S\")`)";
 
-/// Whether elements of a type of numpy's refer to other memory; `None` for what has no such type.
+/// Whether elements of a numpy type refer to other memory; `None` for objects without such a type.
 fn holds_references(object: &Bound<'_, PyAny>) -> PyResult<Option<bool>> {
     let py = object.py();
     let Some(kind) = object.getattr_opt(intern!(py, "dtype"))? else { return Ok(None) };
@@ -319,8 +319,8 @@ fn refused(usage: Use, reason: &str) -> PyErr {
     PyBufferError::new_err(format!("cannot {} this array: {reason}", usage.words()))
 }
 
-/// A tensor of torch, whatever its type: its bytes count, and what it says costs less to ask than
-/// an exchange.
+/// A tensor of torch, of any type: only its bytes matter, and its attributes are cheaper to query
+/// than an exchange.
 fn tensor_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Found>> {
     let py = object.py();
     let Some(data_ptr) = object.getattr_opt(intern!(py, "data_ptr"))? else { return Ok(None) };

@@ -16,7 +16,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(1);
 
 /// One transfer of the engine, or one of many pieces.
 pub(crate) trait Moving: Sync {
-    /// What it comes to.
+    /// The result type.
     type End: Send;
 
     /// The transfer, to ask and to cancel.
@@ -74,7 +74,7 @@ pub(crate) fn end<M: Moving>(
     }
 }
 
-/// What it did.
+/// The outcome.
 pub(crate) fn outcome<M: Moving>(py: Python<'_>, moving: &M) -> PyResult<M::End> {
     raised(py, end(py, moving, None)?.expect("there is no bound"))
 }

@@ -20,7 +20,7 @@ pub(crate) struct Numbers<'a> {
     len: usize,
 }
 
-/// What an item is.
+/// The type of an item.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     U64,
@@ -34,7 +34,7 @@ enum Kind {
 }
 
 impl<'a> Numbers<'a> {
-    /// Those that `object` holds, which a caller knows by `name`.
+    /// The numbers of `object`, which the caller knows as `name`.
     pub(crate) fn of(name: &'a str, object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = object.py();
         // SAFETY: the object is alive.
@@ -80,7 +80,7 @@ impl<'a> Numbers<'a> {
         Ok(Self { name, view, kind, len })
     }
 
-    /// What a caller knows them by.
+    /// The caller's name for them.
     pub(crate) fn name(&self) -> &'a str {
         self.name
     }

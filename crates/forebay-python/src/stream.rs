@@ -8,20 +8,20 @@ use pyo3::types::{PyDict, PyString};
 
 use crate::whole;
 
-/// What a call is ordered by.
+/// The order of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ordering {
     /// It waits, on the host, for the work that the target's own library has queued on it.
     Ready,
-    /// Nothing: the caller sees to it.
+    /// None: the caller ensures it.
     None,
     /// This stream, without blocking the host.
     Stream(CallerStream),
 }
 
-/// What a caller gave as `stream=`: nothing means `"current"`, which `None` does not.
+/// The caller's `stream=`: omitting it means `"current"`, unlike `None`.
 pub(crate) enum Given<'py> {
-    /// Nothing.
+    /// Omitted.
     Current,
     /// Something.
     Stream(Bound<'py, PyAny>),
@@ -49,7 +49,7 @@ impl<'py> Given<'py> {
         record.call1((as_its_own(object, stream, number)?,)).map(drop)
     }
 
-    /// What the call is ordered by.
+    /// The order of the call.
     pub(crate) fn ordering(&self) -> PyResult<Ordering> {
         match self {
             Self::Current => Ok(Ordering::Ready),
@@ -102,7 +102,7 @@ fn ordering(stream: &Bound<'_, PyAny>) -> PyResult<Ordering> {
     Err(unknown(stream))
 }
 
-/// A stream as an object's own library has it: torch takes no others.
+/// A stream as the object's own library represents it: torch accepts no others.
 fn as_its_own<'py>(
     object: &Bound<'py, PyAny>,
     stream: &Bound<'py, PyAny>,

@@ -19,7 +19,7 @@ pub(crate) struct Transfer {
     transfer: Apart<Going>,
 }
 
-/// Goes on where it is dropped.
+/// Continues if it is dropped.
 struct Going(Option<forebay::Transfer>);
 
 impl Drop for Going {
@@ -37,7 +37,7 @@ impl Transfer {
         self.transfer.0.as_ref().expect("there until it is dropped")
     }
 
-    /// What it did.
+    /// The outcome.
     pub(crate) fn outcome(&self, py: Python<'_>) -> PyResult<Outcome> {
         moving::outcome(py, self.inner())
     }
@@ -76,7 +76,7 @@ impl Transfer {
         self.inner().is_done()
     }
 
-    /// Whether it is on its way.
+    /// Whether it is in progress.
     fn running(&self) -> bool {
         !self.done()
     }

@@ -32,7 +32,7 @@ impl<T: Send> Drop for Apart<T> {
 }
 
 thread_local! {
-    /// The process for which it is known of this thread, and what.
+    /// The process in which this was determined for this thread, and the answer.
     static HANDLES_SIGNALS: Cell<(u32, bool)> = const { Cell::new((0, false)) };
 }
 

@@ -10,12 +10,12 @@ use pyo3::types::PyInt;
 
 use crate::failure::exception;
 
-/// Where in a file.
+/// An offset in a file.
 pub(crate) fn offset(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     whole("offset", value)
 }
 
-/// How many of a target's or a source's bytes, where that is given.
+/// A number of bytes of a target or a source, if given.
 pub(crate) fn size(value: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
     given("size", value)
 }
@@ -25,7 +25,7 @@ pub(crate) fn length(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     whole("length", value)
 }
 
-/// The same, where that is given.
+/// The length, if given.
 pub(crate) fn length_given(value: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
     given("length", value)
 }
@@ -39,7 +39,7 @@ fn given(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
     if value.is_none() { Ok(None) } else { whole(name, value).map(Some) }
 }
 
-/// Where in memory.
+/// An address.
 pub(crate) fn address(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     within("address", value, "an address, from 0 to 2**64 - 1")
 }

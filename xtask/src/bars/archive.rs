@@ -14,7 +14,7 @@ use crate::machine::Environment;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
-    /// Every bound was kept.
+    /// Every bound was met.
     Pass,
     /// A bound was missed, or something broke: why.
     Fail(String),
@@ -94,7 +94,7 @@ pub(crate) struct Archive {
 }
 
 impl Archive {
-    /// Chooses and makes the folder, where the arguments ask for one.
+    /// Chooses and makes the folder, if the arguments request one.
     pub(crate) fn new(arguments: &Arguments, environment: Environment) -> Result<Self, String> {
         let folder = match (&arguments.out, &arguments.archive) {
             (Some(folder), _) => Some(folder.clone()),
@@ -165,7 +165,7 @@ impl Archive {
         text += "\n| bar | side | median GB/s | min | max | CPU s per GB | samples |\n";
         text += "|---|---|---|---|---|---|---|\n";
         for record in &self.records {
-            // Where no bytes are moved, the time is what is compared above.
+            // If no bytes are moved, the time is what is compared above.
             for series in record.measured.series.iter().filter(|series| series.best_rate() > 0.0) {
                 let (least, most) = series.extremes();
                 text += &format!(
@@ -190,7 +190,7 @@ impl Archive {
     }
 }
 
-/// `parent/label`, or with a number behind it where that is taken: archived runs stay as they are.
+/// `parent/label`, or with a number appended if that exists: archived runs stay as they are.
 fn free(parent: &Path, label: &str) -> PathBuf {
     let numbered = (2_u32..).map(|number| parent.join(format!("{label}-{number}")));
     std::iter::once(parent.join(label))

@@ -7,7 +7,7 @@ use forebay::units::parse_size;
 use crate::drives::Job;
 use crate::drives::slow::Pace;
 
-/// What `--help` prints.
+/// The text of `--help`.
 pub(crate) const HELP: &str = "\
 usage: forebay-bars [ARGUMENT]...
 
@@ -20,7 +20,7 @@ usage: forebay-bars [ARGUMENT]...
   --make-file PATH SIZE
                    write random, position-dependent data to a new file and stop";
 
-/// What to do.
+/// The requested action.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Chore {
     /// Print the help.
@@ -51,9 +51,9 @@ pub(crate) enum Chore {
     RunDrives(Job),
     /// Be a slow drive: the bars for drives start this as a child.
     ServeDrive {
-        /// What holds its bytes.
+        /// The file with its bytes.
         image: PathBuf,
-        /// Where it is mounted.
+        /// Its mount point.
         point: PathBuf,
         /// How slow it is.
         pace: Pace,

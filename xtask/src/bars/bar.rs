@@ -15,7 +15,7 @@ use crate::{
 /// One bar.
 #[derive(Clone, Copy)]
 pub(crate) struct Bar {
-    /// Its name, as `--only` takes it.
+    /// Its name for `--only`.
     pub(crate) name: &'static str,
     /// The machine it is meant for.
     pub(crate) setting: Setting,
@@ -72,14 +72,14 @@ pub(crate) const BARS: [Bar; 34] = [
     Bar { name: "sweep-disk", setting: Setting::Host, run: sweep::own_disk },
 ];
 
-/// What a bar found.
+/// The result of a bar.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Measured {
     /// The comparisons, each with its bound.
     pub(crate) checks: Vec<Check>,
     /// The raw samples.
     pub(crate) series: Vec<Series>,
-    /// Routes really taken, sizes, and whatever else a reader of the numbers must know.
+    /// Routes taken, sizes, and other notes for the reader of the numbers.
     pub(crate) notes: Vec<String>,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Check {
     pub(crate) what: String,
     /// The result.
     pub(crate) value: f64,
-    /// What it must reach.
+    /// The bound to meet.
     pub(crate) bound: Bound,
 }
 
@@ -99,7 +99,7 @@ impl Check {
         Self { what: what.into(), value, bound }
     }
 
-    /// Whether the bound is kept; a value that is no number keeps none.
+    /// Whether the bound is met; a value that is not a number meets none.
     pub(crate) fn holds(&self) -> bool {
         match self.bound {
             Bound::AtLeast(bound) => self.value >= bound,
@@ -108,7 +108,7 @@ impl Check {
     }
 }
 
-/// What a value must reach.
+/// The bound of a value.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Bound {

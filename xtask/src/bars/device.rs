@@ -42,7 +42,7 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    /// Takes `len` bytes of pinned memory.
+    /// Allocates `len` bytes of pinned memory.
     pub(crate) fn new(gpu: &Gpu, len: u64) -> Result<Self, Stop> {
         let pinned = gpu.engine.allocate_pinned(len)?;
         let stream = gpu.device.create_stream()?;

@@ -1,4 +1,4 @@
-//! `fio` as the other side: what the storage gives to a well-tuned program that only reads.
+//! `fio` as the reference: the storage's rate for a well-tuned program that only reads.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -38,7 +38,7 @@ pub(crate) struct Fio {
 }
 
 impl Fio {
-    /// Looks for it in `PATH`.
+    /// Finds it in `PATH`.
     pub(crate) fn find() -> Result<Self, Stop> {
         match version() {
             Some(_) => Ok(Self { program: "fio".into(), huge: huge_pages_free() }),
@@ -128,7 +128,7 @@ pub(crate) fn version() -> Option<String> {
 
 /// The one job of a report. Its CPU use is given in per cent of its run time.
 fn parse(report: &str) -> Option<Sample> {
-    // Warnings may stand before the report.
+    // Warnings may precede the report.
     let report: Value = serde_json::from_str(&report[report.find('{')?..]).ok()?;
     let job = &report["jobs"][0];
     let bytes = job["read"]["io_bytes"].as_u64()?;

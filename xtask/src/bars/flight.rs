@@ -29,7 +29,7 @@ struct Landed {
 type Group = Vec<(u64, Transfer)>;
 
 impl<'a> Flight<'a> {
-    /// Keeps `asked` requests of `piece` bytes under way, in groups of `group`.
+    /// Keeps `asked` requests of `piece` bytes in flight, in groups of `group`.
     pub(crate) fn new(
         engine: &Engine,
         file: &'a File,

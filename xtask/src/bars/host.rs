@@ -86,7 +86,7 @@ pub(crate) fn direct(lab: &Lab) -> Result<Measured, Stop> {
     })
 }
 
-/// Not resident, where io_uring is refused.
+/// Cold, with io_uring refused.
 pub(crate) fn pread_direct(lab: &Lab) -> Result<Measured, Stop> {
     rings(lab, true, 0.95)
 }

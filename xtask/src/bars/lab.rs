@@ -20,7 +20,7 @@ use crate::machine::Environment;
 use crate::scratch::Scratch;
 use crate::talk;
 
-/// Where a file of test data lies.
+/// The location of a test file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
     /// In the scratch folder.

@@ -42,7 +42,7 @@ pub(crate) fn pieces(lab: &Lab) -> Result<Measured, Stop> {
         |target: &mut Buffer| gpu.engine.read_many(&pieces, &mut [Target::from(target)], &options);
     let outcome = read(&mut target)?;
     verify_pieces(&target, &pieces)?;
-    // The same, call by call: what the batches are worth.
+    // The same reads call by call: shows the gain from batches.
     let single = count.min(20_000);
     let sides = ["link", "forebay", "forebay, a call for each"].map(str::to_owned);
     let series = interleave(lab.rounds(9), &sides, |side| match side {
@@ -131,7 +131,7 @@ fn read_at_once(file: &File, parts: &mut [Buffer], each: u64, rounds: u64) -> Re
         let (mut spans, mut ended) = (Vec::new(), Ok(()));
         for round in 1..=rounds {
             awake.wait();
-            // That wakes one after the other.
+            // Threads wake one after the other, so wait for all.
             ready.fetch_add(1, Ordering::AcqRel);
             while ready.load(Ordering::Acquire) < round * threads {
                 thread::yield_now();

@@ -12,11 +12,11 @@ use crate::bar::{Bound, Check, Measured, Stop};
 use crate::lab::{Lab, Place};
 use crate::sample::{Series, interleave, timed};
 
-/// The ways to ask, and what each may take, in microseconds.
+/// The methods to query, and the time limit of each, in microseconds.
 const SIDES: [(&str, f64); 3] =
     [("uncached", 200.0), ("cached, by path", 20.0), ("cached, by descriptor", 20.0)];
 
-/// A file in the scratch folder, asked for in every way.
+/// A file in the scratch folder, resolved by every method.
 pub(crate) fn resolve(lab: &Lab) -> Result<Measured, Stop> {
     let path = lab.file(Place::Disk, lab.len(4 * MIB))?;
     let file = File::open(&path)?;
@@ -37,7 +37,7 @@ pub(crate) fn resolve(lab: &Lab) -> Result<Measured, Stop> {
             Ok(())
         })
     })?;
-    // What a process finds first of all includes what belongs to the whole machine.
+    // The first query of a process includes facts about the whole machine.
     let first = timed(0, || {
         drop(black_box(Resolver::new(System::live()).resolve(&path)));
         Ok(())

@@ -25,7 +25,7 @@ use crate::talk;
 /// The user and group `nobody`.
 const NOBODY: u32 = 65534;
 
-/// What that user may lock.
+/// The memory that this user may lock.
 const LOCKED_LEN: u64 = 8 * MIB;
 
 /// Bytes that are read.
@@ -37,7 +37,7 @@ const DEPTH: u64 = 32;
 /// The commands to a child, one line each.
 const WAYS: [&str; 2] = ["host", "staged"];
 
-/// What a child says to one line.
+/// A child's answer to one line.
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
     Sample(Sample),
@@ -53,7 +53,7 @@ pub(crate) fn run(lab: &Lab) -> Result<Measured, Stop> {
     }
     let len = lab.len(LEN);
     let path = lab.file(Place::Disk, len)?;
-    // Only a file's owner learns what of it is resident.
+    // Only a file's owner can see which pages are in the page cache.
     std::os::unix::fs::chown(&path, Some(NOBODY), Some(NOBODY))
         .map_err(|error| Stop::Skip(format!("no file of another user: {error}")))?;
     let mut readers = [Reader::start(&path, None)?, Reader::start(&path, Some(LOCKED_LEN))?];
@@ -154,7 +154,7 @@ pub(crate) fn serve(path: &Path, locked: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What the child reads with.
+/// The parts with which a child reads.
 struct Served {
     engine: Engine,
     file: File,

@@ -21,7 +21,7 @@ const ARENA_LEN: u64 = 256 * MIB;
 /// What the engine may use besides target and arena.
 const REST_LEN: u64 = 64 * MIB;
 
-/// What the child reports.
+/// The child's report.
 #[derive(Debug, Serialize, Deserialize)]
 struct Peak {
     peak: u64,
@@ -87,7 +87,7 @@ fn read(path: &Path, gpu: &str) -> Result<u64, Stop> {
     let file = engine.open(path)?;
     let len = file.len()?;
     let cold = || match evict(&file) {
-        // The peak of resident bytes counts also where the cache cannot be dropped.
+        // The peak of resident memory counts even if the cache cannot be dropped.
         Err(Stop::Skip(_)) | Ok(()) => Ok(()),
         failed => failed,
     };

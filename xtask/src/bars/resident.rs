@@ -10,7 +10,7 @@ use crate::device::Plain;
 use crate::lab::{Lab, Place, routes, verify};
 use crate::sample::{interleave, timed};
 
-/// What one of these bars demands.
+/// The requirement of one of these bars.
 struct Demand {
     place: Place,
     len: u64,

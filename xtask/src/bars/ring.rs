@@ -34,18 +34,18 @@ pub(crate) struct PlainRing {
     ring: IoUring,
     depth: usize,
     base: NonNull<u8>,
-    // What `base` points to, and the engine that it belongs to.
+    // The memory of `base`, and its engine.
     _pinned: Buffer,
     _engine: Engine,
 }
 
-/// One run: which pieces are where.
+/// One run: the position of each piece.
 struct Run {
     len: u64,
     next: u64,
     done: u64,
     in_flight: usize,
-    /// Where in the file each piece's bytes come from.
+    /// The file offset of each piece.
     offsets: Vec<u64>,
     /// Last in, first out, while it is still in a cache.
     free: Vec<usize>,

@@ -1,4 +1,4 @@
-//! What it costs an engine to keep statistics: the same reads with and without, in turn.
+//! The cost of keeping statistics: the same reads with and without, interleaved.
 
 use forebay::Engine;
 use forebay::units::{GIB, KIB, MIB};
@@ -18,7 +18,7 @@ const SMALL_LEN: u64 = 4 * KIB;
 const ASKED: u64 = 128;
 const GROUP: usize = 64;
 
-/// A resident file to host memory.
+/// A warm file to host memory.
 pub(crate) fn resident(lab: &Lab) -> Result<Measured, Stop> {
     let len = lab.len(256 * MIB);
     let path = lab.file(Place::Disk, len)?;

@@ -31,7 +31,7 @@ const LATENCY_OFF: f64 = 0.10;
 /// `fio`'s are 1/64 of a power of two wide (its manual, "json+").
 const BUCKET: f64 = 1.0 / 64.0;
 
-/// What one run of one side says.
+/// The result of one run of one side.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Told {
     pub(crate) sample: Sample,
@@ -124,7 +124,7 @@ pub(crate) fn compare(
     };
     let mut theirs = Vec::new();
     let mut ours = vec![Vec::new(); ways.len()];
-    // One round is not kept, but where nothing is judged.
+    // The first round is discarded, unless it is the only one.
     let first = usize::from(rounds > 1);
     for round in 0..rounds + first {
         let fio = fio.timed(path, load)?;

@@ -90,7 +90,7 @@ fn fastest_within(series: &[Series]) -> String {
     }
 }
 
-/// A way to write.
+/// A method to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// One thread, pieces of 1 MiB of pinned memory.
@@ -99,7 +99,7 @@ enum Way {
     Engine,
     /// The engine, the file's room reserved before.
     Preallocated,
-    /// The engine, past the page cache.
+    /// The engine, with O_DIRECT.
     Direct,
 }
 

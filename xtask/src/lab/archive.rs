@@ -12,7 +12,7 @@ pub(crate) struct Archive {
 }
 
 impl Archive {
-    /// Adds an empty folder; those above it come first.
+    /// Adds an empty folder; its parents must come first.
     pub(crate) fn folder(&mut self, name: &str) {
         self.entry(name, FOLDER, &[]);
     }

@@ -14,7 +14,7 @@ use crate::process::{Result, find, say};
 /// How the guest begins the lines that are meant for a person.
 const SPOKEN: &str = "lab: ";
 
-/// How long the guest may say nothing at all.
+/// Longest time without output of the guest.
 const SILENCE: Duration = Duration::from_secs(150);
 
 /// Lines of the console that are shown when the guest did not end as it should.
@@ -123,7 +123,7 @@ mod tests {
     fn what_hangs_is_ended_and_what_it_said_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("console.txt");
-        // On a busy machine it may have said nothing yet.
+        // On a busy machine it may have printed nothing yet.
         let is_kept = [1, 5, 20].into_iter().any(|seconds| {
             let hangs = shell("echo lab: one; echo two >&2; exec sleep 1000");
             let ended = run(hangs, &log, Duration::from_secs(seconds));

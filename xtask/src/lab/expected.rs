@@ -22,9 +22,9 @@ pub(crate) struct Expected {
     pub(crate) nodes: Option<Vec<u64>>,
     /// How many of the paths to the first drive are live, where not all are.
     pub(crate) live: Option<usize>,
-    /// What a read must say when it fails; without it, it must succeed.
+    /// The required error of a read; without it, the read must succeed.
     pub(crate) fails: Option<String>,
-    /// Whether the map must say where all bytes lie.
+    /// Whether the map must locate all bytes.
     pub(crate) placed: bool,
     /// A part of the route of a cold read.
     pub(crate) route: Option<String>,

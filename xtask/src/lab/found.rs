@@ -1,5 +1,5 @@
-//! What `forebay map --json` and `forebay read` said in the guest, compared with what was to be
-//! found.
+//! The output of `forebay map --json` and `forebay read` in the guest, compared with the expected
+//! storage.
 
 use std::path::Path;
 
@@ -122,7 +122,7 @@ fn paths(drive: &Value, expected: &Expected, row: &mut Row) {
     }
 }
 
-/// Compares what one read said.
+/// Compares the output of one read.
 fn read(said: &str, what: &str, expected: &Expected, row: &mut Row) {
     let line = |name: &str| {
         let line = said.lines().find_map(|line| line.strip_prefix(name));

@@ -10,7 +10,7 @@ use crate::folders::{copy, entries, failed, make, remove};
 use crate::packages::{Origin, Tree};
 use crate::process::{self, Result, say};
 
-/// What the guest has beyond what these need themselves.
+/// The guest's packages, besides their dependencies.
 const PACKAGES: [&str; 32] = [
     "bash",
     "btrfs-progs",
@@ -105,7 +105,7 @@ const FIRST_MODULES: [&str; 3] = ["virtio_pci", "virtio_blk", "ext4"];
 /// Parts of the system that the guest does not need.
 const UNREAD: [&str; 5] = ["share/doc", "share/man", "share/locale", "share/info", "share/perl"];
 
-/// Bytes of the guest's disk; what is not written takes no room.
+/// Bytes of the guest's disk; it is sparse.
 const DISK_LEN: u64 = 2 << 30;
 
 /// The files that a virtual machine starts from.
@@ -157,7 +157,7 @@ impl Image {
         files
     }
 
-    /// Makes the disk, unless one was made of the same lists before.
+    /// Makes the disk, unless one was made from the same lists before.
     fn make_disk(&self, cache: &Path, tree: &Tree) -> Result<()> {
         let note = cache.join("system.txt");
         let made_of = format!("{} {:?} {MODULES:?}", self.release, PACKAGES);
@@ -168,7 +168,7 @@ impl Image {
         process::must_succeed(tree.inside("depmod").arg(&self.release))?;
         let stage = cache.join("system");
         remove(&stage)?;
-        // Links to the same files: what is removed here stays in the tree.
+        // Hard links: files removed here stay in the tree.
         let mut copy_all = Command::new("cp");
         process::must_succeed(copy_all.arg("-al").arg(&tree.folder).arg(&stage))?;
         for unread in UNREAD {

@@ -12,7 +12,7 @@ use crate::folders::failed;
 use crate::packages::Tree;
 use crate::process::{Result, find};
 
-/// The packages that hold the emulator.
+/// The packages of the emulator.
 pub(crate) const PACKAGES: [&str; 1] = ["qemu-system-x86"];
 
 /// Bytes that a slow drive moves in a second.
@@ -26,7 +26,7 @@ const NODE_MIB: u32 = 1536;
 enum Seat {
     /// On a separate root port.
     Port,
-    /// On the node's switch, with others.
+    /// On the node's switch, with other drives.
     Switch,
 }
 
@@ -101,8 +101,8 @@ impl Kind {
     }
 }
 
-/// The NUMA nodes of the paths to a drive, sorted; `None` where the machine has no such drive, or
-/// none on its own PCI.
+/// The NUMA nodes of the paths to a drive, sorted; `None` if the machine has no such drive, or it
+/// is not on its own PCI device.
 pub(crate) fn nodes(serial: &str) -> Option<Vec<u64>> {
     match serial {
         "PATHS" => Some(vec![0, 1]),
@@ -121,7 +121,7 @@ pub(crate) struct Start<'a> {
     pub(crate) image: &'a Image,
     /// The folder that the guest sees as `/lab`.
     pub(crate) share: &'a Path,
-    /// Where the drives' contents lie while it runs.
+    /// The folder of the drives' contents.
     pub(crate) drives: &'a Path,
     /// The guest's script, without `.sh`.
     pub(crate) script: &'a str,
@@ -132,7 +132,7 @@ pub(crate) struct Start<'a> {
 }
 
 impl Start<'_> {
-    /// The emulator with its whole command line; `tools` holds it where this machine has none.
+    /// The emulator with its whole command line; `tools` holds it if this machine has none.
     pub(crate) fn command(&self, tools: Option<&Tree>) -> Result<Command> {
         let mut wiring = Wiring { words: Vec::new(), folder: self.drives, ports: 0, slots: [0; 2] };
         self.board(&mut wiring);
@@ -270,7 +270,7 @@ impl Wiring<'_> {
         Ok(())
     }
 
-    /// What a drive holds: a file, empty at first.
+    /// The medium of a drive: a file, empty at first.
     fn medium(&mut self, name: &str, mib: u32, more: &str) -> Result<PathBuf> {
         let path = self.folder.join(format!("{name}.img"));
         let file = File::create(&path).map_err(failed(&path))?;
@@ -328,7 +328,7 @@ impl Wiring<'_> {
     }
 }
 
-/// What makes a drive move no more than `rate` bytes a second.
+/// The option that caps a drive at `rate` bytes per second.
 fn capped(rate: u64) -> String {
     format!(",throttling.bps-total={rate}")
 }

@@ -49,7 +49,7 @@ pub(crate) enum End {
     Skipped(String),
 }
 
-/// What the command line asks for.
+/// The options of the command line.
 #[derive(Debug, Default)]
 struct Wishes {
     bench: bool,
@@ -59,7 +59,7 @@ struct Wishes {
     kvm: bool,
 }
 
-/// The chore: `Ok(false)` where something differed.
+/// The chore: `Ok(false)` if there is a difference.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
     let mut wishes = Wishes::default();
     let mut words = arguments.iter();
@@ -99,7 +99,7 @@ pub(crate) fn for_tests(root: &Path) -> Result<End> {
     every(root, &Wishes::default())
 }
 
-/// What this machine lacks, if anything.
+/// The missing requirement of this machine, if any.
 fn lacking() -> Option<String> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return Some("the virtual machine is an x86-64 one, for Linux on x86-64".into());
@@ -161,7 +161,7 @@ fn measured(root: &Path, wishes: &Wishes) -> Result<End> {
     bench::judge(&share.out(), &folder, &environment).map(End::Ran)
 }
 
-/// Prints the table, and says whether nothing differs.
+/// Prints the table; returns true if there is no difference.
 fn show(name: &str, rows: &[Row]) -> bool {
     say!("\n{name}:");
     for line in table::lines(rows) {
@@ -172,7 +172,7 @@ fn show(name: &str, rows: &[Row]) -> bool {
     differing == 0
 }
 
-/// What every run needs.
+/// The parts that every run uses.
 struct Ground {
     cache: PathBuf,
     image: Image,

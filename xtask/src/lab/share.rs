@@ -50,7 +50,7 @@ impl Share {
         &self.folder
     }
 
-    /// Where the guest leaves its results.
+    /// The guest's folder for results.
     pub(crate) fn out(&self) -> PathBuf {
         self.folder.join("out")
     }
@@ -72,7 +72,7 @@ impl Share {
         Ok(())
     }
 
-    /// Shows what the guest could not build or do, and says whether that is nothing.
+    /// Shows the guest's failures; returns true if there are none.
     pub(crate) fn complaints(&self) -> bool {
         let status = text(&self.out().join("status")).unwrap_or_default();
         let failed = text(&self.out().join("failed.txt")).unwrap_or_default();

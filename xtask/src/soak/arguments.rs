@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::process::Result;
 
-/// What `--help` prints.
+/// The text of `--help`.
 pub(super) const HELP: &str = "\
 usage: cargo xtask soak [--seed N] [--hours H]
 
@@ -18,7 +18,7 @@ replays the faults. Ctrl-C ends it with the summary.";
 /// Longer than any useful run, and short enough to be added to a time.
 const HOURS_MAX: f64 = 24.0 * 366.0;
 
-/// What to do.
+/// The requested action.
 #[derive(Debug, PartialEq)]
 pub(super) enum Chore {
     /// Print the help.

@@ -35,7 +35,7 @@ pub(super) struct Soaking {
     input: Option<ChildStdin>,
     pub(super) told: Told,
     changed: Instant,
-    /// Commands that run what failed again.
+    /// Commands that reproduce the failures.
     pub(super) failures: Vec<String>,
     pub(super) ended: bool,
 }
@@ -72,7 +72,7 @@ impl Soaking {
         Ok(Self { kind, process, input, told, changed, failures: Vec::new(), ended: false })
     }
 
-    /// Takes a line in; `None`: there are no more.
+    /// Processes a line; `None`: the output has ended.
     pub(super) fn take(&mut self, line: Option<&str>) {
         let Some(line) = line else { return self.reap() };
         if let Some(command) = line.strip_prefix("soak-failed: ") {
@@ -107,7 +107,7 @@ impl Soaking {
         self.input = None;
     }
 
-    /// Ends it where its seed hangs.
+    /// Ends the process if its seed hangs.
     pub(super) fn look(&mut self) {
         if !self.ended && self.changed.elapsed() > SEED_MAX {
             self.failures.push(self.replay() + " # hangs");

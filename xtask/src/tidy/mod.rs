@@ -76,7 +76,7 @@ fn read(root: &Path) -> Result<Vec<Source>> {
         .collect();
     paths.sort();
     paths.dedup();
-    // A listed file may be deleted but not yet staged; what is no UTF-8 is no text.
+    // A listed file may be deleted but not yet staged; files that are not UTF-8 are not text.
     let text = |path: PathBuf| {
         let text = std::fs::read_to_string(root.join(&path)).ok()?;
         Some(Source { path, text })

@@ -16,7 +16,7 @@ const MARKERS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("
 /// Variables with these names have a longer one.
 const SHORT_NAMES: [(&str, &str); 2] = [("src", "source"), ("dst", "target")];
 
-/// Words that say nothing about what a module or type is for.
+/// Names that do not describe a module or type.
 const EMPTY_NAMES: [&str; 8] =
     ["util", "utils", "common", "manager", "helper", "helpers", "handler", "handlers"];
 

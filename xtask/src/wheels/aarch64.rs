@@ -118,7 +118,7 @@ fn engine(report: &mut Report, workshop: &Workshop, machine: &Machine) -> Result
         cargo.args(["--skip", test]);
         report.skip(format!("wheels: aarch64: {test}: {reason}"));
     }
-    // A few of each are enough where each takes twenty times as long.
+    // A few of each are enough, as each takes twenty times as long.
     cargo.env("FOREBAY_SEEDS", "10").env("PROPTEST_CASES", "16");
     cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", &linker.compiler);
     cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", &machine.runner);

@@ -22,7 +22,7 @@ const SYSTEM: Origin = Origin::Debian { suite: "bookworm", architecture: "arm64"
 /// The C++ library is NumPy's.
 const PACKAGES: [&str; 3] = ["python3.11", "libc-bin", "libstdc++6"];
 
-/// For what pip calls such systems: NumPy and others name different versions of the C library.
+/// pip's names of such systems: NumPy and others require different versions of the C library.
 const PLATFORMS: [&str; 4] = [
     "manylinux_2_28_aarch64",
     "manylinux_2_27_aarch64",

@@ -8,10 +8,10 @@ use super::workshop::Workshop;
 use crate::process::Result;
 use crate::report::Report;
 
-/// The only one so far: PyO3 knows none before.
+/// The only one so far: PyO3 supports none before.
 const VERSION: (u32, u32) = (3, 14);
 
-/// What the wheel's name says.
+/// The tag in the wheel's name.
 const TAG: &str = "-cp314-cp314t-";
 
 const ARGUMENTS: [&str; 3] = ["--interpreter", "python3.14t", "--no-default-features"];

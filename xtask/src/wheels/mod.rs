@@ -60,7 +60,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
     Ok(report.finish())
 }
 
-/// What belongs to the tests: all parts.
+/// All parts that belong to the tests.
 pub(crate) fn for_tests(report: &mut Report, root: &Path) -> Result<()> {
     parts(report, root, &Part::ALL)
 }

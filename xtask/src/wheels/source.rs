@@ -25,7 +25,7 @@ const NEEDED: [&str; 9] = [
     "python/forebay/py.typed",
 ];
 
-/// All that it holds lies here, or is a file of its root.
+/// All its files are in these folders, or in its root.
 const FOLDERS: [&str; 5] = [
     "crates/forebay/",
     "crates/forebay-cli/",

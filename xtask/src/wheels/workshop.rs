@@ -24,7 +24,7 @@ const WHEEL_MAX: u64 = 8_000_000;
 pub(super) struct Workshop {
     /// The repository.
     pub(super) root: PathBuf,
-    /// Everything that is made lies below.
+    /// The folder of all output.
     pub(super) home: PathBuf,
     /// The Python of this machine.
     pub(super) system: PathBuf,
@@ -56,7 +56,7 @@ impl Workshop {
         std::env::join_paths(tools.into_iter().chain(std::env::split_paths(&path))).unwrap_or(path)
     }
 
-    /// Builds the wheel `name` for `target`, and sees to its size; `None` where that failed.
+    /// Builds the wheel `name` for `target`, and checks its size; `None` if that failed.
     pub(super) fn wheel(
         &self,
         report: &mut Report,

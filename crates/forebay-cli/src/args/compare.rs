@@ -1,4 +1,4 @@
-//! What `forebay compare` takes.
+//! The arguments of `forebay compare`.
 
 use std::path::PathBuf;
 

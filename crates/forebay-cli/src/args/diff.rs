@@ -1,4 +1,4 @@
-//! What `forebay diff` takes.
+//! The arguments of `forebay diff`.
 
 use std::path::PathBuf;
 use std::str::FromStr;

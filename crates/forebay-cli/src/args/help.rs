@@ -1,4 +1,4 @@
-//! What `--help` says beyond the flags, and in which colours.
+//! The text of `--help` beyond the flags, and its colours.
 
 use clap::builder::Styles;
 use clap::builder::styling::AnsiColor;

@@ -1,4 +1,4 @@
-//! What `forebay import` takes.
+//! The arguments of `forebay import`.
 
 use std::path::PathBuf;
 

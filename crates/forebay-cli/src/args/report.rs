@@ -1,4 +1,4 @@
-//! What `forebay report` takes.
+//! The arguments of `forebay report`.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! What `forebay stream` takes, and hands on as it was given: the measurement says what is wrong
-//! with it, with numbers below zero too.
+//! The arguments of `forebay stream`, passed on unchanged: the measurement reports errors in them,
+//! also for negative numbers.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -114,7 +114,7 @@ impl StreamArgs {
             ("--active", self.active.clone()),
             ("--out", path(&self.out)),
         ];
-        // In one word each, so that no value is taken for a flag.
+        // One word each (`--name=value`), so that no value is parsed as a flag.
         let word = |name: &str, value: OsString| {
             let mut word = OsString::from(name);
             word.push("=");

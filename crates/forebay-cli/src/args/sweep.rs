@@ -1,4 +1,4 @@
-//! What `forebay sweep` takes, on its command line or in a job file.
+//! The arguments of `forebay sweep`, on its command line or in a job file.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -235,12 +235,12 @@ pub struct SweepArgs {
     pub json: bool,
 }
 
-/// What moves bytes, without a route.
+/// The method that moves bytes, without a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WayName {
     /// Our engine.
     Forebay,
-    /// A plain way.
+    /// A plain method.
     Plain(Plain),
 }
 
@@ -251,7 +251,7 @@ pub struct Demand(pub Option<Route>);
 /// GPUs that work at once.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GpuList {
-    /// Those of this machine.
+    /// GPUs of this machine.
     Named(Vec<GpuSelector>),
     /// So many simulated ones, all alike.
     Simulated(u32, SimConfig),

@@ -18,7 +18,7 @@ use crate::steps::Step;
 /// How often a file is read in: other processes may evict its pages in between.
 const TRIES: usize = 3;
 
-/// What the page cache holds of one file, and the way to empty it.
+/// Queries and drops the cached pages of one file.
 pub trait PageCache {
     /// Drops the file's pages.
     ///

@@ -16,14 +16,14 @@ use super::environment::unescaped;
 /// A limit of this size or above means no limit; version 1 writes a number all the same.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// What a group grants, in bytes.
+/// The memory that a group grants, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
     /// All that its processes may use.
     pub limit: u64,
     /// What remains of that; file pages that the kernel can drop count as free.
     pub available: u64,
-    /// What limits it.
+    /// The limit that applies.
     pub by: By,
 }
 
@@ -60,7 +60,7 @@ impl By {
     }
 }
 
-/// What a thread takes besides its stack.
+/// Memory of a thread besides its stack.
 const THREAD_REST: u64 = 1 << 20;
 
 /// The names of the files of one version.
@@ -87,15 +87,14 @@ const VERSIONS: [Names; 2] = [
     },
 ];
 
-/// What this process's groups and its own limits grant, the lowest of them; `None` where there is
-/// no limit.
+/// The lowest limit of this process's groups and its own limits; `None` if there is no limit.
 #[must_use]
 pub fn grant() -> Option<Grant> {
     let group = granted(&text("/proc/self/cgroup"), &text("/proc/self/mountinfo"));
     group.into_iter().chain(own()).min_by_key(|grant| grant.available)
 }
 
-/// What this process's own limits grant.
+/// The process's own limits.
 fn own() -> impl Iterator<Item = Grant> {
     let sizes = text("/proc/self/statm");
     let of = |by, resource, field| {
@@ -112,8 +111,8 @@ fn text(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The limit that keeps this process from starting a thread with such a stack; `None` where that
-/// cannot be seen.
+/// The limit that keeps this process from starting a thread with such a stack; `None` if it cannot
+/// be determined.
 pub(crate) fn of_threads(stack: u64) -> Option<&'static str> {
     let lacks_room = |grant: &Grant| grant.available < stack + THREAD_REST;
     if let Some(grant) = own().find(lacks_room) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use forebay::proof::observers;
 
-/// What a span of work took.
+/// The time that a piece of work took.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spent {
     /// Time on the wall.
@@ -17,7 +17,7 @@ pub struct Spent {
     pub cpu_seconds: f64,
 }
 
-/// Runs `work` and says what it took.
+/// Runs `work` and measures its time.
 pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Spent) {
     let cpu = used();
     let start = Instant::now();
@@ -33,7 +33,7 @@ pub(crate) fn used() -> Duration {
     user + system
 }
 
-/// The same, each by itself.
+/// User and system time separately.
 pub(crate) fn used_apart() -> (Duration, Duration) {
     let observing = observers::total();
     let (user, system) = used_with_observers();

@@ -36,7 +36,7 @@ impl Pattern {
         Self { key: self.key, inverted: !self.inverted }
     }
 
-    /// What it was made from.
+    /// The key it was made from.
     #[must_use]
     pub const fn key(self) -> u64 {
         self.key
@@ -100,7 +100,7 @@ impl Pattern {
     }
 }
 
-/// What a target must hold after a move.
+/// The expected contents of a target after a move.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expected {
     /// Bytes that we made.

@@ -13,7 +13,7 @@ use super::make;
 use super::parallel::cores;
 use crate::failure::{Failure, Result};
 
-/// What the program itself takes.
+/// Memory of the program itself.
 pub(crate) const PROGRAM: u64 = 16 * MIB;
 /// Pinned memory of the engine at most, where the user does not say otherwise.
 const ARENA: u64 = 256 * MIB;
@@ -28,14 +28,15 @@ pub struct Demand {
     /// Bytes for each byte moved: a target in host memory, scratch on a file system that lives
     /// there.
     pub copies: u64,
-    /// Bytes at most of the memory that the link's ceiling copies from; 0 where none is measured.
+    /// Most bytes of the memory that the link measurement copies from; 0 if the link is not
+    /// measured.
     pub link: u64,
-    /// Bytes whatever is moved.
+    /// Bytes that do not depend on the size moved.
     pub fixed: u64,
 }
 
 impl Demand {
-    /// What a transfer by the engine alone takes.
+    /// The memory of a transfer by the engine alone.
     #[must_use]
     pub fn of_transfer(options: &forebay::Options, len: u64, host: bool, gpu: bool) -> Self {
         Self {
@@ -45,7 +46,7 @@ impl Demand {
         }
     }
 
-    /// What layers take for which so much memory is pinned.
+    /// The memory of layers that pin this much.
     #[must_use]
     pub fn of_layers(pinned: u64) -> Self {
         Self { copies: 0, link: 0, fixed: pinned.saturating_add(PROGRAM) }
@@ -108,11 +109,11 @@ impl Demand {
     }
 }
 
-/// Refuses requests that take `bytes` of host memory together, where that is more than half of what
-/// is free; `remedy` makes them less.
+/// Refuses requests that need `bytes` of host memory together, if that is more than half of the
+/// free memory; `remedy` names a way to need less.
 ///
 /// # Errors
-/// It says how much they take.
+/// It says how much they need.
 pub(crate) fn check_requests(bytes: u64, remedy: &str) -> Result<()> {
     let available = environment::memory().available;
     if bytes <= available / 2 {

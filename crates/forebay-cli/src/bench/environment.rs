@@ -147,8 +147,8 @@ pub fn memory() -> HostMemoryFacts {
 /// The file system that `path` is on.
 #[must_use]
 pub fn file_system(path: &Path) -> Option<FileSystem> {
-    // A FIFO would block here, but none comes this far; a device that does not answer would too,
-    // but then nothing can be measured either.
+    // Opening a FIFO would block, but none reaches this point. A device that does not answer would
+    // too, but then nothing can be measured either.
     let file = File::open(path).ok()?;
     let facts = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
     let id = field(&facts, "mnt_id")?;

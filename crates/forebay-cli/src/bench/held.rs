@@ -20,8 +20,8 @@ static DESCRIPTORS: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
     Some(Path::new("/proc").join(own).join("fd"))
 });
 
-/// The path to what `fd` has open, for this process and those of the same user, as long as `fd` is
-/// open. `None` where there is no `/proc`.
+/// The path to the file that `fd` has open, for this process and others of the same user, as long
+/// as `fd` is open. `None` without `/proc`.
 pub(crate) fn path(fd: impl AsFd) -> Option<PathBuf> {
     let path = DESCRIPTORS.as_ref()?.join(fd.as_fd().as_raw_fd().to_string());
     let number = |facts: Stat| (facts.st_dev, facts.st_ino);

@@ -10,28 +10,28 @@ use super::stats::{Spread, cpu_per_gb, rate};
 use crate::report::json::{Cache, Direction, Limit, MethodName, Row, Settings};
 use crate::report::proof::{self, VerdictFacts};
 
-/// One ceiling or one way, and what was measured of it so far.
+/// One limit or one method, and its measurements so far.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// The ceiling or the way.
+    /// The limit or the method.
     pub method: MethodName,
     /// From or to the file.
     pub direction: Direction,
-    /// Where the file's pages are; `None` for ceilings.
+    /// The file's page cache state; `None` for limits.
     pub cache: Option<Cache>,
-    /// The route that our engine is to take; `None` where it chooses, and for all others.
+    /// The route that our engine must take; `None` if it chooses, and for all other methods.
     pub demand: Option<Route>,
-    /// How cuFile is used; `None` for all others.
+    /// How cuFile is used; `None` for all other methods.
     pub tuning: Option<Tuning>,
     /// The settings that the method used.
     pub settings: Option<Settings>,
     /// Bytes of one sample.
     pub bytes: u64,
-    /// What each sample took.
+    /// The time of each sample.
     pub samples: Vec<Spent>,
     /// Routes and reasons, each route once.
     pub routes: Vec<(Option<String>, Option<String>)>,
-    /// Whether every byte of every sample was right; `None` for ceilings.
+    /// Whether every byte of every sample was right; `None` for limits.
     pub verified: Option<bool>,
     /// Which way the bytes of each sample took.
     pub proofs: Vec<Proof>,
@@ -59,7 +59,7 @@ impl Line {
         }
     }
 
-    /// Adds a sample of a way.
+    /// Adds a sample of a method.
     pub fn add(&mut self, bytes: u64, sample: Sample) {
         self.bytes = bytes;
         self.samples.push(sample.spent);
@@ -70,7 +70,7 @@ impl Line {
         }
     }
 
-    /// Adds a sample of a ceiling.
+    /// Adds a sample of a limit.
     pub fn add_ceiling(&mut self, bytes: u64, spent: Spent, how: String) {
         self.bytes = bytes;
         self.samples.push(spent);
@@ -86,7 +86,7 @@ impl Line {
         format!("`{}` {}{cache}{demand}{tuning}", self.method.name(), self.direction.name())
     }
 
-    /// Its best sample as a rate; `None` where it could not be measured.
+    /// Its best sample as a rate; `None` if it could not be measured.
     #[must_use]
     pub fn best(&self) -> Option<f64> {
         if self.left_out.is_some() {
@@ -103,13 +103,13 @@ pub struct Plan<'a> {
     pub directions: &'a [Direction],
     /// The wanted page cache states.
     pub caches: &'a [Cache],
-    /// Whether the storage's ceiling is measured.
+    /// Whether the storage's limit is measured.
     pub storage: bool,
     /// Whether `fio` measures it too.
     pub fio: bool,
     /// The route that the user demands of our engine.
     pub route: Option<Route>,
-    /// Which of its other routes our engine shows as well.
+    /// Which other routes our engine shows.
     pub others: Others,
     /// Whether cuFile's compat mode is measured.
     pub cufile: bool,
@@ -119,11 +119,11 @@ pub struct Plan<'a> {
 /// GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Others {
-    /// None: there is no other, or the user demands one.
+    /// None: there is no other route, or the user demands one.
     None,
-    /// The other of `staged` and `cached`.
+    /// `staged` or `cached`, whichever it did not choose.
     Staged,
-    /// Both others where there is `direct` as well.
+    /// Both others, if `direct` is available.
     Direct,
 }
 
@@ -250,7 +250,7 @@ fn row(line: &Line, lines: &[Line], setting: &Setting) -> Option<Row> {
     row_of(line, limit(lines, line), place)
 }
 
-/// Where the bytes of one row lie and go.
+/// The place and the target of the bytes of one row.
 #[derive(Debug, Clone)]
 pub(crate) struct RowPlace<'a> {
     /// The name of the target memory.
@@ -265,7 +265,7 @@ pub(crate) struct RowPlace<'a> {
     pub(crate) drives: Vec<String>,
 }
 
-/// The row of a line; `None` where it was left out.
+/// The row of a line; `None` if it was left out.
 pub(crate) fn row_of(line: &Line, limit: Option<Limit>, place: RowPlace<'_>) -> Option<Row> {
     if line.left_out.is_some() {
         return None;

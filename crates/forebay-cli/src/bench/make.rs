@@ -55,7 +55,7 @@ pub fn fill(path: &Path, pattern: Pattern, len: u64) -> Result<()> {
     file.sync_all().and_then(|()| close(file)).map_err(failed)
 }
 
-/// Takes the room for `len` bytes, where the file system can, and looks whether enough is left.
+/// Reserves room for `len` bytes, if the file system can, and checks that enough remains.
 fn reserve(file: &File, path: &Path, len: u64) -> Result<()> {
     let name = held::name(path);
     let folder = name.parent().unwrap_or(&name);
@@ -168,7 +168,7 @@ fn put_range(
 /// Room on a file system, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
-    /// What this user may still write.
+    /// The bytes that this user may still write.
     pub free: u64,
     /// All of it.
     pub total: u64,
@@ -187,7 +187,7 @@ impl Room {
         Ok(facts.into())
     }
 
-    /// What scratch may take: a tenth or 1 GiB stays free, whichever is less.
+    /// The room available for scratch: a tenth or 1 GiB stays free, whichever is less.
     #[must_use]
     pub fn usable(self) -> u64 {
         self.free.saturating_sub(self.kept())
@@ -276,7 +276,7 @@ mod tests {
             println!("skipped: a small file system: it cannot be mounted");
             return;
         };
-        // As if both runs had found 28 MiB free, of which each wants 20.
+        // As if two runs had found 28 MiB free, and each wants 20.
         let path = |name: &str| small.0.path().join(name);
         let free = || Room::of(small.0.path()).unwrap().free;
         File::create(path("first")).unwrap();
@@ -288,7 +288,7 @@ mod tests {
             assert!(failure.causes[0].contains("stay free"), "{failure:?}");
             assert_eq!(free(), left, "room was kept");
         }
-        // What a file has already is no new room.
+        // The existing bytes of a file need no new room.
         fill(&path("first"), Pattern::new(2), 20 * MIB).unwrap();
         fill(&path("second"), Pattern::new(1), 8 * MIB).unwrap();
     }

@@ -29,16 +29,16 @@ pub struct Sample {
     pub moved: Moved,
     /// Whether every byte arrived.
     pub verified: bool,
-    /// Which way the bytes took, where that was looked at.
+    /// The proven route of the bytes, if it was checked.
     pub proof: Option<Proof>,
 }
 
-/// What the file of a job holds.
+/// The contents of a job's file.
 #[derive(Debug)]
 pub enum Content<'a> {
     /// A file that is read.
     Read(&'a Expected),
-    /// A file of ours that is written: the pattern that it holds now.
+    /// Our own file, which is written: the pattern that it holds now.
     Write(&'a mut Pattern),
 }
 
@@ -116,7 +116,7 @@ fn opened(
             file.evict()?;
             let right = file_holds(&job.path, job.len, **pattern)?;
             if !right {
-                // The next way must find the file as the pattern says, whatever this one left.
+                // The next method must find the file as the pattern says, whatever this one left.
                 make::fill(&job.path, **pattern, job.len)?;
             }
             right
@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    /// What a broken way does.
+    /// The fault of a broken method.
     #[derive(Clone, Copy, Debug)]
     enum Fault {
         Nothing,
@@ -210,7 +210,7 @@ mod tests {
         Fault::LastTime,
     ];
 
-    /// The standard way, spoiled.
+    /// The standard method with a fault.
     struct Broken {
         fault: Fault,
         earlier: Vec<u8>,
@@ -336,7 +336,7 @@ mod tests {
             let mut broken = Broken { fault, earlier: Vec::new() };
             let content = &mut Content::Write(&mut pattern);
             assert!(!all_right(&mut broken, &file, content, Cache::Cold, 1), "{fault:?}");
-            // Whatever it left, the next way is judged by its own deeds.
+            // Whatever it left, the next method is judged independently.
             let content = &mut Content::Write(&mut pattern);
             assert!(all_right(&mut Standard::default(), &file, content, Cache::Cold, 1));
         }

@@ -114,7 +114,7 @@ impl HostMemory {
     /// Its bytes, to be changed.
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`; the exclusive borrow of `self` keeps everybody else out.
+        // SAFETY: as in `bytes`; the exclusive borrow of `self` excludes all other access.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
@@ -135,7 +135,7 @@ pub struct GpuMemory {
     pub device: Arc<dyn Device>,
 }
 
-/// Where reads put bytes and writes take them from.
+/// The target of reads and source of writes.
 #[derive(Debug)]
 pub enum Memory {
     /// The host's, where no GPU is the target.
@@ -247,7 +247,7 @@ pub(crate) fn put_into(buffer: &mut Buffer, pattern: Pattern, len: u64) -> Resul
 pub(crate) fn bytes_hold(bytes: &[u8], expected: &Expected) -> bool {
     let check = |(): &mut (), range: ByteRange| {
         let part = &bytes[whole(range.start)..whole(range.end)];
-        // Nothing more to look at where one is wrong.
+        // One mismatch is enough: stop comparing.
         if expected.matches(range.start, part) { Ok(()) } else { Err(()) }
     };
     each_range(bytes.len() as u64, STEP, cores().min(8), || (), check).is_ok()

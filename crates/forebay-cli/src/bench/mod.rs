@@ -58,19 +58,19 @@ use crate::report::table;
 use crate::report::warnings::{self, Warning};
 use crate::steps::Step;
 
-/// Ways that are compared.
+/// Compared methods.
 const WAYS: u32 = 3;
-/// Those of cuFile besides.
+/// cuFile's settings, in addition.
 const CUFILE_WAYS: u32 = 2;
 /// How long the storage's speed may be looked at before a size is chosen.
 const LOOK: Duration = Duration::from_millis(400);
-/// Bytes that are looked at.
+/// Bytes read to estimate the speed.
 const LOOK_LEN: u64 = 64 * MIB;
 /// Bytes read to find out if a route is available.
 pub(crate) const TRY_LEN: u64 = MIB;
 /// How often a sign of life changes.
 const TICK: Duration = Duration::from_millis(100);
-/// Bytes per second where the storage cannot be looked at.
+/// Bytes per second assumed if the storage cannot be probed.
 const UNKNOWN_RATE: f64 = 1e9;
 
 /// Runs the verb and shows the report.
@@ -155,14 +155,14 @@ fn find_cufile(
     }
 }
 
-/// What one run has at hand.
+/// The parts that one run uses.
 struct Bench<'a> {
     args: &'a BenchArgs,
     engine: Engine,
     target: Target,
     directions: Vec<Direction>,
     write: bool,
-    /// `None` where cuFile's compat mode is not compared.
+    /// `None` if cuFile's compat mode is not compared.
     cufile: Option<cufile::Shared>,
 }
 
@@ -325,7 +325,7 @@ impl Bench<'_> {
         Ok(caches)
     }
 
-    /// The sizes that the user wants, else one that suits the machine.
+    /// The sizes that the user wants, or else one that suits the machine.
     fn sizes(
         &self,
         subject: &Subject,
@@ -366,7 +366,7 @@ impl Bench<'_> {
     }
 }
 
-/// Each `--size` once, in the order in which they were given.
+/// Each `--size` once, in the given order.
 fn wanted_sizes(args: &BenchArgs) -> Vec<u64> {
     let mut sizes = Vec::new();
     for size in &args.size {
@@ -388,8 +388,7 @@ pub(crate) fn spinner(scratch: bool, len: u64) -> ProgressBar {
     bar
 }
 
-/// A bar that shows how far `steps` have come. Hidden where stderr is no terminal, or has other
-/// lines.
+/// A progress bar over `steps`. Hidden if stderr is no terminal, or is used for other lines.
 fn progress(steps: u64) -> ProgressBar {
     if log::is_on() {
         return ProgressBar::hidden();
@@ -400,7 +399,7 @@ fn progress(steps: u64) -> ProgressBar {
     )
 }
 
-/// The failure of a run in which every way was left out.
+/// The failure of a run in which every method was left out.
 pub(crate) fn nothing_measured(warnings: &[Warning]) -> Failure {
     let mut failure = Failure::new("no way to move bytes could be measured")
         .hint("try `--resident`, a regular file on another file system, or another size");

@@ -72,7 +72,7 @@ fn run<E: Send>(threads: usize, work: impl Fn() -> Result<(), E> + Sync) -> Resu
     }
     thread::scope(|scope| {
         let others: Vec<_> = (1..threads)
-            // Fewer threads than asked for do the same work.
+            // Fewer threads do the same work.
             .filter_map(|_| thread::Builder::new().spawn_scoped(scope, &work).ok())
             .collect();
         let mine = work();

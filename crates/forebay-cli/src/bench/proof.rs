@@ -47,7 +47,7 @@ impl Prover {
         })
     }
 
-    /// The same with the links of these others, which take part at the same time.
+    /// Like `sources`, with the links of further GPUs that take part at the same time.
     #[must_use]
     pub fn sources_with(
         &self,
@@ -116,11 +116,11 @@ pub fn past(said: impl Iterator<Item = (Route, u64)>) -> u64 {
 /// The proof of one move, with its sources.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Proof {
-    /// What the way itself said.
+    /// The report of the method itself.
     pub claim: Claim,
-    /// What others counted.
+    /// The independent counters.
     pub evidence: Evidence,
-    /// What that comes to.
+    /// The conclusion.
     pub verdict: Verdict,
 }
 

@@ -60,7 +60,7 @@ impl Way {
     }
 }
 
-/// What one size needs.
+/// One size of a run.
 pub struct Run<'a> {
     engine: &'a Engine,
     subject: &'a Subject,
@@ -172,7 +172,7 @@ impl<'a> Run<'a> {
         line.method == MethodName::Forebay && line.demand == self.route
     }
 
-    /// Lets a way start what it starts with its first transfer.
+    /// Runs a method once, to start what it starts with its first transfer.
     fn warm(&mut self, line: &Line) -> Result<()> {
         let Some(job) = self.job(line) else { return Ok(()) };
         let job = Job { len: job.len.min(WARM), ..job };
@@ -255,8 +255,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The written file holds even bytes now but for an unaligned end, which must not keep what
-    /// the next way is to write there.
+    /// Handles the unaligned end after direct writes: the rest of the file now holds even bytes,
+    /// and the end must not keep the bytes that the next method will write there.
     fn after_direct_writes(&mut self) -> Result<()> {
         let odd = Pattern::new(self.written.key());
         self.written = odd.inverse();

@@ -38,9 +38,9 @@ const MARK_TEXT: &str =
 /// The files of a scratch folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// What reads are measured with.
+    /// The file for reads.
     Read,
-    /// What writes are measured with.
+    /// The file for writes.
     Write,
     /// One of several, which are made in the order of their numbers.
     Numbered(u32),
@@ -63,7 +63,7 @@ impl Part {
 pub(crate) struct Folder {
     path: PathBuf,
     itself: OwnedFd,
-    /// The path through the descriptor; the name where there is no `/proc`.
+    /// The path through the descriptor; by name without `/proc`.
     at: PathBuf,
 }
 
@@ -137,7 +137,7 @@ fn names_in(folder: &OwnedFd) -> Vec<CString> {
     names.filter(|name| !matches!(name.as_bytes(), b"." | b"..")).collect()
 }
 
-/// Whether a run gives its files such a name.
+/// Whether a run uses such a file name.
 fn is_of_a_run(name: &[u8]) -> bool {
     let number = name.strip_prefix(b"file-");
     let is_number = |digits: &[u8]| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);

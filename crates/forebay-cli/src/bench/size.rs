@@ -1,4 +1,4 @@
-//! How much is moved where the user does not say: pure arithmetic on what the machine has.
+//! The default size to move, computed from the machine's resources. Pure.
 
 use forebay::units::{GIB, KIB, MIB};
 
@@ -13,15 +13,15 @@ const MEMORY_RATE: f64 = 4e9;
 const LEN_MIN: u64 = 4 * MIB;
 /// Less than this is never proposed, however little room there is.
 const LEN_LAST: u64 = 64 * KIB;
-/// More than this shows nothing new.
+/// A larger size shows nothing new.
 const LEN_MAX: u64 = 8 * GIB;
 
-/// What the machine has.
+/// The resources of the machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Means {
     /// Available host memory. It may grow later, so it bounds a default and nothing else.
     pub memory: u64,
-    /// Room for scratch; `None` where none is made.
+    /// Room for scratch; `None` if no scratch is made.
     pub room: Option<u64>,
     /// Memory that is free on the GPU.
     pub gpu_memory: Option<u64>,
@@ -43,8 +43,8 @@ pub struct Passes {
 }
 
 impl Passes {
-    /// What a run over `directions` and `caches` with `ways` ways to move takes; `others` adds so
-    /// many by other routes of ours to each.
+    /// The cost of a run over `directions` and `caches` with `ways` methods; `others` adds this
+    /// many other routes of ours to each.
     #[must_use]
     pub fn of(
         directions: &[Direction],
@@ -53,7 +53,7 @@ impl Passes {
         others: u32,
         scratch: u32,
     ) -> Self {
-        // Each ceiling of the storage tries three depths, and there are three such ceilings.
+        // Each storage limit tries three depths, and there are three such limits.
         let mut passes = Self { making: scratch + 9, ..Self::default() };
         let ways = ways + others;
         for direction in directions {
@@ -61,12 +61,12 @@ impl Passes {
                 // Each move is prepared, made and checked in memory.
                 passes.memory += 3 * ways;
                 passes.storage += match (direction, cache) {
-                    // Each way, two ceilings. Two of the ways have one request in flight, and reach
-                    // about half of what a slow drive gives.
+                    // Each method, two limits. Two of the methods have one request in flight, and
+                    // reach about half of a slow drive's rate.
                     (Direction::Read, Cache::Cold) => ways + 4,
                     // Read in once, for all; the other routes go to the drive each time.
                     (Direction::Read, Cache::Resident) => 1 + others,
-                    // Each way writes and is read back; one ceiling.
+                    // Each method writes and is read back; one limit.
                     (Direction::Write, Cache::Cold) => 2 * ways + 1,
                     // Each way is read in, written out before the check, and read back.
                     (Direction::Write, Cache::Resident) => 3 * ways,

@@ -1,4 +1,4 @@
-//! What samples say: pure functions.
+//! Statistics of samples. Pure.
 
 use serde::{Deserialize, Serialize};
 

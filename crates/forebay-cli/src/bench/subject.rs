@@ -100,7 +100,7 @@ impl Subject {
     }
 
     fn scratch_path(&self, part: Part) -> PathBuf {
-        // Without scratch nothing is written, and nothing asks for its path but reports.
+        // Without scratch nothing is written, and only reports use this path.
         self.scratch.as_ref().map(|scratch| scratch.path(part)).unwrap_or_default()
     }
 

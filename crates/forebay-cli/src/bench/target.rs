@@ -10,7 +10,7 @@ use super::memory::{GpuMemory, HostMemory, Memory};
 use crate::failure::{Failure, Result};
 use crate::report::warnings::Warning;
 
-/// The memory that the user wants.
+/// The requested memory.
 #[derive(Debug, Clone)]
 pub struct Target {
     /// The GPU; `None` for the host's memory.

@@ -121,8 +121,8 @@ fn wait(child: &mut Child, bound: Duration) -> Option<std::process::ExitStatus> 
     }
 }
 
-/// What a process says that a move took, where that can be: its clock starts later and ends earlier
-/// than ours, by which the answer came after `passed`.
+/// Checks the time that a process reports for a move: its clock starts later and ends earlier than
+/// ours, by which the answer came after `passed`.
 pub(crate) fn sound(seconds: f64, cpu_seconds: f64, passed: Duration) -> Result<Spent, String> {
     let sound = seconds > 0.0 && seconds <= passed.as_secs_f64() && cpu_seconds >= 0.0;
     if sound && cpu_seconds.is_finite() {
@@ -137,7 +137,7 @@ pub(crate) fn strange(answer: &str) -> String {
     format!("a strange answer: {}", shown(answer))
 }
 
-/// Somebody else's text, fit for one line of ours.
+/// External text, cleaned for one line of our output.
 pub(crate) fn shown(text: &str) -> String {
     let text = plain(text.lines().next().unwrap_or_default());
     match text.char_indices().nth(REASON_MAX) {

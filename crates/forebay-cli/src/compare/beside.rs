@@ -15,7 +15,7 @@ use crate::failure::Result;
 use crate::report::compared::runs::Runs;
 use crate::report::json::{Direction, MethodName};
 
-/// What one turn came to, for its line.
+/// The result of one turn, for its line.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Turn {
     /// Which run, from 1.

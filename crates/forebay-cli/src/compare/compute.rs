@@ -25,13 +25,13 @@ use crate::failure::{Failure, Result};
 use crate::report::json::MethodName;
 use crate::steps::Step;
 
-/// What each word is taken with: all bits, so that data of ours become their inverse.
+/// XORed into each word: all bits, so that our data become their inverse.
 const KEY: u64 = u64::MAX;
 /// How long the kernel works alone, at least.
 const ALONE: Duration = Duration::from_millis(50);
 /// Kernels launched in a row before the time is checked.
 const ROW: u32 = 8;
-/// Fills of which the best is taken for what memory can do.
+/// Number of fills, of which the best counts as the memory's limit.
 const FILLS: u32 = 5;
 /// Bytes at most on a simulated GPU, which is busy for as long as it plays.
 const SIMULATED_MAX: u64 = 8 * MIB;
@@ -41,7 +41,7 @@ const SIMULATED_MAX: u64 = 8 * MIB;
 pub(super) struct MemoryLimit {
     /// Reads and writes together.
     pub(super) bytes_per_second: f64,
-    /// Whether it is what filling reached, for want of better: else clock and width give it.
+    /// Whether the limit is the best fill; otherwise it comes from clock and width.
     pub(super) filled: bool,
 }
 
@@ -77,7 +77,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// What kernels came to.
+/// The result of some kernels.
 #[derive(Debug, Clone, Copy, Default)]
 struct Done {
     kernels: u64,
@@ -94,7 +94,7 @@ impl Kernel {
             // SAFETY: the caller's promise; the stream is waited for below.
             unsafe { self.device.xor(self.stream, self.address, KEY, self.len) }
         });
-        // Whatever became of the last, those before it are at work.
+        // Even if the last one failed, earlier ones are running.
         let done = self.device.synchronize(self.stream);
         queued.and(done)
     }
@@ -149,7 +149,7 @@ impl Compute {
         Ok(compute)
     }
 
-    /// Bytes that the kernel takes.
+    /// Bytes that the kernel processes.
     pub(super) fn len(&self) -> u64 {
         self.kernel.len
     }
@@ -230,7 +230,7 @@ impl Compute {
         }
     }
 
-    /// Looks at every byte.
+    /// Compares every byte.
     pub(super) fn check(&mut self) -> Result<()> {
         let expected = Expected::Pattern(self.pattern);
         self.verified &= buffer_holds(&self.buffer, &expected, self.kernel.len)?;

@@ -90,7 +90,7 @@ pub(super) fn kernel_wrong(run: u32, simulated: bool) -> String {
     format!("xor, run {run}: WRONG DATA{played}\n")
 }
 
-/// What all runs come to.
+/// The summary of all runs.
 pub(super) fn summary(report: &CompareReport) -> String {
     let mut text = String::from("\n");
     text.push_str(&table(&report.results));
@@ -180,7 +180,7 @@ mod tests {
     fn folded(text: &str) -> String {
         let fold = |line: &str| {
             let cut = line.char_indices().nth(87).map(|(at, _)| at);
-            // Where a column or a word ends.
+            // The end of a column or of a word.
             match cut.and_then(|at| line[..at].rfind(' ')) {
                 Some(at) => format!("{}\n  {}\n", line[..at].trim_end(), line[at..].trim()),
                 None => format!("{line}\n"),

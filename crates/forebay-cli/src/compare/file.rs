@@ -30,7 +30,7 @@ pub(super) struct TestFile {
     name: PathBuf,
     /// The path that opens it, whatever file has its name by then.
     path: PathBuf,
-    /// Where it is.
+    /// Its folder.
     pub(super) folder: PathBuf,
     origin: Origin,
 }
@@ -144,7 +144,7 @@ impl TestFile {
         &self.path
     }
 
-    /// What it is called.
+    /// Its name.
     pub(super) fn name(&self) -> &Path {
         &self.name
     }

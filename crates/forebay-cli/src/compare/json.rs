@@ -1,5 +1,5 @@
-//! A comparison as JSON, version 1; docs/json-schema.md describes every key. What `forebay bench`
-//! has as well is the same there.
+//! A comparison as JSON, version 1; docs/json-schema.md describes every key. Keys that `forebay
+//! bench` also has mean the same there.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,11 +37,11 @@ impl CompareReport {
 pub struct Compared {
     /// `compare`, `dma` or `all`.
     pub mode: String,
-    /// How often each way was run.
+    /// Runs of each method.
     pub runs: u32,
-    /// Where GPU and drives hang; null where the GPU is none on PCI.
+    /// The sockets of GPU and drives; null if the GPU is not on PCI.
     pub topology: Option<Sockets>,
-    /// The GPU's own work; null where none was measured.
+    /// The GPU's own work; null if it was not measured.
     pub compute: Option<ComputeFacts>,
     /// Whether the GPU's own work, or a concurrent read, found wrong data, even if the measurement
     /// did not finish.
@@ -49,7 +49,7 @@ pub struct Compared {
     pub compute_wrong: bool,
 }
 
-/// One way in one direction.
+/// One method in one direction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CompareRow {
     /// As a row of `forebay bench`; values over several samples leave the first out.

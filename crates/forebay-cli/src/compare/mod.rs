@@ -73,10 +73,10 @@ fn say(text: &str) -> Result<()> {
     shown.map_err(|error| Failure::stdout(&error))
 }
 
-/// Refuses a comparison that measured nothing.
+/// Refuses a comparison without any measurement.
 ///
 /// # Errors
-/// It says why each way was left out.
+/// It says why each method was left out.
 fn check_measured(results: &[CompareRow], warnings: &[Warning]) -> Result<()> {
     if !results.is_empty() {
         return Ok(());
@@ -123,7 +123,7 @@ pub fn run(
     Comparison { args, engine, target, file, environment }.run(warnings, tell)
 }
 
-/// What one comparison has at hand.
+/// The parts that one comparison uses.
 struct Comparison<'a> {
     args: &'a CompareArgs,
     engine: Engine,
@@ -132,7 +132,7 @@ struct Comparison<'a> {
     environment: Environment,
 }
 
-/// What the runs need, and what they are of.
+/// The parts that the runs need.
 struct Ready {
     memory: Memory,
     pattern: Pattern,
@@ -307,7 +307,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// The file system, where it keeps its files in memory.
+    /// The file system, if it keeps its files in memory.
     fn in_memory(&self) -> Option<String> {
         let kind = self.environment.file_system.as_ref().map(|facts| facts.kind.clone());
         kind.filter(|kind| matches!(kind.as_str(), "tmpfs" | "ramfs"))
@@ -329,7 +329,7 @@ impl Comparison<'_> {
         Ok(Cache::Resident)
     }
 
-    /// The host memory that it takes.
+    /// The host memory that it needs.
     fn demand(&self, in_memory: bool) -> Demand {
         let gpu = self.target.device.is_some();
         let host = !gpu || self.target.is_simulated();

@@ -1,11 +1,11 @@
-//! What the rows of a comparison give reason to say, each with the next thing to try.
+//! Notes on the rows of a comparison, each with the next thing to try.
 
 use super::json::CompareRow;
 use crate::report::compared::runs::Judgement;
 use crate::report::json::Row;
 use crate::report::warnings::{SECONDS_MIN, Warning, name_of};
 
-/// Wrong data, runs too short to say something, and runs too far apart.
+/// Wrong data, runs that are too short, and runs that vary too much.
 pub(super) fn about(rows: &[CompareRow], runs: u32) -> Vec<Warning> {
     let name = |row: &Row| name_of(row, None, false);
     let mut warnings = Vec::new();
@@ -55,7 +55,7 @@ mod tests {
         (rows[0].row.verified, rows[0].runs.variation) = (Some(false), Some(1.2));
         rows[0].runs.judgement = Some(Judgement::Unstable);
         rows[1].row.seconds[2] = 0.001;
-        // Too short to be judged by anything else.
+        // Too short to be judged in any other way.
         rows[1].runs = Runs { variation: Some(3.0), ..rows[0].runs };
         let (first, second) = ("`standard` read, cold", "`forebay` read, resident");
         assert_eq!(

@@ -28,13 +28,13 @@ use crate::steps;
 
 /// How often the file's pages are brought where they should be before that is given up.
 const TRIES: u32 = 3;
-/// What passes between two of these.
+/// The pause between two checks.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// One way of those that are compared.
+/// One compared method.
 pub(super) struct Way {
     method: Box<dyn Method>,
-    /// What its name says, in lines and warnings.
+    /// Its name in lines and warnings.
     pub(super) name: String,
     /// Whether its failure is that of the whole comparison.
     demanded: bool,
@@ -43,7 +43,7 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// The standard way.
+    /// The standard method.
     pub(super) fn standard(cache: Cache) -> Self {
         Self::new(Box::new(Standard::default()), None, false, cache)
     }
@@ -70,10 +70,10 @@ impl Way {
     }
 }
 
-/// What one run of one way came to, for its line.
+/// The result of one run of one method, for its line.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Told {
-    /// The way.
+    /// The method.
     pub(super) name: String,
     /// Which run, from 1.
     pub(super) run: u32,
@@ -88,14 +88,14 @@ pub(super) struct Told {
 /// The seconds of a sample, and whether every byte was right.
 type Taken = (f64, bool);
 
-/// What the runs need.
+/// The parts that the runs need.
 pub(super) struct Runner<'a> {
     pub(super) engine: &'a Engine,
     pub(super) file: &'a TestFile,
     pub(super) memory: &'a mut Memory,
     pub(super) len: u64,
     pub(super) cache: Cache,
-    /// What the file holds now.
+    /// The current contents of the file.
     pub(super) pattern: Pattern,
     pub(super) prover: Prover,
 }
@@ -124,7 +124,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Writes and reads once by `way`; none where it was left out on the way.
+    /// Writes and reads once by `way`; none if it was left out.
     fn turn(&mut self, way: &mut Way, run: u32) -> Result<Option<Told>> {
         self.file.check()?;
         let (write, read) = match self.samples(way, run) {
@@ -139,7 +139,7 @@ impl Runner<'_> {
             Err(failure) if way.demanded => return Err(failure),
             Err(failure) => {
                 way.write.left_out = Some(failure.in_one_line());
-                // The next way must find the file as the pattern says, whatever this one left.
+                // The next method must find the file as the pattern says, whatever this one left.
                 make::fill(self.file.path(), self.pattern, self.len)?;
                 return Ok(None);
             }
@@ -153,8 +153,8 @@ impl Runner<'_> {
         }))
     }
 
-    /// Adds a sample of each direction to the lines of `way`; seconds, and whether every byte was
-    /// right. What a write came to is kept where the read fails.
+    /// Adds a sample of each direction to the lines of `way`; returns the seconds, and whether
+    /// every byte was right. The write's result is kept if the read fails.
     fn samples(&mut self, way: &mut Way, run: u32) -> Result<Result<(Taken, Taken), String>> {
         let mut taken = |direction, line: &mut Line| {
             let sample = self.sample(way.method.as_mut(), direction, run)?;
@@ -171,11 +171,11 @@ impl Runner<'_> {
         Ok(taken(Direction::Read, &mut way.read)?.map(|read| (write, read)))
     }
 
-    /// Takes one sample; the text says why the file's pages are not where they should be, which
-    /// is looked at some times, for other work may be in the way.
+    /// Takes one sample. The text says why the file's pages are not in the wanted state, which is
+    /// retried a few times, since other processes may interfere.
     ///
     /// # Errors
-    /// The way's, and the system's.
+    /// Errors of the method, and of the system.
     pub(super) fn sample(
         &mut self,
         method: &mut dyn Method,
@@ -263,7 +263,7 @@ mod tests {
 
     const LEN: u64 = MIB + 4096;
 
-    /// The standard way, spoiled.
+    /// The standard method with a fault.
     struct Broken(Standard, &'static str, u32);
 
     impl Method for Broken {

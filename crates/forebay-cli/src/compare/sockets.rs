@@ -1,5 +1,5 @@
-//! Where the GPU and the file's drives hang, and how far from each other: what those who measure
-//! have to say of the machine's part in their numbers.
+//! The sockets of the GPU and the file's drives, and their distance, for the warnings of
+//! measurements.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use forebay::topology::{Distance, Drive, PciDevice, Resolver, gpu_at};
 pub use crate::report::compared::facts::{Away, Sockets};
 
 impl Sockets {
-    /// Looks at the drives under `path` from the GPU at a PCI address; `None` where there is no
+    /// Finds the drives under `path`, relative to the GPU at a PCI address; `None` if there is no
     /// such device.
     #[must_use]
     pub fn look(resolver: &Resolver, path: &Path, gpu: &str) -> Option<Self> {
@@ -18,8 +18,8 @@ impl Sockets {
         Some(Self { numa_node: gpu.numa_node, gpu: gpu.address, drives })
     }
 
-    /// The drives on another socket than the GPU, in a sentence with what to do; none where there
-    /// are none.
+    /// A sentence on the drives on another socket than the GPU, with what to do; none if there are
+    /// none.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         let far = self.drives.iter().filter(|drive| drive.distance == "across_sockets");
@@ -40,7 +40,7 @@ impl Sockets {
 }
 
 impl Away {
-    /// Its name, with where it is.
+    /// Its name, with its location.
     fn named(&self) -> String {
         let node = self.numa_node.map(|node| format!("NUMA node {node}"));
         let apart = self.node_distance.map(|far| format!("distance {far}, where 10 is near"));

@@ -184,7 +184,7 @@ fn drawn(ratio: f64, interval: Option<(f64, f64)>, scale: f64, width: usize) -> 
     letters.into_iter().collect()
 }
 
-/// A ratio and between what it lies.
+/// A ratio and its interval.
 #[must_use]
 pub fn ratio_text(ratio: f64, interval: Option<(f64, f64)>) -> String {
     let short = |value: f64| match value {

@@ -101,7 +101,7 @@ fn worse_than(metric: Metric, ratio: Ratio, worse_by: f64) -> Option<f64> {
     }
 }
 
-/// What a gate that was passed has looked at.
+/// The sentence on a passed gate.
 #[must_use]
 pub fn sentence(gate: &Gate, metric: Metric) -> Option<String> {
     let is_passed = gate.failed.is_empty() && gate.judged >= gate.points;

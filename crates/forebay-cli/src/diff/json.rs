@@ -1,4 +1,4 @@
-//! What a comparison says, as it is printed with `--json`; all other forms are written from it.
+//! The result of a comparison, as printed with `--json`; all other formats are written from it.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::ratio::Ratio;
 /// The version of the schema: it grows when a key changes its meaning or goes away.
 pub const SCHEMA: u32 = 1;
 
-/// What `forebay diff` says.
+/// The output of `forebay diff`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Diff {
     /// [`SCHEMA`].
@@ -36,7 +36,7 @@ pub struct Diff {
 /// A side.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Side {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// The commands that measured it.
     pub commands: Vec<String>,
@@ -44,12 +44,12 @@ pub struct Side {
     pub points: usize,
 }
 
-/// Something of which the sides have not the same.
+/// A fact in which the sides differ.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Difference {
-    /// What.
+    /// The fact.
     pub what: String,
-    /// Of each side, in their order; null where it is not known.
+    /// Its value on each side, in order; null if unknown.
     pub values: Vec<Option<String>>,
 }
 
@@ -58,7 +58,7 @@ pub struct Difference {
 pub struct Comparison {
     /// The base.
     pub base: String,
-    /// The other.
+    /// The other side.
     pub other: String,
     /// Axes of which each side has one value, and another one: what is compared.
     pub compared: Vec<Axes>,
@@ -66,7 +66,7 @@ pub struct Comparison {
     pub overall: Vec<Overall>,
     /// The points that both have.
     pub points: Vec<Pair>,
-    /// The points that one of them has alone, or that showed nothing.
+    /// The points that only one of them has, or that have no measurement.
     pub alone: Vec<Alone>,
 }
 
@@ -75,9 +75,9 @@ pub struct Comparison {
 pub struct Axes {
     /// The axis.
     pub axis: String,
-    /// Its value in the base; null where that has none.
+    /// Its value in the base; null if absent.
     pub base: Option<String>,
-    /// In the other.
+    /// Its value in the other side.
     pub other: Option<String>,
 }
 
@@ -90,7 +90,7 @@ pub struct Overall {
     pub points: usize,
     /// The geometric mean of the points' ratios.
     pub ratio: f64,
-    /// Between what that lies; null where a point has one sample on a side.
+    /// Its confidence interval; null if a point has one sample on a side.
     pub interval: Option<(f64, f64)>,
     /// The smallest and the largest of the points' ratios.
     pub range: (f64, f64),
@@ -107,7 +107,7 @@ pub struct Overall {
 pub struct Pair {
     /// Its value on each axis that both sides share; numbers where they are.
     pub point: BTreeMap<String, Value>,
-    /// Its name among the others.
+    /// Its name, unique among the points.
     pub name: String,
     /// Whether a simulated GPU took part, in the base and in the other.
     pub simulated: (bool, bool),
@@ -125,13 +125,13 @@ pub struct Compared {
     pub quantity: String,
     /// The median of the base.
     pub base: f64,
-    /// That of the other.
+    /// The other side's.
     pub other: f64,
     /// Samples of both.
     pub samples: (usize, usize),
-    /// The other's median over the base's.
+    /// The other side's median over the base's.
     pub ratio: f64,
-    /// Between what that lies; null where a side has one sample.
+    /// Its confidence interval; null if a side has one sample.
     pub interval: Option<(f64, f64)>,
     /// How likely all points without a difference would show one like this, so many being looked
     /// at; null where a side has one sample.
@@ -147,9 +147,9 @@ pub struct Compared {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// The other is better.
+    /// The other side is better.
     Better,
-    /// The other is worse.
+    /// The other side is worse.
     Worse,
     /// No difference that these data can show.
     NotShown,
@@ -170,7 +170,7 @@ pub struct Alone {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Why {
-    /// The other side has no such point.
+    /// The other side lacks this point.
     NoPartner,
     /// This side failed at it.
     Failed,
@@ -206,6 +206,6 @@ pub struct GateFailure {
     pub point: Option<String>,
     /// The ratio; null where the side failed at it or moved wrong data.
     pub ratio: Option<f64>,
-    /// Between what it lies.
+    /// Its confidence interval.
     pub interval: Option<(f64, f64)>,
 }

@@ -156,8 +156,8 @@ pub fn diff(
     Ok(diff)
 }
 
-/// The same for a report: its files, else its labels, each against the first; `None` where there
-/// are no two of them with a point in common.
+/// The comparison for a report: its files, else its labels, each against the first; `None` if no
+/// two of them share a point.
 #[must_use]
 pub fn of_runs(digest: &Digest, metric: Metric) -> Option<Diff> {
     if digest.runs.len() < 2 {

@@ -11,7 +11,7 @@ use crate::report::plain::plain;
 /// Most names of points that were not compared.
 const NAMES_MAX: usize = 3;
 
-/// The warnings, but for what the sides' times say.
+/// The warnings, except those on the sides' times.
 #[must_use]
 pub fn of(diff: &Diff, metric: Metric) -> Vec<String> {
     let mut found = Vec::new();
@@ -156,7 +156,7 @@ pub fn unfinished(digest: &Digest, sides: &[Side<'_>]) -> Vec<String> {
     told.collect()
 }
 
-/// Where all samples of one side were taken before those of another.
+/// Warns if all samples of one side were taken before those of another.
 #[must_use]
 pub fn of_times(base: &Side<'_>, other: &Side<'_>, raw: &[Vec<&Raw>]) -> Option<String> {
     let span = |side: &Side<'_>| {

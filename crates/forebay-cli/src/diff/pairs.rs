@@ -105,7 +105,7 @@ fn shown_axes(sides: &[&Side<'_>], differing: &BTreeMap<Axis, Axes>) -> Vec<Axis
 }
 
 fn name(key: &Key, shown: &[Axis]) -> String {
-    // A bare number says nothing; a size and a word do.
+    // A bare number is not clear; a size and a word are.
     let named = |axis: &Axis| {
         let text = key.get(axis)?;
         let counts = [Axis::Queues, Axis::Depth, Axis::Batch, Axis::Threads, Axis::Files];

@@ -1,4 +1,4 @@
-//! The quantities that are compared: which way is better, and in which words.
+//! The compared quantities: which direction is better, and their words.
 
 use std::str::FromStr;
 
@@ -43,7 +43,7 @@ pub fn more_is_better(metric: Metric) -> bool {
     matches!(metric, Metric::Rate | Metric::Requests)
 }
 
-/// What a verdict is called.
+/// The words of a verdict.
 #[must_use]
 pub fn words(metric: Metric, verdict: Verdict) -> &'static str {
     let of_time = matches!(

@@ -26,7 +26,7 @@ struct Side {
 }
 
 impl Side {
-    /// `None` where a sample is no positive number: it has no ratio.
+    /// `None` if a sample is not a positive number: it has no ratio.
     fn of(samples: &[f64]) -> Option<Self> {
         let mut logs = Vec::with_capacity(samples.len());
         for sample in samples {
@@ -73,15 +73,15 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// The median of `other` over that of `base`; `None` where either has no sample, or one that is
-    /// no positive number.
+    /// The median of `other` over that of `base`; `None` if either has no sample, or one that is
+    /// not a positive number.
     #[must_use]
     pub fn of(base: &[f64], other: &[f64]) -> Option<Self> {
         let (base, other) = (Side::of(base)?, Side::of(other)?);
         Some(Self::of_sides(base, other))
     }
 
-    /// The same, of sides of which each is known to no better than a share of it.
+    /// Like `of`, for sides whose values are exact only to a share of them.
     #[must_use]
     pub fn of_told(base: (&[f64], f64), other: (&[f64], f64)) -> Option<Self> {
         let side = |(samples, floor): (&[f64], f64)| Some(Side::of(samples)?.no_better_than(floor));
@@ -117,7 +117,7 @@ impl Ratio {
         exp(self.log)
     }
 
-    /// Between what it lies; `None` where a side had one sample alone.
+    /// The confidence interval; `None` if a side has only one sample.
     #[must_use]
     pub fn interval(&self) -> Option<(f64, f64)> {
         let (square, freedom) = self.error?;
@@ -141,14 +141,14 @@ impl Ratio {
         Some(if t > 0.0 { one_side } else { 1.0 - one_side })
     }
 
-    /// The same ratio the other way round.
+    /// The reciprocal of this ratio.
     #[must_use]
     pub fn reciprocal(&self) -> Self {
         Self { log: -self.log, error: self.error }
     }
 }
 
-/// A positive number, however far off its logarithm is: JSON knows no other.
+/// The exponential, limited to positive finite numbers: JSON has no others.
 fn exp(log: f64) -> f64 {
     log.exp().clamp(f64::MIN_POSITIVE, f64::MAX)
 }

@@ -63,13 +63,13 @@ impl By {
     }
 }
 
-/// Where a line lies: on each axis that is not what is compared, and in which run.
+/// The position of a line: on each axis that is not compared, and in which run.
 pub type Key = BTreeMap<Axis, String>;
 
 /// A side: its points, in the order in which they were measured.
 #[derive(Debug, Clone)]
 pub struct Side<'a> {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// Its runs, by their numbers.
     pub runs: Vec<usize>,
@@ -83,7 +83,7 @@ pub struct Side<'a> {
 /// more than once.
 #[derive(Debug, Clone)]
 pub struct Point<'a> {
-    /// Where it lies.
+    /// Its position.
     pub key: Key,
     /// The measurements.
     pub lines: Vec<(usize, &'a Line)>,
@@ -154,7 +154,7 @@ fn identity(
         }
         By::Axis(axis) => match line.marks.get(&axis) {
             Some(mark) => (mark.text.clone(), mark.text.clone(), mark.number),
-            // Where no route is demanded, the engine takes any.
+            // Without a demanded route, the engine takes any.
             None if axis == Axis::Demanded => ("any".into(), "any".into(), None),
             None => ("none".into(), "none".into(), None),
         },
@@ -191,7 +191,7 @@ impl<'a> Side<'a> {
 }
 
 impl Point<'_> {
-    /// All samples of a quantity; the median alone where nothing else was kept.
+    /// All samples of a quantity; only the median if nothing else was kept.
     #[must_use]
     pub fn samples(&self, metric: Metric, raw: &[Vec<&Raw>]) -> Vec<f64> {
         let of_line = |(number, line): &(usize, &Line)| -> Vec<f64> {

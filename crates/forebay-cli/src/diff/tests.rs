@@ -55,7 +55,7 @@ fn two_files_are_compared_point_by_point() {
     assert_eq!(first.name, "64 KiB, depth 1");
     assert!(diff.environment.is_empty() && diff.warnings.is_empty(), "{diff:?}");
 
-    // The other way round everything is the reciprocal.
+    // With sides swapped everything is the reciprocal.
     let back = of(&[("b", &other), ("a", &base)], By::File, None).unwrap();
     assert_eq!(overall(&back, 0, Metric::Rate).worse, 15);
     for (one, two) in comparison.points.iter().zip(&back.comparisons[0].points) {
@@ -192,7 +192,7 @@ fn ways_within_one_file_are_compared_where_they_have_the_same_points() {
     let rate = overall(&diff, 0, Metric::Rate);
     assert!((rate.ratio - 1.0 / 0.6).abs() < 1e-6 && rate.better == 15, "{rate:?}");
     assert_eq!(diff.environment, []);
-    // Another depth as well is one thing too many.
+    // A second difference, in depth, is one too many.
     let plain = Sweep { ways: vec!["cpu-gpu"], depths: vec![2], ..Sweep::default() };
     let ours = Sweep { depths: vec![32], ..Sweep::default() };
     let both = [file(&ours, 1.0, |_, _| {}), file(&plain, 1.0, |_, _| {})].concat();
@@ -357,7 +357,7 @@ fn a_gate_does_not_pass_what_it_could_not_judge() {
     assert_eq!(counts, (13, 15));
     assert!(failure.unwrap().contains("judged 13 of 15 points"), "{told}");
     assert!(told.contains("2 points of `b` have no p99 latency"), "{told}");
-    // Points are gone.
+    // Points are missing.
     let fewer = file(&Sweep { depths: vec![1, 8], ..Sweep::default() }, 1.0, |_, _| {});
     let (counts, failure, told) = gate(&fewer, Metric::Rate);
     assert_eq!(counts, (10, 15));

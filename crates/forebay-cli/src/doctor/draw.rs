@@ -12,7 +12,7 @@ use crate::report::proof::VerdictFacts;
 
 /// Columns of the word before each check.
 const STATE: usize = 9;
-/// Columns that text gets at least.
+/// Minimum width of text, in columns.
 const WIDTH_MIN: usize = 40;
 
 /// The whole text, with escape codes for colours.
@@ -86,7 +86,7 @@ fn moved(out: &mut String, transfer: &Transfer, look: Look) {
     entry(out, style, word, &text, look);
 }
 
-/// What others counted proves, or why it proves nothing.
+/// The proof from independent counters, or why there is none.
 fn proven(verdict: &VerdictFacts) -> String {
     let text = &verdict.text;
     let missing = verdict.missing.first().map(|missing| &missing.why);
@@ -116,7 +116,7 @@ fn style(state: &str) -> Style {
     }
 }
 
-/// Writes text behind `first`, and what does not fit on a line behind `next`.
+/// Writes text after `first`, with continuation lines after `next`.
 fn wrapped(out: &mut String, first: &str, next: &str, text: &str, look: Look) {
     let text = look.fit(text);
     let width = look.width.unwrap_or(100).max(next.len() + WIDTH_MIN);

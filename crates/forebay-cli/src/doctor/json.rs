@@ -25,9 +25,9 @@ pub struct DoctorReport {
     pub target: Option<String>,
     /// Whether something that was set up does not work, so that the command ends with 1.
     pub broken: bool,
-    /// The last line: how bytes travel, and what the direct path would take.
+    /// The last line: the route of bytes, and what the direct route would need.
     pub sentence: String,
-    /// The checks, what holds the path back most first.
+    /// The checks, the most serious first.
     pub checks: Vec<Check>,
     /// The ways without a copy in host memory, the nearest first.
     pub ways: Vec<Way>,
@@ -40,7 +40,7 @@ pub struct DoctorReport {
 /// A GPU on PCI.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// Where it is.
+    /// Its address.
     pub address: String,
     /// Its name as the driver reports it; null if it does not.
     pub name: Option<String>,
@@ -59,7 +59,7 @@ pub struct Check {
     pub why: String,
     /// The next step; null if there is nothing to do or nothing is known.
     pub step: Option<String>,
-    /// The ways that it closes.
+    /// The routes that it closes.
     pub blocks: Vec<String>,
     /// Whether it was set up, and does not work.
     pub broken: bool,
@@ -93,7 +93,7 @@ pub struct Transfer {
     pub seconds: f64,
     /// The engine's own account: bytes by route and reason.
     pub routes: Vec<Share>,
-    /// What others counted proves of its way; null where nothing was moved.
+    /// The proven route, from independent counters; null if nothing was moved.
     pub verdict: Option<VerdictFacts>,
     /// Why it was refused or failed.
     pub reason: Option<String>,
@@ -116,7 +116,7 @@ impl Transfer {
         }
     }
 
-    /// Whether it was to go straight.
+    /// Whether it should take the direct route.
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.demanded == "direct"

@@ -125,13 +125,13 @@ pub(super) fn words(failure: &Failure) -> String {
 }
 
 struct Run<'a> {
-    /// How long one transfer may take.
+    /// Time limit of one transfer.
     bound: Duration,
     engine: &'a Engine,
     target: &'a Target,
     file: PathBuf,
     len: u64,
-    /// Where the file is ours, so that it may be written.
+    /// Set if the file is ours, so that it may be written.
     scratch: Option<Scratch>,
     key: u64,
     /// Why the direct route is not to be tried.
@@ -288,7 +288,7 @@ impl<'a> Run<'a> {
         let mut bytes = inverse;
         buffer.download(0, &mut bytes)?;
         if bytes != before {
-            // Somebody else may write to a file that is not ours.
+            // Another process may write to a file that is not ours.
             let is_same = self.plain()? == before;
             transfer.end = if is_same { "failed" } else { "refused" }.into();
             transfer.reason = Some(match is_same {
@@ -299,7 +299,7 @@ impl<'a> Run<'a> {
         Ok(transfer)
     }
 
-    /// Runs one transfer, with what others count read before and after it.
+    /// Runs one transfer, and reads independent counters before and after it.
     fn moved(
         &self,
         direction: &str,

@@ -74,9 +74,9 @@ pub(super) fn try_it(
     Ok(())
 }
 
-/// Where the requests lie that are tried: at most twice [`TRIED`] bytes each.
+/// The requests that are tried: at most twice [`TRIED`] bytes each.
 fn requests(asked: &Asked, job: &Job) -> Vec<Range<u64>> {
-    // All others lie at multiples of these distances.
+    // All other requests are at multiples of these distances.
     let apart = match &job.at {
         Where::File(_) if job.threads > 1 && !asked.transfer.is_batch() => asked.size,
         _ => 0,
@@ -87,7 +87,7 @@ fn requests(asked: &Asked, job: &Job) -> Vec<Range<u64>> {
     // All other sizes are the first plus a multiple of the step.
     for &size in sizes.iter().take(2).chain(sizes.last()) {
         let len = if size > TRIED { TRIED + size % TRIED } else { size };
-        // The next one lies where this one ends.
+        // The next one begins where this one ends.
         let next = if size * 2 <= asked.size - asked.shift { len } else { 0 };
         for start in [first, first + apart, first + next] {
             if !requests.contains(&(start..start + len)) {

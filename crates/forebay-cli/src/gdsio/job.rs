@@ -62,7 +62,7 @@ pub(super) fn read(path: &Path, args: &GdsioArgs) -> Result<Asked> {
 /// An error in a job file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Wrong {
-    /// From 1 on; 0 where it is no line's fault.
+    /// From 1 on; 0 if the error is in no particular line.
     line: usize,
     what: String,
     hint: String,
@@ -363,7 +363,7 @@ mod tests {
         assert_eq!((off.seed, off.shift, off.notes.len()), (9, 0, 0));
         let read = parse(&keys.replace("randwrite", "read"), &args()).unwrap();
         assert_eq!((read.shift, read.notes.len()), (0, 1), "{:?}", read.notes);
-        // The command line goes before.
+        // The command line has precedence.
         let seeded = GdsioArgs { seed: Some(3), ..args() };
         assert_eq!(parse(keys, &seeded).unwrap().seed, 3);
         for (from, to, says) in [

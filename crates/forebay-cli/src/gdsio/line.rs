@@ -7,7 +7,7 @@ use forebay::units::{GIB, KIB};
 
 use super::words::{Io, Sizes, Transfer};
 
-/// What a line says.
+/// The contents of a line.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Line {
     pub(crate) io: Io,

@@ -181,7 +181,7 @@ fn devices(
     Ok(nothing())
 }
 
-/// What moves the bytes of each job, and as what type that counts where it is a plain way.
+/// The method for each job, and the type that a plain method counts as.
 fn ways(
     engine: &Engine,
     args: &GdsioArgs,
@@ -235,7 +235,7 @@ fn instead(transfer: Transfer, why: &Failure) -> String {
     )
 }
 
-/// Says something on stderr that is no warning.
+/// Prints a message that is no warning on stderr.
 fn tell(text: &str) {
     // Nobody may be reading this.
     let _ = writeln!(anstream::stderr(), "{}", plain(text));

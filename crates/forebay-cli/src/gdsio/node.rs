@@ -13,7 +13,7 @@ use crate::failure::{Failure, Result};
 pub(super) struct Kept(Option<CpuSet>);
 
 impl Kept {
-    /// Goes to `node`; nowhere without one, or where the kernel knows of no nodes.
+    /// Binds to `node`; does nothing without one, or if the kernel has no nodes.
     ///
     /// # Errors
     /// There is no such node, or this process may not use its processors.

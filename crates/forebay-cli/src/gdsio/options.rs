@@ -1,4 +1,4 @@
-//! gdsio's options, and what they ask for.
+//! gdsio's options, and the request they describe.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const IN_FLIGHT_MAX: u32 = 4096;
 /// The longest run, in seconds: a week.
 pub(crate) const SECONDS_MAX: u64 = 7 * 24 * 3600;
 
-/// What a job file says itself.
+/// Options that a job file sets itself.
 const NOT_WITH_JOBS: [&str; 22] = [
     "file",
     "folder",
@@ -203,7 +203,7 @@ pub(crate) enum Where {
     Folder(PathBuf),
 }
 
-/// Threads that do the same.
+/// Threads with the same work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Job {
     pub(crate) at: Where,
@@ -227,17 +227,17 @@ pub(crate) struct Asked {
     pub(crate) in_host_memory: bool,
     pub(crate) batch: u32,
     pub(crate) seed: u64,
-    /// Bytes by which random places are moved behind where they would lie.
+    /// Bytes by which random offsets are shifted.
     pub(crate) shift: u64,
     pub(crate) read_percent: u8,
     pub(crate) cached: bool,
     pub(crate) each_job: bool,
-    /// What a user should know who gave these words.
+    /// Notes for the user on these options.
     pub(crate) notes: Vec<String>,
 }
 
-/// How far behind a multiple of 4 KiB `-U` puts requests: most drives take that, past the page
-/// cache too.
+/// How far after a multiple of 4 KiB `-U` puts requests: most drives accept that, with O_DIRECT
+/// too.
 const UNALIGNED: u64 = 512;
 
 pub(super) fn shift(unaligned: bool, io: Io) -> u64 {
@@ -267,7 +267,7 @@ impl Asked {
         let asked = Self {
             transfer: args.transfer,
             io: match read_percent(args)? {
-                // A mix of one kind is no mix, and the line says what is done.
+                // A mix of only one kind is no mix, and the line shows the actual operation.
                 100 => args.io.reading(),
                 0 => args.io.writing(),
                 _ => args.io,
@@ -292,10 +292,10 @@ impl Asked {
         Ok(asked)
     }
 
-    /// Refuses what no run can do.
+    /// Refuses impossible requests.
     ///
     /// # Errors
-    /// They say which words do not fit each other.
+    /// It names the options that contradict each other.
     pub(crate) fn check(&self, alignment: Option<u64>) -> Result<()> {
         for job in &self.jobs {
             let (size, most) = (self.size, job.sizes.max);

@@ -66,7 +66,7 @@ impl Flag {
         }
     }
 
-    /// What a job has without it.
+    /// The default of a job without it.
     const fn without(self) -> &'static str {
         match self {
             Self::Device => "GPU 0",
@@ -114,7 +114,7 @@ enum Word {
     Number(Flag, u32),
 }
 
-/// What a command line says of jobs, in its order.
+/// The job options of a command line, in order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Words(Vec<Word>);
 
@@ -186,7 +186,7 @@ impl Words {
     }
 }
 
-/// Refuses what `flag` says twice, or in two ways; what a user should know of it.
+/// Refuses a repeated or contradictory `flag`; returns a note for the user.
 fn check(flag: Flag, of_all: &mut Own, jobs: &mut [Own]) -> Result<Option<String>> {
     let is_for_all = of_all.number(flag).is_some();
     let has: Vec<bool> = jobs.iter_mut().map(|own| own.number(flag).is_some()).collect();
@@ -269,7 +269,7 @@ mod tests {
         let both = asked("-D a -w 2 -s 64K -o 1M -D b -i 4K -w 1 -T 3").unwrap();
         let (sizes, start) = (Sizes::one(4096), MIB);
         assert!(both.jobs.iter().all(|job| (job.sizes, job.start) == (sizes, start)), "{both:?}");
-        // What reads may have the same files.
+        // Jobs that read may share files.
         assert_eq!(jobs("-D a -s 1M -D a"), "`-D a` 0 - 1, `-D a` 0 - 1");
         asked("-f a -w 2 -d 0 -f b -d 1 -w 2 -s 1M -I 1").unwrap();
     }

@@ -26,7 +26,7 @@ use crate::report::warnings::say;
 use crate::steps::{self, Step};
 use crate::workload::pattern::Region;
 
-/// What the user allows.
+/// The user's permissions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rights {
     pub(super) files: bool,
@@ -42,7 +42,7 @@ impl From<&GdsioArgs> for Rights {
 /// The files of a job, one for each of its parts.
 #[derive(Debug)]
 pub(super) struct Files {
-    /// What opens each thread's file, its part of it, and what that holds, where it is known.
+    /// For each thread, the path to open, its part of the file, and the contents, if known.
     pub(super) parts: Vec<(PathBuf, Region, Option<Pattern>)>,
     /// What the paths of the parts go through.
     held: Vec<File>,
@@ -62,12 +62,12 @@ impl Drop for Files {
 /// What a job needs of one file.
 struct Need {
     path: PathBuf,
-    /// Where its bytes begin and end.
+    /// The start and end of its bytes.
     from: u64,
     to: u64,
     /// The file once it was opened or made. The checks and the transfers use this same descriptor.
     file: Option<File>,
-    /// What it was filled with here.
+    /// The pattern it was filled with here.
     content: Option<Pattern>,
 }
 
@@ -154,7 +154,7 @@ impl Files {
         Ok(path)
     }
 
-    /// Makes what is missing, for good where it `stays`, and makes whole what is ours.
+    /// Makes missing files, permanently if it `stays`, and completes our own.
     fn for_reads(&mut self, engine: &Engine, needs: &mut [Need], stays: bool) -> Result<()> {
         let mut missing = Vec::new();
         for need in needs {
@@ -232,9 +232,9 @@ fn lay(engine: &Engine, need: &Need, pattern: Pattern) -> Result<()> {
 /// What of a file has to be made before it can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Missing {
-    /// All of it: there is none.
+    /// All of it: the file does not exist.
     All,
-    /// Bytes of a file of ours.
+    /// Bytes of our own file.
     Bytes,
 }
 
@@ -276,15 +276,15 @@ impl Missing {
     }
 }
 
-/// Whether the threads of a job have the same bytes of its one file. Those that read do where it
-/// has no more; those that write never.
+/// Whether the threads of a job share the same bytes of its one file. Readers do if the file has no
+/// more; writers never.
 fn shares(asked: &Asked, job: &Job, path: &Path, threads: u64) -> bool {
     if asked.writes() || threads == 1 {
         return false;
     }
     let _step = Step::begin("look at", path);
     let len = open(path).and_then(|mut file| {
-        // Of devices too.
+        // This works for devices too.
         io::Seek::seek(&mut file, io::SeekFrom::End(0))
     });
     let (one, all) = (job.start + asked.size, job.start + asked.size * threads);
@@ -312,7 +312,7 @@ fn may_be_written(engine: &Engine, need: &mut Need, rights: Rights) -> Result<()
     if is_device && !rights.devices {
         return Err(not_without_a_word(&held::name(path)));
     }
-    // It says what no bytes can be written to.
+    // The engine's error names files that cannot be written to.
     drop(steps::open(engine, path)?);
     let step = Step::begin("open", path);
     // Links are followed here and never later, and by a read-only handle. The file that is checked
@@ -366,10 +366,10 @@ fn not_without_a_word(device: &Path) -> Failure {
         .hint("give a folder on it, or `--overwrite-device` where nothing on it is of use")
 }
 
-/// Refuses jobs of which two write to the same bytes, by whatever paths.
+/// Refuses jobs of which two write to the same bytes, by any paths.
 ///
 /// # Errors
-/// They do, or the system's.
+/// They do, or system errors.
 pub(super) fn check_apart(all: &[Files]) -> Result<()> {
     let mut seen: Vec<(usize, (u64, u64), &Path, Region)> = Vec::new();
     for (job, files) in all.iter().enumerate() {

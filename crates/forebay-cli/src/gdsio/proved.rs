@@ -1,4 +1,4 @@
-//! Which way the bytes of types took that are to go directly, by what others counted around a run.
+//! The proven route of bytes that should be direct, from independent counters around a run.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// `None` where nothing was to go directly, or no GPU takes part.
+    /// `None` if no bytes should be direct, or no GPU takes part.
     ///
     /// # Errors
     /// A file cannot be opened.
@@ -84,7 +84,7 @@ impl Watched {
     }
 }
 
-/// Says on stderr what is proven of a run.
+/// Prints the proof of a run on stderr.
 pub(super) fn show(proofs: &[Proof]) {
     let Some(facts) = VerdictFacts::of(proofs) else { return };
     let simulated = if facts.simulated { ", simulated" } else { "" };

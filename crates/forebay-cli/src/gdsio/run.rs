@@ -29,7 +29,7 @@ use crate::workload::{End, Lane, Load};
 pub(super) struct Task<'a> {
     pub(super) asked: &'a Asked,
     pub(super) job: &'a Job,
-    /// What moves its bytes, and as what type that counts where it is a plain one.
+    /// The method that moves its bytes, and the type that a plain method counts as.
     pub(super) way: Way,
     pub(super) plain: Transfer,
     /// Whether a GPU is the target.
@@ -38,7 +38,7 @@ pub(super) struct Task<'a> {
     pub(super) lanes: Vec<Lane>,
 }
 
-/// What one job did.
+/// The result of one job.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Done {
     pub(super) bytes: u64,
@@ -48,7 +48,7 @@ pub(super) struct Done {
     pub(super) waited: Duration,
     /// Bytes by the type that they count as.
     pub(super) types: Vec<(Transfer, u64)>,
-    /// Whether the bytes are right; `None` where none were compared.
+    /// Whether the bytes are right; `None` if they were not compared.
     pub(super) right: Option<bool>,
 }
 
@@ -158,7 +158,8 @@ impl Task<'_> {
     }
 }
 
-/// The hints of ways are in the words of other verbs; `shift` is how far `-U` moves requests.
+/// Converts the hints of methods, which name other verbs' flags; `shift` is how far `-U` shifts
+/// requests.
 fn in_options(mut failure: Failure, shift: u64) -> Failure {
     let hint = failure.hint.as_mut();
     if let Some(hint) = hint.filter(|hint| hint.contains("`forebay`, which takes any size")) {
@@ -176,10 +177,10 @@ fn in_options(mut failure: Failure, shift: u64) -> Failure {
     failure
 }
 
-/// Refuses what has no room in memory.
+/// Refuses requests that do not fit in memory.
 ///
 /// # Errors
-/// It says how much it takes.
+/// It says how much they need.
 pub(super) fn check_memory(tasks: &[Task<'_>]) -> Result<()> {
     let bytes = tasks.iter().map(Task::memory).fold(0, u64::saturating_add);
     check_requests(bytes, "give a smaller `-i`, or less of `-w` and `-B`")
@@ -221,7 +222,7 @@ pub(super) fn run_all(
             let ran = ended.iter().map(|(index, _, ran, _)| (*index, ran));
             proofs.extend(watched.proofs(&span.end_each(), ran));
         }
-        // Who compares takes time of drives and processors from those that are at work.
+        // Comparing takes time of drives and processors from jobs still running.
         for (index, load, ran, moved) in ended {
             let right = tasks[index].right(engine, load, moved)?;
             done[index].push(tasks[index].done(&ran, right));
@@ -330,10 +331,10 @@ pub(super) const fn plain_way(transfer: Transfer, cached: bool, gpu: bool) -> (W
     (Way::Plain(plain), kind)
 }
 
-/// Refuses what goes past the page cache where the file system has none of that.
+/// Refuses O_DIRECT requests if the file system does not support it.
 ///
 /// # Errors
-/// It says what goes there.
+/// It names the affected requests.
 pub(super) fn check_direct_io(at: &Where, transfer: Transfer) -> Result<()> {
     use std::os::unix::fs::FileTypeExt as _;
     let (first, folder) = match at {

@@ -126,7 +126,7 @@ impl Io {
         matches!(self, Self::RandRead | Self::RandWrite)
     }
 
-    /// The same place by place, written.
+    /// The corresponding write type.
     pub(crate) const fn writing(self) -> Self {
         if self.is_random() { Self::RandWrite } else { Self::Write }
     }

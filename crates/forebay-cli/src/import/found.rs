@@ -24,13 +24,13 @@ const TEXT_MAX: usize = 200;
 const RATE_MAX: f64 = 1e15;
 /// Nanoseconds above which a number is no latency: a month.
 const LATENCY_MAX: f64 = 2.7e15;
-/// Counts above which a number is none: a `f64` holds them exactly below.
+/// Larger counts are implausible: a `f64` is exact only below.
 const COUNT_MAX: f64 = 9e15;
 
 /// One measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Found {
-    /// Where in the file it stands, from 1 on.
+    /// Its line in the file, from 1 on.
     pub(super) line: u64,
     pub(super) point: Point,
     /// When it was made, in seconds since 1970; 0 if unknown.
@@ -45,7 +45,7 @@ pub(super) struct Found {
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(super) struct Beside {
     pub(super) own: BTreeMap<String, String>,
-    /// The same for many, where they have none of their own.
+    /// Shared settings of many points, where they have none of their own.
     pub(super) shared: Option<Rc<BTreeMap<String, String>>>,
 }
 
@@ -60,7 +60,7 @@ impl Beside {
     }
 }
 
-/// What a file holds.
+/// The contents of a file.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(super) struct Contents {
     pub(super) version: Option<String>,
@@ -68,7 +68,7 @@ pub(super) struct Contents {
     pub(super) unix_time: Option<u64>,
     pub(super) found: Vec<Found>,
     pub(super) warnings: Vec<String>,
-    /// Warnings that are not kept.
+    /// Warnings above the limit.
     left_out: usize,
     /// How often what was warned of occurs, and the first line of each kind, by its words without
     /// values.
@@ -116,7 +116,8 @@ impl Contents {
         reasons.into_iter().take(REASONS_MAX).map(text).collect()
     }
 
-    /// Tells apart what agrees on all axes and differs in what has none, by its way.
+    /// Distinguishes measurements that agree on all axes and differ in settings without one, by
+    /// their method name.
     pub(super) fn part(&mut self) {
         let mut same: HashMap<&Point, Vec<usize>> = HashMap::new();
         for (index, found) in self.found.iter().enumerate() {
@@ -167,7 +168,7 @@ impl Repeats {
     }
 }
 
-/// A point of which nothing is known but the way and the direction.
+/// A point of which only the method and the direction are known.
 pub(super) fn point(way: impl Into<String>, read_percent: u8) -> Point {
     Point {
         path: String::new(),
@@ -211,7 +212,7 @@ fn without_values(text: &str) -> String {
     words.map(|words| words.replace(|c: char| c.is_ascii_digit(), "")).collect()
 }
 
-/// A number that a tool wrote; `None` where it is none, or below zero.
+/// A number written by a tool; `None` if it is none, or negative.
 pub(super) fn number(text: &str) -> Option<f64> {
     let begins = |c: char| c.is_ascii_digit() || c == '.' || c == '+';
     let text = text.trim();

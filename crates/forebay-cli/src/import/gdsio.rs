@@ -1,8 +1,7 @@
-//! The result lines of gdsio in its output or in a log, whatever stands between and before them.
+//! The result lines of gdsio in its output or in a log, whatever text surrounds them.
 //!
-//! gdsio names the way by which it asked for bytes, and proves nothing of the way that they took:
-//! what it calls direct may have gone through cuFile's compat mode. So its types become the names
-//! of calls, not of paths.
+//! gdsio names the requested route, and proves nothing about the actual one: its "direct" may have
+//! gone through cuFile's compat mode. So its types become names of calls, not of routes.
 
 use forebay::units::{GIB, KIB, MIB};
 
@@ -36,7 +35,7 @@ struct Told<'a> {
     seconds: Option<f64>,
 }
 
-/// Reads gdsio's output.
+/// Parses gdsio's output.
 ///
 /// # Errors
 /// It holds too much.
@@ -69,7 +68,7 @@ pub(super) fn parse(text: &str) -> Result<Contents, String> {
     Ok(contents)
 }
 
-/// Where a result begins in a line, behind what a log put before it.
+/// The start of a result in a line, after any log prefix.
 pub(super) fn begin_of(line: &str) -> Option<usize> {
     MARKS.iter().all(|mark| line.contains(mark)).then(|| line.find(MARKS[0]))?
 }

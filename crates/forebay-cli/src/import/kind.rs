@@ -6,7 +6,7 @@ use crate::args::ImportTool;
 /// Bytes of a text that are looked at.
 const LOOK_MAX: usize = 1 << 20;
 
-/// What a file seems to be.
+/// The apparent kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A tool's.

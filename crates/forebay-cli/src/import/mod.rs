@@ -90,7 +90,7 @@ fn count(records: &[Record]) -> usize {
     records.iter().filter(|record| matches!(record, Record::Sample(_))).count()
 }
 
-/// What makes no sense together.
+/// Refuses contradictory arguments.
 fn check(args: &ImportArgs) -> Result<()> {
     let is_csv = args.tool == ImportTool::Csv;
     if is_csv && args.map.is_none() {

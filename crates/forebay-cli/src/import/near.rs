@@ -1,6 +1,6 @@
 //! The name that was probably meant: pure.
 
-/// Letters of a name that are looked at; comparing takes their square.
+/// Most letters of a name that are compared; comparing takes their square.
 const LETTERS_MAX: usize = 100;
 
 /// The one of `names` that is nearest to `name`, if any is near.
@@ -13,7 +13,7 @@ pub(crate) fn near<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> 
     let of = |other: &str| {
         let other = plain(other);
         let contains = |a: &[char], b: &[char]| b.len() > 1 && a.windows(b.len()).any(|w| w == b);
-        // A heading has its unit as well, or words around the name.
+        // A heading may also have its unit, or words around the name.
         if contains(&other, &wanted) || contains(&wanted, &other) {
             return (1, other.len().abs_diff(wanted.len()));
         }

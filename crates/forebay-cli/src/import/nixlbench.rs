@@ -166,7 +166,7 @@ fn point(row: &Row<'_>, told: &HashMap<&str, &str>, read_percent: u8) -> crate::
 }
 
 fn measured(row: &Row<'_>) -> Result<Measured, String> {
-    // What all workers had together, where there are several.
+    // The sum of all workers, if there are several.
     let rate = [
         ("Aggregate B/W (GB/Sec)", 1e9),
         ("B/W (GB/Sec)", 1e9),

@@ -69,10 +69,10 @@ impl Said {
         put(self.axis, &self.value, point, reads)
     }
 
-    /// Gives a point the value where it has none.
+    /// Sets the value on a point that has none.
     ///
     /// # Errors
-    /// It has another.
+    /// It has another value.
     pub(super) fn add_to(&self, point: &mut Point) -> Result<(), String> {
         let told = match self.axis {
             // If the file does not report it, the parser already used this value.
@@ -143,7 +143,7 @@ pub(super) fn put(
     Ok(())
 }
 
-/// The share of reads, and the order where the word says that too.
+/// The share of reads, and the order if the word includes it.
 fn direction(text: &str) -> Result<(u8, Option<&'static str>), String> {
     let lower = text.to_lowercase();
     let mixed = lower.strip_prefix("mixed:").and_then(|percent| percent.parse().ok());

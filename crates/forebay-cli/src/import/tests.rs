@@ -59,7 +59,7 @@ fn records_say_whose_they_are_and_are_added_to_what_is_there() {
     let samples: Vec<_> = file::samples(&records).collect();
     assert_eq!((samples[1].1.repeat, samples[1].1.line), (1, Some(2)));
     assert_eq!(samples[0].1.point.targets, ["cuda:3"]);
-    // Nothing of the machine here is written down as if it had measured.
+    // This machine is not recorded as the one that measured.
     let text = fs::read_to_string(place.path("results")).unwrap();
     let first: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
     let facts = &first["environment"];
@@ -277,7 +277,7 @@ fn ways_of_one_label_are_compared_whatever_files_they_came_from() {
     let diff = compare(Some("x")).unwrap();
     assert_eq!(diff.comparisons[0].points.len(), 1);
     let what: Vec<&str> = diff.environment.iter().map(|fact| fact.what.as_str()).collect();
-    // Of the machine nothing is known.
+    // Nothing is known about the machine.
     assert!(!what.contains(&"processors") && !what.contains(&"memory"), "{what:?}");
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn gather(
     let found = topology::gpus(resolver.system());
     let gpus = found.iter().enumerate().map(|(index, gpu)| Gpu {
         index,
-        // A record holds no names, and this machine's belong to other GPUs.
+        // A record holds no names, and this machine's names belong to other GPUs.
         name: if record.is_none() { name_of(&gpu.pci.address) } else { None },
         bar1_size: gpu.bar1_size,
         pci: PciFacts::of(&gpu.pci),
@@ -95,7 +95,7 @@ fn path_map(resolver: &Resolver, map: &StorageMap, wants_extents: bool) -> PathM
     }
 }
 
-/// Whether a step puts one member behind the other.
+/// Whether a step concatenates its members.
 pub(crate) fn is_concatenated(step: &Step) -> bool {
     step.text("layout") == Some("concatenated") && step.children.len() > 1
 }

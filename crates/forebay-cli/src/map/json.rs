@@ -28,13 +28,13 @@ pub struct MapReport {
     pub drives: Vec<DriveFacts>,
     /// Each GPU with each drive.
     pub distances: Vec<Pair>,
-    /// Network cards that speak RDMA; null where it is not known.
+    /// Network cards with RDMA; null if unknown.
     pub rdma_devices: Option<Vec<String>>,
     /// One for each path.
     pub maps: Vec<PathMap>,
     /// Paths that could not be mapped.
     pub failures: Vec<Failed>,
-    /// What will cost speed.
+    /// Settings that cost speed.
     pub warnings: Vec<Warning>,
 }
 
@@ -126,7 +126,7 @@ pub struct Queue {
 pub struct Step {
     /// What kind of step, as `mount` or `nvme_namespace`.
     pub kind: String,
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// Its known facts.
     pub facts: BTreeMap<String, Value>,
@@ -164,7 +164,7 @@ impl Step {
         }
     }
 
-    /// The fact `name` where it is a list; empty where it is not.
+    /// The fact `name` if it is a list; otherwise empty.
     #[must_use]
     pub fn list(&self, name: &str) -> &[String] {
         match self.facts.get(name) {
@@ -202,7 +202,7 @@ pub enum Value {
     },
 }
 
-/// Where the bytes of a file lie.
+/// The location of a file's bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extents {
     /// Runs of bytes as the file system reports them.
@@ -213,7 +213,7 @@ pub struct Extents {
     pub bytes: u64,
     /// Bytes on each drive.
     pub drives: Vec<OnDrive>,
-    /// Bytes without a known place.
+    /// Bytes with unknown location.
     pub unplaced: Vec<Unplaced>,
     /// The first runs on drives, with adjacent runs merged.
     pub first: Vec<Run>,
@@ -234,10 +234,10 @@ pub struct OnDrive {
     pub runs: u64,
 }
 
-/// Bytes without a known place.
+/// Bytes with unknown location.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unplaced {
-    /// Why it is not known.
+    /// Why it is unknown.
     pub reason: String,
     /// Bytes.
     pub bytes: u64,
@@ -246,11 +246,11 @@ pub struct Unplaced {
 /// A run of a file's bytes on a drive.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
-    /// Where it begins in the file.
+    /// The offset in the file.
     pub logical: u64,
     /// The drive's id.
     pub drive: String,
-    /// Where it begins on the drive.
+    /// The offset on the drive.
     pub offset: u64,
     /// Bytes.
     pub len: u64,

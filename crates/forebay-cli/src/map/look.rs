@@ -8,7 +8,7 @@ use anstyle::{AnsiColor, Style};
 
 use crate::report::plain::plain;
 
-/// Columns that words get at least, however deep the tree is.
+/// Minimum width of text in columns, however deep the tree is.
 const WIDTH_MIN: usize = 40;
 
 /// Characters and width.
@@ -21,12 +21,12 @@ pub(crate) struct Look {
 }
 
 impl Look {
-    /// What suits the process's stdout.
+    /// Suits the process's stdout.
     pub(crate) fn of_stdout() -> Self {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         // The first that is set decides (locale(7)); without any, the locale is `C`.
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(variable);
-        // Whoever sets this wants that many, also where stdout is no terminal.
+        // If this is set it applies, even if stdout is no terminal.
         let wanted = variable("COLUMNS").and_then(|columns| columns.parse().ok());
         let size = || rustix::termios::tcgetwinsize(std::io::stdout()).ok();
         let width = wanted.or_else(|| size().map(|size| usize::from(size.ws_col)));
@@ -59,7 +59,7 @@ impl Look {
         shown
     }
 
-    /// Writes words behind `first`, and what does not fit on a line behind `next`.
+    /// Writes words after `first`, with continuation lines after `next`.
     pub(crate) fn line(self, out: &mut String, first: &str, next: &str, words: &[Word]) {
         let separator = self.pick(" · ", ", ");
         let room = |lead: &str| {
@@ -103,7 +103,7 @@ impl Word {
     }
 }
 
-/// What a word is, from which its colour follows.
+/// The kind of a word, which decides its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {
     /// The path itself.
@@ -116,9 +116,9 @@ pub(crate) enum Tone {
     Fact,
     /// Helps speed.
     Good,
-    /// What costs speed.
+    /// Costs speed.
     Bad,
-    /// What matters least, and what is not known.
+    /// Least important, or unknown.
     Dim,
 }
 

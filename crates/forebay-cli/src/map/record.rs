@@ -1,4 +1,4 @@
-//! `--record`: writes this system down, and says what was masked.
+//! `--record`: writes a record of this system, and lists what was masked.
 
 use std::fs;
 use std::io;
@@ -9,8 +9,7 @@ use forebay::topology::{self, System};
 use super::gather::RDMA;
 use crate::failure::{Failure, Result};
 
-/// Writes a record of what is under `paths` of `system` into the new folder `dir`, and returns what
-/// to say.
+/// Writes a record of `paths` of `system` into the new folder `dir`, and returns what to report.
 pub(crate) fn record(system: &System, paths: &[PathBuf], dir: &Path) -> Result<String> {
     topology::record(system, paths, dir).map_err(|error| {
         let failure = Failure::io(format!("cannot write a record to `{}`", dir.display()), &error);

@@ -1,4 +1,4 @@
-//! What a line of the tree says about a step: from its facts to words.
+//! The words of a step in a line of the tree, from its facts.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::report::drives::{DriveFacts, PathFacts, PciFacts};
 /// Facts that are not reported as missing if they are unknown.
 const NOT_MISSED: [&str; 3] = ["numa_node", "cipher", "connections"];
 
-/// What the words of one tree are made from.
+/// The data from which a tree's words are made.
 #[derive(Clone, Copy)]
 pub(crate) struct Scene<'a> {
     pub(crate) report: &'a MapReport,

@@ -23,7 +23,7 @@ use super::sensor::{Channel, Kind, SERVER_WATTS_MAX, Sensor, Value, watts};
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 
-/// How long a program may take.
+/// Time limit of a program.
 pub(super) const LIMIT: Duration = Duration::from_secs(2);
 /// How often is looked whether it has ended, or is to end.
 const LOOK: Duration = Duration::from_millis(20);
@@ -93,7 +93,7 @@ pub(super) fn run(
     stop: &AtomicBool,
 ) -> Result<String, String> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Where it makes others, they end with it.
+    // Its child processes end with it.
     command.process_group(0);
     let name = command.get_program().display().to_string();
     let mut child = interrupt::spawn_group(command)
@@ -149,7 +149,7 @@ fn wait(printed: &[Option<Pipe>; 2]) {
     let open = printed.iter().flatten().filter(|pipe| pipe.is_open);
     let mut fds: Vec<_> = open.map(|pipe| PollFd::new(&pipe.file, PollFlags::IN)).collect();
     let look = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
-    // Whatever comes of it, the caller looks again.
+    // On any result, the caller checks again.
     let _ = poll(&mut fds, Some(&look));
 }
 
@@ -197,7 +197,7 @@ impl Pipe {
         Self { file, text: Vec::new(), is_open: set.is_ok() }
     }
 
-    /// Takes what there is; whether there may be more.
+    /// Reads the available output; returns whether there may be more.
     fn read(&mut self) -> Result<bool, String> {
         let mut bytes = [0; 4096];
         while self.is_open {

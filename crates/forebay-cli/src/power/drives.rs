@@ -11,7 +11,7 @@ use super::hwmon::shortened;
 use super::result::Absent;
 use super::sensor::{CELSIUS, Channel, Found, Kind, Sensor, Value};
 
-/// Drives that are looked at.
+/// Most drives that are read.
 const DRIVES_MAX: usize = 256;
 /// Controllers of one drive that are looked at.
 const PATHS_MAX: usize = 16;
@@ -20,7 +20,7 @@ const PATHS_MAX: usize = 16;
 const WARM: u64 = 1;
 /// At or above the one that it must not reach.
 const CRITICAL: u64 = 2;
-/// The drive says so itself.
+/// The drive reports it itself.
 const ALARM: u64 = 4;
 
 /// A drive's sensor.

@@ -14,7 +14,7 @@ use super::sensor::{Channel, Found, Kind, SERVER_WATTS_MAX, Sensor, Value, watts
 pub(super) const FOLDER: &str = "sys/class/hwmon";
 /// The name of the source when it is absent.
 const NAME: &str = "server (hwmon)";
-/// Chips that are looked at.
+/// Most chips that are read.
 pub(super) const CHIPS_MAX: usize = 1024;
 /// The driver of ACPI's power meters.
 const DRIVER: &str = "power_meter";

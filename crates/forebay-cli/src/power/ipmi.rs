@@ -67,7 +67,7 @@ impl Ipmi {
 
     fn watts(&self) -> Result<f64, String> {
         let mut program = Command::new(&self.program);
-        // Whose words are looked at.
+        // Its output is parsed.
         let program = program.args(self.arguments).env("LC_ALL", "C");
         watts(parse(&command::run(program, LIMIT, &self.stop)?)?, SERVER_WATTS_MAX)
     }
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn without_device_or_program_it_is_absent_with_the_reason() {
         let tree = Tree::new();
-        // Were it asked, it would answer.
+        // It would answer if it were run.
         let folder = tree.program("ipmitool", "echo 'Instantaneous power reading: 220 W'");
         let none = found(&tree, &folder).absent.remove(0);
         assert!(none.why.contains("/dev/ipmi0") && none.remedy.unwrap().contains("ipmi_devintf"));

@@ -75,7 +75,7 @@ pub(crate) struct Wanted {
     pub(crate) command: Option<String>,
     /// The machine.
     pub(crate) system: System,
-    /// Where `ipmitool` and `ipmi-dcmi` are; `None`: where the system looks for programs.
+    /// The folder of `ipmitool` and `ipmi-dcmi`; `None`: the system's program path.
     pub(crate) programs: Option<PathBuf>,
 }
 
@@ -200,7 +200,7 @@ impl Meter {
         Instant::now()
     }
 
-    /// What everything came to from `start` to `end`, which is no later than now.
+    /// The summary from `start` to `end`, which is not in the future.
     pub(crate) fn between(&self, start: Instant, end: Instant) -> Power {
         // Ensures a reading after the end as well.
         self.mark();
@@ -269,7 +269,7 @@ impl Shared {
             self.take_time(thread);
             self.turns().made = asked;
             self.changed.notify_all();
-            // Where reading takes longer than a period, there is a pause all the same.
+            // If a reading takes longer than a period, pause all the same.
             due = (due + PERIOD).max(Instant::now() + PERIOD / 2);
         }
     }

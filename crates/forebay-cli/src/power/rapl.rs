@@ -49,7 +49,7 @@ pub(super) fn find(system: &System, found: &mut Found) {
     };
     let mut zones: BTreeMap<String, Zone> = BTreeMap::new();
     let mut absent: BTreeMap<String, Absent> = BTreeMap::new();
-    // The other way comes last, so that it stands only where the first does not.
+    // The alternative interface comes last, so that it is used only where the first is missing.
     let is_zone = |name: &&String| name.starts_with("intel-rapl") && name.contains(':');
     let mut names: Vec<_> = names.iter().filter(is_zone).take(ZONES_MAX).collect();
     names.sort_by_key(|name| name.starts_with("intel-rapl-mmio"));

@@ -9,13 +9,14 @@ use super::series::{Average, Series};
 /// Steps of a counter in a span from which on it is better than power of the moment: it is wrong by
 /// one of them at most. On an H200, whose power moves as often, both agreed within 1 % by then.
 const STEPS_GOOD: u32 = 50;
-/// Steps below which that is worth a word where there is nothing better.
+/// Minimum steps of a counter in a span; below that a warning is given, if there is no better
+/// source.
 const STEPS_MIN: u32 = 10;
 /// Readings of power in a span below which that is worth a word as well.
 const READINGS_MIN: u64 = 5;
 /// Readings of which one at least has moved, if the counter moves at all.
 const STUCK: u64 = 3;
-/// Less of a span than this that is known is worth a word.
+/// A smaller covered share of a span causes a warning.
 const COVERED_MIN: f64 = 0.9;
 
 /// The readings of all channels.
@@ -79,14 +80,14 @@ impl Readings {
         }
     }
 
-    /// What it all comes to from `start` to `end`.
+    /// The summary from `start` to `end`.
     pub(super) fn power(&self, start: Instant, end: Instant) -> Power {
         let seconds = end.saturating_duration_since(start).as_secs_f64();
         let mut power = Power { seconds, ..Power::default() };
         for (index, read) in self.channels.iter().enumerate() {
             match &read.channel.kind {
                 Kind::Energy { .. } => self.source(index, (start, end), &mut power),
-                // Where there is a counter as well, it was looked at already.
+                // If there is a counter as well, it was already used.
                 Kind::Power { .. } if self.rival(index).is_some() => {}
                 Kind::Power { .. } => self.source(index, (start, end), &mut power),
                 Kind::Heat => read.heat((start, end), &mut power),
@@ -101,7 +102,7 @@ impl Readings {
         power
     }
 
-    /// The channel that measures the same in the other way.
+    /// The channel that measures the same quantity by another method.
     fn rival(&self, index: usize) -> Option<&Read> {
         let this = &self.channels[index].channel;
         let is_other = |kind: &Kind| match this.kind {

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Degrees by which something may warm before that is worth a word.
+/// A rise in degrees above this causes a note.
 pub(crate) const RISE_MAX: f64 = 10.0;
 
 /// The measurements of one span.
@@ -28,14 +28,14 @@ pub struct Power {
     pub cpu_seconds: f64,
 }
 
-/// What one source took.
+/// The consumption of one source.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Source {
     /// Its name: `gpu cuda:0`, `package-0`, `dram-0`, `psys`, `server (hwmon power_meter)`, `server
     /// (ipmi)`, `command`.
     pub name: String,
-    /// What it is a part of.
+    /// The part it belongs to.
     pub part: Part,
     /// The average power over the covered part of the span.
     pub watts: f64,
@@ -49,7 +49,7 @@ pub struct Source {
     pub how: String,
 }
 
-/// What a source measures.
+/// The subject of a source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
@@ -59,7 +59,7 @@ pub enum Part {
     Package,
     /// Memory outside a package.
     Dram,
-    /// What a board's maker takes for the whole platform, packages included.
+    /// The whole platform as the board's maker defines it, packages included.
     Platform,
     /// The server, as its own meter sees it, or a part of it that the meter names.
     Server,
@@ -91,7 +91,7 @@ pub struct Temperature {
 pub struct Throttled {
     /// `gpu cuda:0`, `drive nvme0n1`.
     pub name: String,
-    /// Why, such as `hardware thermal slowdown`.
+    /// The reason, such as `hardware thermal slowdown`.
     pub reason: String,
     /// The part of the readings that said so, from 0 to 1.
     pub share: f64,
@@ -101,11 +101,11 @@ pub struct Throttled {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Absent {
-    /// What it would have measured.
+    /// The quantity that it would have measured.
     pub name: String,
     /// Why it does not.
     pub why: String,
-    /// What to do about it; null where nothing can be done, or need be.
+    /// What to do about it; null if nothing can or need be done.
     pub remedy: Option<String>,
     /// Whether the machine has it all the same, so that it could be measured.
     pub there: bool,
@@ -127,9 +127,9 @@ impl Absent {
 }
 
 impl Power {
-    /// Joules of all GPUs, all packages or all memory, or of a server by that of its meters which
-    /// shows most: others see the same, or a part of it. `None` where there is no such source, or
-    /// where its sources may hold each other.
+    /// Joules of all GPUs, all packages or all memory. For a server, the joules of the meter that
+    /// shows most: the other meters measure the same, or a part of it. `None` if there is no such
+    /// source, or if its sources may include each other.
     pub fn joules_of(&self, part: Part) -> Option<f64> {
         let of = || self.sources.iter().filter(|source| source.part == part);
         let joules = of().map(|source| source.joules);
@@ -143,7 +143,7 @@ impl Power {
     }
 }
 
-/// Joules for each GB (10⁹ bytes) that was moved; `None` where nothing was.
+/// Joules for each GB (10⁹ bytes) moved; `None` if nothing was moved.
 pub fn joules_per_gb(joules: f64, bytes: u64) -> Option<f64> {
     #[expect(clippy::cast_precision_loss, reason = "a ratio needs no more than 52 bits")]
     let per_gb = joules / (bytes as f64 / 1e9);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::result::{Absent, Part};
 
-/// More than any chip takes. What says more is no reading.
+/// More than any chip consumes: higher values are errors.
 pub(super) const CHIP_WATTS_MAX: f64 = 100e3;
 /// More than any server or rack takes.
 pub(super) const SERVER_WATTS_MAX: f64 = 1e6;
@@ -16,8 +16,8 @@ pub(super) trait Sensor: Send {
     /// The channels that it reports, in the order of its readings.
     fn channels(&self) -> Vec<Channel>;
 
-    /// Reads now: one answer for each channel, `Err` with the reason where it gives none this time.
-    /// Where `asked`, a span begins or ends here; else the readings are those between.
+    /// Reads now: one answer for each channel, `Err` with the reason if it has none this time. If
+    /// `asked`, a span begins or ends here; otherwise the reading is one in between.
     fn read(&mut self, asked: bool) -> Vec<Result<Value, String>>;
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Channel {
     pub(super) kind: Kind,
 }
 
-/// What a number is.
+/// The kind of a number.
 #[derive(Debug, Clone)]
 pub(super) enum Kind {
     /// Joules, which only grow, once in each `step`.
@@ -38,9 +38,9 @@ pub(super) enum Kind {
     Power { part: Part, how: String },
     /// Degrees Celsius.
     Heat,
-    /// Bits that say what holds something back.
+    /// Bits with the reasons of throttling.
     Reasons {
-        /// The name of one bit, and what to do about it; `None`: it holds nothing back.
+        /// The name of one bit, and what to do about it; `None`: it is no throttling.
         about: fn(u64) -> Option<(String, &'static str)>,
     },
 }
@@ -89,7 +89,7 @@ impl Joules {
         unit: f64,
         elapsed: Duration,
     ) -> Result<f64, String> {
-        // Whatever comes of it, the next step begins here.
+        // Even on an error, the next step begins here.
         let Some(last) = self.last.replace(now) else { return Ok(self.sum) };
         let step = match (now.checked_sub(last), end) {
             (Some(step), _) => step,

@@ -16,10 +16,10 @@ pub(super) struct Series<T> {
     samples: VecDeque<(Instant, T)>,
 }
 
-/// What a source came to over a span.
+/// The average of a source over a span.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Average {
-    /// Over the part that is known.
+    /// Over the covered part.
     pub(super) watts: f64,
     /// The part of the span that is known, from 0 to 1.
     pub(super) covered: f64,
@@ -52,7 +52,8 @@ impl<T: Copy + PartialEq> Series<T> {
         self.samples.back().map(|(at, _)| *at)
     }
 
-    /// What held as the span began, read no more than `reach` before, and was read within it.
+    /// The value that held as the span began, read no more than `reach` before, and the readings
+    /// within it.
     pub(super) fn within(
         &self,
         start: Instant,
@@ -200,7 +201,7 @@ mod tests {
         let before = over(0, 1000).unwrap();
         assert!(close(before.watts, 100.0) && close(before.covered, 1.0));
         assert_eq!(before.samples, 1);
-        // 2,000 to 3,500 by one, 7,500 to 9,000 by the other, and nothing is known of the rest.
+        // 2,000 to 3,500 by one, 7,500 to 9,000 by the other, and the rest is unknown.
         let hole = over(2000, 9000).unwrap();
         assert!(close(hole.covered, 3.0 / 7.0) && close(hole.watts, 125.0), "{hole:?}");
         assert!(over(4000, 7000).is_none());

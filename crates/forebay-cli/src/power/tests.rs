@@ -13,7 +13,7 @@ use super::*;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Looks again and again, until `is_so` or for too long.
+/// Polls until `is_so`, and fails after a time limit.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -67,7 +67,7 @@ fn a_whole_server_is_measured() {
     let meter = meter.unwrap();
     let slow = ["server (hwmon power_meter)", "server (ipmi)", "command"];
     let start = meter.mark();
-    // Before this one, nothing has been taken yet.
+    // Before this, nothing has been read yet.
     meter.mark();
     tree.zone("intel-rapl:0", "package-0", 3_000_000);
     tree.zone("intel-rapl:0:0", "dram", 3_000_000);
@@ -138,7 +138,7 @@ fn a_counter_that_only_root_may_read_is_a_warning_with_its_file() {
     let meter = Meter::begin(&wanted(&tree)).unwrap();
     let [warning] = &meter.warnings()[..] else { panic!("{:?}", meter.absent()) };
     assert!(warning.contains("`/sys/class/powercap/intel-rapl:0/energy_uj`"), "{warning}");
-    // What no virtual machine has is no warning.
+    // Sources that no virtual machine has cause no warning.
     assert!(meter.absent().len() > 1);
 }
 
@@ -220,7 +220,7 @@ fn readings_are_made_without_being_asked_for() {
     assert_eq!(calls.load(Ordering::Relaxed), after, "nothing goes on");
 }
 
-/// Files that hold anything, are no files, or lead nowhere.
+/// Files with arbitrary contents, special files, or dangling links.
 #[test]
 fn files_that_are_none_are_said_and_never_waited_for() {
     let tree = Tree::new();
@@ -245,7 +245,7 @@ fn files_that_are_none_are_said_and_never_waited_for() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Whatever the files hold, nothing panics, and what is taken can be.
+    /// Whatever the files hold, nothing panics, and accepted values are usable.
     #[test]
     fn no_file_is_a_panic(
         texts in proptest::collection::vec(

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 /// The version of the schema: it grows when a key changes its meaning or goes away.
 pub const SCHEMA: u32 = 1;
 
-/// What `forebay read` did.
+/// The output of `forebay read`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReadReport {
     /// [`SCHEMA`].
     pub schema: u32,
     /// The file as given.
     pub path: String,
-    /// Where the bytes began in it.
+    /// The offset of the first byte in it.
     pub offset: u64,
     /// How many were moved.
     pub bytes: u64,
@@ -33,7 +33,7 @@ pub struct ReadReport {
     pub xxh3_64: Option<String>,
     /// How long the stages took.
     pub stages: Stages,
-    /// What the engine had to do without.
+    /// Features that the engine had to do without.
     pub notes: Vec<String>,
 }
 
@@ -52,16 +52,16 @@ impl ReadReport {
 pub struct Share {
     /// The route.
     pub route: String,
-    /// Why it was taken.
+    /// The reason for the route.
     pub reason: String,
     /// How many bytes took it.
     pub bytes: u64,
 }
 
-/// The stages on the way, in the order in which bytes pass them.
+/// The stages of a transfer, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Stages {
-    /// Waits for a slot, where none was free.
+    /// Waits for a slot, when none was free.
     pub slot_wait: Stage,
     /// Requests to the file.
     pub file: Stage,
@@ -72,7 +72,7 @@ pub struct Stages {
 }
 
 impl Stages {
-    /// Those that an engine has counted.
+    /// The stages that an engine has counted.
     #[must_use]
     pub fn of(statistics: &Statistics) -> Self {
         Self {

@@ -28,7 +28,7 @@ use crate::steps::Step;
 
 /// Bytes that come back from the target at a time.
 const STEP: u64 = 16 * MIB;
-/// Bytes per second below which a speed in GB/s says nothing.
+/// Bytes per second below which a speed in GB/s is meaningless.
 const SPEED_MIN: f64 = 1e6;
 
 /// Runs the verb.
@@ -120,7 +120,7 @@ fn wanted_len(args: &ReadArgs, size: u64) -> Result<u64> {
     }
 }
 
-/// Where `--output` puts the bytes.
+/// The destination of `--output`.
 enum Output<'a> {
     Stdout,
     File { file: File, path: &'a Path, done: bool },
@@ -158,7 +158,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Writes what the engine did, and keeps it whatever becomes of the read.
+    /// Writes the engine's trace, even if the read failed.
     fn write_trace(mut self, trace: &Trace) -> Result<()> {
         if let Self::File { file, path, .. } = &mut self {
             let mut out = BufWriter::new(file);
@@ -242,13 +242,13 @@ impl Sums<'_> {
 fn moved(bytes: u64) -> String {
     match bytes {
         1 => "1 byte".into(),
-        // Below a KiB the short form says the same again.
+        // Below a KiB the short form would repeat the number.
         0 | 2..KIB => format!("{bytes} bytes"),
         _ => format!("{bytes} bytes ({})", format_size(bytes)),
     }
 }
 
-/// Where the trace is, and what can be done with it.
+/// The path of the trace, and what to do with it.
 fn trace_line(path: &Path, left_out: u64) -> String {
     let missing = match left_out {
         0 => String::new(),

@@ -5,7 +5,7 @@ use crate::report::table::drawn;
 
 const HEADINGS: [&str; 6] = ["stage", "count", "median", "99 %", "longest", "together"];
 
-/// The table; one line where nothing was counted.
+/// The table; one line if nothing was counted.
 pub(super) fn render(stages: &Stages) -> String {
     if stages.named().iter().all(|(_, stage)| stage.count == 0) {
         let text = "none: what is small is moved by the thread that asks for it";

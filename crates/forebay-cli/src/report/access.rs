@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::bench::held;
 
 const ACL: &[u8] = b"system.posix_acl_access";
-/// Attributes that describe a file, or say who may use it. Others belong to the old bytes.
+/// Attributes that describe a file, or control access. Others belong to the old contents.
 const KEPT: [&[u8]; 4] = [b"user.", b"system.", b"security.selinux", b"security.SMACK64"];
 /// Bytes of an attribute, and of all names, at most (xattr(7)).
 const ATTRIBUTE_MAX: usize = 64 << 10;

@@ -1,4 +1,4 @@
-//! `forebay report`: reads results, and shows or writes what they say.
+//! `forebay report`: reads results, and shows or writes them.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};

@@ -14,7 +14,7 @@ pub struct DriveFacts {
     pub kind: String,
     /// The kernel's name, as `nvme0n1`.
     pub name: String,
-    /// What its maker calls it.
+    /// Its maker's name for it.
     pub model: Option<String>,
     /// The version of its firmware.
     pub firmware: Option<String>,
@@ -28,7 +28,7 @@ pub struct DriveFacts {
     pub rotational: Option<bool>,
     /// How its bytes reach the host, by the path that serves it.
     pub transport: String,
-    /// Whether they come over a network.
+    /// Whether it is reached over a network.
     pub network: bool,
     /// The PCI address of that path.
     pub pci_address: Option<String>,
@@ -40,12 +40,12 @@ pub struct DriveFacts {
     pub numa_node: Option<u32>,
     /// The queues that feed it, for the given files.
     pub queues: Vec<String>,
-    /// All ways to it.
+    /// All paths to it.
     pub paths: Vec<PathFacts>,
 }
 
 impl DriveFacts {
-    /// What the topology knows about `drive`.
+    /// The topology's facts about `drive`.
     #[must_use]
     pub fn of(drive: &Drive, queue: &QueueId) -> Self {
         let pci = drive.pci();
@@ -72,7 +72,7 @@ impl DriveFacts {
     }
 }
 
-/// One way to a drive.
+/// One path to a drive.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathFacts {
     /// The controller, as `nvme3`, or the disk itself.
@@ -81,7 +81,7 @@ pub struct PathFacts {
     pub transport: String,
     /// Whether it can be used now.
     pub live: bool,
-    /// The kernel's words for its state.
+    /// Its state as the kernel reports it.
     pub state: Option<String>,
     /// The NUMA node that it hangs on.
     pub numa_node: Option<u32>,
@@ -128,7 +128,7 @@ pub struct PciFacts {
 }
 
 impl PciFacts {
-    /// What the topology knows about `pci`.
+    /// The topology's facts about `pci`.
     #[must_use]
     pub fn of(pci: &PciDevice) -> Self {
         let id = pci.vendor.zip(pci.device);
@@ -175,7 +175,7 @@ pub struct LinkFacts {
 }
 
 impl LinkFacts {
-    /// The facts of `link`; `None` where nothing is known.
+    /// The facts of `link`; `None` if nothing is known.
     #[must_use]
     pub fn of(link: Link) -> Option<Self> {
         let (width, megatransfers_per_s) = (link.width, link.megatransfers_per_s);

@@ -22,14 +22,14 @@ const JSON_MAX: u64 = 256 * MIB;
 /// Length of the start of a file from which its kind is detected.
 const START: u64 = 64 * KIB;
 
-/// What a file holds.
+/// The contents of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Source {
     /// The records of a results file.
     Records(Vec<Record>),
     /// What a verb printed as one object.
     Table(Box<Report>),
-    /// What `forebay compare` printed: the same, what it found besides, and the runs of each row.
+    /// The output of `forebay compare`: a report, its further findings, and the runs of each row.
     Compared(Box<Report>, Box<Comparison>, Vec<Told>),
     /// The measurements of layers behind compute.
     Layers(Box<Layers>),
@@ -74,7 +74,7 @@ fn begins_object(bytes: &[u8]) -> bool {
     bytes.trim_ascii_start().first() == Some(&b'{') && !is_record()
 }
 
-/// What one object holds, or why it is nothing that a report is made of.
+/// The contents of one object, or why no report can be made of it.
 fn object(bytes: &[u8]) -> Result<Source, String> {
     if layers::is_layers(bytes)? {
         return Ok(Source::Layers(Box::new(layers::layers(bytes)?)));

@@ -89,7 +89,7 @@ pub struct HostMemoryFacts {
 /// A GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// Its name here, as `cuda:0`.
+    /// Its name here, such as `cuda:0`.
     pub id: String,
     /// The vendor's name.
     pub name: String,
@@ -109,13 +109,13 @@ pub struct FileSystem {
     /// Its type, as `ext4`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Where it is mounted.
+    /// The mount point.
     pub mount_point: String,
     /// The mounted device.
     pub source: String,
 }
 
-/// A drive, or whatever block device is seen first below the file.
+/// A drive, or the topmost block device below the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Drive {
     /// Its name, as `nvme0n1`.
@@ -133,7 +133,7 @@ pub struct Drive {
 pub struct Versions {
     /// This command's.
     pub forebay: String,
-    /// `fio`'s, where it is installed.
+    /// The version of `fio`, if installed.
     pub fio: Option<String>,
     /// KvikIO's, where several paths are compared and the Python that is found has it.
     #[serde(default)]
@@ -146,7 +146,7 @@ pub struct Versions {
 /// One line of the table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// The ceiling or the way.
+    /// The limit or the method.
     pub method: MethodName,
     /// The route that the engine took; several are joined by `+`.
     pub route: Option<String>,
@@ -156,7 +156,7 @@ pub struct Row {
     pub reason: Option<String>,
     /// From or to the file.
     pub direction: Direction,
-    /// Where the file's pages were.
+    /// The page cache state of the file.
     pub cache: Option<Cache>,
     /// The memory: `host`, `cuda:0`, `sim:0`.
     pub target: String,
@@ -172,9 +172,9 @@ pub struct Row {
     pub bytes: u64,
     /// Every sample.
     pub seconds: Vec<f64>,
-    /// What the samples say.
+    /// The statistics of the samples.
     pub bytes_per_second: Spread,
-    /// The ceiling that binds.
+    /// The limit that binds.
     pub limit: Option<Limit>,
     /// The median as a share of that ceiling.
     pub share_of_limit: Option<f64>,
@@ -185,10 +185,10 @@ pub struct Row {
     pub cpu_s_per_gb: Option<f64>,
     /// Whether every byte of every sample was right; null for ceilings.
     pub verified: Option<bool>,
-    /// Which way the bytes took, proven by what others counted; null for ceilings.
+    /// The route, proven by independent counters; null for limits.
     #[serde(default)]
     pub verdict: Option<VerdictFacts>,
-    /// What they counted, for each sample; null for ceilings.
+    /// The counters of each sample; null for limits.
     #[serde(default)]
     pub evidence: Option<Vec<Value>>,
     /// Whether the run's target was a simulated GPU.
@@ -207,10 +207,10 @@ pub struct Settings {
     pub values: BTreeMap<String, String>,
 }
 
-/// A ceiling's value: its best sample.
+/// A limit's value: its best sample.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
-    /// Which ceiling.
+    /// Which limit.
     pub name: MethodName,
     /// Its best sample.
     pub bytes_per_second: f64,

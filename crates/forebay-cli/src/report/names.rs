@@ -2,16 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A ceiling, or a way to move bytes.
+/// A limit, or a method to move bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum MethodName {
     /// Ceiling: copies between pinned memory and the GPU, or in host memory by several threads.
     Link,
-    /// Ceiling: O_DIRECT at depth.
+    /// Limit: O_DIRECT at depth.
     Storage,
-    /// Ceiling: `fio`.
+    /// Limit: `fio`.
     Fio,
     /// `read` into pageable memory, then copy.
     Standard,
@@ -46,7 +46,7 @@ impl MethodName {
         }
     }
 
-    /// Whether it is a ceiling.
+    /// Whether it is a limit.
     #[must_use]
     pub const fn is_ceiling(self) -> bool {
         matches!(self, Self::Link | Self::Storage | Self::Fio)
@@ -74,7 +74,7 @@ impl Direction {
     }
 }
 
-/// Where the file's pages were.
+/// The page cache state of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cache {

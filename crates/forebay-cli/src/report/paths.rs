@@ -100,7 +100,7 @@ fn alone<'a>(
     drawn(headings, table, |index| (2..5).contains(&index))
 }
 
-/// A line for each way.
+/// A line for each method.
 fn together<'a>(rows: &[&'a Row], ceilings: &[&'a Row], reasons: &mut Vec<&'a str>) -> String {
     let headings =
         ["method", "GB/s (min–max)", "of limit", "", "CPU s/GB", "data", "route", "verdict"];
@@ -136,7 +136,7 @@ fn share(row: &Row) -> String {
     row.share_of_limit.map_or_else(none, |share| format!("{:.0} %", share * 100.0))
 }
 
-/// A way, with the name of its settings where it has several.
+/// A method, with the name of its settings if it has several.
 fn method(row: &Row) -> String {
     let settings = row.settings.as_ref().filter(|_| row.method == MethodName::Kvikio);
     match (settings, &row.demanded) {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::json::Row;
 use crate::bench::proof::Proof;
 
-/// What words begin with of ways straight to the GPU.
+/// The prefix of the words for direct routes.
 const DIRECT: &str = "direct";
 
 /// The proof of a row's bytes.
@@ -17,9 +17,9 @@ pub struct VerdictFacts {
     /// `direct (p2pdma)`, `direct (nvidia-fs)`, `staged`, `cached`, `compat`, `host (drive)`,
     /// `host (page cache)`, `mixed`, `unproven` or `contradictory`.
     pub word: String,
-    /// The same with the shares of what is mixed.
+    /// The word with the shares of a mix.
     pub text: String,
-    /// The ways, most bytes first; none where nothing is proven.
+    /// The routes, most bytes first; empty if nothing is proven.
     pub shares: Vec<ShareFacts>,
     /// True if host memory simulated the GPU.
     pub simulated: bool,
@@ -31,14 +31,14 @@ pub struct VerdictFacts {
     pub contradictions: Vec<String>,
     /// Evidence that another process may have caused.
     pub doubts: Vec<String>,
-    /// What the way itself said, of the first sample, and of its reads where it wrote as well.
+    /// The method's own report, of the first sample, and of its reads if it wrote as well.
     pub claim: Value,
 }
 
-/// How much took one way.
+/// The share of one route.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ShareFacts {
-    /// The way, as in `word`.
+    /// The route, as in `word`.
     pub way: String,
     /// Of all bytes, from 0 to 1.
     pub share: f64,
@@ -54,8 +54,8 @@ pub struct MissingFacts {
 }
 
 impl VerdictFacts {
-    /// The verdict on all samples together, or on what one read and wrote, by the bytes of each;
-    /// `None` where none was looked at.
+    /// The verdict on all samples together, or on the reads and writes of one, weighted by bytes;
+    /// `None` if there are none.
     #[must_use]
     pub fn of(proofs: &[Proof]) -> Option<Self> {
         let one = |proof: &Proof| (proof.verdict.clone(), proof.claim.bytes);

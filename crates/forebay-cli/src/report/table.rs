@@ -206,7 +206,7 @@ pub(crate) fn data(row: &Row) -> &'static str {
     }
 }
 
-/// A row's rates: the median, and between which others it lies.
+/// A row's rates: the median and the range.
 pub(crate) fn rates(row: &Row) -> String {
     let rates = row.bytes_per_second;
     format!("{} ({}–{})", rate(rates.median), rate(rates.min), rate(rates.max))

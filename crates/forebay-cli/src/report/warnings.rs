@@ -16,7 +16,7 @@ const SPREAD_MAX: f64 = 0.25;
 const SHARE_MAX: f64 = 1.05;
 /// Rows that a warning names at most.
 const NAMES_MAX: usize = 3;
-/// Samples shorter than this say little.
+/// Shorter samples are too inexact.
 pub(crate) const SECONDS_MIN: f64 = 0.002;
 
 /// Something that a reader of the numbers should know.
@@ -60,7 +60,7 @@ pub enum Warning {
     },
     /// Queues that share these drives.
     SharedDrive(Vec<String>),
-    /// Some drives had work for longer than others.
+    /// Some drives were busy for longer than others.
     Uneven {
         /// The share of the sum of all that can be reached at best.
         share: f64,
@@ -75,7 +75,7 @@ pub enum Warning {
     NoFio,
     /// Scratch of crashed runs was removed.
     Leftovers(usize),
-    /// What the engine says about itself.
+    /// A message of the engine.
     Engine(String),
     /// Samples far apart.
     Unsteady {
@@ -100,7 +100,7 @@ pub enum Warning {
         /// Which rows.
         rows: Vec<String>,
     },
-    /// A way that beats its ceiling.
+    /// A method above its limit.
     AboveLimit {
         /// Which row.
         row: String,
@@ -227,7 +227,7 @@ impl Warning {
         }
     }
 
-    /// Those that only `forebay compare` has.
+    /// Warnings that only `forebay compare` has.
     fn about_comparisons(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Resident(reason) => write!(
@@ -290,7 +290,7 @@ pub fn name_of(row: &Row, path: Option<&str>, sizes: bool) -> String {
     if sizes { format!("{name}, {}", format_size(row.bytes)) } else { name }
 }
 
-/// What the rows themselves give reason to say.
+/// Warnings on the rows themselves.
 #[must_use]
 pub fn about(report: &Report) -> Vec<Warning> {
     let methods = || report.results.iter().filter(|row| !row.method.is_ceiling());

@@ -264,7 +264,7 @@ const HOW_MADE: &str = "a results file is made by `forebay sweep -o FILE` or `fo
 
 /// Why a line is no record.
 enum NoRecord {
-    /// It is none of ours.
+    /// It is from another program.
     Foreign(String),
     /// It is of another version.
     Version(String),
@@ -294,7 +294,7 @@ fn record(line: &[u8], number: u64) -> Result<Record, NoRecord> {
     serde_json::from_value(value).map_err(foreign)
 }
 
-/// The records of runs of ours: without what was imported from other tools.
+/// The records of our own runs, without imported ones.
 #[must_use]
 pub fn measured_here(records: Vec<Record>) -> Vec<Record> {
     let mut imported = false;
@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     fn of_a_full_disk_it_is_told_how_to_go_on() {
-        // It takes nothing at all.
+        // Every write to it fails.
         let path = Path::new("/dev/full");
         let file = OpenOptions::new().append(true).read(true).open(path).unwrap();
         let mut ledger = Ledger { path: path.to_owned(), file, len: 0, is_torn: false };

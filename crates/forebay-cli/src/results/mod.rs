@@ -45,11 +45,11 @@ pub struct Run {
     pub schema: u32,
     /// The verb, as `sweep`, or of what was imported the tool, as `fio`.
     pub verb: String,
-    /// What the user calls it.
+    /// The user's name for it.
     pub label: Option<String>,
     /// The machine and the command.
     pub environment: Environment,
-    /// All GPUs that take part; none where the target is host memory.
+    /// All GPUs that take part; empty if the target is host memory.
     pub gpus: Vec<Gpu>,
     /// Sources of power and heat that report nothing here, and why.
     #[serde(default)]
@@ -77,7 +77,7 @@ impl Run {
     pub fn identity(&self) -> String {
         let hash = self.imported.as_ref().and_then(|from| from.contents.as_ref());
         let key = match hash {
-            // Whatever the path was: it is the same file where it holds the same.
+            // Whatever the path: files with the same contents are the same.
             Some(hash) => serde_json::to_string(&(&self.label, &self.verb, hash)),
             None => serde_json::to_string(&(&self.label, &self.verb, &*self.asked, &self.imported)),
         };
@@ -92,7 +92,7 @@ pub struct Imported {
     pub tool: String,
     /// The tool's version, if the file reports it.
     pub version: Option<String>,
-    /// The file, as it was given.
+    /// The file, as given.
     pub file: String,
     /// A hash of its contents: together with tool and label it shows whether two runs are the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -107,11 +107,11 @@ pub struct Ceiling {
     pub name: String,
     /// The part that has it: a GPU, several joined by `+`, a drive, a bridge, a path.
     pub of: String,
-    /// From the file to memory or back; null where both are the same.
+    /// From the file to memory or back; null if both are equal.
     pub direction: Option<Direction>,
     /// Whether it follows from what the hardware says of itself, and was not measured.
     pub theory: bool,
-    /// The ceiling.
+    /// The limit.
     pub bytes_per_second: f64,
     /// How it was found.
     pub how: String,
@@ -123,7 +123,7 @@ pub struct Ceiling {
     /// The source of the theoretical rate: a file or folder of the system.
     #[serde(default)]
     pub source: Option<String>,
-    /// What holds it below what it could be.
+    /// Why it is below its maximum.
     #[serde(default)]
     pub limits: Option<String>,
     /// The GPUs and drives whose bytes pass it, where it is shared.
@@ -142,13 +142,13 @@ pub struct Point {
     pub path: String,
     /// The memory: `host`, `cuda:0`, `sim:0`; several take part at once.
     pub targets: Vec<String>,
-    /// What moves the bytes: `forebay`, or one of the plain ways.
+    /// The method: `forebay`, or one of the plain ones.
     pub way: String,
     /// The route that is demanded of the engine; null where it chooses.
     pub route: Option<String>,
     /// Of 100 requests, how many are reads.
     pub read_percent: u8,
-    /// Where requests lie, as `sequential`, `random`, `strided:1M`, `kv`.
+    /// The order of requests, as `sequential`, `random`, `strided:1M`, `kv`.
     #[serde(with = "told")]
     pub pattern: String,
     /// Bytes of one request.
@@ -191,7 +191,7 @@ pub struct Sample {
     pub line: Option<u64>,
     /// The measurement.
     pub measured: Option<Measured>,
-    /// Why nothing was.
+    /// Why there is no measurement.
     pub error: Option<String>,
 }
 
@@ -218,23 +218,23 @@ pub struct Measured {
     pub requests_per_second: Option<f64>,
     /// How long requests took.
     pub latency: Option<Latency>,
-    /// What it cost the processors.
+    /// Its processor time.
     pub cpu: Option<CpuCost>,
     /// How much of the files was in the page cache.
     pub page_cache: Option<PageCacheShare>,
-    /// What the drives below say to have moved.
+    /// Bytes that the drives report as moved.
     pub drive_bytes: Option<DriveBytes>,
     /// The engine's routes, joined by `+`, or which way bytes went.
     pub route: Option<String>,
     /// Why.
     pub reason: Option<String>,
-    /// Which way the bytes took, proven by what others counted.
+    /// The route, proven by independent counters.
     pub verdict: Option<VerdictFacts>,
-    /// What they counted.
+    /// Those counters.
     pub evidence: Option<Value>,
-    /// What binds it.
+    /// The limit that binds.
     pub bound: Option<Bound>,
-    /// Whether the rate held still.
+    /// Whether the rate was steady.
     pub steady: Option<Steady>,
     /// What GPUs, processors and the server took, and how warm they were.
     pub power: Option<Power>,
@@ -277,7 +277,7 @@ pub struct Latency {
     pub since_due: bool,
 }
 
-/// What a span cost the processors.
+/// The processor time of a span.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuCost {
     /// Seconds in the program.
@@ -286,7 +286,7 @@ pub struct CpuCost {
     pub system_s: f64,
     /// Both over the span: how many cores were busy.
     pub cores: f64,
-    /// Both for 1e9 bytes; null where none were moved.
+    /// User and system time for 1e9 bytes; null if no bytes were moved.
     pub s_per_gb: Option<f64>,
 }
 
@@ -309,7 +309,7 @@ pub struct DriveBytes {
     pub written: u64,
 }
 
-/// What a part of the machine took for what was moved.
+/// The energy of a part of the machine for the bytes moved.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Joules {
     /// The part.
@@ -318,7 +318,7 @@ pub struct Joules {
     pub per_gb: f64,
 }
 
-/// What binds a measurement.
+/// The limit of a measurement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bound {
     /// `rate` if the requested rate was reached; `link`, `uplink`, `shared`, `storage` or `memory`
@@ -330,12 +330,12 @@ pub struct Bound {
     pub bytes_per_second: Option<f64>,
     /// The rate as a share of that.
     pub share: Option<f64>,
-    /// What would lift it.
+    /// How to raise it.
     pub advice: Option<String>,
 }
 
 impl Bound {
-    /// From this share of a ceiling on it is what binds.
+    /// From this share of a limit on, it is what binds.
     pub const NEAR: f64 = 0.85;
 }
 
@@ -373,7 +373,7 @@ const fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
-/// What one of several targets had.
+/// The share of one of several targets.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Share {
     /// The target.
@@ -384,6 +384,6 @@ pub struct Share {
     pub bytes_per_second: f64,
     /// When the first of its threads had done its part, in seconds since the common start.
     pub first_done_s: f64,
-    /// When the last had.
+    /// When the last one had finished.
     pub last_done_s: f64,
 }

@@ -15,10 +15,10 @@ const RESAMPLES: usize = 1000;
 /// From so many samples on, the interval follows from ranks: it is the same there, and drawing
 /// would take long.
 const DRAWN_MAX: usize = 32;
-/// Where the draws begin.
+/// The seed of the draws.
 const SEED: u64 = 0x666f_7265_6261_7931;
 
-/// What some samples say of one quantity.
+/// The estimate of one quantity from some samples.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// How many samples there were.
@@ -29,7 +29,7 @@ pub struct Estimate {
     pub min: f64,
     /// The largest.
     pub max: f64,
-    /// Between which values the median lies; null for one sample, which says nothing of that.
+    /// The confidence interval of the median; null for one sample.
     pub interval: Option<(f64, f64)>,
     /// How likely at least the interval holds the median of what was sampled, from 0 to 1: of three
     /// samples no interval does by more than 3 in 4.
@@ -37,7 +37,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// The estimate from `samples`; `None` where none of them is a number.
+    /// The estimate from `samples`; `None` if none of them is a number.
     #[must_use]
     pub fn of(samples: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> =
@@ -230,7 +230,8 @@ mod tests {
         }
     }
 
-    /// What it says is so: of many small runs from one whose median is known.
+    /// The stated confidence is true: checked with many small runs from a distribution with known
+    /// median.
     #[test]
     fn the_confidence_is_how_often_the_interval_holds_the_median() {
         let mut state = 7;

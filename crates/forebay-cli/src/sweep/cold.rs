@@ -33,8 +33,8 @@ fn came_through(measured: &Measured, len: u64) -> bool {
 }
 
 impl Sweep<'_> {
-    /// Has all points read each part once that read the same path the same way as the point of a
-    /// number, where a sample of that showed the need; says whether it did.
+    /// After a sample showed the need, makes all points that read the same path by the same method
+    /// read each part once; returns whether it did.
     pub(super) fn goes_once(&mut self, index: usize, measured: &Measured) -> Result<bool> {
         let planned = &self.planned[index];
         let Some(place) = self.places.get(planned.path).filter(|_| is_to_stay_cold(planned)) else {

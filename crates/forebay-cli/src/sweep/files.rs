@@ -120,7 +120,7 @@ impl Place {
         Ok(())
     }
 
-    /// What a file of scratch is made to hold.
+    /// The intended contents of a scratch file.
     fn content(&self, index: usize) -> Pattern {
         Pattern::new(self.key.wrapping_add(index as u64))
     }

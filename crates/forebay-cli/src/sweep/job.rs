@@ -19,13 +19,13 @@ use crate::usage;
 
 /// Bytes of a job file at most.
 const LEN_MAX: u64 = MIB;
-/// What to do about a file that is none.
+/// The hint for a file that is no job.
 const IS_TEXT: &str = "`--job` takes a text of flags by their long names, as docs/sweep.md shows \
                        it; files and folders to measure are given without `--job`";
-/// What to do about lines that are none.
+/// The hint for invalid lines.
 const IS_TOML: &str =
     "each line is a flag's long name and what it takes: `depth = [1, 8]`, `request-size = \"64K\"`";
-/// What a job file cannot say.
+/// Options that a job file cannot set.
 const COMMAND_LINE_ONLY: [&str; 6] =
     ["job", "help", "overwrite", "overwrite-device", "power-command", "set-queues"];
 
@@ -125,7 +125,7 @@ fn add(words: &mut Vec<OsString>, key: &str, value: &Value) -> Result<()> {
     Ok(())
 }
 
-/// What the command line says, and the rest as the job says.
+/// The options of the command line, completed from the job.
 pub(super) fn merge(line: &SweepArgs, job: SweepArgs) -> SweepArgs {
     fn list<T: Clone>(line: &[T], job: Vec<T>) -> Vec<T> {
         if line.is_empty() { job } else { line.to_vec() }
@@ -133,7 +133,7 @@ pub(super) fn merge(line: &SweepArgs, job: SweepArgs) -> SweepArgs {
     fn unless<T>(said: bool, job: Vec<T>) -> Vec<T> {
         if said { Vec::new() } else { job }
     }
-    // Two ways to say the same: who says one of them means no other.
+    // Alternatives: setting one of them on the command line overrides the other.
     let sizes = line.request_size.is_empty() && line.kv.is_empty() && line.pattern.is_empty();
     let gpus = line.gpu.is_empty() && line.gpus.is_none();
     let ends = line.time.is_none() && line.bytes.is_none();

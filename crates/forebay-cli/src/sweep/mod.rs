@@ -84,7 +84,7 @@ pub(crate) fn command(args: &SweepArgs, command: &str, program: &Program) -> Res
     }
 }
 
-/// A sweep that is under way.
+/// A sweep in progress.
 struct Sweep<'a> {
     args: &'a SweepArgs,
     engine: Engine,
@@ -95,13 +95,13 @@ struct Sweep<'a> {
     places: Vec<Place>,
     ledger: Ledger,
     records: Vec<Record>,
-    /// What a part of the same sweep has already.
+    /// The results so far of the same sweep.
     kept: Kept,
     meter: Meter,
     resolver: Resolver,
     /// The storage map of each path.
     maps: Vec<StorageMap>,
-    /// What sets the number of queues, where that is an axis.
+    /// The command that sets the number of queues, if that is an axis.
     switch: Option<Switch>,
 }
 
@@ -161,7 +161,7 @@ impl<'a> Sweep<'a> {
         Ok(sweep)
     }
 
-    /// Writes down who measures what.
+    /// Writes the record of the run.
     fn begin(&mut self, run: Run, warnings: impl Iterator<Item = String>) -> Result<()> {
         self.records = std::mem::take(&mut self.kept.records);
         let run = Record::Run(Box::new(run));
@@ -175,7 +175,7 @@ impl<'a> Sweep<'a> {
         Ok(())
     }
 
-    /// What there is to say of GPUs and drives on different sockets.
+    /// The warnings on GPUs and drives on different sockets.
     fn apart(&self, paths: &[PathBuf]) -> Vec<String> {
         let Some(first) = paths.first() else { return Vec::new() };
         let _step = Step::begin("look at", first);
@@ -268,14 +268,14 @@ impl<'a> Sweep<'a> {
         todo
     }
 
-    /// Says that a ceiling could not be measured; the points can be all the same.
+    /// Warns that a limit could not be measured; the points still can.
     fn warn(&mut self, failure: &Failure) -> Result<()> {
         let text = format!("a ceiling is not known: {}", failure.with_remedy());
         say(&text);
         self.note(Record::Warning { text })
     }
 
-    /// Measures what could be reached, and says what of it theory gives.
+    /// Measures the limits, and adds their theoretical rates.
     fn ceilings(&mut self) -> Result<(Vec<Ceiling>, String)> {
         let directions = ceilings::all_directions(&self.planned);
         // With many GPUs it takes minutes.
@@ -315,7 +315,7 @@ impl<'a> Sweep<'a> {
         Ok((ceilings, table))
     }
 
-    /// A path as it was given.
+    /// A path as given.
     fn path(&self, index: usize) -> String {
         let given = self.args.paths.get(index).map(|path| path.display().to_string());
         given.unwrap_or_else(|| ".".into())
@@ -353,7 +353,7 @@ impl<'a> Sweep<'a> {
     fn sample(&mut self, index: usize, repeat: u32, ceilings: &[Ceiling]) -> Result<Sample> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut planned = self.planned[index].clone();
-        // A drive may have kept what the last repeat read.
+        // A drive may have cached what the last repeat read.
         planned.load.seed = plan::seed_of(planned.load.seed, repeat);
         let mut result = self.measure(&planned);
         if let Ok(measured) = &result
@@ -382,7 +382,7 @@ impl<'a> Sweep<'a> {
     }
 }
 
-/// Paths as nothing else is called.
+/// Canonical paths.
 fn real(paths: &[PathBuf]) -> Vec<String> {
     let real = paths.iter().map(|path| {
         let _step = Step::begin("look at", path);
@@ -402,7 +402,7 @@ fn identities(targets: &[Together]) -> Vec<String> {
     infos.map(identity).collect()
 }
 
-/// Who measures what, in the folder of the first path, if that is none itself.
+/// The record of the run, with the folder of the first path if that is a file.
 fn run_of(
     args: &SweepArgs,
     command: &str,
@@ -431,7 +431,7 @@ fn run_of(
     }
 }
 
-/// What reads power and heat of all that takes part.
+/// The power and temperature sensors of all devices that take part.
 fn meter(args: &SweepArgs, targets: &[Together], maps: &[StorageMap]) -> Result<Meter> {
     let gpus = targets.iter().flatten().flatten().map(|device| device.info().clone());
     let mut wanted = Wanted { command: args.power_command.clone(), ..Wanted::default() };

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-/// A sum of times ends here.
+/// Upper bound of a sum of times, in seconds.
 const LONGEST: f64 = 1e12;
 /// How many similar samples are needed to estimate the overhead.
 const ALIKE_MAX: usize = 5;
@@ -16,22 +16,22 @@ const SIZES_MAX: u32 = 3;
 /// A point, as far as its time follows from it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Shape {
-    /// What a sample is to take at most, the warm-up included.
+    /// The maximum time of a sample, warm-up included.
     pub(super) time: Option<Duration>,
     /// Bytes after which it is over at the latest.
     pub(super) most: Option<u64>,
     /// The number of its path, and whether the page cache has the files.
     pub(super) pages: (usize, bool),
-    /// What else it has in common with others, as numbers.
+    /// Its further properties, as numbers.
     pub(super) kind: [usize; 3],
     /// Bytes that may be in flight.
     pub(super) in_flight: u64,
 }
 
-/// What a sample took.
+/// The time that a sample took.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Seen {
-    /// What it was to take at most.
+    /// Its maximum time.
     pub(super) time: Option<Duration>,
     /// Bytes that it moved.
     pub(super) bytes: u64,
@@ -42,7 +42,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// What a sample of `shape` takes that differs from this one in nothing else.
+    /// The expected time of a sample of `shape`, which differs from this one in nothing else.
     fn scaled(&self, shape: &Shape) -> Duration {
         let by_time = shape.time.zip(self.time).map(|(all, seen)| ratio(all, seen));
         let by_bytes = shape.most.filter(|_| self.bytes > 0);
@@ -64,7 +64,8 @@ pub(super) struct Pace {
     shapes: Vec<Shape>,
     /// The points of the samples that are left, the next one last.
     left: Vec<usize>,
-    /// For each point what a sample takes, and how near the point is of which that is known.
+    /// For each point the expected time of a sample, and the distance of the point that it is based
+    /// on.
     known: Vec<Option<(Distance, Duration)>>,
     /// Extra time of the first sample after another kind has changed the page cache.
     turns: Vec<((usize, bool), Duration)>,
@@ -146,8 +147,8 @@ impl Pace {
         self.tried.push((index, *seen));
     }
 
-    /// All shorter samples are taken: what each was held up by, and others much like it were not,
-    /// is not expected again.
+    /// All shorter samples are complete: delays that similar samples did not have are not expected
+    /// again.
     pub(super) fn settle(&mut self) {
         let mut settled = self.tried.clone();
         for (index, seen) in &mut settled {
@@ -236,7 +237,7 @@ impl Pace {
     fn distance(&self, one: usize, other: usize, is_short: bool) -> Distance {
         let (a, b) = (&self.shapes[one], &self.shapes[other]);
         let differ = a.kind.iter().zip(&b.kind).filter(|(a, b)| a != b).count();
-        // Where the bytes are matters more than all else.
+        // The page cache state matters more than everything else.
         let cache = if a.pages.1 == b.pages.1 { 0 } else { a.kind.len() + 2 };
         let differ = differ + usize::from(a.pages.0 != b.pages.0) + cache;
         let size = |shape: &Shape| shape.in_flight.max(1).ilog2();
@@ -286,7 +287,7 @@ fn float(bytes: u64) -> f64 {
     bytes as f64
 }
 
-/// A time as people say it.
+/// A duration in words.
 pub(super) fn words(time: Duration) -> String {
     if time < Duration::from_millis(9950) {
         return format!("{:.1} s", time.as_secs_f64());
@@ -343,7 +344,7 @@ mod tests {
         let mut pace = Pace::new(shapes, vec![0; 3]);
         pace.practised(0, &short(SECOND / 10));
         assert_eq!(pace.left(), Some(3 * SECOND / 2), "0.4 s and 0.1 s beside, three times");
-        // 100 MiB take their time.
+        // 100 MiB dominate the time.
         let mut pace = Pace::new(vec![shape(Some(2 * SECOND), Some(100 << 20))], vec![0]);
         pace.practised(0, &short(SECOND / 10));
         assert_eq!(pace.left(), Some(2 * SECOND + SECOND / 10));
@@ -399,7 +400,7 @@ mod tests {
     #[test]
     fn what_is_needed_beside_grows_with_the_bytes_in_flight() {
         let of = |in_flight: u64| Shape { in_flight, ..shape(Some(SECOND), None) };
-        // The smallest and the largest are tried, whichever comes first.
+        // The smallest and the largest are tried, in any order.
         let shapes = vec![of(64 << 20), of(1 << 16), of(512 << 20), of(256 << 20)];
         let mut pace = Pace::new(shapes, vec![0, 1, 2, 3]);
         let (order, must) = pace.to_practise();

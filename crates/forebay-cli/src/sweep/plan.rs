@@ -45,7 +45,7 @@ impl Planned {
         threads.saturating_mul(calls)
     }
 
-    /// What one sample of it takes at most; `None` where that is up to its bytes.
+    /// The maximum time of one sample; `None` if it depends on its bytes.
     pub(super) fn time(&self) -> Option<Duration> {
         match self.load.end {
             End::Time(time) => {
@@ -56,7 +56,7 @@ impl Planned {
     }
 }
 
-/// A size of requests with the order in which they lie.
+/// A request size with the order of requests.
 struct Requests {
     size: u64,
     pattern: Pattern,
@@ -139,7 +139,8 @@ pub(super) fn points(
     Ok(planned)
 }
 
-/// The seed of a repeat: each reads at other places, and the same sweep again at the same.
+/// The seed of a repeat: each repeat reads at different offsets, and the same sweep again at the
+/// same ones.
 pub(super) const fn seed_of(seed: u64, repeat: u32) -> u64 {
     seed.wrapping_add((repeat as u64).wrapping_mul(0xD1B5_4A32_D192_ED03))
 }
@@ -216,7 +217,7 @@ fn warm_up(args: &SweepArgs) -> Duration {
     })
 }
 
-/// Whether all that a way moves goes through the page cache.
+/// Whether all bytes of a method go through the page cache.
 fn is_cached(way: Way) -> bool {
     match way {
         Way::Forebay(route) => route == Some(Route::Cached),
@@ -383,8 +384,8 @@ mod tests {
         assert_eq!(told, [("cpu-gpu", 1), ("io-uring", 1), ("io-uring", 8)]);
     }
 
-    /// A way that copies behind the next request has memory for two, and is held against the
-    /// others at the depth that they have.
+    /// A method that copies during the next request has memory for two requests, and is compared
+    /// with the others at their depth.
     #[test]
     fn plain_ways_are_compared_at_one_depth() {
         use crate::diff::sides::By;
@@ -474,7 +475,8 @@ mod tests {
         assert_ne!(usual, asked(&args, &planned, &paths, &["GPU-2".into()]));
     }
 
-    /// Only where all digits of a time come back, a file is known as that of the same sweep.
+    /// Only if all digits of a time are preserved, a file is recognized as belonging to the same
+    /// sweep.
     #[test]
     fn what_was_asked_is_the_same_after_it_was_read_back() {
         let (paths, targets) = one();

@@ -18,13 +18,13 @@ use crate::workload::End;
 
 /// Length of a discarded sample.
 const PRACTICE: Duration = Duration::from_millis(100);
-/// Bytes of such a sample, and time for all of them, are this part of what is to come.
+/// The share of the total bytes and time that such samples may use.
 const PART: u32 = 20;
 /// Times below this are not distinguished.
 const SOON: Duration = Duration::from_secs(1);
 
 impl Sweep<'_> {
-    /// Makes scratch, where there is any.
+    /// Makes scratch, if needed.
     pub(super) fn make_scratch(&self, todo: &[(usize, u32)]) -> Result<()> {
         let all: u64 = self.places.iter().map(super::files::Place::scratch_len).sum();
         if all == 0 {
@@ -210,7 +210,7 @@ pub(super) fn seen(planned: &Planned, measured: &Measured, took: Duration) -> Se
     Seen { time: planned.time(), bytes: measured.bytes.unwrap_or(0), moving, took }
 }
 
-/// What `left` bytes take if `done` took `time`.
+/// The time for `left` bytes if `done` took `time`.
 fn per_byte(time: Duration, done: u64, left: u64) -> Duration {
     let ns = time.as_nanos() * u128::from(left) / u128::from(done.max(1));
     Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))

@@ -17,8 +17,8 @@ use crate::report::warnings::say;
 use crate::results::file::samples;
 use crate::results::{Record, Sample};
 
-/// Why samples are missing, or that their bytes were wrong: of those that were taken more than once
-/// what came last.
+/// Why samples are missing, or that their bytes were wrong; for repeated samples the last result
+/// counts.
 pub(super) fn failures(records: &[Record]) -> Vec<&str> {
     let mut last = HashMap::new();
     for (_, sample) in samples(records) {
@@ -66,7 +66,7 @@ pub(super) fn print(args: &SweepArgs, records: &[Record], failed: &[&str]) -> Re
     Ok(())
 }
 
-/// What a report shows where there is no browser, below the machine.
+/// The report for a terminal, below the machine.
 fn text(args: &SweepArgs, digest: &Digest) -> String {
     let Some(run) = digest.runs.last() else { return String::new() };
     let path = args.paths.first().map_or_else(|| ".".into(), |path| path.display().to_string());

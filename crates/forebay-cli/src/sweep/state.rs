@@ -17,7 +17,7 @@ use crate::results::{Point, Record};
 /// Files of the same sweep in the state folder at most.
 const NUMBERS: u32 = 10_000;
 
-/// What a part of the same sweep holds.
+/// The results of a part of the same sweep.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pub(super) records: Vec<Record>,
@@ -54,10 +54,10 @@ fn asked_in(records: &[Record]) -> Option<&Value> {
     })
 }
 
-/// Opens the file for results, and says what of `asked` is there.
+/// Opens the results file, and returns the existing results of `asked`.
 ///
 /// # Errors
-/// The user's file holds something else, or the system's.
+/// The user's file holds something else; or system errors.
 pub(super) fn open(args: &SweepArgs, asked: &Value) -> Result<(Ledger, Kept)> {
     if let Some(path) = &args.output {
         if std::fs::symlink_metadata(path).is_err() {

@@ -2,7 +2,7 @@
 
 use crate::interrupt;
 
-/// As long as there is one, a command that is stopped says how much is kept.
+/// While one exists, a stopped command reports how much is kept.
 #[derive(Debug)]
 pub(super) struct Tally {
     /// The results file.

@@ -17,7 +17,7 @@ use crate::report::warnings::Warning;
 /// GPUs that work at once; `None` is host memory.
 pub(super) type Together = Vec<Option<Arc<dyn Device>>>;
 
-/// What a sweep moves bytes to and from, a value of that axis each, and what to say about it.
+/// The targets of a sweep, one for each value of that axis, and notes on them.
 pub(super) fn find(engine: &Engine, args: &SweepArgs) -> Result<(Vec<Together>, Vec<Warning>)> {
     let all = match &args.gpus {
         None => {

@@ -7,7 +7,7 @@ use crate::failure::{Failure, Result};
 use crate::workload::End;
 use crate::workload::clock::JUDGED_MIN;
 
-/// Refuses `--until-steady` where no span could be judged, or none could follow another.
+/// Refuses `--until-steady` if no span could be judged, or none could follow another.
 ///
 /// # Errors
 /// It says why.

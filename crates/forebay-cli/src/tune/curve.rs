@@ -17,8 +17,8 @@ const LIKELY: f64 = 2.0;
 const CHANCE: f64 = 1.0;
 /// The standard error of a median, against that of a mean.
 const MEDIAN: f64 = 1.25;
-/// One request should hold the drive for no longer, so that others get their turn soon: the engine
-/// follows the same rule.
+/// One request should occupy the drive for no longer, so that other users get their turn soon: the
+/// engine follows the same rule.
 const HOLDS_S: f64 = 0.001;
 /// Requests that are made smaller for that have at least this size.
 const SIZE_MIN: u64 = 128 * KIB;
@@ -42,7 +42,7 @@ impl Cell {
     }
 }
 
-/// What one cell reached.
+/// The result of one cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// The cell.
@@ -164,14 +164,14 @@ impl Curve {
         let sizes = self.sizes();
         let large = sizes.iter().filter(|size| **size >= LARGE).copied();
         let knees = large.filter_map(|size| self.knee(size));
-        // The fewest threads of those that come near to the best.
+        // The fewest threads among those near the best.
         let knees: Vec<&Point> = knees.collect();
         let best = fastest(knees.iter().copied())?.rate();
         knees.into_iter().filter(|knee| knee.rate() >= best * ENOUGH).min_by_key(|k| k.cell.depth)
     }
 }
 
-/// What the fastest points reach.
+/// The rate of the fastest points.
 #[derive(Debug, Clone, Copy)]
 struct Plateau {
     rate: f64,
@@ -239,7 +239,7 @@ pub(crate) mod tests {
         // A request of 1 MiB holds a fast drive for long enough, and 256 KiB of it are enough here.
         assert_eq!(found(&pipe(14e9, 0.0023, &SIZES, &DEPTHS)), (1024, 32));
         assert_eq!(found(&pipe(14e9, 0.0001, &SIZES, &DEPTHS)), (1024, 4));
-        // A slow one is given small requests, so that others get their turn.
+        // A slow drive gets small requests, so that other users get their turn.
         assert_eq!(found(&pipe(200e6, 0.001, &SIZES, &DEPTHS)), (128, 4));
         assert_eq!(found(&pipe(200e6, 0.000_02, &SIZES, &DEPTHS)), (128, 2));
         assert_eq!(found(&pipe(1e9, 0.001, &SIZES, &DEPTHS)), (512, 4));
@@ -271,7 +271,7 @@ pub(crate) mod tests {
         let curve = Curve::default();
         assert!(curve.found(MIB).is_none() && curve.best(MIB).is_none());
         assert!(curve.knee(MIB).is_none() && curve.found_for_threads().is_none());
-        // Nor where all requests were larger than what may be used.
+        // Nor if all requests were larger than allowed.
         assert!(pipe(1e9, 0.001, &SIZES[3..], &DEPTHS).found(MIB).is_none());
     }
 }

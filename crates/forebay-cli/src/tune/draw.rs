@@ -175,7 +175,7 @@ fn requests(count: u64) -> String {
     if count == 1 { "1 request".into() } else { format!("{count} requests") }
 }
 
-/// What to set where this engine does not choose.
+/// The settings for programs other than this engine.
 fn settings(text: &mut String, report: &TuneReport, look: Look) {
     for setting in &report.settings {
         let name = if setting.tool == "kvikio" { "KvikIO" } else { &setting.tool };

@@ -25,7 +25,7 @@ pub struct TuneReport {
     pub bytes: u64,
     /// One for each direction.
     pub searches: Vec<Searched>,
-    /// The same for other programs.
+    /// Settings for other programs.
     pub settings: Vec<Setting>,
     /// What a reader of the numbers should know, as sentences.
     pub warnings: Vec<String>,
@@ -48,7 +48,7 @@ pub struct Searched {
     pub direction: Direction,
     /// Where it is remembered: the id of the file's queue.
     pub queue: String,
-    /// What the engine is to use.
+    /// The choice for the engine.
     pub found: Choice,
     /// The fastest point of all.
     pub best: Choice,
@@ -60,7 +60,7 @@ pub struct Searched {
     pub complete: bool,
     /// The depth remembered before.
     pub before: Option<Remembered>,
-    /// Whether engines to come begin with what was found.
+    /// Whether later engines begin with the result.
     pub stored: bool,
     /// Why not.
     pub not_stored: Option<String>,
@@ -91,7 +91,7 @@ pub struct Remembered {
     /// Depth and size of request.
     #[serde(flatten)]
     pub cell: Cell,
-    /// What these had reached.
+    /// The rate that these had reached.
     pub bytes_per_second: u64,
 }
 
@@ -106,7 +106,7 @@ pub struct Setting {
     pub text: String,
     /// Whether it was worked out from this curve, and not measured with that program.
     pub estimate: bool,
-    /// What to know about it.
+    /// A note on it.
     pub note: Option<String>,
 }
 

@@ -63,10 +63,10 @@ pub(crate) fn command(args: &TuneArgs, command: &str, program: &Program) -> Resu
     shown.map_err(|error| Failure::stdout(&error))
 }
 
-/// Searches in every direction that `args` ask for; `program` is started anew to ask cuFile.
+/// Searches in every direction of `args`; `program` is started anew to probe cuFile.
 ///
 /// # Errors
-/// The engine's, the system's, and where there is nothing to tune.
+/// Engine and system errors, and if there is nothing to tune.
 pub fn run(args: &TuneArgs, command: &str, program: &Program) -> Result<TuneReport> {
     let options = crate::limits::limits(program)?;
     if options.direct_io == DirectIo::Off {
@@ -109,7 +109,7 @@ pub fn run(args: &TuneArgs, command: &str, program: &Program) -> Result<TuneRepo
     })
 }
 
-/// What one run has at hand.
+/// The parts that one run uses.
 struct Tune<'a> {
     args: &'a TuneArgs,
     options: Options,
@@ -167,7 +167,7 @@ impl Tune<'_> {
         Ok((searched, len))
     }
 
-    /// What a search means, and keeps it.
+    /// Judges a search, and stores its result.
     fn judge(
         &self,
         found: &Found,
@@ -228,7 +228,7 @@ impl Tune<'_> {
         if log::is_on() {
             return ProgressBar::hidden();
         }
-        // Hidden where stderr is no terminal.
+        // Hidden if stderr is no terminal.
         let bar = ProgressBar::new(STEPS).with_style(
             ProgressStyle::with_template("{bar:30} {percent:>3} % {msg}")
                 .unwrap_or_else(|_| ProgressStyle::default_bar()),

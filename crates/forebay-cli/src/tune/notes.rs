@@ -15,7 +15,7 @@ use crate::report::json::Environment;
 use crate::report::table::rate;
 use crate::report::warnings::Warning;
 
-/// Writes come from memory that is no GPU's.
+/// Writes come from host memory instead of a GPU's.
 pub(super) const PLAYED: &str = "there is no GPU here, so written bytes came from host memory that \
                                  plays one";
 
@@ -24,7 +24,7 @@ const SPREAD_MAX: f64 = 0.25;
 /// Larger requests than the engine makes are worth a word from this gain on.
 const GAIN: f64 = 1.05;
 
-/// What the place and its drives give reason to say.
+/// Notes on the place and its drives.
 pub(super) fn about(environment: &Environment, place: &Place) -> Vec<String> {
     let mut notes = Vec::new();
     if place.leftovers > 0 {
@@ -39,7 +39,7 @@ pub(super) fn about(environment: &Environment, place: &Place) -> Vec<String> {
     notes
 }
 
-/// What the kind of a drive gives reason to say.
+/// Notes on the kind of a drive.
 pub(super) fn of_drives(drives: &[DriveFacts]) -> Vec<String> {
     let mut notes = Vec::new();
     for drive in drives {
@@ -63,7 +63,7 @@ pub(super) fn of_drives(drives: &[DriveFacts]) -> Vec<String> {
     notes
 }
 
-/// What the samples give reason to say.
+/// Notes on the samples.
 pub(super) fn of_samples(seen: &Seen) -> Vec<String> {
     let mut notes = seen.notes.clone();
     let all = seen.around + seen.through;
@@ -77,7 +77,7 @@ pub(super) fn of_samples(seen: &Seen) -> Vec<String> {
     notes
 }
 
-/// What a search gives reason to say.
+/// Notes on a search.
 pub(super) fn of_search(found: &Found, bounds: Bounds, duration: Duration) -> Vec<String> {
     let mut notes = Vec::new();
     let curve = &found.curve;

@@ -50,7 +50,7 @@ pub(crate) struct Measured {
 }
 
 impl Place {
-    /// Looks at `path`; makes scratch where that is needed.
+    /// Inspects `path`; makes scratch if needed.
     ///
     /// # Errors
     /// There is nothing to tune: files in memory, no O_DIRECT, a file that is too small; or scratch
@@ -91,7 +91,7 @@ impl Place {
         self.given.as_ref().map_or(&self.folder, |(path, _)| path)
     }
 
-    /// Where other programs may measure the same.
+    /// The file on which other programs can repeat the measurement.
     pub(crate) fn ground(&self, direction: Direction) -> Ground<'_> {
         match &self.given {
             Some((path, _)) if direction == Direction::Read => Ground::File(path),
@@ -191,7 +191,7 @@ fn is_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|facts| facts.file_type().is_block_device())
 }
 
-/// Drops a file's pages from the page cache; says what stays there.
+/// Drops a file's pages from the page cache; returns what stays there.
 fn drop_pages(engine: &Engine, path: &Path) -> Result<Option<String>> {
     let start = Instant::now();
     let file = steps::open(engine, path)?;

@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_micros(200);
 /// Turns of the queue, and requests, that a sample has at least where the drive is fast enough.
 const TURNS: u64 = 3;
 const REQUESTS: u64 = 16;
-/// No sample takes longer where anything was seen.
+/// Maximum length of a sample with any progress.
 const SAMPLE_MAX: Duration = Duration::from_millis(1500);
 /// A drive that is silent for so long does not answer.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
@@ -77,7 +77,7 @@ pub(crate) struct Seen {
     pub(crate) around: u64,
     /// Bytes that did not.
     pub(crate) through: u64,
-    /// What the engines said.
+    /// Messages of the engines.
     pub(crate) notes: Vec<String>,
 }
 
@@ -168,7 +168,7 @@ struct Flow<'a> {
     cell: Cell,
     request: RequestOptions,
     running: Vec<Transfer>,
-    /// Bytes asked for so far.
+    /// Bytes requested so far.
     asked: u64,
     /// Bytes and time of transfers that have ended.
     ended: (u64, Duration),
@@ -241,7 +241,7 @@ impl<'a> Flow<'a> {
         Ok(())
     }
 
-    /// Looks how far all are, and takes those in that have ended.
+    /// Checks the progress of all transfers, and collects those that have ended.
     fn look(&mut self) -> Result<Mark> {
         let mut mark = Mark { at: Instant::now(), bytes: self.ended.0, file: self.ended.1 };
         let mut failed = None;
@@ -278,7 +278,7 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Ends what is on its way, as far as the drive lets it end.
+    /// Ends the transfers in flight, as far as the drive allows.
     fn drain(&mut self) -> Result<()> {
         let running = std::mem::take(&mut self.running);
         running.iter().for_each(Transfer::cancel);

@@ -27,7 +27,7 @@ pub(crate) const IN_FLIGHT_MAX: u64 = 128 * MIB;
 const GAINS: f64 = 1.02;
 /// Depths in a row that gain nothing and end the first round of a size.
 const FLAT: u32 = 2;
-/// Rounds that a search wants, and those without which it is not complete.
+/// Rounds of a search, and the minimum for a complete one.
 const ROUNDS: (u32, u32) = (3, 2);
 /// Samples that what is found is to rest on, and samples at most that are taken for that.
 const CONFIRMED: usize = 3;
@@ -56,7 +56,7 @@ pub(crate) struct Sample {
     pub(crate) took: Duration,
 }
 
-/// What measures.
+/// Measures cells.
 pub(crate) trait Probe {
     /// Keeps a cell's requests in flight for about so long.
     ///
@@ -76,7 +76,7 @@ pub(crate) struct Bounds {
     pub(crate) size_max: u64,
 }
 
-/// What a search has found.
+/// The result of a search.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Found {
     pub(crate) curve: Curve,
@@ -148,7 +148,8 @@ impl Search<'_> {
         Ok(sample.rate)
     }
 
-    /// Measures what would be found again, where that was seen too rarely: it may be chance.
+    /// Repeats the measurement of the likely result if it was measured too rarely: it may be
+    /// chance.
     fn confirm(&mut self) -> Result<()> {
         for _ in 0..CONFIRM_MAX {
             let curve = self.curve();
@@ -180,7 +181,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Whether a cell makes sense, as far as is known.
+    /// Whether a cell is useful, as far as is known.
     fn may(&self, cell: Cell) -> bool {
         let best = self.cells.values().flatten().map(|sample| sample.rate).fold(0.0, f64::max);
         let waits_s = if best > 0.0 { float(cell.in_flight()) / best } else { 0.0 };
@@ -193,7 +194,7 @@ impl Search<'_> {
     fn contenders(&self) -> Vec<Cell> {
         let curve = self.curve();
         let best = |size_max| curve.best(size_max).map_or(0.0, Point::rate);
-        // What all sizes reach says nothing about those that the engine may use.
+        // The result over all sizes does not apply to those that the engine may use.
         let enough = |size| if size <= self.bounds.size_max { self.bounds.size_max } else { size };
         let mut cells = Vec::new();
         for size in curve.sizes() {

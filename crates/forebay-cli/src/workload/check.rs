@@ -41,10 +41,10 @@ impl Most {
     pub(super) const ALL: Self = Self { known: u64::MAX, written: u64::MAX, reads: usize::MAX };
 }
 
-/// What a comparison came to.
+/// The result of a comparison.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// Whether the bytes are right; `None` where none were compared.
+    /// Whether the bytes are right; `None` if they were not compared.
     pub right: Option<bool>,
     /// Bytes that were compared.
     pub bytes: u64,
@@ -173,11 +173,11 @@ pub(super) fn last(
     Ok(checked)
 }
 
-/// Whether the files of known content hold it, by plain reads: of all together `most` bytes, from
-/// the beginning of each part on. `None` where no content is known.
+/// Whether the files of known contents still hold them, by plain reads: `most` bytes of all
+/// together, from the beginning of each part on. `None` if no contents are known.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub(super) fn known_holds(lanes: &[Lane], most: u64) -> Result<Option<bool>> {
     let known = || lanes.iter().filter_map(|lane| Some((lane, lane.content?)));
     let most = most / (known().count() as u64).max(1);
@@ -204,7 +204,7 @@ pub(super) fn known_holds(lanes: &[Lane], most: u64) -> Result<Option<bool>> {
     Ok(right)
 }
 
-/// Whether `memory` has, one behind the other, what `expected` gives for `offsets`.
+/// Whether `memory` holds, in sequence, the bytes of `expected` for `offsets`.
 fn compare(
     memory: &[u8],
     offsets: &[u64],

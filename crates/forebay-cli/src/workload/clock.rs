@@ -17,7 +17,7 @@ const PART_MIN: Duration = Duration::from_millis(50);
 /// A span has to be as long to be judged: [`steady::PARTS_MIN`] of the shortest parts.
 pub const JUDGED_MIN: Duration = PART_MIN.saturating_mul(4);
 
-/// What the clock has seen: counts at an edge.
+/// The counts that the clock saw at an edge.
 #[derive(Debug, Clone)]
 pub(super) struct Edge {
     pub(super) at: Instant,
@@ -58,13 +58,13 @@ impl Span {
         &self.edges[self.edges.len() - 1]
     }
 
-    /// Whether its rate held still.
+    /// Whether its rate was steady.
     pub(super) fn steady(&self) -> Option<Steady> {
         let parts = self.edges.windows(2).map(|pair| {
             let span = pair[1].at.saturating_duration_since(pair[0].at).as_secs_f64();
             (rate(pair[1].sum() - pair[0].sum(), span), span)
         });
-        // The last may be no more than the moment in which the threads were seen to be done.
+        // The last part may be only the moment in which the end of the threads was noticed.
         let parts: Vec<(f64, f64)> = parts.filter(|(_, span)| *span > 0.0).collect();
         let usual = parts.iter().map(|(_, span)| span).sum::<f64>() / float(parts.len().max(1));
         let whole = parts.iter().filter(|(_, span)| *span > usual / 2.0);
@@ -132,7 +132,7 @@ fn sleep_until(until: Instant, done: &dyn Fn() -> bool) {
         if done() {
             return;
         }
-        // Whichever thread ends has this one look.
+        // Every thread that ends wakes this one.
         thread::park_timeout(left);
     }
 }

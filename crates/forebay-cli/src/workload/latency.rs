@@ -22,7 +22,7 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Counts `count` of the same length.
+    /// Counts `count` requests of the same latency.
     pub fn add(&mut self, latency: Duration, count: u64) {
         let longest = nanoseconds(MAX);
         self.0.record_n(nanoseconds(latency).min(longest), count).expect("it is in the range");

@@ -33,14 +33,14 @@ use self::pattern::{Pattern, Region};
 use crate::bench::data::Pattern as Data;
 use crate::report::json::Cache;
 
-/// How files are kept busy.
+/// A load on files.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
-    /// What moves the bytes.
+    /// The method.
     pub way: Way,
     /// Of 100 requests, how many are reads.
     pub read_percent: u8,
-    /// Where requests lie.
+    /// The pattern of requests.
     pub pattern: Pattern,
     /// Bytes of one request.
     pub request_size: u64,
@@ -63,7 +63,7 @@ pub struct Load {
     /// Requests per second of all threads together, due at even distances; as fast as it goes
     /// without it.
     pub rate: Option<f64>,
-    /// What random places follow from.
+    /// Random seed.
     pub seed: u64,
 }
 
@@ -119,7 +119,7 @@ pub enum End {
     Bytes(u64),
 }
 
-/// What one thread works on.
+/// The file, part and target of one thread.
 #[derive(Debug, Clone)]
 pub struct Lane {
     /// The number of its target.
@@ -130,6 +130,6 @@ pub struct Lane {
     pub path: PathBuf,
     /// Its part of the file. Parts of threads that write do not overlap.
     pub region: Region,
-    /// What the file holds, where this command made it and nothing has written to it since.
+    /// The file's contents, if this command made it and nothing has written to it since.
     pub content: Option<Data>,
 }

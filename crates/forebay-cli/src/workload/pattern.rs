@@ -1,4 +1,4 @@
-//! Where the requests of one thread lie: pure, and the same again for the same seed.
+//! The offsets of one thread's requests. Pure, and the same again for the same seed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use forebay::units::{GIB, KIB, MIB, parse_size};
 /// An order of requests in a region of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Pattern {
-    /// One behind the other, from the start again at the end.
+    /// In sequence, from the start again at the end.
     Sequential,
     /// Each at a random offset, all equally likely.
     Random,
@@ -50,10 +50,10 @@ impl FromStr for Pattern {
     }
 }
 
-/// Bytes of a file that one thread keeps to.
+/// The part of a file that one thread uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
-    /// Where they begin.
+    /// The offset of its first byte.
     pub start: u64,
     /// How many there are.
     pub len: u64,
@@ -70,7 +70,7 @@ pub struct Offsets {
 }
 
 impl Offsets {
-    /// Requests of `size` bytes in `region`; `None` where not one fits.
+    /// Requests of `size` bytes in `region`; `None` if not one fits.
     #[must_use]
     pub fn new(region: Region, size: u64, pattern: Pattern, seed: u64) -> Option<Self> {
         if size == 0 || region.len < size {

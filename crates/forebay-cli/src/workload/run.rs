@@ -25,7 +25,7 @@ use crate::failure::{Failure, Result};
 use crate::report::json::Cache;
 use crate::results::{CpuCost, Share, Steady};
 
-/// What a load came to.
+/// The result of a load.
 #[derive(Debug)]
 pub struct Ran {
     /// Bytes, requests and time of the span that counts.
@@ -42,19 +42,19 @@ pub struct Ran {
     pub written: u64,
     /// How long requests took that ended in the span: all of a call as long as that.
     pub latencies: Latencies,
-    /// What the span cost the processors.
+    /// The processor time of the span.
     pub cpu: CpuCost,
-    /// Whether the rate held still.
+    /// Whether the rate was steady.
     pub steady: Option<Steady>,
     /// All bytes by route.
     pub taken: Vec<Taken>,
     /// For each of several targets.
     pub shares: Vec<Share>,
-    /// What each target had of all bytes.
+    /// The share of each target in all bytes.
     pub of_targets: Vec<OfTarget>,
 }
 
-/// What one target had of all bytes, with those that do not count.
+/// The share of one target in all bytes, including those outside the span.
 #[derive(Debug, Clone, Default)]
 pub struct OfTarget {
     /// Bytes that were read.
@@ -84,7 +84,7 @@ pub struct Ready<'a> {
 pub struct Moved<'a> {
     load: &'a Load,
     all: Vec<(&'a Path, Worked)>,
-    /// What each of them had of its file.
+    /// The part of its file that each of them used.
     lanes: &'a [Lane],
 }
 
@@ -324,7 +324,7 @@ fn cost(first: &Edge, last: &Edge, span: Duration, bytes: u64) -> CpuCost {
     CpuCost { user_s, system_s, cores, s_per_gb: cpu_per_gb(bytes, &[user_s + system_s]) }
 }
 
-/// What each target had, where there are several.
+/// The share of each target, if there are several.
 fn shares(
     lanes: &[Lane],
     targets: &[String],

@@ -9,10 +9,10 @@ use crate::results::Steady;
 
 /// The line may rise or fall by this share of the mean from one end of the span to the other.
 pub const SLOPE_MAX: f64 = 0.05;
-/// Fewer parts say nothing.
+/// Fewer parts are not enough.
 pub const PARTS_MIN: usize = 4;
 
-/// Judges the rates of parts of `part_s` seconds each; `None` where there are too few, or nothing
+/// Judges the rates of parts of `part_s` seconds each; `None` if there are too few, or nothing
 /// moved.
 #[must_use]
 pub fn judge(rates: &[f64], part_s: f64) -> Option<Steady> {

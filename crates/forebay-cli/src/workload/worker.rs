@@ -41,7 +41,7 @@ impl Phase {
 
     /// No call is started any more.
     pub(super) fn stop(&self) {
-        // Whoever sees the state finds the time as well.
+        // A thread that sees the state must find the time as well.
         self.stopped.get_or_init(Instant::now);
         self.state.fetch_or(Self::STOP, Ordering::Release);
     }
@@ -90,7 +90,7 @@ pub(super) struct Made {
     pub(super) offsets: Vec<u64>,
 }
 
-/// What one thread has done.
+/// The result of one thread.
 pub(super) struct Worked {
     pub(super) issuer: Box<dyn Issuer>,
     pub(super) latencies: Latencies,
@@ -101,7 +101,7 @@ pub(super) struct Worked {
     pub(super) last: VecDeque<Made>,
     /// How many ended in all.
     pub(super) ended: u64,
-    /// Where it wrote, if it read nothing.
+    /// The writes it made, if it read nothing.
     pub(super) wrote: Option<Written>,
     /// When its last call ended.
     pub(super) done: Instant,
@@ -116,7 +116,7 @@ pub(super) struct Worker {
     pub(super) batch: usize,
     pub(super) request_size: u64,
     pub(super) read_percent: u8,
-    /// Keeps where it writes, if it reads nothing.
+    /// Records its writes, if it reads nothing.
     pub(super) wrote: Option<Written>,
     /// Calls that it makes; without a number as many as it can.
     pub(super) calls: Option<u64>,
@@ -126,9 +126,10 @@ pub(super) struct Worker {
     pub(super) counters: Arc<[Counter]>,
     /// Which of the counters is its own.
     pub(super) index: usize,
-    /// What it reads, and the engine, if the command is to end where nothing comes for too long.
+    /// The file it reads, and the engine, if the command should end when no data arrive for too
+    /// long.
     pub(super) watched: Option<(PathBuf, Engine)>,
-    /// Counts progress: requests that have ended, and looks while none is made.
+    /// Counts progress: completed requests, and polls during which none completed.
     pub(super) life: Arc<AtomicU64>,
 }
 
@@ -155,7 +156,7 @@ impl Worker {
         Worked { issuer, latencies, read, written, last, ended, wrote, done, result }
     }
 
-    /// Has the command end where what it reads brings nothing for too long.
+    /// Makes the command end if its reads make no progress for too long.
     fn step(&self) -> Option<Step> {
         let (path, engine) = self.watched.clone()?;
         let life = Arc::clone(&self.life);
@@ -228,7 +229,7 @@ impl Worker {
         Ok(())
     }
 
-    /// When the call of a number is due; `None` where as many are made as it goes.
+    /// When the call of a number is due; `None` if calls are not paced.
     fn due(&self, start: Instant, number: u64) -> Option<Instant> {
         let (first, distance) = self.due?;
         Some(start + first + times(distance, number))

@@ -23,7 +23,7 @@ pub(super) struct Written {
     pub(super) request_size: u64,
     /// What the memory of the thread follows from.
     pub(super) key: u64,
-    /// Calls that are kept at most.
+    /// Most calls that are kept.
     pub(super) most: usize,
     /// The place of each call, in the order in which they began; older ones are dropped.
     places: VecDeque<u32>,
@@ -122,7 +122,7 @@ impl Written {
     }
 }
 
-/// Requests that lie one behind the other, of `most` bytes at most, or one.
+/// Runs of contiguous requests, of `most` bytes at most, or one request.
 pub(super) fn runs(all: &[Last], request_size: u64, most: u64) -> Vec<&[Last]> {
     let count = whole((most / request_size).max(1));
     let together = all.chunk_by(|one, other| one.offset + request_size == other.offset);

@@ -36,7 +36,7 @@ struct Wanted {
     memory: u32,
     offset: u64,
     len: u64,
-    /// Where it begins there.
+    /// The offset of its first byte.
     at: u64,
 }
 
@@ -52,7 +52,7 @@ fn place(place: usize) -> PyResult<u32> {
     })
 }
 
-/// What a call is about.
+/// The requests of a call.
 #[derive(Default)]
 struct Asked {
     files: Vec<forebay::File>,

@@ -1,4 +1,4 @@
-//! What many reads or writes came to, for Python.
+//! The result of many reads or writes, for Python.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ impl ManyResult {
         self.outcome.results.iter().filter_map(|result| result.as_ref().ok()).sum()
     }
 
-    /// Bytes of each; `None` where it failed.
+    /// Bytes of each; `None` if it failed.
     #[getter]
     fn counts(&self) -> Vec<Option<u64>> {
         self.outcome.results.iter().map(|result| result.as_ref().ok().copied()).collect()

@@ -19,7 +19,7 @@ use crate::waiting::Apart;
 /// dropping the transfer does not stop it.
 #[pyclass(frozen, module = "forebay", weakref)]
 pub(crate) struct ManyTransfer {
-    /// None where there was nothing to do.
+    /// None if there was nothing to do.
     moving: Option<Apart<Going>>,
     /// The result, once it has been requested.
     told: PyOnceLock<Py<ManyResult>>,
@@ -27,7 +27,7 @@ pub(crate) struct ManyTransfer {
     check: bool,
 }
 
-/// Goes on where it is dropped.
+/// Continues if it is dropped.
 struct Going(Option<forebay::ManyTransfer>);
 
 impl Drop for Going {
@@ -64,7 +64,7 @@ impl ManyTransfer {
         self.moving().map(forebay::ManyTransfer::transfer)
     }
 
-    /// What it came to, at most after `timeout` seconds.
+    /// The result, after at most `timeout` seconds.
     fn end(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Result<Py<ManyResult>, Error>> {
         let bound = bound(timeout)?;
         let (Some(moving), None) = (self.moving(), self.told.get(py)) else {
@@ -127,7 +127,7 @@ impl ManyTransfer {
         self.inner().is_none_or(forebay::Transfer::is_done)
     }
 
-    /// Whether it is on its way.
+    /// Whether it is in progress.
     fn running(&self) -> bool {
         !self.done()
     }

@@ -77,7 +77,7 @@ pub(super) fn by_tuples<'py>(
     Ok(asked)
 }
 
-/// Objects in the order in which they came.
+/// Objects in order of first appearance.
 #[derive(Default)]
 struct Numbered {
     known: HashMap<usize, usize>,

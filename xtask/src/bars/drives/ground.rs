@@ -39,7 +39,7 @@ pub(super) struct Ground {
 #[derive(Debug)]
 pub(super) struct Drive {
     pub(super) name: String,
-    /// Where its file system is mounted.
+    /// The mount point of its file system.
     pub(super) folder: PathBuf,
     /// Its block device.
     pub(super) device: PathBuf,
@@ -85,7 +85,7 @@ impl Ground {
         self.on(name, &server.path(), Some(server))
     }
 
-    /// Several drives with one file system, which stripes what it holds over them.
+    /// Several drives with one file system that stripes its files over them.
     pub(super) fn stripes(&self, members: usize, len: u64) -> Result<(PathBuf, Vec<Drive>), Stop> {
         let mut drives = Vec::new();
         for member in 0..members {
@@ -158,7 +158,8 @@ impl Drive {
         Ok(path)
     }
 
-    /// Reads what a capped drive lets pass uncapped after a pause, so that what follows is capped.
+    /// Reads the bytes that a capped drive lets pass uncapped after a pause, so that later reads
+    /// are capped.
     pub(super) fn spend_burst(&self) -> Result<(), Stop> {
         if self.rate == 0 { Ok(()) } else { spend_burst(&self.folder, self.rate) }
     }

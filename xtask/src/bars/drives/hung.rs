@@ -98,12 +98,13 @@ fn hang(drive: &Drive, read: &mut Read) -> Result<Transfer, Stop> {
         std::thread::sleep(Duration::from_micros(200));
     }
     server(drive, true)?;
-    // What it holds by now, it keeps; and the engine has asked it for all that it will.
+    // The hung drive keeps what it holds by now, and the engine has sent it all requests that it
+    // will.
     std::thread::sleep(Duration::from_millis(20));
     Ok(transfer)
 }
 
-/// Reads from the others; where they wait for the hung drive as well, that is the result.
+/// Reads from the other drives; if they wait for the hung drive as well, that is the result.
 fn bounded(reads: &mut [Read], hung: &Drive) -> Result<Round, Stop> {
     std::thread::scope(|scope| {
         let (sender, ended) = std::sync::mpsc::channel();

@@ -1,4 +1,4 @@
-//! An engine whose four drives have nothing to do takes no CPU time.
+//! An engine with four idle drives takes no CPU time.
 
 use std::thread::sleep;
 use std::time::Duration;

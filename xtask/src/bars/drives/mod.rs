@@ -30,7 +30,7 @@ use crate::bar::{Measured, Stop};
 use crate::lab::{Lab, Place};
 use crate::talk;
 
-/// What the process of a bar says in the end, in one line.
+/// The answer of a bar's process at its end, in one line.
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
     Measured(Measured),
@@ -105,7 +105,7 @@ fn in_child(lab: &Lab, name: &str) -> Result<Measured, Stop> {
         .arg(&folder)
         .arg(group.path())
         .arg(if lab.is_tiny() { "tiny" } else { "full" })
-        // Nothing that was learned about an earlier drive is known here.
+        // Nothing that was learned about an earlier drive applies here.
         .env("XDG_CACHE_HOME", &folder)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
@@ -120,7 +120,7 @@ fn in_child(lab: &Lab, name: &str) -> Result<Measured, Stop> {
     }
 }
 
-/// The process of one bar: what the command line `--drives` asks for.
+/// The process of one bar, as the command line `--drives` requests.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Job {
     pub(crate) name: String,
@@ -129,7 +129,7 @@ pub(crate) struct Job {
     pub(crate) tiny: bool,
 }
 
-/// Runs the bar and says what it found.
+/// Runs the bar and prints its result.
 pub(crate) fn run(job: &Job) -> Result<(), String> {
     let answer = match measure(job) {
         Ok(measured) => Answer::Measured(measured),

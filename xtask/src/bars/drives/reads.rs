@@ -20,7 +20,7 @@ pub(super) struct Read {
     target: Option<Buffer>,
 }
 
-/// What one round of reads took.
+/// The time of one round of reads.
 #[derive(Debug)]
 pub(super) struct Round {
     /// All of it: from the first request to the end of the last transfer.
@@ -50,7 +50,7 @@ impl Read {
         Ok(self.file.start_read(0, target, &RequestOptions::default())?)
     }
 
-    /// Takes back what a transfer owned.
+    /// Takes back the target of a transfer.
     pub(super) fn give_back(&mut self, target: Option<Buffer>) {
         self.target = target;
     }

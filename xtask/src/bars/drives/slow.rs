@@ -139,7 +139,7 @@ pub(crate) fn serve(
     Ok(())
 }
 
-/// What the server's threads share.
+/// The state that the server's threads share.
 #[derive(Debug)]
 struct Slow {
     device: File,
@@ -147,7 +147,7 @@ struct Slow {
     pace: Pace,
     /// When the pipe will have passed all bytes requested so far.
     free: Mutex<Instant>,
-    /// Whether nothing is answered.
+    /// Set if nothing is answered.
     hangs: AtomicBool,
 }
 
@@ -267,7 +267,7 @@ impl Slow {
             // Open, also a folder.
             14 | 27 => reply.resize(reply.len() + 16, 0),
             17 => reply.resize(reply.len() + 80, 0),
-            // Release, sync, destroy, list. Closing a file asks nothing, so it waits for nothing.
+            // Release, sync, destroy, list. They read no data, so they are answered without delay.
             18 | 20 | 28 | 29 | 30 | 38 => {}
             26 => greet(reply),
             _ => return Err(Errno::NOSYS),

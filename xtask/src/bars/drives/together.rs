@@ -48,7 +48,7 @@ pub(super) fn filled(
     Ok((drives, reads))
 }
 
-/// Puts files in an order that is the same in every run, and in which drives come as they may.
+/// Shuffles files: the order is the same in every run, with drives mixed.
 fn shuffle(reads: &mut [Read]) {
     // With one file on each drive they stay in sequence.
     if reads.len() <= DRIVES {
@@ -122,7 +122,7 @@ pub(super) fn unequal(ground: &Ground) -> Result<Measured, Stop> {
     reads.iter().try_for_each(Read::check)?;
     let mut measured = Measured { notes: vec![route], ..Measured::default() };
     for (index, mut samples) in beside.into_iter().enumerate() {
-        // The first round is not kept, as with the other side.
+        // The first round is discarded, as on the other side.
         samples.remove(0);
         let together =
             Series { name: format!("{} beside the others", drives[index].name), samples };

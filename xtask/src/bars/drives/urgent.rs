@@ -79,7 +79,7 @@ pub(super) fn run(ground: &Ground) -> Result<Measured, Stop> {
     })
 }
 
-/// Makes one small read after the other, each somewhere else.
+/// Makes one small read after the other, each at a different offset.
 struct Small {
     file: File,
     number: u64,

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use twox_hash::XxHash3_64;
 
-/// What fails here is for a person to read.
+/// Errors here are messages for the user.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 fn main() -> ExitCode {

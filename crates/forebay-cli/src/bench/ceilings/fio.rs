@@ -21,7 +21,7 @@ use crate::interrupt;
 const DEPTHS: [u32; 3] = [8, 16, 32];
 /// Bytes that a try moves at most.
 const TRY: u64 = 256 * MIB;
-/// `fio` counts whole milliseconds; a span below this says too little.
+/// `fio` counts whole milliseconds; a shorter span is too inexact.
 const SECONDS_MIN: f64 = 0.02;
 
 /// How requests reach the kernel, the best first.
@@ -84,10 +84,10 @@ impl Fio {
         format!("{}, O_DIRECT, 1 MiB, depth {}", self.engine, self.depth)
     }
 
-    /// Reads all bytes once; `None` where that was too quick for `fio`'s clock.
+    /// Reads all bytes once; `None` if that was too quick for `fio`'s clock.
     ///
     /// # Errors
-    /// `fio`'s.
+    /// Errors of `fio`.
     pub fn sample(&self) -> Result<Option<Spent>> {
         let spent = self.pass(self.depth, self.len);
         let spent = spent.map_err(|reason| Failure::new("`fio` failed").because(reason))?;
@@ -244,7 +244,7 @@ mod tests {
         std::fs::write(scratch.join("read"), vec![0; 4 << 20]).unwrap();
         let file = File::open(scratch.join("read")).unwrap();
         std::fs::remove_dir_all(&scratch).unwrap();
-        // As long as this process lives the file does too, and no folder comes back.
+        // The file lives as long as this process, and the folder is not recreated.
         let fio = Fio { file, len: 4 * MIB, engine: "psync", depth: 1 };
         let _ = fio.pass(1, MIB);
         assert!(!scratch.exists());

@@ -74,7 +74,7 @@ impl Link {
         self.len
     }
 
-    /// Whether there is nothing to copy.
+    /// True if there is nothing to copy.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0

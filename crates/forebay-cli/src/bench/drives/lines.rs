@@ -27,7 +27,7 @@ impl Scope {
     }
 }
 
-/// The ways that KvikIO is used.
+/// The settings in which KvikIO is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kvikio {
     /// As it is installed.
@@ -36,7 +36,7 @@ pub enum Kvikio {
     Best,
 }
 
-/// One line: what is measured, of which paths.
+/// One line: a measurement, and its paths.
 #[derive(Debug, Clone)]
 pub struct Entry {
     /// The line that was measured.
@@ -81,7 +81,7 @@ pub struct Plan<'a> {
     pub directions: &'a [Direction],
     /// The wanted page cache states.
     pub caches: &'a [Cache],
-    /// Whether the storage's ceilings are measured.
+    /// Whether the storage's limits are measured.
     pub storage: bool,
     /// Whether KvikIO is compared.
     pub kvikio: bool,
@@ -120,8 +120,8 @@ pub fn plan(plan: &Plan<'_>) -> Vec<Entry> {
     entries
 }
 
-/// The ceiling that binds `entry`, a way: of the link and, for bytes from or to the drives, what
-/// these give together, the lower. `None` where a drive's ceiling is not known.
+/// The limit of `entry`, a method: the lower of the link's and, for bytes from or to the drives,
+/// the sum of the drives'. `None` if a drive's limit is unknown.
 #[must_use]
 pub fn limit(entries: &[Entry], entry: &Entry, queues: &[usize]) -> Option<Limit> {
     let line = &entry.line;

@@ -44,11 +44,11 @@ const LOOK_DEPTH: usize = 4;
 const SPARE: f64 = 1.25;
 /// A share of the sum of all drives that is as good as all of it.
 const EVEN: f64 = 0.95;
-/// What KvikIO may take beyond what its bytes take, and how much slower than each drive it may be.
+/// Time limit of KvikIO beyond the transfer of its bytes, and the allowed slow-down per drive.
 const KVIKIO_MAX: Duration = Duration::from_secs(20);
 const KVIKIO_SLOWER: f64 = 6.0;
 
-/// What one run has at hand.
+/// The parts that one run uses.
 pub(super) struct Bench<'a> {
     pub(super) args: &'a BenchArgs,
     pub(super) engine: Engine,
@@ -73,7 +73,7 @@ struct Sizes {
     lens: Vec<Vec<u64>>,
     /// Bytes per second of each path's drives, roughly.
     rates: Vec<f64>,
-    /// Their ceilings, as far as they were opened.
+    /// Their storage, as far as it was opened.
     storages: Vec<Option<Storage>>,
 }
 
@@ -368,7 +368,7 @@ impl Bench<'_> {
         made.map(drop)
     }
 
-    /// The ceiling of one path's drives, and what one pass shows; `None` where it cannot be
+    /// Measures the limit of one path's drives, and estimates one pass; `None` if it cannot be
     /// measured.
     fn ceiling(&self, found: &Found, index: usize, len: u64) -> Result<Option<(Storage, f64)>> {
         let path = found.places.all[index].subject.read_path();
@@ -407,12 +407,12 @@ impl Bench<'_> {
     }
 }
 
-/// What the given paths are called.
+/// The names of the given paths.
 fn names(places: &Places) -> Vec<String> {
     places.all.iter().map(|place| place.given.display().to_string()).collect()
 }
 
-/// Says so where some drives had work for longer than others.
+/// A note if some drives were busy for longer than others.
 fn uneven(places: &Places, entries: &[Entry], lens: &[u64]) -> Option<Warning> {
     let rate = |index: usize| {
         let mut found = entries.iter().filter(|entry| {

@@ -21,15 +21,15 @@ use crate::steps::Step;
 /// One path: a file of the user's, or scratch in a folder.
 #[derive(Debug)]
 pub struct Place {
-    /// The path as it was given.
+    /// The path as given.
     pub given: PathBuf,
     /// The files that are read and written there.
     pub subject: Subject,
-    /// The number of its queue: files with the same one share what it gives.
+    /// The number of its queue: files with the same number share its rate.
     pub queue: usize,
     /// The ids of the drives below it.
     pub drives: Vec<String>,
-    /// The name of its file system, where that keeps its files in memory.
+    /// The name of its file system, if that keeps its files in memory.
     pub in_memory: Option<String>,
     /// Identifies the file system whose free room this path shares.
     room: u64,
@@ -49,7 +49,7 @@ impl Place {
 /// All paths of a run, and the drives below them.
 #[derive(Debug)]
 pub struct Places {
-    /// The paths, in the order in which they were given.
+    /// The paths, in the given order.
     pub all: Vec<Place>,
     /// Their drives, each once.
     pub drives: Vec<DriveFacts>,

@@ -41,7 +41,7 @@ const RUN_UP: Duration = Duration::from_millis(40);
 /// Requests in flight on each drive during the run-up.
 const RUN_UP_DEPTH: usize = 2;
 
-/// What a run is made with.
+/// The parts that a run uses.
 #[derive(Clone, Copy)]
 pub(super) struct Means<'a> {
     pub(super) engine: &'a Engine,
@@ -53,11 +53,11 @@ pub(super) struct Means<'a> {
     /// The route that the user demands.
     pub(super) route: Option<Route>,
     pub(super) kvikio: Option<&'a Shape>,
-    /// For the ceilings of all drives.
+    /// For the limits of all drives.
     pub(super) buffers: &'a Arc<Buffers>,
 }
 
-/// What one size needs.
+/// One size of a comparison.
 pub(super) struct Run<'a> {
     means: Means<'a>,
     targets: &'a mut Targets,
@@ -68,7 +68,7 @@ pub(super) struct Run<'a> {
     link: (Link, Memory),
     /// For each direction and path.
     storages: [Vec<Option<Storage>>; 2],
-    /// For each path, what lets its drives work before a sample.
+    /// For each path, the storage handle that keeps its drives busy before a sample.
     starters: Vec<Option<Storage>>,
     prover: Prover,
 }
@@ -139,7 +139,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Lets the engine start what it starts with its first transfers, and the others get ready.
+    /// Starts what the engine starts with its first transfers, and prepares the other methods.
     fn prepare(&mut self, entries: &mut [Entry]) -> Result<()> {
         for (index, entry) in entries.iter_mut().enumerate() {
             let Some(job) = self.job(entry) else { continue };
@@ -151,7 +151,7 @@ impl<'a> Run<'a> {
             let (engine, starters) = (self.means.engine, &self.starters);
             let mut ready = || match place_pages(engine, &job)? {
                 Ok(()) => start_up(&job, starters),
-                // The sample itself says why.
+                // The sample itself will report the error.
                 Err(_) => Ok(()),
             };
             let prepared = way.prepare(&job, self.targets, &mut ready);
@@ -284,7 +284,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Takes one sample; the text says why pages could not be brought where they should be.
+    /// Takes one sample; the text says why pages could not be brought into the wanted state.
     fn sample(
         &mut self,
         way: &mut dyn Way,
@@ -339,7 +339,7 @@ impl<'a> Run<'a> {
         Ok(if way.is_elsewhere() { sources.elsewhere() } else { sources })
     }
 
-    /// Whether all written files hold what they should now; those that do not are put right.
+    /// Whether all written files have the expected contents; rewrites those that do not.
     fn files_hold(&mut self, job: &Job) -> Result<bool> {
         let mut all = true;
         for part in &job.parts {

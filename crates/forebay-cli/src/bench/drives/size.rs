@@ -16,12 +16,12 @@ const SPAN_MAX: f64 = 2.0;
 const LEN_MIN: u64 = 4 * MIB;
 /// Bytes of all paths together, at most.
 const TOTAL_MAX: u64 = 8 * GIB;
-/// Speeds that differ by no more than this are the same.
+/// Speeds that differ by at most this share count as equal.
 const SAME: f64 = 0.15;
 /// Turns of KvikIO that find its best settings.
 const TRIES: f64 = 3.0;
 
-/// What a run consists of.
+/// The parts of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Work {
     /// Samples of each line.
@@ -61,7 +61,7 @@ impl Work {
     }
 }
 
-/// What the machine has.
+/// The resources of the machine.
 #[derive(Debug, Clone)]
 pub struct Means {
     /// Bytes per second of each path's drives, roughly.
@@ -133,7 +133,7 @@ fn shares(means: &Means) -> Vec<f64> {
     means.queues.iter().map(|queue| 1.0 / count(users(*queue))).collect()
 }
 
-/// The same rate for those that differ by no more than a measurement does: their mean.
+/// Replaces rates that differ by no more than measurement error by their mean.
 fn evened(rates: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..rates.len()).collect();
     order.sort_by(|a, b| rates[*a].total_cmp(&rates[*b]));

@@ -62,10 +62,10 @@ impl Targets {
         self.buffers[index] = buffer;
     }
 
-    /// Reserves other sizes, where they differ, and gives back the old ones first.
+    /// Allocates targets of other sizes, if they changed, and frees the old ones first.
     ///
     /// # Errors
-    /// There is no room.
+    /// There is not enough memory.
     pub fn resize(&mut self, engine: &Engine, target: &Target, lens: &[u64]) -> Result<()> {
         let have = self.buffers.iter().map(|buffer| buffer.as_ref().map(Buffer::len));
         if have.eq(lens.iter().map(|len| Some(*len))) {

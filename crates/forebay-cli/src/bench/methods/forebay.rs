@@ -108,7 +108,7 @@ fn moved(outcome: &Outcome) -> Moved {
     Moved { bytes: outcome.bytes, route, reason, said: said(&outcome.routes) }
 }
 
-/// What the engine says of its bytes, for a verdict.
+/// The engine's report on its bytes, for a verdict.
 #[must_use]
 pub fn said(shares: &[RouteShare]) -> Vec<(Route, u64)> {
     shares.iter().map(|share| (share.route, share.bytes)).collect()

@@ -20,12 +20,12 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use super::Job;
 use crate::failure::{Failure, Result};
 
-/// Held by the only mapping, since a signal finds nothing but what is static.
+/// Held by the only mapping, since a signal handler can only use static state.
 static ONE: Mutex<()> = Mutex::new(());
 static START: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
 static PAGE: AtomicUsize = AtomicUsize::new(0);
-/// The first address that had no page; [`usize::MAX`] as long as all had.
+/// The first address without a page; [`usize::MAX`] as long as all exist.
 static MISSING: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// The start of a file, mapped.
@@ -57,7 +57,7 @@ impl Mapping {
         Ok(Self { start, len, before: take_signal(), _one: one })
     }
 
-    /// Its bytes; zeros where the file has none any more.
+    /// Its bytes; zeros where the file no longer has any.
     pub(super) fn bytes(&self) -> &[u8] {
         // SAFETY: the mapping is `len` bytes and lives as long as `self`. Another process may
         // change a file that is not ours during the copy. The bytes are only copied and never

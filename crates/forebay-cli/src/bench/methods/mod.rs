@@ -48,7 +48,7 @@ pub struct Moved {
     pub route: Option<String>,
     /// Why this route, or which way the bytes went.
     pub reason: Option<String>,
-    /// Bytes by route, as the way itself says; none where it does not.
+    /// Bytes by route, as the method itself reports them; empty if it does not.
     pub said: Vec<(Route, u64)>,
 }
 
@@ -98,7 +98,7 @@ pub trait Method {
     /// Where not all of them can be moved.
     fn read(&mut self, job: &Job, target: &mut Memory) -> Result<Moved>;
 
-    /// What notices that a read stands still, where this process does it.
+    /// A step that detects a stalled read, if this process makes the read.
     fn reading(&self, _job: &Job) -> Option<Step> {
         None
     }
@@ -119,7 +119,7 @@ pub trait Method {
         false
     }
 
-    /// What cuFile has counted, where another process has it.
+    /// cuFile's counters, if they are in another process.
     fn counters(&self) -> Option<Seen<Counters>> {
         None
     }

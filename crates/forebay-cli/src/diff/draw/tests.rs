@@ -1,4 +1,4 @@
-//! What the picture of a ratio looks like.
+//! The picture of a ratio.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! How often intervals hold what they should, and what they cost.
+//! How often intervals contain the true value, and how wide they are.
 
 use proptest::prelude::*;
 
@@ -45,7 +45,7 @@ fn coverage(counts: (usize, usize), one: fn(&mut Draws) -> f64, two: fn(&mut Dra
     f64::from(u32::try_from(held.count()).unwrap()) / f64::from(runs)
 }
 
-/// What docs/diff.md says: 95 of 100 at least, whatever the noise is like, from three samples on.
+/// The claim of docs/diff.md: at least 95 of 100, for any noise, from three samples on.
 #[test]
 fn intervals_of_few_samples_hold_what_they_should() {
     let quiet = |draws: &mut Draws| (0.02 * draws.normal()).exp();
@@ -65,12 +65,12 @@ fn intervals_of_few_samples_hold_what_they_should() {
             assert!(held > CONFIDENCE - by_chance, "{counts:?}: {held}");
         }
     }
-    // Two samples of each hold it less surely where the noise differs, and it is no wider for that.
+    // Two samples of each contain it less often if the noise differs, without being wider.
     let held = coverage((2, 2), quiet, loud);
     assert!((0.915..0.96).contains(&held), "{held}");
 }
 
-/// An interval that is far too wide would pass as well.
+/// A far too wide interval would pass as well.
 #[test]
 fn intervals_are_no_wider_than_they_need_to_be() {
     let quiet = |draws: &mut Draws| (0.02 * draws.normal()).exp();
@@ -173,7 +173,7 @@ proptest! {
             prop_assert!(near(low.ln(), -high_2.ln()) && near(high.ln(), -low_2.ln()));
             let (chance, chance_2) = (one.chance().unwrap(), two.chance().unwrap());
             prop_assert!(near(chance, chance_2));
-            // Interval and chance say the same.
+            // Interval and p-value agree.
             let outside = low > 1.0 || high < 1.0;
             prop_assert!(outside == (chance < 0.05) || (chance - 0.05).abs() < 1e-6);
             let sum = one.chance_above(limit).unwrap() + two.chance_above(1.0 / limit).unwrap();

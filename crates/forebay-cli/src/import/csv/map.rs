@@ -1,4 +1,4 @@
-//! Which column is what: `size=Block,throughput="BW (MiB/s)":MiB/s`.
+//! The meaning of columns: `size=Block,throughput="BW (MiB/s)":MiB/s`.
 
 use std::str::FromStr;
 
@@ -6,7 +6,7 @@ use super::units::{Kind, scale};
 use crate::import::near::near;
 use crate::import::said::AXES;
 
-/// The quantities that a column may hold, each with what it is made of.
+/// The quantities of columns, each with its kind.
 pub(super) const QUANTITIES: [(&str, Kind); 11] = [
     ("throughput", Kind::Rate),
     ("iops", Kind::Count),
@@ -29,11 +29,11 @@ pub(super) struct Column {
     pub(super) kind: Kind,
     /// Its heading.
     pub(super) heading: String,
-    /// What its numbers are in, where the user says it.
+    /// The unit of its numbers, if given by the user.
     pub(super) unit: Option<String>,
 }
 
-/// What `--map` says.
+/// The value of `--map`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Map(pub(super) Vec<Column>);
 

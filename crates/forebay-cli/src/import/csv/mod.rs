@@ -20,7 +20,7 @@ use crate::results::{Latency, Measured, Point};
 /// Columns of a table that are named in an error at most.
 const NAMED_MAX: usize = 30;
 
-/// What the user says of a table.
+/// The user's options for a table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) map: &'a Map,
@@ -116,7 +116,7 @@ impl Repeats {
     }
 }
 
-/// Where the columns of a map stand, and what their numbers are in.
+/// The positions of a map's columns, and their units.
 fn places<'a>(map: &'a Map, heads: &[String]) -> Result<Vec<Place<'a>>, String> {
     let all = map.0.iter().map(|column| {
         let heading = column.heading.as_str();
@@ -199,7 +199,7 @@ fn row(
     Ok((point, measured))
 }
 
-/// What numbers say; a throughput that no column has follows from others.
+/// The measurement of some numbers; a missing throughput is derived from the rest.
 #[expect(clippy::cast_precision_loss, reason = "a size")]
 fn measured(numbers: &[(&str, f64)], size: u64) -> Result<Measured, String> {
     let of = |name: &str| numbers.iter().find(|(known, _)| *known == name).map(|(_, n)| *n);

@@ -1,4 +1,4 @@
-//! What becomes of tables.
+//! The import of tables.
 
 use proptest::prelude::*;
 

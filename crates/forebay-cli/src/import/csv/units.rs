@@ -2,7 +2,7 @@
 
 use crate::import::found::number;
 
-/// What a column holds.
+/// The kind of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Text,
@@ -212,7 +212,7 @@ pub(super) fn value(kind: Kind, cell: &str, of_column: Option<f64>) -> Result<Op
     Ok(Some(number * scale))
 }
 
-/// A number with a point, whichever mark it had.
+/// A number with a decimal point, from either mark.
 fn pointed(digits: &str) -> Result<String, String> {
     let Some((whole, rest)) = digits.split_once(',') else { return Ok(digits.to_owned()) };
     if rest.contains(['.', ',']) || rest.len() == 3 || whole.contains('.') {
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(of(Kind::Time, "p99 [us]"), Some(1e3));
         assert_eq!(of(Kind::Time, "lat_ms"), Some(1e6));
         assert_eq!(of(Kind::Size, "Block (KiB)"), Some(1024.0));
-        // What elbencho and cloudai write.
+        // Headings of elbencho and cloudai.
         assert_eq!(of(Kind::Rate, "MiB/s [last]"), Some(1_048_576.0));
         assert_eq!(of(Kind::Rate, "bw_gb_sec"), Some(1e9));
         assert_eq!(of(Kind::Time, "IO lat us [avg]"), Some(1e3));

@@ -17,8 +17,8 @@ const ENGINE: &str = "psync";
 /// fio's own size of a request.
 const BLOCK: u64 = 4096;
 
-/// Options that an axis has, or that say how long and in which order jobs run, what they are called
-/// and what is written down of them: where points agree, nothing else is different for them.
+/// Options that have an axis, or that only set how long and in which order jobs run, with their
+/// names and what is recorded of them: if points agree, nothing else is different for them.
 const KNOWN: [&str; 38] = [
     "name",
     "description",
@@ -66,7 +66,7 @@ const OPTIONS_MAX: usize = 64;
 /// Options in the order in which fio took them. The last of a name counts, but of files each.
 pub(super) type Options = Vec<(String, String)>;
 
-/// The options that an object holds under `key`; `None` where it has none.
+/// The options of an object under `key`; `None` if it has none.
 pub(super) fn options(object: &Value, key: &str) -> Option<Options> {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let pair = |pair: &Value| Some((pair.get(0)?.as_str()?.to_owned(), text(pair.get(1)?)));
@@ -100,7 +100,7 @@ pub(super) struct Job {
     entries: u32,
 }
 
-/// What moved in one direction.
+/// The bytes moved in one direction, with times.
 #[derive(Debug, Default, Clone)]
 struct Moved {
     bytes: u64,
@@ -384,7 +384,7 @@ impl Job {
         size
     }
 
-    /// What it showed, or why it failed; `None` where it moved nothing and did not fail.
+    /// Its measurement, or why it failed; `None` if it moved nothing and did not fail.
     pub(super) fn measured(&self) -> Option<Result<Measured, String>> {
         if self.error != 0 {
             let errno = i32::try_from(self.error).unwrap_or_default();
@@ -416,7 +416,7 @@ impl Job {
 
     fn cpu(&self, seconds: f64, bytes: u64) -> Option<CpuCost> {
         let (user_s, system_s) = self.cpu_s?;
-        // Where there is none it ended before the kernel had counted anything.
+        // Without times it ended before the kernel had counted anything.
         let both = Some(user_s + system_s).filter(|both| *both > 0.0)?;
         let per_gb = (bytes > 0).then(|| both / (float(bytes) * 1e-9));
         Some(CpuCost { user_s, system_s, cores: both / seconds, s_per_gb: per_gb })
@@ -437,7 +437,7 @@ fn float(count: u64) -> f64 {
     count as f64
 }
 
-/// Files that `filename` names: colons part them, but for those behind a backslash.
+/// The number of files in `filename`: colons separate them, unless escaped by a backslash.
 fn files_named(names: &str) -> u32 {
     let (mut files, mut escaped) = (1_u32, false);
     for letter in names.chars() {
@@ -459,7 +459,7 @@ fn one_size(text: &str, base_1000: bool) -> Option<u64> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(split);
     let unit = unit.to_lowercase();
-    // fio looks at the first letter alone, but for what has all three.
+    // fio only looks at the first letter, except for units with all three.
     let (letter, other) = match unit.strip_suffix("ib") {
         Some(letter) if !letter.is_empty() => (letter, true),
         _ => (unit.trim_end_matches('b').trim_end_matches('i'), false),

@@ -24,7 +24,7 @@ use crate::results::Point;
 const VERSION: &str = "\"fio version\"";
 /// How fio's client calls the sum of all servers.
 const ALL_CLIENTS: &str = "All clients";
-/// The way of what is no one job.
+/// The method name of merged jobs.
 const SEVERAL: &str = "fio (several jobs)";
 /// Jobs of one object at most.
 const JOBS_MAX: usize = 20_000;
@@ -72,8 +72,8 @@ pub(super) fn parse(text: &str) -> Result<Contents, String> {
     Ok(contents)
 }
 
-/// Where the first object begins: at a line's beginning, or behind other text with fio's version
-/// as its first member.
+/// The start of the first object: at a line's beginning, or after other text with fio's version as
+/// its first member.
 fn object_in(text: &str) -> Option<usize> {
     let mut begins_line = true;
     for (at, letter) in text.char_indices() {
@@ -152,7 +152,7 @@ impl Lines {
     }
 }
 
-/// What one object of results holds.
+/// Adds the contents of one object of results.
 fn take(contents: &mut Contents, value: &Value, lines: &Lines) -> Result<Object, String> {
     let Some(version) = value.get("fio version").and_then(Value::as_str) else {
         return Err(format!("line {}: it has no `fio version`", lines.first));
@@ -237,7 +237,7 @@ fn add(contents: &mut Contents, object: &Object) -> Result<(), String> {
         contents.add(Found { line: job.line, point, unix_time, measured, beside })?;
         names.push(&job.name);
     }
-    // Jobs that differ in what has no axis here are no repeats of each other.
+    // Jobs that differ in options without an axis are not repeats of each other.
     let points: Vec<_> = contents.found[begin..].iter().map(|found| found.point.clone()).collect();
     let mut of: std::collections::HashMap<_, Vec<usize>> = std::collections::HashMap::new();
     for (index, point) in points.iter().enumerate() {

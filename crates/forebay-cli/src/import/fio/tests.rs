@@ -117,13 +117,13 @@ fn point_of(global: &[(&str, &str)], own: &[(&str, &str)], size: u64) -> Point {
 
 #[test]
 fn an_option_that_repeats_is_what_fio_makes_of_it() {
-    // fio adds files, also those of a job to those of all.
+    // fio appends files, also those of a job to the global ones.
     let files = [("filename", "a"), ("filename", "b:c"), ("nrfiles", "2")];
     let point = point_of(&[("filename", "all")], &files, 4096);
     assert_eq!((point.path.as_str(), point.files), ("all:a:b:c", 4));
     let point = point_of(&[("filename", "all")], &[], 4096);
     assert_eq!((point.path.as_str(), point.files), ("all", 1));
-    // Of others the last counts, by whichever of its names.
+    // For other options the last one counts, by any of its names.
     let point = point_of(
         &[("bs", "1k"), ("rw", "read")],
         &[("bs", "8k"), ("blocksize", "16k"), ("readwrite", "randread"), ("bs", "64k")],
@@ -214,7 +214,7 @@ fn options_say_where_a_job_lies() {
     let mut writes = job(json!({"rw": "write:8k"}), moved(0));
     writes["write"] = moved(10);
     assert_eq!(self::of(&[writes]).found[0].point.read_percent, 0);
-    // Files stand between colons.
+    // Colons separate files.
     assert_eq!(of(json!({"filename": "f:g:h", "nrfiles": "2"})).files, 3);
     assert_eq!(of(json!({"filename": "f\\:g"})).files, 1);
 }
@@ -225,7 +225,7 @@ fn what_is_not_one_measurement_is_told() {
     let (with, without) = (job(a, moved(10)), job(json!({"name": "b"}), moved(9)));
     let contents = of(&[with.clone(), without.clone(), job(json!({"name": "c"}), moved(0))]);
     let ways: Vec<&str> = contents.found.iter().map(|found| found.point.way.as_str()).collect();
-    // They differ in what has no axis, so they are no repeats.
+    // They differ in options without an axis, so they are not repeats.
     assert_eq!(ways, ["fio-psync (a)", "fio-psync (b)"]);
     let told = contents.warnings.join("\n");
     assert!(told.contains("ran at the same time") && told.contains("`c` moved nothing"), "{told}");
@@ -418,7 +418,7 @@ fn options_of_all_jobs_are_kept_once() {
     let global = Rc::new(job::options(&value, "global options").unwrap());
     let lines = Lines::of(1, "");
     let jobs = self::jobs(value["jobs"].as_array().unwrap(), &global, &lines, false);
-    // Each holds it, none a copy.
+    // Each shares it without a copy.
     assert_eq!((jobs.len(), Rc::strong_count(&global)), (2_000, 2_001));
 }
 

@@ -1,4 +1,4 @@
-//! What becomes of gdsio's lines.
+//! The import of gdsio's lines.
 
 use proptest::prelude::*;
 
@@ -30,7 +30,7 @@ fn every_number_of_a_line_is_taken_in_its_unit() {
     let latency = measured.latency.unwrap();
     assert!((latency.mean_ns.unwrap() / 3_721_307.952 - 1.0).abs() < 1e-9);
     assert_eq!((latency.p99_ns, latency.count), (None, None));
-    // What it calls direct is what it asked for.
+    // Its "direct" is only what it requested.
     assert_eq!((measured.verdict, measured.route, measured.verified), (None, None, None));
     assert_eq!(measured.reason.unwrap(), "gdsio says `GPUD`, and proves no way");
 }

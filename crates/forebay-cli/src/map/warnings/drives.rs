@@ -7,7 +7,7 @@ use crate::map::json::MapReport;
 use crate::map::words::{named, spins};
 use crate::report::drives::{DriveFacts, LinkFacts, PathFacts};
 
-/// Each way to a drive.
+/// Each path to a drive.
 fn ways(report: &MapReport) -> impl Iterator<Item = (&DriveFacts, &PathFacts)> {
     report.drives.iter().flat_map(|drive| drive.paths.iter().map(move |path| (drive, path)))
 }

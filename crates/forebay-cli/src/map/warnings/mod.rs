@@ -1,7 +1,7 @@
-//! What will cost speed, each with the next thing to try.
+//! Warnings of settings that cost speed, each with the next thing to try.
 //!
-//! One table of rules, each a pure function of the report. `steps` looks at what is under one
-//! path, `drives` at drives, links and GPUs. A rule says nothing where a fact is not known.
+//! One table of rules, each a pure function of the report. `steps` checks the storage of one path,
+//! `drives` checks drives, links and GPUs. A rule is silent about unknown facts.
 
 mod drives;
 mod steps;
@@ -20,13 +20,13 @@ pub(crate) struct Rule {
 }
 
 enum Check {
-    /// Looks at one path.
+    /// Checks one path.
     Path(fn(&Scene<'_>) -> Vec<Found>),
     /// Looks at the drives and GPUs of all paths.
     Machine(fn(&MapReport) -> Vec<Found>),
 }
 
-/// What a rule found.
+/// A finding of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Found {
     /// The steps or drives that it is about.

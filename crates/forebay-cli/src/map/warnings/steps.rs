@@ -12,7 +12,7 @@ fn of_kind<'a>(scene: &Scene<'a>, kinds: &'a [&str]) -> impl Iterator<Item = &'a
     map.walk().map(|(_, step)| step).filter(move |step| kinds.contains(&step.kind.as_str()))
 }
 
-/// What people call a volume.
+/// The user-facing name of a volume.
 fn called(step: &Step) -> &str {
     step.text("volume").unwrap_or(&step.name)
 }
@@ -61,7 +61,7 @@ pub(super) fn silent(scene: &Scene<'_>) -> Vec<Found> {
     silent.collect()
 }
 
-/// A volume lets nothing through.
+/// A suspended volume blocks all I/O.
 pub(super) fn suspended(scene: &Scene<'_>) -> Vec<Found> {
     let stopped = of_kind(scene, &["device_mapper"]);
     let stopped = stopped.filter(|step| step.flag("suspended") == Some(true)).map(|step| {
@@ -74,7 +74,7 @@ pub(super) fn suspended(scene: &Scene<'_>) -> Vec<Found> {
     stopped.collect()
 }
 
-/// A file on one member of several that stand one behind the other.
+/// A file on one member of several concatenated ones.
 pub(super) fn one_member(scene: &Scene<'_>) -> Vec<Found> {
     let steps = scene.map.walk().map(|(_, step)| step).filter(|step| is_concatenated(step));
     let found = steps.filter_map(|step| {
@@ -159,7 +159,7 @@ pub(super) fn compressed(scene: &Scene<'_>) -> Vec<Found> {
         );
         return vec![Found::new(path, text)];
     }
-    // Of one mount there is one such step, whatever stands below it.
+    // One mount has one such step, whatever is below it.
     let step = of_kind(scene, &["file_system"]).find(|step| {
         let options = step.text("options").unwrap_or_default();
         options.split(',').any(|option| {
@@ -224,7 +224,7 @@ pub(super) fn program(scene: &Scene<'_>) -> Vec<Found> {
     found.collect()
 }
 
-/// A volume that looks up where each piece lies.
+/// A volume that looks up the location of each piece.
 pub(super) fn indirect_volume(scene: &Scene<'_>) -> Vec<Found> {
     let found = of_kind(scene, &["device_mapper"]).filter_map(|step| {
         let target = step.text("target")?;

@@ -56,7 +56,7 @@ pub struct Away {
     pub numa_node: Option<u32>,
     /// `same_switch`, `same_root_port`, `same_socket`, `across_sockets`, `network`, `unknown`.
     pub distance: String,
-    /// The same in words.
+    /// The facts in words.
     pub text: String,
     /// How far the nodes are from each other, where 10 is a node's own memory.
     pub node_distance: Option<u32>,

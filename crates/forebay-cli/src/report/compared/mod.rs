@@ -1,8 +1,9 @@
-//! What `forebay compare` found besides the rates of its ways: the first run apart, how far the
-//! others vary, whether bytes went by DMA, the GPU's own work, and where GPU and drives hang.
+//! The findings of `forebay compare` besides the rates of its methods: the first run separately,
+//! the variation of the others, whether bytes went by DMA, the GPU's own work, and the location of
+//! GPU and drives.
 //!
 //! [`facts`] and [`runs`] are its data, [`said`] its words, here and in `compare` itself; [`read`]
-//! has them from a file, whatever that says.
+//! parses them from a file, which is not trusted.
 
 pub mod facts;
 pub mod read;
@@ -21,11 +22,11 @@ pub struct Comparison {
     pub run: usize,
     /// `compare`, `dma` or `all`.
     pub mode: String,
-    /// How often each way was run.
+    /// Runs of each method.
     pub runs: Option<u64>,
-    /// What each run moved.
+    /// The bytes of each run.
     pub each_run: Option<Said>,
-    /// Where GPU and drives hang.
+    /// The location of GPU and drives.
     pub topology: Option<Sockets>,
     /// Drives that are left out there.
     pub drives_left_out: usize,
@@ -45,7 +46,7 @@ pub struct Comparison {
 pub struct Told {
     /// The first run's rate.
     pub first: Option<f64>,
-    /// The mean of the others.
+    /// The mean of the other runs.
     pub mean: Option<f64>,
     /// How far these are apart, as a share of their mean.
     pub variation: Option<f64>,
@@ -58,7 +59,7 @@ impl Told {
         self.variation.map(Judgement::of)
     }
 
-    /// The same with its number.
+    /// The variation in words, with its number.
     #[must_use]
     pub fn variation_text(&self) -> Option<String> {
         Some(said::variation(self.variation?, self.judgement()?))
@@ -66,7 +67,7 @@ impl Told {
 }
 
 impl Comparison {
-    /// Takes what there is to say of its rows.
+    /// Adds the sentences on its rows.
     pub(crate) fn take(&mut self, rows: &[Row]) {
         let ways = || rows.iter().filter(|row| !row.method.is_ceiling());
         let first = ways().find_map(|row| Some((row, row.cache?)));

@@ -16,7 +16,7 @@ const DRIVES_MAX: usize = 16;
 const TEXT_MAX: usize = 200;
 /// What a rate is between, in bytes per second.
 const RATE: (f64, f64) = (0.0, 1e18);
-/// What a share is between.
+/// The valid range of a share.
 const SHARE: (f64, f64) = (0.0, 1e6);
 
 /// Whether a report is one of a comparison.
@@ -25,7 +25,7 @@ pub fn is_comparison(report: &Value) -> bool {
     report.get("compare").is_some_and(|told| !told.is_null())
 }
 
-/// What it says of the comparison.
+/// Parses the comparison's part of a report.
 #[must_use]
 pub fn comparison(report: &Value) -> Comparison {
     let told = &report["compare"];

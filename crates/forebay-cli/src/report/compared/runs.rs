@@ -25,7 +25,7 @@ pub enum Judgement {
 }
 
 impl Judgement {
-    /// What a range of so large a share of the mean comes to.
+    /// The judgement of a range of this share of the mean.
     #[must_use]
     pub fn of(variation: f64) -> Self {
         match variation {
@@ -53,11 +53,11 @@ pub struct Runs {
     pub first: f64,
     /// The mean of the rates of the others, or the first where it is the only one.
     pub mean: f64,
-    /// Their median, which is what ratios are taken of.
+    /// Their median, from which ratios are computed.
     pub median: f64,
     /// The coefficient of variation of the other runs; null if there are fewer than two.
     pub variation: Option<f64>,
-    /// The same in a word.
+    /// The judgement in a word.
     pub judgement: Option<Judgement>,
 }
 
@@ -70,7 +70,7 @@ impl Runs {
         Self::of_rates(&rates)
     }
 
-    /// The same of rates.
+    /// The same summary from rates.
     #[must_use]
     pub fn of_rates(rates: &[f64]) -> Option<(Self, Spread)> {
         let first = *rates.first()?;

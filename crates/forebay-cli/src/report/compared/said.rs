@@ -1,4 +1,4 @@
-//! A comparison in words: what `forebay compare` prints itself, and what a report repeats.
+//! A comparison in words: printed by `forebay compare`, and repeated in reports.
 
 use forebay::units::format_size;
 
@@ -12,7 +12,7 @@ use crate::report::table::rate;
 /// What a sentence is about, and the sentence.
 pub type Said = (&'static str, String);
 
-/// Ways that one sentence names at most: a comparison has three.
+/// Most methods in one sentence: a comparison has three.
 const WAYS_MAX: usize = 8;
 /// Most letters of a verdict or a route.
 const TEXT_MAX: usize = 200;
@@ -125,7 +125,7 @@ pub fn variation(share: f64, judgement: Judgement) -> String {
     format!("{:.0} %, {}", share * 100.0, judgement.name())
 }
 
-/// A way held against the standard one; nothing for that one itself, nor where the data are wrong:
+/// A method compared with the standard one; nothing for that one itself, nor if the data are wrong:
 /// their speed means nothing.
 #[must_use]
 pub fn against(speed_up: Option<f64>, is_standard: bool, verified: Option<bool>) -> Option<String> {

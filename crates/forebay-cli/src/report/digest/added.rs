@@ -1,4 +1,4 @@
-//! Which ceiling takes over as GPUs are added, in words.
+//! Which limit takes over as GPUs are added, in words.
 
 use std::collections::BTreeMap;
 

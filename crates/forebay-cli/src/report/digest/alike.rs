@@ -21,7 +21,7 @@ pub(super) struct Alike {
 struct Told {
     first: String,
     count: usize,
-    /// The numbers of lines, each once: they come one after the other.
+    /// The line numbers, each once: they arrive in order.
     lines: Vec<usize>,
 }
 

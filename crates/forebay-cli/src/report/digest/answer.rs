@@ -9,7 +9,7 @@ use crate::workload::issuer::Plain;
 /// Most directions and page cache states that are reported.
 const KINDS_MAX: usize = 6;
 
-/// The answer of a report: of its results, else of layers behind compute.
+/// The answer of a report: from its results, else from layers behind compute.
 #[must_use]
 pub fn of(digest: &Digest) -> String {
     let has_results = !digest.runs.is_empty() || digest.layers.is_empty();

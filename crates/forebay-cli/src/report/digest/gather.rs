@@ -131,7 +131,7 @@ impl Digest {
             return;
         };
         if let Some(Mark { text: way, .. }) = line.marks.get_mut(&Axis::Way) {
-            // `cpu-gpu` of gdsio is not that of ours; `fio-libaio` says whose it is.
+            // gdsio's `cpu-gpu` is not ours; `fio-libaio` names its tool.
             *way = match tool.as_str() {
                 "csv" => format!("{way} (csv)"),
                 tool if way.starts_with(tool) => way.clone(),
@@ -318,7 +318,7 @@ fn counted<'a>(samples: &[&'a Sample]) -> Vec<&'a Sample> {
     kept
 }
 
-/// What the samples of a point say in words, each text once.
+/// The texts of a point's samples, each once.
 #[derive(Debug, Default)]
 struct Words<'a> {
     route: Vec<&'a str>,
@@ -368,7 +368,7 @@ pub(super) fn add_verdict(line: &mut Line, verdict: Option<&VerdictFacts>, bytes
     }
 }
 
-/// Of several targets, what each had in the samples of a point.
+/// With several targets, the share of each in the samples of a point.
 fn target_shares(samples: &[&Sample]) -> Vec<TargetShare> {
     let measured = || samples.iter().filter_map(|sample| sample.measured.as_ref());
     let Some(first) = measured().next() else { return Vec::new() };

@@ -12,7 +12,7 @@ use crate::results::summary::Estimate;
 const SENSORS_MAX: usize = 64;
 /// Letters of a sensor's name or of a reason that are kept.
 const NAME_MAX: usize = 200;
-/// Sensors that one warning names.
+/// Most sensors named in one warning.
 const NAMED_MAX: usize = 4;
 
 /// The readings of one sensor in the samples of a point: medians, in degrees Celsius.
@@ -41,7 +41,7 @@ pub struct Warmed {
     pub last: f64,
 }
 
-/// Whether it can be a temperature: nothing is colder, and what is hotter is no machine any more.
+/// Whether it is a plausible temperature.
 fn is_degrees(value: &f64) -> bool {
     (-274.0..=1e4).contains(value)
 }

@@ -1,17 +1,17 @@
-//! The ceilings of a digest, and which of them binds a line.
+//! The limits of a digest, and which of them binds a line.
 //!
-//! Who measured may have said what binds a sample; that counts. [`super::gather`] asks here for
-//! the others by the same rule.
+//! If the measuring program reported the limit of a sample, that counts. For other samples
+//! [`super::gather`] finds it here by the same rule.
 
 use super::{Bound, Digest, Limit, ratio};
 use crate::report::json::{Cache, Direction};
 use crate::results::{self, Point, Sample};
 use crate::workload::issuer::Plain;
 
-/// Ceilings that are kept at most: a machine has some dozens.
+/// Most limits that are kept: a machine has some dozens.
 const KEPT_MAX: usize = 1000;
 
-/// What binds by its own name.
+/// Names of limits that bind.
 const BINDING: [&str; 6] = ["link", "uplink", "shared", "storage", "network", "memory"];
 
 impl Bound {
@@ -24,7 +24,7 @@ impl Bound {
 }
 
 impl Digest {
-    /// From now on, ceilings are those of the next attempt.
+    /// Further limits belong to the next attempt.
     pub(super) fn begin_attempt(&mut self) {
         if self.attempts.len() < KEPT_MAX {
             self.attempts.push(Vec::new());
@@ -51,7 +51,7 @@ impl Digest {
         }
     }
 
-    /// What binds a point: what its samples say, else the lowest of the ceilings on its way.
+    /// The limit of a point: as its samples report, else the lowest limit on its path.
     pub(super) fn limit(&self, run: usize, samples: &[&Sample]) -> Option<Limit> {
         let point = &samples.first()?.point;
         let told = samples.iter().filter_map(|sample| sample.measured.as_ref()?.bound.as_ref());
@@ -109,7 +109,7 @@ fn on_the_way(ceilings: &[Bound], run: usize, point: &Point) -> Vec<Limit> {
     of_both.into_iter().flatten().collect()
 }
 
-/// Those of one direction.
+/// The limits of one direction.
 fn on_the_way_of(
     ceilings: &[Bound],
     run: usize,
@@ -129,7 +129,7 @@ fn on_the_way_of(
     let links: Option<Vec<f64>> = point.targets.iter().map(|target| of("link", target)).collect();
     let links = links.filter(|links| !links.is_empty()).map(|links| links.iter().sum());
     let is_gpus = point.targets.iter().any(|target| target != "host");
-    // What several do at once may be less than what each does alone.
+    // Several together may reach less than the sum of each alone.
     let all = point.targets.join("+");
     let found = [
         ("link", of("links", &all)),
@@ -148,7 +148,7 @@ fn is_rate(rate: &f64) -> bool {
     rate.is_finite() && *rate > 0.0
 }
 
-/// Whether a plain way asks drives also for what is resident.
+/// Whether a plain method reads from drives even if the file is warm.
 fn past_the_page_cache(way: &str) -> bool {
     Plain::ALL.iter().any(|plain| plain.is_direct() && plain.name() == way)
 }
@@ -161,7 +161,7 @@ mod tests {
     use crate::report::digest::gather::tests::digest_of;
     use crate::report::made::{self, Sweep};
 
-    /// The first line's limit and share where each sample says this of what binds it.
+    /// The first line's limit and share if each sample reports this bound.
     fn told(bounds: &[serde_json::Value]) -> (Option<Limit>, Option<f64>) {
         let sweep = Sweep { request_sizes: vec![4096], depths: vec![1], ..Sweep::default() };
         let mut records = vec![
@@ -183,7 +183,7 @@ mod tests {
         let bound = |name: &str, rate: f64| json!({"name": name, "bytes_per_second": rate});
         let limit = |bounds: &[serde_json::Value]| told(bounds).0.map(|l| (l.name, l.rate));
         assert_eq!(limit(&[bound("storage", 6e9)]), Some(("storage".into(), 6e9)));
-        // It names what binds it, which is no ceiling there.
+        // The reported bound is not one of the limits there.
         assert_eq!(limit(&[bound("in-flight", 25e9)]), Some(("link".into(), 25e9)));
         assert_eq!(limit(&[bound("in-flight", 3e9)]), Some(("lowest".into(), 3e9)));
         let several = [bound("storage", 6e9), bound("in-flight", 7e9), bound("link", -1.0)];
@@ -198,7 +198,7 @@ mod tests {
         let targets = vec!["cuda:0", "cuda:1"];
         let sweep =
             Sweep { request_sizes: vec![4096], depths: vec![1], targets, ..Sweep::default() };
-        // An attempt: its ceilings, and its samples with what they say of the lowest.
+        // An attempt: its limits, and its samples with their reported lowest limit.
         let attempt = |link: [f64; 2], storage: f64, lowest: Option<f64>| {
             let mut records = vec![made::run(&sweep)];
             let links = link.iter().zip(&sweep.targets);

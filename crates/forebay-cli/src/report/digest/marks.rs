@@ -39,7 +39,7 @@ pub(super) fn marks(point: &Point) -> BTreeMap<Axis, Mark> {
     marks
 }
 
-/// Where a row of a bench lies.
+/// The position of a bench's row.
 pub(super) fn marks_of_row(row: &Row) -> BTreeMap<Axis, Mark> {
     let mut marks = BTreeMap::from([
         (Axis::Way, Mark::text(row.method.name())),
@@ -56,7 +56,7 @@ pub(super) fn marks_of_row(row: &Row) -> BTreeMap<Axis, Mark> {
     marks
 }
 
-/// A size, to the byte where it is no round number: two sizes never read the same.
+/// A size, exact to the byte if it is no round number: two sizes never read the same.
 #[expect(clippy::cast_precision_loss, reason = "an axis needs no more than 52 bits")]
 pub(super) fn size(bytes: u64) -> Mark {
     let short = format_size(bytes);

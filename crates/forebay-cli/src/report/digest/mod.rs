@@ -51,7 +51,7 @@ pub struct Digest {
     pub raw: Vec<Raw>,
     /// The measurements of layers behind compute, in the order of the files.
     pub layers: Vec<Layers>,
-    /// What grew warmer over whole runs.
+    /// Temperatures that rose over whole runs.
     pub warmed: Vec<Warmed>,
     /// What comparisons found besides their lines, in the order of the files.
     pub comparisons: Vec<Comparison>,
@@ -85,7 +85,7 @@ pub struct RunFacts {
 }
 
 impl RunFacts {
-    /// What runs of one label share: what was imported without one shares nothing.
+    /// The key that runs of one label share; imports without a label share nothing.
     #[must_use]
     pub fn label(&self) -> &str {
         if self.imported.is_some() && !self.labelled { &self.name } else { &self.given }
@@ -109,7 +109,7 @@ pub enum Axis {
     Path,
     /// The queues for I/O, or connections, that a sweep has set.
     Queues,
-    /// What moved the bytes.
+    /// The method.
     Way,
     /// The settings it used.
     Settings,
@@ -117,9 +117,9 @@ pub enum Axis {
     Demanded,
     /// From or to the file.
     Direction,
-    /// Where requests lay.
+    /// The pattern of requests.
     Pattern,
-    /// Where the pages were.
+    /// The page cache state.
     Cache,
     /// The memory.
     Target,
@@ -215,12 +215,12 @@ impl Mark {
     }
 }
 
-/// What all samples of one point in one run say.
+/// The summary of all samples of one point in one run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Line {
     /// Which run.
     pub run: usize,
-    /// Where it lies.
+    /// Its position.
     pub marks: BTreeMap<Axis, Mark>,
     /// The measured values.
     pub metrics: BTreeMap<Metric, Estimate>,
@@ -228,7 +228,7 @@ pub struct Line {
     pub bytes: u64,
     /// Bytes that drives moved during the samples, if counted.
     pub drive: Option<DriveBytes>,
-    /// The routes that were taken.
+    /// The routes taken.
     pub route: Option<String>,
     /// The words of the verdicts.
     pub verdict: Option<String>,
@@ -238,7 +238,7 @@ pub struct Line {
     pub verified: Option<bool>,
     /// Samples that report whether their rate was steady.
     pub judged: usize,
-    /// Those whose was not.
+    /// Samples whose rate was not steady.
     pub unsteady: usize,
     /// Whether latencies count from when requests were due, not from when they were sent.
     pub since_due: bool,
@@ -250,11 +250,11 @@ pub struct Line {
     pub simulated: bool,
     /// Whether the found queue count differs from the request.
     pub other_queues: bool,
-    /// The lowest ceiling on the way.
+    /// The lowest limit on its path.
     pub limit: Option<Limit>,
-    /// What bound it, in the words of who measured.
+    /// The bound as the measuring program reported it.
     pub bound: Option<String>,
-    /// Of several targets, what each had.
+    /// With several targets, the share of each.
     pub targets: Vec<TargetShare>,
     /// The external tool that measured it.
     pub imported: Option<String>,
@@ -268,7 +268,7 @@ pub struct Line {
     pub speed_up: Option<f64>,
 }
 
-/// The name of the way of bytes of which nothing is proven.
+/// The name for bytes whose route is not proven.
 pub const UNPROVEN: &str = "unproven";
 
 impl Line {
@@ -291,7 +291,7 @@ impl Line {
         self.rate().filter(|_| limit > 0.0).and_then(|rate| ratio(rate, limit))
     }
 
-    /// What bound it: in the words of who measured, else the lowest ceiling, but only where it was
+    /// The bound: as the measuring program reported it, else the lowest limit, but only if it was
     /// nearly reached.
     #[must_use]
     pub fn bound_by(&self) -> Option<&str> {
@@ -328,7 +328,7 @@ impl Line {
     }
 }
 
-/// A ceiling that binds.
+/// A limit that binds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limit {
     /// Which.
@@ -337,7 +337,7 @@ pub struct Limit {
     pub rate: f64,
 }
 
-/// What one of several targets had.
+/// The share of one of several targets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TargetShare {
     /// The target.
@@ -359,15 +359,15 @@ pub struct Bound {
     pub name: String,
     /// The part that has the limit.
     pub of: String,
-    /// For which direction, where that matters.
+    /// The direction, if that matters.
     pub direction: Option<Direction>,
     /// Whether it was not measured.
     pub theory: bool,
     /// Bytes per second.
     pub rate: f64,
-    /// What theory gives what was measured.
+    /// The theoretical rate of the measured part.
     pub in_theory: Option<f64>,
-    /// What holds it below what it could be.
+    /// Why it is below its maximum.
     pub limits: Option<String>,
     /// Whose bytes pass it together.
     pub shared_by: Vec<String>,
@@ -397,7 +397,7 @@ pub struct Raw {
     /// Why there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Whether the line says nothing of it: the first run of a comparison.
+    /// Whether the line leaves it out: the first run of a comparison.
     #[serde(skip)]
     pub apart: bool,
 }
@@ -425,7 +425,7 @@ impl Digest {
     }
 }
 
-/// A ratio of two numbers of a file; `None` where it is too large to be shown in percent.
+/// A ratio of two numbers of a file; `None` if it is too large to show in percent.
 pub(crate) fn ratio(part: f64, whole: f64) -> Option<f64> {
     Some(part / whole).filter(|ratio| (ratio * 100.0).is_finite())
 }

@@ -7,7 +7,7 @@ use crate::import::short;
 /// Most parts of a path that are shown.
 const PARTS_MAX: usize = 16;
 
-/// Names them; what has the same path, and another content, is numbered later.
+/// Names them; files with the same path and different contents are numbered later.
 pub(super) fn name_imported(runs: &mut [RunFacts]) {
     let path = |run: &RunFacts| {
         let from = run.imported.as_ref().filter(|_| !run.labelled)?;
@@ -44,7 +44,7 @@ pub(super) fn name_imported(runs: &mut [RunFacts]) {
     }
 }
 
-/// A path without what says nothing.
+/// A path without its redundant parts.
 fn whole(path: &str) -> String {
     path.split('/').filter(|part| *part != ".").collect::<Vec<_>>().join("/")
 }

@@ -16,8 +16,8 @@ const TOOLS_MAX: usize = 8;
 /// Numbers of queues that are named at most.
 const NUMBERS_MAX: usize = 8;
 
-/// How likely at least the intervals of a quantity hold their medians, in percent and words; the
-/// least of all lines. `None` where there is no interval.
+/// A lower bound of the probability that the intervals of a quantity contain their medians, in
+/// percent and words; the least of all lines. `None` if there is no interval.
 #[must_use]
 pub fn confidence(digest: &Digest, metric: Metric) -> Option<String> {
     let known = digest.lines.iter().filter_map(|line| line.metric(metric)?.confidence);
@@ -157,7 +157,7 @@ fn compared(digest: &Digest) -> Vec<String> {
     found
 }
 
-/// That latencies hold what a request waited for before it was sent.
+/// Notes that latencies include the time that a request waited before it was sent.
 fn paced(lines: &[Line]) -> Option<String> {
     let count = lines.iter().filter(|line| line.since_due).count();
     (count > 0).then(|| {

@@ -16,12 +16,12 @@ use crate::results::summary::Estimate;
 const SPEED_UP_MAX: f64 = 1e6;
 
 impl Digest {
-    /// Takes what `forebay bench` printed.
+    /// Adds the output of `forebay bench`.
     pub(super) fn take_report(&mut self, name: &str, report: &Report) {
         self.take_rows((name, "bench"), Value::Null, report, &[]);
     }
 
-    /// Takes what `forebay compare` printed; of each row of its report, the runs as well.
+    /// Adds the output of `forebay compare`, with the runs of each row.
     pub(super) fn take_comparison(
         &mut self,
         name: &str,
@@ -86,7 +86,7 @@ impl Digest {
         let mut line = Line { run, marks: marks_of_row(row), runs, ..Line::default() };
         line.speed_up = row.speed_up.filter(|ratio| (0.0..=SPEED_UP_MAX).contains(ratio));
         let Spread { median, min, max } = row.bytes_per_second;
-        // A comparison leaves its first run out of what it says of the others.
+        // A comparison excludes its first run from the statistics of the others.
         let counted = [0, 1].into_iter().filter_map(|from| row.seconds.get(from..)).find(|some| {
             Spread::of_rates(row.bytes, some).is_some_and(|spread| near(spread.median, median))
         });

@@ -16,11 +16,11 @@ use crate::results::{Point, Sample};
 pub struct Unfinished {
     /// Requested points.
     pub points: usize,
-    /// Those of which there is no sample.
+    /// Points without a sample.
     pub without: usize,
     /// Requested samples: each repeat of each point.
     pub samples: u64,
-    /// Those that are there, also where they failed.
+    /// Existing samples, including failed ones.
     pub there: u64,
     /// Of these, those that failed or moved wrong data.
     pub failed: u64,
@@ -52,7 +52,7 @@ impl Unfinished {
     }
 }
 
-/// Has each of `runs`, the first of which has the number `first`, say what its samples lack.
+/// Records on each of `runs`, the first of which has the number `first`, which samples are missing.
 pub(super) fn find(runs: &mut [RunFacts], first: usize, samples: &[(usize, &Sample)]) {
     let mut of_runs: HashMap<usize, Vec<&Sample>> = HashMap::new();
     for (run, sample) in samples {
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(change(&|run| run["asked"]["points"] = Value::Null), None);
         assert_eq!(change(&|run| run["asked"]["points"][0] = 7.into()), None);
         assert_eq!(change(&|run| run["asked"] = Value::Null), None);
-        // Whatever a file says, sums do not overflow.
+        // Sums do not overflow, whatever a file says.
         let most = change(&|run| run["asked"]["repeats"] = u64::MAX.into()).unwrap();
         assert_eq!((most.samples, most.there), (u64::MAX, 3));
     }

@@ -27,7 +27,7 @@ fn cell(cell: &Cell) -> String {
     }
 }
 
-/// What a spreadsheet takes for the beginning of a formula, in either width.
+/// Characters that begin a formula in a spreadsheet, in either width.
 const FORMULA: [char; 8] = ['=', '+', '-', '@', '＝', '＋', '－', '＠'];
 
 /// A field without letters that act, quoted where that is needed. What a spreadsheet would take for

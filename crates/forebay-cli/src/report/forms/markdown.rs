@@ -48,7 +48,7 @@ pub fn text(digest: &Digest) -> String {
     text
 }
 
-/// What comparisons found: of each a table, and what it shows.
+/// The results of comparisons: a table and its conclusions for each.
 fn comparisons(text: &mut String, digest: &Digest) {
     for compared in &digest.comparisons {
         let name = digest.runs.get(compared.run).map_or("", |run| &run.name);
@@ -216,7 +216,7 @@ mod tests {
     fn nothing_acts() {
         let hostile = crate::report::layers::tests::hostile();
         let text = text(&digest_of(&[("a", &made::hostile()), ("b", &hostile)]));
-        // In code nothing acts anyhow.
+        // In code blocks nothing is interpreted.
         let text = text.replace(&code(made::HARM), "");
         let text = text.replace(&code(&crate::shell_word(made::HARM)), "");
         assert!(!text.contains("<script") && !text.contains("<img"), "{text}");

@@ -68,7 +68,7 @@ fn counts(digest: &Digest, text: &mut String) {
     gauge.begin(text, !digest.ceilings.is_empty());
     for (number, bound) in digest.ceilings.iter().enumerate() {
         let run = digest.runs.get(bound.run).map_or("", |run| &run.name);
-        // Two ceilings may have the same names; a number keeps their series apart.
+        // Two limits may have the same names; a number separates their series.
         let labels = joined([
             ("run".to_owned(), run),
             ("number".to_owned(), &number.to_string()),

@@ -36,7 +36,7 @@ pub fn text(digest: &Digest) -> String {
     text
 }
 
-/// What comparisons found: of each a table, and what it shows.
+/// The results of comparisons: a table and its conclusions for each.
 fn comparisons(text: &mut String, digest: &Digest) {
     for compared in &digest.comparisons {
         let name = digest.runs.get(compared.run).map_or_else(String::new, |run| plain(&run.name));
@@ -122,8 +122,7 @@ fn ceilings(digest: &Digest) -> Vec<Bar> {
     bars.collect()
 }
 
-/// The fastest lines, in the order in which they were measured; what failed only where there is
-/// room.
+/// The fastest lines, in the order of measurement; failed ones only if there is room.
 fn throughput(digest: &Digest) -> Vec<Bar> {
     let mut places: Vec<(usize, &Line)> = digest.lines.iter().enumerate().collect();
     let rate = |line: &Line| line.rate().unwrap_or(f64::NEG_INFINITY);

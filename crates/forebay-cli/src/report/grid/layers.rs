@@ -1,4 +1,4 @@
-//! Tables of layers behind compute: what people read, and every number.
+//! Tables of layers behind compute: one for people, and one with every number.
 
 use super::{Cell, Column, Grid};
 use crate::report::digest::{digits, grouped};

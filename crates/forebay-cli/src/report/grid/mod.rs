@@ -8,18 +8,18 @@ pub mod people;
 /// A table.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Grid {
-    /// What it shows.
+    /// Its caption.
     pub caption: String,
     /// Its columns.
     pub columns: Vec<Column>,
     /// Its rows; each has a cell for each column.
     pub rows: Vec<Vec<Cell>>,
-    /// Rows that are left out here for want of room.
+    /// Rows that were left out here.
     pub left_out: usize,
 }
 
 impl Grid {
-    /// The same without columns in which nothing stands.
+    /// Removes columns without values.
     #[must_use]
     pub fn without_empty(self) -> Self {
         let used = |column: usize| self.rows.iter().any(|row| !row[column].text.is_empty());
@@ -49,13 +49,13 @@ pub struct Column {
 }
 
 impl Column {
-    /// One that holds text.
+    /// A column of text.
     #[must_use]
     pub fn text(key: impl Into<String>, heading: impl Into<String>) -> Self {
         Self { key: key.into(), heading: heading.into(), number: false }
     }
 
-    /// One that holds numbers.
+    /// A column of numbers.
     #[must_use]
     pub fn number(key: impl Into<String>, heading: impl Into<String>) -> Self {
         Self { number: true, ..Self::text(key, heading) }
@@ -65,7 +65,7 @@ impl Column {
 /// A cell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cell {
-    /// As people read it; empty where there is nothing.
+    /// The text for people; may be empty.
     pub text: String,
     /// As programs do, in the unit of the column's key.
     pub number: Option<f64>,

@@ -38,7 +38,7 @@ const NOT_PROVED: &str = "not proved (imported)";
 #[must_use]
 pub fn results(digest: &Digest, most: usize) -> Grid {
     let mut axes = digest.varying();
-    // A table without a name for its rows says nothing.
+    // A table needs names for its rows.
     for axis in [Axis::Direction, Axis::Way] {
         if !axes.contains(&axis) {
             axes.insert(0, axis);
@@ -47,7 +47,7 @@ pub fn results(digest: &Digest, most: usize) -> Grid {
     axes.sort();
     let has = |metric: &Metric| {
         let of = |line: &Line, metric: Metric| line.metric(metric).is_some();
-        // A mean says less than what it is the mean of.
+        // A mean is less informative than its components.
         let counts = |line: &&Line| *metric != Metric::Mean || !of(line, Metric::P50);
         digest.lines.iter().filter(counts).any(|line| of(line, *metric))
     };
@@ -197,7 +197,7 @@ fn percent(share: Option<f64>) -> Cell {
     share.map_or_else(Cell::empty, |share| Cell::number(share, digits(share * 100.0)))
 }
 
-/// What [`reached`] gives as a share of the bound's rate.
+/// The rate of [`reached`] as a share of the bound's rate.
 #[must_use]
 pub fn reached_share(digest: &Digest, bound: &crate::report::digest::Bound) -> Option<f64> {
     reached(digest, bound).and_then(|rate| ratio(rate, bound.rate))
@@ -241,7 +241,7 @@ pub fn reached(digest: &Digest, bound: &crate::report::digest::Bound) -> Option<
     rates.max_by(f64::total_cmp).filter(|rate| *rate > 0.0)
 }
 
-/// Where several targets took part: what each had.
+/// With several targets: the share of each.
 #[must_use]
 pub fn targets(digest: &Digest, most: usize) -> Grid {
     let mut columns = vec![Column::text("point", "point"), Column::text("target", "target")];
@@ -289,7 +289,7 @@ pub fn label(digest: &Digest, line: &Line) -> String {
     }
 }
 
-/// The rate of a line and the share of its ceiling, in words.
+/// The rate of a line and its share of the limit, in words.
 #[must_use]
 pub fn value(line: &Line) -> String {
     let Some(rate) = line.rate() else { return "failed".into() };

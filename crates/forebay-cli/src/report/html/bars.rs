@@ -1,4 +1,4 @@
-//! The ceilings as bars in SVG: as long as what they allow, filled as far as it was reached.
+//! The limits as bars in SVG: their length is the limit, their filled part the rate reached.
 
 use super::markup::{Markup, at, cut};
 use crate::report::digest::{Bound, Digest, digits, rate_text};
@@ -42,7 +42,7 @@ pub(crate) fn draw(markup: &mut Markup, digest: &Digest) {
     });
 }
 
-/// A ceiling in words.
+/// A limit in words.
 fn said(digest: &Digest, bound: &Bound) -> String {
     let theory = if bound.theory { ", theory" } else { "" };
     let name = format!("{} of {}", cut(&bound.name, 14), cut(&bound.of, 22));

@@ -6,7 +6,7 @@ use crate::report::compared::said;
 use crate::report::digest::Digest;
 use crate::report::grid;
 
-/// The section: of each comparison what it says, and the first run apart from the others.
+/// The section: the results of each comparison, with the first run separate.
 pub(crate) fn draw(markup: &mut Markup, digest: &Digest) {
     let rows = ROWS_MAX / digest.comparisons.len().max(1);
     for (number, compared) in digest.comparisons.iter().take(RUNS_MAX).enumerate() {

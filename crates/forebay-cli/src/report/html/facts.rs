@@ -12,7 +12,7 @@ use crate::results::Imported;
 
 /// Settings of one run at most.
 const SETTINGS_MAX: usize = 200;
-/// How deep settings are looked into.
+/// Greatest depth of nested settings.
 const DEPTH_MAX: usize = 8;
 /// GPUs and drives that are named at most.
 const DEVICES_MAX: usize = 64;
@@ -30,7 +30,7 @@ pub(crate) fn command(markup: &mut Markup, text: &str) {
     markup.within("pre", &[], |markup| markup.element("code", &[], text));
 }
 
-/// What a value holds, by the way to each part.
+/// Flattens a value to one entry per leaf, named by its path.
 fn flatten(found: &mut Vec<(String, String)>, name: String, value: &Value, depth: usize) {
     if found.len() >= SETTINGS_MAX {
         return;
@@ -61,7 +61,7 @@ fn flatten(found: &mut Vec<(String, String)>, name: String, value: &Value, depth
     }
 }
 
-/// What objects of one kind, the points of a sweep say, hold under each key: each value once.
+/// Merges objects of one kind, such as the points of a sweep: the values under each key, each once.
 fn together(objects: &[Value]) -> Vec<(&str, String)> {
     let mut keys: Vec<(&str, Vec<String>)> = Vec::new();
     let mut known = HashSet::new();

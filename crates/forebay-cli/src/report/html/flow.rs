@@ -28,17 +28,17 @@ pub(crate) struct Flow {
     writes: bool,
     /// Whether the bytes stay in the host's memory.
     host: bool,
-    /// What the drives say to have moved.
+    /// Bytes that the drives report as moved.
     drives: Option<u64>,
     /// Past the page cache into staging memory.
     staged: f64,
     /// From the page cache.
     cached: f64,
-    /// Straight; of what stays in the host's memory, past the page cache.
+    /// Direct; for bytes that stay in host memory, with O_DIRECT.
     direct: f64,
     /// By cuFile through host memory, from drives or from the page cache.
     compat: f64,
-    /// Whatever else.
+    /// All other bytes.
     unproven: f64,
 }
 
@@ -49,9 +49,9 @@ impl Flow {
                 "staged" => self.staged += bytes,
                 "compat" => self.compat += bytes,
                 "cached" => self.cached += bytes,
-                // It says nothing of how bytes come to a GPU.
+                // It does not say how bytes get to a GPU.
                 "host (page cache)" if self.host => self.cached += bytes,
-                // To host memory, past the page cache is all the way.
+                // For a host memory target, O_DIRECT is the whole path.
                 "host (drive)" if self.host => self.direct += bytes,
                 word if word.starts_with("direct (") && !self.host => self.direct += bytes,
                 _ => self.unproven += bytes,
@@ -204,9 +204,9 @@ fn drawn_edges(markup: &mut Markup, flow: &Flow) {
     below(markup, flow);
 }
 
-/// The edges below the others, where bytes took them.
+/// The edges below the others, if bytes took them.
 fn below(markup: &mut Markup, flow: &Flow) {
-    // Where it begins, the point that bends it, where it ends, and the line of its words.
+    // Its start, the point that bends it, its end, and the baseline of its text.
     let places = [(40.0, 290.0, 420.0, 234.0), (20.0, 418.0, 440.0, 298.0)];
     let found = [("edge", "by cuFile", flow.compat), ("doubt", "not proven", flow.unproven)];
     let found = found.into_iter().filter(|(_, _, bytes)| *bytes > 0.0);

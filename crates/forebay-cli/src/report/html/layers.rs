@@ -8,11 +8,11 @@ use crate::report::digest::{Digest, grouped};
 use crate::report::grid;
 use crate::report::layers::{Layers, said};
 
-/// What the charts show.
+/// The subject of the charts.
 const OVER_LINE: Measure =
     Measure { name: "pass time over the line", unit: "", scale: 1.0, reach: Reach::One };
 
-/// What there is to say of each run.
+/// The conclusions of each run.
 pub(crate) fn each(markup: &mut Markup, digest: &Digest, show: impl Fn(&mut Markup, &Layers)) {
     for layers in digest.layers.iter().take(RUNS_MAX) {
         if digest.runs.len() + digest.layers.len() > 1 {
@@ -22,7 +22,7 @@ pub(crate) fn each(markup: &mut Markup, digest: &Digest, show: impl Fn(&mut Mark
     }
 }
 
-/// The command and what it asked for.
+/// The command and its request.
 pub(crate) fn asked(markup: &mut Markup, layers: &Layers) {
     facts::command(markup, &layers.command);
     let count = |count: Option<u64>| count.map(grouped);
@@ -86,7 +86,8 @@ fn charts(markup: &mut Markup, digest: &Digest, drawn: usize) {
     more(markup, digest.layers.iter().map(ways).sum(), "lines of charts");
 }
 
-/// Passes over their lines by tokens, a line for each way; `None` where nothing was measured.
+/// Passes relative to their theoretical time by tokens, a line for each method; `None` if nothing
+/// was measured.
 fn chart(layers: &Layers) -> Option<Chart> {
     let mut points: Vec<_> = layers.points.iter().filter(|point| !point.ways.is_empty()).collect();
     points.sort_by_key(|point| point.tokens);

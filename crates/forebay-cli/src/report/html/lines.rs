@@ -46,7 +46,7 @@ fn title(chart: &Chart) -> String {
     if chart.facet.is_empty() { what } else { format!("{what}: {}", cut(&chart.facet, 120)) }
 }
 
-/// What the chart shows, for those who do not see it.
+/// A description of the chart, for screen readers.
 fn description(chart: &Chart) -> String {
     let each = chart.series.iter().map(|series| {
         let values = series.points.iter().map(|(_, spot)| spot.value);
@@ -64,7 +64,7 @@ fn with_unit(text: String, measure: &Measure) -> String {
     if measure.unit.is_empty() { text } else { format!("{text} {}", measure.unit) }
 }
 
-/// Where values lie.
+/// Maps values to positions.
 struct Scale {
     /// Of each tick.
     x: Vec<f64>,

@@ -19,7 +19,7 @@ pub(crate) struct Markup {
 }
 
 impl Markup {
-    /// An element with what `inside` writes.
+    /// An element with the output of `inside`.
     pub(crate) fn within(
         &mut self,
         tag: &'static str,
@@ -46,7 +46,7 @@ impl Markup {
         self.within(tag, attributes, |markup| markup.text(text.as_ref()));
     }
 
-    /// An element that holds nothing.
+    /// An empty element.
     pub(crate) fn alone(&mut self, tag: &'static str, attributes: &[Attribute<'_>]) {
         self.tag(tag, attributes, " />");
     }
@@ -67,7 +67,7 @@ impl Markup {
         self.text.push_str(&escaped(text));
     }
 
-    /// What this program has written itself.
+    /// Writes text of this program unescaped.
     pub(crate) fn own(&mut self, text: &'static str) {
         self.text.push_str(text);
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::report::digest::{Axis, Digest, Line, Metric};
 use crate::results::summary::Estimate;
 
-/// What charts show.
+/// The quantities of charts.
 const METRICS: [Metric; 10] = [
     Metric::Rate,
     Metric::P50,
@@ -34,7 +34,7 @@ const CELLS_MAX: usize = 24;
 /// A chart of lines.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Chart {
-    /// What all of its points have in common, of what varies.
+    /// The values that all of its points share.
     pub(crate) facet: String,
     /// The quantity on its horizontal axis.
     pub(crate) x: &'static str,
@@ -42,7 +42,7 @@ pub(crate) struct Chart {
     /// The values of the horizontal axis, as numbers and as text, the smallest first.
     pub(crate) ticks: Vec<(f64, String)>,
     pub(crate) series: Vec<Series>,
-    /// What all points are held against, in words, and its value.
+    /// The reference of all points, in words, and its value.
     pub(crate) limit: Option<(String, f64)>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Measure {
     pub(crate) reach: Reach,
 }
 
-/// Where an upright axis begins.
+/// The start of a vertical axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// At 0.
@@ -91,7 +91,7 @@ pub(crate) struct Series {
     pub(crate) points: Vec<(usize, Spot)>,
 }
 
-/// A value, and from where to where its bar reaches.
+/// A value, and the range of its bar.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Spot {
     pub(crate) value: f64,
@@ -113,7 +113,7 @@ pub(crate) struct Map {
     pub(crate) y: Axis,
     pub(crate) columns: Vec<String>,
     pub(crate) rows: Vec<String>,
-    /// By row and column; `None` where nothing was measured.
+    /// By row and column; `None` if not measured.
     pub(crate) cells: Vec<Vec<Option<f64>>>,
 }
 
@@ -151,7 +151,7 @@ fn numbers(digest: &Digest) -> Vec<(Axis, usize)> {
     counted.filter(|(_, count)| *count > 1).collect()
 }
 
-/// Lines that have the same on `axes`, each with what that is, in words.
+/// Groups lines by their values on `axes`, each group with those values in words.
 fn split<'a>(lines: &[&'a Line], axes: &[Axis]) -> Vec<(String, Vec<&'a Line>)> {
     let mut parts: Vec<(Vec<Option<&str>>, Vec<&'a Line>)> = Vec::new();
     let mut places: BTreeMap<Vec<Option<&str>>, usize> = BTreeMap::new();
@@ -165,7 +165,7 @@ fn split<'a>(lines: &[&'a Line], axes: &[Axis]) -> Vec<(String, Vec<&'a Line>)> 
     }
     let named = |key: Vec<Option<&str>>| {
         let words = axes.iter().zip(key).filter_map(|(axis, mark)| {
-            // A way or a direction says by itself what it is.
+            // A method or a direction needs no axis name.
             let plain = [Axis::Way, Axis::Direction, Axis::Cache, Axis::Run, Axis::Target];
             let mark = mark?;
             Some(if plain.contains(axis) { mark.into() } else { format!("{} {mark}", axis.name()) })

@@ -6,7 +6,7 @@ use crate::diff::json::Diff;
 use crate::diff::{grid, ratio};
 use crate::report::digest::{Digest, Metric};
 
-/// What `forebay diff` says of the digest's runs, where there are several with common points.
+/// The result of `forebay diff` for the digest's runs, if several have common points.
 pub(crate) fn of(digest: &Digest) -> Option<Diff> {
     crate::diff::of_runs(digest, Metric::Rate)
 }

@@ -143,7 +143,7 @@ fn nothing_in_results_acts() {
     assert_eq!((count(&found, "script"), count(&found, "img")), (2, 0));
     assert!(page.chars().all(|letter| letter == '\n' || !letter.is_control()));
     assert!(!page.replace(SCRIPT, "").contains("NaN"));
-    // Its words are there, as words, and in the data they are whole.
+    // The text is there, escaped, and complete in the data.
     assert!(page.contains("&lt;script&gt;alert(1)"));
     assert!(data(&page)["samples"].as_array().unwrap().iter().any(|s| s["error"] == made::HARM));
 }
@@ -216,7 +216,7 @@ fn every_colour_can_be_read_in_both_themes_and_on_paper() {
     assert!((contrast([0.0; 3], [1.0; 3]) - 21.0).abs() < 1e-9);
 }
 
-/// The hash of `text` as a policy names it, by the system's `sha256sum`; `None` where it has none.
+/// The hash of `text` as a policy names it, by the system's `sha256sum`; `None` if that is missing.
 fn hash(text: &str) -> Option<String> {
     use std::io::Write as _;
     use std::process::{Command, Stdio};

@@ -1,8 +1,8 @@
-//! Layers behind compute, as `forebay stream` measured them: what each way's passes took at each
-//! number of tokens. [`read`] has them from a file, [`said`] puts them into words.
+//! Layers behind compute, as measured by `forebay stream`: the times of each method's passes at
+//! each number of tokens. [`read`] parses them from a file, [`said`] puts them into words.
 //!
-//! Whatever a file says, every number in here is finite, what is divided by is not 0, and no point
-//! has a way twice.
+//! Whatever a file holds, every number in here is finite, no divisor is 0, and no point has a
+//! method twice.
 
 pub mod read;
 pub mod said;
@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use super::digest::grouped;
 
-/// What the writer's `layers_schema` says; docs/json-schema.md describes every key.
+/// The writer's `layers_schema`; docs/json-schema.md describes every key.
 pub const SCHEMA: u64 = 6;
 
 /// What one run of `forebay stream` measured.
@@ -29,17 +29,17 @@ pub struct Layers {
     pub layer_bytes: u64,
     /// How they were taken: `forward`, `backward`, `train`.
     pub order: String,
-    /// Where they were found: `page-cache`, `pinned` and others.
+    /// Their source: `page-cache`, `pinned` and others.
     pub from: String,
     /// Layers that the GPU holds at once, of Forebay.
     pub buffers: Option<u64>,
-    /// Turns of each way that count.
+    /// Measured turns of each method.
     pub rounds: Option<u64>,
-    /// Passes of a turn, one behind the other.
+    /// Passes of a turn, in sequence.
     pub passes: Option<u64>,
     /// The file that held them.
     pub file: Option<String>,
-    /// What computed.
+    /// The machine that computed.
     pub machine: Machine,
     /// Whether a simulated GPU did.
     pub simulated: bool,
@@ -58,7 +58,7 @@ pub struct Machine {
     pub gpu: Option<String>,
     /// Threads that can run at once.
     pub cores: Option<u64>,
-    /// All that is known, by name.
+    /// All known facts, by name.
     pub facts: Vec<(&'static str, String)>,
 }
 
@@ -67,7 +67,7 @@ pub struct Machine {
 pub struct Point {
     /// How many.
     pub tokens: u64,
-    /// Layers that a pass takes, one after the other.
+    /// Layers of a pass, in sequence.
     pub turns: u64,
     /// Seconds of a pass's compute alone.
     pub compute_s: f64,
@@ -79,11 +79,11 @@ pub struct Point {
     pub backward_layer_s: Option<f64>,
     /// Operations of a pass's compute.
     pub operations: Option<f64>,
-    /// What each way took.
+    /// The times of each method.
     pub ways: Vec<(String, Way)>,
 }
 
-/// What a way's passes took at a number of tokens.
+/// The times of a method's passes at a number of tokens.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct Way {
     /// Seconds of the median pass.
@@ -104,7 +104,7 @@ pub struct Way {
     pub line_stall_s: Option<f64>,
     /// Layers that come in a pass, in theory.
     pub line_reads: Option<f64>,
-    /// Layers that came.
+    /// Layers that arrived.
     pub reads: Option<f64>,
     /// Seconds of the median pass that begins from rest.
     pub rested_s: Option<f64>,
@@ -114,19 +114,19 @@ pub struct Way {
     pub compute_beside: Option<f64>,
     /// Processor seconds for 1e9 bytes.
     pub cpu_s_per_gb: f64,
-    /// Where the bytes came from.
+    /// The source of the bytes.
     #[serde(default)]
     pub bytes: Bytes,
 }
 
-/// Bytes of a pass, where the way counts them.
+/// Bytes of a pass, if the method counts them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub struct Bytes {
     /// From pinned memory.
     pub pinned_bytes: Option<u64>,
     /// From pages of the page cache that were pinned.
     pub mapped_bytes: Option<u64>,
-    /// By way of slots.
+    /// Through slots.
     pub file_bytes: Option<u64>,
     /// Of these, those that were not in the page cache.
     pub drive_bytes: Option<u64>,
@@ -163,7 +163,7 @@ impl Layers {
     }
 
     /// The greatest share of a pass's bytes that came from the page cache instead of from the
-    /// drive, or the other way round; `None` where none did.
+    /// drive, or the reverse; `None` if there were none.
     #[must_use]
     pub fn strays(&self) -> Option<f64> {
         let from_drive = self.is_from_drive();
@@ -197,7 +197,7 @@ impl Layers {
 }
 
 impl Point {
-    /// What a way took, if it was measured here.
+    /// The times of a method, if it was measured here.
     #[must_use]
     pub fn way(&self, name: &str) -> Option<&Way> {
         self.ways.iter().find(|(other, _)| other == name).map(|(_, way)| way)
@@ -253,7 +253,7 @@ impl Way {
 pub struct Quantity {
     /// Its name, which includes its unit.
     pub key: &'static str,
-    /// What it is.
+    /// Its description.
     pub is: &'static str,
     /// How it is found.
     pub of: Of,
@@ -262,7 +262,7 @@ pub struct Quantity {
 /// The subject of a quantity.
 #[derive(Debug, Clone, Copy)]
 pub enum Of {
-    /// A number of tokens, whichever the way.
+    /// A number of tokens, for all methods.
     Point(fn(&Point) -> Option<f64>),
     /// A way at a number of tokens.
     Way(fn(&Point, &Way) -> Option<f64>),

@@ -22,7 +22,7 @@ use crate::shell_word;
 const JSON_MAX: usize = 32 << 20;
 /// Numbers of tokens at most.
 const POINTS_MAX: usize = 4096;
-/// Ways at most.
+/// Most methods.
 const WAYS_MAX: usize = 64;
 /// Letters of a way's name at most.
 const NAME_MAX: usize = 200;
@@ -47,10 +47,11 @@ struct Marks {
     points: Option<IgnoredAny>,
 }
 
-/// Whether an object is of this kind: it says so, or has the keys that all had before they did.
+/// Whether an object is of this kind: it names its schema, or has the keys that all files had
+/// before that.
 ///
 /// # Errors
-/// It is no JSON object; the text says where it goes wrong.
+/// It is no JSON object; the text says where it is invalid.
 pub fn is_layers(json: &[u8]) -> Result<bool, String> {
     let marks: Marks = serde_json::from_slice(json).map_err(|error| error.to_string())?;
     let had = marks.layer_bytes.is_some() && marks.from.is_some() && marks.points.is_some();

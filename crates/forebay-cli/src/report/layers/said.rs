@@ -3,12 +3,12 @@
 use super::{Layers, Point, Way};
 use crate::report::digest::{Digest, grouped};
 
-/// What a pass may take more than it is held against, and still be called as long: 1.5 %.
+/// How much longer a pass may take than its reference, and still count as equally long: 1.5 %.
 pub const AS_LONG: f64 = 1.015;
-/// Ways of an answer at most.
+/// Most methods in an answer.
 const ANSWER_MAX: usize = 8;
 
-/// What the columns of the table and the words of the sentences mean.
+/// The meaning of the table's columns and of the sentences' words.
 pub const LEGEND: [(&str, &str); 10] = [
     (
         "compute, transfer",
@@ -34,19 +34,19 @@ pub const LEGEND: [(&str, &str); 10] = [
     ("from", "there, and at every greater number of tokens that was measured"),
 ];
 
-/// Whether a pass takes as long as compute alone and the one transfer that nothing can hide.
+/// Whether a pass takes only as long as compute and the one transfer that cannot be hidden.
 #[must_use]
 pub fn is_free(point: &Point, way: &Way) -> bool {
     way.pass_s <= AS_LONG * (point.compute_s + way.transfer(point))
 }
 
-/// Whether a pass takes as long as theory says, whatever binds.
+/// Whether a pass takes only as long as theory says, whatever binds.
 #[must_use]
 pub fn is_on_line(_: &Point, way: &Way) -> bool {
     way.over_line() <= AS_LONG
 }
 
-/// The tokens from which on something holds at every measured number; `None`: at none.
+/// The number of tokens from which on a condition holds at every measured number; `None`: at none.
 #[must_use]
 pub fn tokens_from(
     layers: &Layers,
@@ -80,7 +80,7 @@ pub fn left_out(layers: &Layers) -> Vec<String> {
     told.collect()
 }
 
-/// The answer of a digest of nothing else.
+/// The answer of a digest with only such measurements.
 #[must_use]
 pub fn answer(digest: &Digest) -> String {
     let several = digest.layers.len() > 1;

@@ -1,4 +1,4 @@
-//! Which ceiling binds a point: pure.
+//! Which limit binds a point. Pure.
 
 use forebay::Route;
 
@@ -47,7 +47,7 @@ pub(in crate::sweep) fn bound(
     let share = lowest.map(|(_, ceiling)| measured.bytes_per_second / ceiling.max(1.0));
     let busy = measured.cpu.is_some_and(|cpu| cpu.cores >= 0.9 * core_count());
     let asked = planned.load.rate.zip(measured.requests_per_second);
-    // What a drive gives that reads and writes at once was not measured.
+    // The rate of a drive under mixed reads and writes was not measured.
     let is_mixed = !matches!(point.read_percent, 0 | 100);
     let knows_storage = !is_mixed && on_way.iter().any(|(name, _)| *name == "storage");
     let (name, advice) = match (lowest, share) {
@@ -79,7 +79,7 @@ fn rate_of(ceilings: &[Ceiling], direction: Direction, name: &str, of: &str) -> 
     ceilings.iter().find(same).map(|ceiling| ceiling.bytes_per_second)
 }
 
-/// What the links of a point's targets let through in one direction, and what binds them.
+/// The rate of the links of a point's targets in one direction, and the link that binds.
 fn links(
     planned: &Planned,
     direction: Direction,
@@ -128,7 +128,7 @@ mod tests {
         Ceiling { name, of, direction, bytes_per_second: rate, ..Ceiling::default() }
     }
 
-    /// What binds resident bytes at this rate, of which so many are read.
+    /// The bound of warm bytes at this rate, with this share of reads.
     fn told(read_percent: u8, asked: Option<f64>, rate: f64) -> Bound {
         let args = SweepArgs {
             direction: vec![read_percent],
@@ -158,7 +158,7 @@ mod tests {
         }
     }
 
-    /// What binds such bytes at this rate, where links, memory and storage were measured.
+    /// The bound of such bytes at this rate, if links, memory and storage were measured.
     fn bound_of(cache: Cache, read_percent: u8, rate: f64) -> Option<Bound> {
         let args = SweepArgs {
             direction: vec![read_percent],
@@ -187,7 +187,7 @@ mod tests {
             assert_eq!(name(Cache::Cold, read_percent, 1.9e9).as_deref(), Some("storage"));
             assert_eq!(name(Cache::Cold, read_percent, 1e9).as_deref(), Some("in-flight"));
         }
-        // What a drive gives that does both at once was not measured.
+        // The rate of a drive under mixed load was not measured.
         assert_eq!(name(Cache::Cold, 50, 3.9e9).as_deref(), Some("storage"));
         assert_eq!(name(Cache::Cold, 50, 1e9), None);
     }

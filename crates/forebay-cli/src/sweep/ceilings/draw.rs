@@ -8,7 +8,7 @@ const HEADINGS: [&str; 6] = ["ceiling", "of", "theory", "measured", "of theory",
 /// Rows that are shown.
 const ROWS_MAX: usize = 100;
 
-/// The table, in GB/s; nothing where nothing is known.
+/// The table, in GB/s; empty if nothing is known.
 #[must_use]
 pub(in crate::sweep) fn render(ceilings: &[Ceiling], parts: &[Part]) -> String {
     let before = |part: &&Part| matches!(part.name, "pcie" | "network");

@@ -21,7 +21,7 @@ use crate::steps;
 use crate::sweep::files::Place;
 use crate::workload::pattern::Region;
 
-/// From here on the link is as fast as it gets.
+/// From this size on the link reaches its full speed.
 pub(super) const LINK_LEN: u64 = 256 * MIB;
 /// Minimum duration of a copy on a link of that speed, and maximum on other links.
 const LINK_TIME: f64 = 0.05;
@@ -30,7 +30,7 @@ const LINK_FIRST: u64 = MIB;
 /// A copy of one GPU of several, at most.
 const PART_LEN: u64 = 64 * MIB;
 const PART_MIN: u64 = 64 * KIB;
-/// What such a copy is to take, and all of them.
+/// Intended time of such a copy, and of all of them.
 const PART_TIME: f64 = 0.003;
 const TOGETHER: Duration = Duration::from_millis(60);
 /// Bytes of one sample of the storage at most.
@@ -129,7 +129,7 @@ fn seconds_through_caches(bytes: &[u8], threads: usize) -> f64 {
     }
 }
 
-/// What one copy of `len` bytes takes.
+/// Seconds of one copy of `len` bytes.
 fn seconds_of(len: u64, memory: &mut Memory, engine: &Engine, direction: Direction) -> Result<f64> {
     let mut link = Link::new(engine, memory, len)?;
     link.sample(direction, memory)?;
@@ -169,7 +169,7 @@ pub(super) fn together(
     Ok(best)
 }
 
-/// What one moved after its start: how much had been when.
+/// Progress of one since its start: times and bytes.
 type Steps = Vec<(Instant, u64)>;
 
 /// One sample of all: what they moved from the common start until the first of them ended.

@@ -25,9 +25,9 @@ use crate::report::digest::rate_text;
 use crate::report::json::Direction;
 use crate::results::Ceiling;
 
-/// From this share of what links have one by one nothing takes from them that they share.
+/// From this share of the sum of single links on, a shared part does not limit them.
 const ALONE: f64 = 0.85;
-/// From this share of what theory gives an uplink on it is what binds.
+/// From this share of an uplink's theoretical rate on, it is what binds.
 const FULL: f64 = 0.95;
 /// Hidden resources that GPUs may share.
 const HIDDEN: &str = "memory, the link between sockets, or an uplink that is not shown";
@@ -135,7 +135,7 @@ fn is_refuted(link: Link, measured: f64) -> bool {
     line(link).is_some_and(|rate| rate < 0.98 * measured)
 }
 
-/// Adds what theory gives a measured ceiling.
+/// Adds the theoretical rate to a measured limit.
 fn in_theory(ceiling: &mut Ceiling, reach: Option<Reach>, pci: &PciDevice) {
     let Some(Reach { rate, uplink }) = reach else { return };
     ceiling.theory_bytes_per_second = Some(rate);
@@ -144,7 +144,8 @@ fn in_theory(ceiling: &mut Ceiling, reach: Option<Reach>, pci: &PciDevice) {
     ceiling.source = on_pci.then(|| format!("/sys/bus/pci/devices/{}", pci.address));
 }
 
-/// What GPUs do at once, if each of their links could be measured, and what takes from them.
+/// The rate of GPUs at the same time, if each of their links could be measured, and what reduces
+/// it.
 fn together(
     engine: &Engine,
     devices: &[Arc<dyn Device>],
@@ -188,7 +189,7 @@ fn binding(
 ) -> (&'static str, Option<String>) {
     let uplink = reach.and_then(|reach| Some((reach.rate, reach.uplink.as_ref()?)));
     match uplink {
-        // A full uplink binds also where it takes little from the links.
+        // A full uplink binds even if it reduces the links' rates only little.
         Some((most, _)) if rate < FULL * most && rate >= ALONE * sum => ("links", None),
         None if rate >= ALONE * sum => ("links", None),
         Some((most, uplink)) => {
@@ -230,7 +231,7 @@ pub(super) fn theory(resolver: &Resolver, gpus: &[GpuAt], drives: &[Drive]) -> V
     let network = drives.iter().any(|drive| drive.transport().is_network());
     let nics = if network { nics(resolver.system()) } else { Vec::new() };
     let mut parts = parts::parts(gpus, drives, &nics);
-    // The ceilings that were measured of them have it as well.
+    // Their measured limits include the theoretical rate as well.
     parts.retain(|part| part.name != "pcie" || gpus.iter().all(|gpu| gpu.name != part.of));
     parts
 }

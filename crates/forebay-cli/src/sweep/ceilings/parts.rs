@@ -1,5 +1,4 @@
-//! What theory gives the parts of the way between drives and GPUs, by what the topology found:
-//! pure.
+//! Theoretical rates of the parts between drives and GPUs, from the topology. Pure.
 
 use std::collections::BTreeMap;
 
@@ -28,13 +27,13 @@ const NAMED_MAX: usize = 64;
 pub struct GpuAt {
     /// Its name in results.
     pub name: String,
-    /// Where it hangs.
+    /// Its PCI location.
     pub pci: PciDevice,
     /// Whether host memory plays it.
     pub simulated: bool,
 }
 
-/// A part of the way.
+/// A part of the path.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Part {
     /// `pcie`, `uplink`, `sockets`, `network`.
@@ -43,11 +42,11 @@ pub struct Part {
     pub of: String,
     /// Bytes per second in each direction; none if the hardware does not report it.
     pub rate: Option<f64>,
-    /// What the rate follows from, or why there is none.
+    /// The basis of the rate, or why there is none.
     pub how: String,
     /// The source of the rate.
     pub source: Option<String>,
-    /// What holds it below what it could be.
+    /// Why it is below its maximum.
     pub limits: Option<String>,
     /// Whose bytes pass it, where it is shared.
     pub shared_by: Vec<String>,
@@ -56,7 +55,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// As a record; none where nothing is known.
+    /// As a record; none if nothing is known.
     #[must_use]
     pub fn record(&self) -> Option<Ceiling> {
         Some(Ceiling {
@@ -179,7 +178,7 @@ pub(super) fn wires(pci: &PciDevice) -> impl Iterator<Item = Wire<'_>> {
     })
 }
 
-/// What a link carries of what is moved; simulated ones carry nothing else.
+/// The payload rate of a link; simulated links carry only payload.
 #[must_use]
 pub(super) fn payload(link: Link) -> Option<f64> {
     let share = if link.played_bytes_per_s.is_some() { 1.0 } else { share(link) };

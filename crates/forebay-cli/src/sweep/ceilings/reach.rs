@@ -6,18 +6,18 @@ use forebay::topology::{Link, PciDevice};
 
 use super::parts::{line, payload, wires};
 
-/// What devices can move at once.
+/// The combined rate of devices.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reach {
     /// Bytes per second in each direction.
     pub rate: f64,
-    /// The uplink that takes most of what their own links could, by its upper end; none where
-    /// their links are all that binds.
+    /// The uplink that reduces the devices' rate most, by its upper end; none if only their own
+    /// links bind.
     pub uplink: Option<String>,
 }
 
-/// What these devices can move at once; none where too little is known of their links. A device
-/// that is named twice is one.
+/// The combined rate of these devices; none if too little is known about their links. A device
+/// named twice counts once.
 #[must_use]
 pub fn reach(devices: &[&PciDevice]) -> Option<Reach> {
     by(devices, payload)
@@ -30,7 +30,7 @@ pub(super) fn line_rate(devices: &[&PciDevice]) -> Option<f64> {
     by(devices, line).map(|reach| reach.rate)
 }
 
-/// What a link lets through.
+/// The rate that a link lets through.
 type Carries = fn(Link) -> Option<f64>;
 
 fn by(devices: &[&PciDevice], carries: Carries) -> Option<Reach> {

@@ -27,11 +27,11 @@ use crate::steps::Step;
 
 /// The placeholder of the number in the command.
 const NUMBER: &str = "{}";
-/// How long the command may take.
+/// Time limit of the command.
 const COMMAND_MAX: Duration = Duration::from_secs(60);
 /// How long the path may be away after it.
 const AWAY_MAX: Duration = Duration::from_secs(30);
-/// How long what has just been closed may take to go.
+/// How long a file that was just closed may still be open.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// Refuses what makes no sense together.
@@ -77,7 +77,7 @@ pub(super) struct Switch {
     set: Option<u32>,
     /// The last requested number, and its repeat: a failing number is tried once in each repeat.
     tried: Option<(u32, u32)>,
-    /// What the command has left behind, in words.
+    /// What the command left behind, in words.
     stays: Option<String>,
     /// The number that the kernel reported then.
     pub(super) found: Option<u32>,
@@ -88,10 +88,10 @@ pub(super) struct Switch {
 }
 
 impl Switch {
-    /// What the arguments ask for; none where they set no queues.
+    /// The switch for the arguments; none if they set no queues.
     ///
     /// # Errors
-    /// The path is not there, or this command would keep it from going away.
+    /// The path does not exist, or this command would keep it from disappearing.
     pub(super) fn find(args: &SweepArgs, path: &Path) -> Result<Option<Self>> {
         let Some(line) = &args.set_queues else { return Ok(None) };
         let _step = Step::begin("look at", path);
@@ -175,7 +175,7 @@ impl Switch {
         })
     }
 
-    /// Has whatever ends the sweep say what stays.
+    /// Sets the text on what remains, for any end of the sweep.
     fn leaves(&mut self, text: String) {
         interrupt::leaves(Some(text.clone()));
         self.stays = Some(text);
@@ -231,7 +231,7 @@ impl Sweep<'_> {
     /// Sets a number and prepares the path; returns the number that the kernel then reports.
     fn set(&mut self, number: u32) -> Result<Option<u32>> {
         let path = self.args.paths.first().map_or(Path::new("."), |path| path.as_path()).to_owned();
-        // Scratch goes, and what holds it.
+        // Closes and removes scratch.
         self.places.clear();
         self.switch.as_mut().expect("who asks has looked").run(number, &path)?;
         // The known facts may be of a controller that is gone.

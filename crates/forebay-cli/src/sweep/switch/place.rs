@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use crate::bench::environment::file_system;
 
-/// How often is looked.
+/// The interval between checks.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What a path was at first, by which it is known again: an empty mount point is not it.
+/// The identity of a path at the start, by which it is recognized: an empty mount point differs.
 #[derive(Debug, Clone)]
 pub(super) struct Home {
     path: PathBuf,
@@ -150,7 +150,7 @@ mod tests {
         fs::remove_dir(&path).unwrap();
         fs::write(&path, "a file").unwrap();
         assert!(home.wait(SOON).unwrap_err().contains("of the kind"));
-        // As where nothing is mounted there any more.
+        // As if nothing were mounted there any more.
         let elsewhere = Home { mount_point: Some("/nowhere".into()), ..Home::of(&path).unwrap() };
         let why = elsewhere.wait(SOON).unwrap_err();
         assert!(why.contains("and lay in `/nowhere` before"), "{why}");

@@ -17,14 +17,14 @@ use crate::report::plain::plain;
 
 /// How often is looked whether it has ended.
 const LOOK: Duration = Duration::from_millis(10);
-/// What it may say: what is more it cannot write.
+/// Most output of the command: further writes fail.
 const SAID_MAX: u64 = 1 << 20;
-/// Of that the end, in which its last words are looked for.
+/// The end of the output that is searched for its last line.
 const TAIL: usize = 4 << 10;
 /// How long is waited for one that was killed: what waits for a server may not be ended.
 const END_MAX: Duration = Duration::from_secs(2);
 
-/// What begins the reason where there is no shell.
+/// The prefix of the reason if there is no shell.
 pub(super) const NO_SHELL: &str = "`sh` cannot be started";
 
 /// Runs `line` in a shell, for `limit` at most.
@@ -78,8 +78,8 @@ fn kill(mut child: Child, why: String) -> String {
     why
 }
 
-/// Where it says what goes wrong: memory of a fixed size, since a pipe whose reader is gone would
-/// end what serves a mount when it speaks later.
+/// The output: memory of a fixed size. A closed pipe would kill a mount's server that writes to it
+/// later.
 fn said() -> rustix::io::Result<File> {
     let memory = memfd_create("said", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&memory, SAID_MAX)?;

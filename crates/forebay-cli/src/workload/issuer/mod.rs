@@ -21,7 +21,7 @@ use crate::bench::memory::whole;
 use crate::failure::Result;
 use crate::report::json::Direction;
 
-/// What moves bytes.
+/// The method that moves bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Way {
     /// Our engine, by a route where one is demanded.
@@ -68,8 +68,7 @@ impl Way {
     }
 }
 
-/// One call: requests of the same size, each at its place in the file, one behind the other in
-/// memory.
+/// One call: requests of the same size, each at its offset in the file, contiguous in memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Call<'a> {
     /// From or to the file.
@@ -87,7 +86,7 @@ pub struct Done {
     pub at: Instant,
 }
 
-/// What an issuer is made for.
+/// The parameters of an issuer.
 #[derive(Debug, Clone, Copy)]
 pub struct Means<'a> {
     /// The engine: a plain way has only pinned memory of it.
@@ -111,13 +110,13 @@ pub struct Means<'a> {
 }
 
 impl Means<'_> {
-    /// What a place's memory holds at first.
+    /// The initial contents of a place's memory.
     fn held(&self, place: usize) -> Pattern {
         held(self.key, place)
     }
 }
 
-/// What the memory of a place holds as long as nothing is read into it.
+/// The contents of a place's memory until something is read into it.
 pub(super) fn held(key: u64, place: usize) -> Pattern {
     Pattern::new(key.wrapping_add(place as u64)).inverse()
 }
@@ -174,7 +173,7 @@ pub struct Taken {
     pub direction: Direction,
     /// The route, or what is nearest to it.
     pub route: Route,
-    /// Whether it is the engine's word.
+    /// Whether the engine reported it.
     pub is_engines: bool,
     /// Why, or which way the bytes went.
     pub reason: String,
@@ -182,7 +181,7 @@ pub struct Taken {
     pub bytes: u64,
 }
 
-/// Adds what took a route to the others of that route.
+/// Adds the bytes of a route to its sum.
 pub fn add(all: &mut Vec<Taken>, more: Taken) {
     let kind = |taken: &Taken| (taken.direction, taken.route);
     let same = |taken: &&mut Taken| kind(taken) == kind(&more) && taken.reason == more.reason;
@@ -192,7 +191,7 @@ pub fn add(all: &mut Vec<Taken>, more: Taken) {
     }
 }
 
-/// What a buffer holds.
+/// The contents of a buffer.
 fn bytes_of(buffer: &Buffer) -> Result<Vec<u8>> {
     let mut bytes = vec![0; whole(buffer.len())];
     buffer.download(0, &mut bytes)?;

@@ -26,7 +26,7 @@ use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 use crate::steps::Step;
 
-/// A way without an engine.
+/// A method without an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Plain {
     /// Between the drive and host memory: no GPU takes part.
@@ -85,7 +85,7 @@ impl Plain {
         matches!(self, Self::Cpu | Self::Uring)
     }
 
-    /// Whether it goes past the page cache.
+    /// Whether it uses O_DIRECT.
     #[must_use]
     pub const fn is_direct(self) -> bool {
         !matches!(self, Self::CpuCachedGpu)
@@ -132,8 +132,8 @@ struct OnGpu {
 
 impl Drop for OnGpu {
     fn drop(&mut self) {
-        // Nothing of it may be on its way when its memory is given back; a driver that fails now
-        // has ended its work as well.
+        // Its memory must not be freed while copies are in flight; a driver that fails now has
+        // ended its work as well.
         let _ = self.device.synchronize(self.stream);
         let _ = self.device.destroy_stream(self.stream);
     }
@@ -239,7 +239,7 @@ impl PlainIssuer {
     }
 }
 
-/// Makes what was written durable.
+/// Syncs the written bytes.
 pub(super) fn sync(file: &File, path: &Path) -> Result<()> {
     file.sync_data()
         .map_err(|error| Failure::io(format!("cannot sync `{}`", path.display()), &error))

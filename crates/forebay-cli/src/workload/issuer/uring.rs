@@ -39,7 +39,7 @@ const NAP: Duration = Duration::from_micros(100);
 /// One call.
 #[derive(Debug)]
 struct Place {
-    /// Where its memory begins.
+    /// The address of its memory.
     address: u64,
     direction: Direction,
     offsets: Vec<u64>,
@@ -130,7 +130,7 @@ impl UringIssuer {
         Ok(())
     }
 
-    /// Hands over what was pushed, and waits for `want` completions.
+    /// Submits the pushed requests, and waits for `want` completions.
     fn submit(&mut self, want: usize) -> io::Result<()> {
         match self.ring.submit_and_wait(want) {
             Err(error) if !is_passing(&error) => Err(error),
@@ -154,7 +154,7 @@ impl UringIssuer {
         }
     }
 
-    /// Takes what is over from the ring.
+    /// Reaps completions from the ring.
     fn reap(&mut self) {
         let mut again = Vec::new();
         let over: Vec<(u64, i32)> =
@@ -244,7 +244,7 @@ fn ring(requests: usize) -> Result<IoUring> {
         let text = format!("{requests} requests of one thread are too many for `io_uring`");
         return Err(Failure::usage(text).hint(format!("{IN_FLIGHT_MAX} are the most")));
     }
-    // Completions wait until this thread looks (Linux 5.19), and interrupt nothing.
+    // Completions wait until this thread checks (Linux 5.19), and interrupt nothing.
     let ring = IoUring::builder()
         .setup_coop_taskrun()
         .dontfork()
@@ -384,7 +384,7 @@ mod tests {
         }
         let soon = Instant::now() + Duration::from_millis(5);
         assert!(issuer.wait_until(soon).unwrap().is_none() && Instant::now() >= soon);
-        // What the first place holds goes to the end of the file.
+        // The contents of the first place go to the end of the file.
         let offsets = [49152, 57344];
         issuer.start(0, Call { direction: Direction::Write, offsets: &offsets }).unwrap();
         let soon = Instant::now() + Duration::from_secs(60);

@@ -87,7 +87,7 @@ impl Way for Forebay {
     }
 }
 
-/// Adds what one transfer moved by one route to what others did, most bytes first.
+/// Adds the bytes of one transfer by one route to the sum, most bytes first.
 fn add(sum: &mut Vec<RouteShare>, share: &RouteShare) {
     let same = |known: &&mut RouteShare| (known.route, known.reason) == (share.route, share.reason);
     match sum.iter_mut().find(same) {

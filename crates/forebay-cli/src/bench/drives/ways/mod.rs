@@ -43,7 +43,7 @@ impl Job {
         self.parts.iter().map(|part| part.len).sum()
     }
 
-    /// Whether there is nothing to move.
+    /// True if there is nothing to move.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -45,7 +45,7 @@ pub struct OneQueue {
     lanes: Vec<Lane>,
 }
 
-/// One file, opened in both ways.
+/// One file, opened with and without O_DIRECT.
 #[derive(Debug)]
 struct Files {
     path: PathBuf,
@@ -75,14 +75,14 @@ struct Slice<'a> {
     memory: Memory<'a>,
 }
 
-/// Where a slice's bytes go or come from.
+/// The memory that a slice moves to or from.
 enum Memory<'a> {
     Host(Mutex<&'a mut [u8]>),
     Gpu { address: u64, len: usize },
 }
 
 impl OneQueue {
-    /// Gets pinned memory for GPUs from `engine`, and nothing else.
+    /// Uses `engine` for pinned memory only.
     #[must_use]
     pub fn new(engine: Engine) -> Self {
         Self { engine, files: Vec::new(), lanes: Vec::new() }

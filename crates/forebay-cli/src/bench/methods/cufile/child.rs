@@ -169,7 +169,7 @@ impl<'a> State<'a> {
     fn start(&mut self, gpu: Option<&str>) -> Result<Answer, Failed> {
         let selector: Option<GpuSelector> = gpu.map(str::parse).transpose()?;
         let args = self.args;
-        // First, and without a GPU: where there is no library nothing else is worth its time.
+        // First, and without a GPU: without a library nothing else is worth its time.
         let session = Session::open(args.library.as_deref(), &args.packages)?;
         if let Some(selector) = selector {
             let engine = Engine::new(Options::from_env()?)?;
@@ -212,7 +212,7 @@ impl<'a> State<'a> {
             let again = format!("/proc/self/fd/{}", found.as_raw_fd());
             how.custom_flags(if direct { libc::O_DIRECT } else { 0 }).open(again)
         };
-        // A file system may have no such way; the answer says which one it is.
+        // The file system may not support O_DIRECT; the answer says which mode is used.
         let (file, direct) = match open(direct) {
             Err(error) if direct && error.raw_os_error() == Some(libc::EINVAL) => {
                 (open(false), false)
@@ -254,7 +254,7 @@ impl<'a> State<'a> {
                         moving.work(file, base, shape)
                     });
                     if let Err(failed) = moved.unwrap_or_else(|failed| {
-                        // The others wait for all.
+                        // The other threads wait for this one at the barrier.
                         line.wait();
                         Err(failed)
                     }) {
@@ -336,7 +336,7 @@ struct Moving {
 }
 
 impl Moving {
-    /// Moves requests until none is left.
+    /// Moves requests until all are done.
     fn work(&self, file: &RegisteredFile, base: u64, shape: &Shape) -> Result<(), Failed> {
         loop {
             let start = self.next.fetch_add(shape.request, Ordering::Relaxed);

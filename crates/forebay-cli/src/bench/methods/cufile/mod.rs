@@ -36,7 +36,7 @@ use crate::report::json::{Cache, Direction, MethodName, Settings};
 const VERB: &str = "cufile";
 /// The name of the process in reasons.
 const NAME: &str = "forebay cufile";
-/// What to do about a library that takes its process with it.
+/// The hint for a library that takes down its process.
 const LOST: &str = "`forebay probe` shows how far the library comes; try another version of it";
 
 /// How its caller uses the library.
@@ -62,7 +62,7 @@ impl Tuning {
         }
     }
 
-    /// Threads, and bytes that each asks for; `None` for all.
+    /// The number of threads, and the bytes of each request; `None` for all.
     const fn shape(self) -> (u32, Option<u64>) {
         match self {
             Self::Defaults => (1, None),
@@ -71,12 +71,12 @@ impl Tuning {
     }
 }
 
-/// How long the process may take.
+/// Time limits of the process.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     /// To load the library and open its driver: 0.4 s on an H200, more where a driver sleeps.
     pub start: Duration,
-    /// For whatever else moves nothing to or from a file, and for each move besides its bytes.
+    /// For each request that moves no bytes, and for each move besides its bytes.
     pub order: Duration,
     /// Bytes per second of the slowest move: a drive that is slower is given up.
     pub slowest: u64,
@@ -280,7 +280,7 @@ fn unexpected(answer: &Answer) -> String {
 /// One process, for both ways to use it.
 pub type Shared = Rc<RefCell<Cufile>>;
 
-/// A way to use cuFile.
+/// One setting of cuFile.
 #[derive(Debug)]
 pub struct CufileCompat {
     cufile: Shared,
@@ -306,7 +306,7 @@ impl CufileCompat {
         let moved = self.cufile().moved(job, self.tuning);
         let (bytes, spent) = moved.map_err(|refused| at(job, refused))?;
         self.spent = Some(spent);
-        // Handed to the library; its counters say which way it took.
+        // Passed to the library; its counters show which route was taken.
         let said = vec![(Route::Direct, bytes)];
         Ok(Moved { bytes, route: None, reason: Some(self.how()), said })
     }

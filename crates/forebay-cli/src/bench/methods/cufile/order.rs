@@ -30,13 +30,13 @@ pub(super) enum Order {
     Move { write: bool, len: u64, threads: u32, request: u64, sync: bool },
     /// Tell the XXH3-64 of each [`PIECE`] of so many bytes of the memory.
     Sum { at: u64, len: u64 },
-    /// Tell what the library has counted.
+    /// Report the library's counters.
     Count {},
     /// Forget the file.
     Close {},
 }
 
-/// What it answers.
+/// An answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum Answer {
@@ -50,7 +50,7 @@ pub(super) enum Answer {
     Sums { pieces: Vec<u64> },
     /// To `Count`: its counters of level 3 as laid out in memory, if it has some.
     Counted { version: u32, words: Option<Vec<u64>> },
-    /// To all others.
+    /// To all other requests.
     Done {},
     /// It could not be done.
     Failed { reason: String, hint: Option<String> },
@@ -61,7 +61,7 @@ pub(super) fn digits(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The bytes behind hexadecimal digits.
+/// Decodes hexadecimal digits.
 pub(super) fn bytes(digits: &str) -> Option<Vec<u8>> {
     let digits = digits.as_bytes();
     let one = |pair: &[u8]| {

@@ -1,4 +1,4 @@
-//! What becomes of records and rows.
+//! The digest of records and rows.
 
 use super::*;
 use crate::report::digest::Limit;
@@ -96,7 +96,7 @@ fn what_failed_and_was_measured_again_did_not_fail() {
         let count = line.metric(Metric::Rate).map_or(0, |rate| rate.count);
         (count, line.failed, line.error.is_some(), digest.raw.len())
     };
-    // Whichever came first.
+    // In either order.
     let again = [&failed[..2], &fine, &failed[1..2]].concat();
     assert_eq!(of(&again), (3, 0, false, 3));
     let one = [&fine[..2], &failed[2..], &failed[2..]].concat();

@@ -26,9 +26,9 @@ use crate::bench::methods::Moved;
 use crate::failure::{Failure, Result};
 use crate::report::json::{Cache, Settings};
 
-/// How long loading may take.
+/// Time limit for loading.
 const START_MAX: Duration = Duration::from_secs(30);
-/// How long an order may take that moves nothing.
+/// Time limit for a request that moves no bytes.
 const ORDER_MAX: Duration = Duration::from_secs(15);
 /// Bytes that come back from the GPU at a time.
 const WINDOW: u64 = 16 * MIB;
@@ -61,7 +61,7 @@ type Variables = Vec<Variable>;
 pub struct Shape {
     /// The UUID of the GPU; `None` for the host's memory.
     gpu: Option<String>,
-    /// Where each path's target begins.
+    /// The offset of each path's target.
     offsets: Vec<u64>,
     /// Bytes of all targets.
     size: u64,
@@ -145,7 +145,7 @@ pub struct Kvikio {
 }
 
 impl Kvikio {
-    /// Starts nothing yet.
+    /// Does not start anything yet.
     #[must_use]
     pub fn new(which: lines::Kvikio, shape: Shape) -> Self {
         Self { which, shape, process: None, settings: None, how: String::new() }

@@ -33,7 +33,7 @@ pub(super) enum Order {
     Fetch { at: u64, size: u64 },
 }
 
-/// What it answers.
+/// An answer.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(tag = "answer", rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum Answer {
@@ -41,7 +41,7 @@ pub(super) enum Answer {
     Started { version: String, settings: BTreeMap<String, String> },
     /// To `Read`.
     Read { bytes: u64, seconds: f64, cpu_seconds: f64 },
-    /// To all others.
+    /// To all other requests.
     Done {},
     /// It could not be done.
     Failed { reason: String },
@@ -55,7 +55,7 @@ impl Process {
     /// Starts the Python that is found, with these variables and no others of KvikIO's.
     pub(super) fn start(variables: &[(String, String)]) -> Result<Self, String> {
         let mut command = Command::new("python3");
-        // It must leave nothing behind, not even what it compiled.
+        // It must leave no files, not even compiled ones.
         command.args(["-B", "-c", PROGRAM]).current_dir("/");
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("KVIKIO_") {

@@ -38,7 +38,7 @@ impl Shared {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = memfd_create("forebay-bench", flags).map_err(|errno| failed(errno.into()))?;
         ftruncate(&file, len).map_err(|errno| failed(errno.into()))?;
-        // Nobody may cut it: to touch what is gone would be fatal.
+        // The file must not be shortened: accessing missing pages would be fatal.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         fcntl_add_seals(&file, seals).map_err(|errno| failed(errno.into()))?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -65,7 +65,8 @@ impl Shared {
 
     /// Its bytes, to be changed.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`; the exclusive borrow of `self` keeps everybody else here out.
+        // SAFETY: as in `bytes`; the exclusive borrow of `self` excludes all other access in this
+        // process.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
