@@ -323,7 +323,7 @@ impl Engine {
     /// # Errors
     /// An invalid call, or a failure of the whole transfer: the GPU, a cancel. An error of one
     /// piece is in its result, and an error of a file's sync is in the results of all its pieces.
-    /// With [`preallocated`](RequestOptions::preallocated), space is reserved for all pieces, or the
+    /// With [`preallocated`](RequestOptions::preallocated) space is reserved for all pieces, or the
     /// call fails.
     pub fn write_many(
         &self,
