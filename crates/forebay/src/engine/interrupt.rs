@@ -41,8 +41,8 @@ pub(super) type GoOn<'a> = &'a mut dyn FnMut() -> bool;
 impl File {
     /// Like [`read_with`](Self::read_with), but calls `go_on` about 20 times a second. If it
     /// returns false or panics, the transfer is cancelled, and the call ends within a second. Ops
-    /// still in flight then keep the memory, and its lender. Until they have drained, every call
-    /// rejects the memory and none can read it.
+    /// still in flight then keep the memory alive, and the object that it was borrowed from. Until
+    /// they have drained, every call rejects the memory and none can read it.
     ///
     /// # Errors
     /// As for [`read_with`](Self::read_with). [`Error::Cancelled`] if it was stopped, or

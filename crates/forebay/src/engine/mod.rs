@@ -359,7 +359,7 @@ impl Engine {
                 return;
             }
         }
-        // Other transfers come first now, or the readers are stuck in their files.
+        // By now other transfers have had their turn, or the readers hang in their files.
         core.with(|scheduler| scheduler.insist(state));
         while reader.step_for(core, tools, state) {
             between();

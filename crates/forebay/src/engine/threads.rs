@@ -26,8 +26,8 @@ use crate::staging::{Arena, Submitter};
 /// or a GPU hangs; then they stay, with their resources, until it responds.
 const END_BOUND: Duration = Duration::from_secs(2);
 
-/// How the limit on threads is divided. The rest is for one thread per GPU: one in 32. One in 64
-/// closes files, and one in 64 frees memory.
+/// How the limit on threads is divided. Besides these fields, one in 32 is left for GPU threads, of
+/// which each GPU has one. One in 64 closes files, and one in 64 frees memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shares {
     /// Threads that read cached bytes.

@@ -113,7 +113,7 @@ impl Maps {
     }
 
     /// Records that a unit is loaded to the streams with these seats. Returns whether its pages are
-    /// to be pinned now: on a repeated load, unless the caller requested it at once.
+    /// to be pinned now: when it is loaded again, or at once if the caller requested that.
     pub(super) fn claim(
         &mut self,
         number: usize,

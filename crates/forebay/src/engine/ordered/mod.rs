@@ -41,7 +41,7 @@ const BLOCKS_MAX: u64 = 300;
 /// Maximum number of queue entries of one transfer.
 const ENTRIES_MAX: u64 = 3 * BLOCKS_MAX;
 
-/// Pieces that one transfer copies in batches at most. The queue of a stream that waits took 406
+/// Maximum pieces that one transfer copies in batches. The queue of a waiting stream took 406
 /// batches of 64 and 52 of 512, some 26,000 copies, before a call blocked (H200, driver 580.159;
 /// `benches/runs/2026-11-21-h200-i`).
 const PARTS_MAX: u64 = 22_000;
