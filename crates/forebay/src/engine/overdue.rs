@@ -61,7 +61,7 @@ impl Overdue {
             Err(RecvTimeoutError::Disconnected) => None,
             Err(RecvTimeoutError::Timeout) => {
                 let mut overdue = self.0.lock();
-                // A thread that answers from now on finds itself on the list.
+                // A thread that answers from now on finds its entry in the list.
                 match told.try_recv() {
                     Ok(answer) => Some(answer),
                     Err(TryRecvError::Disconnected) => None,

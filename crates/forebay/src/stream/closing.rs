@@ -24,8 +24,8 @@ impl Shared {
         let until = Instant::now() + bound_of_all;
         let is_parted = marked.is_ok() && self.group.wait_for_loader(self.seat, until);
         let exports = self.exports();
-        // Writing ends here: a write that makes no progress is given up. A hanging driver may delay
-        // that too.
+        // This wait is bounded: on a closed stream a write without progress is given up. A hanging
+        // driver may delay that too.
         let until = Instant::now() + bound;
         let written = self.flush(&mut || is_parted || Instant::now() < until);
         marked?;

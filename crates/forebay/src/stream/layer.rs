@@ -118,7 +118,7 @@ impl Layer {
     }
 }
 
-/// What is loaded at once: a layer, or a slice of one.
+/// The unit of loading: a layer, or a slice of one.
 #[derive(Debug)]
 pub(super) struct Unit {
     pub(super) layer: usize,

@@ -217,7 +217,7 @@ impl Loader {
             Some(Progress { missing, is_with: apart.is_over(next), next })
         };
         let streams: Vec<Option<Progress>> = self.seats.iter().map(progress).collect();
-        self.hear(Duration::ZERO); // requests that are not missing any more were queued before
+        self.hear(Duration::ZERO); // a request is queued before it leaves `missing`
         let mut asks = Vec::with_capacity(self.jobs.len());
         let mut places = Vec::with_capacity(self.jobs.len());
         for (place, job) in self.jobs.iter().enumerate() {
@@ -293,7 +293,7 @@ impl Loader {
         Ok(Some(left).filter(|left| !left.is_empty()))
     }
 
-    /// Chooses how to load a unit that has no host copy.
+    /// Chooses how to load a unit whose host copy is missing or not loaded.
     fn way(&self, unit: usize, jobs: &[Job]) -> Way {
         if self.group.units[unit].packing.blocks() == 0 {
             return Way::Nothing;

@@ -48,8 +48,8 @@ impl Sessions {
         is_here.then_some(()).ok_or(CuFileFailure::Forked)
     }
 
-    /// The session of a library, created by `open` if there is none yet. That may hang; other
-    /// threads wait for it only for their time limit.
+    /// The session of a library, created by `open` if there is none yet. That may hang, so
+    /// concurrent callers wait for it with a time limit.
     pub(super) fn of(
         &self,
         library: usize,

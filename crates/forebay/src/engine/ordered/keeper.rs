@@ -105,7 +105,7 @@ impl Keepers {
         Track::new(engine, device, blocks)
     }
 
-    /// Creates this many spare tracks of full length for transfers on a GPU.
+    /// Makes sure that this many spare tracks of full length exist for a GPU.
     pub(super) fn prepare(
         &self,
         engine: &Engine,
