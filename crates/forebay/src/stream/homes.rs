@@ -102,7 +102,7 @@ impl Homes {
         self.gone = true;
         let all = self.places.iter_mut().filter_map(|place| std::mem::take(place).home).collect();
         if self.stuck {
-            Box::leak(Box::new(all)); // leaked here so that leak checkers show this as the origin
+            Box::leak(Box::new(all)); // so that leak checkers name this place
             return Vec::new();
         }
         all

@@ -278,8 +278,8 @@ impl Reading {
         self.blocks.cancel();
     }
 
-    /// Copies blocks that have arrived, and returns how many there were. While two copies are queued
-    /// on the link, blocks wait for the next ones until a quarter of the slots has arrived, because
+    /// Copies blocks that have arrived; returns how many there were. While two copies are queued on
+    /// the link, blocks wait for the next ones until a quarter of the slots has arrived, because
     /// each copy has a fixed cost.
     ///
     /// # Errors
