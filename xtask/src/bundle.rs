@@ -40,7 +40,7 @@ pub(crate) struct Manifest {
     pub(crate) commit: String,
     /// The compiler's version.
     pub(crate) rustc: String,
-    /// The test executables, in the order in which they run.
+    /// The test executables, in execution order.
     pub(crate) tests: Vec<TestExecutable>,
     /// Missing parts, as `WHAT: REASON`.
     pub(crate) skipped: Vec<String>,
@@ -105,7 +105,7 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes the folder, or removes the parts of the bundle that it holds; anything else is left alone.
+/// Makes the folder, or removes the bundle's parts from it; other files are left alone.
 fn clear(folder: &Path) -> Result<()> {
     let failed = |error| format!("cannot prepare `{}`: {error}", folder.display());
     fs::create_dir_all(folder).map_err(failed)?;
@@ -116,7 +116,7 @@ fn clear(folder: &Path) -> Result<()> {
         let remedy = "remove it, or name a folder that is to be made";
         return Err(format!("`{}` {text}: {remedy}", folder.display()));
     }
-    // First thing in, so that a bundle that broke off can be made anew.
+    // Written first, so that an interrupted bundle can be made anew.
     write(&mark, MARK_TEXT)?;
     for part in ["bin", "tests"] {
         let part = folder.join(part);
@@ -140,7 +140,7 @@ pub(crate) fn executables(root: &Path, which: &[&str]) -> Result<Vec<(String, Pa
     Ok(built)
 }
 
-/// The test executable that one of cargo's messages announces.
+/// The test executable in one of cargo's messages.
 fn executable(message: &str) -> Option<(String, PathBuf)> {
     let message: serde_json::Value = serde_json::from_str(message).ok()?;
     let is_test = message["profile"]["test"].as_bool() == Some(true);

@@ -73,7 +73,7 @@ fn fetch(folder: &Path, wheels: &[(&str, &str)]) -> Result<()> {
     remove(&work)
 }
 
-/// Moves the files that are kept out of a wheel.
+/// Moves the kept files out of a wheel.
 fn keep(unpacked: &Path, home: &Path) -> Result<()> {
     make(home)?;
     for name in FILES {

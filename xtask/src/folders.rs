@@ -11,7 +11,7 @@ pub(crate) fn failed(path: &Path) -> impl FnOnce(io::Error) -> String + '_ {
     move |error| format!("`{}`: {error}", path.display())
 }
 
-/// Makes a folder and those above it.
+/// Makes a folder and its parents.
 pub(crate) fn make(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).map_err(failed(folder))
 }

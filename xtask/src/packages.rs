@@ -24,7 +24,7 @@ const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// The origin of packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// What this machine has on its lists.
+    /// This machine's own package lists.
     Machine,
     /// A version of Debian, for a processor, whatever this machine is.
     Debian { suite: &'static str, architecture: &'static str },
@@ -125,7 +125,7 @@ impl Tree {
 
 /// Downloads `packages` and all that they need to `archives`.
 fn download(cache: &Path, archives: &Path, origin: Origin, packages: &[&str]) -> Result<()> {
-    // A machine on which nothing is installed.
+    // A machine without installed packages.
     let status = cache.join("nothing-installed");
     fs::write(&status, "").map_err(failed(&status))?;
     let mut options = origin.options(cache)?;

@@ -1,4 +1,4 @@
-//! Running other programs, finding them, and talking to the person who started the chore.
+//! Running other programs, finding them, and printing to the user.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt as _;
@@ -24,10 +24,10 @@ macro_rules! say {
 }
 pub(crate) use say;
 
-/// Folders that hold system programs, also where `PATH` of an ordinary user leaves them out.
+/// Folders of system programs, which an ordinary user's `PATH` may lack.
 const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
-/// How long nothing must come from a command that has ended before its output counts as whole.
+/// How long the output of an ended command must be silent before it counts as complete.
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// Bits of the signals that tests send: SIGHUP, SIGINT and SIGQUIT.
@@ -126,7 +126,7 @@ fn forward(
     thread::spawn(move || {
         let mut reader = BufReader::new(pipe);
         let mut line = Vec::new();
-        // A test may print what is no UTF-8; that must not end the reading.
+        // A test may print bytes that are not UTF-8; reading must continue.
         while matches!(reader.read_until(b'\n', &mut line), Ok(n) if n > 0) {
             let text = String::from_utf8_lossy(&line);
             let text = text.trim_end_matches(['\n', '\r']).to_owned();

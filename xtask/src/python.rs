@@ -32,7 +32,7 @@ pub(crate) fn run(report: &mut Report, root: &Path) -> Result<()> {
     let wheels = home.join("wheels");
     let mut build = Command::new(&python);
     build.current_dir(root).args(["-m", "maturin", "build", "--quiet", "--profile", "dev"]);
-    // Beside the other crates' builds, whose parts it shares.
+    // In the same place as the other crates' builds, whose parts it shares.
     build.arg("--out").arg(&wheels).env("PATH", process::full_path());
     let built = process::succeeds(&mut build)?;
     report.step("Python wheel", built);
@@ -120,7 +120,7 @@ pub(crate) fn suite(
     Ok(())
 }
 
-/// The package's types: its own, and whether the compiled part has what its stub says.
+/// The package's types: its own, and whether the compiled part matches its stub.
 fn types(report: &mut Report, root: &Path, python: &Path) -> Result<()> {
     let mypy = |folder: &Path, arguments: &[&str]| {
         let mut command = Command::new(python);
@@ -129,7 +129,7 @@ fn types(report: &mut Report, root: &Path, python: &Path) -> Result<()> {
     };
     let strict = ["-m", "mypy", "--strict", "forebay"];
     report.step("Python types", mypy(&root.join("python"), &strict)?);
-    // Of the package as it is installed: where the sources are, nothing is compiled.
+    // Checks the installed package: the source folder has no compiled part.
     let allowed = root.join("python/stubtest.txt");
     let allowed = allowed.to_string_lossy();
     let stubs = ["-m", "mypy.stubtest", "forebay._forebay", "--allowlist", &allowed];

@@ -1,9 +1,9 @@
-//! Counts what passed, failed and was skipped, from the output of test executables and from the
+//! Counts passed, failed and skipped tests, from the output of test executables and from the
 //! chore's own steps.
 //!
-//! Tests print `skipped: WHAT: REASON` where the machine lacks something, by `println!` or past the
-//! harness to stderr. The executables run with `--show-output`, which brings the former out after
-//! the tests, whole; all else that passing tests printed is left out of what the person sees.
+//! Tests print `skipped: WHAT: REASON` if the machine lacks something, by `println!` or directly to
+//! stderr. The executables run with `--show-output`, which prints the former after the tests; all
+//! other output of passing tests is hidden.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
@@ -11,7 +11,7 @@ use std::process::Command;
 
 use crate::process::{self, Result, Stream, say};
 
-/// The start of the line by which a test says that it did not run.
+/// The prefix of the line by which a test reports that it did not run.
 const SKIPPED: &str = "skipped: ";
 
 /// Characters of one line of a failed test that are shown again at the end.
@@ -61,7 +61,7 @@ impl Report {
         }
     }
 
-    /// Adds what another test program has counted: passed and failed.
+    /// Adds another test program's counts of passed and failed tests.
     pub(crate) fn add_counts(
         &mut self,
         name: &str,
@@ -123,8 +123,7 @@ pub(crate) struct TestOutput {
 }
 
 impl TestOutput {
-    /// Runs a command that runs tests, shows what the person should see, and says whether it
-    /// succeeded.
+    /// Runs a command that runs tests, shows the relevant output, and returns whether it succeeded.
     pub(crate) fn run(&mut self, command: &mut Command) -> Result<bool> {
         if std::io::stderr().is_terminal() {
             command.env("CARGO_TERM_COLOR", "always");

@@ -80,7 +80,7 @@ const ADDRESS: [Part; 1] = [Part {
     ],
 }];
 
-/// What hands memory from thread to thread. The simulation and the tuner have one thread.
+/// Code that hands memory from thread to thread. The simulation and the tuner have one thread.
 const THREAD: [Part; 2] = [
     Part { targets: &["--lib"], tests: &["--skip=queue::sim::", "--skip=tune::"], left_out: &[] },
     Part {
@@ -193,7 +193,7 @@ impl Tool {
         command
     }
 
-    /// What this machine lacks for it, if anything.
+    /// The missing requirement of this machine, if any.
     fn lacking(self) -> Option<String> {
         if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
             return Some("only on Linux on x86-64".into());
@@ -277,7 +277,7 @@ impl Tool {
     }
 }
 
-/// The chore: `Ok(false)` where something was found.
+/// The chore: `Ok(false)` if something was found.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
     let tools = chosen(arguments)?;
     let mut report = Report::default();

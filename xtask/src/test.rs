@@ -17,7 +17,7 @@ const EXAMPLE_FILE_LEN: usize = 4 << 20;
 /// How the bars run when only their running matters: on little data and a simulated GPU.
 pub(crate) const BARS: [&str; 3] = ["--tiny", "--gpu", "sim"];
 
-/// Runs the (already complete) test build, and returns the location of its output.
+/// Rebuilds the tests, which costs nothing by then, to learn where their output is.
 const LIBRARY: [&str; 4] = ["test", "--workspace", "--no-run", "--message-format=json"];
 
 /// Runs every step, also after one failed, so that one run shows everything that is wrong.
@@ -30,7 +30,7 @@ pub(crate) fn run(root: &Path, all: bool) -> Result<bool> {
     let cargo = |arguments: &[&str]| {
         let mut command = process::cargo();
         command.current_dir(root).env("PATH", process::full_path()).args(arguments);
-        // What the tests learn about drives is nothing that this user should find later.
+        // The user should not find what the tests learned about drives.
         command.env("XDG_CACHE_HOME", root.join("target/test-cache"));
         command.env(cufile::VARIABLE, &wheels_of_cufile);
         command
@@ -89,7 +89,7 @@ fn tests(report: &mut Report, name: &str, mut cargo: Command, extra: &[&str]) ->
     Ok(())
 }
 
-/// Runs every micro-benchmark once, so that none of them rots.
+/// Runs every micro-benchmark once, so that all keep working.
 fn benches(report: &mut Report, root: &Path, cargo: impl Fn(&[&str]) -> Command) -> Result<()> {
     for package in folders(&root.join("crates")) {
         for file in files(&package.join("benches")).iter().filter(|f| is_rust(f)) {
@@ -143,7 +143,7 @@ fn library(cargo: &mut Command) -> Result<Option<PathBuf>> {
     Ok(found.filter(|_| built))
 }
 
-/// What the dependencies bring in, by `deny.toml`; their advisories where these can be fetched.
+/// Checks the dependencies against `deny.toml`; their advisories if these can be fetched.
 fn dependencies(report: &mut Report, cargo: impl Fn(&[&str]) -> Command) -> Result<()> {
     if process::find("cargo-deny").is_none() {
         report.skip("dependencies: no `cargo-deny` (`cargo install cargo-deny`)");

@@ -1,4 +1,4 @@
-//! How a verb fails: what could not be done, why, and what to do about it.
+//! The error of a verb: the failed step, its causes, and what to do about it.
 
 use std::error::Error as _;
 use std::fmt::Write as _;
@@ -61,7 +61,7 @@ impl Failure {
         if errno == Some(Errno::FBIG) {
             return Self::new(message).because(cause).hint(FILE_SIZE);
         }
-        // The library knows the remedies of the system's errors.
+        // The library has hints for system errors.
         let hint = errno.and_then(|source| {
             let (operation, place) = (Operation::Open, Place::whole(""));
             Error::Io { operation, place, source }.hint()

@@ -33,11 +33,11 @@ const SAY_MAX: Duration = Duration::from_secs(1);
 struct Undo {
     scratch: Vec<Arc<Folder>>,
     outputs: Vec<Output>,
-    /// Folders of ours, with all that is in them.
+    /// Folders of ours, with all their contents.
     folders: Vec<PathBuf>,
     /// By the number of the process.
     children: Vec<(u32, OwnedFd)>,
-    /// Those that lead a process group of their own.
+    /// Children that lead their own process group.
     groups: Vec<u32>,
 }
 
@@ -50,7 +50,7 @@ struct Words {
     left: Option<String>,
 }
 
-/// A file of ours that is not whole yet.
+/// An unfinished file of ours.
 #[derive(Debug)]
 struct Output {
     path: PathBuf,
@@ -93,7 +93,7 @@ pub(crate) fn wanted() -> Vec<i32> {
     all.into_iter().filter(|signal| !is_ignored(*signal)).collect()
 }
 
-/// Starts to take signals, once for the process.
+/// Starts to handle signals, once per process.
 pub(crate) fn install() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
@@ -225,7 +225,7 @@ pub(crate) fn with_folder(path: &Path, create: impl FnOnce() -> io::Result<()>) 
     Ok(())
 }
 
-/// Removes a folder of [`with_folder`] in the regular way.
+/// Removes a folder of [`with_folder`] at its regular end.
 pub(crate) fn remove_folder(path: &Path) {
     let mut undo = undo();
     let _ = fs::remove_dir_all(path);

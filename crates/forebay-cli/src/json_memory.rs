@@ -8,11 +8,11 @@ use forebay::units::{MIB, format_size};
 /// two thirds of it for the line of its run.
 const MEMORY_MAX: u64 = 512 * MIB;
 
-/// Estimates how many bytes the values of a JSON text take in memory. Text that is not JSON gets
-/// an estimate too, and the parser refuses it.
+/// Estimates how many bytes the values of a JSON text take in memory. Text that is not JSON gets an
+/// estimate too, and the parser refuses it.
 ///
 /// # Errors
-/// With the `kept` bytes of values before it this passes the limit; the text gives both.
+/// Together with the `kept` bytes of earlier values this exceeds the limit; the text gives both.
 pub(crate) fn check(json: &[u8], kept: u64) -> Result<u64, String> {
     let memory = estimate(json);
     if kept + memory > MEMORY_MAX {

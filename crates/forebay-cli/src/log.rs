@@ -19,7 +19,7 @@ use crate::failure::Result;
 use crate::report::plain::plain;
 use crate::variables::LOG;
 
-/// What all targets of the engine begin with.
+/// The prefix of all targets of the engine.
 const OURS: &str = "forebay::";
 
 /// Starts logging, if the variable enables it.

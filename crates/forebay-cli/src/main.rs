@@ -1,4 +1,4 @@
-//! The `forebay` command; everything is in the library, so that other programs can use it too.
+//! The `forebay` command. Everything is in the library, so that other programs can use it too.
 
 #![expect(unsafe_code, reason = "a function that runs before `main`")]
 

@@ -70,7 +70,7 @@ pub(crate) fn system(program: &Program, paths: &[PathBuf], open: bool) -> System
     system
 }
 
-/// The lines of a child, as they come.
+/// The lines of a child, as they arrive.
 fn listen(child: &mut Child) -> Receiver<Vec<u8>> {
     let (tell, told) = sync_channel(1);
     if let Some(output) = child.stdout.take() {

@@ -26,15 +26,15 @@ const LOOKS: u32 = 20;
 /// Time limit for the cleanup, which the same file may block.
 const UNDO_MAX: Duration = Duration::from_secs(1);
 
-/// What engines give cuFile to open, in a child and here, and something more.
+/// The engine's time limits for opening cuFile, in a child and here, plus a margin.
 const CUFILE_MAX: Duration = Duration::from_secs(60);
-/// What removing may take: a large file in many pieces on a turning disk.
+/// Time limit of a removal: a large file in many pieces on a spinning disk.
 const LONG: Duration = Duration::from_secs(600);
 
 /// Tells how far a step is, by any number that changes.
 type Life = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// A step that is on its way.
+/// A step in progress.
 struct Open {
     number: u64,
     operation: &'static str,
@@ -155,7 +155,7 @@ fn signs_of_thread() -> Option<impl Fn() -> u64 + Send + Sync + 'static> {
 fn signs(io: &str, stat: &str) -> Option<u64> {
     let mut bytes = io.lines().map(|line| line.split_once(": ")?.1.trim().parse::<u64>().ok());
     let bytes = bytes.try_fold(0_u64, |sum, bytes| Some(sum.wrapping_add(bytes?)))?;
-    // The name may hold anything, also a bracket.
+    // The name may contain anything, also a bracket.
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
     let fault = |index: usize| fields.get(index)?.parse::<u64>().ok();
     Some(bytes.wrapping_add(fault(7)?).wrapping_add(fault(9)?))
@@ -175,7 +175,7 @@ fn add(operation: &'static str, path: &Path, life: Life, least: Duration) -> u64
     number
 }
 
-/// Looks at all steps, `passed` after the last time; the first that has stood still for `most`.
+/// Checks all steps, `passed` after the last check; returns the first without progress for `most`.
 fn look(steps: &mut [Open], passed: Duration, most: Duration) -> Option<Failure> {
     for step in steps.iter_mut() {
         let now = (step.life)();

@@ -10,7 +10,7 @@ use crate::bench::demand::Demand;
 use crate::failure::{Failure, Result};
 use crate::program::Program;
 
-/// What measures, as a module of the package.
+/// The measuring module of the package.
 const MODULE: &str = "forebay.stream_bench";
 
 const HINT: &str = "install it there with torch (`pip install forebay torch`), or begin this \
@@ -51,7 +51,7 @@ fn check_memory(args: &StreamArgs) -> Result<()> {
     demand.check(layers.saturating_mul(len), "--layers` or `--layer-mb")
 }
 
-/// The `python3` of the path, where it has the package.
+/// The `python3` of the path, if it has the package.
 fn own_python() -> Result<Command> {
     let text = "`forebay stream` computes by torch, and so in Python";
     let looks = format!(

@@ -1,5 +1,5 @@
-//! The `FOREBAY_` variables as the command knows them: those of the engine's limits, and those that
-//! only tests and builds read.
+//! The `FOREBAY_` variables known to the command: those of the engine's limits, and those that only
+//! tests and builds read.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

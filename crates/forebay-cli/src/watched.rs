@@ -51,7 +51,7 @@ const SILENT_MAX: Duration = Duration::from_millis(300);
 const STACK_LEN: usize = 8 << 20;
 /// That of a thread which only waits.
 const SMALL_STACK_LEN: usize = 1 << 20;
-/// What Rust's programs end with that panic.
+/// The exit code of Rust programs that panic.
 const PANICKED: u8 = 101;
 /// A bit in the byte that a child reports, next to its exit code: it waits for something that does
 /// not answer.
@@ -97,7 +97,7 @@ pub(crate) fn run(program: &Program, arguments: &[OsString]) -> Option<ExitCode>
         Ok(child) => Some(watch(child, hear, tell, signals)),
         Err(_) => {
             drop(signals);
-            // They do nothing any more by themselves.
+            // From now on signals no longer end the process by themselves.
             interrupt::install();
             None
         }
@@ -187,7 +187,7 @@ fn meaning(word: u8) -> (Duration, Why) {
     }
 }
 
-/// The child, whatever becomes of its number.
+/// A handle of the child that remains valid if its number is reused.
 struct Handle {
     id: u32,
     /// None before Linux 5.3.
@@ -222,7 +222,7 @@ fn pass_signals(mut signals: Signals, news: Sender<News>) {
     let _ = thread::Builder::new().name("signals".into()).spawn(pass);
 }
 
-/// Passes on the child's last word, and keeps the folders that it names before.
+/// Passes on the child's last word, and records the folders that it names before.
 fn pass_words(hear: PipeReader, news: Sender<News>, scratch: Scratch) {
     let pass = move || {
         let mut hear = BufReader::new(hear);
@@ -309,8 +309,8 @@ fn left_behind(id: u32) -> Failure {
 /// Where this process, if it is a child, reports how it is about to end.
 static TELL: Mutex<Option<File>> = Mutex::new(None);
 
-/// Takes this process for a child, which its parent hears through the descriptor `word` and which
-/// ends with it.
+/// Makes this process a child: it reports to its parent through the descriptor `word`, and ends
+/// with it.
 pub(crate) fn begin(word: &OsStr) -> Result<(), Failure> {
     let failed = |error: &io::Error| {
         Failure::io(format!("cannot tell anybody through `{}`", word.display()), error)
@@ -326,7 +326,7 @@ pub(crate) fn begin(word: &OsStr) -> Result<(), Failure> {
     if poll(&mut heard, Some(&Timespec::default())).is_ok_and(|count| count > 0) {
         return Err(failed(&io::ErrorKind::BrokenPipe.into()));
     }
-    // Also where there is nothing to undo: a signal by itself ends no process that cannot end.
+    // Needed even without anything to undo: a signal by itself cannot end a blocked process.
     interrupt::install();
     *TELL.lock().unwrap_or_else(PoisonError::into_inner) = Some(tell);
     Ok(())

@@ -62,8 +62,8 @@ impl Buffer {
         crate::failure::raised(py, waited).map(drop)
     }
 
-    /// Has a stream that DLPack names by its number wait for a layer's bytes; those of other memory
-    /// are there: who reads into it waits, or orders it.
+    /// Makes a stream, given by DLPack's number, wait for a layer's bytes. Other memory is always
+    /// ready: its readers wait, or order the access themselves.
     fn order(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let Memory::Layer(memory) = &*self.buffer else { return Ok(()) };
         // Nothing means the default stream, and -1 that the consumer orders it itself.
@@ -179,8 +179,8 @@ impl Buffer {
             return Err(PyBufferError::new_err(text));
         }
         let (address, len) = own.extent()?;
-        // SAFETY: the view is Python's, and the memory lives as long as the object, of which the
-        // view holds a share.
+        // SAFETY: the view is Python's, and the memory lives as long as the object, which the view
+        // keeps alive.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(
                 view,

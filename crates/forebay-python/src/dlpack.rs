@@ -22,7 +22,7 @@ const CPU: i32 = 1;
 const CUDA: i32 = 2;
 const CUDA_HOST: i32 = 3;
 const CUDA_MANAGED: i32 = 13;
-/// Elements whose meaning only their library knows.
+/// Elements that only their library can interpret.
 const OPAQUE: u8 = 3;
 /// A device of some other kind: the simulated GPU.
 const OTHER: i32 = 12;
@@ -87,7 +87,7 @@ pub(crate) struct Array {
 /// The stream on which GPU arrays must be ready: the legacy default one.
 pub(crate) const READY_ON: u64 = 1;
 
-/// DLPack's kind of the device that an object is on; `None` where it does not speak DLPack.
+/// DLPack's kind of an object's device; `None` if it does not support DLPack.
 fn kind_of(object: &Bound<'_, PyAny>) -> PyResult<Option<i32>> {
     let asked = object.getattr_opt(intern!(object.py(), "__dlpack_device__"))?;
     let Some(device) = asked else { return Ok(None) };
@@ -158,7 +158,7 @@ fn tensor_of<'a>(capsule: &'a Bound<'_, PyCapsule>) -> PyResult<(&'a DlTensor, b
 fn extent(tensor: &DlTensor) -> PyResult<(u64, bool)> {
     let count = usize::try_from(tensor.dimensions).unwrap_or(0);
     let list = |at: *mut i64| match NonNull::new(at) {
-        // SAFETY: DLPack's structure holds as many as it has dimensions.
+        // SAFETY: by DLPack, the array has one entry for each dimension.
         Some(at) if count > 0 => unsafe { std::slice::from_raw_parts(at.as_ptr(), count) },
         _ => &[],
     };
@@ -249,7 +249,7 @@ pub(crate) fn capsule<'py>(
 }
 
 /// # Safety
-/// As DLPack says of a deleter: called once, for a structure that was made here.
+/// As DLPack requires of a deleter: called once, for a structure that was made here.
 unsafe extern "C" fn delete_plain(at: *mut Plain) {
     // SAFETY: the caller's promise; both were boxed in `capsule`.
     unsafe {

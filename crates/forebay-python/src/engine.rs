@@ -23,8 +23,8 @@ use crate::stream::Ordering;
 use crate::waiting::{Apart, interruptible};
 use crate::whole;
 
-/// The program that opens cuFile's driver first: this Python with this package, whose folder may
-/// hold the vendor's wheels too.
+/// The program that probes cuFile's driver: this Python with this package, whose folder may hold
+/// the vendor's wheels too.
 fn probe(py: Python<'_>) -> PyResult<Option<Program>> {
     let file: Option<PathBuf> = py.import("sys")?.getattr("executable")?.extract()?;
     let Some(file) = file.filter(|file| !file.as_os_str().is_empty()) else { return Ok(None) };
@@ -119,7 +119,7 @@ impl Engine {
         Ok(Some(known))
     }
 
-    /// What a report should say about this engine: io_uring refused, memory not pinned, and so on.
+    /// Notes on this engine for a report: io_uring refused, memory not pinned, and so on.
     fn notes(&self, py: Python<'_>) -> Vec<String> {
         py.detach(|| self.engine.notes())
     }
@@ -190,7 +190,8 @@ impl Engine {
         raised(py, py.detach(|| self.engine.device(&wanted)))
     }
 
-    /// Waits for what the memory's own library has queued on it, where the call is ordered so.
+    /// Waits for the work that the memory's own library has queued on it, if the call is ordered
+    /// so.
     pub(crate) fn make_ready(
         &self,
         py: Python<'_>,

@@ -84,7 +84,7 @@ pub(crate) fn opened(
     Ok(File { file, path, mode, engine: engine.clone().unbind() })
 }
 
-/// A path, as `os.fspath` has it: text, bytes, or what says that it is one.
+/// A path, as in `os.fspath`: text, bytes, or a path-like object.
 pub(crate) fn path_of(file: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
     let path = file.py().import("os")?.call_method1("fspath", (file,))?;
     let path = match path.cast::<PyBytes>() {
@@ -207,12 +207,12 @@ impl File {
     }
 
     /// Reads bytes from `offset` into a target, all of it or its first `size` bytes, and returns
-    /// how many there were. Where the file ends before, `EndOfFile` is raised, unless `exact` is
-    /// false.
+    /// how many were read. If the file ends early, `EndOfFile` is raised, unless `exact` is false.
     ///
-    /// `stream` orders it: left out or `"current"`, the call waits for what the target's library
-    /// has queued on it; a stream of a GPU, it begins behind what is queued there; `None`, nothing.
-    /// `route` demands one of `staged`, `cached`, `host`, and `urgent` goes ahead of other reads.
+    /// `stream` orders it. Omitted or `"current"`: the call waits for the work that the target's
+    /// library has queued on it. A stream of a GPU: it begins after the work queued there. `None`:
+    /// no order. `route` demands one of `staged`, `cached`, `host`, and `urgent` goes ahead of
+    /// other reads.
     #[pyo3(signature = (
         target, offset = 0, *, size = None, exact = true, stream = Given::Current, route = None,
         urgent = false
@@ -302,7 +302,7 @@ impl File {
         self.start(py, &call)
     }
 
-    /// Makes what was written durable: with all metadata, or what reading it again needs.
+    /// Syncs the written bytes: with all metadata, or only what reading them again needs.
     #[pyo3(signature = (*, data_only = false))]
     fn sync(&self, py: Python<'_>, data_only: bool) -> PyResult<()> {
         let file = self.file()?;
@@ -333,7 +333,7 @@ impl File {
         residency(py, &raised(py, asked)?)
     }
 
-    /// Writes its dirty pages out and drops its pages from the page cache; says what stayed.
+    /// Writes its dirty pages out and drops its pages from the page cache; reports what stayed.
     fn evict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let file = self.file()?;
         residency(py, &raised(py, py.detach(|| file.evict()))?)
@@ -371,7 +371,7 @@ impl File {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The engine's file, as long as it is open.
+    /// The engine's file, while it is open.
     pub(crate) fn file(&self) -> PyResult<forebay::File> {
         let file = self.lock().clone();
         file.ok_or_else(|| PyValueError::new_err(format!("{:?} is closed", self.path)))

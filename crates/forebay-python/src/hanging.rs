@@ -1,9 +1,9 @@
-//! Calls of Python from threads that may outlive the interpreter.
+//! Calls into Python from threads that may outlive the interpreter.
 //!
-//! Before Python 3.14 a thread that asks for the interpreter after its end is ended by
-//! `pthread_exit`, which unwinds its stack: what PyO3 has put there would then be given back to an
+//! Before Python 3.14, a thread that attaches to the interpreter after its end is ended by
+//! `pthread_exit`, which unwinds its stack. PyO3's values on it would then be released to an
 //! interpreter that is gone, and the process would crash. Such a thread sleeps here instead, until
-//! the process has ended. PyO3 does the same where it asks for the interpreter itself.
+//! the process has ended. PyO3 does the same when it attaches by itself.
 
 #![expect(unsafe_code, reason = "declares calls that may be unwound, which PyO3 does not")]
 

@@ -26,8 +26,8 @@ type Described<'py> = (String, Vec<(Bound<'py, File>, u64, u64)>);
 #[pyclass(frozen, module = "forebay", weakref)]
 pub(crate) struct LayerStream {
     stream: Apart<stream::LayerStream>,
-    /// The streams of layers that are held, by their positions: the end waits for what is queued
-    /// there, so it comes before theirs.
+    /// The streams of held layers, by position. The end waits for the work queued there, so it must
+    /// come before these are released.
     computes: Mutex<Vec<(u64, Py<PyAny>)>>,
     /// Whose files are read.
     _engine: Py<Engine>,
@@ -98,7 +98,7 @@ impl LayerStream {
         match raised(py, taken?)? {
             Step::Taken(taken) => Ok(Some(TakenLayer { taken: Apart::new(taken) })),
             Step::End => Ok(None),
-            // What a signal's handler raised is raised above.
+            // The exception of a signal's handler is raised above.
             Step::Interrupted => Err(PyKeyboardInterrupt::new_err(())),
         }
     }
@@ -114,7 +114,7 @@ impl LayerStream {
         raised(py, written).map(drop)
     }
 
-    /// What layers took, as trace events in JSON.
+    /// Trace events of the layers, in JSON.
     fn trace(&self, py: Python<'_>) -> PyResult<Vec<u8>> {
         let mut json = Vec::new();
         py.detach(|| self.stream.write_trace(&mut json))?;
@@ -131,7 +131,7 @@ impl LayerStream {
         py.detach(|| self.stream.begin_pass());
     }
 
-    /// Has the first layer of a pass taken next.
+    /// Makes the first layer of a pass the next one.
     fn rewind(&self, py: Python<'_>) -> PyResult<()> {
         raised(py, py.detach(|| self.stream.rewind()))
     }
@@ -147,7 +147,7 @@ impl LayerStream {
         self.stream.device().to_string()
     }
 
-    /// In how many slices each layer comes.
+    /// The number of slices of each layer.
     #[getter]
     fn slices(&self) -> usize {
         self.stream.slices()
@@ -175,13 +175,13 @@ impl LayerStream {
         self.stream.tiers().iter().map(tier).collect()
     }
 
-    /// How long the next pass takes, by the last one.
+    /// The predicted duration of the next pass, from the last one.
     fn prediction<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let prediction = py.detach(|| self.stream.prediction());
         prediction.map(|prediction| prediction_of(py, &prediction)).transpose()
     }
 
-    /// What the layers and passes took so far.
+    /// Statistics of the layers and passes so far.
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let told = py.detach(|| self.stream.statistics());
         let known = PyDict::new(py);

@@ -90,7 +90,7 @@ fn level(py: Python<'_>) -> PyResult<u8> {
 }
 
 impl Way {
-    /// Puts it on its way; the first starts the thread.
+    /// Sends an event; the first one starts the thread.
     fn send(&self, told: Told) -> Result<(), TrySendError<Told>> {
         if let Some(receiver) = self.receiver().take() {
             let thread = std::thread::Builder::new().name("forebay-log".into());

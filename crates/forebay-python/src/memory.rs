@@ -66,7 +66,7 @@ struct Found {
     address: u64,
     len: u64,
     on_gpu: bool,
-    /// The GPU that it says it is on.
+    /// The GPU that it reports.
     device: Option<DeviceId>,
     order: Order,
     keep: Py<PyAny>,
@@ -204,7 +204,7 @@ fn unknown_device(text: &str) -> String {
 #[pyclass(frozen, module = "forebay._forebay")]
 struct View(Box<ffi::Py_buffer>);
 
-// SAFETY: it is only looked at and given back, by threads that are attached to the interpreter.
+// SAFETY: it is only read and released, by threads that are attached to the interpreter.
 unsafe impl Send for View {}
 // SAFETY: as above.
 unsafe impl Sync for View {}
@@ -252,7 +252,7 @@ fn view_of(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Found> {
     };
     let flags = ffi::PyBUF_ANY_CONTIGUOUS | writable;
     if let Err(error) = view_with(flags | ffi::PyBUF_FORMAT) {
-        // Some types of numpy have no format. Those of plain bytes (dates) can be moved; those
+        // Some numpy types have no buffer format. Those of plain bytes (dates) can be moved; those
         // whose elements refer to other memory (`StringDType`) cannot.
         match holds_references(object)? {
             Some(false) => view_with(flags).map_err(|error| explained(object, usage, error))?,

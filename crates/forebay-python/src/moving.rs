@@ -19,7 +19,7 @@ pub(crate) trait Moving: Sync {
     /// The result type.
     type End: Send;
 
-    /// The transfer, to ask and to cancel.
+    /// The transfer, to query and to cancel.
     fn transfer(&self) -> &Transfer;
 
     /// Waits for the end, at most for `bound`.
@@ -50,8 +50,8 @@ impl Moving for ManyTransfer {
     }
 }
 
-/// How it ended, at most after `bound`; `None` where that expires before. Whoever interrupts the
-/// wait cancels it.
+/// Its outcome, waiting at most for `bound`; `None` if that expires first. An interrupt of the wait
+/// cancels it.
 pub(crate) fn end<M: Moving>(
     py: Python<'_>,
     moving: &M,
@@ -94,14 +94,14 @@ pub(crate) fn cancel<M: Moving>(py: Python<'_>, moving: &M) -> bool {
     is_moving
 }
 
-/// Whether it was cancelled before it had ended.
+/// Whether it was cancelled before its end.
 pub(crate) fn is_cancelled<M: Moving>(moving: &M) -> bool {
     let transfer = moving.transfer();
     transfer.is_done()
         && matches!(transfer.wait_for(Duration::ZERO), Some(Err(Error::Cancelled { .. })))
 }
 
-/// A bound in seconds, as Python gives it.
+/// A timeout in seconds, as given by Python.
 pub(crate) fn bound(timeout: Option<f64>) -> PyResult<Option<Duration>> {
     let Some(timeout) = timeout else { return Ok(None) };
     Ok(Some(Duration::try_from_secs_f64(timeout.max(0.0)).unwrap_or(Duration::MAX)))

@@ -121,7 +121,7 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// What an exporter shows of itself; given back when it is dropped, which stays in the call.
+/// A Python buffer view; released when it is dropped, which is within the call.
 struct View(Box<ffi::Py_buffer>);
 
 impl Drop for View {
@@ -144,7 +144,7 @@ impl View {
         }
     }
 
-    /// What its items are, in the letters of Python's `struct`.
+    /// The format of its items, in the letters of Python's `struct`.
     fn format(&self) -> &str {
         let format = if self.0.format.is_null() {
             c"B"

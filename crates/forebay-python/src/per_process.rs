@@ -8,7 +8,7 @@
 use std::io;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A value for each process, made when it is first needed and kept until the process ends.
+/// A value for each process, made on first use and kept until the process ends.
 pub(crate) struct PerProcess<T: 'static>(AtomicPtr<Made<T>>);
 
 struct Made<T> {
@@ -21,7 +21,7 @@ impl<T: Send + Sync> PerProcess<T> {
         Self(AtomicPtr::new(std::ptr::null_mut()))
     }
 
-    /// This process's, where it has been made.
+    /// This process's value, if it has been made.
     pub(crate) fn get(&self) -> Option<&'static T> {
         self.made().filter(|made| made.process == std::process::id()).map(|made| &made.value)
     }

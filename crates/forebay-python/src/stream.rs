@@ -36,9 +36,9 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Given<'py> {
 }
 
 impl<'py> Given<'py> {
-    /// Marks an object as used by the stream that a call is ordered on, where its library keeps
-    /// such marks (`record_stream` of torch): it then hands its memory out again only when what is
-    /// queued there by then is done, also where the object was made on another stream.
+    /// Marks an object as used by the stream of a call, if its library supports that
+    /// (`record_stream` of torch). The library then reuses the memory only after the work queued
+    /// there by then, even if the object was made on another stream.
     pub(crate) fn mark(&self, ordering: Ordering, object: &Bound<'py, PyAny>) -> PyResult<()> {
         let (Self::Stream(stream), Ordering::Stream(number)) = (self, ordering) else {
             return Ok(());
@@ -90,7 +90,7 @@ fn ordering(stream: &Bound<'_, PyAny>) -> PyResult<Ordering> {
         let (_, handle): (i64, u64) = protocol.call0()?.extract()?;
         return Ok(Ordering::Stream(CallerStream(handle)));
     }
-    // Torch's, cupy's and numba's names for the same number.
+    // The names of the same number in torch, cupy and numba.
     for name in [intern!(py, "cuda_stream"), intern!(py, "ptr"), intern!(py, "handle")] {
         if let Some(handle) = stream.getattr_opt(name)? {
             let handle = handle.getattr_opt(intern!(py, "value"))?.unwrap_or(handle);

@@ -1,4 +1,4 @@
-//! Bytes on their way, as a future.
+//! A transfer in progress, as a future.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ impl Transfer {
         }
     }
 
-    /// Waits for the end as `result` does, and returns what went wrong, or `None`.
+    /// Waits for the end as `result` does, and returns the error, or `None`.
     #[pyo3(signature = (timeout = None))]
     fn exception(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<PyErr>> {
         match moving::end(py, self.inner(), bound(timeout)?)? {
@@ -81,24 +81,24 @@ impl Transfer {
         !self.done()
     }
 
-    /// Whether it was cancelled before it had ended.
+    /// Whether it was cancelled before its end.
     fn cancelled(&self) -> bool {
         moving::is_cancelled(self.inner())
     }
 
-    /// Stops it: nothing new starts, and what is in flight drains. Whether there was something to
-    /// stop.
+    /// Cancels it: nothing new starts, and requests in flight drain. Returns whether there was
+    /// something to cancel.
     fn cancel(&self, py: Python<'_>) -> bool {
         moving::cancel(py, self.inner())
     }
 
-    /// Bytes done so far, and bytes asked for.
+    /// Bytes done so far, and bytes requested.
     fn progress(&self) -> (u64, u64) {
         self.inner().progress()
     }
 
-    /// Calls `callback` with the transfer when it has ended: from a thread that does nothing else,
-    /// or at once where it has ended already.
+    /// Calls `callback` with the transfer when it has ended: from a dedicated thread, or
+    /// immediately if it has already ended.
     fn add_done_callback(this: &Bound<'_, Self>, callback: Py<PyAny>) -> PyResult<()> {
         callbacks::add(this, callback)
     }
@@ -125,7 +125,7 @@ impl Transfer {
     }
 }
 
-/// What a transfer did, as plain data.
+/// The outcome of a transfer, as plain data.
 pub(crate) fn report<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyDict>> {
     let known = PyDict::new(py);
     known.set_item("bytes", outcome.bytes)?;

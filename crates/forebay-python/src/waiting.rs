@@ -50,7 +50,7 @@ fn handles_signals(py: Python<'_>) -> bool {
         let main = threading.call_method0("main_thread")?.getattr("ident")?;
         main.eq(threading.call_method0("get_ident")?)
     };
-    // Whoever does not know asks, as the main thread does.
+    // If it is unknown, check for signals, as the main thread does.
     let handles = is_first || is_main().unwrap_or(true);
     HANDLES_SIGNALS.set((process, handles));
     handles

@@ -1,5 +1,4 @@
-//! Arguments that are one whole number of bytes: those that no engine can hold are refused by their
-//! names.
+//! Arguments that are a whole number of bytes: values out of range are refused by name.
 
 use forebay::Error;
 use pyo3::exceptions::PyOverflowError;

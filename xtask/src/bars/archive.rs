@@ -34,7 +34,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// The record of a bar that came to an end.
+    /// The record of a completed bar.
     pub(crate) fn measured(bar: &str, measured: Measured, judged: bool) -> Self {
         let missed: Vec<&str> =
             measured.checks.iter().filter(|c| !c.holds()).map(|c| c.what.as_str()).collect();
@@ -51,7 +51,7 @@ impl Record {
         Self { bar: bar.into(), verdict, measured: Measured::default() }
     }
 
-    /// Its lines in the table that the person sees.
+    /// Its lines in the printed table.
     pub(crate) fn lines(&self) -> Vec<String> {
         self.cells()
             .into_iter()
@@ -144,7 +144,7 @@ impl Archive {
         self.records.iter().any(|record| matches!(record.verdict, Verdict::Fail(_)))
     }
 
-    /// Adds a result and writes all files anew.
+    /// Adds a result and rewrites all files.
     pub(crate) fn add(&mut self, record: Record) -> Result<(), String> {
         self.records.push(record);
         let Some(folder) = &self.folder else { return Ok(()) };

@@ -57,7 +57,7 @@ pub(crate) enum Chore {
         point: PathBuf,
         /// How slow it is.
         pace: Pace,
-        /// The mount namespace that it goes to.
+        /// The mount namespace to enter.
         namespace: PathBuf,
     },
     /// Measure the bars.
@@ -76,7 +76,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Reads the words of a command line.
+    /// Parses a command line.
     pub(crate) fn parse(words: &[String]) -> Result<Chore, String> {
         let mut arguments = Self::default();
         let mut words = words.iter();

@@ -34,7 +34,7 @@ pub(crate) enum Setting {
     Any,
 }
 
-/// Every bar, in the order in which they run: those that need files in the page cache first.
+/// Every bar, in execution order: those that need files in the page cache first.
 pub(crate) const BARS: [Bar; 34] = [
     Bar { name: "gpu-resident-disk", setting: Setting::Gpu, run: resident::disk },
     Bar { name: "gpu-resident-tmpfs", setting: Setting::Gpu, run: resident::tmpfs },

@@ -36,7 +36,8 @@ pub(crate) fn fill(bytes: &mut [u8], offset: u64) {
     }
 }
 
-/// Whether `bytes` are the data of a file at `offset`, a multiple of eight; else where they differ.
+/// Whether `bytes` are the data of a file at `offset`, a multiple of eight; else the first
+/// difference.
 pub(crate) fn check(bytes: &[u8], offset: u64) -> Result<(), u64> {
     let first = offset / WORD_LEN;
     for (index, piece) in (first..).zip(bytes.chunks(8)) {

@@ -167,7 +167,7 @@ fn size(len: u64) -> usize {
     usize::try_from(len).expect("a length in memory fits an address")
 }
 
-/// What readers and the copying thread share. A group is what one slot holds at a time; slot
+/// The state shared by readers and the copying thread. A group is the contents of one slot; slot
 /// `group % SLOTS` belongs to the readers while its turn is `group` and bytes are missing.
 #[derive(Debug)]
 struct Shared<'a> {
@@ -232,14 +232,14 @@ impl<'a> Shared<'a> {
         slot.turn.load(Ordering::Acquire) == group && slot.missing.load(Ordering::Acquire) == 0
     }
 
-    /// Gives a slot whose copy is done to the group that comes next in it.
+    /// Passes a slot whose copy is done to the next group.
     fn free(&self, group: u64) {
         let slot = self.of(group);
         slot.missing.store(self.segments(group + SLOTS), Ordering::Relaxed);
         slot.turn.store(group + SLOTS, Ordering::Release);
     }
 
-    /// A reader: takes segments in order and reads each into its slot when its turn has come.
+    /// A reader: takes segments in order and reads each into its slot when it is that slot's turn.
     fn fill(&self) -> io::Result<()> {
         loop {
             let offset = self.next.fetch_add(1, Ordering::Relaxed) * SEGMENT_LEN;

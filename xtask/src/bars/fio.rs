@@ -138,7 +138,7 @@ fn parse(report: &str) -> Option<Sample> {
     Some(Sample { seconds: float(bytes) / float(rate), bytes, cpu_s: percent / 100.0 * run_s })
 }
 
-/// The same with latencies; which of its two kinds a report holds depends on `--lat_percentiles`.
+/// A report with latencies; which of its two kinds a report holds depends on `--lat_percentiles`.
 fn told(report: &str) -> Option<Told> {
     let sample = parse(report)?;
     let report: Value = serde_json::from_str(&report[report.find('{')?..]).ok()?;

@@ -13,7 +13,7 @@ use crate::data;
 pub(crate) struct Flight<'a> {
     file: &'a File,
     piece: u64,
-    /// Requests that are waited for, and made anew, together.
+    /// Requests that are awaited and renewed together.
     group: usize,
     idle: Vec<Landed>,
 }
@@ -48,8 +48,8 @@ impl<'a> Flight<'a> {
         Ok(Self { file, piece, group, idle })
     }
 
-    /// Makes `count` reads, each at the offset that `place` gives for its number. While one
-    /// group is waited for and made anew, the others keep the drive busy.
+    /// Makes `count` reads, each at the offset that `place` gives for its number. While one group
+    /// is awaited and renewed, the others keep the drive busy.
     pub(crate) fn read(&mut self, count: u64, place: impl Fn(u64) -> u64) -> Result<(), Stop> {
         let mut offsets = (0..count).map(place);
         let mut idle = std::mem::take(&mut self.idle);
@@ -104,7 +104,7 @@ impl<'a> Flight<'a> {
         Ok(landed)
     }
 
-    /// Checks what the last reads left in the buffers.
+    /// Compares the buffers after the last reads.
     pub(crate) fn check(&self) -> Result<(), Stop> {
         for Landed { offset, buffer } in &self.idle {
             let Some(offset) = *offset else { continue };

@@ -145,8 +145,8 @@ fn checked(file: &File, target: &mut [u8]) -> Result<String, Stop> {
     Ok(format!("{}, {}", format_size(target.len() as u64), routes(&outcome)))
 }
 
-/// Drops a file's pages from the page cache, and skips the bar where some stay: what is resident
-/// would be read from memory.
+/// Drops a file's pages from the page cache, and skips the bar if some stay: they would be read
+/// from memory.
 pub(crate) fn evict(file: &File) -> Result<(), Stop> {
     match file.evict()? {
         Residency::Known { resident: 0, .. } => Ok(()),

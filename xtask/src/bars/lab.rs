@@ -53,8 +53,8 @@ pub(crate) struct Lab {
     files: RefCell<BTreeMap<(Place, u64), PathBuf>>,
 }
 
-/// The engine's options as the environment sets them, but without what earlier runs have learned: a
-/// bar is to hold the first time as well.
+/// The engine's options from the environment, but without what earlier runs have learned: a bar
+/// must hold the first time as well.
 pub(crate) fn options() -> forebay::Result<forebay::Options> {
     let mut options = forebay::Options::from_env()?;
     options.remember = false;

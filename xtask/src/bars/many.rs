@@ -194,7 +194,7 @@ pub(crate) fn small_beside_large(lab: &Lab) -> Result<Measured, Stop> {
                 let start = Instant::now();
                 large.read_exact(0, &mut target).map(|_| start.elapsed())
             });
-            // It is under way, and still is when these end.
+            // It is in progress, and still is when these end.
             thread::sleep(by_itself / 10);
             let mut taken = Vec::new();
             let ended = latencies(&small, &mut part, &mut taken, by_itself * 7 / 10);
@@ -232,7 +232,7 @@ fn series(name: &str, seconds: &[f64]) -> Series {
     Series { name: name.into(), samples: seconds.iter().map(sample).collect() }
 }
 
-/// Reads small parts one after the other for a time, and keeps how long each took.
+/// Reads small parts one after the other for a time, and records the duration of each.
 fn latencies(
     file: &File,
     part: &mut Buffer,
@@ -254,7 +254,7 @@ fn latencies(
     Ok(())
 }
 
-/// The time that one in a hundred exceeds.
+/// The 99th percentile.
 fn p99(seconds: &mut [f64]) -> f64 {
     seconds.sort_by(f64::total_cmp);
     seconds.get(seconds.len() * 99 / 100).copied().unwrap_or(f64::NAN)

@@ -52,7 +52,7 @@ struct Run {
     copied: VecDeque<usize>,
 }
 
-/// Opens a file to read it around the page cache.
+/// Opens a file for reading with O_DIRECT.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
     OpenOptions::new().read(true).custom_flags(direct).open(path)
@@ -185,7 +185,7 @@ impl PlainRing {
 
     fn piece(&self, index: usize) -> NonNull<u8> {
         let offset = index * usize::try_from(PIECE_LEN).expect("it is 1 MiB");
-        // SAFETY: there are as many pieces as events, and indices are taken from those.
+        // SAFETY: there are as many pieces as events, and indices come from those.
         unsafe { self.base.add(offset) }
     }
 }

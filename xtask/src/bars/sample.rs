@@ -18,7 +18,7 @@ pub(crate) struct Sample {
     pub(crate) cpu_s: f64,
 }
 
-/// All samples of one side of a comparison, in the order in which they were taken.
+/// All samples of one side of a comparison, in the order of measurement.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Series {
     /// The side.
@@ -89,8 +89,8 @@ fn process_cpu_s() -> f64 {
     float(u64::try_from(nanoseconds).unwrap_or_default()) / 1e9
 }
 
-/// Takes `rounds` samples of each side in turn: A B A B …, after one round that is not kept.
-/// `run` is given the side's number.
+/// Takes `rounds` samples of each side in turn: A B A B …, after one discarded round. `run` gets
+/// the side's number.
 pub(crate) fn interleave(
     rounds: usize,
     sides: &[String],

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock, statvfs};
 
-/// The start of every such folder's name.
+/// The prefix of every such folder's name.
 const PREFIX: &str = ".forebay-bars-";
 /// The locked file in it.
 const LOCK: &str = "lock";

@@ -10,7 +10,7 @@ use crate::host::evict;
 use crate::lab::{Lab, Place, options};
 use crate::sample::{Sample, Series, interleave, timed};
 
-/// Samples of each side: what both differ by is less than what one sample differs from the next.
+/// Samples of each side: the difference of both is smaller than that between two samples.
 const ROUNDS: usize = 61;
 
 /// Bytes of a small read, the number in flight, and the number awaited together.
@@ -28,7 +28,7 @@ pub(crate) fn resident(lab: &Lab) -> Result<Measured, Stop> {
     compare(lab, &engine, || timed(len, || Ok(file.read_exact(0, &mut target).map(drop)?)))
 }
 
-/// Random reads of 4 KiB past the page cache, of which each is counted.
+/// Random reads of 4 KiB with O_DIRECT, each of which is counted.
 pub(crate) fn random(lab: &Lab) -> Result<Measured, Stop> {
     let (len, count) = (lab.len(GIB), lab.count(8_000));
     let path = lab.file(Place::Disk, len)?;

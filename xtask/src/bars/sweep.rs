@@ -124,7 +124,7 @@ pub(crate) fn compare(
     };
     let mut theirs = Vec::new();
     let mut ours = vec![Vec::new(); ways.len()];
-    // The first round is discarded, unless it is the only one.
+    // An extra first round is discarded, unless only one is wanted, which is not judged.
     let first = usize::from(rounds > 1);
     for round in 0..rounds + first {
         let fio = fio.timed(path, load)?;

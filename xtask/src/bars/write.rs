@@ -22,7 +22,7 @@ pub(crate) fn new_file(lab: &Lab) -> Result<Measured, Stop> {
     measure(lab, true)
 }
 
-/// Into a file that is there and resident.
+/// Into an existing, warm file.
 pub(crate) fn overwritten(lab: &Lab) -> Result<Measured, Stop> {
     measure(lab, false)
 }
@@ -34,7 +34,7 @@ fn measure(lab: &Lab, new: bool) -> Result<Measured, Stop> {
     let path = lab.path(Place::Disk, "written")?;
     let source = source(&gpu, len)?;
     let mut pinned = gpu.engine.allocate_pinned(len.min(GIB))?;
-    // Other bytes than the engine writes, so that what it leaves out is found.
+    // Other bytes than the engine writes, so that missing writes are found.
     data::fill(pinned.as_mut_slice().unwrap_or_default(), 1 << 40);
 
     let once = |way: Way| {
@@ -159,7 +159,7 @@ pub(crate) fn plain(file: &File, bytes: &[u8], len: u64) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Makes the file empty and new, or as long as the bar writes and resident.
+/// Makes the file empty and new, or as long as the bar writes and warm.
 fn prepare(path: &Path, new: bool, len: u64) -> Result<(), Stop> {
     if new {
         let _ = fs::remove_file(path);
@@ -174,7 +174,7 @@ fn prepare(path: &Path, new: bool, len: u64) -> Result<(), Stop> {
     Ok(())
 }
 
-/// GPU memory that holds the test data.
+/// GPU memory with the test data.
 pub(crate) fn source(gpu: &Gpu, len: u64) -> Result<Buffer, Stop> {
     let mut buffer = gpu.allocate(len)?;
     let mut piece = vec![0; usize::try_from(16 * MIB).unwrap_or_default()];

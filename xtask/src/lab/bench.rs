@@ -95,7 +95,8 @@ pub(crate) fn environment(
     }))
 }
 
-/// Judges what the guest left in `out`, writes it to `folder`, and says whether all was reached.
+/// Judges the guest's results in `out`, writes them to `folder`, and returns whether all targets
+/// were reached.
 pub(crate) fn judge(out: &Path, folder: &Path, environment: &serde_json::Value) -> Result<bool> {
     let samples = text(&out.join("rates.json"))?;
     let series: Vec<Series> = serde_json::from_str(&samples)

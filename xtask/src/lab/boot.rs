@@ -20,7 +20,8 @@ const SILENCE: Duration = Duration::from_secs(150);
 /// Lines of the console that are shown when the guest did not end as it should.
 const TAIL: usize = 30;
 
-/// Runs `emulator` until it ends by itself, for `limit` at most; its console goes to `log` too.
+/// Runs `emulator` until it ends by itself, for `limit` at most; its console is also written to
+/// `log`.
 pub(crate) fn run(emulator: Command, log: &Path, limit: Duration) -> Result<()> {
     let mut console = File::create(log).map_err(failed(log))?;
     let mut child = spawn(emulator)?;

@@ -6,7 +6,7 @@ use crate::process::Result;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Expected {
     pub(crate) path: String,
-    /// What the path is an example of.
+    /// The situation that the path is an example of.
     pub(crate) situation: String,
     /// The file's XXH3-64, in hexadecimal.
     pub(crate) sum: String,

@@ -23,13 +23,13 @@ pub(crate) struct Row {
     pub(crate) expected: Vec<String>,
     /// The route of the cold read.
     pub(crate) route: String,
-    /// How the bytes were: a word for the table.
+    /// The result of the read: a word for the table.
     pub(crate) bytes: String,
     /// Everything that differs.
     pub(crate) differences: Vec<String>,
 }
 
-/// Judges what the guest left in `folder`.
+/// Judges the guest's results in `folder`.
 pub(crate) fn judge(folder: &Path) -> Result<Vec<Row>> {
     let expected = Expected::parse(&text(&folder.join("expected.tsv"))?)?;
     let report = text(&folder.join("map.json"))?;
@@ -157,7 +157,7 @@ fn bytes(expected: &Expected, row: &Row) -> String {
     }
 }
 
-/// What a drive is called in this lab.
+/// The name of a drive in this lab.
 fn name(drive: &Value) -> String {
     match (drive["serial"].as_str(), string(&drive["kind"])) {
         (Some(serial), _) => serial.to_owned(),

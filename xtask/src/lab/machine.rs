@@ -1,7 +1,7 @@
-//! The virtual machine: which drives hang where, and the emulator's command line for it.
+//! The virtual machine: the location of its drives, and the emulator's command line for it.
 //!
-//! What `cargo xtask lab` compares a map with is this table, not what some program in the guest
-//! says.
+//! `cargo xtask lab` compares a map with this table, not with the output of some program in the
+//! guest.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -114,7 +114,7 @@ pub(crate) fn nodes(serial: &str) -> Option<Vec<u64>> {
     }
 }
 
-/// What one start of the machine is about.
+/// The parameters of one start of the machine.
 #[derive(Debug)]
 pub(crate) struct Start<'a> {
     pub(crate) kind: Kind,
@@ -198,7 +198,7 @@ impl Start<'_> {
     }
 }
 
-/// The words of the command line, and the places on buses that are taken.
+/// The words of the command line, and the occupied bus slots.
 struct Wiring<'a> {
     words: Vec<String>,
     folder: &'a Path,
@@ -212,7 +212,7 @@ impl Wiring<'_> {
         self.words.extend(words.split(' ').map(str::to_owned));
     }
 
-    /// Adds an option whose value may hold anything.
+    /// Adds an option whose value may contain any characters.
     fn option(&mut self, name: &str, value: String) {
         self.words.extend([name.to_owned(), value]);
     }

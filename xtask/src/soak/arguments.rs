@@ -35,14 +35,14 @@ pub(super) struct Wishes {
 }
 
 impl Wishes {
-    /// From a seed that the clock gives.
+    /// From a seed taken from the clock.
     pub(super) fn lasting(time: Duration) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { seed: now.as_secs(), time }
     }
 }
 
-/// Reads the words of a command line.
+/// Parses a command line.
 pub(super) fn parse(words: &[&str]) -> Result<Chore> {
     let mut wishes = Wishes::lasting(Duration::from_secs(3600));
     let mut words = words.iter();

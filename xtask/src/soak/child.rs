@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::told::Told;
 use crate::process::{self, Result};
 
-/// A seed takes milliseconds, and with real threads seconds: one that takes longer than this hangs.
+/// A seed takes milliseconds, and with real threads seconds: a longer one hangs.
 const SEED_MAX: Duration = Duration::from_secs(300);
 
 /// A test that runs seeds, and how a person runs one of them.
@@ -87,7 +87,7 @@ impl Soaking {
         }
     }
 
-    /// Sees how it ended. One that failed without a word did so with the seed that it was at.
+    /// Records how it ended. A failure without a message belongs to the current seed.
     fn reap(&mut self) {
         self.ended = true;
         let Ok(status) = self.process.wait() else { return };
@@ -102,7 +102,7 @@ impl Soaking {
         format!("FOREBAY_SEED={} {}", self.told.of("at"), self.kind.replay)
     }
 
-    /// Lets it end after the seed that it is at.
+    /// Lets it end after its current seed.
     pub(super) fn stop(&mut self) {
         self.input = None;
     }

@@ -81,7 +81,7 @@ const KINDS: [Kind; 8] = [
     },
 ];
 
-/// The chore; `Ok(false)` where a seed failed.
+/// The chore; `Ok(false)` if a seed failed.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
     match arguments::parse(arguments)? {
         Chore::Help => {
@@ -92,7 +92,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
     }
 }
 
-/// The short one that belongs to the tests.
+/// The short soak that belongs to the tests.
 pub(crate) fn for_tests(root: &Path) -> Result<bool> {
     soak(root, Wishes::lasting(Duration::from_secs(30)))
 }

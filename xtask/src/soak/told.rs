@@ -10,7 +10,7 @@ const WORK: [&str; 5] = ["at", "seeds", "failed", "steps", "bytes"];
 pub(super) struct Told(BTreeMap<String, u64>);
 
 impl Told {
-    /// Reads a line; `None`: it is another one.
+    /// Parses a line; `None` if it is of another kind.
     pub(super) fn read(line: &str) -> Option<Self> {
         let words = line.strip_prefix("soak: ")?.split_whitespace();
         let counts = words.map(|word| {

@@ -69,7 +69,7 @@ struct Listed {
     line: usize,
 }
 
-/// The items of the list in the documentation of `root`; `None` where the heading is missing.
+/// The items of the list in the documentation of `root`; `None` if the heading is missing.
 fn listed(root: &Source) -> Option<Vec<Listed>> {
     let mut list: Option<Vec<Listed>> = None;
     for (index, line) in root.text.lines().enumerate() {

@@ -45,7 +45,7 @@ impl Source {
     }
 }
 
-/// Checks every file of the repository; prints each breach and says whether there is none.
+/// Checks every file of the repository; prints each breach and returns whether there is none.
 pub(crate) fn run(root: &Path) -> Result<bool> {
     let sources = read(root)?;
     let breaches = check(root, &sources);
@@ -84,7 +84,7 @@ fn read(root: &Path) -> Result<Vec<Source>> {
     Ok(paths.into_iter().filter_map(text).collect())
 }
 
-/// Files that programs write, or that others wrote: their style is not ours to choose.
+/// Generated or external files: their style is not ours to choose.
 fn is_generated(name: &str) -> bool {
     name == "Cargo.lock" || name == "LICENSE" || name.starts_with("benches/runs/")
 }

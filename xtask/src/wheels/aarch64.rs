@@ -46,7 +46,7 @@ const LEFT_OUT: [(&str, &str); 1] = [(
     "it has a shell start it, which cannot run another processor's program",
 )];
 
-/// Reads a file that is not in memory, and prints which processor did it and by which way.
+/// Reads a cold file, and prints the processor and the route.
 const READ: &str = "\
 import forebay, platform, tempfile
 with tempfile.NamedTemporaryFile(dir='.') as file:

@@ -54,7 +54,7 @@ impl Machine {
         let system = Tree::fetch(&cache, "aarch64", SYSTEM, &PACKAGES)?;
         let (emulator, system) = (emulator.folder.join("usr/bin/qemu-aarch64"), system.folder);
         let runner = format!("{} -L {}", emulator.display(), system.display());
-        // Beside the true one, so that Python finds its library from where it thinks it lies.
+        // Next to the real one, so that Python finds its library relative to its own path.
         let python = system.join("usr/bin/python");
         let true_one = system.join("usr/bin/python3.11");
         let (start, name) = (format!("{runner} -0 \"$0\""), true_one.display());
@@ -87,7 +87,7 @@ impl Linker {
         let folder = workshop.home.join("linker");
         make(&folder)?;
         let zig = format!("exec {} -m maturin zig", workshop.tools.display());
-        // Rust's compiler derives the accepted arguments from the linker's name.
+        // `rustc` infers a linker's argument style from its name.
         let (compiler, archiver) = (folder.join("zig-gcc"), folder.join("zig-ar"));
         script(&compiler, &format!("{zig} cc -- -target aarch64-linux-gnu.2.28 \"$@\""))?;
         script(&archiver, &format!("{zig} ar -- \"$@\""))?;

@@ -1,5 +1,5 @@
-//! The wheel for this machine's processor: it is installed where there is nothing else, not even
-//! NumPy, and has to be imported quickly and pass the package's tests there.
+//! The wheel for this machine's processor: it is installed into an empty environment, without even
+//! NumPy, and must import quickly and pass the package's tests there.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::report::Report;
 /// Seconds that an import takes at most, without a GPU, CUDA, cuFile or NumPy.
 const IMPORT_MAX: f64 = 0.050;
 
-/// Transfers that leave no memory behind: this is a release build, with which they take seconds.
+/// Transfers that must leak no memory: in this release build they take seconds.
 const TRANSFERS: &str = "1000000";
 
 /// Processes that import it, each once.
@@ -76,7 +76,7 @@ pub(super) fn tests(
     suite(report, name, &workshop.root, Command::new(&python).args(PYTEST))
 }
 
-/// Seconds that an import takes: the median of several processes.
+/// Seconds of an import: the median of several processes.
 fn import(python: &Path) -> Result<f64> {
     let mut all = Vec::new();
     for _ in 0..IMPORTS {

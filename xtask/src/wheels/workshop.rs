@@ -1,5 +1,5 @@
-//! Where wheels are made, and with what: an environment with maturin and zig, which links for the
-//! C library of older systems and for other processors.
+//! The tools that make wheels: an environment with maturin and zig, which links for the C library
+//! of older systems and for other processors.
 
 use std::ffi::OsString;
 use std::fs;
@@ -87,8 +87,8 @@ impl Workshop {
         Ok(Some(wheel))
     }
 
-    /// What a wheel is linked with so that it takes the system's unwinder, whose name it has: see
-    /// `unwinder.c`.
+    /// The object that a wheel is linked with so that it uses the system's unwinder, whose name it
+    /// has: see `unwinder.c`.
     fn unwinder(&self, target: &str) -> Result<PathBuf> {
         let folder = self.home.join("unwinder").join(target);
         make(&folder)?;
@@ -101,13 +101,12 @@ impl Workshop {
         Ok(library)
     }
 
-    /// A fresh environment of `interpreter` with nothing in it, or why there is none.
+    /// A fresh, empty environment of `interpreter`, or why there is none.
     pub(super) fn environment(&self, name: &str, interpreter: &Path) -> Result<PathBuf> {
         python::environment(interpreter, &self.home.join("environments").join(name), &[])
     }
 
-    /// Tries the package that is installed there, and returns which files it has; `None` where
-    /// that failed.
+    /// Tests the package installed there, and returns its files; `None` if that failed.
     pub(super) fn smoke(&self, python: &Path) -> Result<Option<Vec<String>>> {
         let mut files = Vec::new();
         let mut smoke = Command::new(python);

@@ -60,10 +60,10 @@ pub fn make_cold(file: &dyn PageCache, len: u64) -> Result<Result<(), String>> {
     })
 }
 
-/// Reads the pages in; the text says why the file cannot be called resident.
+/// Reads the pages in; the text says why the file cannot be called warm.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub fn make_resident(path: &Path, file: &dyn PageCache, len: u64) -> Result<Result<(), String>> {
     let missing = |residency| match residency {
         Residency::Known { resident, .. } => len.saturating_sub(resident),

@@ -27,7 +27,7 @@ pub struct Grant {
     pub by: By,
 }
 
-/// What limits the memory of this process.
+/// The source of this process's memory limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
     /// A control group.
@@ -139,7 +139,7 @@ fn is_full(groups: &str, mounts: &str) -> bool {
     })
 }
 
-/// All threads of this user that can be seen.
+/// All visible threads of this user.
 fn threads_of_user() -> u64 {
     let user = getuid().to_string();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -193,7 +193,8 @@ fn place(
         }
         let mut place = place.split(' ').skip(3);
         let (root, top) = (unescaped(place.next()?), PathBuf::from(unescaped(place.next()?)));
-        // A container may see only its own part of the tree, or none of the way to its own group.
+        // A container may see only its own part of the tree, or nothing of the path to its own
+        // group.
         let below = Path::new(own).strip_prefix(&root).unwrap_or(Path::new(""));
         let own = top.join(below);
         Some(if own.is_dir() { (top, own) } else { (top.clone(), top) })

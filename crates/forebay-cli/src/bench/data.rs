@@ -42,7 +42,7 @@ impl Pattern {
         self.key
     }
 
-    /// Whether it is the inverse of what its key yields.
+    /// Whether it is the inverse of its key's pattern.
     #[must_use]
     pub const fn is_inverted(self) -> bool {
         self.inverted

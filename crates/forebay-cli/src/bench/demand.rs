@@ -15,9 +15,9 @@ use crate::failure::{Failure, Result};
 
 /// Memory of the program itself.
 pub(crate) const PROGRAM: u64 = 16 * MIB;
-/// Pinned memory of the engine at most, where the user does not say otherwise.
+/// Most pinned memory of the engine, by default.
 const ARENA: u64 = 256 * MIB;
-/// Pinned memory that the engine takes at least: four slots.
+/// Least pinned memory of the engine: four slots.
 const SLOTS: u64 = 4;
 /// Buffers through which a GPU's memory is filled and checked, of 16 MiB each.
 const CHECKS_MAX: u64 = 8;

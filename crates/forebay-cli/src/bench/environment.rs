@@ -29,7 +29,7 @@ pub fn collect(path: &Path, device: Option<&DeviceInfo>, command: &str) -> Envir
     let looking = Step::begin("look at", path);
     let map = Resolver::default().resolve(path);
     let drives = map.drives.iter().map(|drive| DriveFacts::of(drive, &map.queue.id)).collect();
-    // That of a device's name is none of the device's.
+    // The file system of a device's node is not that of the device.
     let is_device = fs::metadata(path).is_ok_and(|facts| facts.file_type().is_block_device());
     let file_system = file_system(path).filter(|_| !is_device);
     drop(looking);

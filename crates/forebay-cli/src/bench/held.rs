@@ -35,10 +35,10 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
-/// Looks whether `file` is what has its name.
+/// Checks that `name` still leads to `file`.
 ///
 /// # Errors
-/// It is not, or the system's.
+/// It does not, or system errors.
 pub(crate) fn check(file: &File, name: &Path) -> io::Result<()> {
     let number = |facts: Metadata| (facts.dev(), facts.ino());
     if number(fs::symlink_metadata(name)?) == number(file.metadata()?) {
@@ -47,7 +47,7 @@ pub(crate) fn check(file: &File, name: &Path) -> io::Result<()> {
     Err(io::Error::other("another file was put in its place"))
 }
 
-/// What a path of [`path`] is called now; any other path as it is.
+/// The current name of a path made by [`path`]; any other path unchanged.
 pub(crate) fn name(path: &Path) -> PathBuf {
     PathBuf::from(named(&path.to_string_lossy()))
 }

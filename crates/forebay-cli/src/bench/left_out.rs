@@ -3,7 +3,7 @@
 use super::line::Line;
 use crate::report::warnings::Warning;
 
-/// The lines that could not be measured, of all sizes, those with the same reason together.
+/// The lines that could not be measured, of all sizes, grouped by reason.
 #[derive(Default)]
 pub(super) struct LeftOut(Vec<(String, Vec<String>)>);
 

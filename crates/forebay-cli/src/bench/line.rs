@@ -33,14 +33,14 @@ pub struct Line {
     pub routes: Vec<(Option<String>, Option<String>)>,
     /// Whether every byte of every sample was right; `None` for limits.
     pub verified: Option<bool>,
-    /// Which way the bytes of each sample took.
+    /// The proven routes of each sample's bytes.
     pub proofs: Vec<Proof>,
     /// Why it cannot be measured.
     pub left_out: Option<String>,
 }
 
 impl Line {
-    /// A line that nothing was measured of yet.
+    /// A line without measurements.
     #[must_use]
     pub fn new(method: MethodName, direction: Direction, cache: Option<Cache>) -> Self {
         Self {
@@ -138,7 +138,7 @@ impl Others {
         }
     }
 
-    /// Those that our engine does not choose by itself.
+    /// The routes that our engine does not choose by itself.
     const fn routes(self, direction: Direction, cache: Cache) -> &'static [Route] {
         match (self, direction, cache) {
             (Self::None, ..) => &[],
@@ -203,7 +203,7 @@ pub fn limit(lines: &[Line], line: &Line) -> Option<Limit> {
     [link, storage].into_iter().flatten().min_by(by_rate)
 }
 
-/// What all rows of one size have in common.
+/// The facts that all rows of one size share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
     /// The `--size`.

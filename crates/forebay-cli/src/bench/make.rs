@@ -113,7 +113,7 @@ impl Claimed {
 pub fn claim(path: &Path) -> Result<Claimed> {
     let _step = Step::begin("open", path);
     let cannot = || format!("cannot write to the device `{}`", path.display());
-    // Without O_CREAT this is the kernel's way to ask whether a device is in use.
+    // Without O_CREAT this is the kernel's test whether a device is in use.
     let flags = libc::O_EXCL | no_link(path, true);
     let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
     let mut file = opened.map_err(|error| match error.kind() {
@@ -175,10 +175,10 @@ pub struct Room {
 }
 
 impl Room {
-    /// The room where `folder` is.
+    /// The free room of the file system of `folder`.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn of(folder: &Path) -> Result<Self> {
         let _step = Step::begin("inspect", folder);
         let facts = statvfs(folder).map_err(|error| {
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(std::fs::read(&other).unwrap(), b"precious");
     }
 
-    /// A small file system; it goes away with the value.
+    /// A small file system, removed with the value.
     struct Small(tempfile::TempDir);
 
     impl Small {

@@ -20,7 +20,7 @@ use super::proof::{Proof, Prover};
 use crate::failure::{Failure, Result};
 use crate::report::json::{Cache, Direction};
 
-/// What one move took, and whether it was right.
+/// The time of one move, and whether its data were right.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
     /// Time and processor time.
@@ -42,11 +42,11 @@ pub enum Content<'a> {
     Write(&'a mut Pattern),
 }
 
-/// Takes one sample, with `counters` read around it; the text says why the file's pages could not
-/// be brought where they should be.
+/// Takes one sample, with `counters` read around it; the text says why the file's pages are not in
+/// the wanted state.
 ///
 /// # Errors
-/// The way's, and the system's.
+/// Errors of the method, and of the system.
 pub fn sample(
     method: &mut dyn Method,
     job: &Job,
@@ -126,7 +126,7 @@ fn opened(
     Ok(Ok(Sample { spent, moved, verified, proof }))
 }
 
-/// What cuFile has counted between two readings.
+/// The growth of cuFile's counters between two readings.
 fn grown(before: Seen<Counters>, after: Seen<Counters>) -> Seen<Counters> {
     match (before, after) {
         (Seen::Told(before), Seen::Told(after)) => {
@@ -141,7 +141,7 @@ fn grown(before: Seen<Counters>, after: Seen<Counters>) -> Seen<Counters> {
 pub(crate) fn file_holds(path: &Path, len: u64, pattern: Pattern) -> Result<bool> {
     let facts = std::fs::metadata(path)
         .map_err(|error| Failure::io(format!("cannot inspect `{}`", path.display()), &error))?;
-    // A device is as long as it is.
+    // The length of a device cannot change.
     if !facts.file_type().is_block_device() && facts.len() != len {
         return Ok(false);
     }

@@ -27,27 +27,27 @@ use crate::failure::{Failure, Result};
 /// Bytes of one step where a GPU's memory is filled or checked: large enough for the link.
 const STEP: u64 = 16 * MIB;
 
-/// Closes a file. Some file systems report only here what could not be written: over a network,
-/// where a quota is used up.
+/// Closes a file. Some file systems report a failed write only here: network file systems, or those
+/// with a quota.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub(crate) fn close(file: File) -> io::Result<()> {
     // SAFETY: the descriptor was given up just now, so nothing else closes it.
     match unsafe { libc::close(file.into_raw_fd()) } {
         0 => Ok(()),
         _ => match io::Error::last_os_error() {
-            // Linux has closed it all the same.
+            // Linux has closed it nevertheless.
             error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             error => Err(error),
         },
     }
 }
 
-/// Closes the file at `path`; what that reports is a failure where it was written.
+/// Closes the file at `path`; its error counts if the file was written.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub(crate) fn end(file: File, path: &Path, written: bool) -> Result<()> {
     match close(file) {
         Err(error) if written => {
@@ -96,8 +96,8 @@ impl HostMemory {
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), mapped, access, MapFlags::PRIVATE) }
             .map_err(|error| failed(error.into()))?;
-        // SAFETY: the range is the mapping made above. Where huge pages are refused, small ones
-        // do the same.
+        // SAFETY: the range is the mapping made above. If huge pages are refused, small ones do as
+        // well.
         let _ = unsafe { madvise(start, mapped, Advice::LinuxHugepage) };
         let start = NonNull::new(start.cast()).expect("a mapping is never at address zero");
         Ok(Self { start, len: bytes, mapped })
@@ -138,7 +138,7 @@ pub struct GpuMemory {
 /// The target of reads and source of writes.
 #[derive(Debug)]
 pub enum Memory {
-    /// The host's, where no GPU is the target.
+    /// Host memory, if the target is no GPU.
     Host(HostMemory),
     /// A GPU's.
     Gpu(GpuMemory),

@@ -293,7 +293,7 @@ impl Bench<'_> {
         Ok(self.engine.open(&path)?.no_direct_io().is_some())
     }
 
-    /// The host memory that moves of `len` bytes take.
+    /// The host memory that moves of `len` bytes need.
     fn demand(&self, subject: &Subject, len: u64, in_memory: bool, storage: bool) -> Demand {
         let gpu = self.target.device.is_some();
         let host = !gpu || self.target.is_simulated();
@@ -413,7 +413,7 @@ pub(crate) fn nothing_measured(warnings: &[Warning]) -> Failure {
     failure
 }
 
-/// Looks roughly at the speed of the storage: by reading the user's file, else by writing scratch.
+/// Estimates the speed of the storage: by reading the user's file, else by writing scratch.
 fn look(subject: &Subject) -> Result<f64> {
     let (path, direction, len) = match subject.given_len() {
         Some(len) => (subject.read_path(), Direction::Read, len.min(LOOK_LEN)),

@@ -1,4 +1,4 @@
-//! Which way the bytes of a sample took, by what others counted around it.
+//! The route of a sample's bytes, proven by independent counters.
 //!
 //! The counters are read before and after the timed part, never within.
 
@@ -16,7 +16,7 @@ use crate::report::json::Direction;
 const DIVIDED: &str = "drives and page cache were counted for all targets together, and what they \
                        counted is divided by the bytes of each";
 
-/// Knows the counters of this machine and of the target.
+/// The counters of this machine and of the target.
 #[derive(Debug)]
 pub struct Prover {
     resolver: Resolver,

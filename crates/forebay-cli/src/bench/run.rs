@@ -32,7 +32,7 @@ pub(super) const LINK_SAMPLES: u32 = 5;
 /// fill its pinned memory.
 const WARM: u64 = 256 * MIB;
 
-/// A way to move bytes, by the route that it is to take or as it is used.
+/// A method, with its demanded route or its settings.
 struct Way {
     demand: Option<Route>,
     tuning: Option<Tuning>,
@@ -194,7 +194,7 @@ impl<'a> Run<'a> {
         closed
     }
 
-    /// The move of a line that is a way.
+    /// The move of a line with a method.
     fn job(&self, line: &Line) -> Option<Job> {
         let path = match line.direction {
             Direction::Read => self.subject.read_path(),

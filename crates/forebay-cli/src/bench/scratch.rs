@@ -58,7 +58,8 @@ impl Part {
     }
 }
 
-/// A folder of ours: its name, and a descriptor that stays true when another folder gets the name.
+/// A folder of ours: its name, and a descriptor that remains valid if another folder takes the
+/// name.
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
@@ -110,13 +111,13 @@ impl Folder {
         Err(replaced())
     }
 
-    /// Removes the files of a run, wherever the folder is, and the folder where it still has its
-    /// name and nothing else is in it.
+    /// Removes the files of a run, wherever the folder is now. Removes the folder too if it still
+    /// has its name and is empty.
     pub(crate) fn remove(&self) {
         let remove = |name: &CStr| unlinkat(&self.itself, name, AtFlags::empty());
         let own = names_in(&self.itself).into_iter().filter(|name| is_of_a_run(name.as_bytes()));
         let stay = own.filter(|name| remove(name).is_err()).count();
-        // As long as there is a mark, another run may end what this one could not.
+        // As long as there is a mark, another run can finish the removal.
         if stay == 0 {
             let _ = unlinkat(&self.itself, MARK, AtFlags::empty());
         }
@@ -235,8 +236,8 @@ fn fill(folder: &Folder) -> io::Result<File> {
     for part in Part::ALWAYS {
         folder.create_file(&part.name())?;
     }
-    // Where the file system has no locks the mark stays empty: then nothing is lost by another
-    // run, and what a crash leaves is for the user to remove.
+    // If the file system has no locks, the mark stays empty: then another run removes nothing, and
+    // leftovers of a crash remain for the user to remove.
     if flock(&mark, FlockOperation::NonBlockingLockExclusive).is_ok() {
         mark.write_all(MARK_TEXT.as_bytes())?;
     }
@@ -269,7 +270,7 @@ fn remove_leftover(path: &Path) -> Option<()> {
     (!path.exists()).then_some(())
 }
 
-/// The mark of a scratch folder, locked by us; `None` where it is incomplete or another's.
+/// The mark of a scratch folder, locked by us; `None` if it is incomplete or locked by another run.
 fn locked_mark(folder: &OwnedFd) -> Option<File> {
     let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY | OFlags::NONBLOCK;
     let mut mark = File::from(openat(folder, MARK, flags, Mode::empty()).ok()?);

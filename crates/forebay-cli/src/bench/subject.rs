@@ -143,10 +143,10 @@ impl Subject {
         }
     }
 
-    /// Makes the scratch file that is written, of `len` bytes, and returns what it holds.
+    /// Makes the scratch file for writes, of `len` bytes, and returns its contents.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn make_write(&self, len: u64) -> Result<Pattern> {
         self.check_scratch()?;
         let pattern = self.pattern.inverse();

@@ -13,7 +13,7 @@ use crate::report::warnings::Warning;
 /// The requested memory.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// The GPU; `None` for the host's memory.
+    /// The GPU; `None` for host memory.
     pub device: Option<Arc<dyn Device>>,
     /// Why there is no GPU.
     pub reason: Option<String>,
@@ -59,14 +59,14 @@ impl Target {
         self.device.as_ref().is_some_and(|device| device.info().simulated)
     }
 
-    /// The host memory that a transfer of `len` bytes takes.
+    /// The host memory that a transfer of `len` bytes needs.
     #[must_use]
     pub fn demand(&self, engine: &Engine, len: u64) -> Demand {
         let gpu = self.device.is_some();
         Demand::of_transfer(engine.options(), len, !gpu || self.is_simulated(), gpu)
     }
 
-    /// What a reader of the numbers should know about it.
+    /// Notes on the target for the reader of the numbers.
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
         if self.is_simulated() {

@@ -1,7 +1,7 @@
-//! A process that takes orders: one line of JSON each way at a time.
+//! A process that serves requests: one line of JSON each way at a time.
 //!
-//! Whatever it does, it cannot hold us up: each answer has a bound in time and in length, and what
-//! it says is shown in one short line.
+//! It cannot delay us: each answer is limited in time and in length, and its text is shown in one
+//! short line.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -16,7 +16,7 @@ use super::cpu::Spent;
 use crate::interrupt;
 use crate::report::plain::plain;
 
-/// Bytes of one order at most: what a pipe takes, so that writing it never waits.
+/// Most bytes of one request: the size of a pipe's buffer, so that writing it never blocks.
 const ORDER_MAX: usize = 60 * 1024;
 /// Bytes of one answer at most.
 const ANSWER_MAX: u64 = 64 * 1024;
@@ -132,7 +132,7 @@ pub(crate) fn sound(seconds: f64, cpu_seconds: f64, passed: Duration) -> Result<
     }
 }
 
-/// An answer that none of the orders has.
+/// The error for an answer that fits no request.
 pub(crate) fn strange(answer: &str) -> String {
     format!("a strange answer: {}", shown(answer))
 }

@@ -20,7 +20,7 @@ use crate::report::json::{Direction, MethodName};
 pub(super) struct Turn {
     /// Which run, from 1.
     pub(super) run: u32,
-    /// What the kernel read and wrote in a second, alone.
+    /// The kernel's read and write rate, alone.
     pub(super) alone: f64,
     /// Its rate during a read.
     pub(super) beside: f64,
@@ -30,7 +30,7 @@ pub(super) struct Turn {
     pub(super) verified: bool,
 }
 
-/// The kernel, and what was measured of it so far.
+/// The kernel, and its measurements so far.
 pub(super) struct Work {
     compute: Rc<RefCell<Compute>>,
     method: Beside,
@@ -44,7 +44,7 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// Gets ready to work on `len` bytes.
+    /// Prepares to work on `len` bytes.
     ///
     /// # Errors
     /// There is no GPU, no room, or it runs no kernels.
@@ -68,7 +68,7 @@ impl Work {
         self.failed
     }
 
-    /// Whether data were wrong, in turns that failed too.
+    /// Whether data were wrong, including in failed turns.
     pub(super) fn found_wrong(&self) -> bool {
         !self.verified || !self.compute.borrow().verified
     }

@@ -36,7 +36,7 @@ const FILLS: u32 = 5;
 /// Bytes at most on a simulated GPU, which is busy for as long as it plays.
 const SIMULATED_MAX: u64 = 8 * MIB;
 
-/// What memory can do at most, in bytes per second.
+/// The limit of memory, in bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct MemoryLimit {
     /// Reads and writes together.
@@ -51,7 +51,7 @@ pub(super) struct Compute {
     kernel: Kernel,
     buffer: Buffer,
     pattern: Pattern,
-    /// Whether all that was looked at so far was right.
+    /// Whether all compared data were right so far.
     pub(super) verified: bool,
 }
 
@@ -68,7 +68,7 @@ struct Kernel {
     pauses: bool,
 }
 
-/// Says that something is over when it is dropped.
+/// Sets a flag when it is dropped.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {

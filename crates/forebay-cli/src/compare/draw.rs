@@ -1,5 +1,5 @@
-//! A comparison as text for people: what is compared, a line for each run, then the table. What a
-//! report repeats is in the words of `report/compared/said.rs`.
+//! A comparison as text: its subject, a line for each run, then the table. Texts that a report
+//! repeats come from `report/compared/said.rs`.
 
 use std::path::Path;
 

@@ -17,7 +17,7 @@ use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::steps::Step;
 
-/// What of the user's may be overwritten.
+/// The user's permissions to overwrite.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Allowed {
     pub(super) files: bool,
@@ -40,7 +40,7 @@ enum Origin {
     Scratch(Scratch),
     /// Made by us at the user's path.
     New(File),
-    /// The user's, with the bytes that it had before.
+    /// The user's file, with its original length.
     Given(File, u64),
     /// A device, claimed so that no other program can use it.
     Device(Claimed),
@@ -66,7 +66,7 @@ impl TestFile {
         let Some(path) = wanted else { return Self::scratch(Path::new(".")) };
         let looking = Step::begin("look at", path);
         let facts = fs::metadata(path);
-        // A link that leads nowhere is the user's as well.
+        // A dangling link belongs to the user as well.
         let is_new = |error: &io::Error| error.kind() == ErrorKind::NotFound && !path.is_symlink();
         let is_new = facts.as_ref().is_err_and(is_new);
         drop(looking);

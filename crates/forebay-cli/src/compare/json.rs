@@ -18,7 +18,7 @@ pub struct CompareReport {
     pub compare: Compared,
     /// A row for each way and direction, in the order of the table.
     pub results: Vec<CompareRow>,
-    /// What a reader of the numbers should know, as sentences.
+    /// Notes for the reader of the numbers, as sentences.
     pub warnings: Vec<String>,
 }
 

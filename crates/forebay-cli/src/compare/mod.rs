@@ -1,8 +1,8 @@
-//! `forebay compare`: the GPU file benchmark. The standard way, ours and the direct path write a
-//! file from the GPU and read it back, run by run, and every byte is checked.
+//! `forebay compare`: the GPU file benchmark. The standard method, ours and the direct route write
+//! a file from the GPU and read it back, run by run, and every byte is checked.
 //!
-//! `file` finds or makes the file, `run` takes the samples, `draw` shows what they come to, in the
-//! words of `report/compared`. Whether bytes went by DMA is what the verdict says, never a speed.
+//! `file` finds or makes the file, `run` takes the samples, `draw` shows the results, in the words
+//! of `report/compared`. Whether bytes went by DMA is decided by the verdict, never by speed.
 
 mod beside;
 mod compute;
@@ -247,7 +247,7 @@ impl Comparison<'_> {
         Ok(work)
     }
 
-    /// The ways, in the order of the table.
+    /// The methods, in the order of the table.
     fn ways(&self, has_direct: bool, cache: Cache) -> Vec<Way> {
         let must = self.args.mode == Mode::Dma;
         let mut ways = vec![Way::standard(cache)];
@@ -274,23 +274,23 @@ impl Comparison<'_> {
         }
     }
 
-    /// Where the GPU and the drives hang.
+    /// The sockets of the GPU and the drives.
     fn sockets(&self) -> Option<Sockets> {
         let info = self.target.device.as_ref()?.info();
         let _step = Step::begin("look at", self.file.path());
         Sockets::look(&Resolver::default(), self.file.path(), &info.pci_address)
     }
 
-    /// Whether bytes can go straight between this file and the GPU.
+    /// Whether the direct route between this file and the GPU is available.
     ///
     /// # Errors
-    /// The route's, where it is demanded.
+    /// Errors of the route, if it is demanded.
     fn has_direct(&self, pattern: Pattern) -> Result<bool> {
         if self.target.device.is_none() {
             return Ok(false);
         }
         let len = match self.file.given_len() {
-            // What the user's file holds is not lost for a route that is not there.
+            // The contents of the user's file must not be lost for an unavailable route.
             Some(len) => len,
             None => {
                 let len = TRY_LEN.min(self.args.size);

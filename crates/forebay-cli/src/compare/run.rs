@@ -26,7 +26,7 @@ use crate::report::compared::runs::{Runs, counted};
 use crate::report::json::{Cache, Direction, MethodName, Row};
 use crate::steps;
 
-/// How often the file's pages are brought where they should be before that is given up.
+/// How often to try to bring the file's pages into the wanted state.
 const TRIES: u32 = 3;
 /// The pause between two checks.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -48,7 +48,7 @@ impl Way {
         Self::new(Box::new(Standard::default()), None, false, cache)
     }
 
-    /// Ours, as the engine chooses or by a route.
+    /// Our method, with the engine's choice or a given route.
     pub(super) fn ours(engine: &Engine, route: Option<Route>, must: bool, cache: Cache) -> Self {
         Self::new(Box::new(Forebay::new(engine.clone(), route)), route, must, cache)
     }
@@ -211,8 +211,8 @@ impl Runner<'_> {
     }
 }
 
-/// The rows of all ways, writes before reads. Those that were left out have none, but where their
-/// data were wrong: that is not forgotten because something failed later.
+/// The rows of all methods, writes before reads. Methods that were left out have none, unless their
+/// data were wrong: a later failure does not hide that.
 pub(super) fn rows(ways: &[Way], place: &RowPlace<'_>) -> Vec<CompareRow> {
     let lines = |line: fn(&Way) -> &Line| {
         let counts = move |way: &&Way| way.left_out().is_none() || is_wrong(line(way));

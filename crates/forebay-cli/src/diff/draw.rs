@@ -56,7 +56,7 @@ pub fn text(diff: &Diff, metric: Metric) -> String {
     text
 }
 
-/// Writes a line, no longer than the others.
+/// Writes a rule, no longer than the lines.
 fn line_of(text: &mut String, line: &str) {
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{}", cut(line.trim_end(), WIDTH));

@@ -11,7 +11,7 @@ use forebay::units::format_size;
 
 /// Settings of a sweep that are looked at at most: it has a dozen.
 const SETTINGS_MAX: usize = 64;
-/// Letters of a value that are kept.
+/// Most letters of a value that are kept.
 const VALUE_MAX: usize = 120;
 /// Parts of a sweep's request that are not settings: its points report them.
 const NO_SETTINGS: [&str; 6] = ["points", "places", "targets", "label", "host", "queues"];
@@ -74,7 +74,7 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-/// What the sides have not in common.
+/// The facts in which the sides differ.
 #[must_use]
 pub fn differences(digest: &Digest, sides: &[Side<'_>]) -> Vec<Difference> {
     let all = |of: &dyn Fn(&RunFacts) -> Option<String>| -> Vec<Option<String>> {
@@ -96,7 +96,7 @@ pub fn differences(digest: &Digest, sides: &[Side<'_>]) -> Vec<Difference> {
     found
 }
 
-/// What the runs of a side have, each once.
+/// The values of a side's runs, each once.
 fn of_side(
     digest: &Digest,
     side: &Side<'_>,

@@ -81,8 +81,8 @@ fn fails_more(pair: &Pair, metric: Metric) -> bool {
     share(pair.failed.1, found.samples.1) > share(pair.failed.0, found.samples.0)
 }
 
-/// The points of the base that could be judged: all but those at which it showed nothing, and
-/// those that the other side failed at, which is worse by any measure.
+/// The points of the base that could be judged: all except those without a result, and those at
+/// which the other side failed, which is worse in any case.
 fn of_base(comparison: &Comparison) -> usize {
     let count = |why: Why, side: &str| {
         comparison.alone.iter().filter(|alone| alone.why == why && alone.side == side).count()
@@ -92,7 +92,7 @@ fn of_base(comparison: &Comparison) -> usize {
     shared + own(Why::NoPartner) + count(Why::NoNumber, &comparison.other)
 }
 
-/// How likely it would look so bad were it worse by no more than that.
+/// The probability of such a bad result if it were worse by no more than that.
 fn worse_than(metric: Metric, ratio: Ratio, worse_by: f64) -> Option<f64> {
     if more_is_better(metric) {
         ratio.reciprocal().chance_above(1.0 / (1.0 - worse_by))

@@ -19,15 +19,15 @@ pub struct Diff {
     pub by: String,
     /// The quantity that is judged first.
     pub quantity: String,
-    /// How likely each interval holds its ratio.
+    /// The confidence level of the intervals.
     pub confidence: f64,
     /// The sides, the base first.
     pub sides: Vec<Side>,
-    /// What differs between the machines and the runs.
+    /// Differences between the machines and the runs.
     pub environment: Vec<Difference>,
     /// Each other side compared with the base.
     pub comparisons: Vec<Comparison>,
-    /// What a reader of the numbers should know, as sentences.
+    /// Notes for the reader of the numbers, as sentences.
     pub warnings: Vec<String>,
     /// The result of the gate; null if none was requested.
     pub gate: Option<Gate>,
@@ -60,7 +60,7 @@ pub struct Comparison {
     pub base: String,
     /// The other side.
     pub other: String,
-    /// Axes of which each side has one value, and another one: what is compared.
+    /// Axes on which each side has one value, and the values differ: the subject of the comparison.
     pub compared: Vec<Axes>,
     /// Each quantity over all points that both have.
     pub overall: Vec<Overall>,
@@ -94,7 +94,7 @@ pub struct Overall {
     pub interval: Option<(f64, f64)>,
     /// The smallest and the largest of the points' ratios.
     pub range: (f64, f64),
-    /// Points at which the other is better.
+    /// Points at which the other side is better.
     pub better: usize,
     /// At which it is worse.
     pub worse: usize,
@@ -111,7 +111,7 @@ pub struct Pair {
     pub name: String,
     /// Whether a simulated GPU took part, in the base and in the other.
     pub simulated: (bool, bool),
-    /// Samples that failed, in the base and in the other.
+    /// Failed samples, in the base and in the other side.
     #[serde(default)]
     pub failed: (usize, usize),
     /// The compared quantities.
@@ -143,7 +143,7 @@ pub struct Compared {
     pub(super) exact: Option<Ratio>,
 }
 
-/// What the data of a point show.
+/// The conclusion for a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {

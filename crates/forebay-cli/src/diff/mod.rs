@@ -219,7 +219,7 @@ fn show(args: &DiffArgs, diff: &Diff, metric: Metric) -> Result<()> {
     let mut out = anstream::stdout();
     let shown = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     shown.map_err(|error| Failure::stdout(&error))?;
-    // The other forms have them within, or are for programs.
+    // The other formats include them, or are for programs.
     if !(args.json || args.csv || args.markdown) {
         diff.warnings.iter().for_each(|warning| say(warning));
     }

@@ -29,7 +29,7 @@ pub fn of(diff: &Diff, metric: Metric) -> Vec<String> {
 fn several_axes(found: &mut Vec<String>, by: &str, comparison: &Comparison) {
     // A file and a label are only names of what differs.
     let named = Some(by).filter(|by| !["file", "label"].contains(by));
-    // A plain way has no route that could be demanded.
+    // A plain method has no route to demand.
     let of_ways = |axes: &&Axes| by == "way" && (axes.base.is_none() || axes.other.is_none());
     let others = comparison.compared.iter().filter(|axes| !of_ways(axes));
     let axes: Vec<&str> = named.into_iter().chain(others.map(|axes| &*axes.axis)).collect();

@@ -129,7 +129,7 @@ fn values(key: &Key, point: &Point<'_>) -> BTreeMap<String, Value> {
     key.iter().map(value).collect()
 }
 
-/// Every quantity that both have; else which of them, the base or not, has none, and why.
+/// A pair for every quantity that both have; otherwise which of them has none, and why.
 fn pair(
     base: &Point<'_>,
     other: &Point<'_>,

@@ -8,7 +8,7 @@
 
 use super::student::{beta_share, quantile, tail};
 
-/// How likely an interval holds the ratio.
+/// The confidence level of intervals.
 pub const CONFIDENCE: f64 = 0.95;
 /// The least standard error of a median, relative to it: latencies are resolved to one part in a
 /// thousand, whose square is divided by twelve where all samples are the same.

@@ -8,7 +8,7 @@ use crate::report::digest::Axis;
 use crate::report::digest::gather::tests::digest_of;
 use crate::report::made::{self, Sweep};
 
-/// A sweep as a file, with rates that much higher, and whatever else is changed.
+/// A sweep as a file, with rates multiplied by a factor, and any further change.
 fn file(sweep: &Sweep, faster: f64, change: impl Fn(usize, &mut Value)) -> String {
     let mut records = vec![made::run(sweep)];
     records.extend(made::samples(sweep));
@@ -79,7 +79,7 @@ fn what_the_data_cannot_show_is_not_told() {
     let (low, high) = rate.interval.unwrap();
     assert!(low > 1.0 && high < 1.02, "{rate:?}");
     assert_eq!(draw::counts(rate, Metric::Rate), "of 15: none alone, all together differ");
-    // One sample shows nothing, however far apart.
+    // One sample shows nothing, however large the difference.
     let once = Sweep { repeats: 1, ..Sweep::default() };
     let (base, other) = (file(&once, 1.0, |_, _| {}), file(&once, 9.0, |_, _| {}));
     let diff = of(&[("a", &base), ("b", &other)], By::File, None).unwrap();
@@ -119,7 +119,7 @@ fn axes_that_differ_as_a_whole_are_what_is_compared() {
     assert_eq!(compared[0].other.as_deref(), Some("/far"));
     assert!(!diff.comparisons[0].points[0].point.contains_key("path"));
     assert!((overall(&diff, 0, Metric::Rate).ratio - 0.5).abs() < 1e-9);
-    // Two at once are one too many.
+    // Two differences at once are one too many.
     let far = Sweep { ways: vec!["cpu-gpu"], ..far };
     let diff = of(&[("a", &base), ("b", &file(&far, 1.0, |_, _| {}))], By::File, None).unwrap();
     assert!(diff.warnings[0].contains("2 things at once (path, way)"), "{:?}", diff.warnings);
@@ -179,7 +179,7 @@ fn labels_that_are_numbers_are_in_their_order() {
     assert_eq!(names, ["15", "1", "7", "23", "31"]);
     let failure = of(&[("queues", &all)], by, Some("2")).unwrap_err();
     assert!(failure.usage && failure.hint.unwrap().contains("`1`, `7`"));
-    // A file with several of them is no side.
+    // A file with several of them cannot be a side.
     let failure = of(&[("a", &all), ("b", &texts[0])], By::File, None).unwrap_err();
     assert!(failure.hint.unwrap().contains("--by label"), "{:?}", failure.causes);
 }
@@ -313,7 +313,7 @@ fn a_gate_holds_up_what_is_shown_to_be_worse() {
     assert_eq!(little.failed.len(), 1);
     assert_eq!(little.failed[0].point, None);
     assert_eq!(gate(&file(&sweep, 1.3, |_, _| {}), 0.0).unwrap().failed, []);
-    // What failed is worse than any number.
+    // A failure is worse than any number.
     let broken = file(&Sweep { fails: 15, ..Sweep::default() }, 2.0, |_, _| {});
     assert_eq!(gate(&broken, 0.05).unwrap().failed[0].ratio, None);
     let once = file(&Sweep { repeats: 1, ..Sweep::default() }, 0.1, |_, _| {});
@@ -347,7 +347,7 @@ fn a_gate_does_not_pass_what_it_could_not_judge() {
     assert_eq!(counts, (15, 15));
     assert!(failure.unwrap().contains("failed there, more often"), "{told}");
     assert!(told.contains("1 samples of 1 points failed in `b`"), "{told}");
-    // The quantity is gone at two points.
+    // The quantity is missing at two points.
     let gone = file(&sweep, 1.0, |number, record| {
         if number > 0 && (number - 1) % 15 < 2 {
             record["measured"]["latency"]["p99_ns"] = Value::Null;

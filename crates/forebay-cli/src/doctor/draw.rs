@@ -10,7 +10,7 @@ use super::json::{Check, DoctorReport, Transfer};
 use crate::map::look::Look;
 use crate::report::proof::VerdictFacts;
 
-/// Columns of the word before each check.
+/// Columns of the state before each check.
 const STATE: usize = 9;
 /// Minimum width of text, in columns.
 const WIDTH_MIN: usize = 40;

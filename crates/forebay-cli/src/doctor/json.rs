@@ -14,14 +14,13 @@ pub const SCHEMA: u32 = 1;
 pub struct DoctorReport {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// The folder of the record that was replayed; null where this machine was looked at.
+    /// The folder of the replayed record; null if this machine was examined.
     pub replay: Option<String>,
     /// The path.
     pub path: String,
     /// The GPU on PCI; null if there is no GPU.
     pub gpu: Option<Gpu>,
-    /// The memory that bytes were moved to and from: `host`, `cuda:0`, `sim:0`; null where none
-    /// were.
+    /// The memory of the transfers: `host`, `cuda:0`, `sim:0`; null if there were none.
     pub target: Option<String>,
     /// Whether something that was set up does not work, so that the command ends with 1.
     pub broken: bool,
@@ -33,7 +32,7 @@ pub struct DoctorReport {
     pub ways: Vec<Way>,
     /// The transfers; empty for a replay.
     pub transfers: Vec<Transfer>,
-    /// Why nothing was moved, or not all.
+    /// Why transfers are missing.
     pub not_moved: Option<String>,
 }
 
@@ -65,7 +64,7 @@ pub struct Check {
     pub broken: bool,
 }
 
-/// A way without a copy in host memory.
+/// A route without a copy in host memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Way {
     /// `p2pdma` or `nvidia-fs`.
@@ -122,7 +121,7 @@ impl Transfer {
         self.demanded == "direct"
     }
 
-    /// Whether it failed, where it should not have.
+    /// Whether it failed unexpectedly.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.end == "failed"

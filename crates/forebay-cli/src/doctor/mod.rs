@@ -1,7 +1,7 @@
-//! `forebay doctor`: what stands between a path and a GPU, what to do about it, and a transfer of a
-//! few MiB each way.
+//! `forebay doctor`: diagnoses the route between a path and a GPU, says what to do, and makes a
+//! transfer of a few MiB in each direction.
 //!
-//! The engine's library examines; here are the words: [`json`]'s plain data, `draw`, the
+//! The engine's library examines; this module has the output: [`json`]'s plain data, `draw`, the
 //! `transfers`, and the verb.
 
 mod draw;
@@ -58,7 +58,7 @@ fn answers(system: &System, path: &Path) -> Result<bool> {
     }
 }
 
-/// Looks at this machine, and moves bytes.
+/// Examines this machine, and moves bytes.
 fn examined(
     system: &System,
     path: &Path,
@@ -79,7 +79,7 @@ fn examined(
             };
             (wish, Ok(target))
         }
-        // What the driver does not show may still be there.
+        // A GPU that the driver does not show may still exist.
         Err(failure) => (gpu.map_or(GpuWish::First, wish_of), Err(failure)),
     };
     let wish = Wish { path: path.to_owned(), gpu: wish };
@@ -121,7 +121,7 @@ fn closed(answer: Option<&Answer>, is_simulated: bool) -> Option<String> {
     }
 }
 
-/// How bytes travelled, and what would have to change.
+/// The route of the bytes, and what would have to change.
 fn sentence(found: &Report, report: &DoctorReport, target: &Target) -> String {
     let went = |route: &str| {
         let mut asked = report.transfers.iter().filter(|transfer| transfer.demanded == route);

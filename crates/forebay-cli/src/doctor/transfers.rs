@@ -31,13 +31,13 @@ use crate::report::proof::VerdictFacts;
 
 /// Bytes of each transfer.
 const LEN: u64 = 4 * MIB;
-/// How long one may take: a drive that sleeps takes some seconds to answer.
+/// Time limit of one transfer: a drive in standby takes some seconds to answer.
 const BOUND: Duration = Duration::from_secs(10);
 /// Longest time without progress: a transfer, the plain calls before and after it, and the opening
 /// of cuFile.
 const STEP_MAX: Duration = Duration::from_secs(30);
 
-/// An engine that remembers nothing of so few bytes.
+/// An engine that stores nothing learned from so few bytes.
 pub(super) fn engine(program: &Program) -> Result<Engine> {
     let mut options = limits(program)?;
     options.remember = false;
@@ -50,7 +50,7 @@ pub(super) struct Moved {
     pub(super) transfers: Vec<Transfer>,
     /// Why there is not more.
     pub(super) ended: Option<String>,
-    /// Whether that is a failure: else there was nothing to move, or no place for scratch.
+    /// Whether that is a failure; otherwise there was nothing to move, or no place for scratch.
     pub(super) has_failed: bool,
 }
 
@@ -409,8 +409,8 @@ mod tests {
             return println!("skipped: a direct way that hangs: {reason}");
         }
         std::fs::remove_file(&path).unwrap();
-        // What hangs takes all of it. On a busy machine writes and their syncs may as well: again
-        // then, with more time.
+        // The hanging transfer uses all of it. On a busy machine writes and their syncs may as
+        // well: then retry with more time.
         let (bound, moved) = [3, 10, 25]
             .map(Duration::from_secs)
             .into_iter()

@@ -20,8 +20,8 @@ use crate::failure::Result;
 use crate::report::json::Direction;
 use crate::steps::Step;
 
-/// What places and sizes are taken modulo of: no drive has larger blocks, and what a path demands
-/// of them is a part of this.
+/// The modulus of offsets and sizes: no drive has larger blocks, and every alignment that a path
+/// requires divides it.
 const TRIED: u64 = MIB;
 /// Bytes of scratch: room for the largest size at the last place.
 const SCRATCH: u64 = 3 * TRIED;
@@ -84,7 +84,7 @@ fn requests(asked: &Asked, job: &Job) -> Vec<Range<u64>> {
     let first = job.start + asked.shift;
     let mut requests = Vec::new();
     let sizes = job.sizes.all();
-    // All other sizes are the first plus a multiple of the step.
+    // All other sizes are the first plus a multiple of the second's excess over it.
     for &size in sizes.iter().take(2).chain(sizes.last()) {
         let len = if size > TRIED { TRIED + size % TRIED } else { size };
         // The next one begins where this one ends.

@@ -27,7 +27,7 @@ struct Global {
     seed: Option<u64>,
     unaligned: bool,
     refill: bool,
-    /// For jobs that have none of their own.
+    /// The defaults for jobs without their own.
     of_jobs: Own,
     notes: Vec<String>,
 }

@@ -34,7 +34,7 @@ pub(super) fn set(file: &File, path: &Path, only_attribute: bool) -> io::Result<
     how.open(list_of(path))?.write_all(format!("{entry}\n").as_bytes())
 }
 
-/// Whether `file` at `path` was made here.
+/// Whether `file` at `path` was made by this command.
 pub(super) fn is_ours(file: &File, path: &Path) -> bool {
     let mut value = [0; 16];
     match fgetxattr(file, NAME, &mut value) {
@@ -47,7 +47,7 @@ fn list_of(path: &Path) -> PathBuf {
     path.with_file_name(LIST)
 }
 
-/// A file's line in the list: device, number, and when it was made, as far as that is known.
+/// A file's line in the list: device, number, and when it was made, if known.
 fn entry(file: &File) -> io::Result<String> {
     let facts = file.metadata()?;
     let made = facts.created().ok().and_then(|made| made.duration_since(UNIX_EPOCH).ok());

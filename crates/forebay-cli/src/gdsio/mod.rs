@@ -125,7 +125,7 @@ fn measure(engine: &Engine, asked: &Asked, tasks: &[Task<'_>]) -> Result<()> {
     shown
 }
 
-/// What it means that the bytes were found to be `right`, where they were to be compared.
+/// The consequence of the comparison's result, `right`.
 fn judge(right: Option<bool>, verify: bool) -> Result<()> {
     match right {
         Some(false) => Err(Failure::new("wrong data: the files have other bytes than were moved")

@@ -1,4 +1,4 @@
-//! Keeps threads to the processors of a NUMA node.
+//! Binds threads to the processors of a NUMA node.
 
 use std::fs;
 use std::io;
@@ -7,8 +7,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::failure::{Failure, Result};
 
-/// Keeps the calling thread, and those that it starts, to a node; it is as before when this is
-/// dropped.
+/// Binds the calling thread, and threads that it starts, to a node; dropping it restores the
+/// previous binding.
 #[derive(Debug)]
 pub(super) struct Kept(Option<CpuSet>);
 

@@ -196,7 +196,7 @@ pub struct GdsioArgs {
     pub overwrite_device: bool,
 }
 
-/// Where the bytes of a job are.
+/// The location of a job's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Where {
     File(PathBuf),
@@ -248,10 +248,10 @@ pub(super) const WRITTEN_TWICE: &str =
     "give each job a folder of its own, or in a job file parts apart by `start_offset`";
 
 impl Asked {
-    /// What the options ask for; no job file is among them.
+    /// The request of the options, without a job file.
     ///
     /// # Errors
-    /// They make no sense together.
+    /// They contradict each other.
     pub(crate) fn of_options(args: &GdsioArgs) -> Result<Self> {
         let of_all = Own { start: Some(args.start), sizes: Some(args.sizes), ..Own::default() };
         let (jobs, mut of_jobs) = args.words.jobs(of_all)?;
@@ -337,7 +337,7 @@ impl Asked {
             ))
             .hint("give the jobs fewer threads"));
         }
-        // Whether files of different names are the same is known when they are there.
+        // Whether files of different names are the same is only known once they exist.
         let jobs = &self.jobs;
         let meets = |at: usize| jobs[..at].iter().any(|one| self.meet(one, &jobs[at]));
         if self.writes() && (1..jobs.len()).any(meets) {

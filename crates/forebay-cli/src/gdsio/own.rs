@@ -200,7 +200,7 @@ fn check(flag: Flag, of_all: &mut Own, jobs: &mut [Own]) -> Result<Option<String
                 .because("each job has its own")
                 .hint("leave it out"))
         }
-        // Each job's own could stand before it.
+        // Each job's own option could precede it.
         (true, false, others @ [_, ..]) if others.iter().all(|has| *has) => {
             Err(Failure::usage(format!("{name} can be read in two ways"))
                 .because("it stands before each job, and behind all but the last")
@@ -246,7 +246,7 @@ mod tests {
         Asked::of_options(&args)
     }
 
-    /// The jobs of a line: where, GPU, node and threads.
+    /// The jobs of a line: location, GPU, node and threads.
     fn jobs(line: &str) -> String {
         let asked = asked(line).unwrap();
         let one = |job: &Job| {

@@ -1,8 +1,9 @@
-//! The files of a job: those that are there, and those that are made for it.
+//! The files of a job: existing ones, and those made for it.
 //!
-//! Reads need bytes to read, so what is missing is made before, and removed after: by a signal as
-//! well. Writes make what is missing and leave it, as gdsio does, with a `mark`, and touch nothing
-//! that has none unless the user said so. A file is opened once, and then used by its descriptor.
+//! Reads need existing bytes, so missing files are made before and removed afterwards, also by a
+//! signal. Writes make missing files and leave them, as gdsio does, with a `mark`. They touch no
+//! file without a mark unless the user allows it. A file is opened once, and then used by its
+//! descriptor.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -44,7 +45,7 @@ impl From<&GdsioArgs> for Rights {
 pub(super) struct Files {
     /// For each thread, the path to open, its part of the file, and the contents, if known.
     pub(super) parts: Vec<(PathBuf, Region, Option<Pattern>)>,
-    /// What the paths of the parts go through.
+    /// Descriptors that the paths of the parts go through.
     held: Vec<File>,
     /// Files that go when this does.
     made: Vec<PathBuf>,
@@ -59,7 +60,7 @@ impl Drop for Files {
     }
 }
 
-/// What a job needs of one file.
+/// The part of one file that a job needs.
 struct Need {
     path: PathBuf,
     /// The start and end of its bytes.
@@ -72,7 +73,7 @@ struct Need {
 }
 
 impl Need {
-    /// What opens the file from now on.
+    /// The path to open the file with from now on.
     fn at(&self) -> Result<PathBuf> {
         let path = self.file.as_ref().and_then(held::path);
         let path = path.map_or_else(|| fs::canonicalize(&self.path), Ok);
@@ -143,7 +144,7 @@ impl Files {
         }
     }
 
-    /// A path to `folder` that stays the same when another folder gets its name.
+    /// A path to `folder` that remains valid if another folder takes its name.
     fn hold(&mut self, folder: &Path) -> Result<PathBuf> {
         let _step = Step::begin("open", folder);
         let mut how = OpenOptions::new();
@@ -217,7 +218,7 @@ fn smaller(failure: Failure) -> Failure {
     failure.room_hint("give a smaller `-s`, or a folder where there is more room")
 }
 
-/// Writes bytes where `need` has its own, and nowhere else: a file that is there may be longer.
+/// Writes the bytes of `need`, and no others: an existing file may be longer.
 fn lay(engine: &Engine, need: &Need, pattern: Pattern) -> Result<()> {
     let path = need.at()?;
     make::put(&path, pattern, align_down(need.from, 8), need.to)?;

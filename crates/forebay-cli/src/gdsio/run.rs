@@ -25,7 +25,7 @@ use crate::workload::pattern::Pattern;
 use crate::workload::run::{Moved, Ran, Ready};
 use crate::workload::{End, Lane, Load};
 
-/// A job with all that it takes.
+/// A job with its parameters.
 pub(super) struct Task<'a> {
     pub(super) asked: &'a Asked,
     pub(super) job: &'a Job,
@@ -34,7 +34,7 @@ pub(super) struct Task<'a> {
     pub(super) plain: Transfer,
     /// Whether a GPU is the target.
     pub(super) on_gpu: bool,
-    /// A thread each; none before the files are there.
+    /// One for each thread; empty before the files exist.
     pub(super) lanes: Vec<Lane>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Done {
     pub(super) bytes: u64,
     pub(super) requests: u64,
     pub(super) time: Duration,
-    /// Of all its requests, each as long as it took.
+    /// The sum of all requests' durations.
     pub(super) waited: Duration,
     /// Bytes by the type that they count as.
     pub(super) types: Vec<(Transfer, u64)>,
@@ -123,7 +123,7 @@ impl Task<'_> {
             (_, Route::Cached) => Transfer::CpuCachedGpu,
             _ => Transfer::CpuOnly,
         };
-        // A call of a batch waits for all of its requests, which are at work as long as others.
+        // A call of a batch waits for all of its requests, which run at the same time.
         let waited = if self.asked.transfer.is_batch() {
             ran.span
         } else {
@@ -186,11 +186,11 @@ pub(super) fn check_memory(tasks: &[Task<'_>]) -> Result<()> {
     check_requests(bytes, "give a smaller `-i`, or less of `-w` and `-B`")
 }
 
-/// Runs all of `tasks` at once; what each of them did, and what is proven of their bytes where they
-/// were to go directly.
+/// Runs all of `tasks` at once; returns their results, and the proof of bytes that should be
+/// direct.
 ///
 /// # Errors
-/// The first of any.
+/// The first of any task.
 pub(super) fn run_all(
     engine: &Engine,
     tasks: &[Task<'_>],
@@ -252,7 +252,7 @@ fn all_at_once<T: Send>(works: Vec<impl FnOnce() -> Result<T> + Send>) -> Result
         let join = |thread: thread::ScopedJoinHandle<'_, Option<Result<T>>>| {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
-        // All are waited for, whatever became of the first.
+        // Wait for all, even if the first failed.
         let ended: Vec<_> = threads.into_iter().filter_map(join).collect();
         ended.into_iter().collect()
     })
@@ -262,7 +262,7 @@ fn one_after_another(all: &[Done]) -> Done {
     together(all, |times| times.sum())
 }
 
-/// What jobs did that ran at once.
+/// The combined result of concurrent jobs.
 pub(super) fn at_once(all: &[Done]) -> Done {
     together(all, |times| times.max().unwrap_or_default())
 }
@@ -286,7 +286,7 @@ fn together(all: &[Done], time: impl Fn(&mut dyn Iterator<Item = Duration>) -> D
     }
 }
 
-/// The line of what `jobs` did together.
+/// The line of the combined result of `jobs`.
 pub(super) fn line(asked: &Asked, jobs: &[&Job], io: Io, done: &Done) -> Line {
     let threads: u32 = jobs.iter().map(|job| job.threads).sum();
     let is_batch = asked.transfer.is_batch();
@@ -312,7 +312,7 @@ pub(super) fn line(asked: &Asked, jobs: &[&Job], io: Io, done: &Done) -> Line {
     }
 }
 
-/// The way of a type that goes through the host, plainly, and the type that it is without a GPU.
+/// The plain method of a type that goes through the host, and its type without a GPU.
 pub(super) const fn plain_way(transfer: Transfer, cached: bool, gpu: bool) -> (Way, Transfer) {
     let plain = match transfer {
         _ if cached => Plain::CpuCachedGpu,

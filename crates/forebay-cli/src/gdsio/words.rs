@@ -1,4 +1,4 @@
-//! gdsio's own words: its types by number and by name, and sizes as it takes them. Pure.
+//! gdsio's words: its types by number and by name, and its notation of sizes. Pure.
 
 use std::fmt;
 
@@ -103,7 +103,7 @@ impl Io {
         })
     }
 
-    /// By its word, as `rw=` of job files has it.
+    /// Parses its word, as in `rw=` of job files.
     pub(crate) fn parse_word(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|io| io.label().to_lowercase() == text);
         found.ok_or_else(|| "it takes `read`, `write`, `randread` or `randwrite`".into())
@@ -131,7 +131,7 @@ impl Io {
         if self.is_random() { Self::RandWrite } else { Self::Write }
     }
 
-    /// The reading that looks whether a writing was right.
+    /// The read type that checks a write type.
     pub(crate) const fn reading(self) -> Self {
         if self.is_random() { Self::RandRead } else { Self::Read }
     }

@@ -10,7 +10,7 @@ use crate::results::{Latency, Measured, Point};
 
 /// Measurements of one file at most.
 pub(super) const FOUND_MAX: usize = 100_000;
-/// Warnings of one file that are kept.
+/// Most warnings of one file that are kept.
 const WARNINGS_MAX: usize = 50;
 /// Kinds of warnings that are counted at most.
 const KINDS_MAX: usize = 1000;
@@ -22,7 +22,7 @@ const PARTED_MAX: usize = 4;
 const TEXT_MAX: usize = 200;
 /// Bytes per second above which a number is no rate: no machine moves as much.
 const RATE_MAX: f64 = 1e15;
-/// Nanoseconds above which a number is no latency: a month.
+/// Latencies above this many nanoseconds are implausible: a month.
 const LATENCY_MAX: f64 = 2.7e15;
 /// Larger counts are implausible: a `f64` is exact only below.
 const COUNT_MAX: f64 = 9e15;
@@ -35,7 +35,7 @@ pub(super) struct Found {
     pub(super) point: Point,
     /// When it was made, in seconds since 1970; 0 if unknown.
     pub(super) unix_time: f64,
-    /// What it showed, or why it failed.
+    /// Its measurement, or why it failed.
     pub(super) measured: Result<Measured, String>,
     /// Its settings that have no axis.
     pub(super) beside: Beside,
@@ -70,8 +70,7 @@ pub(super) struct Contents {
     pub(super) warnings: Vec<String>,
     /// Warnings above the limit.
     left_out: usize,
-    /// How often what was warned of occurs, and the first line of each kind, by its words without
-    /// values.
+    /// The count of each kind of warning, and its first line, by its words without values.
     reasons: HashMap<String, (usize, u64, String)>,
 }
 
@@ -85,7 +84,7 @@ impl Contents {
         Ok(())
     }
 
-    /// Adds what a reader should know of a line.
+    /// Adds a note on a line.
     pub(super) fn warn(&mut self, line: u64, text: &str) {
         let kind = without_values(text);
         if self.reasons.len() < KINDS_MAX || self.reasons.contains_key(&kind) {
@@ -98,7 +97,7 @@ impl Contents {
         }
     }
 
-    /// Adds what a reader should know of all of it.
+    /// Adds a note on the whole file.
     pub(super) fn note(&mut self, text: &str) {
         if !self.warnings.iter().any(|known| known == text) {
             self.warnings.push(text.to_owned());
@@ -147,7 +146,7 @@ impl Contents {
         }
     }
 
-    /// Says how much was left out, at the end.
+    /// Adds a note on how much was left out.
     pub(super) fn end(&mut self) {
         if self.left_out > 0 {
             let text = format!("{} more lines have something to warn of", self.left_out);
@@ -201,7 +200,7 @@ pub(crate) fn short(text: &str) -> String {
     text.chars().take(TEXT_MAX - 1).chain(['…']).collect()
 }
 
-/// The same as the cause of something.
+/// The text as the cause of an error.
 pub(super) fn cause(text: &str) -> String {
     lower(&short(text))
 }

@@ -13,7 +13,7 @@ use crate::results::{Measured, Point};
 
 /// The text before a line that reads back written data.
 const VERIFYING: &str = "verifying data";
-/// What a line of a result has at least.
+/// The minimum keys of a result line.
 const MARKS: [&str; 2] = ["IoType:", "XferType:"];
 /// How far a throughput may be from bytes over time, as a share of it.
 const APART_MAX: f64 = 0.05;
@@ -114,7 +114,7 @@ fn measured(line: &str, verified: bool) -> Result<(Point, Measured, Option<Strin
     Ok((point, measured, doubt))
 }
 
-/// Our name for what a type asks for, whether it ends in host memory, and whether it is a batch.
+/// Our name for a type's request, whether it ends in host memory, and whether it is a batch.
 fn way(label: &str) -> (String, bool, bool) {
     let known = Transfer::ALL.into_iter().find(|known| known.label() == label);
     let known = known.or((label == "ASYNC").then_some(Transfer::DirectAsync));
@@ -133,7 +133,7 @@ fn way(label: &str) -> (String, bool, bool) {
     (name.into(), known == Some(Transfer::CpuOnly), batch)
 }
 
-/// The values of a line, each behind its name.
+/// The values of a line, by name.
 fn told(line: &str) -> Told<'_> {
     let mut told = Told::default();
     let mut words = line.split_whitespace().peekable();

@@ -1,9 +1,9 @@
-//! Which tool wrote a text, to name the right one where a wrong one was given: pure.
+//! Which tool wrote a text, to suggest the right one if a wrong one was given. Pure.
 
 use super::{gdsio, nixlbench};
 use crate::args::ImportTool;
 
-/// Bytes of a text that are looked at.
+/// Most bytes of a text that are searched.
 const LOOK_MAX: usize = 1 << 20;
 
 /// The apparent kind of a file.

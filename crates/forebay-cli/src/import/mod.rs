@@ -37,7 +37,7 @@ use crate::results::file::Ledger;
 use crate::results::{Imported, Record, Run, SCHEMA, Sample};
 use crate::steps::Step;
 
-/// Bytes of one file at most: what is parsed takes some times as much memory.
+/// Most bytes of one file: the parsed form takes several times as much memory.
 const FILE_MAX: u64 = 64 * MIB;
 /// Files at once at most.
 const FILES_MAX: usize = 1000;
@@ -165,8 +165,7 @@ fn parse(args: &ImportArgs, text: &str) -> Result<Contents, String> {
     }
 }
 
-/// What to do about a file that holds nothing of the tool: the right tool's name, if it has marks
-/// of one.
+/// The hint for a file without results of the tool: the right tool's name, if it has marks of one.
 fn hint(tool: ImportTool, text: &str) -> String {
     match kind::of(text) {
         Some(Kind::Ours) => {
@@ -193,7 +192,7 @@ fn hint(tool: ImportTool, text: &str) -> String {
     }
 }
 
-/// The text of a file, of which no more is read than its bound.
+/// The text of a file, read up to its limit.
 fn read(path: &Path) -> Result<String> {
     let _step = Step::of_thread("read", path);
     let message = format!("cannot read `{}`", path.display());

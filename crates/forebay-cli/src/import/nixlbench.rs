@@ -14,7 +14,7 @@ use crate::results::{Latency, Measured};
 
 /// The columns that a table has in every version.
 pub(super) const MARKS: [&str; 2] = ["Block Size (B)", "Batch Size"];
-/// Options that an axis has, or that say over which points a table goes and for how long.
+/// Options that have an axis, or that only set a table's points and duration.
 const KNOWN: [&str; 16] = [
     "backend",
     "op_type",
@@ -33,7 +33,7 @@ const KNOWN: [&str; 16] = [
     "etcd_endpoints",
     "device_list",
 ];
-/// Options of one table that are looked at most.
+/// Most options of one table that are read.
 const OPTIONS_MAX: usize = 64;
 /// Columns of one table at most.
 const COLUMNS_MAX: usize = 64;
@@ -270,7 +270,7 @@ Storage enable direct (--storage_enable_direct=[0,1])       : 1
         let own: Vec<_> = contents_more.found[0].beside.own.iter().collect();
         assert_eq!(own, [(&"recreate_xfer".to_owned(), &"1".to_owned())]);
         assert!(contents.found[0].beside.own.is_empty());
-        // Where posting takes the most of its time, no percentile is that of the whole.
+        // If posting takes most of the time, no percentile applies to the whole.
         let first = contents.found[0].measured.as_ref().unwrap().latency.unwrap();
         assert_eq!((first.mean_ns, first.p99_ns), (Some(39_000.0), None));
         assert!(contents.warnings[0].contains("same places"), "{:?}", contents.warnings);

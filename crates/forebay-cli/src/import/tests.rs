@@ -1,4 +1,4 @@
-//! Records of what was found, which tool a file is of, and what is refused.
+//! The records of imports, the detection of tools, and refused input.
 
 use std::fs;
 use std::path::PathBuf;
@@ -237,7 +237,7 @@ fn a_file_is_what_it_holds_and_not_how_it_was_called() {
     imported(&place, &[("a/log", "3"), ("a/./log", "3"), ("a/../a/log", "3")], Some("x"));
     let digest = digest_of(&place);
     assert_eq!((digest.runs.len(), digest.lines.len(), digest.raw.len()), (1, 1, 1));
-    // Measured anew it is another run of the label.
+    // A new measurement is another run of the label.
     imported(&place, &[("a/log", "2")], Some("x"));
     let digest = digest_of(&place);
     assert_eq!((digest.runs.len(), digest.lines.len()), (2, 2));

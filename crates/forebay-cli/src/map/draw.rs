@@ -145,7 +145,7 @@ fn is_drive(step: &Step) -> bool {
     step.text("drive").is_some()
 }
 
-/// What people call the drive with this id.
+/// The user-facing name of the drive with this id.
 pub(crate) fn drive_name(report: &MapReport, id: &str) -> String {
     report.drive(id).map_or_else(|| id.to_owned(), |drive| drive.name.clone())
 }
@@ -316,7 +316,7 @@ mod tests {
         let text = drawn(&report, look);
         assert!(text.contains("… deeper steps are left out"), "{text}");
         assert!(text.lines().count() < DEPTH_MAX + 10);
-        // Freed one by one: what the compiler makes goes down once for each step.
+        // Freed iteratively: the compiler's drop recurses once for each step.
         let mut rest = std::mem::take(&mut report.maps[0].steps.children);
         while let Some(mut step) = rest.pop() {
             rest.append(&mut step.children);

@@ -16,7 +16,7 @@ pub(crate) const RUNS_MAX: usize = 16;
 /// topology takes 65,536 at most.
 const STEP: u64 = 128 * MIB;
 
-/// Asks the file system, and follows each extent down.
+/// Queries the file system, and maps each extent down to the drives.
 pub(crate) fn gather(resolver: &Resolver, map: &StorageMap) -> Extents {
     if map.root.number("size_bytes").is_none() {
         return Extents { refused: Some("it is no regular file".into()), ..Extents::default() };

@@ -121,7 +121,7 @@ fn value(value: &topology::Value) -> Value {
     }
 }
 
-/// What the driver calls the GPU at this address (`/proc/driver/nvidia/gpus`).
+/// The driver's name of the GPU at this address (`/proc/driver/nvidia/gpus`).
 fn name_of(address: &str) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/driver/nvidia/gpus/{address}/information"));
     let text = text.ok()?;
@@ -129,10 +129,10 @@ fn name_of(address: &str) -> Option<String> {
     Some(model.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
-/// Where a system lists the network cards that speak RDMA.
+/// The folder in which a system lists network cards with RDMA.
 pub(crate) const RDMA: &str = "sys/class/infiniband";
 
-/// These cards' names. A record has the folder only where it was looked for, and then it may be
+/// The names of these cards. A record has the folder only if it was looked for, and then it may be
 /// empty; a live system without the kernel's module has no such folder and no such card.
 fn rdma_devices(root: &Path) -> Option<Vec<String>> {
     let is_live = root == Path::new("/");

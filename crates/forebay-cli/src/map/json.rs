@@ -18,7 +18,7 @@ pub const SCHEMA: u32 = 1;
 pub struct MapReport {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// The folder of the record that was replayed; null where this machine was looked at.
+    /// The folder of the replayed record; null if this machine was examined.
     pub replay: Option<String>,
     /// The machine and the command; null for a replay, which is about another machine.
     pub environment: Option<Environment>,
@@ -117,14 +117,14 @@ pub struct Queue {
     pub layout: String,
     /// The ids of the drives that it feeds.
     pub members: Vec<String>,
-    /// The ids of the hardware behind these.
+    /// The ids of the underlying hardware.
     pub hardware: Vec<String>,
 }
 
 /// One step on the way from a path to its drives.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// What kind of step, as `mount` or `nvme_namespace`.
+    /// The kind of step, such as `mount` or `nvme_namespace`.
     pub kind: String,
     /// Its name.
     pub name: String,
@@ -146,7 +146,7 @@ impl Step {
         })
     }
 
-    /// The fact `name` where it is text.
+    /// The fact `name` if it is text.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
         match self.facts.get(name)? {
@@ -155,7 +155,7 @@ impl Step {
         }
     }
 
-    /// The fact `name` where it is a number.
+    /// The fact `name` if it is a number.
     #[must_use]
     pub fn number(&self, name: &str) -> Option<u64> {
         match self.facts.get(name)? {
@@ -173,7 +173,7 @@ impl Step {
         }
     }
 
-    /// The fact `name` where it is yes or no.
+    /// The fact `name` if it is a boolean.
     #[must_use]
     pub fn flag(&self, name: &str) -> Option<bool> {
         match self.facts.get(name)? {
@@ -217,7 +217,7 @@ pub struct Extents {
     pub unplaced: Vec<Unplaced>,
     /// The first runs on drives, with adjacent runs merged.
     pub first: Vec<Run>,
-    /// Runs on drives, of which `first` has the first ones.
+    /// Number of runs on drives, of which `first` has the first ones.
     pub runs: u64,
     /// Why the file system reports nothing.
     pub refused: Option<String>,

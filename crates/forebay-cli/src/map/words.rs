@@ -90,7 +90,7 @@ impl Scene<'_> {
         let real = &self.map.real_path;
         let linked = line.step.children.iter().any(|step| step.kind == "symlink");
         if let Some(Value::Unknown { .. }) = line.step.facts.get("exists") {
-            // The reason stands at the end of the line.
+            // The reason follows at the end of the line.
         } else if !self.map.exists {
             let there = line.step.text("resolved_as").unwrap_or("the folder above");
             line.bad(Some(format!("does not exist: this is what `{there}` is on")));
@@ -155,8 +155,8 @@ pub(crate) fn another_path<'a>(report: &'a MapReport, step: &Step) -> Option<&'a
     (drive.name != step.name).then_some(path)
 }
 
-/// Whether it is a spinning disk. The kernel takes disks of virtual machines for such unless their
-/// host says otherwise, which few do.
+/// Whether it is a spinning disk. The kernel reports disks of virtual machines as spinning unless
+/// their host says otherwise, which few do.
 pub(crate) fn spins(drive: &DriveFacts) -> bool {
     drive.rotational == Some(true) && !drive.transport.starts_with("virtio")
 }
@@ -202,7 +202,7 @@ pub(crate) fn named(gpus: &[usize]) -> String {
     format!("GPU {}", runs.collect::<Vec<_>>().join(", "))
 }
 
-/// What a distance is called in a table.
+/// The word for a distance in a table.
 pub(crate) fn distance_text(distance: &str) -> String {
     distance.replace('_', " ")
 }

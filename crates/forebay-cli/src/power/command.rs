@@ -1,8 +1,8 @@
-//! Programs that print a power: the user's own, and those that ask a server's controller.
+//! Programs that print a power: the user's own, and those that query a server's controller.
 //!
-//! Such a program may hang, print nonsense, or never stop to print. It runs in a process group of
-//! its own, which is killed as a whole beyond a limit or when this process is stopped; what it
-//! prints is read to a bound, and a number is only taken where nothing else was printed.
+//! Such a program may hang, print garbage, or never stop printing. It runs in its own process
+//! group, which is killed as a whole beyond a time limit or when this process is stopped. Its
+//! output is read up to a limit, and a number is only accepted if nothing else was printed.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The most that a program may print.
 const TEXT_LEN_MAX: usize = 16 << 10;
 
-/// What the user gave to measure power by.
+/// The user's command that reports a power.
 pub(super) struct UserCommand {
     line: String,
     stop: Arc<AtomicBool>,
@@ -121,7 +121,7 @@ fn listen(
 ) -> Result<bool, String> {
     let begun = Instant::now();
     loop {
-        // Asked before the pipes are emptied: what it printed last is in them by then.
+        // Checked before the pipes are emptied: its last output is in them by then.
         let ended = ended(child)?;
         let mut is_open = false;
         for pipe in printed.iter_mut().flatten() {

@@ -13,7 +13,7 @@ use super::sensor::{CELSIUS, Channel, Found, Kind, Sensor, Value};
 
 /// Most drives that are read.
 const DRIVES_MAX: usize = 256;
-/// Controllers of one drive that are looked at.
+/// Most controllers of one drive that are read.
 const PATHS_MAX: usize = 16;
 
 /// At or above the temperature from which the drive warns.

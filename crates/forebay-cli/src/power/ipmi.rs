@@ -18,7 +18,7 @@ use super::result::{Absent, Part};
 use super::sensor::{Channel, Found, Kind, SERVER_WATTS_MAX, Sensor, Value, watts};
 
 const NAME: &str = "server (ipmi)";
-/// What a kernel with a driver for the controller has.
+/// The devices of a kernel with a driver for the controller.
 const DEVICES: [&str; 3] = ["dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0"];
 /// Programs and their arguments.
 const PROGRAMS: [(&str, &[&str]); 2] = [
@@ -33,7 +33,7 @@ struct Ipmi {
     stop: Arc<AtomicBool>,
 }
 
-/// Finds a program that answers, in `folder` or where the system looks for programs.
+/// Finds a program that answers, in `folder` or in the system's program path.
 pub(super) fn find(
     system: &System,
     folder: Option<&PathBuf>,

@@ -230,14 +230,14 @@ impl Drop for Meter {
         // Under the lock, or one that is about to sleep would miss it.
         drop(self.shared.turns());
         self.shared.changed.notify_all();
-        // Closed as the last thread ends: nothing is ever sent.
+        // Closed when the last thread ends: nothing is ever sent.
         let _ = self.ended.recv_timeout(END_MAX);
     }
 }
 
 impl Shared {
     fn readings(&self) -> MutexGuard<'_, Readings> {
-        // Readings are taken whole or not at all.
+        // Readings are added completely or not at all.
         self.readings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -302,7 +302,7 @@ impl Shared {
         is_told
     }
 
-    /// Notes what this thread has worked so far.
+    /// Records the processor time of this thread so far.
     fn take_time(&self, thread: usize) {
         let used = observers::add();
         self.readings().take_time(thread, Instant::now(), used);

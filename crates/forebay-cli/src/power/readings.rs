@@ -12,7 +12,7 @@ const STEPS_GOOD: u32 = 50;
 /// Minimum steps of a counter in a span; below that a warning is given, if there is no better
 /// source.
 const STEPS_MIN: u32 = 10;
-/// Readings of power in a span below which that is worth a word as well.
+/// Minimum readings of power in a span; below that a warning is given as well.
 const READINGS_MIN: u64 = 5;
 /// Readings of which one at least has moved, if the counter moves at all.
 const STUCK: u64 = 3;
@@ -60,7 +60,7 @@ impl Readings {
         self.threads.len() - 1
     }
 
-    /// Takes a sensor's answers, whose first channel is `first`.
+    /// Adds a sensor's answers; its first channel is `first`.
     pub(super) fn take(&mut self, first: usize, at: Instant, told: Vec<Result<Value, String>>) {
         for (read, told) in self.channels.iter_mut().skip(first).zip(told) {
             match told {
@@ -73,7 +73,7 @@ impl Readings {
         }
     }
 
-    /// Takes the processor time that a thread has used.
+    /// Adds the processor time of a thread.
     pub(super) fn take_time(&mut self, thread: usize, at: Instant, used: Duration) {
         if let Some(series) = self.threads.get_mut(thread) {
             series.push(at, used.as_secs_f64());
@@ -114,7 +114,7 @@ impl Readings {
             .find(|read| read.channel.name == this.name && is_other(&read.channel.kind))
     }
 
-    /// Adds what a source took, by the better of its two channels where it has two.
+    /// Adds the energy of a source, by the better of its two channels if it has two.
     fn source(&self, index: usize, span: (Instant, Instant), power: &mut Power) {
         let (mut read, mut found) = (&self.channels[index], self.channels[index].average(span));
         let length = span.1.saturating_duration_since(span.0);
@@ -351,7 +351,7 @@ mod tests {
         for at in (0..=1000).step_by(100) {
             readings.take(first, t + ms(at), vec![Ok(Value::Number(50.0))]);
         }
-        // Each time anew, and it is the first that counts.
+        // The answers differ each time, and the first counts.
         readings.take(first, t + ms(1100), vec![Err("it is gone".into())]);
         readings.take(first, t + ms(6000), vec![Err("it is still gone".into())]);
         let told = readings.power(t, t + ms(4800));

@@ -63,7 +63,7 @@ pub enum Part {
     Platform,
     /// The server, as its own meter sees it, or a part of it that the meter names.
     Server,
-    /// Whatever the command measures that the user gave.
+    /// The subject of the user's command.
     Command,
     /// A word of another version.
     #[default]
@@ -85,7 +85,7 @@ pub struct Temperature {
     pub max: f64,
 }
 
-/// Something that was held back, or was about to be.
+/// A throttled part, or one about to be.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Throttled {

@@ -6,9 +6,9 @@ use super::result::{Absent, Part};
 
 /// More than any chip consumes: higher values are errors.
 pub(super) const CHIP_WATTS_MAX: f64 = 100e3;
-/// More than any server or rack takes.
+/// More than any server or rack consumes.
 pub(super) const SERVER_WATTS_MAX: f64 = 1e6;
-/// What a temperature in degrees Celsius can be.
+/// The valid range of a temperature in degrees Celsius.
 pub(super) const CELSIUS: std::ops::RangeInclusive<f64> = -60.0..=250.0;
 
 /// Something that can be read again and again.
@@ -24,7 +24,7 @@ pub(super) trait Sensor: Send {
 /// One quantity that a sensor reports.
 #[derive(Debug, Clone)]
 pub(super) struct Channel {
-    /// What it is of: `gpu cuda:0`, `package-0`.
+    /// The part it measures: `gpu cuda:0`, `package-0`.
     pub(super) name: String,
     pub(super) kind: Kind,
 }
@@ -54,7 +54,7 @@ pub(super) enum Value {
     Unread,
 }
 
-/// Sensors that were found, and what was not.
+/// Sensors found, and those missing.
 #[derive(Default)]
 pub(super) struct Found {
     /// Read ten times a second, by one thread.
@@ -80,8 +80,8 @@ pub(super) struct Joules {
 }
 
 impl Joules {
-    /// Takes a reading in units of `unit` joules. The counter begins anew after `end`, where it has
-    /// one; `elapsed` is the time since the reading before.
+    /// Adds a reading in units of `unit` joules. The counter wraps after `end`, if it has one;
+    /// `elapsed` is the time since the previous reading.
     pub(super) fn add(
         &mut self,
         now: u64,

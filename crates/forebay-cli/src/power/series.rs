@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Readings that are kept of one source: at ten a second those of nearly two hours.
+/// Most readings of one source: at ten a second nearly two hours.
 const KEPT_MAX: usize = 1 << 16;
 
 /// Readings, in the order of time.
@@ -261,7 +261,7 @@ mod tests {
             }
         }
 
-        /// Parts of a span have together what the whole has.
+        /// The parts of a span add up to the whole.
         #[test]
         fn energy_of_parts_adds_up(
             steps in proptest::collection::vec((1_u64..500, 0.0_f64..1e4), 2..40),

@@ -81,7 +81,7 @@ fn a_whole_server_is_measured() {
     });
     let observed = observers::total().as_secs_f64();
     assert!(power.cpu_seconds > 0.0 && observed >= power.cpu_seconds, "{observed}: {power:?}");
-    // Over the counter's end: a joule before, three behind.
+    // Across the counter's wrap: a joule before, three after.
     assert!((source(&power, "package-0").joules - 4.0).abs() < 1e-6, "{power:?}");
     assert!((source(&power, "dram-0").joules - 2.0).abs() < 1e-6);
     assert_eq!(power.joules_of(Part::Package), Some(source(&power, "package-0").joules));

@@ -25,7 +25,7 @@ pub struct ReadReport {
     pub simulated: bool,
     /// Bytes by route and reason, most bytes first.
     pub routes: Vec<Share>,
-    /// Why bytes did not go straight between drive and GPU, where there may be a path.
+    /// Why bytes did not take the direct route, if it might exist.
     pub not_direct: Option<String>,
     /// From the call to the end.
     pub seconds: f64,
@@ -102,7 +102,7 @@ pub struct Stage {
     pub count: u64,
     /// The median; null if there are none.
     pub p50_s: Option<f64>,
-    /// What 99 of 100 took at most.
+    /// The 99th percentile.
     pub p99_s: Option<f64>,
     /// The longest.
     pub max_s: Option<f64>,

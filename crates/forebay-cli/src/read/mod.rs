@@ -26,7 +26,7 @@ use crate::report::plain::plain;
 use crate::report::table;
 use crate::steps::Step;
 
-/// Bytes that come back from the target at a time.
+/// Bytes copied back from the target at a time.
 const STEP: u64 = 16 * MIB;
 /// Bytes per second below which a speed in GB/s is meaningless.
 const SPEED_MIN: f64 = 1e6;
@@ -65,7 +65,7 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
         }
     };
     drop(reading);
-    // Of a read that failed as well: that is when it is looked at.
+    // Also for a failed read, since that is when a trace is useful.
     let left_out = trace.map(|output| {
         let trace = engine.end_trace();
         output.write_trace(&trace).map(|()| trace.left_out())

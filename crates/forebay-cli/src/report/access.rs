@@ -66,7 +66,7 @@ impl Old {
         let set = |acl| has_group && fsetxattr(new, ACL, acl, XattrFlags::empty()).is_ok();
         let has_acl = acl.is_some_and(set);
         if !has_acl {
-            // The folder may have given it one.
+            // The folder may have a default ACL.
             match fremovexattr(new, ACL) {
                 Ok(()) | Err(Errno::NODATA | Errno::NOTSUP | Errno::NOSYS) => {}
                 Err(error) => return Err(error.into()),

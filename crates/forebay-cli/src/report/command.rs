@@ -55,7 +55,7 @@ pub fn command(args: &ReportArgs) -> Result<()> {
             let mut out = anstream::stdout();
             let shown = out.write_all(text.as_bytes()).and_then(|()| out.flush());
             shown.map_err(|error| Failure::stdout(&error))?;
-            // The other forms have them within, or are for programs.
+            // The other formats include them, or are for programs.
             if !(args.markdown || args.csv || args.prometheus) {
                 digest.warnings.iter().for_each(|warning| say(warning));
             }
@@ -108,7 +108,7 @@ fn table(digest: &Digest) -> Grid {
     if digest.runs.is_empty() { layers::full(&digest.layers) } else { full::results(digest) }
 }
 
-/// A report in place of what it was made from could not be made again.
+/// A report must not overwrite its own input.
 fn refuse_input(output: &Path, inputs: &[PathBuf]) -> Result<()> {
     let identity = |path: &Path| fs::metadata(path).map(|facts| (facts.dev(), facts.ino())).ok();
     let Some(there) = identity(output) else { return Ok(()) };
@@ -155,7 +155,7 @@ fn write(
         if let Some(old) = &old {
             old.give(&file)?;
         }
-        // A network file system, or one that takes room late, reports a full disk only here.
+        // A network file system, or one that allocates late, reports a full disk only here.
         sync(&file)?;
         // Some file systems report only when a descriptor is closed what could not be written.
         file.try_clone().and_then(close)?;

@@ -24,7 +24,7 @@ pub struct DriveFacts {
     pub size: Option<u64>,
     /// The smallest piece that it reads or writes, in bytes.
     pub logical_block_size: Option<u32>,
-    /// Whether the kernel takes it for a spinning disk.
+    /// Whether the kernel reports a spinning disk.
     pub rotational: Option<bool>,
     /// How its bytes reach the host, by the path that serves it.
     pub transport: String,
@@ -32,7 +32,7 @@ pub struct DriveFacts {
     pub network: bool,
     /// The PCI address of that path.
     pub pci_address: Option<String>,
-    /// Its link as it was when it was looked at.
+    /// The state of its link when it was read.
     pub link: Option<LinkFacts>,
     /// The best that this link can be.
     pub link_max: Option<LinkFacts>,
@@ -157,7 +157,7 @@ impl PciFacts {
 pub struct BridgeFacts {
     /// Its address.
     pub address: String,
-    /// Its link as it was when it was looked at.
+    /// The state of its link when it was read.
     pub link: Option<LinkFacts>,
     /// The best that this link can be.
     pub link_max: Option<LinkFacts>,
@@ -170,7 +170,7 @@ pub struct LinkFacts {
     pub width: Option<u32>,
     /// Millions of transfers a second on each lane: 16000 is PCIe 4.0.
     pub megatransfers_per_s: Option<u32>,
-    /// What both carry in each direction, before the packets' overhead.
+    /// The rate of both in each direction, before packet overhead.
     pub bytes_per_second: Option<u64>,
 }
 

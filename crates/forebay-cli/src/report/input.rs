@@ -27,7 +27,7 @@ const START: u64 = 64 * KIB;
 pub enum Source {
     /// The records of a results file.
     Records(Vec<Record>),
-    /// What a verb printed as one object.
+    /// A verb's output as one object.
     Table(Box<Report>),
     /// The output of `forebay compare`: a report, its further findings, and the runs of each row.
     Compared(Box<Report>, Box<Comparison>, Vec<Told>),
@@ -82,7 +82,7 @@ fn object(bytes: &[u8]) -> Result<Source, String> {
     table(bytes)
 }
 
-/// The report that was printed, or why it is none.
+/// The printed report, or why it is none.
 fn table(bytes: &[u8]) -> Result<Source, String> {
     json_memory::check(bytes, 0)?;
     let value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;

@@ -24,14 +24,14 @@ pub struct Report {
     pub schema: u32,
     /// The machine and the command.
     pub environment: Environment,
-    /// A row for each ceiling and each way, in the order of the table.
+    /// A row for each limit and each method, in the order of the table.
     pub results: Vec<Row>,
-    /// What a reader of the numbers should know, as sentences.
+    /// Notes for the reader of the numbers, as sentences.
     pub warnings: Vec<String>,
 }
 
-/// The machine and the command. Of what was imported from other tools the machine is not known:
-/// its texts are empty and its numbers 0 here, and null in JSON.
+/// The machine and the command. For imported results the machine is unknown: its texts are empty
+/// and its numbers 0 here, and null in JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Environment {
     /// The kernel's name and release.
@@ -41,7 +41,7 @@ pub struct Environment {
     pub cpu: Cpu,
     /// Host memory.
     pub memory: HostMemoryFacts,
-    /// The GPU; null where the target is host memory.
+    /// The GPU; null if the target is host memory.
     pub gpu: Option<Gpu>,
     /// The GPU driver's version.
     pub driver: Option<String>,
@@ -54,7 +54,7 @@ pub struct Environment {
     pub drives: Vec<DriveFacts>,
     /// Versions of the programs that measured.
     pub versions: Versions,
-    /// Limits of the engine that were set: the variables by their names. Absent where none was.
+    /// Limits of the engine that were set: the variables by name. Absent if there are none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, String>,
     /// The command, as it may be typed again.
@@ -124,7 +124,7 @@ pub struct Drive {
     pub model: Option<String>,
     /// Bytes on it.
     pub size: Option<u64>,
-    /// Whether the kernel takes it for a spinning disk.
+    /// Whether the kernel reports a spinning disk.
     pub rotational: Option<bool>,
 }
 
@@ -138,7 +138,7 @@ pub struct Versions {
     /// KvikIO's, where several paths are compared and the Python that is found has it.
     #[serde(default)]
     pub kvikio: Option<String>,
-    /// cuFile's, where its compat mode is compared.
+    /// cuFile's version, if its compat mode is compared.
     #[serde(default)]
     pub cufile: Option<String>,
 }
@@ -152,7 +152,7 @@ pub struct Row {
     pub route: Option<String>,
     /// The route that was demanded of the engine.
     pub demanded: Option<String>,
-    /// Why, or which way the bytes went.
+    /// Why, or the route that the bytes took.
     pub reason: Option<String>,
     /// From or to the file.
     pub direction: Direction,
@@ -176,7 +176,7 @@ pub struct Row {
     pub bytes_per_second: Spread,
     /// The limit that binds.
     pub limit: Option<Limit>,
-    /// The median as a share of that ceiling.
+    /// The median as a share of that limit.
     pub share_of_limit: Option<f64>,
     /// The median over that of `standard` in the same direction and cache.
     #[serde(default)]
@@ -193,7 +193,7 @@ pub struct Row {
     pub evidence: Option<Vec<Value>>,
     /// Whether the run's target was a simulated GPU.
     pub simulated: bool,
-    /// The `--size` that the row belongs to, for the table.
+    /// The `--size` of the row, for the table.
     #[serde(skip)]
     pub size: u64,
 }
@@ -201,7 +201,7 @@ pub struct Row {
 /// The settings of an external method.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// `defaults`, `best` of those that were tried, or `fixed`.
+    /// `defaults`, `best` among those tried, or `fixed`.
     pub name: String,
     /// Each setting by its own name: of KvikIO, its variables.
     pub values: BTreeMap<String, String>,

@@ -1,11 +1,11 @@
 //! Results for people ([`table`], of several paths [`paths`]) and for programs ([`json`]), and what
-//! to do next ([`warnings`]). [`plain`] keeps text from outside harmless, [`drives`] and [`names`]
-//! say what things are called in all of them, [`proof`] which way bytes took.
+//! to do next ([`warnings`]). [`plain`] sanitizes external text, [`drives`] and [`names`] hold
+//! common names, [`proof`] the proven routes.
 //!
-//! `forebay report` makes one of results that were written down: [`input`] reads them, [`digest`]
-//! is what they say ([`compared`] what they say of a comparison, [`layers`] of layers behind
-//! compute), [`grid`] has it as tables, [`html`] and [`forms`] write it down, [`command`] is the
-//! verb, and `access` says who may use a report that replaces another.
+//! `forebay report` makes a report of stored results. [`input`] reads them and [`digest`]
+//! summarizes them, with [`compared`] for comparisons and [`layers`] for layers behind compute.
+//! [`grid`] makes tables of them, [`html`] and [`forms`] write the output. [`command`] is the verb,
+//! and `access` sets the access rights of a report that replaces another.
 
 mod access;
 pub mod command;

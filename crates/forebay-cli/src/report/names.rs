@@ -1,4 +1,4 @@
-//! What rows are named by, in JSON as in tables.
+//! The names of rows, in JSON as in tables.
 
 use serde::{Deserialize, Serialize};
 

@@ -166,7 +166,7 @@ fn shown(path: &str) -> String {
     shortened(&plain(given(path)), PATH_MAX)
 }
 
-/// A path as it was given: of scratch its folder.
+/// A path as given; for scratch, its folder.
 pub(super) fn given(path: &str) -> &str {
     match path.find("/.forebay-scratch-") {
         Some(0) => "/",
@@ -208,7 +208,7 @@ mod tests {
     use crate::report::json::{Limit, Settings};
     use crate::report::table;
 
-    /// Two paths and all ways, from rows of fixed data.
+    /// Two paths and all methods, from rows of fixed data.
     fn several(paths: &[&str]) -> Report {
         let mut report = report();
         let [link, standard, _] = &report.results[..] else { unreachable!() };

@@ -23,7 +23,7 @@ pub struct VerdictFacts {
     pub shares: Vec<ShareFacts>,
     /// True if host memory simulated the GPU.
     pub simulated: bool,
-    /// What it rests on, of the first sample.
+    /// Its evidence, of the first sample.
     pub grounds: Vec<String>,
     /// The missing evidence, and how to get it.
     pub missing: Vec<MissingFacts>,
@@ -64,7 +64,7 @@ impl VerdictFacts {
         serde_json::from_str(&Verdict::together(&all)?.to_json(claim)).ok()
     }
 
-    /// Whether all bytes went straight between storage and GPU.
+    /// Whether all bytes took the direct route between storage and GPU.
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.word.starts_with(DIRECT)

@@ -1,4 +1,4 @@
-//! What a reader of the numbers should know, each with the next thing to try.
+//! Warnings for the reader of the numbers, each with the next thing to try.
 
 use std::fmt;
 use std::io::Write as _;
@@ -186,7 +186,7 @@ impl fmt::Display for Warning {
 }
 
 impl Warning {
-    /// Those that only a run over several paths has.
+    /// Warnings that only a run over several paths has.
     fn about_paths(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Parts { parts, len } => {
@@ -269,8 +269,7 @@ pub(crate) fn say(warning: &str) {
     let _ = writeln!(anstream::stderr(), "{yellow}warning:{yellow:#} {}", plain(warning));
 }
 
-/// A row's name in warnings: with its path where there are several, and its size where these
-/// differ.
+/// A row's name in warnings: with its path if there are several, and its size if these differ.
 #[must_use]
 pub fn name_of(row: &Row, path: Option<&str>, sizes: bool) -> String {
     let mut name = format!("`{}` {}", row.method.name(), row.direction.name());

@@ -1,7 +1,7 @@
 //! A results file on its drive: made, continued, read back.
 //!
-//! Whoever appends holds a lock on it. A line that could not be written whole is taken back, so
-//! what others find there are whole lines, but for the last where the machine itself went down.
+//! A writer holds a lock on it. A line that was written only in part is removed again, so readers
+//! find complete lines, except for the last one after a crash of the machine.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -30,7 +30,7 @@ pub struct Ledger {
     file: File,
     /// Bytes of whole lines.
     len: u64,
-    /// Whether a part of a line is behind them, which goes when something is appended.
+    /// Whether a partial line follows, which is removed on the next append.
     is_torn: bool,
 }
 
@@ -157,7 +157,7 @@ impl Ledger {
     /// The system's.
     pub fn finish(self) -> Result<()> {
         self.sync()?;
-        // The descriptor that is closed last keeps the lock.
+        // The lock is held until the last descriptor is closed.
         let closed = self.file.try_clone().and_then(close);
         closed.map_err(|error| self.failed(&error))
     }
@@ -459,7 +459,7 @@ mod tests {
         assert_eq!(read(&path).unwrap().len(), 3);
     }
 
-    /// A file with less room than a line takes is what a full disk is in the middle of one.
+    /// A file with less room than a line needs, as when a disk fills up in the middle of one.
     fn written_in_part(path: &Path) {
         let mut ledger = Ledger::create(path).unwrap();
         ledger.append(&run("sweep")).unwrap();

@@ -27,7 +27,7 @@ pub const SCHEMA: u32 = 1;
 pub enum Record {
     /// The tool, machine and request of the records that follow.
     Run(Box<Run>),
-    /// What a part of the machine can do at most.
+    /// The limit of a part of the machine.
     Ceiling(Ceiling),
     /// One measurement of one point, or why there is none.
     Sample(Box<Sample>),
@@ -72,7 +72,7 @@ fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<Value>, D::E
 }
 
 impl Run {
-    /// What two runs share that are the same: a file is continued, or was imported again.
+    /// The identity of a run: the same for a continued file, or for a repeated import.
     #[must_use]
     pub fn identity(&self) -> String {
         let hash = self.imported.as_ref().and_then(|from| from.contents.as_ref());
@@ -99,17 +99,17 @@ pub struct Imported {
     pub contents: Option<String>,
 }
 
-/// What a part of the machine can do at most.
+/// The limit of a part of the machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ceiling {
-    /// `link`, `storage`, `fio`, `pcie`, `network`, `memory`; of several GPUs at once `links`,
-    /// `uplink` where a link binds that is above them all, or `shared` where something else does.
+    /// `link`, `storage`, `fio`, `pcie`, `network`, `memory`; for several GPUs at once `links`, or
+    /// `uplink` if a link above them all binds, or `shared` if something else does.
     pub name: String,
     /// The part that has it: a GPU, several joined by `+`, a drive, a bridge, a path.
     pub of: String,
     /// From the file to memory or back; null if both are equal.
     pub direction: Option<Direction>,
-    /// Whether it follows from what the hardware says of itself, and was not measured.
+    /// Whether it was computed from the hardware's reported data, not measured.
     pub theory: bool,
     /// The limit.
     pub bytes_per_second: f64,
@@ -137,10 +137,10 @@ pub struct Ceiling {
 /// empty here, and null in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Point {
-    /// The file or the folder, as it was given.
+    /// The file or the folder, as given.
     #[serde(with = "told")]
     pub path: String,
-    /// The memory: `host`, `cuda:0`, `sim:0`; several take part at once.
+    /// The memory: `host`, `cuda:0`, `sim:0`; several if they take part at the same time.
     pub targets: Vec<String>,
     /// The method: `forebay`, or one of the plain ones.
     pub way: String,
@@ -245,8 +245,8 @@ pub struct Measured {
     /// How many were compared, each once: of writes all that were written, or an even share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verified_bytes: Option<u64>,
-    /// What they were compared with: `what was written`, or of a file that is not scratch, whose
-    /// content is not known, `a second read`.
+    /// The reference of the comparison: `what was written`, or, for a file with unknown contents,
+    /// `a second read`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compared_with: Option<String>,
     /// For each of several targets, in their order.

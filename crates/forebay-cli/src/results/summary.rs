@@ -12,8 +12,8 @@ use crate::bench::stats::Spread;
 
 /// Resamples of one bootstrap: the ends of the interval then vary by less than the samples do.
 const RESAMPLES: usize = 1000;
-/// From so many samples on, the interval follows from ranks: it is the same there, and drawing
-/// would take long.
+/// From this many samples on, the interval is computed from ranks: it is the same there, and
+/// drawing would take long.
 const DRAWN_MAX: usize = 32;
 /// The seed of the draws.
 const SEED: u64 = 0x666f_7265_6261_7931;
@@ -44,7 +44,7 @@ impl Estimate {
             samples.into_iter().filter(|sample| sample.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
         let Spread { median, min, max } = Spread::of(sorted.iter().copied())?;
-        // The mean of two large numbers may be none.
+        // The mean of two large numbers may overflow.
         let median = if median.is_finite() { median } else { sorted[sorted.len() / 2] };
         let interval = interval(&sorted);
         let confidence = interval.map(|interval| confidence(&sorted, interval));
@@ -127,7 +127,7 @@ fn by_draws(sorted: &[f64]) -> (f64, f64) {
     }
 }
 
-/// Which sample stands at `place` of what was drawn, by how many times each was.
+/// The sample at `place` in the sorted draw, from how often each was drawn.
 fn nth(times: &[usize], place: usize) -> usize {
     let mut passed = 0;
     let found = times.iter().position(|count| {
@@ -164,7 +164,7 @@ pub fn groups<'a>(samples: impl IntoIterator<Item = (usize, &'a Sample)>) -> Vec
     let mut groups: Vec<Group<'a>> = Vec::new();
     let mut places: HashMap<(usize, String), usize> = HashMap::new();
     for (run, sample) in samples {
-        // A point is text, numbers and names: as JSON it is the same where all of it is.
+        // A point is text, numbers and names: equal points have equal JSON.
         let key = serde_json::to_string(&sample.point).unwrap_or_default();
         let place = *places.entry((run, key)).or_insert(groups.len());
         match groups.get_mut(place) {

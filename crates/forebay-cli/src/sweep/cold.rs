@@ -1,9 +1,9 @@
-//! Cold reads that come through the page cache: where a file system has no direct I/O, or does not
-//! keep to it, what was read once is in memory, and a second pass would measure that.
+//! Cold reads that go through the page cache. If a file system has no direct I/O, or ignores it, a
+//! file is in memory after its first read, and a second pass would measure that.
 //!
-//! Nobody says beforehand which path is of that kind, so it is seen: by the first sample of a way
-//! whose bytes are in the page cache afterwards. From then on its samples go over each part of the
-//! files once, as those do that ask for the page cache.
+//! Which paths are of that kind is not known beforehand, so it is detected: by the first sample of
+//! a method whose bytes are in the page cache afterwards. From then on its samples read each part
+//! of the files once, like samples that request the page cache.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::results::{Measured, Record};
 /// leaves there are edges of requests.
 const THROUGH: f64 = 0.5;
 
-/// Whether a point is measured as if what it reads stayed on the drive.
+/// Whether a point must be measured with its files staying on the drive only.
 pub(super) fn is_to_stay_cold(planned: &Planned) -> bool {
     let load = &planned.load;
     planned.point.cache == Some(Cache::Cold) && !load.writes() && !load.once

@@ -33,7 +33,7 @@ pub(super) struct Place {
     /// The files, and the bytes of each.
     pub(super) files: Vec<PathBuf>,
     pub(super) len: u64,
-    /// Where scratch is made, or a file's folder.
+    /// The folder of scratch, or of a file.
     pub(super) folder: PathBuf,
     /// Scratch of crashed runs that was removed.
     pub(super) leftovers: usize,
@@ -47,10 +47,10 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Looks at `path`; what is made there by [`make`](Self::make) goes away with it.
+    /// Inspects `path`; files made there by [`make`](Self::make) are removed with this value.
     ///
     /// # Errors
-    /// A file that is not there or empty, or that would be written without a word of the user's.
+    /// The file is missing or empty, or would be written without the user's permission.
     pub(super) fn find(
         engine: &Engine,
         path: &Path,
@@ -125,7 +125,7 @@ impl Place {
         Pattern::new(self.key.wrapping_add(index as u64))
     }
 
-    /// Takes note that the parts of `lanes` are written to.
+    /// Records that the parts of `lanes` are written to.
     pub(super) fn writes<'a>(&self, lanes: impl IntoIterator<Item = (&'a Path, Region)>) {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         for (path, region) in lanes {
@@ -154,10 +154,10 @@ impl Place {
         Ok(())
     }
 
-    /// Looks whether what is written to still has its name.
+    /// Checks that written files still have their names.
     ///
     /// # Errors
-    /// It has not.
+    /// They do not.
     pub(super) fn check(&self) -> Result<()> {
         if let Some((file, name)) = &self.held {
             held::check(file, name).map_err(|error| {
@@ -183,7 +183,7 @@ impl Place {
         let all = threads * devices.len();
         let lane = |index: usize| {
             let file = index % files;
-            // Threads that share a file take neighbouring parts of it.
+            // Threads that share a file use neighbouring parts of it.
             let sharers = ((all - file).div_ceil(files)) as u64;
             let unit = ALIGN.min(point.request_size);
             let part = self.len / sharers / unit * unit;
@@ -236,7 +236,7 @@ fn may_write(path: &Path, args: &SweepArgs) -> Result<(File, PathBuf)> {
     }
     let name = real(path)?;
     if found {
-        // Nobody's mounted file system is written to behind its back.
+        // Never write to a device with a mounted file system.
         drop(make::claim(&name)?);
     }
     let failed = |error| Failure::io(format!("cannot open `{text}`"), &error);

@@ -90,7 +90,7 @@ struct Sweep<'a> {
     engine: Engine,
     planned: Vec<Planned>,
     targets: Vec<Together>,
-    /// What measures moves to and from each of the targets.
+    /// The measurers for moves to and from each of the targets.
     measurers: Vec<Measurer>,
     places: Vec<Place>,
     ledger: Ledger,
@@ -187,7 +187,7 @@ impl<'a> Sweep<'a> {
         sockets::warnings(&self.resolver, paths, &gpus)
     }
 
-    /// Keeps a record, on the drive first.
+    /// Stores a record, first on the drive.
     fn note(&mut self, record: Record) -> Result<()> {
         self.ledger.append(&record)?;
         self.ledger.sync()?;

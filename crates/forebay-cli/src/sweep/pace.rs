@@ -13,7 +13,7 @@ const ALIKE_MAX: usize = 5;
 /// How many times larger or smaller they may be, as a power of two.
 const SIZES_MAX: u32 = 3;
 
-/// A point, as far as its time follows from it.
+/// The properties of a point that determine its time.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Shape {
     /// The maximum time of a sample, warm-up included.
@@ -35,7 +35,7 @@ pub(super) struct Seen {
     pub(super) time: Option<Duration>,
     /// Bytes that it moved.
     pub(super) bytes: u64,
-    /// What it spent moving them, its warm-up included.
+    /// The time it spent moving bytes, warm-up included.
     pub(super) moving: Duration,
     /// The whole of it.
     pub(super) took: Duration,
@@ -69,7 +69,7 @@ pub(super) struct Pace {
     known: Vec<Option<(Distance, Duration)>>,
     /// Extra time of the first sample after another kind has changed the page cache.
     turns: Vec<((usize, bool), Duration)>,
-    /// In which state each path's files are.
+    /// The page cache state of each path's files.
     pages: Vec<(usize, bool)>,
     /// Shorter samples, by the numbers of their points.
     tried: Vec<(usize, Seen)>,
@@ -199,7 +199,7 @@ impl Pace {
 
     /// A sample of a point fails after so long.
     pub(super) fn fails(&mut self, index: usize, took: Duration) {
-        // Why it failed others need not share.
+        // Other points need not share the reason for its failure.
         self.known[index] = Some(((false, 0, 0, true), took));
     }
 

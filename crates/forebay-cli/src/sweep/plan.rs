@@ -111,7 +111,7 @@ pub(super) fn points(
         let way = ways[digit(ways.len())];
         let target = digit(targets.len());
         let path = digit(paths.len());
-        // Outermost: to set another number takes longest.
+        // Outermost: changing the number takes longest.
         let queues = queues[digit(queues.len())];
         let depth = way.depth().unwrap_or(depth);
         let places = way.places().unwrap_or(depth);
@@ -145,10 +145,11 @@ pub(super) const fn seed_of(seed: u64, repeat: u32) -> u64 {
     seed.wrapping_add((repeat as u64).wrapping_mul(0xD1B5_4A32_D192_ED03))
 }
 
-/// Refuses points whose requests have no room in memory, those of GPUs with what they pass through.
+/// Refuses points whose requests do not fit in memory, including the staging memory of GPU
+/// transfers.
 ///
 /// # Errors
-/// It says which part to lower.
+/// It says which setting to lower.
 pub(super) fn check_memory(planned: &[Planned], targets: &[Together]) -> Result<()> {
     for Planned { point, load, targets: target, .. } in planned {
         let devices = &targets[*target];
@@ -304,7 +305,7 @@ pub(super) fn asked(
     })
 }
 
-/// A point in a few words, for people: what differs from point to point.
+/// A point in a few words: the values that vary between points.
 pub(super) fn name(point: &Point) -> String {
     use crate::workload::pattern::exact_size;
     let route = point.route.as_ref().map_or_else(String::new, |route| format!(" by `{route}`"));

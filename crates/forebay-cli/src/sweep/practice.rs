@@ -70,7 +70,7 @@ impl Sweep<'_> {
         let mut ways = Vec::new();
         let shapes = self.planned.iter().map(|planned| self.shape(planned, &mut ways)).collect();
         let mut pace = Pace::new(shapes, todo.iter().map(|(index, _)| *index).collect());
-        // Where the first number of queues cannot be set, nothing can be tried out.
+        // If the first number of queues cannot be set, nothing can be tried out.
         if self.places.is_empty() {
             pace.settle();
             return Ok(pace);
@@ -131,8 +131,8 @@ impl Sweep<'_> {
         Ok(first)
     }
 
-    /// What the first call of a point is the first call of: its targets, and where they are to stay
-    /// cold the reads of a path in one way.
+    /// The things that a point's first call uses for the first time: its targets, and for files
+    /// that should stay cold, the reads of a path by one method.
     fn names(&self, index: usize) -> Vec<String> {
         let planned = &self.planned[index];
         let mut names = planned.point.targets.clone();

@@ -1,4 +1,4 @@
-//! What a sweep prints: on stderr how far it is and what to be warned of, on stdout its results.
+//! The output of a sweep: progress and warnings on stderr, results on stdout.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -74,7 +74,7 @@ fn text(args: &SweepArgs, digest: &Digest) -> String {
     head + &terminal::body(digest)
 }
 
-/// A line about what is going on.
+/// Prints a line on the progress.
 pub(super) fn tell(text: &str) {
     let _ = writeln!(anstream::stderr(), "{}", plain(text));
 }

@@ -38,7 +38,7 @@ impl Kept {
         self.measured.contains(&(point.clone(), repeat))
     }
 
-    /// Whether all that `asked` names was measured.
+    /// Whether all points of `asked` were measured.
     fn is_whole(&self, asked: &Value) -> bool {
         let points = asked["points"].as_array().map_or(0, Vec::len);
         let repeats = asked["repeats"].as_u64().unwrap_or(1);
@@ -113,7 +113,7 @@ fn continued(path: &Path, asked: &Value, anew: bool) -> Result<(Ledger, Kept)> {
     Ok((ledger, Kept::of(records)))
 }
 
-/// The user's folder for what programs keep from run to run (the XDG base directories).
+/// The user's folder for state kept between runs (the XDG base directories).
 pub(super) fn folder() -> Result<PathBuf> {
     let variable = |name: &str| {
         let value = std::env::var_os(name).map(PathBuf::from);

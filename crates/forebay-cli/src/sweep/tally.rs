@@ -7,7 +7,7 @@ use crate::interrupt;
 pub(super) struct Tally {
     /// The results file.
     path: String,
-    /// Samples that need not be taken again.
+    /// Samples that need not be repeated.
     kept: usize,
     all: usize,
     /// The command begins a new file each time it is given.
@@ -21,7 +21,7 @@ impl Tally {
         tally
     }
 
-    /// Samples that need not be taken again.
+    /// Samples that need not be repeated.
     pub(super) const fn kept(&self) -> usize {
         self.kept
     }

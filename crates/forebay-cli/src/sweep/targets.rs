@@ -14,7 +14,7 @@ use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
 use crate::report::warnings::Warning;
 
-/// GPUs that work at once; `None` is host memory.
+/// GPUs that work at the same time; `None` is host memory.
 pub(super) type Together = Vec<Option<Arc<dyn Device>>>;
 
 /// The targets of a sweep, one for each value of that axis, and notes on them.
@@ -50,7 +50,7 @@ pub(super) fn find(engine: &Engine, args: &SweepArgs) -> Result<(Vec<Together>, 
     };
     let simulated = all.iter().flatten().any(|gpu| gpu.info().simulated);
     let warnings = if simulated { vec![Warning::Simulated] } else { Vec::new() };
-    // The first, the first two, and so on: which ceiling takes over as they are added.
+    // The first, the first two, and so on: shows which limit takes over as they are added.
     Ok(((1..=all.len()).map(|count| all[..count].to_vec()).collect(), warnings))
 }
 

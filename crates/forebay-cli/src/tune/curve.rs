@@ -1,7 +1,8 @@
-//! What measured points say: where throughput stops growing, and how much to keep in flight.
+//! The analysis of measured points: where throughput stops growing, and how many requests to keep
+//! in flight.
 //!
-//! Pure. A point is a depth and a size of request with the rates of its samples; the curve of one
-//! direction holds them in the order of size and depth.
+//! Pure. A point is a depth and a request size with the rates of its samples; the curve of one
+//! direction holds them ordered by size and depth.
 
 use forebay::units::{KIB, MIB};
 use serde::{Deserialize, Serialize};
@@ -136,7 +137,7 @@ impl Curve {
         self.enough(size, self.plateau(self.of_size(size))?)
     }
 
-    /// The lowest depth with requests of `size` that comes near to what can be reached.
+    /// The lowest depth with requests of `size` that comes near the best rate.
     fn enough(&self, size: u64, reached: Plateau) -> Option<&Point> {
         self.of_size(size).find(|point| {
             let chance = CHANCE * error(reached.noise, point);
@@ -144,9 +145,9 @@ impl Curve {
         })
     }
 
-    /// What to use where requests may have up to `size_max` bytes: of the sizes that reach enough,
-    /// the largest that holds the drive for a short time only, else the smallest; of that the
-    /// lowest depth that is enough.
+    /// The choice if requests may have up to `size_max` bytes. Among the sizes that are fast
+    /// enough, it takes the largest that occupies the drive only briefly, or else the smallest. For
+    /// that size it takes the lowest sufficient depth.
     #[must_use]
     pub fn found(&self, size_max: u64) -> Option<&Point> {
         let may = self.0.iter().filter(|point| point.cell.request_size <= size_max);
@@ -213,7 +214,7 @@ pub(crate) mod tests {
         Point { cell, bytes_per_second, latency_s, samples: vec![rate; 3] }
     }
 
-    /// The rates of a pipe of `most` behind a latency.
+    /// The rates of a pipe with rate `most` and a latency.
     pub(crate) fn pipe(most: f64, latency_s: f64, sizes: &[u64], depths: &[u64]) -> Curve {
         let rate = |size: u64, depth: u64| {
             let alone = float(size) / (latency_s + float(size) / most);
@@ -236,7 +237,7 @@ pub(crate) mod tests {
 
     #[test]
     fn the_lowest_depth_that_is_enough_is_found() {
-        // A request of 1 MiB holds a fast drive for long enough, and 256 KiB of it are enough here.
+        // A request of 1 MiB occupies a fast drive only briefly, and depth 32 is enough here.
         assert_eq!(found(&pipe(14e9, 0.0023, &SIZES, &DEPTHS)), (1024, 32));
         assert_eq!(found(&pipe(14e9, 0.0001, &SIZES, &DEPTHS)), (1024, 4));
         // A slow drive gets small requests, so that other users get their turn.

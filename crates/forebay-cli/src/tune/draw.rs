@@ -11,7 +11,7 @@ use super::json::{Searched, TuneReport};
 use crate::map::look::Look;
 use crate::report::table::{place, rate};
 
-/// Columns where the terminal does not say how many it has, and at most.
+/// Default columns if the terminal does not report its width, which is also the maximum.
 const WIDTH: usize = 80;
 /// Columns of a bar at least.
 const BAR_MIN: usize = 10;
@@ -96,7 +96,7 @@ fn bar_of(share: f64, columns: usize, look: Look) -> String {
     bar + &" ".repeat(columns.saturating_sub(drawn))
 }
 
-/// `share` of `most`, between nothing and all of it.
+/// `share` of `most`, limited to the range from zero to all of it.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -27,7 +27,7 @@ pub struct TuneReport {
     pub searches: Vec<Searched>,
     /// Settings for other programs.
     pub settings: Vec<Setting>,
-    /// What a reader of the numbers should know, as sentences.
+    /// Notes for the reader of the numbers, as sentences.
     pub warnings: Vec<String>,
 }
 
@@ -46,7 +46,7 @@ impl TuneReport {
 pub struct Searched {
     /// Which.
     pub direction: Direction,
-    /// Where it is remembered: the id of the file's queue.
+    /// The key under which it is remembered: the id of the file's queue.
     pub queue: String,
     /// The choice for the engine.
     pub found: Choice,
@@ -85,7 +85,7 @@ impl From<&Point> for Choice {
     }
 }
 
-/// What the engine remembered of a drive.
+/// The settings that the engine remembered for a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remembered {
     /// Depth and size of request.
@@ -122,7 +122,7 @@ pub(crate) mod tests {
     use crate::tune::draw::knees;
     use crate::tune::settings::{Ground, settings};
 
-    /// A report of fixed data: 6.8 GB/s behind 0.4 ms.
+    /// A report of fixed data: 6.8 GB/s with 0.4 ms latency.
     pub(crate) fn report() -> TuneReport {
         let sizes = [128 * KIB, 512 * KIB, MIB, 4 * MIB];
         let mut points = pipe(6.8e9, 0.0004, &sizes, &[1, 2, 3, 4, 6, 8, 16, 32, 64]);

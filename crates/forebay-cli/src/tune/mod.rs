@@ -1,8 +1,8 @@
-//! `forebay tune`: a full search of how much to keep in flight on a drive.
+//! `forebay tune`: a full search for the best queue depth of a drive.
 //!
-//! `place` finds or makes the file, `search` decides what is measured and [`curve`] what it says,
+//! `place` finds or makes the file. `search` decides what is measured and [`curve`] analyses it,
 //! both pure; `probe` measures by the engine itself. [`json`] holds the findings, `draw` shows
-//! them, `settings` translates them for other programs, `notes` says what to know about them.
+//! them, `settings` translates them for other programs, `notes` adds notes.
 
 pub mod curve;
 mod draw;
@@ -213,7 +213,7 @@ impl Tune<'_> {
 }
 
 impl Tune<'_> {
-    /// The GPU that writes come from: the first, else one that host memory plays.
+    /// The GPU that writes come from: the first, else a simulated one.
     fn device(&mut self) -> Result<Arc<dyn Device>> {
         if let Some(device) = self.engine.device(&GpuSelector::Auto)? {
             return Ok(device);

@@ -1,4 +1,4 @@
-//! What a reader of the findings should know, each with the next thing to try.
+//! Notes on the findings, each with the next thing to try.
 
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ mod tests {
     const BOUNDS: Bounds =
         Bounds { time: Duration::from_secs(6), in_flight: IN_FLIGHT_MAX, size_max: MIB };
 
-    /// Notes over as many lines as fit here.
+    /// Notes wrapped to the terminal's width.
     fn folded(notes: &[String]) -> String {
         notes.join("\n\n").replace(": ", ":\n  ").replace("; ", ";\n  ").replace(", ", ",\n  ")
     }

@@ -24,7 +24,7 @@ const LEN_MIN: u64 = 16 * MIB;
 const SCRATCH_MIN: u64 = 64 * MIB;
 /// The most scratch that is made.
 const SCRATCH_MAX: u64 = GIB;
-/// How long making it may take, roughly.
+/// Rough time limit for making it.
 const MAKING_S: f64 = 2.0;
 /// How long dropping a file's pages is tried: read-ahead may still be bringing some.
 const DROP: Duration = Duration::from_secs(2);
@@ -86,7 +86,7 @@ impl Place {
         Ok(place)
     }
 
-    /// The path that the machine's drives are looked up by.
+    /// The path by which the machine's drives are looked up.
     pub(crate) fn on(&self) -> &Path {
         self.given.as_ref().map_or(&self.folder, |(path, _)| path)
     }

@@ -29,7 +29,7 @@ pub(crate) const UNIT: u64 = 8 * MIB;
 const AHEAD_MAX: u64 = 64 * MIB;
 /// They are to last for this long, in seconds: the thread that asks for more may be late.
 const AHEAD_S: f64 = 0.02;
-/// How often it is looked how far the transfers are.
+/// The interval of progress checks.
 const LOOK: Duration = Duration::from_micros(200);
 /// Turns of the queue, and requests, that a sample has at least where the drive is fast enough.
 const TURNS: u64 = 3;
@@ -64,7 +64,7 @@ pub(crate) struct EngineProbe {
     /// Bytes of the file that are used, a multiple of [`UNIT`].
     pub(crate) len: u64,
     pub(crate) direction: Direction,
-    /// The GPU that writes come from: they go past the page cache from there only.
+    /// The GPU that writes come from: they use O_DIRECT only from there.
     pub(crate) device: Option<Arc<dyn Device>>,
     pub(crate) seen: Seen,
     spare: Vec<Buffer>,
@@ -73,7 +73,7 @@ pub(crate) struct EngineProbe {
 /// Observations of all samples, besides their rates.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// Bytes that went past the page cache.
+    /// Bytes moved with O_DIRECT.
     pub(crate) around: u64,
     /// Bytes that did not.
     pub(crate) through: u64,

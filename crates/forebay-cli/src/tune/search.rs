@@ -23,16 +23,16 @@ pub(crate) const DEPTH_MAX: u64 = 128;
 /// Most bytes in flight: more than any drive needs, and they take memory.
 pub(crate) const IN_FLIGHT_MAX: u64 = 128 * MIB;
 
-/// A doubled depth that brings less has gained nothing.
+/// A doubled depth must gain at least this factor.
 const GAINS: f64 = 1.02;
 /// Depths in a row that gain nothing and end the first round of a size.
 const FLAT: u32 = 2;
 /// Rounds of a search, and the minimum for a complete one.
 const ROUNDS: (u32, u32) = (3, 2);
-/// Samples that what is found is to rest on, and samples at most that are taken for that.
+/// Samples that the result should rest on, and the most that are taken for that.
 const CONFIRMED: usize = 3;
 const CONFIRM_MAX: u32 = 8;
-/// How much longer than it should a search may take to get that far.
+/// How far a search may exceed its time to get that far.
 const OVERTIME: u32 = 2;
 /// The deepest point must be faster than the others by this factor before deeper ones are tried.
 const DEEPENS: f64 = 1.005;
@@ -45,7 +45,7 @@ const WAIT_S_MAX: f64 = 0.25;
 /// A size, or a depth of it, is measured again if it has this share of the best.
 const CONTENDS: (f64, f64) = (0.9, 0.85);
 
-/// What one sample of a cell has shown.
+/// The result of one sample of a cell.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Sample {
     /// Bytes per second.
@@ -72,7 +72,7 @@ pub(crate) struct Bounds {
     pub(crate) time: Duration,
     /// Bytes in flight at most.
     pub(crate) in_flight: u64,
-    /// What the engine's own requests may be at most: the best of these is looked for.
+    /// Largest size of the engine's own requests: the best of these is searched.
     pub(crate) size_max: u64,
 }
 
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
     use crate::failure::Failure;
 
-    /// A pipe behind a latency, whose rates vary.
+    /// A pipe with a latency, whose rates vary.
     struct Drive {
         most: f64,
         latency_s: f64,

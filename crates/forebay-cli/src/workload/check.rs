@@ -1,10 +1,9 @@
-//! Compares what was moved with what the files are to hold: bytes that never arrived, that came
-//! back changed or went to another place are seen although no request was looked at while the clock
-//! ran.
+//! Compares the moved bytes with the expected contents. This detects bytes that never arrived, came
+//! back changed, or went to another place, although no request is compared while the clock runs.
 //!
-//! Of writes all bytes are read back, up to a bound. Of reads the last are compared: with what the
-//! command put into the file, or with a second read where that is not known. A mix of both is never
-//! found right: where reads and writes meet, what a request was to bring is not known.
+//! For writes all bytes are read back, up to a limit. For reads the last ones are compared: with
+//! what the command put into the file, or with a second read if that is unknown. A mix of both is
+//! never judged as right: where reads and writes overlap, the expected result of a read is unknown.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs::File;
@@ -29,7 +28,7 @@ const CHECKED_MAX: u64 = 64 * MIB;
 
 /// How much is compared at most.
 pub(super) struct Most {
-    /// Bytes of files with a known content.
+    /// Bytes of files with known contents.
     pub(super) known: u64,
     /// Bytes that were written, and reads of them: of more, an even share.
     pub(super) written: u64,
@@ -65,7 +64,7 @@ fn calls(last: &VecDeque<Made>, ended: u64, request_size: u64, writes: bool) -> 
         let end = written.partition_point(|other| *other < offset.saturating_add(request_size));
         end - first == 1
     };
-    // Who ended before these, while one of them was in flight, is not known any more.
+    // Calls that ended before these, while one of them was in flight, are no longer known.
     let known_from = ended - last.len() as u64;
     let mut places = HashSet::new();
     let latest = last.iter().rev().filter(|call| places.insert(call.place));
@@ -79,10 +78,10 @@ fn calls(last: &VecDeque<Made>, ended: u64, request_size: u64, writes: bool) -> 
     compared.collect()
 }
 
-/// Compares what threads that only wrote have left in their files with what they wrote.
+/// Compares the files of threads that only wrote with the written bytes.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub(super) fn written(engine: &Engine, all: &[(&Path, Worked)], most: &Most) -> Result<Checked> {
     let mut checked = Checked { right: None, bytes: 0, is_all: true };
     let count = all.len().max(1);

@@ -73,9 +73,9 @@ impl Span {
     }
 }
 
-/// Looks at the counters at the edges of the span and of its parts, and says when it begins and
-/// ends; not where the `first` edge is known already. Where one has to be steady, spans follow each
-/// other until one is, or there were enough of them, and that one counts.
+/// Reads the counters at the edges of the span and of its parts, and signals its begin and end,
+/// unless the `first` edge is already known. If one must be steady, spans follow each other until
+/// one is, or a maximum is reached, and that one counts.
 pub(super) fn keep_time(
     load: &Load,
     phase: &Phase,
@@ -97,7 +97,7 @@ pub(super) fn keep_time(
     }
     phase.stop();
     if done() {
-        // Threads may have ended since the last look.
+        // Threads may have ended since the last check.
         span.edges.push(Edge::now(counters));
     }
     span

@@ -35,7 +35,7 @@ impl Latencies {
 
     /// Forgets all of them.
     pub fn clear(&mut self) {
-        // To wipe an empty histogram takes as long as to wipe a full one.
+        // Clearing an empty histogram takes as long as clearing a full one.
         if !self.0.is_empty() {
             self.0.reset();
         }

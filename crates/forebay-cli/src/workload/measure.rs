@@ -34,8 +34,7 @@ pub struct Measurer {
 }
 
 impl Measurer {
-    /// For each group of targets that work at once, `None` being host memory, what measures moves
-    /// to and from them.
+    /// A measurer for each group of targets that work at the same time; `None` is host memory.
     #[must_use]
     pub fn all(engine: &Engine, groups: &[Vec<Option<Arc<dyn Device>>>]) -> Vec<Self> {
         // The facts of a target are found once, since some take a while.
@@ -60,10 +59,10 @@ impl Measurer {
         &self.targets
     }
 
-    /// Runs `load` on `lanes`. What it showed, and what it came to in detail.
+    /// Runs `load` on `lanes`. Returns the measurement, and its details.
     ///
     /// # Errors
-    /// The files', the GPU's, the engine's.
+    /// File, GPU and engine errors.
     pub fn measure(&self, load: &Load, lanes: &[Lane]) -> Result<(Measured, Ran)> {
         let files = files_of(&self.engine, lanes)?;
         for (path, file, len) in &files {
@@ -215,7 +214,7 @@ fn evidence_of(seen: &Evidence) -> Option<serde_json::Value> {
     serde_json::from_str(&seen.to_json()).ok()
 }
 
-/// What the drives at the bottom moved.
+/// The bytes moved by the drives at the bottom.
 fn drive_bytes(seen: &Evidence) -> Option<DriveBytes> {
     let Seen::Told(drives) = &seen.drives else { return None };
     let own = || drives.iter().filter(|drive| drive.drive);

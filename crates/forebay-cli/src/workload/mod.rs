@@ -50,7 +50,7 @@ pub struct Load {
     pub batch: u32,
     /// Where the files' pages are at first. A cold write counts when it is on the drive.
     pub cache: Cache,
-    /// For how long what is moved does not count yet.
+    /// Time at the start that does not count.
     pub warm_up: Duration,
     /// When it is over.
     pub end: End,

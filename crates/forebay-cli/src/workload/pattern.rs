@@ -84,7 +84,7 @@ impl Offsets {
 impl Iterator for Offsets {
     type Item = u64;
 
-    /// Where the next begins: there is always one.
+    /// The offset of the next request; there is always one.
     fn next(&mut self) -> Option<u64> {
         let places = self.region.len / self.size;
         let at = match self.pattern {

@@ -75,8 +75,8 @@ pub struct Ready<'a> {
     counters: Arc<[Counter]>,
     workers: Vec<Worker>,
     engine: Engine,
-    /// What memory is filled by. Nobody knows it beforehand: bytes that an earlier run has left in
-    /// the files are never those that a request is to bring.
+    /// The key of the memory's initial contents. It is unpredictable: bytes that an earlier run
+    /// left in the files never equal those that a request should bring.
     key: u64,
 }
 
@@ -89,11 +89,11 @@ pub struct Moved<'a> {
 }
 
 impl Moved<'_> {
-    /// Compares what was written, or the bytes that were read last and those of files with a known
-    /// content, up to a bound.
+    /// Compares the written bytes, or the bytes that were read last and those of files with known
+    /// contents, up to a limit.
     ///
     /// # Errors
-    /// The system's and the GPU's.
+    /// System and GPU errors.
     pub fn check(self, engine: &Engine) -> Result<Checked> {
         self.check_within(engine, &Most::USUAL)
     }
@@ -117,8 +117,8 @@ impl Moved<'_> {
             return Ok(checked);
         }
         if writes {
-            // In a mix, the order of the writes decides what a read brings, and later writes write
-            // that: there are no known bytes to compare with.
+            // In a mix, a read's result depends on the order of the writes, and later writes write
+            // that result again: there are no known bytes to compare with.
             return Ok(Checked::default());
         }
         let known = check::known_holds(self.lanes, most.known)?;
@@ -200,7 +200,7 @@ impl<'a> Ready<'a> {
         let count = |number: u32| usize::try_from(number.max(1)).expect("a small number");
         let (depth, batch) = (count(load.depth), count(load.batch));
         let size = load.request_size;
-        // Threads that read at random from the same seed would read the same places.
+        // Threads that read at random from the same seed would read the same offsets.
         let apart = (index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let seed = load.seed.wrapping_add(apart);
         let offsets = Offsets::new(lane.region, size, load.pattern, seed).ok_or_else(|| {
@@ -249,7 +249,7 @@ impl<'a> Ready<'a> {
     }
 }
 
-/// Puts together what all threads have done.
+/// Merges the results of all threads.
 fn finish<'a>(
     load: &'a Load,
     mut all: Vec<(&'a Path, Worked)>,

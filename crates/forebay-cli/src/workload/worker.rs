@@ -22,7 +22,7 @@ const SLEEP_MAX: Duration = Duration::from_millis(20);
 /// Calls that were missed are counted in so many groups at most.
 const MISSED_MAX: u128 = 1000;
 
-/// What all threads are to do at the moment.
+/// The current instruction to all threads.
 #[derive(Debug, Default)]
 pub(super) struct Phase {
     /// The number of the span that counts, from 1 on, and whether it is over.
@@ -94,7 +94,7 @@ pub(super) struct Made {
 pub(super) struct Worked {
     pub(super) issuer: Box<dyn Issuer>,
     pub(super) latencies: Latencies,
-    /// Bytes read and written, also those that do not count.
+    /// Bytes read and written, also those outside the span.
     pub(super) read: u64,
     pub(super) written: u64,
     /// The last calls, the oldest first; those that failed are not among them.
@@ -325,8 +325,7 @@ impl Progress {
         }
     }
 
-    /// The direction of the next call: reads and writes take turns as evenly as their shares let
-    /// them.
+    /// The direction of the next call: reads and writes alternate as evenly as their shares allow.
     fn direction(&mut self, read_percent: u8) -> Direction {
         self.mix += 100 - u32::from(read_percent.min(100));
         if self.mix >= 100 {

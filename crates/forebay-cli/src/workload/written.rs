@@ -10,7 +10,7 @@ use super::pattern::Offsets;
 use crate::bench::data::Pattern;
 use crate::bench::memory::whole;
 
-/// Calls of all threads together that are kept: 64 MiB.
+/// Most calls of all threads together that are kept: 64 MiB.
 pub(super) const CALLS_MAX: usize = 1 << 24;
 
 /// The calls of one thread.
@@ -21,7 +21,7 @@ pub(super) struct Written {
     /// Requests in one call, and the bytes of one.
     pub(super) batch: usize,
     pub(super) request_size: u64,
-    /// What the memory of the thread follows from.
+    /// The key of the thread's memory contents.
     pub(super) key: u64,
     /// Most calls that are kept.
     pub(super) most: usize,
@@ -52,7 +52,7 @@ impl Written {
         Self { offsets, batch, request_size, key, most, places, dropped: 0, used: 0 }
     }
 
-    /// Keeps the place of a call that has begun.
+    /// Records the place of a call that has begun.
     pub(super) fn add(&mut self, place: usize) {
         if self.places.len() == self.most {
             self.places.pop_front();

@@ -53,7 +53,7 @@ impl Asked {
     }
 }
 
-/// First address of ranges, and the one behind the last.
+/// First address of the ranges, and the end of the last.
 fn extent(ranges: &[(u64, u64)]) -> PyResult<(u64, u64)> {
     let (mut least, mut most) = (u64::MAX, 0);
     for &(address, len) in ranges {

@@ -84,7 +84,7 @@ enum FileOf<'a> {
     First,
     /// Each for its own.
     Own,
-    /// As the numbers say, of so many files.
+    /// By index, among this many files.
     Named(Numbers<'a>, usize),
 }
 

@@ -1,10 +1,9 @@
 //! Many reads or writes in one call, given as tuples or as arrays.
 //!
-//! Tuples name their memory each; arrays are of offsets, lengths, and either places in one object
-//! or addresses on one device. What they come to is one call of the engine, without the
-//! interpreter. `calls` has Python's calls, `tuples` and `arrays` read what is given, `addresses`
-//! finds memory that is named by its address, `transfer` is all of it on its way, and `result` says
-//! what came of each.
+//! Each tuple names its memory. Arrays hold offsets, lengths, and either positions in one object or
+//! addresses on one device. Both become one call of the engine, without the interpreter. `calls`
+//! has Python's calls, `tuples` and `arrays` parse the arguments, `addresses` borrows memory by
+//! address, `transfer` is the pending call, and `result` the outcome of each request.
 
 #![expect(unsafe_code, reason = "queues on streams of others")]
 
@@ -45,7 +44,7 @@ impl Wanted {
     const BY_ADDRESS: u32 = u32::MAX;
 }
 
-/// The place in a list of something that a call names, of which there may not be too many.
+/// An index into a list that a call names, of limited size.
 fn place(place: usize) -> PyResult<u32> {
     u32::try_from(place).ok().filter(|&place| place < Wanted::BY_ADDRESS).ok_or_else(|| {
         pyo3::exceptions::PyValueError::new_err("one call names too many files or memories")

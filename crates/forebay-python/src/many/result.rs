@@ -10,7 +10,7 @@ use pyo3::types::PyDict;
 use crate::failure::{exception, raised};
 use crate::transfer::report;
 
-/// What many reads or writes came to, each by its place in the call.
+/// The results of many reads or writes, by their index in the call.
 #[pyclass(frozen, module = "forebay", sequence)]
 pub(crate) struct ManyResult {
     pub(super) outcome: Arc<ManyOutcome>,
@@ -46,7 +46,7 @@ impl ManyResult {
         self.outcome.results.len()
     }
 
-    /// Bytes of one, or what went wrong with it.
+    /// Bytes of one, or its error.
     fn __getitem__(&self, py: Python<'_>, index: isize) -> PyResult<u64> {
         let len = self.outcome.results.len();
         let at =

@@ -1,4 +1,4 @@
-//! Many reads or writes on their way, as a future.
+//! Many reads or writes in progress, as a future.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,7 +113,8 @@ impl ManyTransfer {
         }
     }
 
-    /// Waits for the end as `result` does, and returns what that would raise, or `None`.
+    /// Waits for the end as `result` does, and returns the exception that it would raise, or
+    /// `None`.
     #[pyo3(signature = (timeout = None))]
     fn exception(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<PyErr>> {
         Ok(match self.end(py, timeout)? {
@@ -132,24 +133,24 @@ impl ManyTransfer {
         !self.done()
     }
 
-    /// Whether it was cancelled before it had ended.
+    /// Whether it was cancelled before its end.
     fn cancelled(&self) -> bool {
         self.moving().is_some_and(moving::is_cancelled)
     }
 
-    /// Stops it: nothing new starts, and what is in flight drains. Whether there was something to
-    /// stop.
+    /// Cancels it: nothing new starts, and requests in flight drain. Returns whether there was
+    /// something to cancel.
     fn cancel(&self, py: Python<'_>) -> bool {
         self.moving().is_some_and(|moving| moving::cancel(py, moving))
     }
 
-    /// Bytes done so far, and bytes asked for.
+    /// Bytes done so far, and bytes requested.
     fn progress(&self) -> (u64, u64) {
         self.inner().map_or((0, 0), forebay::Transfer::progress)
     }
 
-    /// Calls `callback` with the transfer when it has ended: from a thread that does nothing else,
-    /// or at once where it has ended already.
+    /// Calls `callback` with the transfer when it has ended: from a dedicated thread, or
+    /// immediately if it has already ended.
     fn add_done_callback(this: &Bound<'_, Self>, callback: Py<PyAny>) -> PyResult<()> {
         callbacks::add(this, callback)
     }

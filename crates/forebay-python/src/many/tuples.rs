@@ -11,8 +11,8 @@ use crate::engine::Engine;
 use crate::file::File;
 use crate::whole;
 
-/// Requests as tuples, whose memory is an object, or an address on `device`; those of one file
-/// where it is given.
+/// Requests as tuples, whose memory is an object, or an address on `device`; of one file if it is
+/// given.
 pub(super) fn by_tuples<'py>(
     engine: &Bound<'py, Engine>,
     how: &How<'_, 'py>,

@@ -24,7 +24,7 @@ const BURST_S_INVERSE: u64 = 3;
 /// Room on a drive in addition to its data and what grows with it.
 const ROOM: u64 = 256 * MIB;
 
-/// Room on each member of a striped file system: where one is full, stripes get narrower.
+/// Room on each member of a striped file system: if one is full, stripes become narrower.
 const MEMBER_ROOM: u64 = GIB;
 
 /// See the module's own text.
@@ -50,7 +50,7 @@ pub(super) struct Drive {
 }
 
 impl Ground {
-    /// Mounts the memory that holds the images.
+    /// Mounts the memory file system of the images.
     pub(super) fn new(folder: &Path, group: &Path, tiny: bool) -> Result<Self, Stop> {
         tool("mount", &["-t", "tmpfs", "-o", "size=90%", "forebay-bars", text(folder)?])?;
         Ok(Self { folder: folder.into(), group: group.into(), tiny })
@@ -165,7 +165,7 @@ impl Drive {
     }
 }
 
-/// The same for a file system whose drives let pass `rate` bytes per second in all.
+/// Like `spend_burst`, for a file system whose drives let pass `rate` bytes per second in all.
 pub(super) fn spend_burst(folder: &Path, rate: u64) -> Result<(), Stop> {
     let path = folder.join("burst");
     if !path.exists() {
@@ -179,7 +179,7 @@ pub(super) fn spend_burst(folder: &Path, rate: u64) -> Result<(), Stop> {
     Ok(())
 }
 
-/// The same for several drives at once.
+/// Like `spend_burst`, for several drives at once.
 pub(super) fn spend_bursts(drives: &[Drive]) -> Result<(), Stop> {
     std::thread::scope(|scope| {
         let spending: Vec<_> = drives.iter().map(|d| scope.spawn(|| d.spend_burst())).collect();
@@ -195,7 +195,7 @@ fn attach(image: &Path) -> Result<PathBuf, Stop> {
 }
 
 fn format(device: &Path) -> Result<String, Stop> {
-    // Nothing is left to be made while mounted, which would disturb what is measured.
+    // No initialisation is left for after the mount, which would disturb the measurement.
     let whole = "lazy_itable_init=0,lazy_journal_init=0";
     tool("mkfs.ext4", &["-q", "-F", "-b", "4096", "-E", whole, text(device)?])
 }

@@ -14,7 +14,7 @@ use rustix::fs::Dev;
 
 use crate::bar::Stop;
 
-/// The start of the names of all such groups.
+/// The prefix of all such groups' names.
 const PREFIX: &str = "forebay-bars-";
 
 /// A group that is removed with this, which waits for the end of all that is in it.
@@ -59,7 +59,7 @@ impl Drop for Group {
     }
 }
 
-/// Where groups of the controller are made.
+/// The parent folder of the controller's groups.
 fn root() -> Result<PathBuf, Stop> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     let mounted = mounts.lines().find_map(|line| {
@@ -71,7 +71,7 @@ fn root() -> Result<PathBuf, Stop> {
     mounted.ok_or_else(|| Stop::Skip("no control groups of version 1 with `blkio`".into()))
 }
 
-/// Moves this process into a group; what it starts from now on is in it as well.
+/// Moves this process into a group, along with its later children.
 pub(super) fn enter(group: &Path) -> Result<(), Stop> {
     fs::write(group.join("cgroup.procs"), std::process::id().to_string())
         .map_err(|error| Stop::Skip(format!("the control group cannot be entered: {error}")))

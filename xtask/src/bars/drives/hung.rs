@@ -17,7 +17,7 @@ use crate::sample::{Series, median};
 const OTHERS: usize = 3;
 /// Bytes of a file: two seconds.
 const LEN: u64 = 384 * MIB;
-/// How long anything may take that must not wait for a drive, and how long what must end may.
+/// Time limit of operations that must not wait for a drive, and of those that must end.
 const SOON: Duration = Duration::from_secs(1);
 const AT_LAST: Duration = Duration::from_secs(20);
 
@@ -90,7 +90,7 @@ fn server(drive: &Drive, hangs: bool) -> Result<(), Stop> {
     drive.server.as_ref().map_or(Ok(()), |server| server.hang(hangs))
 }
 
-/// Lets a transfer begin and then its drive hang.
+/// Begins a transfer and then makes its drive hang.
 fn hang(drive: &Drive, read: &mut Read) -> Result<Transfer, Stop> {
     let transfer = read.start()?;
     let start = Instant::now();

@@ -83,7 +83,7 @@ pub(crate) fn agree_delayed(lab: &Lab) -> Result<Measured, Stop> {
     in_child(lab, "agree-delayed")
 }
 
-/// An engine that has worked and has nothing to do.
+/// An engine that has worked and is now idle.
 pub(crate) fn idle(lab: &Lab) -> Result<Measured, Stop> {
     in_child(lab, "idle")
 }

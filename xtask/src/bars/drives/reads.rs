@@ -10,7 +10,7 @@ use crate::bar::Stop;
 use crate::lab::verify;
 use crate::sample::{Sample, float, timed};
 
-/// One file, and where it is read to.
+/// One file, and its target.
 #[derive(Debug)]
 pub(super) struct Read {
     /// The number of its drive.
@@ -55,13 +55,13 @@ impl Read {
         self.target = target;
     }
 
-    /// Compares what was read last with the test data.
+    /// Compares the last read with the test data.
     pub(super) fn check(&self) -> Result<(), Stop> {
         let target = self.target.as_ref();
         verify(target.ok_or_else(|| Stop::Fail("a buffer is missing".into()))?, self.len)
     }
 
-    /// Nothing of it may be in the page cache.
+    /// Whether nothing of it is in the page cache.
     fn is_cold(&self) -> Result<bool, Stop> {
         let residency = self.file.residency(0, self.len)?;
         Ok(matches!(residency, Residency::Known { resident: 0, .. }))
@@ -80,7 +80,7 @@ pub(super) fn evict(reads: &[Read]) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Reads those files that are on a drive of `wanted`, all of them at once.
+/// Reads the files on drives of `wanted`, all at once.
 pub(super) fn run(reads: &mut [Read], wanted: impl Fn(usize) -> bool) -> Result<Round, Stop> {
     let mut round = None;
     let whole = timed(0, || {

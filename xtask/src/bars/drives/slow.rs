@@ -184,7 +184,7 @@ impl Slow {
         loop {
             match (&self.device).read(&mut room) {
                 Ok(len) => self.answer(&Request::of(&room[..len]), &mut reply),
-                // A request that was taken back before it was read.
+                // A request that was cancelled before it was read.
                 Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(_) => return,
@@ -212,7 +212,7 @@ impl Slow {
         reply[4..8].copy_from_slice(&error.to_ne_bytes());
         reply[8..16].copy_from_slice(&request.unique.to_ne_bytes());
         self.wait_while_hung();
-        // Nobody waits any more where this fails.
+        // If this fails, the requester no longer waits.
         let _ = (&self.device).write_all(reply);
     }
 

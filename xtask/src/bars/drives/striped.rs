@@ -1,8 +1,8 @@
 //! One file that btrfs stripes over four capped drives.
 //!
-//! The other side is the sum of the members, each read by `fio` past the file system: what four
-//! drives give can be exceeded by nothing. `fio` on the file itself, at its best depth, says what
-//! the file system leaves of it.
+//! The reference is the sum of the members, each read by `fio` below the file system: the upper
+//! bound of four drives. `fio` on the file itself, at its best depth, shows how much of it the file
+//! system delivers.
 
 use forebay::units::MIB;
 use forebay::{Engine, Options};

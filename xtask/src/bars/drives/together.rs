@@ -17,12 +17,12 @@ const LEN: u64 = 384 * MIB;
 
 const DRIVES: usize = 4;
 
-/// One file on each, asked for in sequence.
+/// One file on each, read in sequence.
 pub(super) fn four(ground: &Ground) -> Result<Measured, Stop> {
     sum(ground, 1)
 }
 
-/// Sixteen files on each, asked for in an order that has nothing to do with the drives.
+/// Sixteen files on each, read in an order independent of the drives.
 pub(super) fn shuffled(ground: &Ground) -> Result<Measured, Stop> {
     sum(ground, 16)
 }

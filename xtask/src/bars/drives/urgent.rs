@@ -101,7 +101,7 @@ impl Small {
     }
 }
 
-/// The time that a share of the samples keeps.
+/// The percentile of the samples at a share.
 fn percentile(series: &Series, share: f64) -> f64 {
     let mut sorted: Vec<f64> = series.samples.iter().map(|sample| sample.seconds).collect();
     sorted.sort_by(f64::total_cmp);

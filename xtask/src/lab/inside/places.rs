@@ -1,5 +1,5 @@
-//! Whether the bytes of files lie where the map says: read from the drives themselves, past every
-//! volume and file system.
+//! Checks that the bytes of files are where the map says, by reading the drives themselves, below
+//! every volume and file system.
 
 use std::collections::BTreeMap;
 use std::fs::File;

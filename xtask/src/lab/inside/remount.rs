@@ -10,7 +10,7 @@ use crate::{Result, sum};
 
 /// `devices` is a device, its drive's serial number and the sum of its file, then the next.
 pub(crate) fn run(folder: &str, file: &str, devices: &[&str]) -> Result<()> {
-    // Both keep what they learned about the path: that must not outlive the mount.
+    // Both cache facts about the path, which must not outlive the mount.
     let engine = Engine::new(Options::from_env()?)?;
     let resolver = Resolver::new(System::live());
     let path = Path::new(folder).join(file);

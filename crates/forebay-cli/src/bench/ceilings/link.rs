@@ -33,10 +33,10 @@ enum Way {
 }
 
 impl Link {
-    /// Gets what copies of at most `len` bytes to and from `memory` need.
+    /// Allocates what copies of at most `len` bytes to and from `memory` need.
     ///
     /// # Errors
-    /// The engine's or the system's, for want of memory.
+    /// Engine or system errors, for lack of memory.
     pub fn new(engine: &Engine, memory: &Memory, len: u64) -> Result<Self> {
         let len = len.min(LEN_MAX);
         let way = match memory {
@@ -52,10 +52,10 @@ impl Link {
         Ok(Self { len, way })
     }
 
-    /// The same for a host target, without an engine.
+    /// Like `new` for a host target, without an engine.
     ///
     /// # Errors
-    /// The system's, for want of memory.
+    /// System errors, for lack of memory.
     pub fn host(len: u64) -> Result<Self> {
         let len = len.min(LEN_MAX);
         Ok(Self { len, way: Self::host_way(len)? })

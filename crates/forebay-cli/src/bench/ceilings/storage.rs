@@ -30,7 +30,7 @@ const TRY: u64 = 128 * MIB;
 /// Writes end at a multiple of this, which is one on every drive known.
 const WRITE_ALIGN: u64 = 4096;
 
-/// Reads or writes one file around the page cache.
+/// Reads or writes one file with O_DIRECT.
 #[derive(Debug)]
 pub struct Storage {
     path: PathBuf,
@@ -272,7 +272,7 @@ mod tests {
     use crate::bench::make;
 
     fn file(len: u64) -> tempfile::NamedTempFile {
-        // This folder is on a drive where the system's folder for such files may not be.
+        // This folder is on a drive; the system's temporary folder may be in memory.
         let file = tempfile::NamedTempFile::new_in(".").unwrap();
         make::fill(file.path(), Pattern::new(1), len).unwrap();
         file

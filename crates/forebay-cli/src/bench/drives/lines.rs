@@ -150,7 +150,7 @@ pub fn limit(entries: &[Entry], entry: &Entry, queues: &[usize]) -> Option<Limit
     all.min_by(|a, b| a.bytes_per_second.total_cmp(&b.bytes_per_second))
 }
 
-/// What all queues give together: of each the best that one of its files shows.
+/// The combined rate of all queues: for each, the best of its files.
 fn sum(queues: &[usize], rate: impl Fn(usize) -> Option<f64>) -> Option<f64> {
     let count = queues.iter().max().map_or(0, |last| last + 1);
     let mut best = vec![0.0_f64; count];
@@ -160,7 +160,7 @@ fn sum(queues: &[usize], rate: impl Fn(usize) -> Option<f64>) -> Option<f64> {
     Some(best.iter().sum())
 }
 
-/// What all rows of one size have in common.
+/// The facts that all rows of one size share.
 #[derive(Debug)]
 pub struct Setting<'a> {
     /// What groups them in the table: the `--size`, or the most bytes of one path.

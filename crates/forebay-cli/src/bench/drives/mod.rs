@@ -40,7 +40,7 @@ use crate::steps::Step;
 /// requests.
 const LOOK: Duration = Duration::from_millis(300);
 const LOOK_DEPTH: usize = 4;
-/// Scratch is made a little larger than the rough look says, since the second one is better.
+/// Scratch is made a little larger than the rough estimate suggests, since a better one follows.
 const SPARE: f64 = 1.25;
 /// A share of the sum of all drives that is as good as all of it.
 const EVEN: f64 = 0.95;
@@ -61,7 +61,7 @@ pub(super) struct Bench<'a> {
 struct Found {
     places: Places,
     caches: Vec<Cache>,
-    /// Whether the ceilings of the drives are measured.
+    /// Whether the limits of the drives are measured.
     storage: bool,
     kvikio: bool,
     buffers: Arc<Buffers>,
@@ -225,7 +225,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The version of KvikIO, where it can be compared.
+    /// The version of KvikIO, if it can be compared.
     fn kvikio(&self, warnings: &mut Vec<Warning>) -> Result<Option<String>> {
         if !self.directions.contains(&Direction::Read) {
             return Ok(None);
@@ -246,7 +246,7 @@ impl Bench<'_> {
         }
     }
 
-    /// What another process finds the GPU by.
+    /// The name by which another process finds the GPU.
     fn gpu(&self) -> Option<String> {
         self.target.device.as_ref().map(|device| device.info().uuid.clone())
     }
@@ -271,7 +271,7 @@ impl Bench<'_> {
         self.demand(found, total).check(total, "--size")
     }
 
-    /// The host memory that a run over `total` bytes takes.
+    /// The host memory that a run over `total` bytes needs.
     fn demand(&self, found: &Found, total: u64) -> Demand {
         let gpu = self.target.device.is_some();
         let host = !gpu || self.target.is_simulated();

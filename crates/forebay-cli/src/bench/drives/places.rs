@@ -60,10 +60,10 @@ pub struct Places {
 }
 
 impl Places {
-    /// Looks at all `paths`, and makes scratch where there is need.
+    /// Inspects all `paths`, and makes scratch if needed.
     ///
     /// # Errors
-    /// One of them cannot be measured; nothing is left then.
+    /// One of them cannot be measured; no files are left then.
     pub fn find(engine: &Engine, paths: &[PathBuf], write: bool) -> Result<Self> {
         check_different(paths)?;
         let resolver = Resolver::default();
@@ -218,7 +218,7 @@ fn number(known: &mut Vec<String>, name: &str) -> usize {
     })
 }
 
-/// Whether all `paths` are different files or folders, whatever they are called.
+/// Checks that all `paths` are different files or folders, whatever their names.
 ///
 /// # Errors
 /// Two are the same.

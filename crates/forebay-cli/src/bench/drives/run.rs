@@ -63,7 +63,7 @@ pub(super) struct Run<'a> {
     targets: &'a mut Targets,
     expected: Vec<Expected>,
     written: Vec<Pattern>,
-    /// For each line, the way that it is about.
+    /// For each line, its method.
     ways: Vec<Option<Box<dyn Way>>>,
     link: (Link, Memory),
     /// For each direction and path.
@@ -196,7 +196,7 @@ impl<'a> Run<'a> {
         entry.line.method == MethodName::Forebay
     }
 
-    /// The move of a line that is a way.
+    /// The move of a line with a method.
     fn job(&self, entry: &Entry) -> Option<Job> {
         let direction = entry.line.direction;
         let part = |index: usize| {
@@ -331,7 +331,7 @@ impl<'a> Run<'a> {
         Ok(Ok(Sample { spent, moved, verified, proof }))
     }
 
-    /// The counters of what a job moves.
+    /// The counters for a job's bytes.
     fn sources(&self, way: &dyn Way, job: &Job) -> Result<Sources> {
         let open = |part: &Part| Ok((steps::open(self.means.engine, &part.path)?, part.len));
         let files: Vec<_> = job.parts.iter().map(open).collect::<Result<_>>()?;
@@ -368,7 +368,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// A place for the ceiling of each of `count` paths.
+/// An empty entry for the limit of each of `count` paths.
 pub(super) fn nothing(count: usize) -> Vec<Option<Storage>> {
     (0..count).map(|_| None).collect()
 }
@@ -393,7 +393,7 @@ fn starts_up(job: &Job) -> bool {
     (job.direction, job.cache) == (Direction::Read, Cache::Cold)
 }
 
-/// Lets the drives of a job work for a moment, all at once, where it is a cold read.
+/// Keeps the drives of a job busy for a moment, all at once, before a cold read.
 fn start_up(job: &Job, starters: &[Option<Storage>]) -> Result<()> {
     if !starts_up(job) {
         return Ok(());

@@ -1,7 +1,7 @@
-//! How much is moved from each path where the user does not say: pure arithmetic.
+//! The default size to move from each path. Pure.
 //!
-//! A comparison of drives is fair to each where all have work for the same time, so a drive gets
-//! bytes in proportion to its speed, and files that share a drive share its part.
+//! A comparison is fair to each drive if all are busy for the same time. So a drive gets bytes in
+//! proportion to its speed, and files on one drive divide its share.
 
 use forebay::units::{GIB, MIB, align_down};
 
@@ -10,7 +10,7 @@ use forebay::units::{GIB, MIB, align_down};
 const SECONDS: f64 = 28.0;
 /// Bytes per second of one pass over memory by all cores: a careful guess for small machines.
 const MEMORY_RATE: f64 = 4e9;
-/// Seconds of one pass, at most: more shows nothing new.
+/// Most seconds of one pass: more shows nothing new.
 const SPAN_MAX: f64 = 2.0;
 /// The least that is worth moving from one path.
 const LEN_MIN: u64 = 4 * MIB;
@@ -28,7 +28,7 @@ pub struct Work {
     pub repeats: u32,
     /// Whether bytes are read from the drives, and whether they are written there.
     pub directions: (bool, bool),
-    /// Whether files are measured cold, and whether resident.
+    /// Whether files are measured cold, and whether warm.
     pub caches: (bool, bool),
     /// Whether KvikIO is compared.
     pub kvikio: bool,
@@ -43,8 +43,8 @@ impl Work {
             // Making or looking through the files, trying depths, a whole turn.
             passes += 1.25 + 2.0 * queues;
             if self.caches.0 {
-                // The ceiling and our engine one by one; then all together, and by ways that
-                // serve the drives in turn.
+                // The limit and our engine one by one; then all together, and by methods that serve
+                // the drives in turn.
                 passes += repeats * (2.0 * queues + 1.0 + queues);
                 passes += if self.kvikio { repeats * (1.5 * queues + 1.0) + TRIES } else { 0.0 };
             }
@@ -72,7 +72,7 @@ pub struct Means {
     pub most: Vec<u64>,
     /// Available host memory.
     pub memory: u64,
-    /// Memory that is free on the GPU; `None` where the host's is the target.
+    /// Free memory on the GPU; `None` if the target is host memory.
     pub gpu_memory: Option<u64>,
 }
 

@@ -14,15 +14,15 @@ use crate::failure::{Failure, Result};
 #[derive(Debug)]
 pub struct Targets {
     buffers: Vec<Option<Buffer>>,
-    /// The GPU; `None` for the host's memory.
+    /// The GPU; `None` for host memory.
     pub device: Option<Arc<dyn Device>>,
 }
 
 impl Targets {
-    /// Reserves as many bytes for each path as `lens` say.
+    /// Allocates the target of each path, with the sizes in `lens`.
     ///
     /// # Errors
-    /// There is no room.
+    /// There is not enough memory.
     pub fn allocate(engine: &Engine, target: &Target, lens: &[u64]) -> Result<Self> {
         let buffer = |len: &u64| match &target.device {
             None => engine.allocate_pinned(*len),

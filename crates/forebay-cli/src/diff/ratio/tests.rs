@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Numbers at random (`SplitMix64`), the same in each run.
+/// Pseudorandom numbers (`SplitMix64`), the same in each run.
 struct Draws(u64);
 
 impl Draws {
@@ -96,7 +96,7 @@ fn three_quiet_samples_of_each_show_a_fifth_and_not_a_fiftieth() {
     let ratio = |factor: f64| Ratio::of(&base, &base.map(|sample| sample * factor)).unwrap();
     assert!(ratio(1.2).chance().unwrap() < 0.01);
     assert!(ratio(1.02).chance().unwrap() > 0.1);
-    // Two show a factor of two, one shows nothing.
+    // Two samples can show a factor of two; one shows nothing.
     assert!(Ratio::of(&base[..2], &[2.0, 2.02]).unwrap().chance().unwrap() < 0.05);
     let one = Ratio::of(&base[..1], &[9.0]).unwrap();
     assert_eq!((one.interval(), one.chance(), one.chance_above(1.0)), (None, None, None));

@@ -36,7 +36,7 @@ fn columns_are_taken_in_their_units() {
     assert_eq!((second.point.read_percent, second.point.path.as_str()), (0, "/data/b, c"));
     assert_eq!(second.measured.as_ref().unwrap().latency, None);
     assert_eq!(contents.warnings, Vec::<String>::new());
-    // The same table as a spreadsheet writes it where the comma is in numbers.
+    // The same table as written by a spreadsheet with decimal commas.
     let other = "Block;BW (MiB/s);mode\n64K;1000,5;read\n";
     let contents = of(other, "size=Block,throughput=BW (MiB/s),direction=mode", Some("x"), None);
     let rate = contents.unwrap().found[0].measured.as_ref().unwrap().bytes_per_second;

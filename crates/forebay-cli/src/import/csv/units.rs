@@ -185,7 +185,7 @@ fn underscored(name: &str) -> Option<f64> {
 /// The number of a cell in its own unit, else in that of its column.
 ///
 /// # Errors
-/// It is none, is below zero, may be read in two ways, or has no unit where it needs one.
+/// It is not a number, is negative, is ambiguous, or lacks a required unit.
 pub(super) fn value(kind: Kind, cell: &str, of_column: Option<f64>) -> Result<Option<f64>, String> {
     let cell = cell.trim();
     let missing = ["", "-", "–", "na", "n/a", "nan", "-nan", "inf", "-inf", "null", "none"];

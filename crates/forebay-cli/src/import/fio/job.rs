@@ -80,7 +80,7 @@ pub(super) struct Job {
     pub(super) name: String,
     pub(super) group: u64,
     pub(super) host: Option<String>,
-    /// Its own options, and those of all jobs.
+    /// Its own options, and the global ones.
     own: Options,
     global: Rc<Options>,
     /// Whether there are options: then what is not among them has fio's default.
@@ -195,7 +195,7 @@ impl Job {
         same && self.own == other.own
     }
 
-    /// Whether both are the same job, at two times.
+    /// Whether both are the same job at two times.
     pub(super) fn is_same_as(&self, other: &Self) -> bool {
         (&self.name, self.group, &self.host, self.entries)
             == (&other.name, other.group, &other.host, other.entries)
@@ -211,14 +211,14 @@ impl Job {
         self.read.seconds.max(self.write.seconds)
     }
 
-    /// The options that no axis has: jobs that differ in them are no repeats of each other.
+    /// The options without an axis: jobs that differ in them are not repeats of each other.
     ///
-    /// `shared` are those of all jobs of its object.
+    /// `shared` are the global ones of its object.
     pub(super) fn beside(&self, shared: &Rc<BTreeMap<String, String>>) -> Beside {
         Beside { own: without_axis(&self.own), shared: Some(Rc::clone(shared)) }
     }
 
-    /// Those among the options of all jobs.
+    /// Such options among the global ones.
     pub(super) fn beside_of_all(&self) -> BTreeMap<String, String> {
         without_axis(&self.global)
     }
@@ -255,7 +255,7 @@ impl Job {
         self.option_of(&[name])
     }
 
-    /// The files that it names, between colons: fio adds those of each `filename` to the others.
+    /// The files that it names, separated by colons: fio appends those of each `filename`.
     fn file_names(&self) -> Option<String> {
         let names = self.options().filter_map(|(key, name)| (key == "filename").then_some(name));
         names.map(str::to_owned).reduce(|all, more| format!("{all}:{more}"))
@@ -367,7 +367,7 @@ impl Job {
         other_way || other_size || longer
     }
 
-    /// The size of its requests, where all have one.
+    /// The size of its requests, if all have the same.
     fn request_size(&self) -> Option<u64> {
         if self.option_of(&["bsrange", "blocksize_range", "bssplit"]).is_some() {
             return None;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 /// Objects whose members stay a list of pairs.
 const OPTIONS: [&str; 2] = ["global options", "job options"];
 
-/// The objects of a text, one behind the other; options are arrays of `[key, value]`.
+/// The objects of a text in sequence; options are arrays of `[key, value]`.
 pub(super) struct Ordered<const OPTIONS: bool = false>(pub(super) Value);
 
 impl<'de, const PAIRS: bool> Deserialize<'de> for Ordered<PAIRS> {
@@ -77,8 +77,9 @@ impl<'de, const PAIRS: bool> Visitor<'de> for Reader<PAIRS> {
     }
 }
 
-/// `text` with what a C library prints for no number (`nan`, `-nan`, `inf`) as an empty string of
-/// the same length, which is no number either: other fields of the file are as good as ever.
+/// `text` with a C library's output for non-numbers (`nan`, `-nan`, `inf`) replaced by an empty
+/// string of the same length, which is no number either: the other fields of the file remain
+/// usable.
 pub(super) fn without_nan(text: &str) -> String {
     let mut bytes = text.as_bytes().to_vec();
     let (mut at, mut quoted) = (0, false);
@@ -100,7 +101,7 @@ pub(super) fn without_nan(text: &str) -> String {
         }
         at += 1;
     }
-    // Only letters of ASCII were replaced, by others.
+    // Only ASCII letters were replaced, by ASCII.
     String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
 }
 

@@ -74,7 +74,7 @@ impl Times {
         }
     }
 
-    /// Both together; what cannot be put together is left out.
+    /// Merges both; values that cannot be merged are dropped.
     #[expect(clippy::cast_precision_loss, reason = "a mean")]
     pub(super) fn with(self, other: Self) -> Self {
         if self.count == 0 || other.count == 0 {

@@ -1,4 +1,4 @@
-//! What becomes of fio's output: that of fio 3.33 as it printed it, and what could be.
+//! The import of fio's output: as fio 3.33 printed it, and possible variants.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -266,7 +266,7 @@ fn what_is_damaged_is_refused_with_its_line() {
     assert!(why("{\"fio version\": \"x\"}").contains("neither `jobs` nor"));
     let deep = format!("{{\"fio version\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
     assert!(why(&deep).contains("recursion limit"), "{}", why(&deep));
-    // Many small objects take no longer than their bytes.
+    // Many small objects take only linear time.
     let small = "{\"fio version\":\"x\",\"jobs\":[]}\n".repeat(30_000);
     assert_eq!(parse(&small).unwrap().found, []);
     let many = format!("{{\"fio version\":\"x\",\"jobs\":[{}0]}}", "0,".repeat(JOBS_MAX));

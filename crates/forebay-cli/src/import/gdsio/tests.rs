@@ -109,7 +109,7 @@ fn a_range_of_sizes_is_no_size_and_absurd_numbers_are_none() {
     assert_eq!((measured.latency, measured.requests, point.threads), (None, None, 0));
 }
 
-/// What our own command prints is read back.
+/// The output of our own command can be imported.
 #[test]
 fn other_units_are_known_by_their_names() {
     let other = PUBLISHED.replace("1.049312 GiB/sec", "1074.495 MiB/s");

@@ -12,7 +12,7 @@ use super::words::Scene;
 /// Names that a warning lists.
 const NAMES_MAX: usize = 4;
 
-/// One thing that can be the matter.
+/// One possible problem.
 pub(crate) struct Rule {
     /// Its name in JSON.
     pub(crate) name: &'static str,
@@ -22,7 +22,7 @@ pub(crate) struct Rule {
 enum Check {
     /// Checks one path.
     Path(fn(&Scene<'_>) -> Vec<Found>),
-    /// Looks at the drives and GPUs of all paths.
+    /// Checks the drives and GPUs of all paths.
     Machine(fn(&MapReport) -> Vec<Found>),
 }
 

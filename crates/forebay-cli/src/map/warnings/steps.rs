@@ -101,7 +101,7 @@ pub(super) fn one_member(scene: &Scene<'_>) -> Vec<Found> {
     found.collect()
 }
 
-/// A volume striped over members that are the same hardware.
+/// A volume striped over members on the same hardware.
 pub(super) fn shared_hardware(scene: &Scene<'_>) -> Vec<Found> {
     let queue = &scene.map.queue;
     if queue.members.len() < 2 || queue.hardware.len() >= queue.members.len() {
@@ -179,7 +179,7 @@ pub(super) fn compressed(scene: &Scene<'_>) -> Vec<Found> {
     found.into_iter().collect()
 }
 
-/// A loop device that goes through the page cache.
+/// A loop device that uses the page cache.
 pub(super) fn loop_device(scene: &Scene<'_>) -> Vec<Found> {
     let found = of_kind(scene, &["loop"]);
     let found = found.filter(|step| step.flag("direct_io") == Some(false)).map(|step| {

@@ -1,5 +1,5 @@
-//! What a comparison found besides the rates of its ways: the GPU's own work, and where the GPU and
-//! the file's drives hang. Plain data, as JSON has them.
+//! The findings of a comparison besides the rates of its methods: the GPU's own work, and the
+//! sockets of the GPU and the file's drives. Plain data, in the form of the JSON.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,16 +12,16 @@ pub struct ComputeFacts {
     pub kernel: String,
     /// Bytes of that memory.
     pub bytes: u64,
-    /// What that memory can do, reads and writes together.
+    /// The limit of that memory, reads and writes together.
     pub limit: f64,
     /// The source of the limit: `clock_and_width`, as reported by the driver, or `filling`, the
     /// best of some fills, if the driver reports nothing.
     pub limit_by: String,
-    /// What the kernel reads and writes by itself.
+    /// The kernel's rate alone.
     pub alone: Runs,
     /// The median of that as a share of the limit.
     pub share_of_limit: f64,
-    /// The same while a file is read.
+    /// Its rate while a file is read.
     pub beside: Runs,
     /// That read.
     pub read: Runs,
@@ -58,7 +58,7 @@ pub struct Away {
     pub distance: String,
     /// The facts in words.
     pub text: String,
-    /// How far the nodes are from each other, where 10 is a node's own memory.
+    /// The distance between the nodes, where 10 is a node's own memory.
     pub node_distance: Option<u32>,
 }
 

@@ -15,7 +15,7 @@ use self::runs::Judgement;
 use self::said::Said;
 use super::json::{Direction, MethodName, Row};
 
-/// What one run of `forebay compare` found.
+/// The findings of one run of `forebay compare`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Comparison {
     /// Which of the runs of a digest, whose lines are its rows.
@@ -36,7 +36,7 @@ pub struct Comparison {
     pub compute: Option<ComputeFacts>,
     /// True if that, or a concurrent read, found wrong data.
     pub compute_wrong: bool,
-    /// What of all this makes no sense, and why.
+    /// Contradictory parts, and why.
     pub refused: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ pub struct Told {
 }
 
 impl Told {
-    /// How far the runs are apart, in a word.
+    /// The variation of the runs, in a word.
     #[must_use]
     pub fn judgement(&self) -> Option<Judgement> {
         self.variation.map(Judgement::of)
@@ -90,7 +90,7 @@ impl Comparison {
         found
     }
 
-    /// Whether it says anything without a row.
+    /// Whether it has findings without a row.
     #[must_use]
     pub fn says_something(&self) -> bool {
         self.compute.is_some() || self.compute_wrong

@@ -14,7 +14,7 @@ use crate::report::plain::cut;
 const DRIVES_MAX: usize = 16;
 /// Letters of a text at most.
 const TEXT_MAX: usize = 200;
-/// What a rate is between, in bytes per second.
+/// The valid range of a rate, in bytes per second.
 const RATE: (f64, f64) = (0.0, 1e18);
 /// The valid range of a share.
 const SHARE: (f64, f64) = (0.0, 1e6);

@@ -1,5 +1,5 @@
-//! What several runs say together: the first apart, for it is warm-up, the mean of the others, and
-//! how far these are apart. Pure functions.
+//! The summary of several runs: the first is kept separate as warm-up; of the others it has the
+//! mean and the variation. Pure functions.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ const UNSTABLE: f64 = 0.5;
 /// Ratios closer to one than this are no difference that a per cent could show.
 const EQUAL: f64 = 0.005;
 
-/// How far runs are apart, in a word.
+/// The variation of runs, in a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Judgement {
@@ -46,12 +46,12 @@ impl Judgement {
     }
 }
 
-/// The runs of one way in one direction.
+/// The runs of one method in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Runs {
     /// The rate of the first run.
     pub first: f64,
-    /// The mean of the rates of the others, or the first where it is the only one.
+    /// The mean of the other runs' rates, or the first run's if it is the only one.
     pub mean: f64,
     /// Their median, from which ratios are computed.
     pub median: f64,

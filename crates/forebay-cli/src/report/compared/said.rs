@@ -9,7 +9,7 @@ use crate::report::plain::cut;
 use crate::report::proof::VerdictFacts;
 use crate::report::table::rate;
 
-/// What a sentence is about, and the sentence.
+/// A sentence, after its subject.
 pub type Said = (&'static str, String);
 
 /// Most methods in one sentence: a comparison has three.
@@ -23,7 +23,7 @@ pub fn line((about, text): &Said) -> String {
     format!("{about:<8} {text}\n")
 }
 
-/// What the columns of the table mean.
+/// The meaning of the table's columns.
 pub const LEGEND: [(&str, &str); 3] = [
     ("first", "the first run, which pays for what is made once; the others are judged without it"),
     ("variation", "the distance of the slowest and the fastest of the others over their mean"),
@@ -46,7 +46,7 @@ pub fn each_run(len: u64, cache: Cache, simulated: bool) -> Said {
     ("each run", format!("{} written and read; {how}{played}", format_size(len)))
 }
 
-/// A way, with the route that was demanded of it.
+/// A method, with its demanded route.
 #[must_use]
 pub fn method(name: &str, demanded: Option<&str>) -> String {
     match demanded {
@@ -119,7 +119,7 @@ pub fn compute(facts: &ComputeFacts) -> [Said; 2] {
     [("xor", alone), ("beside", beside)]
 }
 
-/// How far runs are apart, with the word for it.
+/// The variation of runs, with its word.
 #[must_use]
 pub fn variation(share: f64, judgement: Judgement) -> String {
     format!("{:.0} %, {}", share * 100.0, judgement.name())

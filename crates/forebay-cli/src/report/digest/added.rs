@@ -57,7 +57,7 @@ fn sentence(kind: &Kind<'_>, counts: &BTreeMap<usize, Vec<&Line>>) -> Option<Str
     Some(format!("As GPUs are added ({}): {parts}.", words.join(", ")))
 }
 
-/// How near it is to the lowest ceiling on its way, and whether that was another one before.
+/// Its share of the lowest limit on its path, and whether another one was lowest before.
 fn of_ceiling(line: &Line, before: Option<&str>) -> String {
     let (Some(limit), Some(share)) = (&line.limit, line.share()) else { return String::new() };
     let is_new = before.is_some_and(|name| name != limit.name);

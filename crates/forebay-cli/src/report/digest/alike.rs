@@ -12,7 +12,7 @@ const NAMED_MAX: usize = 3;
 /// Sentences reported by samples.
 #[derive(Debug, Default)]
 pub(super) struct Alike {
-    /// The place of each among those that differ from it, by what they have in common.
+    /// The index of each distinct sentence, by its text without numbers.
     places: HashMap<String, usize>,
     told: Vec<Told>,
 }
@@ -79,7 +79,7 @@ fn name(line: &Line, axes: &[Axis]) -> String {
     marks.join(", ")
 }
 
-/// What sentences have in common that differ in their numbers; a name in backticks keeps its own.
+/// The common text of sentences that differ in their numbers; a name in backticks is kept.
 fn kind(text: &str) -> String {
     let parts = text.split('`').enumerate().map(|(index, part)| {
         if index % 2 == 1 {

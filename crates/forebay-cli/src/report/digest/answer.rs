@@ -16,9 +16,9 @@ pub fn of(digest: &Digest) -> String {
     if has_results { sentence(digest) } else { said::answer(digest) }
 }
 
-/// The answer of results: how fast it got at best in each direction, from drives and from memory,
-/// in what way, how near to which ceiling, and how the bytes went; and where several numbers of
-/// GPUs were measured, which ceiling takes over.
+/// The answer of results: the best rate in each direction, from drives and from memory, with its
+/// method, its share of the limit, and the route of the bytes. If several numbers of GPUs were
+/// measured, it also names the limit that takes over.
 #[must_use]
 pub fn sentence(digest: &Digest) -> String {
     // Rates from memory do not answer how fast a drive is, and bytes that stay in host memory do
@@ -119,8 +119,8 @@ fn plain_ways() -> impl Iterator<Item = &'static str> {
     Plain::ALL.map(Plain::name).into_iter().chain([MethodName::Standard.name()])
 }
 
-/// The best rate of a plain way among lines that only differ in what is measured, unless `line` is
-/// one of a plain way.
+/// The best rate of a plain method among comparable lines, unless `line` is itself one of a plain
+/// method.
 fn standard<'a>(line: &Line, others: &[&'a Line]) -> Option<(&'a str, f64)> {
     let way = |line: &Line| plain_ways().find(|name| line.mark(Axis::Way) == Some(*name));
     if way(line).is_some() {

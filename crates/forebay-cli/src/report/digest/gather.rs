@@ -1,8 +1,7 @@
 //! Makes a digest from results files and from the JSON of `forebay bench`, `forebay compare` and
 //! `forebay stream`.
 //!
-//! Nothing that a file says is believed to make sense: what is no number is left out, and sums do
-//! not overflow.
+//! Nothing in a file is trusted: values that are not numbers are dropped, and sums do not overflow.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -23,7 +22,7 @@ const TEXTS_MAX: usize = 4;
 /// Most targets of one point whose shares are reported.
 const TARGETS_MAX: usize = 64;
 
-/// The digest of what these files hold, each with the name that its runs have without a label.
+/// The digest of these files, each with the name of its runs that have no label.
 #[must_use]
 pub fn digest(sources: &[(String, Source)]) -> Digest {
     let (mut digest, mut alike) = (Digest::default(), Alike::default());

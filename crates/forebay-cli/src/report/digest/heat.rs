@@ -1,4 +1,4 @@
-//! How warm GPUs and drives were, of each point and over a whole run, and what was held back. Pure.
+//! Temperatures of GPUs and drives, of each point and over a whole run, and throttling. Pure.
 
 use std::collections::HashMap;
 
@@ -90,7 +90,7 @@ pub(super) fn throttled(samples: &[&Sample]) -> Vec<Throttled> {
     found
 }
 
-/// The sensors of each run that ended it more than is worth a word above where they began it.
+/// The sensors of each run that warmed by more than a limit from its beginning to its end.
 pub(super) fn of_runs(samples: &[(usize, &Sample)]) -> Vec<Warmed> {
     let mut ordered: Vec<(usize, &Sample)> = samples.to_vec();
     ordered.sort_by(|(_, one), (_, other)| one.unix_time.total_cmp(&other.unix_time));
@@ -108,7 +108,7 @@ pub(super) fn of_runs(samples: &[(usize, &Sample)]) -> Vec<Warmed> {
                 let name = cut(&told.name, NAME_MAX);
                 sensors.push(Warmed { run, name, first: told.first, last: told.last });
             } else {
-                // Not known then, whenever it is met again.
+                // Then it is unknown for the rest of the run.
                 places.remove(&(run, told.name.as_str()));
             }
         }
@@ -117,7 +117,7 @@ pub(super) fn of_runs(samples: &[(usize, &Sample)]) -> Vec<Warmed> {
     sensors
 }
 
-/// A sentence for each run in which something has warmed.
+/// A sentence for each run in which a sensor has warmed.
 pub(super) fn warnings(digest: &Digest) -> Vec<String> {
     let of_run = |(number, run): (usize, &super::RunFacts)| {
         let all: Vec<&Warmed> = digest.warmed.iter().filter(|one| one.run == number).collect();

@@ -55,7 +55,7 @@ impl Digest {
     pub(super) fn limit(&self, run: usize, samples: &[&Sample]) -> Option<Limit> {
         let point = &samples.first()?.point;
         let told = samples.iter().filter_map(|sample| sample.measured.as_ref()?.bound.as_ref());
-        // As of ceilings that were measured again, the larger.
+        // The larger value, as for limits that were measured again.
         let told = told
             .filter_map(|bound| Some((bound, bound.bytes_per_second.filter(is_rate)?)))
             .max_by(|a, b| a.1.total_cmp(&b.1));
@@ -95,8 +95,8 @@ impl Digest {
     }
 }
 
-/// The measured ceilings of a point, of all these: the links of its targets together, and what its
-/// path has; of another path none says anything of it.
+/// The measured limits that apply to a point: the links of its targets together, and those of its
+/// path.
 fn on_the_way(ceilings: &[Bound], run: usize, point: &Point) -> Vec<Limit> {
     let of_both = [Direction::Read, Direction::Write].map(|direction| {
         // A direction has a part of the bytes, and its ceiling is as much larger for all.

@@ -1,5 +1,5 @@
-//! What results say, in whatever form they are shown then: their runs, a line for each point, the
-//! ceilings, and what a reader should know.
+//! The contents of results for every output format: their runs, a line for each point, the limits,
+//! and notes for the reader.
 //!
 //! Pure; [`gather`]'s caller reads the files. [`answer`] is its sentence, [`notes`] its warnings.
 
@@ -36,16 +36,16 @@ use crate::workload::issuer::Plain;
 /// All that was measured, of one file or several.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Digest {
-    /// Who measured, in the order of the files.
+    /// The runs, in the order of the files.
     pub runs: Vec<RunFacts>,
     /// A line for each point of each run, in the order in which they were measured.
     pub lines: Vec<Line>,
-    /// What the parts of the machines can do at most.
+    /// The limits of the machines' parts.
     pub ceilings: Vec<Bound>,
     /// The limits as each attempt found them, if a run was stopped and continued: its samples refer
     /// to their own attempt's limits.
     pub attempts: Vec<Vec<Bound>>,
-    /// What a reader of the numbers should know, as sentences.
+    /// Notes for the reader of the numbers, as sentences.
     pub warnings: Vec<String>,
     /// Each single measurement.
     pub raw: Vec<Raw>,
@@ -123,7 +123,7 @@ pub enum Axis {
     Cache,
     /// The memory.
     Target,
-    /// Bytes of one measurement, where that was chosen.
+    /// Bytes of one measurement, if that was set.
     Size,
     /// Bytes of one request.
     RequestSize,
@@ -205,7 +205,7 @@ impl Axis {
 pub struct Mark {
     /// As it is shown.
     pub text: String,
-    /// As a number, where it is one.
+    /// As a number, if it is one.
     pub number: Option<f64>,
 }
 
@@ -264,7 +264,7 @@ pub struct Line {
     pub throttled: Vec<Throttled>,
     /// For a comparison: the first run, and the variation of the others.
     pub runs: Option<Told>,
-    /// The median over that of the standard way.
+    /// The median over that of the standard method.
     pub speed_up: Option<f64>,
 }
 
@@ -284,7 +284,7 @@ impl Line {
         self.metric(Metric::Rate).map(|rate| rate.median)
     }
 
-    /// The rate as a share of the ceiling that binds.
+    /// The rate as a share of the limit that binds.
     #[must_use]
     pub fn share(&self) -> Option<f64> {
         let limit = self.limit.as_ref()?.rate;
@@ -300,7 +300,7 @@ impl Line {
         self.bound.as_deref().or(limit)
     }
 
-    /// Whether no byte comes to a GPU: by its way, its target, or by all that is proven.
+    /// Whether no byte gets to a GPU, judged by its method, its target, or its proven routes.
     #[must_use]
     pub fn stays_in_host(&self) -> bool {
         let mut proven = self.ways.keys().filter(|way| *way != UNPROVEN).peekable();
@@ -350,7 +350,7 @@ pub struct TargetShare {
     pub last_done: Estimate,
 }
 
-/// What a part of a machine can do at most.
+/// The limit of a part of a machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bound {
     /// The number of the run.

@@ -12,7 +12,7 @@ use crate::report::compared::{Comparison, Told};
 use crate::report::json::{Report, Row};
 use crate::results::summary::Estimate;
 
-/// A ratio of rates that is more is none.
+/// Larger ratios of rates are implausible.
 const SPEED_UP_MAX: f64 = 1e6;
 
 impl Digest {

@@ -22,12 +22,12 @@ pub struct Unfinished {
     pub samples: u64,
     /// Existing samples, including failed ones.
     pub there: u64,
-    /// Of these, those that failed or moved wrong data.
+    /// Of these, the failed ones and those with wrong data.
     pub failed: u64,
 }
 
 impl Unfinished {
-    /// What there is to say of a run or a side of that name, with the next step.
+    /// The sentence on a run or a side of that name, with the next step.
     #[must_use]
     pub fn sentence(&self, name: &str) -> String {
         let Self { points, without, samples, there, failed } = self;
@@ -75,7 +75,7 @@ fn of_run(run: &RunFacts, samples: &[&Sample]) -> Option<Unfinished> {
     let repeats = run.asked["repeats"].as_u64().unwrap_or(1);
     let was_asked =
         |sample: &&&Sample| u64::from(sample.repeat) < repeats && points.contains(&sample.point);
-    // What failed and was measured again is there once.
+    // A sample that failed and was measured again counts once.
     let there: HashSet<(&Point, u32)> =
         samples.iter().filter(was_asked).map(|sample| (&sample.point, sample.repeat)).collect();
     let good: HashSet<(&Point, u32)> = samples

@@ -30,8 +30,8 @@ fn cell(cell: &Cell) -> String {
 /// Characters that begin a formula in a spreadsheet, in either width.
 const FORMULA: [char; 8] = ['=', '+', '-', '@', '＝', '＋', '－', '＠'];
 
-/// A field without letters that act, quoted where that is needed. What a spreadsheet would take for
-/// a formula has an apostrophe before it: names in results are foreign.
+/// A field without control characters, quoted if needed. Text that a spreadsheet would take for a
+/// formula gets a leading apostrophe: names in results are external.
 fn field(text: &str) -> String {
     let text = plain(text);
     let shown = if text.starts_with(FORMULA) { format!("'{text}") } else { text };

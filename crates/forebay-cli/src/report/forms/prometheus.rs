@@ -43,7 +43,7 @@ pub fn text(digest: &Digest) -> String {
     text
 }
 
-/// A name, what it is, and how it is found.
+/// A name, its description, and its value.
 type Counted = (&'static str, &'static str, fn(&Line) -> f64);
 
 #[expect(clippy::cast_precision_loss, reason = "counts of samples, and bytes to 52 bits")]
@@ -161,7 +161,7 @@ fn place(layers: &Layers, point: &Point, way: &str) -> String {
     ])
 }
 
-/// The name of what has this key, with the prefix of all ours, and base units.
+/// The metric name of this key, with our prefix, and base units.
 fn name(part: &str, key: &str) -> String {
     let key = key.strip_suffix("_s").map_or_else(|| key.to_owned(), |key| format!("{key}_seconds"));
     format!("forebay_{part}{}", key.replace("cpu_s_per", "cpu_seconds_per"))
@@ -202,7 +202,7 @@ fn joined<'a>(labels: impl IntoIterator<Item = (String, &'a str)>) -> String {
     labels.collect::<Vec<_>>().join(",")
 }
 
-/// A label's value. The format knows `\n` alone; other letters that act are shown as escapes.
+/// A label's value. The format only knows `\n`; other control characters are shown as escapes.
 fn escaped(value: &str) -> String {
     let line = |line: &str| plain(line).replace('\\', r"\\").replace('"', "\\\"");
     value.split('\n').map(line).collect::<Vec<_>>().join(r"\n")

@@ -75,7 +75,7 @@ fn behind_compute(text: &mut String, all: &[Layers]) {
     }
 }
 
-/// The same without the commands that made it.
+/// The body without the commands that made it.
 #[must_use]
 pub fn body(digest: &Digest) -> String {
     let mut text = common(digest).map_or_else(String::new, |common| common + "\n");

@@ -98,7 +98,7 @@ fn mark(line: &Line, axis: Axis) -> Cell {
     }
 }
 
-/// A median, and between which values it lies.
+/// A median and its interval.
 fn quantity(metric: Metric, estimate: Option<Estimate>) -> Cell {
     let is_number = |value: f64| (value * metric.scale()).is_finite();
     let is_shown = |estimate: &Estimate| is_number(estimate.min) && is_number(estimate.max);
@@ -146,7 +146,7 @@ fn ending(line: &Line) -> [Cell; 6] {
     ]
 }
 
-/// The ceilings, and the share that was reached of each by those lines that it may bind.
+/// The limits, and the share of each that was reached by the lines it may bind.
 #[must_use]
 pub fn ceilings(digest: &Digest, most: usize) -> Grid {
     let columns = vec![
@@ -203,8 +203,8 @@ pub fn reached_share(digest: &Digest, bound: &crate::report::digest::Bound) -> O
     reached(digest, bound).and_then(|rate| ratio(rate, bound.rate))
 }
 
-/// The best rate of the bound's run in its direction on its path or its GPU, with right data; of
-/// what is resident only where the bound is no drive's or network's.
+/// The best rate of the bound's run in its direction on its path or its GPU, with right data; warm
+/// lines count only if the bound is no drive or network.
 #[must_use]
 pub fn reached(digest: &Digest, bound: &crate::report::digest::Bound) -> Option<f64> {
     let of_memory =
@@ -225,7 +225,7 @@ pub fn reached(digest: &Digest, bound: &crate::report::digest::Bound) -> Option<
         return None;
     }
     let lines = digest.lines.iter().filter(fits);
-    // Of several GPUs, each has only its part, and what they share has all of those.
+    // With several GPUs, each has only its part, and shared parts have the sum.
     let rates = lines.filter_map(|line| {
         if matches!(bound.name.as_str(), "links" | "uplink" | "shared") {
             let is_one = bound.shared_by.iter().any(|of| line.mark(Axis::Target) == Some(of));
@@ -425,7 +425,7 @@ mod tests {
         let (near, far) = (best(&digest, &near.path), best(&digest, &far.path));
         assert_ne!(near, far);
         assert_eq!(reached(&digest), [near, near, far, far, None, None]);
-        // What stays in host memory does not use the link.
+        // Bytes that stay in host memory do not use the link.
         for line in digest.lines.iter_mut().filter(|l| l.mark(Axis::Way) == Some("cpu-gpu")) {
             line.ways = [("host (drive)".into(), 1.0)].into();
         }

@@ -1,4 +1,4 @@
-//! What `forebay compare` found, as a section of the page.
+//! The findings of `forebay compare`, as a section of the page.
 
 use super::markup::Markup;
 use super::{ROWS_MAX, RUNS_MAX, facts, more, tables};

@@ -30,7 +30,7 @@ pub(crate) struct Flow {
     host: bool,
     /// Bytes that the drives report as moved.
     drives: Option<u64>,
-    /// Past the page cache into staging memory.
+    /// With O_DIRECT into staging memory.
     staged: f64,
     /// From the page cache.
     cached: f64,
@@ -90,7 +90,7 @@ impl Flow {
     }
 }
 
-/// What flowed in each run and direction.
+/// The bytes of each run and direction.
 pub(crate) fn flows(digest: &Digest) -> Vec<Flow> {
     let mut found: BTreeMap<(usize, String), Flow> = BTreeMap::new();
     for line in digest.lines.iter().filter(|line| !line.ways.is_empty()) {
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(super::flows(&digest_of(&[("a", &text), ("b", &text)])).len(), 4);
     }
 
-    /// A line of these ways, with 100 bytes of each.
+    /// A line of these routes, with 100 bytes of each.
     fn line(target: &str, ways: &[&str]) -> Line {
         let ways = ways.iter().map(|way| ((*way).to_owned(), 100.0)).collect();
         let marks = [(Axis::Target, target), (Axis::Direction, "read")];

@@ -59,7 +59,7 @@ fn description(chart: &Chart) -> String {
     format!("{}. The table has all numbers.", each.collect::<Vec<_>>().join("; "))
 }
 
-/// A value with the unit in which it is shown.
+/// A value with its unit.
 fn with_unit(text: String, measure: &Measure) -> String {
     if measure.unit.is_empty() { text } else { format!("{text} {}", measure.unit) }
 }
@@ -70,7 +70,7 @@ struct Scale {
     x: Vec<f64>,
     /// The values at the bottom and at the top, in the unit in which they are shown.
     ends: (f64, f64),
-    /// Those of the lines of the grid.
+    /// The positions of the grid's lines.
     marks: Vec<f64>,
     /// Whether values are as far from each other as their logarithms.
     steep: bool,
@@ -105,7 +105,7 @@ impl Scale {
         Self { x, ends: (0.0, top), marks, steep: false, unit }
     }
 
-    /// The height of a value in base units; what lies outside is at the edge.
+    /// The height of a value in base units; values outside are drawn at the edge.
     fn y(&self, value: f64) -> f64 {
         let place = |value: f64| if self.steep { value.ln() } else { value };
         let (low, high) = (place(self.ends.0), place(self.ends.1));
@@ -114,7 +114,7 @@ impl Scale {
     }
 }
 
-/// Where the ticks of the horizontal axis are.
+/// The positions of the horizontal axis's ticks.
 fn places(chart: &Chart) -> Vec<f64> {
     let first = chart.ticks.first().map_or(0.0, |tick| tick.0);
     let last = chart.ticks.last().map_or(1.0, |tick| tick.0);

@@ -222,7 +222,7 @@ fn chart(lines: &[&Line], facet: String, x: Axis, metric: Metric, apart: &[Axis]
     (ticks.len() > 1).then_some(Chart { facet, x, y, ticks, series, limit })
 }
 
-/// The ceiling that all of these lines have.
+/// The limit that all of these lines share.
 fn limit(lines: &[&Line]) -> Option<(String, f64)> {
     let first = lines.first()?.limit.as_ref()?;
     let same = lines.iter().all(|line| line.limit.as_ref() == Some(first));
@@ -232,7 +232,7 @@ fn limit(lines: &[&Line]) -> Option<(String, f64)> {
 /// The maps of a digest, of the two axes of numbers that vary most.
 pub(crate) fn maps(digest: &Digest) -> Plots<Map> {
     let mut numbers = numbers(digest);
-    // Those with as many values stay in their order.
+    // Axes with the same number of values keep their order.
     numbers.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let [(a, _), (b, _), ..] = numbers.as_slice() else { return Plots::of(Vec::new(), 0) };
     let order = |axis: &Axis| Axis::NUMBERS.iter().position(|other| other == axis);

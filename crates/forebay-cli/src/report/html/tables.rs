@@ -3,7 +3,7 @@
 use super::markup::Markup;
 use crate::report::grid::{Cell, Grid};
 
-/// The table in a frame that scrolls by itself; nothing where it has no rows.
+/// The table in a frame that scrolls separately; nothing if it has no rows.
 pub(crate) fn draw(markup: &mut Markup, grid: &Grid, id: &str) {
     if grid.rows.is_empty() {
         return;

@@ -16,7 +16,7 @@ use super::digest::grouped;
 /// The writer's `layers_schema`; docs/json-schema.md describes every key.
 pub const SCHEMA: u64 = 6;
 
-/// What one run of `forebay stream` measured.
+/// The results of one run of `forebay stream`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Layers {
     /// Its unique name.
@@ -27,11 +27,11 @@ pub struct Layers {
     pub count: u64,
     /// Bytes of each.
     pub layer_bytes: u64,
-    /// How they were taken: `forward`, `backward`, `train`.
+    /// The order of layers: `forward`, `backward`, `train`.
     pub order: String,
     /// Their source: `page-cache`, `pinned` and others.
     pub from: String,
-    /// Layers that the GPU holds at once, of Forebay.
+    /// Layers that the GPU holds at once, for Forebay.
     pub buffers: Option<u64>,
     /// Measured turns of each method.
     pub rounds: Option<u64>,
@@ -43,7 +43,7 @@ pub struct Layers {
     pub machine: Machine,
     /// Whether a simulated GPU did.
     pub simulated: bool,
-    /// Ways that were left out, and why.
+    /// Methods that were left out, and why.
     pub absent: Vec<(String, String)>,
     /// Why it ended before it was done.
     pub failed: Option<String>,
@@ -71,11 +71,11 @@ pub struct Point {
     pub turns: u64,
     /// Seconds of a pass's compute alone.
     pub compute_s: f64,
-    /// Seconds of a layer's transfer alone, of ways that have none of their own.
+    /// Seconds of a layer's transfer alone, for methods without their own value.
     pub transfer_layer_s: f64,
-    /// Seconds of a layer's compute on the way there.
+    /// Seconds of a layer's compute in the forward pass.
     pub forward_layer_s: Option<f64>,
-    /// Seconds of it on the way back.
+    /// Seconds of a layer's compute in the backward pass.
     pub backward_layer_s: Option<f64>,
     /// Operations of a pass's compute.
     pub operations: Option<f64>,
@@ -95,14 +95,14 @@ pub struct Way {
     /// Theoretical seconds, from this compute (or, from version 6 on, compute measured during
     /// transfers if that took less), this transfer and this method's buffers.
     pub line_s: f64,
-    /// Seconds of a layer's transfer alone by this way.
+    /// Seconds of a layer's transfer alone by this method.
     pub transfer_layer_s: Option<f64>,
     /// A pass relative to its theoretical time, if each pass was compared with its own.
     #[serde(rename = "over_line")]
     pub over_own_line: Option<f64>,
     /// Seconds of these that the compute waits.
     pub line_stall_s: Option<f64>,
-    /// Layers that come in a pass, in theory.
+    /// Layers that arrive in a pass, in theory.
     pub line_reads: Option<f64>,
     /// Layers that arrived.
     pub reads: Option<f64>,
@@ -128,7 +128,7 @@ pub struct Bytes {
     pub mapped_bytes: Option<u64>,
     /// Through slots.
     pub file_bytes: Option<u64>,
-    /// Of these, those that were not in the page cache.
+    /// Of these, the bytes that were not in the page cache.
     pub drive_bytes: Option<u64>,
 }
 
@@ -147,7 +147,7 @@ impl Bytes {
 }
 
 impl Layers {
-    /// All ways that were measured anywhere, in their order.
+    /// All methods that were measured anywhere, in order.
     #[must_use]
     pub fn ways(&self) -> Vec<&str> {
         let mut known = HashSet::new();
@@ -212,7 +212,7 @@ impl Point {
 }
 
 impl Way {
-    /// How many times its line a pass takes.
+    /// A pass relative to its theoretical time.
     #[must_use]
     pub fn over_line(&self) -> f64 {
         self.over_own_line.unwrap_or(self.pass_s / self.line_s)
@@ -241,7 +241,7 @@ impl Way {
         Some(self.rested_s? / self.line_s)
     }
 
-    /// How many times compute alone a pass takes.
+    /// A pass relative to compute alone.
     #[must_use]
     pub fn over_compute(&self, point: &Point) -> f64 {
         self.pass_s / point.compute_s
@@ -264,7 +264,7 @@ pub struct Quantity {
 pub enum Of {
     /// A number of tokens, for all methods.
     Point(fn(&Point) -> Option<f64>),
-    /// A way at a number of tokens.
+    /// A method at a number of tokens.
     Way(fn(&Point, &Way) -> Option<f64>),
 }
 
@@ -320,7 +320,7 @@ pub const QUANTITIES: [Quantity; 23] = [
 pub(crate) mod tests {
     use super::*;
 
-    /// An archived run: three numbers of tokens, two ways.
+    /// An archived run: three numbers of tokens, two methods.
     pub(crate) const MAPPED: &str =
         include_str!("../../../../../benches/runs/2026-11-22-h200-layers-b/large-mapped.json");
 

@@ -24,17 +24,17 @@ const JSON_MAX: usize = 32 << 20;
 const POINTS_MAX: usize = 4096;
 /// Most methods.
 const WAYS_MAX: usize = 64;
-/// Letters of a way's name at most.
+/// Most letters of a method's name.
 const NAME_MAX: usize = 200;
-/// Letters of a text for people that are kept.
+/// Most letters of a text that are kept.
 const TEXT_MAX: usize = 1000;
-/// Letters of a command that are kept.
+/// Most letters of a command that are kept.
 const COMMAND_MAX: usize = 4096;
-/// What seconds are between: nothing is shorter than a tick or longer than 30 years.
+/// The valid range of seconds: nothing is shorter than a tick or longer than 30 years.
 const SECONDS: (f64, f64) = (1e-12, 1e9);
 /// The valid range of a ratio.
 const RATIO: (f64, f64) = (1e-18, 1e18);
-/// What a count, or a part of something, is between.
+/// The valid range of a count, or of a part of a whole.
 const COUNT: (f64, f64) = (0.0, 1e18);
 
 /// The keys that distinguish the kinds of objects.
@@ -58,10 +58,10 @@ pub fn is_layers(json: &[u8]) -> Result<bool, String> {
     Ok(marks.layers_schema.is_some() || (had && marks.results.is_none()))
 }
 
-/// What an object of this kind holds.
+/// Parses an object of this kind.
 ///
 /// # Errors
-/// It is of another version, or something in it is missing or makes no sense; the text says what.
+/// It is of another version, or something in it is missing or invalid; the text says what.
 pub fn layers(json: &[u8]) -> Result<Layers, String> {
     if json.len() > JSON_MAX {
         let (len, most) = (format_size(json.len() as u64), format_size(JSON_MAX as u64));
@@ -167,7 +167,7 @@ struct Packages {
     kvikio_12: Option<String>,
 }
 
-/// An object's entries in their order, none twice.
+/// An object's entries in order, without duplicates.
 #[derive(Debug)]
 struct Named<T>(Vec<(String, T)>);
 

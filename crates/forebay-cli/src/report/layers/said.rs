@@ -73,7 +73,7 @@ pub fn sentences(layers: &Layers) -> Vec<String> {
     layers.ways().into_iter().map(sentence).collect()
 }
 
-/// Which ways were left out, and why.
+/// The methods that were left out, and why.
 #[must_use]
 pub fn left_out(layers: &Layers) -> Vec<String> {
     let told = layers.absent.iter().map(|(way, why)| format!("{way} is left out: {why}"));

@@ -36,7 +36,7 @@ pub(in crate::sweep) fn bound(
         let links = links(planned, direction, ceilings);
         let storage = rate_of(ceilings, direction, "storage", &point.path).filter(|_| drive);
         let memory = memory(planned, direction, ceilings).filter(|_| !drive);
-        // Each direction's part has its own ceiling: as much as that is of all it lets through.
+        // Each direction's part has its own limit, scaled up to the whole.
         let whole = 1.0 / point.part(direction);
         let others = [storage.map(|rate| ("storage", rate)), memory.map(|rate| ("memory", rate))];
         let all = links.into_iter().chain(others.into_iter().flatten());

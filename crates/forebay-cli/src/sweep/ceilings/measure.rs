@@ -1,4 +1,4 @@
-//! Measures what links, memory and storage can do at most.
+//! Measures the limits of links, memory and storage.
 
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -23,7 +23,7 @@ use crate::workload::pattern::Region;
 
 /// From this size on the link reaches its full speed.
 pub(super) const LINK_LEN: u64 = 256 * MIB;
-/// Minimum duration of a copy on a link of that speed, and maximum on other links.
+/// Target time of a copy, within the bounds of its length.
 const LINK_TIME: f64 = 0.05;
 /// The first copy, from which the length of later ones is chosen.
 const LINK_FIRST: u64 = MIB;
@@ -35,9 +35,9 @@ const PART_TIME: f64 = 0.003;
 const TOGETHER: Duration = Duration::from_millis(60);
 /// Bytes of one sample of the storage at most.
 const STORAGE_LEN: u64 = 512 * MIB;
-/// What a thread copies at once where it measures memory: a part of a core's own cache.
+/// The block that a thread copies at once when it measures memory: it fits in a core's own cache.
 const SLOT: u64 = 256 * KIB;
-/// A ceiling is the best of so many.
+/// A limit is the best of this many samples.
 const SAMPLES: usize = 3;
 /// Time limit after which a slow drive is not sampled further: more samples would not change its
 /// best, and a limit should not take long.

@@ -200,8 +200,8 @@ fn binding(
     }
 }
 
-/// Adds what theory gives the storage below a path, by its drives, whose links are believed as far
-/// as they have not carried more.
+/// Adds the theoretical rate of the storage below a path, from its drives. A link's reported rate
+/// is dropped if it carried more.
 pub(super) fn with_drives(ceiling: &mut Ceiling, drives: &mut [Drive]) {
     let places = |drives: &[Drive]| {
         let on_pci = drives.iter().map(|drive| parts::on_pci(drive).cloned());
@@ -231,7 +231,7 @@ pub(super) fn theory(resolver: &Resolver, gpus: &[GpuAt], drives: &[Drive]) -> V
     let network = drives.iter().any(|drive| drive.transport().is_network());
     let nics = if network { nics(resolver.system()) } else { Vec::new() };
     let mut parts = parts::parts(gpus, drives, &nics);
-    // Their measured limits include the theoretical rate as well.
+    // The measured limits of the GPUs' links already include this theoretical rate.
     parts.retain(|part| part.name != "pcie" || gpus.iter().all(|gpu| gpu.name != part.of));
     parts
 }
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(name(499e6, 580e6, Some(&up)), "uplink");
         assert_eq!(name(499e6, 580e6, Some(&none)), "links");
         assert_eq!(name(499e6, 580e6, None), "links");
-        // Links that are slower than they say fill no uplink.
+        // Links slower than they report do not fill an uplink.
         assert_eq!(name(400e6, 420e6, Some(&up)), "links");
         assert_eq!(name(300e6, 580e6, Some(&up)), "uplink");
         assert_eq!(name(300e6, 580e6, None), "shared");

@@ -48,7 +48,7 @@ pub struct Part {
     pub source: Option<String>,
     /// Why it is below its maximum.
     pub limits: Option<String>,
-    /// Whose bytes pass it, where it is shared.
+    /// The devices that share it.
     pub shared_by: Vec<String>,
     /// Whether host memory plays it.
     pub simulated: bool,

@@ -23,8 +23,8 @@ pub fn reach(devices: &[&PciDevice]) -> Option<Reach> {
     by(devices, payload)
 }
 
-/// More bytes per second than their links carry with all headers; what moved more refutes what
-/// their links say of themselves.
+/// The raw rate of the devices' links, with all headers; a higher measured rate refutes the links'
+/// reports.
 #[must_use]
 pub(super) fn line_rate(devices: &[&PciDevice]) -> Option<f64> {
     by(devices, line).map(|reach| reach.rate)

@@ -183,7 +183,7 @@ impl Switch {
 }
 
 impl Drop for Switch {
-    /// Says which number stays, however the sweep has ended.
+    /// Reports which number remains, however the sweep ended.
     fn drop(&mut self) {
         if let Some(text) = self.stays.take() {
             interrupt::leaves(None);
@@ -213,7 +213,7 @@ impl Sweep<'_> {
                 other.map(|found| format!("{} were asked for, and {found} found", words(number)))
             }
             Err(failure) => {
-                // Without files nothing of the state in between is measured.
+                // Without files nothing of the intermediate state is measured.
                 self.places.clear();
                 let text = failure.with_remedy();
                 self.switch.as_mut().expect("it was there").failed = Some(failure);

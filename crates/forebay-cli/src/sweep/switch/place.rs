@@ -21,17 +21,17 @@ pub(super) struct Home {
 }
 
 impl Home {
-    /// What `path` is now.
+    /// The current identity of `path`.
     ///
     /// # Errors
-    /// It is not there.
+    /// It does not exist.
     pub(super) fn of(path: &Path) -> Result<Self, String> {
         let facts = fs::metadata(path).map_err(|error| error.to_string())?;
         let mount_point = file_system(path).map(|found| found.mount_point);
         Ok(Self { path: path.to_owned(), kind: facts.file_type(), mount_point })
     }
 
-    /// Whether the path is what it was.
+    /// Whether the path is the same as before.
     fn look(&self) -> Result<(), String> {
         let now = Self::of(&self.path)?;
         if now.kind != self.kind {
@@ -106,10 +106,10 @@ fn open(path: &Path) -> Option<PathBuf> {
     held.next()
 }
 
-/// Waits until this process has nothing of a path open, for `limit` at most.
+/// Waits until this process has nothing below a path open, for `limit` at most.
 ///
 /// # Errors
-/// What it has open.
+/// The path that is still open.
 pub(super) fn let_go(path: &Path, limit: Duration) -> Result<(), PathBuf> {
     let begun = Instant::now();
     while let Some(held) = open(path) {

@@ -15,7 +15,7 @@ use crate::power::command::{ended, kill_all};
 use crate::power::hwmon::shortened;
 use crate::report::plain::plain;
 
-/// How often is looked whether it has ended.
+/// The interval of checks whether it has ended.
 const LOOK: Duration = Duration::from_millis(10);
 /// Most output of the command: further writes fail.
 const SAID_MAX: u64 = 1 << 20;
@@ -89,7 +89,7 @@ fn said() -> rustix::io::Result<File> {
 
 /// The last line of the output.
 fn last_line(mut said: &File) -> String {
-    // The position is that of the writers, too.
+    // The position is shared with the writers.
     let end = said.stream_position().unwrap_or(0);
     let mut bytes = [0; TAIL];
     let from = end.saturating_sub(TAIL as u64);

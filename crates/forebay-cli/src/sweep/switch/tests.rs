@@ -109,7 +109,7 @@ fn a_number_that_cannot_be_set_is_rows_and_not_the_end() {
          case {{}} in 2) echo no target >&2; exit 1;; 3) sleep 100;; 4) mv path away;; esac",
         memory = memory.path().display()
     );
-    // On a busy machine those that end may take as long as the one that never does: again then,
+    // On a busy machine commands that end may take as long as the one that never does: then retry
     // with more time for each.
     let (all, limit) = [300, 3000, 20_000]
         .map(Duration::from_millis)

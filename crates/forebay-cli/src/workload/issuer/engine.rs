@@ -1,4 +1,4 @@
-//! Our engine: a blocking call where one is in flight at a time, else calls that do not block.
+//! Our engine: a blocking call with one request in flight, else calls that do not block.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
@@ -38,10 +38,10 @@ pub struct EngineIssuer {
 }
 
 impl EngineIssuer {
-    /// Opens the file and gets memory.
+    /// Opens the file and allocates memory.
     ///
     /// # Errors
-    /// The engine's.
+    /// Engine errors.
     pub fn new(route: Option<Route>, means: &Means<'_>) -> Result<Self> {
         let mut how = OpenOptions::default();
         how.write = means.writes;

@@ -24,9 +24,9 @@ use crate::report::json::Direction;
 /// The method that moves bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Way {
-    /// Our engine, by a route where one is demanded.
+    /// Our engine, by a route if one is demanded.
     Forebay(Option<Route>),
-    /// One of the ways that have no engine.
+    /// One of the methods without an engine.
     Plain(Plain),
 }
 
@@ -73,7 +73,7 @@ impl Way {
 pub struct Call<'a> {
     /// From or to the file.
     pub direction: Direction,
-    /// Where the requests begin in the file.
+    /// The offsets of the requests in the file.
     pub offsets: &'a [u64],
 }
 
@@ -132,10 +132,10 @@ pub trait Issuer: Send {
     /// Waits for any call to end.
     ///
     /// # Errors
-    /// Where one has failed or moved less than all; its place is free then.
+    /// A call failed or moved less than all; its place is free then.
     ///
     /// # Panics
-    /// Where none is in flight.
+    /// If none is in flight.
     fn wait(&mut self) -> Result<Done>;
 
     /// Waits for any call to end, until `until` at most; one is in flight.
@@ -144,10 +144,10 @@ pub trait Issuer: Send {
     /// As [`wait`](Self::wait).
     fn wait_until(&mut self, until: Instant) -> Result<Option<Done>>;
 
-    /// Makes what was written durable.
+    /// Syncs the written bytes.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     fn sync(&mut self) -> Result<()>;
 
     /// Has the file system report what it would when the file is closed.
@@ -171,11 +171,11 @@ pub trait Issuer: Send {
 pub struct Taken {
     /// From or to the file.
     pub direction: Direction,
-    /// The route, or what is nearest to it.
+    /// The route, or the closest equivalent.
     pub route: Route,
     /// Whether the engine reported it.
     pub is_engines: bool,
-    /// Why, or which way the bytes went.
+    /// The reason for the route.
     pub reason: String,
     /// How many.
     pub bytes: u64,

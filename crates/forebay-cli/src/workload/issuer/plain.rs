@@ -29,9 +29,9 @@ use crate::steps::Step;
 /// A method without an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Plain {
-    /// Between the drive and host memory: no GPU takes part.
+    /// Between the drive and host memory, without a GPU.
     Cpu,
-    /// Past the page cache into host memory, then copied; each waits for the other.
+    /// With O_DIRECT into host memory, then copied; each step waits for the previous one.
     CpuGpu,
     /// Like `CpuGpu`, but the previous call's copy runs during the read. Its end is only checked
     /// after that read, so latencies include the read.
@@ -69,8 +69,8 @@ impl Plain {
         }
     }
 
-    /// How many calls of a thread have memory where that is part of the way: of one that copies
-    /// behind the next request, that request's as well.
+    /// How many calls of a thread have memory, if the method fixes that; a method that copies
+    /// during the next request also has memory for that request.
     #[must_use]
     pub const fn places(self) -> Option<u32> {
         match self {
@@ -79,7 +79,7 @@ impl Plain {
         }
     }
 
-    /// Whether no byte comes to a GPU.
+    /// Whether no byte gets to a GPU.
     #[must_use]
     pub const fn stays_in_host(self) -> bool {
         matches!(self, Self::Cpu | Self::Uring)
@@ -101,7 +101,7 @@ impl Plain {
         }
     }
 
-    /// What so many bytes that were read and written took.
+    /// The routes of these read and written bytes.
     pub(super) fn taken(self, moved: [u64; 2]) -> Vec<Taken> {
         let route = match self {
             Self::Cpu | Self::Uring => Route::Host,
@@ -216,7 +216,7 @@ impl PlainIssuer {
         if let Some(gpu) = gpu {
             let bytes = pinned.as_mut_slice().expect("it is the host's");
             let (host, len) = (NonNull::from(&mut *bytes).cast(), size * offsets.len());
-            // SAFETY: as in `read`; and it is waited for here.
+            // SAFETY: as in `read`; and its end is awaited here.
             unsafe { gpu.device.copy_to_host(gpu.stream, host, gpu.buffer.address(), len) }
                 .and_then(|()| gpu.device.synchronize(gpu.stream))
                 .map_err(|error| refused(&error))?;

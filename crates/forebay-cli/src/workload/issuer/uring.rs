@@ -33,7 +33,7 @@ const BLOCK: usize = 4096;
 /// How long to wait for in-flight requests that are no longer wanted. A drive that hangs may write
 /// to its memory for longer, so that memory is never returned.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
-/// A look at the ring where the kernel (before Linux 5.11) cannot wait for a bounded time.
+/// The polling interval of the ring if the kernel (before Linux 5.11) cannot wait with a timeout.
 const NAP: Duration = Duration::from_micros(100);
 
 /// One call.
@@ -138,7 +138,7 @@ impl UringIssuer {
         }
     }
 
-    /// The same for one completion, until `until` at most.
+    /// Like `submit` for one completion, until `until` at most.
     fn submit_until(&mut self, until: Instant) -> io::Result<()> {
         let left = until.saturating_duration_since(Instant::now());
         if !self.ring.params().is_feature_ext_arg() {

@@ -39,7 +39,7 @@ fn of_many_calls_none_is_lost() {
         assert_eq!(found[0].0, waited);
         assert!(found.is_sorted_by(|one, next| one.0 >= next.0), "{waited:?} by {distance:?}");
     }
-    // Each of a group counts as long as its first.
+    // Each call of a group counts as long as its first.
     let found: Vec<(Duration, u128)> = missed(MS * 2500, MS).collect();
     assert_eq!((found[0], found[1]), ((MS * 2500, 3), (MS * 2497, 3)));
     assert_eq!((found[499], found[500]), ((MS * 1003, 3), (MS * 1000, 2)));

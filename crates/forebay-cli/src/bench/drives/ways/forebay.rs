@@ -20,7 +20,7 @@ pub struct Forebay {
 }
 
 impl Forebay {
-    /// Moves by `engine`, by `route` where one is demanded.
+    /// Moves by `engine`, by `route` if one is demanded.
     #[must_use]
     pub fn new(engine: Engine, route: Option<Route>) -> Self {
         Self { engine, route, files: Vec::new() }

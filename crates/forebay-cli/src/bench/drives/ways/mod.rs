@@ -89,10 +89,10 @@ pub trait Way {
         job.parts.iter().try_for_each(|part| targets.set(part.index, byte))
     }
 
-    /// Moves all bytes, and says how many and what it took.
+    /// Moves all bytes; returns how many, and the time taken.
     ///
     /// # Errors
-    /// Where not all of them can be moved.
+    /// Not all of them can be moved.
     fn run(&mut self, job: &Job, targets: &mut Targets) -> Result<(Moved, Spent)>;
 
     /// Whether the targets of a read are as expected, `expected` by the numbers of the paths.

@@ -33,7 +33,7 @@ use crate::report::json::{Cache, Direction, Settings};
 const THREADS: usize = 16;
 /// Bytes of one slice.
 const SLICE: u64 = 4 * MIB;
-/// O_DIRECT takes offsets, lengths and addresses that are multiples of this on every drive known.
+/// O_DIRECT accepts multiples of this as offsets, lengths and addresses on every known drive.
 const ALIGN: u64 = 4 * KIB;
 
 /// One pool for all files.
@@ -41,7 +41,7 @@ const ALIGN: u64 = 4 * KIB;
 pub struct OneQueue {
     engine: Engine,
     files: Vec<Files>,
-    /// Of a GPU, what each thread has.
+    /// For a GPU, the resources of each thread.
     lanes: Vec<Lane>,
 }
 

@@ -1,7 +1,7 @@
-//! `forebay cufile`: the process that has cuFile. It takes orders until its input ends.
+//! `forebay cufile`: the process that has cuFile. It serves requests until its input ends.
 //!
-//! Its output is for answers alone: what the library writes there goes nowhere. Where it hangs in a
-//! call as the input ends, it ends itself.
+//! Its output carries answers only: the library's own output is discarded. If it hangs in a call as
+//! the input ends, it ends itself.
 
 #![expect(unsafe_code, reason = "lends memory to cuFile")]
 
@@ -124,7 +124,7 @@ impl From<forebay::Error> for Failed {
     }
 }
 
-/// What the orders have made so far.
+/// The state that the requests have built so far.
 struct State<'a> {
     args: &'a ProbeArgs,
     session: Option<Arc<Session>>,
@@ -182,7 +182,7 @@ impl<'a> State<'a> {
     }
 
     fn allocate(&mut self, len: u64) -> Result<(), Failed> {
-        // The earlier one first: both may be too much.
+        // Free the earlier one first: both may be too much.
         self.memory = None;
         let memory = match &self.gpu {
             Some((engine, target)) => target.allocate(engine, len.max(1))?,
@@ -192,7 +192,7 @@ impl<'a> State<'a> {
         Ok(())
     }
 
-    /// The memory, where it has so many bytes.
+    /// The memory, if it has this many bytes.
     fn memory(&mut self, len: u64) -> Result<&mut Memory, Failed> {
         match &mut self.memory {
             Some((memory, has)) if *has >= len => Ok(memory),
@@ -358,7 +358,7 @@ impl Moving {
                 }?;
                 self.done.fetch_add(moved, Ordering::Relaxed);
                 if moved == 0 {
-                    // The file has ended, or so says the library: what was moved is counted.
+                    // The file has ended, or the library reports so: the moved bytes are counted.
                     self.stop(shape.len, None);
                     return Ok(());
                 }

@@ -14,7 +14,7 @@ use crate::interrupt;
 const SETTINGS: &str = r#"{ "properties": { "allow_compat_mode": true, "force_compat_mode": true } }
 "#;
 
-/// The folder; it goes away with this, and where a signal ends the command.
+/// The folder; removed with this value, or when a signal ends the command.
 #[derive(Debug)]
 pub(super) struct Folder(PathBuf);
 

@@ -55,7 +55,7 @@ fn links_of_several_gpus_add_up_and_are_no_limit_where_one_is_not_known() {
     ];
     let mut records: Vec<_> = records.into();
     records.extend(made::samples(&sweep));
-    // Limits of drives are unknown under requests.
+    // Cold points would read from drives, whose limit is unknown here.
     let limit = |records: &[_]| {
         let text = made::text(records).replace("\"cold\"", "\"resident\"");
         digest_of(&[("a", &text)]).lines[0].limit.clone()

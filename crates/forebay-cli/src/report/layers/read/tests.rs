@@ -38,7 +38,7 @@ fn read(value: &Value) -> Result<Layers, String> {
     layers(value.to_string().as_bytes())
 }
 
-/// Why a file is refused in which one value, named by its way, is another.
+/// The error for a file in which one value, given by its JSON pointer, is replaced.
 fn why(pointer: &str, value: Value) -> String {
     let mut file = told();
     *file.pointer_mut(pointer).unwrap() = value;

@@ -30,7 +30,7 @@ use crate::report::json::{Cache, Settings};
 const START_MAX: Duration = Duration::from_secs(30);
 /// Time limit for a request that moves no bytes.
 const ORDER_MAX: Duration = Duration::from_secs(15);
-/// Bytes that come back from the GPU at a time.
+/// Bytes copied back from the GPU at a time.
 const WINDOW: u64 = 16 * MIB;
 /// Bytes that show whether it works at all.
 const TRY_LEN: u64 = 64 * KIB;
@@ -44,7 +44,7 @@ const POOL_PER_DRIVE: (&str, &str) = ("KVIKIO_THREAD_POOL_PER_BLOCK_DEVICE", "ON
 const CANDIDATES: [(u32, u64, bool); 3] =
     [(16, 4 * MIB, true), (64, MIB, true), (16, 4 * MIB, false)];
 
-/// The variables for what KvikIO calls its settings.
+/// The variables of KvikIO's settings.
 const VARIABLES: [(&str, &str); 4] = [
     ("num_threads", "KVIKIO_NTHREADS"),
     ("task_size", "KVIKIO_TASK_SIZE"),
@@ -52,29 +52,29 @@ const VARIABLES: [(&str, &str); 4] = [
     ("compat_mode", "KVIKIO_COMPAT_MODE"),
 ];
 
-/// A variable of KvikIO's, and what it is set to.
+/// A variable of KvikIO, and its value.
 type Variable = (String, String);
 type Variables = Vec<Variable>;
 
-/// What all processes of one run have in common.
+/// The parameters that all processes of one run share.
 #[derive(Debug, Clone)]
 pub struct Shape {
-    /// The UUID of the GPU; `None` for the host's memory.
+    /// The UUID of the GPU; `None` for host memory.
     gpu: Option<String>,
     /// The offset of each path's target.
     offsets: Vec<u64>,
     /// Bytes of all targets.
     size: u64,
-    /// How long one read of all may take.
+    /// Time limit of one read of all.
     bound: Duration,
     memory: Arc<Mutex<Shared>>,
 }
 
 impl Shape {
-    /// Reserves targets of these sizes, of the host's where no GPU is named.
+    /// Allocates targets of these sizes, in host memory if no GPU is named.
     ///
     /// # Errors
-    /// There is no memory.
+    /// There is not enough memory.
     pub fn new(gpu: Option<String>, lens: &[u64], bound: Duration) -> Result<Self> {
         let (mut offsets, mut size) = (Vec::new(), 0);
         for len in lens {
@@ -116,11 +116,11 @@ struct Started {
     settings: BTreeMap<String, String>,
 }
 
-/// The version of the KvikIO that the Python which is found has; the text says why there is none,
-/// or why it cannot read.
+/// The version of KvikIO in the detected Python; the text says why there is none, or why it cannot
+/// read.
 ///
 /// # Errors
-/// There is no memory.
+/// There is not enough memory.
 pub fn look(gpu: Option<String>) -> Result<Result<String, String>> {
     let shape = Shape::new(gpu, &[TRY_LEN], ORDER_MAX)?;
     let tried = shape.start(&[]).and_then(|started| {

@@ -43,14 +43,14 @@ impl Shared {
         fcntl_add_seals(&file, seals).map_err(|errno| failed(errno.into()))?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours, and
-        // the file keeps its length for good.
+        // the file's length is fixed.
         let start = unsafe { mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, &file, 0) };
         let start = start.map_err(|errno| failed(errno.into()))?;
         let start = NonNull::new(start.cast()).expect("a mapping is never at address zero");
         Ok(Self { start, len: bytes, file })
     }
 
-    /// Where another process of this user finds it.
+    /// The path by which another process of this user finds it.
     pub(super) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
