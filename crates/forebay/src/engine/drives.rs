@@ -122,8 +122,8 @@ impl Drives {
     }
 }
 
-/// Maximum number of volume members that increase a queue's depth. This keeps one volume below half
-/// of the total for all drives.
+/// Maximum number of volume members that increase a queue's depth. A volume never gets more than
+/// half of the total for all drives.
 const MEMBERS_MAX: usize = 4;
 
 /// Maximum ops in flight on a queue. For a volume it is one drive's number times the members that

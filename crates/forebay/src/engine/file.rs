@@ -119,8 +119,8 @@ impl File {
         Self { handle, engine }
     }
 
-    /// The path as it was given. For a descriptor it is the path from `/proc`, followed by `
-    /// (deleted)` if the name was removed, or `fd 5` if `/proc` does not report one.
+    /// The path as it was given. For a descriptor it is the path from `/proc`, or `fd 5` if `/proc`
+    /// does not report one. If the name was removed, ` (deleted)` follows.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.handle.path()

@@ -1,6 +1,6 @@
 //! The engine: opens files, owns the queues and the threads, and starts transfers.
 //!
-//! Its only global state are the driver libraries that the process has loaded, so a process may
+//! Its only global state is the driver libraries that the process has loaded, so a process may
 //! have several engines. Threads, rings and pinned memory are created by the first transfer that
 //! needs them. They are freed with the last handle: an [`Engine`], a [`File`] or a [`Transfer`].
 

@@ -23,7 +23,7 @@ pub(super) struct Call<'a> {
     pub(super) offset: u64,
     pub(super) span: Span,
     pub(super) options: &'a RequestOptions,
-    /// Whether it represents several parts of the same file.
+    /// Whether it represents all pieces of a larger call in this file.
     pub(super) is_part: bool,
     /// The file's size, if known.
     pub(super) size: Option<u64>,

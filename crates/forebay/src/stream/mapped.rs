@@ -2,8 +2,8 @@
 //! all later passes.
 //!
 //! Pinned pages keep their old contents if the file is overwritten with O_DIRECT or truncated. So a
-//! layer is only copied from its pages while the file is the same one, with the size and mtime it
-//! had before mapping. `after` checks again after the copy.
+//! layer is only copied from its pages while the file is the same one, with the size and the time
+//! of change that it had before mapping. `after` checks again after the copy.
 
 #![expect(unsafe_code, reason = "pins what it has mapped")]
 

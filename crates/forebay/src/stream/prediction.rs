@@ -98,8 +98,8 @@ mod tests {
 
     const MB: u64 = 1_000_000;
 
-    /// A pass that computes for the given ms, copies MB from pinned memory in ms, and loads MB from
-    /// drives in ms.
+    /// The prediction from a pass: the compute time in ms, and pairs of MB and ms for the copies
+    /// from pinned memory and for the reads from drives.
     fn predicted(compute: u64, pinned: (u64, u64), drive: (u64, u64)) -> Prediction {
         let (from_memory, from_drive) =
             (Duration::from_millis(pinned.1), Duration::from_millis(drive.1));

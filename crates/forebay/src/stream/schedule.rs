@@ -200,7 +200,7 @@ impl Schedule {
             }
             Some(_) => Next::Coming,
             None if self.buffers.iter().any(|b| matches!(b.content, Content::Coming(_))) => {
-                Next::Coming // a free buffer is then evicted
+                Next::Coming // one that is free by then is evicted
             }
             None => Next::NoRoom,
         }

@@ -23,8 +23,8 @@ pub struct LayerTimes {
     pub slice: usize,
     /// Bytes that were loaded for it; 0 if it was on the GPU already.
     pub bytes: u64,
-    /// Bytes of these that came from drives: read from files and not found in the page cache. Files
-    /// whose residency this user may not query count as reported by the read.
+    /// Bytes of these that came from drives: read from files and not found in the page cache. For
+    /// files whose residency this user may not query, a trial read decides.
     pub drive_bytes: u64,
     /// The routes of the bytes that came from files through slots, with reasons.
     pub routes: Vec<RouteShare>,
@@ -136,7 +136,7 @@ impl PassTimes {
 pub struct StreamStatistics {
     /// Per layer, in the order in which they finished.
     pub layers: Vec<LayerTimes>,
-    /// Per pass; an explicitly given order is one pass.
+    /// Per pass; an order that is given while it runs counts as one pass.
     pub passes: Vec<PassTimes>,
     /// Bytes of all layers taken so far that came from files through slots, by route and reason,
     /// most bytes first.

@@ -17,8 +17,8 @@ use crate::memory::Buffer;
 pub enum Step {
     /// The layer was taken.
     Taken(Taken),
-    /// The pass is over, or there is nothing more to take. With an explicit order: the end of the
-    /// order given so far.
+    /// The pass is over, or there is nothing more to take. If the order is given while it runs:
+    /// the end of the order so far.
     End,
     /// The callback asked to stop waiting.
     Interrupted,
