@@ -51,7 +51,7 @@ impl CuFilePort {
     ) -> Result<Self, NoPort> {
         let lasts = |why: String| NoPort { why, lasts: true };
         let passes = |why: String| NoPort { why, lasts: false };
-        // If the reason is permanent, this fails at once.
+        // Not recorded as lasting: if it lasts, `direct` fails at once the next time.
         let direct = file.direct().map_err(|why| passes(why.to_owned()))?;
         let alignment = direct.alignment();
         let unit = UNIT.max(alignment.offset.into()).max(alignment.memory.into());
