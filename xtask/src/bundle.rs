@@ -36,7 +36,7 @@ exec \"$here/bin/xtask\" replay \"$here\" \"$@\"
 /// The contents and origin of a bundle.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Manifest {
-    /// The commit that was built, with `+` where files differed from it.
+    /// The commit that was built, with `+` if files differed from it.
     pub(crate) commit: String,
     /// The compiler's version.
     pub(crate) rustc: String,
@@ -151,7 +151,7 @@ fn executable(message: &str) -> Option<(String, PathBuf)> {
     Some((format!("{} {kind} {target}", package.to_string_lossy()), file.into()))
 }
 
-/// The commit that is checked out, with `+` where files differ from it.
+/// The commit that is checked out, with `+` if files differ from it.
 pub(crate) fn commit(root: &Path) -> String {
     let git = |arguments: &[&str]| {
         process::output(Command::new("git").current_dir(root).args(arguments))
@@ -164,7 +164,7 @@ pub(crate) fn commit(root: &Path) -> String {
     }
 }
 
-/// Copies a program without its symbols, where `strip` is there to remove them.
+/// Copies a program without its symbols, if `strip` is available to remove them.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::copy(from, to).map_err(|error| {
         format!("cannot copy `{}` to `{}`: {error}", from.display(), to.display())

@@ -1,6 +1,6 @@
-//! The vendor's cuFile as its wheels for Python hold it, for tests: header and library of several
-//! versions, from the first that the engine takes to one of the newest. They are fetched by the
-//! name of their package and kept below the target folder; nothing of them is in the repository.
+//! The vendor's cuFile from its Python wheels, for tests: header and library of several versions,
+//! from the first that the engine accepts to one of the newest. They are fetched by package name
+//! and kept below the target folder; none of it is in the repository.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use crate::process::{self, Result, say};
 
-/// Ways of reading that the bars and tests need it to have.
+/// I/O engines that the bars and tests need it to have.
 const ENGINES: [&str; 3] = ["io_uring", "libaio", "psync"];
 
 /// Parts that are left out, because they need libraries that a static build has not.
@@ -54,7 +54,7 @@ pub(crate) fn build(target: &Path) -> Result<PathBuf> {
             return Err(format!("the static `fio` came out without the engine `{engine}`"));
         }
     }
-    // Last, so that a build that broke off is not taken for a finished one.
+    // Last, so that an interrupted build is not taken for a finished one.
     fs::rename(&built, &program)
         .map_err(|error| format!("cannot keep `{}`: {error}", program.display()))?;
     let _ = fs::remove_dir_all(&work);
@@ -145,7 +145,7 @@ fn compile(work: &Path) -> Result<PathBuf> {
     Ok(tree.join("fio"))
 }
 
-/// The file in `folder` whose name begins with `start` and holds `middle`.
+/// The file in `folder` whose name begins with `start` and contains `middle`.
 fn named(folder: &Path, start: &str, middle: &str) -> Result<PathBuf> {
     fs::read_dir(folder)
         .map_err(|error| format!("cannot list `{}`: {error}", folder.display()))?

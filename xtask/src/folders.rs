@@ -16,7 +16,7 @@ pub(crate) fn make(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).map_err(failed(folder))
 }
 
-/// Removes a folder and all in it, where it is there.
+/// Removes a folder and its contents, if it exists.
 pub(crate) fn remove(folder: &Path) -> Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(folder)(error)),

@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the chore that `arguments` name; `Ok(false)` where it ran and found something wrong.
+/// Runs the chore that `arguments` name; `Ok(false)` if it ran and found a problem.
 fn choose(arguments: &[String]) -> Result<bool> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {

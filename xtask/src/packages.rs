@@ -26,7 +26,7 @@ const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 pub(crate) enum Origin {
     /// This machine's own package lists.
     Machine,
-    /// A version of Debian, for a processor, whatever this machine is.
+    /// A version of Debian for a processor, independent of this machine.
     Debian { suite: &'static str, architecture: &'static str },
 }
 
@@ -50,7 +50,7 @@ impl Origin {
     }
 }
 
-/// What this machine lacks to fetch Debian's packages and unpack them, if anything.
+/// The missing requirement to fetch Debian's packages and unpack them, if any.
 pub(crate) fn lacking() -> Option<String> {
     if ["apt-get", "dpkg-deb"].iter().any(|program| process::find(program).is_none()) {
         return Some("its packages are Debian's, and this is no Debian".into());

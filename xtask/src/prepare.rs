@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::process::{self, say};
 use crate::report::Report;
 
-/// A program, the Debian package that brings it, and what it is for.
+/// A program, its Debian package, and its purpose.
 struct Tool {
     program: &'static str,
     package: &'static str,

@@ -68,12 +68,12 @@ pub(crate) fn succeeds(command: &mut Command) -> Result<bool> {
         .map_err(|error| format!("cannot run `{}`: {error}", typed(command)))
 }
 
-/// Runs a command whose output the person sees; its failure is an error.
+/// Runs a command with visible output; its failure is an error.
 pub(crate) fn must_succeed(command: &mut Command) -> Result<()> {
     if succeeds(command)? { Ok(()) } else { Err(format!("`{}` failed", typed(command))) }
 }
 
-/// Runs a command and returns what it wrote to stdout; its failure is an error.
+/// Runs a command and returns its stdout; its failure is an error.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let output = command
         .stderr(Stdio::inherit())

@@ -14,7 +14,7 @@ const OLDEST: (u32, u32) = (3, 11);
 /// The tests' requirements besides the package; anything else that is missing skips its own tests.
 const NEEDED: [&str; 5] = ["maturin==1.9.6", "pytest==9.*", "mypy==2.*", "numpy", "fusepy"];
 
-/// What runs the tests, after the interpreter, from the root of the repository.
+/// The command that runs the tests, after the interpreter, from the root of the repository.
 pub(crate) const PYTEST: [&str; 6] =
     ["-m", "pytest", "-q", "-p", "no:cacheprovider", "python/tests"];
 
@@ -51,7 +51,7 @@ pub(crate) fn run(report: &mut Report, root: &Path) -> Result<()> {
     types(report, root, &python)
 }
 
-/// The Python of this machine, or why it is none for the package.
+/// The Python of this machine, or why it does not suit the package.
 pub(crate) fn system() -> Result<PathBuf> {
     let system = process::find("python3").ok_or("no `python3`")?;
     let asked = process::output(

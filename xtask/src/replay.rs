@@ -70,7 +70,7 @@ fn surround<'a>(command: &'a mut Command, folder: &Path, manifest: &Manifest) ->
         .env("PATH", path)
         .env("FOREBAY_BIN", folder.join("bin/forebay"))
         .env("FOREBAY_COMMIT", &manifest.commit)
-        // Snapshots are compared only; asking cargo for the workspace would fail here.
+        // Snapshots are only compared; querying cargo for the workspace would fail here.
         .env("INSTA_WORKSPACE_ROOT", folder)
         .env("INSTA_UPDATE", "no")
 }

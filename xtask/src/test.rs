@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that must hold before a change is taken, in one command and
+//! `cargo xtask test`: everything that must hold before a change is accepted, in one command and
 //! one last line `N passed, N failed, N skipped`.
 
 use std::fs;

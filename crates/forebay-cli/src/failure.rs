@@ -15,7 +15,7 @@ use crate::report::plain::plain;
 /// `Result` with a [`Failure`].
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// What to do about a file that grows beyond the process's limit.
+/// The hint for a file that grows beyond the process's limit.
 const FILE_SIZE: &str = "raise the limit on the size of files (`ulimit -f`), or write less";
 
 /// The stack of a thread of the engine: Rust's default.
@@ -114,7 +114,7 @@ impl Failure {
         parts.join(": ")
     }
 
-    /// Message, causes and what to do about it in one line.
+    /// Message, causes and hint in one line.
     #[must_use]
     pub fn with_remedy(&self) -> String {
         let text = self.in_one_line();

@@ -54,7 +54,7 @@ struct Words {
 #[derive(Debug)]
 struct Output {
     path: PathBuf,
-    /// Device and number: what has its name by now may be another's.
+    /// Device and inode number: another file may have its name by now.
     identity: (u64, u64),
 }
 
@@ -237,8 +237,8 @@ pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
     let mut undo = undo();
     let child = command.spawn()?;
     let pid = pid(child.id());
-    // Before Linux 5.3 there is no handle that stays true after the child's end; such a child
-    // is left to end by itself.
+    // Before Linux 5.3 there is no handle that remains valid after the child's end; such a child is
+    // left to end by itself.
     if let Some(Ok(handle)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
         undo.children.push((child.id(), handle));
     }

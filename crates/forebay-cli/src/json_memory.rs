@@ -4,8 +4,8 @@
 
 use forebay::units::{MIB, format_size};
 
-/// Memory of one text at most. A sweep of 100,000 points, which is the most that one has, takes
-/// two thirds of it for the line of its run.
+/// Most memory of one text. A sweep of 100,000 points, the maximum, uses two thirds of it for the
+/// line of its run.
 const MEMORY_MAX: u64 = 512 * MIB;
 
 /// Estimates how many bytes the values of a JSON text take in memory. Text that is not JSON gets an

@@ -38,7 +38,7 @@ pub(crate) fn begin() -> Result<()> {
     Ok(())
 }
 
-/// Whether lines may come at any time: no progress is shown then.
+/// Whether lines may be printed at any time: no progress is shown then.
 pub(crate) fn is_on() -> bool {
     LevelFilter::current() > LevelFilter::OFF
 }

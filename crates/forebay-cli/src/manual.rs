@@ -1,4 +1,4 @@
-//! The verbs that print what the definition of the command line yields: completions, man page.
+//! The verbs that print the command line's definition: completions, man page.
 
 use std::io::{self, Write as _};
 

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::process::Command;
 
-/// The words of a command line that begin this program: a verb of its follows.
+/// The beginning of a command line that starts this program; its verb follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
     words: Vec<OsString>,
@@ -28,7 +28,7 @@ impl Program {
         Self { words, is_interpreter: true }
     }
 
-    /// Whether it is an interpreter, which knows more verbs than this program.
+    /// Whether it is an interpreter, which has more verbs than this program.
     pub(crate) fn is_interpreter(&self) -> bool {
         self.is_interpreter
     }

@@ -38,7 +38,7 @@ pub(crate) fn command(args: &ReachArgs) -> Result<()> {
             _ => ANSWERS.to_vec(),
         };
         let mut out = std::io::stdout();
-        // The next path may be the last that is looked at.
+        // The check of the next path may never return.
         let told = out.write_all(&[&answer[..], b"\0"].concat()).and_then(|()| out.flush());
         told.map_err(|error| Failure::stdout(&error))?;
     }
@@ -54,7 +54,7 @@ pub(crate) fn system(program: &Program, paths: &[PathBuf], open: bool) -> System
         command.arg("--open");
     }
     command.arg("--").args(paths).stdin(Stdio::null()).stderr(Stdio::null());
-    // Where no process can be started, the library's own bound is left.
+    // If no process can be started, the library's own time limit remains.
     let Ok(mut child) = command.stdout(Stdio::piped()).spawn() else { return system };
     let answers = listen(&mut child);
     for path in paths {

@@ -12,9 +12,8 @@ use crate::failure::{Failure, Result};
 /// Whether stdout was closed when the process started.
 static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Opens `/dev/null` for each standard stream that is closed, so that no file which is opened later
-/// gets its number. Call it first: Rust's `main` does the same, after which the streams no longer
-/// look closed.
+/// Opens `/dev/null` for each closed standard stream, so that no file opened later gets its number.
+/// Call it first: Rust's `main` does the same, after which the streams no longer look closed.
 pub fn hold() {
     for (number, stream) in [stdin(), stdout(), stderr()].into_iter().enumerate() {
         if fcntl_getfd(stream) != Err(Errno::BADF) {

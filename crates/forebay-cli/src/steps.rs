@@ -21,7 +21,7 @@ use crate::{interrupt, watched};
 pub(crate) const REMEDY: &str = "`forebay doctor PATH` names the mount: see whether its server \
                                or program still works; `umount -f MOUNT` lets go of those who wait";
 
-/// How often steps are looked at, in parts of the time that they have.
+/// How often steps are checked within their time limit.
 const LOOKS: u32 = 20;
 /// Time limit for the cleanup, which the same file may block.
 const UNDO_MAX: Duration = Duration::from_secs(1);
@@ -150,7 +150,7 @@ fn signs_of_thread() -> Option<impl Fn() -> u64 + Send + Sync + 'static> {
     })
 }
 
-/// What a thread has done so far, as its files `io` and `stat` say: bytes read and written, and
+/// The activity of a thread so far, from its files `io` and `stat`: bytes read and written, and
 /// page faults (proc(5)).
 fn signs(io: &str, stat: &str) -> Option<u64> {
     let mut bytes = io.lines().map(|line| line.split_once(": ")?.1.trim().parse::<u64>().ok());

@@ -84,7 +84,7 @@ fn message(error: &clap::Error) -> String {
     }
 }
 
-/// The name without the value that the definition shows behind it: `--size` of `--size <SIZE,…>`.
+/// The name without the value that the definition shows after it: `--size` of `--size <SIZE,…>`.
 fn word(name: &str) -> String {
     name.split([' ', '=']).next().unwrap_or_default().to_owned()
 }

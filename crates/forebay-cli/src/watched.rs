@@ -1,10 +1,10 @@
-//! `forebay watched`: runs a verb in a process that can be left behind.
+//! `forebay watched`: runs a verb in a process that can be abandoned.
 //!
-//! A call that a server never answers may not be ended by any signal, and a process ends only when
-//! all its threads have. So a verb that touches files runs in a child of the process that was
-//! started. That one touches no file: it hands signals on, ends as the child ended, and leaves it
-//! behind where it should have ended and cannot. The child says through a pipe how it is about to
-//! end; `steps` notices what never answers.
+//! A call that a server never answers may not be interruptible by any signal, and a process ends
+//! only when all its threads have. So a verb that touches files runs in a child of the started
+//! process. The parent touches no file: it forwards signals and ends as the child ended. It
+//! abandons a child that should end and cannot. The child reports through a pipe how it is about to
+//! end; `steps` detects calls that never return.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -90,8 +90,8 @@ pub(crate) fn run(program: &Program, arguments: &[OsString]) -> Option<ExitCode>
     fcntl_setfd(&tell, FdFlags::empty()).ok()?;
     let mut command = program.command(VERB);
     command.arg(tell.as_raw_fd().to_string()).args(arguments.get(1..).unwrap_or_default());
-    // Before there is anything to undo, which a child may have at once. Where signals cannot be
-    // had, they end this process, and the kernel ends the child.
+    // Before there is anything to undo, which a child may have immediately. If signals cannot be
+    // handled, they end this process, and the kernel ends the child.
     let signals = Signals::new(interrupt::wanted()).ok();
     match command.spawn() {
         Ok(child) => Some(watch(child, hear, tell, signals)),
@@ -386,7 +386,7 @@ pub(crate) enum End {
     Stopped(i32),
 }
 
-/// Names the folder in which this process, a child, makes scratch.
+/// Reports the folder in which this process, a child, makes scratch.
 pub(crate) fn tell_scratch(folder: &Path) {
     let mut tell = TELL.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(tell) = tell.as_mut() {

@@ -66,7 +66,7 @@ impl Buffer {
     /// ready: its readers wait, or order the access themselves.
     fn order(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let Memory::Layer(memory) = &*self.buffer else { return Ok(()) };
-        // Nothing means the default stream, and -1 that the consumer orders it itself.
+        // `None` means the default stream, and -1 that the consumer orders it itself.
         let number = stream.map(|stream| stream.extract::<i64>()).transpose()?.unwrap_or(0);
         let Ok(number) = u64::try_from(number) else { return Ok(()) };
         // SAFETY: by DLPack the consumer's stream is alive, and one of the array's device.
@@ -74,7 +74,7 @@ impl Buffer {
         crate::failure::raised(py, ordered)
     }
 
-    /// First address and length; a forked child has none of it.
+    /// First address and length; a forked child does not have this memory.
     pub(crate) fn extent(&self) -> PyResult<(u64, u64)> {
         if self.buffer.device().is_none() && self.buffer.as_slice().is_none() {
             let text = "memory of the process that this one was forked from: allocate anew";

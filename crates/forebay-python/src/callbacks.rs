@@ -41,7 +41,7 @@ struct Job {
     reclaim: fn(&Bound<'_, PyAny>),
 }
 
-/// What a transfer moved bytes to or from is its owner's alone again.
+/// Returns the memory of a transfer to its owner.
 fn reclaim<F: Future>(future: &Bound<'_, PyAny>) {
     if let Ok(future) = future.cast::<F>() {
         drop(future.get().transfer().map(forebay::Transfer::reclaim));

@@ -76,7 +76,7 @@ pub(crate) struct Array {
     pub(crate) address: u64,
     pub(crate) len: u64,
     pub(crate) on_gpu: bool,
-    /// Whether it is ready for what is queued on [`READY_ON`] from now on.
+    /// Whether it is ready for work queued on [`READY_ON`] from now on.
     pub(crate) is_ordered: bool,
     pub(crate) is_read_only: bool,
     pub(crate) is_contiguous: bool,
@@ -95,7 +95,7 @@ fn kind_of(object: &Bound<'_, PyAny>) -> PyResult<Option<i32>> {
     Ok(Some(kind))
 }
 
-/// Whether an object that speaks DLPack says that it is on a GPU.
+/// Whether an object with DLPack reports to be on a GPU.
 pub(crate) fn is_on_gpu(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(kind_of(object)?.is_some_and(|kind| !matches!(kind, CPU | CUDA_HOST)))
 }
@@ -137,7 +137,7 @@ pub(crate) fn array_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Array>> {
     Ok(Some(array))
 }
 
-/// The structure in a capsule, which lives as long as that.
+/// The structure in a capsule, which lives as long as the capsule.
 fn tensor_of<'a>(capsule: &'a Bound<'_, PyCapsule>) -> PyResult<(&'a DlTensor, bool)> {
     if let Ok(pointer) = capsule.pointer_checked(Some(VERSIONED)) {
         // SAFETY: by DLPack's specification, a capsule of this name holds this structure until it
@@ -175,7 +175,7 @@ fn extent(tensor: &DlTensor) -> PyResult<(u64, bool)> {
     Ok((bytes, is_contiguous))
 }
 
-/// Whether strides are those of rows or of columns without gaps, in units of `unit`.
+/// Whether strides are contiguous in row or column order, in units of `unit`.
 pub(crate) fn is_in_one_piece(shape: &[i64], strides: &[i64], unit: i64) -> bool {
     if shape.contains(&0) {
         return true;
@@ -225,7 +225,7 @@ pub(crate) fn capsule<'py>(
         device: DlDevice { kind, index },
         dimensions: 1,
         dtype: DlType { code: UNSIGNED, bits: 8, lanes: 1 },
-        // SAFETY: just made; its fields stay where they are until it is freed.
+        // SAFETY: just made; its fields do not move until it is freed.
         shape: unsafe { (&raw mut (*context).shape).cast() },
         // SAFETY: as above.
         strides: unsafe { (&raw mut (*context).strides).cast() },
@@ -290,7 +290,7 @@ unsafe extern "C" fn free_versioned(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// Whether `max_version` of a call asks for the structure with a version.
+/// Whether `max_version` of a call requests the versioned structure.
 pub(crate) fn wants_version(max_version: Option<&Bound<'_, PyTuple>>) -> PyResult<bool> {
     let Some(version) = max_version else { return Ok(false) };
     Ok(version.get_item(0)?.extract::<u32>()? >= 1)

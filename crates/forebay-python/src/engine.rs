@@ -168,7 +168,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Where<'py> {
 }
 
 impl Engine {
-    /// The GPU that `device` names, brought in; `None` is the host.
+    /// The GPU that `device` names, opened; `None` is the host.
     pub(crate) fn device(
         &self,
         py: Python<'_>,

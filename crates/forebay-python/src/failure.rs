@@ -25,7 +25,7 @@ fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     if let Error::Layer { layer, .. } = error {
         about.set_item("layer", layer)?;
     }
-    // A layer's error is raised as what went wrong with it.
+    // A layer's error is raised as its underlying error.
     let error = error.without_layer();
     about.set_item("kind", kind(error))?;
     about.set_item("errno", error.errno())?;

@@ -258,7 +258,7 @@ impl File {
         Ok(self.run(py, &call)?.bytes)
     }
 
-    /// As `read_into`, and does not wait; the transfer keeps the target.
+    /// Like `read_into` without waiting; the transfer keeps the target alive.
     #[pyo3(signature = (
         target, offset = 0, *, size = None, exact = true, stream = Given::Current, route = None,
         urgent = false
@@ -280,7 +280,7 @@ impl File {
         self.start(py, &call)
     }
 
-    /// As `write_from`, and does not wait; the transfer keeps the source.
+    /// Like `write_from` without waiting; the transfer keeps the source alive.
     #[pyo3(signature = (
         source, offset = 0, *, size = None, sync = None, stream = Given::Current, route = None,
         urgent = false
@@ -309,7 +309,7 @@ impl File {
         raised(py, py.detach(|| if data_only { file.sync_data() } else { file.sync_all() }))
     }
 
-    /// Reserves room for `length` bytes at `offset`; `False` where the file system cannot.
+    /// Reserves room for `length` bytes at `offset`; `False` if the file system cannot.
     fn preallocate(
         &self,
         py: Python<'_>,

@@ -43,7 +43,7 @@ pub(crate) fn call(function: &Bound<'_, PyAny>, arguments: &Bound<'_, PyTuple>) 
     // SAFETY: a new reference, or null with an exception set.
     let returned = unsafe { Bound::from_owned_ptr_or_opt(py, returned) };
     if returned.is_none() {
-        // SAFETY: this thread is attached; the exception that is set is taken.
+        // SAFETY: this thread is attached; the current exception is consumed.
         unsafe { raw::PyErr_WriteUnraisable(function.as_ptr()) };
     }
     std::mem::forget(hang);

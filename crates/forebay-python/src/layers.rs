@@ -1,4 +1,4 @@
-//! Layers of a model that come to a GPU ahead of the compute, for Python.
+//! Layers of a model, loaded to a GPU ahead of the compute, for Python.
 
 #![expect(unsafe_code, reason = "orders work on streams of others")]
 
@@ -41,7 +41,7 @@ pub(crate) struct TakenLayer {
 
 #[pymethods]
 impl LayerStream {
-    /// Streams of the same layers, one to each of `devices`, in their order.
+    /// Streams of the same layers, one for each of `devices`, in their order.
     #[staticmethod]
     #[pyo3(signature = (
         engine, devices, layers, *, order, passes, gpu_budget, host_budget, mapped_budget, check
@@ -270,7 +270,7 @@ impl TakenLayer {
     #[pyo3(signature = (compute = Given::Current))]
     fn write_back(&self, py: Python<'_>, compute: Given<'_>) -> PyResult<()> {
         let compute = self.ordered_by(py, &compute)?;
-        // SAFETY: as in `LayerStream::take`; of one that was released no stream is used.
+        // SAFETY: as in `LayerStream::take`; after a release no stream is used.
         raised(py, py.detach(|| unsafe { self.taken.write_back(compute) }))
     }
 
@@ -278,7 +278,7 @@ impl TakenLayer {
     #[pyo3(signature = (compute = Given::Current))]
     fn release(&self, py: Python<'_>, compute: Given<'_>) -> PyResult<()> {
         let compute = self.ordered_by(py, &compute)?;
-        // SAFETY: as in `LayerStream::take`; of one that was released no stream is used.
+        // SAFETY: as in `LayerStream::take`; after a release no stream is used.
         raised(py, py.detach(|| unsafe { self.taken.release(compute) }))
     }
 }
@@ -306,7 +306,7 @@ fn gpu_of(py: Python<'_>, engine: &Engine, device: &Bound<'_, PyAny>) -> PyResul
         return Err(refused("None".into()));
     }
     let found = engine.gpu_of(py, device).inspect_err(|error| {
-        // Host memory, which is offered elsewhere, is no place for layers.
+        // Host memory, which is accepted elsewhere, cannot hold layers.
         if error.get_type(py).name().is_ok_and(|name| name == "NoDevice") {
             let hint = "layers go to a GPU: `forebay doctor` says why there is none, and \
                         `device=\"sim\"` is a simulated one";

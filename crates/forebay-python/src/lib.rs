@@ -82,8 +82,8 @@ mod _forebay {
     }
 }
 
-/// Has PyO3 see that the interpreter has started. It looks when a thread attaches for the first
-/// time, and panics where that is one of ours that begins as the interpreter ends.
+/// Makes PyO3 notice that the interpreter has started. It checks when a thread first attaches, and
+/// would panic in one of our threads that starts as the interpreter ends.
 fn attach_once(py: Python<'_>) {
     py.detach(|| Python::attach(|_| ()));
 }
@@ -110,8 +110,8 @@ fn reader_count() -> usize {
     forebay::Options::from_env().unwrap_or_default().reader_count()
 }
 
-/// Runs the `forebay` command with these arguments, the program's name first; its exit code. The
-/// words of `program` start it anew.
+/// Runs the `forebay` command with these arguments, the program's name first; returns its exit
+/// code. The words of `program` start it anew.
 #[pyfunction]
 fn run_command(py: Python<'_>, arguments: Vec<OsString>, program: Vec<OsString>) -> PyResult<u8> {
     if program.is_empty() {

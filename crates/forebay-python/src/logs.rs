@@ -27,7 +27,7 @@ const WAITING_MAX: usize = 1024;
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 const FLUSH_NAP: Duration = Duration::from_millis(1);
 
-/// The levels that are handed on: 0 is none, 1 errors, 4 and more everything.
+/// The levels that are forwarded: 0 is none, 1 errors, 4 and more everything.
 static LEVEL: AtomicU8 = AtomicU8::new(0);
 
 /// Lines dropped since the last report of dropped lines.
@@ -134,7 +134,7 @@ fn next(py: Python<'_>, told: Receiver<Told>) -> Option<(Told, Receiver<Told>)> 
     py.detach(move || told.recv().ok().map(|next| (next, told)))
 }
 
-/// Tells how many lines were dropped, if any, now that those before are handed on.
+/// Reports how many lines were dropped, if any, after those before them were forwarded.
 fn say_dropped(py: Python<'_>) {
     let dropped = DROPPED.swap(0, Ordering::Relaxed);
     if dropped == 0 || LEVEL.load(Ordering::Relaxed) < number(Level::WARN) {
@@ -212,7 +212,7 @@ impl Subscriber for Logs {
         let metadata = event.metadata();
         let (level, target) = (number(*metadata.level()), metadata.target().to_owned());
         let text = line.message + &line.fields;
-        // A child that was forked has none before it makes an engine.
+        // A forked child has none before it makes an engine.
         if let Some(way) = WAY.get()
             && way.send(Told::Line { level, target, text }).is_err()
         {

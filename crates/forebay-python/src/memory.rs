@@ -127,7 +127,7 @@ fn find(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Found> {
     }
     // SAFETY: the object is alive.
     if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0 {
-        // Some libraries promise it of arrays on a GPU as well, and then refuse.
+        // Some libraries promise it for arrays on a GPU as well, and then refuse.
         return view_of(object, usage).or_else(|refused| {
             let on_gpu = of_gpu(object, usage)?;
             on_gpu.ok_or(refused)
@@ -175,7 +175,7 @@ fn address_of(triple: &Bound<'_, PyTuple>) -> PyResult<Found> {
     Ok(Found { address, len, on_gpu, device, order: Order::None, keep })
 }
 
-/// A device by its name or its number among CUDA's; `None` is the host.
+/// A device by its name or its CUDA number; `None` is the host.
 pub(crate) fn device_named(device: &Bound<'_, PyAny>) -> PyResult<Option<DeviceId>> {
     let id = |kind, index| Ok(Some(DeviceId { kind, index }));
     if device.is_none() {
@@ -200,7 +200,7 @@ fn unknown_device(text: &str) -> String {
     format!("no device `{text}`: give `cpu`, `cuda:0` or a GPU's number")
 }
 
-/// A view of an object with the buffer protocol, which it gives back.
+/// A view of an object with the buffer protocol; released on drop.
 #[pyclass(frozen, module = "forebay._forebay")]
 struct View(Box<ffi::Py_buffer>);
 
@@ -210,12 +210,12 @@ unsafe impl Send for View {}
 unsafe impl Sync for View {}
 
 impl View {
-    /// Whether its format has references to objects of Python; names stand between colons.
+    /// Whether its format has references to Python objects; names are between colons.
     fn holds_objects(&self) -> bool {
         if self.0.format.is_null() {
             return false;
         }
-        // SAFETY: a text of the exporter's, which lives as long as the view.
+        // SAFETY: a text of the exporter, which lives as long as the view.
         let format = unsafe { CStr::from_ptr(self.0.format) };
         format.to_bytes().split(|&byte| byte == b':').step_by(2).any(|part| part.contains(&b'O'))
     }
@@ -223,7 +223,7 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: got once, given back once; Python drops its objects in attached threads.
+        // SAFETY: acquired once, released once; Python drops its objects in attached threads.
         unsafe { ffi::PyBuffer_Release(&raw mut *self.0) };
     }
 }

@@ -11,7 +11,7 @@ use crate::failure::raised;
 /// Time between two questions for signals.
 const ASKS_EVERY: Duration = Duration::from_millis(50);
 
-/// How long a wait that was interrupted waits for what is in flight.
+/// How long an interrupted wait waits for requests in flight.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 
 /// One transfer of the engine, or one of many pieces.
@@ -63,7 +63,7 @@ pub(crate) fn end<M: Moving>(
         let left = until.map_or(ASKS_EVERY, |until| until.saturating_duration_since(now));
         let end = py.detach(|| moving.wait_for(left.min(ASKS_EVERY)));
         if let Some(end) = end {
-            // What it moved bytes to or from is its owner's alone again.
+            // Returns the transfer's memory to its owner.
             drop(moving.transfer().reclaim());
             return Ok(Some(end));
         }
@@ -79,7 +79,7 @@ pub(crate) fn outcome<M: Moving>(py: Python<'_>, moving: &M) -> PyResult<M::End>
     raised(py, end(py, moving, None)?.expect("there is no bound"))
 }
 
-/// Cancels it, and waits a moment for what is in flight.
+/// Cancels it, and waits briefly for requests in flight.
 fn give_up<M: Moving>(py: Python<'_>, moving: &M) {
     py.detach(|| {
         moving.transfer().cancel();

@@ -1,7 +1,7 @@
-//! Arrays of whole numbers, of whatever library has the buffer protocol.
+//! Arrays of whole numbers, of any library with the buffer protocol.
 //!
-//! They are read where they lie: a copy of each would be more memory for the kernel to clear, which
-//! is most of what a call of 100,000 requests costs.
+//! They are read in place: a copy of each would be more memory for the kernel to clear, which is
+//! most of the cost of a call of 100,000 requests.
 
 #![expect(unsafe_code, reason = "reads what an exporter says is there")]
 
@@ -90,7 +90,7 @@ impl<'a> Numbers<'a> {
         self.len
     }
 
-    /// The number at `index`, of which there has to be one.
+    /// The number at `index`, which must exist.
     #[inline]
     pub(crate) fn get(&self, index: usize) -> PyResult<u64> {
         let number = match self.kind {
@@ -126,7 +126,7 @@ struct View(Box<ffi::Py_buffer>);
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: got once, given back once, in a thread that is attached.
+        // SAFETY: acquired once, released once, in an attached thread.
         unsafe { ffi::PyBuffer_Release(&raw mut *self.0) };
     }
 }
@@ -149,7 +149,7 @@ impl View {
         let format = if self.0.format.is_null() {
             c"B"
         } else {
-            // SAFETY: a text of the exporter's, which lives as long as the view.
+            // SAFETY: a text of the exporter, which lives as long as the view.
             unsafe { CStr::from_ptr(self.0.format) }
         };
         format.to_str().unwrap_or_default().trim_start_matches(['@', '=', '<'])

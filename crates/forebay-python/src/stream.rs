@@ -58,7 +58,7 @@ impl<'py> Given<'py> {
     }
 }
 
-/// The number of a stream on which a caller computes; `None` is the default stream.
+/// The number of a caller's compute stream; `None` is the default stream.
 pub(crate) fn number(stream: &Bound<'_, PyAny>) -> PyResult<CallerStream> {
     match ordering(stream)? {
         Ordering::Stream(number) => Ok(number),
@@ -67,8 +67,8 @@ pub(crate) fn number(stream: &Bound<'_, PyAny>) -> PyResult<CallerStream> {
     }
 }
 
-/// What `stream=` means: `"current"`, `None`, a stream of torch, cupy, numba or CUDA's own Python
-/// library, or a raw one as a number.
+/// The meaning of `stream=`: `"current"`, `None`, a stream of torch, cupy, numba or CUDA's own
+/// Python library, or a raw one as a number.
 fn ordering(stream: &Bound<'_, PyAny>) -> PyResult<Ordering> {
     let py = stream.py();
     if stream.is_none() {

@@ -107,8 +107,8 @@ impl Transfer {
         this.py().import("forebay._awaiting")?.getattr("steps")?.call1((this,))
     }
 
-    /// What it has done so far: bytes by route, with the reason, why they did not go straight
-    /// between drive and GPU where there may be a path, and time by stage.
+    /// The outcome so far: bytes by route, with the reason, why they did not take the direct route
+    /// if it might exist, and time by stage.
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let inner = self.inner();
         let end = inner.is_done().then(|| inner.wait_for(Duration::ZERO)).flatten();
@@ -135,7 +135,7 @@ pub(crate) fn report<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<
     Ok(known)
 }
 
-/// What one has done that has not ended well, or not yet.
+/// The outcome of a transfer that has failed, or has not ended yet.
 pub(crate) fn report_so_far<'py>(
     py: Python<'py>,
     transfer: &forebay::Transfer,

@@ -20,7 +20,7 @@ pub(crate) enum Verdict {
     Fail(String),
     /// The machine lacks something.
     Skipped(String),
-    /// A tiny or simulated run: it proves that the bar runs, nothing about speed.
+    /// A tiny or simulated run: it shows that the bar runs, nothing about speed.
     NotJudged,
 }
 

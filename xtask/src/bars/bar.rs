@@ -1,4 +1,4 @@
-//! What a bar is: a comparison with a bound; and the list of all bars.
+//! The definition of a bar: a comparison with a bound; and the list of all bars.
 
 use std::error::Error;
 use std::fmt;

@@ -28,7 +28,7 @@ const SLOT_LEN: u64 = 16 * MIB;
 const SLOTS: u64 = 4;
 /// Bytes that a reader reads at a time.
 const SEGMENT_LEN: u64 = MIB;
-/// How long a thread of the recipe sleeps when there is nothing to do.
+/// How long an idle thread of the recipe sleeps.
 const NAP: Duration = Duration::from_micros(15);
 
 /// Pinned memory and its stream.

@@ -46,7 +46,7 @@ impl Fio {
         }
     }
 
-    /// What its requests read into; on some drives that decides how fast they are.
+    /// The type of memory of its requests; on some drives it decides their speed.
     pub(crate) fn memory(&self) -> &'static str {
         if self.huge { "huge pages" } else { "ordinary pages: none are reserved that are huge" }
     }
@@ -61,7 +61,7 @@ impl Fio {
         self.run(file, depth, &job)
     }
 
-    /// Reads `count` random pieces of 4 KiB, past the page cache.
+    /// Reads `count` random pieces of 4 KiB, with O_DIRECT.
     pub(crate) fn random(&self, file: &Path, count: u64, depth: u32) -> Result<Sample, Stop> {
         let total = format!("--io_size={}", count * 4096);
         self.run(file, depth, &["--rw=randread", "--bs=4k", "--norandommap", &total])

@@ -1,5 +1,4 @@
-//! Many requests of one size under way at once, into memory that is used again and again: what
-//! `fio` does with a depth.
+//! Many requests of one size in flight at once, into reused memory: like `fio` with a depth.
 
 use std::collections::VecDeque;
 
@@ -18,7 +17,7 @@ pub(crate) struct Flight<'a> {
     idle: Vec<Landed>,
 }
 
-/// A request's memory, and the offset of what was read into it.
+/// A request's memory, and the offset of the bytes in it.
 #[derive(Debug)]
 struct Landed {
     offset: Option<u64>,

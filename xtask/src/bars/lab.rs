@@ -77,7 +77,7 @@ impl Lab {
         Ok(Self { tiny: arguments.tiny, selector, disk, tmpfs, files: RefCell::default() })
     }
 
-    /// The size that a bar moves: what it states, or little in a tiny run.
+    /// The size that a bar moves: the stated one, or little in a tiny run.
     pub(crate) fn len(&self, stated: u64) -> u64 {
         if self.tiny { (stated / 128).clamp(4 * MIB, 32 * MIB) } else { stated }
     }
@@ -125,7 +125,7 @@ impl Lab {
         Ok(path)
     }
 
-    /// Skips the bar where `len` bytes more would fill the file system.
+    /// Skips the bar if `len` more bytes would fill the file system.
     pub(crate) fn need_room(&self, place: Place, len: u64) -> Result<(), Stop> {
         if self.scratch(place)?.has_room(len)? {
             return Ok(());
@@ -189,7 +189,7 @@ pub(crate) fn verify(buffer: &Buffer, len: u64) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Runs the bars that `arguments` choose; `Ok(false)` where one was missed.
+/// Runs the bars that `arguments` choose; `Ok(false)` if one was missed.
 pub(crate) fn measure(arguments: Arguments) -> Result<bool, String> {
     let lab = Lab::new(&arguments)?;
     let environment = Environment::read(&lab.disk.path(""), &lab.selector);
@@ -223,7 +223,7 @@ fn run(lab: &Lab, bar: &Bar, chosen: bool) -> Result<Measured, Stop> {
         .unwrap_or_else(|_| Err(Stop::Fail("it panicked, see above".into())))
 }
 
-/// A GPU bar that cannot run is missed where a GPU is required.
+/// A GPU bar that cannot run counts as missed if a GPU is required.
 fn skipped(bar: &Bar, reason: String) -> Verdict {
     let required = std::env::var("FOREBAY_REQUIRE_GPU").is_ok_and(|value| value == "1");
     if required && bar.setting == Setting::Gpu {

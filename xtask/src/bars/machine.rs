@@ -154,7 +154,7 @@ fn slug(name: &str) -> String {
     words.join("-")
 }
 
-/// The day that lies `days` after 1970-01-01, in the Gregorian calendar.
+/// The day that is `days` after 1970-01-01, in the Gregorian calendar.
 fn date(mut days: u64) -> String {
     let is_leap = |year: u64| {
         year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))

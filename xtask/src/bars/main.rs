@@ -72,7 +72,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes to stdout; a closed pipe is no reason to fail.
+/// Writes to stdout; a closed pipe is not an error.
 fn talk(text: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{text}");
 }

@@ -86,7 +86,7 @@ fn verify_pieces(target: &Buffer, pieces: &[Piece<'_>]) -> Result<(), Stop> {
     Ok(())
 }
 
-/// 16 threads that read 64 MiB each of a resident file at once.
+/// 16 threads that each read 64 MiB of a warm file concurrently.
 pub(crate) fn threads(lab: &Lab) -> Result<Measured, Stop> {
     const THREADS: u64 = 16;
     let gpu = lab.gpu()?;

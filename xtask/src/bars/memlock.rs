@@ -31,7 +31,7 @@ const LOCKED_LEN: u64 = 8 * MIB;
 /// Bytes that are read.
 const LEN: u64 = GIB;
 
-/// Requests of 1 MiB to host memory that are under way at once.
+/// Requests of 1 MiB to host memory in flight.
 const DEPTH: u64 = 32;
 
 /// The commands to a child, one line each.
@@ -131,7 +131,7 @@ impl Drop for Reader {
     }
 }
 
-/// The child: limits what it may lock, then answers each line of its input.
+/// The child: limits its lockable memory, then answers each line of its input.
 pub(crate) fn serve(path: &Path, locked: &str) -> Result<(), String> {
     if let Some(len) = parse_size(locked) {
         let limit = Rlimit { current: Some(len), maximum: Some(len) };

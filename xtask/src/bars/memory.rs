@@ -1,5 +1,5 @@
-//! How much memory the engine itself takes: a child process reads a file, and its peak is
-//! compared with what the engine may use beyond the target.
+//! The memory use of the engine itself: a child process reads a file, and its peak is compared with
+//! the allowance beyond the target.
 
 use std::fs;
 use std::path::Path;
@@ -64,7 +64,7 @@ fn measure(lab: &Lab, gpu: &str, most: u64) -> Result<Measured, Stop> {
     })
 }
 
-/// The child: reads `path` cold and resident, and prints its peak.
+/// The child: reads `path` cold and warm, and prints its peak.
 pub(crate) fn probe(path: &Path, gpu: &str) -> Result<(), String> {
     let target = read(path, gpu).map_err(|stop| match stop {
         Stop::Fail(reason) | Stop::Skip(reason) => reason,

@@ -191,7 +191,7 @@ impl PlainRing {
 }
 
 impl Run {
-    /// Bytes that a piece's request has to bring; the last may reach past the end.
+    /// Bytes that a piece's request must bring; the last may extend past the end.
     fn wanted(&self, piece: usize) -> u64 {
         PIECE_LEN.min(self.len - self.offsets[piece])
     }

@@ -33,7 +33,7 @@ impl Series {
         median(self.samples.iter().map(|s| float(s.bytes) / s.seconds))
     }
 
-    /// Bytes per second, the best: for limits, which nothing can exceed.
+    /// The best rate in bytes per second: for limits, which nothing can exceed.
     pub(crate) fn best_rate(&self) -> f64 {
         self.samples.iter().map(|s| float(s.bytes) / s.seconds).fold(0.0, f64::max)
     }
@@ -55,13 +55,13 @@ impl Series {
     }
 }
 
-/// A count as a number to calculate with; counts here stay far below 2^53.
+/// A count as a float; counts here stay far below 2^53.
 #[expect(clippy::cast_precision_loss, reason = "bytes and counts stay below 2^53")]
 pub(crate) fn float(count: u64) -> f64 {
     count as f64
 }
 
-/// The middle value, or the mean of the two middle ones; NaN of nothing.
+/// The middle value, or the mean of the two middle ones; NaN if empty.
 pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = values.collect();
     sorted.sort_by(f64::total_cmp);

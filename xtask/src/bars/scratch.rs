@@ -1,7 +1,7 @@
-//! Folders for test files that go away with the run, and by the next run after a crash.
+//! Folders for test files that are removed with the run, or by the next run after a crash.
 //!
-//! A folder is marked by its name and held by a lock on a file in it: what is marked and not
-//! locked was left by a run that died. Nothing else is ever removed.
+//! A folder is marked by its name and locked through a file in it: a marked folder without a lock
+//! was left by a run that died. Nothing else is ever removed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, flock, statvfs};
 const PREFIX: &str = ".forebay-bars-";
 /// The locked file in it.
 const LOCK: &str = "lock";
-/// Bytes that stay free on the file system, whatever a bar would like to write.
+/// Bytes that stay free on the file system, whatever a bar needs.
 const FREE_LEN_MIN: u64 = 1 << 30;
 
 /// A folder of this run.
@@ -24,7 +24,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Makes a folder in `parent`, and removes what dead runs left there.
+    /// Makes a folder in `parent`, and removes the folders of dead runs there.
     pub(crate) fn new(parent: &Path) -> io::Result<Self> {
         remove_stale(parent)?;
         let folder = parent.join(format!("{PREFIX}{}", std::process::id()));

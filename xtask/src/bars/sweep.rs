@@ -46,7 +46,7 @@ pub(crate) enum Asks {
     Rate,
     /// The same rate, and the same latencies.
     Latencies,
-    /// A rate whose range meets the other's, or is above it.
+    /// A rate whose range overlaps the other's, or is above it.
     Overlap,
 }
 

@@ -14,7 +14,7 @@ use crate::data;
 use crate::lab::{Gpu, Lab, Place, make_resident, routes};
 use crate::sample::{Sample, Series, fastest, interleave, timed};
 
-/// CPU that a write may take, times that of the plain writer.
+/// Most CPU time of a write, relative to the plain writer.
 const CPU_MAX: f64 = 1.3;
 
 /// Into a new file each time.
@@ -188,7 +188,7 @@ pub(crate) fn source(gpu: &Gpu, len: u64) -> Result<Buffer, Stop> {
     Ok(buffer)
 }
 
-/// Whether the file holds the test data, neither more nor less.
+/// Whether the file holds exactly the test data.
 pub(crate) fn check(path: &Path, len: u64) -> Result<(), Stop> {
     let mut file = File::open(path)?;
     let mut piece = vec![0; 4 << 20];

@@ -67,7 +67,7 @@ mod tests {
             (0..bytes.len()).filter(|&at| bytes[at..].starts_with(b"070701")).collect();
         assert_eq!(starts.len(), 3);
         assert!(starts.iter().all(|start| start % 4 == 0));
-        // The second header says five bytes, which follow it and its name.
+        // The second header announces five bytes, which follow it and its name.
         assert_eq!(&bytes[starts[1] + 54..starts[1] + 62], b"00000005");
         assert_eq!(&bytes[starts[1] + 110..starts[1] + 116], b"bin/x\0");
         assert_eq!(&bytes[starts[1] + 116..starts[1] + 124], b"12345\0\0\0");

@@ -14,7 +14,7 @@ use crate::process::{self, Result, say};
 /// Bytes that each drive moves in a second.
 pub(crate) const RATE: u64 = 40_000_000;
 
-/// What a striped file must reach, as a share of the sum of its drives.
+/// The share of the sum of its drives that a striped file must reach.
 const SHARE_MIN: f64 = 0.97;
 
 /// How often one path was read.
@@ -42,7 +42,7 @@ impl Series {
         self.name.starts_with("drive")
     }
 
-    /// On how many of the drives it lies: the number that ends its name.
+    /// The number of its drives: the number that ends its name.
     fn width(&self) -> usize {
         let count = self.name.rsplit_once('-').and_then(|(_, count)| count.parse().ok());
         count.unwrap_or_default()

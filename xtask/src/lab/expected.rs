@@ -14,13 +14,13 @@ pub(crate) struct Expected {
     pub(crate) drives: Vec<String>,
     /// How bytes are spread over them.
     pub(crate) layout: Option<String>,
-    /// Kinds of steps, each with a fact and its value where one matters.
+    /// Kinds of steps, each with a fact and its value if one matters.
     pub(crate) steps: Vec<String>,
     /// Rules that must have found something.
     pub(crate) warnings: Vec<String>,
     /// NUMA nodes of the paths to the drives, where these are not as the machine was built.
     pub(crate) nodes: Option<Vec<u64>>,
-    /// How many of the paths to the first drive are live, where not all are.
+    /// How many of the paths to the first drive are live, if not all are.
     pub(crate) live: Option<usize>,
     /// The required error of a read; without it, the read must succeed.
     pub(crate) fails: Option<String>,

@@ -46,8 +46,8 @@ const PACKAGES: [&str; 32] = [
     "netbase",
 ];
 
-/// Modules that the guest gets, with those that they need. A name that the kernel does not know
-/// is left out: what needs it then shows as a situation that could not be built.
+/// The guest's modules; their dependencies are added. A name that the kernel does not know is left
+/// out: a situation that needs it then fails to build.
 const MODULES: [&str; 48] = [
     "9p",
     "9pnet_virtio",
@@ -119,7 +119,7 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// Makes what is missing of it in `cache`; `script` is the first program that runs.
+    /// Makes the missing parts in `cache`; `script` is the first program that runs.
     pub(crate) fn build(cache: &Path, script: &Path) -> Result<Self> {
         let tree = Tree::fetch(cache, "guest", Origin::Machine, &PACKAGES)?;
         let name =
@@ -213,7 +213,7 @@ impl Image {
     }
 }
 
-/// A path that a program saw inside `folder`, seen from outside.
+/// A path that a program saw inside `folder`, as seen from outside.
 fn below(folder: &Path, path: &str) -> PathBuf {
     folder.join(path.trim_start_matches('/'))
 }

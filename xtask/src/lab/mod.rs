@@ -115,7 +115,7 @@ fn lacking() -> Option<String> {
     (!process::is_root()).then(|| "only root may unpack a system".into())
 }
 
-/// Builds the machine with every situation, runs it and judges what it found.
+/// Builds the machine with every situation, runs it and judges its results.
 fn every(root: &Path, wishes: &Wishes) -> Result<End> {
     let ground = match Ground::prepare(root)? {
         Ok(ground) => ground,

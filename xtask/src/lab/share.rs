@@ -60,7 +60,7 @@ impl Share {
         make(&self.out().join("record"))
     }
 
-    /// Keeps the records of the whole and the broken machine in a folder of theirs.
+    /// Stores the records of the whole and the broken machine in a separate folder.
     pub(crate) fn keep_record(&self, folder: &Path) -> Result<()> {
         make(folder)?;
         for record in entries(&self.out().join("record"))? {

@@ -5,7 +5,7 @@ use super::found::Row;
 /// Columns of the route, whose reason is shown in full elsewhere.
 const ROUTE_LEN: usize = 44;
 
-/// The rows as lines, columns below each other, differences below their row.
+/// The rows as lines, with aligned columns and differences below their row.
 pub(crate) fn lines(rows: &[Row]) -> Vec<String> {
     let cells: Vec<[String; 6]> = rows.iter().map(cells).collect();
     let head =

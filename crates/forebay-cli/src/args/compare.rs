@@ -8,7 +8,7 @@ use forebay::units::{KIB, MIB, parse_size};
 
 use super::gpu;
 
-/// Sizes are whole numbers of these, which every drive and every GPU takes.
+/// Sizes are whole multiples of this, which suits every drive and every GPU.
 const UNIT: u64 = 4 * KIB;
 
 /// What is compared.

@@ -244,7 +244,7 @@ pub enum WayName {
     Plain(Plain),
 }
 
-/// A route that is demanded; `None` leaves the choice to the engine.
+/// The demanded route; `None` leaves the choice to the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Demand(pub Option<Route>);
 

@@ -23,13 +23,13 @@ pub trait PageCache {
     /// Drops the file's pages.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     fn evict(&self) -> Result<()>;
 
-    /// How much of the first `len` bytes is resident.
+    /// How much of the first `len` bytes is in the page cache.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     fn residency(&self, len: u64) -> Result<Residency>;
 }
 
@@ -46,7 +46,7 @@ impl PageCache for forebay::File {
 /// Drops the pages; the text says why the file cannot be called cold.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub fn make_cold(file: &dyn PageCache, len: u64) -> Result<Result<(), String>> {
     file.evict()?;
     Ok(match file.residency(len)? {
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(text, "the drop cannot be checked: why");
     }
 
-    /// A page cache that loses what was read in, so many times.
+    /// A page cache that loses pages after reading them in, this many times.
     struct Losing(AtomicU64);
 
     impl PageCache for Losing {

@@ -154,7 +154,7 @@ fn threads_of_user() -> u64 {
     threads.sum()
 }
 
-/// What the groups of the text of `/proc/self/cgroup` grant, found by the text of `mountinfo`.
+/// The grants of the groups in the text of `/proc/self/cgroup`, located by the text of `mountinfo`.
 fn granted(groups: &str, mounts: &str) -> Option<Grant> {
     let grants = VERSIONS.iter().flat_map(|names| {
         let folders = place(names.kind, "memory", groups, mounts);
@@ -218,7 +218,7 @@ fn grant_of(names: &Names, folder: &Path) -> Option<Grant> {
     Some(Grant { limit, available: limit.saturating_sub(used), by: By::Group })
 }
 
-/// The number in a file; `max` is none, and no limit either.
+/// The number in a file; `max` is not a number, and means no limit.
 fn number(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }

@@ -11,7 +11,7 @@ use twox_hash::XxHash3_64;
 use super::memory::whole;
 use super::parallel::{cores, each_range};
 
-/// Bytes of one hashed piece of a file that is not ours.
+/// Bytes of one hashed piece of a user's file.
 pub const PIECE: u64 = MIB;
 
 const ODD: u64 = 0x0101_0101_0101_0101;
@@ -105,7 +105,7 @@ impl Pattern {
 pub enum Expected {
     /// Bytes that we made.
     Pattern(Pattern),
-    /// A file that is not ours: the XXH3-64 of each [`PIECE`] of a plain read.
+    /// A user's file: the XXH3-64 of each [`PIECE`] of a plain read.
     Pieces(Vec<u64>),
 }
 

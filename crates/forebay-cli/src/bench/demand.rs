@@ -22,7 +22,7 @@ const SLOTS: u64 = 4;
 /// Buffers through which a GPU's memory is filled and checked, of 16 MiB each.
 const CHECKS_MAX: u64 = 8;
 
-/// Host memory that a run takes, for each byte that it moves and besides.
+/// Host memory that a run needs, per byte moved and in addition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Demand {
     /// Bytes for each byte moved: a target in host memory, scratch on a file system that lives
@@ -132,7 +132,7 @@ pub(crate) fn fitting(most: u64, buffers: u64) -> u64 {
     most.min(align_down(each, MIB)).max(MIB)
 }
 
-/// Pinned memory that the engine takes for transfers of `len` bytes.
+/// Pinned memory of the engine for transfers of `len` bytes.
 fn arena(options: &forebay::Options, len: u64) -> u64 {
     let least = SLOTS.saturating_mul(options.slot_size);
     options.arena_size.unwrap_or(ARENA.max(least)).min(least.max(len.min(GIB)))

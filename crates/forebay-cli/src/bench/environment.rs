@@ -1,7 +1,7 @@
-//! What a number was measured on: kernel, processor, memory, GPU, file system, drive, versions.
+//! The environment of a measurement: kernel, processor, memory, GPU, file system, drive, versions.
 //!
-//! Everything is read from files of the kernel's, as far as they are there; what is not stays
-//! empty, for no measurement fails because its machine has no name.
+//! Everything is read from files of the kernel. Missing facts stay empty: no measurement fails
+//! because its machine has no name.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -106,7 +106,7 @@ fn known(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// The text behind `name` and a colon in a file of the kernel's.
+/// The text after `name` and a colon in a file of the kernel.
 fn field(text: &str, name: &str) -> Option<String> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;

@@ -13,8 +13,8 @@ use std::sync::LazyLock;
 
 use rustix::fs::{Stat, fstat, stat};
 
-/// `/proc/PID/fd`. Other processes open it too, so that `self` will not do; the number is the one
-/// that `/proc` has, which may be that of another PID namespace.
+/// `/proc/PID/fd`. Other processes open it too, so `self` does not work. The number is the one in
+/// `/proc`, which may be that of another PID namespace.
 static DESCRIPTORS: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
     let own = fs::read_link("/proc/self").ok()?;
     Some(Path::new("/proc").join(own).join("fd"))

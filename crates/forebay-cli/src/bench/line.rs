@@ -151,7 +151,7 @@ impl Others {
     }
 }
 
-/// The lines of a run, ceilings first, in the order of the table.
+/// The lines of a run, limits first, in the order of the table.
 #[must_use]
 pub fn plan(plan: &Plan<'_>) -> Vec<Line> {
     let Plan { directions, caches, storage, fio, route, others, cufile } = *plan;
@@ -184,8 +184,8 @@ pub fn plan(plan: &Plan<'_>) -> Vec<Line> {
     lines
 }
 
-/// The ceiling that binds the move of `line`, a way: of the link and, for bytes from or to the
-/// drive, the storage, the lower. The storage is what the better of its two measurements shows.
+/// The limit of the move of `line`, a method: the lower of the link and, for bytes from or to the
+/// drive, the storage. The storage's limit is the better of its two measurements.
 #[must_use]
 pub fn limit(lines: &[Line], line: &Line) -> Option<Limit> {
     let direction = line.direction;

@@ -19,14 +19,14 @@ use crate::steps::Step;
 /// Bytes that are made in memory before they are written.
 pub(crate) const STEP: u64 = 32 * MIB;
 
-/// Makes `path`, an existing file of ours or a device that is long enough, `len` bytes of
+/// Fills `path`, an existing file of ours or a device that is long enough, with `len` bytes of
 /// `pattern`, all on the drive.
 ///
-/// Room is taken first and counted afterwards: another run may have found the same room free at the
-/// same time, and then at least one of the two gives it back.
+/// Room is reserved first and checked afterwards: another run may have found the same room free at
+/// the same time, and then at least one of the two gives it back.
 ///
 /// # Errors
-/// The system's, for want of room above all.
+/// System errors, above all for lack of space.
 pub fn fill(path: &Path, pattern: Pattern, len: u64) -> Result<()> {
     let failed = |error| {
         let verb = format!("cannot write {} of scratch to `{}`", format_size(len), path.display());
@@ -65,7 +65,7 @@ fn reserve(file: &File, path: &Path, len: u64) -> Result<()> {
     match fallocate(file, FallocateFlags::empty(), 0, len) {
         Ok(()) => {
             let after = Room::from(fstatvfs(file).map_err(inspect)?);
-            // The file system's own records of that room may take a little more.
+            // The file system's metadata for that room may use a little more.
             let enough = after.free >= after.kept() - after.kept() / 64;
             if enough { Ok(()) } else { Err(before.refusal(folder, len)) }
         }
@@ -130,7 +130,7 @@ pub fn claim(path: &Path) -> Result<Claimed> {
 /// of ours.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub fn put(path: &Path, pattern: Pattern, start: u64, end: u64) -> Result<()> {
     let step = Step::begin("write to", path);
     let written = open(path).and_then(|file| {

@@ -1,8 +1,9 @@
-//! One sample of one way: prepare, move (timed), check.
+//! One sample of one method: prepare, move (timed), check.
 //!
-//! Before a read the target is filled with other bytes, and those differ from repeat to repeat, so
-//! that a byte which is never moved cannot be right each time. A written file is filled anew with
-//! bytes that all differ from what it holds, and is read back after its pages have been dropped.
+//! Before a read the target is filled with other bytes, which differ from repeat to repeat, so that
+//! a byte that is never moved cannot be right each time. A written file is filled anew with bytes
+//! that all differ from the ones it should hold afterwards, and is read back after its pages have
+//! been dropped.
 
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
@@ -90,7 +91,7 @@ fn opened(
     if let Err(reason) = ready {
         return Ok(Err(reason));
     }
-    // Not for writes, which may wait for a sync as long as they like.
+    // Not for writes, whose sync may take any time.
     let reading = matches!(job.direction, Direction::Read).then(|| method.reading(job));
     let counted = method.counters();
     let span = counters.map(|(prover, sources)| (prover, sources.begin()));
@@ -230,7 +231,7 @@ mod tests {
                     told -= 1;
                 }
                 Fault::LastTime => {
-                    // Never the bytes of this turn, but those of the one before.
+                    // Never the bytes of this turn, but those of the previous one.
                     std::mem::swap(&mut bytes, &mut self.earlier);
                 }
             }

@@ -60,13 +60,13 @@ pub(crate) fn end(file: File, path: &Path, written: bool) -> Result<()> {
 /// Closes a duplicate of the descriptor: the file system reports what it would at the end.
 ///
 /// # Errors
-/// The system's.
+/// System errors.
 pub(crate) fn flush(file: &File, path: &Path) -> Result<()> {
     let failed = |error| Failure::io(format!("cannot close `{}`", path.display()), &error);
     end(file.try_clone().map_err(failed)?, path, true)
 }
 
-/// Page-aligned host memory, on huge pages where the system has them, zero at first.
+/// Page-aligned, zero-initialised host memory, on huge pages if the system has them.
 #[derive(Debug)]
 pub struct HostMemory {
     start: NonNull<u8>,
@@ -80,10 +80,10 @@ unsafe impl Send for HostMemory {}
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
-    /// Reserves `len` bytes.
+    /// Allocates `len` bytes.
     ///
     /// # Errors
-    /// The system's, for want of memory.
+    /// System errors, for lack of memory.
     pub fn allocate(len: u64) -> Result<Self> {
         let failed = |error: io::Error| {
             Failure::io(format!("cannot allocate {} of host memory", format_size(len)), &error)
@@ -107,7 +107,7 @@ impl HostMemory {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the mapping is `len` bytes or more, initialised (zero at first), and lives as
-        // long as `self`, whose shared borrow keeps writers out.
+        // long as `self`, whose shared borrow excludes writers.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
@@ -172,7 +172,7 @@ impl Memory {
     /// Sets every byte to `byte`.
     ///
     /// # Errors
-    /// The GPU's.
+    /// GPU errors.
     pub fn set(&mut self, byte: u8) -> Result<()> {
         match self {
             Self::Host(memory) => set_bytes(memory.bytes_mut(), byte),
@@ -181,10 +181,10 @@ impl Memory {
         Ok(())
     }
 
-    /// Puts the first `len` bytes of `pattern` here.
+    /// Writes the first `len` bytes of `pattern` here.
     ///
     /// # Errors
-    /// The GPU's.
+    /// GPU errors.
     pub fn put(&mut self, pattern: Pattern, len: u64) -> Result<()> {
         match self {
             Self::Host(memory) => put_bytes(&mut memory.bytes_mut()[..whole(len)], pattern, 0),
@@ -196,7 +196,7 @@ impl Memory {
     /// Whether the first `len` bytes are as expected, each of them.
     ///
     /// # Errors
-    /// The GPU's.
+    /// GPU errors.
     pub fn holds(&self, expected: &Expected, len: u64) -> Result<bool> {
         match self {
             Self::Host(memory) => Ok(bytes_hold(&memory.bytes()[..whole(len)], expected)),
@@ -226,7 +226,7 @@ pub(crate) fn put_bytes(bytes: &mut [u8], pattern: Pattern, start: u64) {
 /// Puts the first `len` bytes of `pattern` into a buffer, wherever it lies.
 ///
 /// # Errors
-/// The GPU's.
+/// GPU errors.
 pub(crate) fn put_into(buffer: &mut Buffer, pattern: Pattern, len: u64) -> Result<()> {
     if let Some(bytes) = buffer.as_mut_slice() {
         put_bytes(&mut bytes[..whole(len)], pattern, 0);
@@ -256,7 +256,7 @@ pub(crate) fn bytes_hold(bytes: &[u8], expected: &Expected) -> bool {
 /// Whether the first `len` bytes of a buffer, wherever it lies, are as expected.
 ///
 /// # Errors
-/// The GPU's.
+/// GPU errors.
 pub(crate) fn buffer_holds(buffer: &Buffer, expected: &Expected, len: u64) -> Result<bool> {
     if let Some(bytes) = buffer.as_slice() {
         return Ok(bytes_hold(&bytes[..whole(len)], expected));

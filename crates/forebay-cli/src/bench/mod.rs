@@ -1,4 +1,4 @@
-//! `forebay bench`: measures ceilings and ways to move bytes, interleaved, and checks every byte.
+//! `forebay bench`: measures limits and methods to move bytes, interleaved, and checks every byte.
 //!
 //! `subject` finds or makes the files, `run` takes the samples line by line, `measure` takes one
 //! sample, `line` turns samples into the rows of the report.
@@ -62,7 +62,7 @@ use crate::steps::Step;
 const WAYS: u32 = 3;
 /// cuFile's settings, in addition.
 const CUFILE_WAYS: u32 = 2;
-/// How long the storage's speed may be looked at before a size is chosen.
+/// Time limit of probing the storage's speed before a size is chosen.
 const LOOK: Duration = Duration::from_millis(400);
 /// Bytes read to estimate the speed.
 const LOOK_LEN: u64 = 64 * MIB;
@@ -99,11 +99,11 @@ fn verdict(report: &Report, shown: Result<()>) -> Result<()> {
     }
 }
 
-/// Measures everything that `args` ask for; `program` is started anew for what needs a process of
-/// its own.
+/// Runs the measurements of `args`; `program` is started anew for work that needs a separate
+/// process.
 ///
 /// # Errors
-/// The engine's, the system's, and demands that make no sense.
+/// Engine and system errors, and contradictory arguments.
 pub fn run(args: &BenchArgs, command: &str, program: &Program) -> Result<Report> {
     let mut options = crate::limits::limits(program)?;
     options.readers = args.threads.map(usize::from).or(options.readers);
@@ -282,7 +282,7 @@ impl Bench<'_> {
         if !two || !past || self.has_no_direct_io(subject)? {
             return Ok(Others::None);
         }
-        // A machine without such a path is the common case, and no news.
+        // A machine without that route is the common case, and needs no note.
         let direct = self.try_route(subject, Some(Route::Direct));
         Ok(if direct.is_ok() { Others::Direct } else { Others::Staged })
     }

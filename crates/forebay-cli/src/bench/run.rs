@@ -26,7 +26,7 @@ use crate::failure::{Failure, Result};
 use crate::report::json::{Direction, MethodName};
 use crate::steps;
 
-/// Copies that a link's ceiling is the best of, at least.
+/// Least copies of which a link's limit is the best.
 pub(super) const LINK_SAMPLES: u32 = 5;
 /// Bytes that the engine moves once before it is measured: enough to start all its threads and to
 /// fill its pinned memory.

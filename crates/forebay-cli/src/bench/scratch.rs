@@ -102,7 +102,7 @@ impl Folder {
         if is_own { Ok(()) } else { Err(replaced()) }
     }
 
-    /// Whether its name is still its own; the error says why not.
+    /// Checks that its name is still its own; the error says why not.
     fn is_there(&self) -> io::Result<()> {
         let number = |facts: Stat| (facts.st_dev, facts.st_ino);
         if number(rustix::fs::lstat(&self.path)?) == number(fstat(&self.itself)?) {
@@ -145,7 +145,7 @@ fn is_of_a_run(name: &[u8]) -> bool {
     Part::ALWAYS.iter().any(|part| part.name().as_bytes() == name) || number.is_some_and(is_number)
 }
 
-/// A scratch folder; it goes away when this is dropped or the command is stopped.
+/// A scratch folder; removed when this is dropped or the command is stopped.
 #[derive(Debug)]
 pub struct Scratch {
     folder: Arc<Folder>,
@@ -156,7 +156,7 @@ impl Scratch {
     /// Makes scratch inside `folder`.
     ///
     /// # Errors
-    /// The system's, where `folder` cannot be written.
+    /// System errors, if `folder` cannot be written.
     pub fn create(folder: &Path) -> Result<Self> {
         let failed = |error: &io::Error| {
             Failure::io(format!("cannot make a scratch file in `{}`", folder.display()), error)
@@ -183,7 +183,7 @@ impl Scratch {
     /// Makes the empty file of a number, one more than that of the last.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn add(&self, number: u32) -> Result<PathBuf> {
         let part = Part::Numbered(number);
         let path = self.path(part);
@@ -244,7 +244,7 @@ fn fill(folder: &Folder) -> io::Result<File> {
     Ok(mark)
 }
 
-/// Removes what earlier runs left in `folder` when they crashed; returns how many there were.
+/// Removes the scratch that crashed runs left in `folder`; returns how many there were.
 #[must_use]
 pub fn remove_leftovers(folder: &Path) -> usize {
     let step = Step::begin("look for scratch in", folder);
@@ -398,7 +398,7 @@ mod tests {
         let used = Scratch::create(place.path()).unwrap();
         let left = Scratch::create(place.path()).unwrap();
         let name = left.folder.path.clone();
-        // As a crash does it: the lock goes, the folder stays.
+        // As after a crash: the lock is gone, the folder remains.
         let Scratch { folder, .. } = &left;
         assert!(folder.path.exists());
         flock(&left._lock, FlockOperation::Unlock).unwrap();

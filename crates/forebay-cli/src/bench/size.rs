@@ -64,11 +64,12 @@ impl Passes {
                     // Each method, two limits. Two of the methods have one request in flight, and
                     // reach about half of a slow drive's rate.
                     (Direction::Read, Cache::Cold) => ways + 4,
-                    // Read in once, for all; the other routes go to the drive each time.
+                    // Read into the cache once, for all; the other routes go to the drive each
+                    // time.
                     (Direction::Read, Cache::Resident) => 1 + others,
                     // Each method writes and is read back; one limit.
                     (Direction::Write, Cache::Cold) => 2 * ways + 1,
-                    // Each way is read in, written out before the check, and read back.
+                    // Each method is read in, written out before the check, and read back.
                     (Direction::Write, Cache::Resident) => 3 * ways,
                 };
             }
@@ -85,7 +86,8 @@ pub fn suitable(means: Means, passes: Passes, repeats: u32) -> u64 {
     let once = f64::from(passes.making) / means.storage_rate.max(1.0);
     let timely = SECONDS / (f64::from(repeats) * each + once).max(1e-12);
     let mut len = LEN_MAX;
-    // Target, source and two files in the page cache; half the memory stays for others.
+    // Target, source and two files in the page cache; half the memory stays free for other
+    // processes.
     let copies = if means.host_target { 8 } else { 6 };
     let room = means.room.map_or(LEN_MAX, |room| room / 4);
     let gpu = means.gpu_memory.map_or(LEN_MAX, |memory| memory / 2);

@@ -104,7 +104,7 @@ impl Subject {
         self.scratch.as_ref().map(|scratch| scratch.path(part)).unwrap_or_default()
     }
 
-    /// Looks whether scratch still has its name.
+    /// Checks that scratch still has its name.
     ///
     /// # Errors
     /// It has not.
@@ -134,7 +134,7 @@ impl Subject {
     /// Makes the scratch file that is read, of `len` bytes; for a file of the user's, nothing.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn make_read(&self, len: u64) -> Result<()> {
         self.check_scratch()?;
         match self.given {
@@ -157,7 +157,7 @@ impl Subject {
     /// What the first `len` bytes of the file that is read are.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn expected(&self, len: u64) -> Result<Expected> {
         let Some((path, _)) = &self.given else { return Ok(Expected::Pattern(self.pattern)) };
         let hashes = Mutex::new(vec![0; whole(len.div_ceil(PIECE))]);

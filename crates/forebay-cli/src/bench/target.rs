@@ -88,10 +88,10 @@ impl Target {
         Ok(Some(free))
     }
 
-    /// Reserves `len` bytes, one or more.
+    /// Allocates `len` bytes, one or more.
     ///
     /// # Errors
-    /// There is no room.
+    /// There is not enough memory.
     pub fn allocate(&self, engine: &Engine, len: u64) -> Result<Memory> {
         Ok(match &self.device {
             None => Memory::Host(HostMemory::allocate(len)?),

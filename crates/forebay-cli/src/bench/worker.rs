@@ -43,7 +43,7 @@ impl Worker {
         let (orders, output) = (child.stdin.take(), child.stdout.take());
         let (sender, answers) = channel();
         let mut output = BufReader::new(output.ok_or("no answers")?);
-        // It ends with the process, whose other end of the pipe it is.
+        // It ends with the process, which holds the other end of the pipe.
         thread::spawn(move || {
             let mut line = Vec::new();
             while output.by_ref().take(ANSWER_MAX).read_until(b'\n', &mut line).is_ok() {
@@ -92,7 +92,7 @@ impl Worker {
         }
     }
 
-    /// Says how a process ended that does not answer any more.
+    /// Describes how a process ended that no longer answers.
     fn ended(&mut self) -> String {
         match wait(&mut self.child, END_MAX) {
             Some(status) => format!("`{}` ended with {status}", self.name),

@@ -63,7 +63,7 @@ impl Work {
         Ok(Self { compute, method, limit, alone, beside, read, verified, failed })
     }
 
-    /// Whether it failed: what was measured before does not count, but wrong data do.
+    /// Whether it failed: earlier measurements do not count then, but wrong data do.
     pub(super) fn has_failed(&self) -> bool {
         self.failed
     }

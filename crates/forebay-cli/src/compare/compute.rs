@@ -121,7 +121,7 @@ impl Kernel {
 }
 
 impl Compute {
-    /// Gets memory for `len` bytes, a multiple of 16, and has the kernel made.
+    /// Allocates memory for `len` bytes, a multiple of 16, and builds the kernel.
     ///
     /// # Errors
     /// There is no GPU, no room, or it runs no kernels.
@@ -167,7 +167,7 @@ impl Compute {
         let mut best = 0.0_f64;
         for _ in 0..FILLS {
             let (filled, spent) = timed(|| {
-                // SAFETY: the buffer is ours, and the stream is waited for.
+                // SAFETY: the buffer is ours, and the stream is synchronised below.
                 unsafe { device.fill(*stream, *address, 0, *len) }?;
                 device.synchronize(*stream)
             });
@@ -181,7 +181,7 @@ impl Compute {
     /// Works alone for a while; how many bytes it read and wrote in a second.
     ///
     /// # Errors
-    /// The GPU's.
+    /// GPU errors.
     pub(super) fn alone(&mut self) -> Result<f64> {
         let done = self.work(|passed| passed >= ALONE)?;
         self.check()?;
@@ -192,7 +192,7 @@ impl Compute {
     /// and wrote in a second.
     ///
     /// # Errors
-    /// The GPU's.
+    /// GPU errors.
     fn beside<T>(&mut self, work: impl FnOnce() -> T) -> Result<(T, f64)> {
         let (is_over, both) = (AtomicBool::new(false), Barrier::new(2));
         let kernel = self.kernel.clone();
@@ -204,7 +204,7 @@ impl Compute {
                 unsafe { kernel.run_until(|_| is_over.load(Ordering::Acquire)) }
             });
             both.wait();
-            // Whatever becomes of the work: the scope waits for the kernel's thread.
+            // Whatever the result: the scope waits for the kernel's thread.
             let ends = Over(&is_over);
             let value = work();
             drop(ends);
@@ -223,7 +223,7 @@ impl Compute {
         Ok(done)
     }
 
-    /// Takes into account that so many kernels have turned the data.
+    /// Records that this many kernels have inverted the data.
     fn turn(&mut self, done: Done) {
         if done.kernels % 2 == 1 {
             self.pattern = self.pattern.inverse();

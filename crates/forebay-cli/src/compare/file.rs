@@ -28,7 +28,7 @@ pub(super) struct Allowed {
 #[derive(Debug)]
 pub(super) struct TestFile {
     name: PathBuf,
-    /// The path that opens it, whatever file has its name by then.
+    /// The path that opens it, even if another file takes its name.
     path: PathBuf,
     /// Its folder.
     pub(super) folder: PathBuf,
@@ -117,7 +117,7 @@ impl TestFile {
         // Links are followed here and never later.
         let path = fs::canonicalize(path).map_err(failed)?;
         let file = held::open(&path).map_err(failed)?;
-        // Between the two looks another file may have got the name.
+        // Between the two checks another file may have taken the name.
         if !file.metadata().map_err(failed)?.is_file() {
             return Err(Failure::usage(format!("`{name}` is no regular file")));
         }
@@ -162,7 +162,7 @@ impl TestFile {
         Room::of(&self.folder)?.check(&self.folder, len.saturating_sub(had))
     }
 
-    /// Bytes that it has before anything is written, where it is the user's.
+    /// Its original length, if it is the user's.
     pub(super) fn given_len(&self) -> Option<u64> {
         match &self.origin {
             Origin::Given(_, len) if *len > 0 => Some((*len).min(MIB)),
@@ -171,10 +171,10 @@ impl TestFile {
         }
     }
 
-    /// Looks whether its name still leads to it.
+    /// Checks that its name still leads to it.
     ///
     /// # Errors
-    /// It is another's.
+    /// It leads to another file.
     pub(super) fn check(&self) -> Result<()> {
         let file = match &self.origin {
             Origin::Scratch(scratch) => return scratch.check(),

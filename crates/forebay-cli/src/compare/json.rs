@@ -16,7 +16,7 @@ pub struct CompareReport {
     pub environment: Environment,
     /// The subject of the comparison.
     pub compare: Compared,
-    /// A row for each way and direction, in the order of the table.
+    /// A row for each method and direction, in the order of the table.
     pub results: Vec<CompareRow>,
     /// Notes for the reader of the numbers, as sentences.
     pub warnings: Vec<String>,

@@ -205,7 +205,7 @@ impl Comparison<'_> {
         Ok(Ready { memory, pattern, cache, ways, sockets })
     }
 
-    /// Makes all runs; what could not be measured is among the warnings.
+    /// Makes all runs; failed measurements become warnings.
     fn measure(
         &self,
         ready: &mut Ready,
@@ -302,7 +302,7 @@ impl Comparison<'_> {
         match tried {
             Err(failure) if self.args.mode == Mode::Dma => Err(failure
                 .hint("`forebay doctor` says what the route takes; `-m compare` does without it")),
-            // A machine without such a path is the common case, and no news.
+            // A machine without that route is the common case, and needs no note.
             tried => Ok(tried.is_ok()),
         }
     }

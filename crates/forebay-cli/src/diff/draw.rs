@@ -100,7 +100,7 @@ fn picture(text: &mut String, found: &[(&Pair, &Compared)], metric: Metric) {
     .max(5);
     let ratios: Vec<String> = told.iter().map(|(_, c)| ratio_text(c.ratio, c.interval)).collect();
     let ratio = longest(&mut ratios.iter().map(|text| text.chars().count()));
-    // Between name, two numbers, ratio, picture and verdict stands a blank each.
+    // One blank each between name, two numbers, ratio, picture and verdict.
     let room = WIDTH.saturating_sub(2 * number + ratio + 6 + 5);
     let name = longest(&mut names.iter().map(|name| name.chars().count()))
         .min(room.saturating_sub(PICTURE.0));

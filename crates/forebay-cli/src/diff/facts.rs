@@ -1,4 +1,4 @@
-//! What differs between the machines and the runs of the sides. Pure.
+//! Differences between the machines and the runs of the sides. Pure.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use crate::report::json::{Environment, Gpu};
 use crate::results::Imported;
 use forebay::units::format_size;
 
-/// Settings of a sweep that are looked at at most: it has a dozen.
+/// Most settings of a sweep that are compared: it has a dozen.
 const SETTINGS_MAX: usize = 64;
 /// Most letters of a value that are kept.
 const VALUE_MAX: usize = 120;
@@ -60,7 +60,7 @@ fn drives(facts: &Environment) -> Option<String> {
     if names.is_empty() { first.cloned() } else { Some(names.join(" + ")) }
 }
 
-/// What a sweep has found between the host and its drives.
+/// The queues that a sweep found between the host and its drives.
 fn queues(value: &Value) -> Option<String> {
     let texts: Vec<&str> = value.as_array()?.iter().filter_map(Value::as_str).collect();
     (!texts.is_empty()).then(|| texts.join(" + "))

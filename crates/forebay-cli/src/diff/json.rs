@@ -133,8 +133,8 @@ pub struct Compared {
     pub ratio: f64,
     /// Its confidence interval; null if a side has one sample.
     pub interval: Option<(f64, f64)>,
-    /// How likely all points without a difference would show one like this, so many being looked
-    /// at; null where a side has one sample.
+    /// The probability that this many points without a difference would show one like this; null if
+    /// a side has one sample.
     pub chance: Option<f64>,
     /// The conclusion.
     pub verdict: Verdict,
@@ -182,7 +182,7 @@ pub enum Why {
     NoQuantity,
 }
 
-/// Whether the other sides are worse than the base by more than they may be.
+/// Whether the other sides are worse than the base by more than allowed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Gate {
     /// The share by which they may be worse.
@@ -204,7 +204,7 @@ pub struct GateFailure {
     pub side: String,
     /// The point; null for the mean over all of them.
     pub point: Option<String>,
-    /// The ratio; null where the side failed at it or moved wrong data.
+    /// The ratio; null if the side failed or moved wrong data.
     pub ratio: Option<f64>,
     /// Its confidence interval.
     pub interval: Option<(f64, f64)>,

@@ -1,4 +1,4 @@
-//! What a reader of a comparison should know, each with the next step. Pure.
+//! Notes on a comparison, each with the next step. Pure.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub fn of(diff: &Diff, metric: Metric) -> Vec<String> {
 }
 
 fn several_axes(found: &mut Vec<String>, by: &str, comparison: &Comparison) {
-    // A file and a label are only names of what differs.
+    // A file and a label are only names for the actual difference.
     let named = Some(by).filter(|by| !["file", "label"].contains(by));
     // A plain method has no route to demand.
     let of_ways = |axes: &&Axes| by == "way" && (axes.base.is_none() || axes.other.is_none());

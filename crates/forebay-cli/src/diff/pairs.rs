@@ -67,7 +67,7 @@ pub fn compare(base: &Side<'_>, other: &Side<'_>, raw: &[Vec<&Raw>], metric: Met
     }
 }
 
-/// The axes on which each side has one value, and not the same.
+/// The axes on which each side has one value, and the values differ.
 fn differing(base: &Side<'_>, other: &Side<'_>) -> BTreeMap<Axis, Axes> {
     let mut found = BTreeMap::new();
     for axis in Axis::ALL {
@@ -93,7 +93,7 @@ fn without(key: &Key, axes: &BTreeMap<Axis, Axes>) -> Key {
     left.map(|(axis, text)| (*axis, text.clone())).collect()
 }
 
-/// The axes on which points differ, by which they are named.
+/// The axes on which points differ, from which they are named.
 fn shown_axes(sides: &[&Side<'_>], differing: &BTreeMap<Axis, Axes>) -> Vec<Axis> {
     let varies = |axis: &Axis| {
         let points = sides.iter().flat_map(|side| &side.points);
@@ -166,7 +166,7 @@ fn pair(
     Ok(QUANTITIES.into_iter().filter_map(quantity).collect())
 }
 
-/// Passes the verdicts: of each quantity all points of all comparisons are looked at together.
+/// Decides the verdicts: for each quantity all points of all comparisons together.
 pub fn judge(comparisons: &mut [Comparison]) {
     for (metric, _) in QUANTITIES {
         let mut all: Vec<&mut Compared> = comparisons

@@ -125,7 +125,7 @@ impl Ratio {
         Some((exp(self.log - off), exp(self.log + off)))
     }
 
-    /// How likely medians that are the same would be so far apart at least.
+    /// The probability that equal medians would differ at least this much.
     #[must_use]
     pub fn chance(&self) -> Option<f64> {
         let (square, freedom) = self.error?;

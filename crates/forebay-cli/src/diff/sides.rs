@@ -66,7 +66,7 @@ impl By {
 /// The position of a line: on each axis that is not compared, and in which run.
 pub type Key = BTreeMap<Axis, String>;
 
-/// A side: its points, in the order in which they were measured.
+/// A side: its points, in the order of measurement.
 #[derive(Debug, Clone)]
 pub struct Side<'a> {
     /// Its name.
@@ -89,8 +89,8 @@ pub struct Point<'a> {
     pub lines: Vec<(usize, &'a Line)>,
 }
 
-/// The sides of a digest, the base first: `base` names it, else it is the first, or, where all are
-/// called by numbers, the smallest.
+/// The sides of a digest, the base first: `base` names it; otherwise it is the first, or, if all
+/// names are numbers, the smallest.
 ///
 /// # Errors
 /// There are fewer than two or too many, none is called `base`, or a file has a point twice.

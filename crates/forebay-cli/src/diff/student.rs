@@ -13,7 +13,7 @@ pub fn tail(t: f64, freedom: f64) -> f64 {
     beta_share(freedom / (freedom + t * t), freedom / 2.0, 0.5)
 }
 
-/// How far from zero a value lies at most, but in `tail` of all cases.
+/// The greatest distance of a value from zero, except in `tail` of all cases.
 #[must_use]
 pub fn quantile(tail: f64, freedom: f64) -> f64 {
     // With one degree of freedom and a millionth it is below 1e6. Halves of its logarithm: as good
@@ -36,7 +36,7 @@ pub fn beta_share(x: f64, a: f64, b: f64) -> f64 {
     if x >= 1.0 {
         return 1.0;
     }
-    // The fraction is good on one side of the mean; the other follows from it.
+    // The fraction converges on one side of the mean; the other side follows by symmetry.
     if x > (a + 1.0) / (a + b + 2.0) {
         return 1.0 - fraction(1.0 - x, b, a);
     }

@@ -46,7 +46,7 @@ fn two_files_are_compared_point_by_point() {
     let rate = overall(&diff, 0, Metric::Rate);
     assert!((rate.ratio - 1.25).abs() < 1e-9, "{rate:?}");
     assert_eq!((rate.better, rate.worse, rate.not_shown), (15, 0, 0));
-    // Less of it is better there, and faster all the same.
+    // Less of it is better there, and still counts as faster.
     let p99 = overall(&diff, 0, Metric::P99);
     assert!((p99.ratio - 0.8).abs() < 1e-3 && p99.better == 15, "{p99:?}");
     assert_eq!(overall(&diff, 0, Metric::GpuJoules).not_shown, 15);

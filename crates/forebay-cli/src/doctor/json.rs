@@ -28,7 +28,7 @@ pub struct DoctorReport {
     pub sentence: String,
     /// The checks, the most serious first.
     pub checks: Vec<Check>,
-    /// The ways without a copy in host memory, the nearest first.
+    /// The routes without a copy in host memory, the most nearly available first.
     pub ways: Vec<Way>,
     /// The transfers; empty for a replay.
     pub transfers: Vec<Transfer>,
@@ -84,7 +84,7 @@ pub struct Transfer {
     pub direction: String,
     /// The route that was demanded.
     pub demanded: String,
-    /// `moved`, `refused` where this machine has not that route, or `failed`.
+    /// `moved`, `refused` if this machine lacks that route, or `failed`.
     pub end: String,
     /// Bytes that were moved.
     pub bytes: u64,

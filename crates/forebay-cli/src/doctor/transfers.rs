@@ -67,7 +67,7 @@ enum Told {
     Ended { reason: Option<String>, has_failed: bool },
 }
 
-/// All transfers; `direct` says why the direct route is not to be tried.
+/// All transfers; `direct` says why the direct route should not be tried.
 pub(super) fn all(engine: &Engine, target: &Target, path: &Path, direct: Option<String>) -> Moved {
     all_within(BOUND, engine, target, path, direct)
 }

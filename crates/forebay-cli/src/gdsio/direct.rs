@@ -1,5 +1,5 @@
-//! Whether a job's bytes go straight to a GPU here, found out by a few requests as it will make
-//! them.
+//! Checks whether a job's bytes can take the direct route here, by a few requests like those of the
+//! job.
 
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom};

@@ -346,7 +346,7 @@ impl Asked {
         Ok(())
     }
 
-    /// Whether two jobs have bytes of the same file, by its name.
+    /// Whether two jobs use bytes of the same file, by its name.
     fn meet(&self, one: &Job, other: &Job) -> bool {
         let end = |job: &Job| {
             let parts = match job.at {

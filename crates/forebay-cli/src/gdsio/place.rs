@@ -82,10 +82,10 @@ impl Need {
 }
 
 impl Files {
-    /// Finds the files of `job`, and makes those that are missing.
+    /// Finds the files of `job`, and makes missing ones.
     ///
     /// # Errors
-    /// The system's; a file that is too short to be read, or not to be written to.
+    /// System errors; a file that is too short to be read, or must not be written to.
     pub(super) fn prepare(
         engine: &Engine,
         asked: &Asked,
@@ -230,7 +230,7 @@ fn lay(engine: &Engine, need: &Need, pattern: Pattern) -> Result<()> {
     Ok(())
 }
 
-/// What of a file has to be made before it can be read.
+/// The part of a file that must be made before it can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Missing {
     /// All of it: the file does not exist.
@@ -407,7 +407,7 @@ fn number(path: &Path) -> Result<(u64, u64)> {
     Ok(if is_device { (u64::MAX, facts.rdev()) } else { (facts.dev(), facts.ino()) })
 }
 
-/// Whether a device has the bytes that are needed of it.
+/// Checks that a device has the needed bytes.
 fn check_end(device: &File, need: &Need) -> Result<()> {
     let end = io::Seek::seek(&mut &*device, io::SeekFrom::End(0));
     let len = end.map_err(|error| cannot("look at", &need.path, &error))?;
@@ -420,7 +420,7 @@ fn check_end(device: &File, need: &Need) -> Result<()> {
         .hint("give a smaller `-s` or `-o`, or fewer threads"))
 }
 
-/// Opens a file to look at, and waits for no pipe.
+/// Opens a file for inspection, without blocking on pipes.
 fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }

@@ -1,4 +1,4 @@
-//! Runs the jobs, all at once, and puts together what they did.
+//! Runs all jobs concurrently, and merges their results.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,7 +93,8 @@ impl Task<'_> {
             request_size,
             depth: self.depth(),
             batch: self.batch(),
-            // Nothing is brought anywhere before, and no write waits for the drive to have it.
+            // No pages are evicted or read in before, and no write waits until its bytes are on the
+            // drive.
             cache: Cache::Resident,
             warm_up: Duration::ZERO,
             once: false,
@@ -105,7 +106,7 @@ impl Task<'_> {
         sizes.into_iter().map(load).collect()
     }
 
-    /// Bytes of memory that it takes, the GPU's and the host's together.
+    /// Bytes of memory that it needs, on the GPU and the host together.
     fn memory(&self) -> u64 {
         let threads = if self.asked.transfer.is_batch() { 1 } else { u64::from(self.job.threads) };
         let calls = threads * u64::from(self.depth());

@@ -137,8 +137,8 @@ impl Io {
     }
 }
 
-/// A size: a whole number, with K, M or G behind it, and perhaps a B behind that, in either case,
-/// all powers of two.
+/// A size: a whole number, with an optional K, M or G, and an optional B after that, in either
+/// case, all powers of two.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let units = [('K', KIB), ('M', MIB), ('G', GIB)];
     let text = text.strip_suffix(['B', 'b']).unwrap_or(text);

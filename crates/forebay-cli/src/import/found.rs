@@ -20,7 +20,7 @@ const REASONS_MAX: usize = 3;
 const PARTED_MAX: usize = 4;
 /// Most letters of an external text that are kept.
 const TEXT_MAX: usize = 200;
-/// Bytes per second above which a number is no rate: no machine moves as much.
+/// Rates above this many bytes per second are implausible.
 const RATE_MAX: f64 = 1e15;
 /// Latencies above this many nanoseconds are implausible: a month.
 const LATENCY_MAX: f64 = 2.7e15;

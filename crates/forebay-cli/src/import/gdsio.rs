@@ -73,7 +73,7 @@ pub(super) fn begin_of(line: &str) -> Option<usize> {
     MARKS.iter().all(|mark| line.contains(mark)).then(|| line.find(MARKS[0]))?
 }
 
-/// The point and the numbers of a line, and what is odd about them.
+/// The point and the numbers of a line, and its oddities.
 fn measured(line: &str, verified: bool) -> Result<(Point, Measured, Option<String>), String> {
     let told = told(line);
     let (read_percent, pattern) = match told.io {

@@ -15,7 +15,7 @@ pub(super) enum Kind {
     Ours,
 }
 
-/// What a text seems to be, if it has marks of any.
+/// The apparent tool of a text, if it has marks of any.
 pub(super) fn of(text: &str) -> Option<Kind> {
     let mut end = text.len().min(LOOK_MAX);
     while !text.is_char_boundary(end) {

@@ -64,7 +64,7 @@ pub fn command(args: &ImportArgs, command: &str) -> Result<()> {
     Ok(())
 }
 
-/// The records of the files, and what to know about them.
+/// The records of the files, and notes on them.
 ///
 /// # Errors
 /// A file cannot be read, is not the tool's or holds no measurement.

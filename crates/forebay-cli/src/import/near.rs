@@ -24,7 +24,7 @@ pub(crate) fn near<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> 
     best.filter(|((steps, _), _)| *steps <= most && !wanted.is_empty()).map(|(_, name)| name)
 }
 
-/// How many letters have to be put in, taken out or changed.
+/// The edit distance: letters to insert, delete or change.
 fn steps(a: &[char], b: &[char]) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, from) in a.iter().enumerate() {

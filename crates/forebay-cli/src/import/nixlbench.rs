@@ -98,7 +98,7 @@ pub(super) fn parse(text: &str, read_percent: Option<u8>) -> Result<Contents, St
     Ok(contents)
 }
 
-/// The names of columns, which stand two spaces apart at least.
+/// The names of columns, which are at least two spaces apart.
 fn headings(line: &str) -> Vec<&str> {
     let names = line.split("  ").flat_map(|part| part.split('\t')).map(str::trim);
     names.filter(|name| !name.is_empty()).take(COLUMNS_MAX).collect()

@@ -214,7 +214,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_written() {
     assert!(!place.path("results").exists());
 }
 
-/// Results of several imports, each of a file that holds a line with another rate.
+/// Results of several imports, each of a file with one line of another rate.
 fn imported(place: &Place, files: &[(&str, &str)], label: Option<&str>) {
     for (path, rate) in files {
         let path = place.path(path);

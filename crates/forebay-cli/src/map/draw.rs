@@ -42,7 +42,7 @@ pub(crate) fn render(report: &MapReport, look: Look) -> String {
 fn warned<'a>(report: &'a MapReport, map: &PathMap) -> HashSet<&'a str> {
     let ours = report.warnings.iter().filter(|warning| match &warning.path {
         Some(path) => *path == map.path,
-        // Each drive's line says how far it is from the GPUs.
+        // Each drive's line already shows its distance from the GPUs.
         None => warning.rule != "across_sockets",
     });
     ours.flat_map(|warning| warning.about.iter().map(String::as_str)).collect()

@@ -12,8 +12,8 @@ use super::json::{Extents, OnDrive, Run, Unplaced};
 const EXTENTS_MAX: usize = 64 << 10;
 /// Runs that are shown one by one.
 pub(crate) const RUNS_MAX: usize = 16;
-/// Bytes that are followed down at a time: a striped volume cuts them into pieces, of which the
-/// topology takes 65,536 at most.
+/// Bytes that are mapped at a time: a striped volume cuts them into pieces, of which the topology
+/// accepts 65,536 at most.
 const STEP: u64 = 128 * MIB;
 
 /// Queries the file system, and maps each extent down to the drives.

@@ -61,9 +61,9 @@ pub struct Gpu {
     pub index: usize,
     /// Its name, if its driver reports it.
     pub name: Option<String>,
-    /// Bytes of its memory that others can reach over PCI at once.
+    /// Bytes of its memory that other devices can reach over PCI at once.
     pub bar1_size: Option<u64>,
-    /// Where it hangs. `link` is as it was found: at rest, most likely.
+    /// Its PCI location. `link` is its current state: most likely idle.
     pub pci: PciFacts,
     /// Its link while a copy ran; null unless `--measure-link` was given.
     pub link_busy: Option<LinkFacts>,
@@ -121,7 +121,7 @@ pub struct Queue {
     pub hardware: Vec<String>,
 }
 
-/// One step on the way from a path to its drives.
+/// One step on the path to its drives.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// The kind of step, such as `mount` or `nvme_namespace`.
@@ -270,7 +270,7 @@ pub struct Failed {
 pub struct Warning {
     /// Which rule found it.
     pub rule: String,
-    /// The path that it concerns; null where it is about the machine.
+    /// The path that it concerns; null if it concerns the machine.
     pub path: Option<String>,
     /// The names of the steps or drives that it is about.
     pub about: Vec<String>,

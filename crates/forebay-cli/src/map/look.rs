@@ -16,7 +16,7 @@ const WIDTH_MIN: usize = 40;
 pub(crate) struct Look {
     /// Whether only ASCII may be shown.
     pub(crate) ascii: bool,
-    /// Columns of the terminal; without one, lines are as long as they are.
+    /// Columns of the terminal; without one, lines are not wrapped.
     pub(crate) width: Option<usize>,
 }
 

@@ -1,7 +1,7 @@
-//! `forebay map`: what is under a path, down to the drives, and how far these are from each GPU.
+//! `forebay map`: the storage below a path, down to the drives, and their distance from each GPU.
 //!
-//! `gather` turns what the topology answers into [`json`]'s plain data; `draw` shows them,
-//! `warnings` looks for what will cost speed, and both are pure. `record` writes a system down.
+//! `gather` turns the topology's answers into [`json`]'s plain data. `draw` shows them and
+//! `warnings` finds settings that cost speed; both are pure. `record` writes a record of a system.
 
 mod draw;
 mod extents;

@@ -33,7 +33,7 @@ pub(crate) fn record(system: &System, paths: &[PathBuf], dir: &Path) -> Result<S
     ))
 }
 
-/// The names of RDMA cards, which the topology itself does not look for.
+/// The names of RDMA cards, which the topology itself does not read.
 fn cards(dir: &Path) -> io::Result<()> {
     let folder = dir.join("root").join(RDMA);
     fs::create_dir_all(&folder)?;

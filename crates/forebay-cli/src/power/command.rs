@@ -25,7 +25,7 @@ use crate::interrupt;
 
 /// Time limit of a program.
 pub(super) const LIMIT: Duration = Duration::from_secs(2);
-/// How often is looked whether it has ended, or is to end.
+/// The interval of checks whether it has ended, or should end.
 const LOOK: Duration = Duration::from_millis(20);
 /// The most that a program may print.
 const TEXT_LEN_MAX: usize = 16 << 10;
@@ -86,7 +86,7 @@ fn parse(text: &str) -> Result<f64, String> {
     Ok(number * unit)
 }
 
-/// What a program prints, if it ends well within `limit` and before `stop` is set.
+/// The output of a program, if it ends successfully within `limit` and before `stop` is set.
 pub(super) fn run(
     command: &mut Command,
     limit: Duration,
@@ -161,8 +161,8 @@ pub(crate) fn ended(child: &Child) -> Result<Option<bool>, String> {
     Ok(status.map(|status| status.exit_status() == Some(0)))
 }
 
-/// Kills the program and all that it has started. Its number is its own until it was waited for, so
-/// the group is no other's.
+/// Kills the program and all processes that it started. Its number is not reused until it was
+/// waited for, so the group is still its own.
 pub(crate) fn kill_all(child: &Child) {
     // If nothing waits for children (SIGCHLD is ignored), the number may already belong to another
     // process.
@@ -229,7 +229,7 @@ pub(crate) mod tests {
     }
 
     fn first(line: &str) -> Result<f64, Failure> {
-        // On a busy machine a shell may take longer than it has.
+        // On a busy machine a shell may take longer than its limit.
         let is_late = |why: &str| why.starts_with("it takes more than");
         for _ in 0..20 {
             match UserCommand::new(line, &Arc::new(AtomicBool::new(false))) {

@@ -25,7 +25,7 @@ struct Gpu {
     power_is: Option<&'static str>,
     has_temperature: bool,
     has_reasons: bool,
-    /// Reads the sensors, the counter of energy among them where it is to.
+    /// Reads the sensors, including the energy counter if requested.
     read: Box<dyn FnMut(bool) -> Sensed + Send>,
     joules: Joules,
     /// When the counter was last read.

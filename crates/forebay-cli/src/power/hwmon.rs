@@ -67,7 +67,7 @@ fn meter(system: &System, chip: &str) -> Option<(PowerMeter, String)> {
     let files = ["power1_average", "power1_input"];
     let mut paths = places.iter().flat_map(|place| files.map(|file| format!("{place}/{file}")));
     let path = paths.find(|path| system.has(path))?;
-    // What the maker calls the part that is measured, on machines with several meters.
+    // The maker's name for the measured part, on machines with several meters.
     let label = text("power1_oem_info").filter(|label| label.len() <= 64);
     let name = format!("server (hwmon {})", label.as_deref().unwrap_or(DRIVER));
     Some((PowerMeter { system: system.clone(), path: path.clone(), name }, path))

@@ -57,11 +57,11 @@ pub(crate) use self::result::{Source, Temperature, Throttled};
 const PERIOD: Duration = Duration::from_millis(100);
 /// How often slow ones are.
 const SLOW_PERIOD: Duration = Duration::from_secs(1);
-/// Failures in succession after which a slow source is not asked again.
+/// Failures in succession after which a slow source is no longer read.
 const FAILURES_MAX: u32 = 3;
 /// How long to wait for a requested reading; a driver may hang.
 const MARK_MAX: Duration = Duration::from_millis(500);
-/// How long is waited for the threads' end. One that hangs is left behind.
+/// How long to wait for the threads' end. A hanging thread is abandoned.
 const END_MAX: Duration = Duration::from_millis(500);
 
 /// The sources to measure, and where to look for them.
@@ -185,8 +185,8 @@ impl Meter {
         started.is_ok()
     }
 
-    /// Has all quick sources read at once, and says when that was done: where a span begins. A
-    /// source that hangs is not waited for.
+    /// Makes all quick sources read at once, where a span begins; returns when that was done. It
+    /// does not wait for a hanging source.
     pub(crate) fn mark(&self) -> Instant {
         if self.is_quick {
             let mut turns = self.shared.turns();

@@ -19,7 +19,7 @@ use super::sensor::{Channel, Found, Joules, Kind, Sensor, Value};
 const FOLDER: &str = "sys/class/powercap";
 /// The name of the source when it is absent.
 const NAME: &str = "package (RAPL)";
-/// Zones that are looked at: far more than a machine has.
+/// Most zones that are read: far more than a machine has.
 const ZONES_MAX: usize = 1024;
 /// How often a counter moves: about once in a millisecond (Intel's manual, volume 3, on RAPL).
 const STEP: Duration = Duration::from_millis(1);
@@ -246,7 +246,7 @@ mod tests {
         tree.file("sys/class/powercap/dtpm/enabled", "1\n");
         let none = found(&tree).absent.remove(0);
         assert!(!none.there && none.remedy.unwrap().contains("intel_rapl_msr"));
-        // As where a container has an empty folder over the devices.
+        // As in a container with an empty folder mounted over the devices.
         let device = "../../devices/virtual/powercap/intel-rapl/intel-rapl:1";
         tree.link("sys/class/powercap/intel-rapl:1", device);
         let none = found(&tree).absent.remove(0);

@@ -14,7 +14,7 @@ const STEPS_GOOD: u32 = 50;
 const STEPS_MIN: u32 = 10;
 /// Minimum readings of power in a span; below that a warning is given as well.
 const READINGS_MIN: u64 = 5;
-/// Readings of which one at least has moved, if the counter moves at all.
+/// Readings after which a working counter must have moved at least once.
 const STUCK: u64 = 3;
 /// A smaller covered share of a span causes a warning.
 const COVERED_MIN: f64 = 0.9;
@@ -192,7 +192,7 @@ impl Read {
         self.failed.as_ref().is_some_and(|(at, _)| last.is_none_or(|last| last < *at))
     }
 
-    /// Why it gives no answer since some time before the span's end.
+    /// Why it has given no answer since some time before the span's end.
     fn failure(&self, (_, end): (Instant, Instant)) -> Option<&str> {
         let (_, why) = self.failed.as_ref().filter(|(at, _)| *at <= end && self.is_lost())?;
         Some(why)

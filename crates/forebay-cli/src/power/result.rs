@@ -14,14 +14,14 @@ pub(crate) const RISE_MAX: f64 = 10.0;
 pub struct Power {
     /// How long the span was.
     pub seconds: f64,
-    /// What each source took. Sources of one part may be added ([`Power::joules_of`]); two parts
-    /// may not, since each of them may hold another.
+    /// The consumption of each source. Sources of one part may be added ([`Power::joules_of`]); two
+    /// parts may not, since one may include the other.
     pub sources: Vec<Source>,
     /// How warm GPUs and drives were.
     pub temperatures: Vec<Temperature>,
     /// The parts that were throttled, and why.
     pub throttled: Vec<Throttled>,
-    /// What a reader of the numbers should know, as sentences with the next step.
+    /// Notes for the reader of the numbers, as sentences with the next step.
     pub warnings: Vec<String>,
     /// Processor time that the measuring itself took within the span, but for that of programs
     /// that it asks.
@@ -43,7 +43,7 @@ pub struct Source {
     pub joules: f64,
     /// How often it was read within the span.
     pub samples: u64,
-    /// The part of the span that is known, from 0 to 1.
+    /// The covered part of the span, from 0 to 1.
     pub covered: f64,
     /// How it was measured.
     pub how: String,
@@ -93,7 +93,7 @@ pub struct Throttled {
     pub name: String,
     /// The reason, such as `hardware thermal slowdown`.
     pub reason: String,
-    /// The part of the readings that said so, from 0 to 1.
+    /// The share of the readings with this reason, from 0 to 1.
     pub share: f64,
 }
 
@@ -107,7 +107,7 @@ pub struct Absent {
     pub why: String,
     /// What to do about it; null if nothing can or need be done.
     pub remedy: Option<String>,
-    /// Whether the machine has it all the same, so that it could be measured.
+    /// Whether the machine has it nevertheless, so that it could be measured.
     pub there: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a meter reads: sensors, each with one channel or several.
+//! The sources of a meter: sensors, each with one or several channels.
 
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ impl Joules {
         };
         #[expect(clippy::cast_precision_loss, reason = "a step of more is none that can be")]
         let joules = step as f64 * unit;
-        // Less than a reading's own delay would make the quickest step look like lightning.
+        // Below a reading's own delay, the shortest step would give an absurd power.
         let seconds = elapsed.as_secs_f64().max(0.1);
         if joules > CHIP_WATTS_MAX * seconds {
             return Err(format!("its counter jumped from {last} to {now}"));

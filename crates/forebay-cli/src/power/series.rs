@@ -21,7 +21,7 @@ pub(super) struct Series<T> {
 pub(super) struct Average {
     /// Over the covered part.
     pub(super) watts: f64,
-    /// The part of the span that is known, from 0 to 1.
+    /// The covered part of the span, from 0 to 1.
     pub(super) covered: f64,
     /// Readings within the span.
     pub(super) samples: u64,

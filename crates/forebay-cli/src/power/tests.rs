@@ -123,7 +123,7 @@ fn a_counter_that_vanishes_is_known_as_far_as_it_was_there() {
     });
     let source = source(&power, "package-0");
     assert!(source.watts > 0.0 && source.covered < 0.9, "{source:?}");
-    // And later there is none at all, but for the reason.
+    // And later there is no reading at all, only the reason.
     let start = meter.mark();
     sleep(Duration::from_millis(5));
     let power = meter.between(start, Instant::now());

@@ -150,7 +150,7 @@ mod tests {
         };
         let text = report.to_text().unwrap();
         assert_eq!(serde_json::from_str::<ReadReport>(&text).unwrap(), report);
-        // Behind them are two stages like the first, and the notes.
+        // After them come two stages like the first, and the notes.
         let text = text.split("    \"link_wait\"").next().unwrap();
         insta::assert_snapshot!(text, @r#"
         {

@@ -174,8 +174,7 @@ impl<'a> Output<'a> {
         match &mut self {
             Self::Stdout => io::stdout().flush().map_err(|error| Failure::stdout(&error)),
             Self::File { file, path, done } => {
-                // Some file systems report only when a descriptor is closed what could not be
-                // written.
+                // Some file systems report a failed write only when a descriptor is closed.
                 let closed = file.try_clone().and_then(close);
                 closed.map_err(|error| {
                     Failure::io(format!("cannot write to `{}`", path.display()), &error)

@@ -64,7 +64,7 @@ pub fn command(args: &ReportArgs) -> Result<()> {
     }
 }
 
-/// What the runs of a file are called without a label.
+/// The names of a file's runs without a label.
 fn name_of(path: &Path) -> String {
     let stem = path.file_stem().unwrap_or(path.as_os_str());
     // All output of `forebay stream` has this name; its folder was named by the user.
@@ -157,7 +157,7 @@ fn write(
         }
         // A network file system, or one that allocates late, reports a full disk only here.
         sync(&file)?;
-        // Some file systems report only when a descriptor is closed what could not be written.
+        // Some file systems report a failed write only when a descriptor is closed.
         file.try_clone().and_then(close)?;
         if overwrite { fs::rename(&new, path) } else { Ok(()) }
     };

@@ -184,15 +184,14 @@ impl LinkFacts {
         known.then_some(Self { width, megatransfers_per_s, bytes_per_second })
     }
 
-    /// Whether it is narrower or slower than `max` says it can be.
+    /// Whether it is narrower or slower than its maximum, `max`.
     #[must_use]
     pub fn is_below(&self, max: &Self) -> bool {
         let below = |now: Option<u32>, max: Option<u32>| now.zip(max).is_some_and(|(n, m)| n < m);
         below(self.width, max.width) || below(self.megatransfers_per_s, max.megatransfers_per_s)
     }
 
-    /// As people write it, with what it could be where that is more: `x4 16 GT/s`,
-    /// `x2 of x4, 8 of 16 GT/s`.
+    /// As text, with the maximum if that is more: `x4 16 GT/s`, `x2 of x4, 8 of 16 GT/s`.
     #[must_use]
     pub fn text(&self, max: Option<&Self>) -> String {
         let most =

@@ -1,5 +1,5 @@
-//! Reads what a report is made of: results files, and the JSON that `forebay bench --json` and
-//! `forebay compare --json` print and `forebay stream --out` writes.
+//! Reads the inputs of a report: results files, and the JSON printed by `forebay bench --json` and
+//! `forebay compare --json` and written by `forebay stream --out`.
 
 use std::fs::OpenOptions;
 use std::io::Read;
@@ -38,7 +38,7 @@ pub enum Source {
 /// Reads a file of any kind.
 ///
 /// # Errors
-/// It is none of them, of another version, too large, or the system's.
+/// It is of no known kind, of another version, or too large; or system errors.
 pub fn read(path: &Path) -> Result<Source> {
     let text = format!("cannot read the results in `{}`", path.display());
     let failed = |error| Failure::io(&text, &error);

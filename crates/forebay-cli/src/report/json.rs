@@ -135,7 +135,7 @@ pub struct Versions {
     pub forebay: String,
     /// The version of `fio`, if installed.
     pub fio: Option<String>,
-    /// KvikIO's, where several paths are compared and the Python that is found has it.
+    /// KvikIO's version, if several paths are compared and the detected Python has it.
     #[serde(default)]
     pub kvikio: Option<String>,
     /// cuFile's version, if its compat mode is compared.
@@ -183,7 +183,7 @@ pub struct Row {
     pub speed_up: Option<f64>,
     /// Processor seconds for each 1e9 bytes, the median.
     pub cpu_s_per_gb: Option<f64>,
-    /// Whether every byte of every sample was right; null for ceilings.
+    /// Whether every byte of every sample was right; null for limits.
     pub verified: Option<bool>,
     /// The route, proven by independent counters; null for limits.
     #[serde(default)]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum MethodName {
-    /// Ceiling: copies between pinned memory and the GPU, or in host memory by several threads.
+    /// Limit: copies between pinned memory and the GPU, or in host memory by several threads.
     Link,
     /// Limit: O_DIRECT at depth.
     Storage,

@@ -1,5 +1,5 @@
-//! Results of several paths as tables for people: each path alone, then all together with a
-//! picture of what share of all drives each way reaches.
+//! Results of several paths as tables for people: each path alone, then all together, with a
+//! picture of each method's share of all drives.
 
 use forebay::units::format_size;
 
@@ -161,7 +161,7 @@ fn drives(report: &Report, row: &Row) -> String {
     }
 }
 
-/// A path as it was given, a long one without its middle.
+/// A path as given; a long one without its middle.
 fn shown(path: &str) -> String {
     shortened(&plain(given(path)), PATH_MAX)
 }
@@ -293,7 +293,7 @@ kvikio, best      3.60 (3.56–3.64)  ██████████████
         let text = table::render(&report);
         assert!(text.lines().skip(3).all(|line| line.chars().count() <= 112), "{text}");
         assert!(paths.iter().all(|path| text.contains(&path[path.len() - 20..])), "{text}");
-        // A name does nothing to the terminal, and a missing row leaves a line.
+        // A name cannot affect the terminal, and a missing row leaves a line.
         report.results.iter_mut().for_each(|row| {
             let paths = row.paths.iter_mut().flatten();
             paths.for_each(|path| path.push_str("\u{1b}[2J"));

@@ -1,4 +1,4 @@
-//! Escapes foreign text (file names, labels, models, errors of other programs) before it is shown.
+//! Escapes external text (file names, labels, models, errors of other programs) before it is shown.
 
 use serde::Serialize;
 

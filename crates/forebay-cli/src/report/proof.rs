@@ -1,5 +1,5 @@
-//! Which way bytes took, as a report has it: for each row the verdict on all of its samples, and
-//! what was counted around each.
+//! The route of bytes in a report: for each row the verdict on all of its samples, and the counters
+//! around each.
 
 use forebay::proof::Verdict;
 use serde::{Deserialize, Serialize};
@@ -111,7 +111,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::report::json::Cache;
 
-    /// The verdict on a way that read through the page cache, or past it.
+    /// The verdict on a method that read through the page cache, or with O_DIRECT.
     pub(crate) fn verdict(cache: Cache) -> VerdictFacts {
         let (word, doubts) = match cache {
             Cache::Cold => ("staged", vec!["others used it as well".to_owned()]),

@@ -212,7 +212,7 @@ pub(crate) fn rates(row: &Row) -> String {
     format!("{} ({}–{})", rate(rates.median), rate(rates.min), rate(rates.max))
 }
 
-/// One line; its reason stands below the table, once for all lines that have it.
+/// One line; its reason is below the table, once for all lines that share it.
 fn cells<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> [String; 11] {
     let none = || "–".to_owned();
     let limit = row.limit.map(|limit| limit.name.name());

@@ -12,7 +12,7 @@ use super::plain::plain;
 
 /// Samples further apart than this share of their median are called unsteady.
 const SPREAD_MAX: f64 = 0.25;
-/// A way that is faster than its limit by this was not bound by it.
+/// A method above its limit by this factor was not bound by it.
 const SHARE_MAX: f64 = 1.05;
 /// Rows that a warning names at most.
 const NAMES_MAX: usize = 3;
@@ -30,7 +30,7 @@ pub enum Warning {
     InMemory(String),
     /// The file's pages cannot be dropped, and why.
     Resident(String),
-    /// Rows are missing because the file cannot be brought where it should be.
+    /// Rows are missing because the file cannot be brought into the wanted state.
     LeftOut {
         /// Which rows.
         rows: Vec<String>,

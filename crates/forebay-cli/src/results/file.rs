@@ -52,11 +52,10 @@ impl Ledger {
         ledger.locked()
     }
 
-    /// Goes on with a file of ours, whose records are returned. The file is changed by the first
-    /// record that is appended.
+    /// Continues a file of ours and returns its records. The file is changed by the first append.
     ///
     /// # Errors
-    /// It is none, another run appends to it, or the system's.
+    /// It is not a results file, another run appends to it, or system errors.
     pub fn reopen(path: &Path) -> Result<(Self, Vec<Record>)> {
         let opened = OpenOptions::new()
             .append(true)
@@ -139,10 +138,10 @@ impl Ledger {
         Ok(())
     }
 
-    /// Has what was appended reach the drive.
+    /// Syncs the appended records to the drive.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn sync(&self) -> Result<()> {
         match self.file.sync_data() {
             // Some file systems know no sync.
@@ -154,7 +153,7 @@ impl Ledger {
     /// Closes the file: some file systems report only then what could not be written.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn finish(self) -> Result<()> {
         self.sync()?;
         // The lock is held until the last descriptor is closed.

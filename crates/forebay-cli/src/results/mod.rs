@@ -31,7 +31,7 @@ pub enum Record {
     Ceiling(Ceiling),
     /// One measurement of one point, or why there is none.
     Sample(Box<Sample>),
-    /// What a reader of the numbers should know, as a sentence.
+    /// A note for the reader of the numbers, as a sentence.
     Warning {
         /// The sentence.
         text: String,
@@ -43,7 +43,7 @@ pub enum Record {
 pub struct Run {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// The verb, as `sweep`, or of what was imported the tool, as `fio`.
+    /// The verb, such as `sweep`, or the tool of an import, such as `fio`.
     pub verb: String,
     /// The user's name for it.
     pub label: Option<String>,
@@ -126,7 +126,7 @@ pub struct Ceiling {
     /// Why it is below its maximum.
     #[serde(default)]
     pub limits: Option<String>,
-    /// The GPUs and drives whose bytes pass it, where it is shared.
+    /// The GPUs and drives that share it.
     #[serde(default)]
     pub shared_by: Vec<String>,
 }
@@ -144,7 +144,7 @@ pub struct Point {
     pub targets: Vec<String>,
     /// The method: `forebay`, or one of the plain ones.
     pub way: String,
-    /// The route that is demanded of the engine; null where it chooses.
+    /// The route demanded from the engine; null if it chooses.
     pub route: Option<String>,
     /// Of 100 requests, how many are reads.
     pub read_percent: u8,
@@ -224,7 +224,7 @@ pub struct Measured {
     pub page_cache: Option<PageCacheShare>,
     /// Bytes that the drives report as moved.
     pub drive_bytes: Option<DriveBytes>,
-    /// The engine's routes, joined by `+`, or which way bytes went.
+    /// The engine's routes, joined by `+`, or the route of the bytes.
     pub route: Option<String>,
     /// Why.
     pub reason: Option<String>,
@@ -236,7 +236,7 @@ pub struct Measured {
     pub bound: Option<Bound>,
     /// Whether the rate was steady.
     pub steady: Option<Steady>,
-    /// What GPUs, processors and the server took, and how warm they were.
+    /// The power of GPUs, processors and the server, and their temperatures.
     pub power: Option<Power>,
     /// Joules for each 1e9 bytes, by the parts that can be added up.
     pub joules_per_gb: Vec<Joules>,
@@ -325,8 +325,8 @@ pub struct Bound {
     /// if the rate is near the lowest limit on its path; `processors` if all of them were busy;
     /// else `in-flight`: too few requests to fill any of these.
     pub name: String,
-    /// The lowest ceiling on its way. That of one direction of a mixed load counts as many times
-    /// as that direction's part is contained in all bytes.
+    /// The lowest limit on its path. For one direction of a mixed load it is scaled up from that
+    /// direction's part to all bytes.
     pub bytes_per_second: Option<f64>,
     /// The rate as a share of that.
     pub share: Option<f64>,
@@ -340,7 +340,7 @@ impl Bound {
 }
 
 impl Point {
-    /// The part of its bytes that go one way, from 0 to 1.
+    /// The share of its bytes in one direction, from 0 to 1.
     #[must_use]
     pub fn part(&self, direction: Direction) -> f64 {
         let read = f64::from(self.read_percent.min(100)) / 100.0;
@@ -351,7 +351,7 @@ impl Point {
     }
 }
 
-/// Whether a rate held still, by the bytes of equal parts of the span.
+/// Whether a rate was steady, by the bytes of equal parts of the span.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Steady {
     /// Bytes per second in each part.

@@ -31,8 +31,8 @@ pub struct Estimate {
     pub max: f64,
     /// The confidence interval of the median; null for one sample.
     pub interval: Option<(f64, f64)>,
-    /// How likely at least the interval holds the median of what was sampled, from 0 to 1: of three
-    /// samples no interval does by more than 3 in 4.
+    /// A lower bound of the probability that the interval holds the sampled median, from 0 to 1:
+    /// with three samples no interval exceeds 3 in 4.
     pub confidence: Option<f64>,
 }
 
@@ -58,7 +58,7 @@ impl Estimate {
     }
 }
 
-/// The interval that holds the median of sorted samples, as a bootstrap finds it.
+/// The bootstrap interval of the median of sorted samples.
 fn interval(sorted: &[f64]) -> Option<(f64, f64)> {
     match sorted.len() {
         0 | 1 => None,
@@ -79,7 +79,7 @@ fn confidence(sorted: &[f64], (low, high): (f64, f64)) -> f64 {
     }
     let first = sorted.partition_point(|sample| *sample < low);
     let last = sorted.partition_point(|sample| *sample <= high);
-    // How likely so many samples of all lie below the median.
+    // The probability that this many samples of all are below the median.
     let mut likely = 0.5_f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
     let mut sum = 0.0;
     for below in 0..last {
@@ -106,7 +106,7 @@ fn by_ranks(sorted: &[f64]) -> (f64, f64) {
     (sorted[middle.saturating_sub(off)], sorted[(middle + off).min(count - 1)])
 }
 
-/// The same by drawing as many samples again and again, with putting back.
+/// The interval by repeated draws with replacement.
 fn by_draws(sorted: &[f64]) -> (f64, f64) {
     let count = sorted.len();
     let mut state = SEED;

@@ -10,7 +10,7 @@ use crate::report::digest::{Axis, Metric, gather};
 use crate::report::input::Source;
 use crate::results::Record;
 
-/// The arguments with the second path among the others.
+/// The arguments with the second path added.
 ///
 /// # Errors
 /// There are more paths, or both are the same place.

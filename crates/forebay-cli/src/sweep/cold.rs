@@ -14,8 +14,8 @@ use crate::report::json::Cache;
 use crate::report::warnings::say;
 use crate::results::{Measured, Record};
 
-/// From this part of the bytes that were read on they came through the page cache; what direct I/O
-/// leaves there are edges of requests.
+/// From this share of the bytes read on they went through the page cache; direct I/O only leaves
+/// the edges of requests there.
 const THROUGH: f64 = 0.5;
 
 /// Whether a point must be measured with its files staying on the drive only.

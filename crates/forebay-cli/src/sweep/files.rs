@@ -24,7 +24,7 @@ use crate::workload::pattern::Region;
 
 /// Default size of a path's files together.
 const SIZE: u64 = GIB;
-/// Parts of files begin at multiples of this, whatever the drive's block is.
+/// Parts of files begin at multiples of this, whatever the drive's block size.
 const ALIGN: u64 = 4096;
 
 /// One path.
@@ -42,7 +42,7 @@ pub(super) struct Place {
     key: u64,
     /// Parts of scratch that were written to since it was made: the file's index, start and end.
     written: Mutex<BTreeSet<(usize, u64, u64)>>,
-    /// The user's file and its name, where it is written to.
+    /// The user's file and its name, if it is written to.
     held: Option<(File, PathBuf)>,
 }
 
@@ -134,10 +134,10 @@ impl Place {
         }
     }
 
-    /// Makes scratch hold again what it was made with, so that reads can be compared with that.
+    /// Restores the initial contents of scratch, so that reads can be compared with them.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub(super) fn restore(&self) -> Result<()> {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         while self.scratch.is_some()
@@ -168,7 +168,7 @@ impl Place {
         self.scratch.as_ref().map_or(Ok(()), Scratch::check)
     }
 
-    /// The parts of the files on which the threads of a point work, those of each of `devices`.
+    /// The parts of the files for the threads of a point, grouped by `devices`.
     ///
     /// # Errors
     /// They are too small.
@@ -241,7 +241,7 @@ fn may_write(path: &Path, args: &SweepArgs) -> Result<(File, PathBuf)> {
     }
     let failed = |error| Failure::io(format!("cannot open `{text}`"), &error);
     let file = held::open(&name).map_err(failed)?;
-    // Between the two looks another file may have got the name.
+    // Between the two checks another file may have taken the name.
     if is_device(&file.metadata().map_err(failed)?) != found {
         return Err(refused().because("another file was put in its place"));
     }

@@ -32,7 +32,7 @@ const COMMAND_LINE_ONLY: [&str; 6] =
 /// The arguments of a job file.
 ///
 /// # Errors
-/// It cannot be read, is no TOML, or names what there is not.
+/// It cannot be read, is no TOML, or has an unknown key.
 pub(super) fn read(path: &Path) -> Result<SweepArgs> {
     let failed = |error| Failure::io(format!("cannot read the job `{}`", path.display()), &error);
     let mut bytes = Vec::new();

@@ -46,7 +46,7 @@ impl Kv {
     #[must_use]
     pub fn request_size(&self) -> u64 {
         let layers = if self.all_layers { self.model.layers } else { 1 };
-        // On more GPUs than there are heads, several have the same.
+        // On more GPUs than there are heads, several hold the same head.
         let heads = self.model.heads.div_ceil(self.tensor_parallel);
         heads * self.model.numbers * self.kind.1 * self.page * layers
     }

@@ -26,7 +26,7 @@ const REPEATS: u32 = 3;
 const REQUEST_SIZES: [u64; 4] = [4 << 10, 64 << 10, 1 << 20, 16 << 20];
 const DEPTHS: [u32; 2] = [1, 32];
 
-/// One point of a sweep, with what it needs beyond its name.
+/// One point of a sweep, with the parameters that its name leaves out.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Planned {
     pub(super) point: Point,
@@ -63,8 +63,8 @@ struct Requests {
     name: String,
 }
 
-/// All points: each value of each axis with each of the others, the first axis outermost. `targets`
-/// are the names of those that work at once, for each value of that axis.
+/// All points: each combination of the axes' values, the first axis outermost. `targets` are the
+/// names of the targets that work at the same time, for each value of that axis.
 ///
 /// # Errors
 /// There are too many.
@@ -249,7 +249,7 @@ fn requests(args: &SweepArgs) -> Vec<Requests> {
     each.collect()
 }
 
-/// The ways, our engine once for each route that is demanded.
+/// The methods; our engine once for each demanded route.
 fn ways(args: &SweepArgs) -> Vec<Way> {
     let names = match args.way.as_slice() {
         [] => &[WayName::Forebay],
@@ -289,7 +289,7 @@ pub(super) fn asked(
         "targets": targets,
         "label": args.label,
         "repeats": repeats(args),
-        // Another program, or one that is limited otherwise, measures something else.
+        // Another version, or other limits, would measure something else.
         "version": env!("CARGO_PKG_VERSION"),
         "variables": variables::set(),
         "power_command": args.power_command,

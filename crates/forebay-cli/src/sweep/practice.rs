@@ -107,8 +107,8 @@ impl Sweep<'_> {
         Ok(pace)
     }
 
-    /// A call each of so many points that every target and every way of cold reads has had one; the
-    /// points' numbers.
+    /// Makes one call each of enough points that every target and every method of cold reads has
+    /// had one; returns the points' numbers.
     fn start(&mut self, todo: &[(usize, u32)]) -> Result<Vec<usize>> {
         if self.places.is_empty() {
             return Ok(Vec::new());

@@ -14,7 +14,7 @@ use crate::report::warnings::say;
 use crate::results::file::{Ledger, measured_here, samples};
 use crate::results::{Point, Record};
 
-/// Files of the same sweep in the state folder at most.
+/// Most files of the same sweep in the state folder.
 const NUMBERS: u32 = 10_000;
 
 /// The results of a part of the same sweep.

@@ -10,7 +10,7 @@ pub(super) struct Tally {
     /// Samples that need not be repeated.
     kept: usize,
     all: usize,
-    /// The command begins a new file each time it is given.
+    /// The command begins a new file on every run.
     is_anew: bool,
 }
 

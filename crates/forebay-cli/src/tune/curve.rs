@@ -14,7 +14,7 @@ pub const ENOUGH: f64 = 0.98;
 /// So many standard errors, and a cell may be as fast as the fastest: those are averaged, for the
 /// fastest of many is so by chance.
 const LIKELY: f64 = 2.0;
-/// So many of them may a rate be too low by chance.
+/// A rate may be too low by chance by this many of them.
 const CHANCE: f64 = 1.0;
 /// The standard error of a median, against that of a mean.
 const MEDIAN: f64 = 1.25;
@@ -159,7 +159,7 @@ impl Curve {
         self.enough(*size, best)
     }
 
-    /// What to use by threads that make one large request each and wait for it.
+    /// The choice for threads that make one large request each and wait for it.
     #[must_use]
     pub fn found_for_threads(&self) -> Option<&Point> {
         let sizes = self.sizes();

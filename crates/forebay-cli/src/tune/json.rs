@@ -1,6 +1,6 @@
-//! What `forebay tune` found as JSON, version 1; docs/json-schema.md describes every key.
+//! The result of `forebay tune` as JSON, version 1; docs/json-schema.md describes every key.
 //!
-//! Plain data that hold everything which is drawn, so that the drawing is a pure function of them.
+//! Plain data that hold everything drawn, so that the drawing is a pure function of them.
 
 use serde::{Deserialize, Serialize};
 

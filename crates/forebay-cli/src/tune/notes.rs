@@ -21,7 +21,7 @@ pub(super) const PLAYED: &str = "there is no GPU here, so written bytes came fro
 
 /// Samples further apart than this share of their median are called unsteady.
 const SPREAD_MAX: f64 = 0.25;
-/// Larger requests than the engine makes are worth a word from this gain on.
+/// From this gain on, a note recommends larger requests than the engine makes.
 const GAIN: f64 = 1.05;
 
 /// Notes on the place and its drives.
@@ -44,7 +44,7 @@ pub(super) fn of_drives(drives: &[DriveFacts]) -> Vec<String> {
     let mut notes = Vec::new();
     for drive in drives {
         let name = &drive.name;
-        // Disks of virtual machines mostly say that they turn, and do not.
+        // Disks of virtual machines mostly report that they spin, and do not.
         let turns = drive.rotational == Some(true) && !drive.transport.starts_with("virtio");
         if turns && !drive.network {
             notes.push(format!(

@@ -1,8 +1,8 @@
-//! Measures a cell with the engine itself: depth and size of request fixed, the queue kept full.
+//! Measures a cell with the engine itself, at a fixed depth and request size and with a full queue.
 //!
-//! A few transfers of [`UNIT`] bytes are always on their way, so that the end of one is no pause. A
-//! sample begins when what was in flight at first has come back, and runs from one completion to
-//! another.
+//! A few transfers of [`UNIT`] bytes are always in progress, so that the end of one causes no
+//! pause. A sample begins when the first requests in flight have completed, and runs from one
+//! completion to another.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ impl EngineProbe {
         options.remember = false;
         options.segment_size = cell.request_size;
         options.slot_size = (8 * cell.request_size).max(256 * KIB);
-        // A slot that is being filled, one that is copied, and what is in flight.
+        // A slot being filled, one being copied, and the requests in flight.
         options.arena_size = Some(4 * options.slot_size + 2 * cell.in_flight());
         let engine = Engine::new(options)?;
         if let Some(device) = &self.device {
@@ -185,7 +185,7 @@ impl<'a> Flow<'a> {
         Self { probe, engine, file, cell, request, running, asked: 0, ended, start }
     }
 
-    /// Keeps the queue full for `time`; the rate, and the mean time of a request.
+    /// Keeps the queue full for `time`; returns the rate, and the mean time of a request.
     fn run(&mut self, time: Duration) -> Result<(f64, f64)> {
         self.start = Instant::now();
         let mut last = Mark { at: self.start, bytes: 0, file: Duration::ZERO };
@@ -261,7 +261,7 @@ impl<'a> Flow<'a> {
         failed.map_or(Ok(mark), Err)
     }
 
-    /// Takes a transfer in that has ended, or is about to.
+    /// Collects a transfer that has ended, or is about to.
     fn take(&mut self, transfer: Transfer) -> Result<()> {
         for share in transfer.routes() {
             let around = matches!(share.reason, Reason::NotResident | Reason::TriedNotResident)

@@ -14,7 +14,7 @@ use super::curve::{Cell, Curve, Point, float};
 use crate::bench::stats::Spread;
 use crate::failure::Result;
 
-/// Sizes of request, in the order of the first round: the engine's own comes first.
+/// Request sizes, in the order of the first round: the engine's own comes first.
 pub(crate) const SIZES: [u64; 4] = [MIB, 128 * KIB, 512 * KIB, SIZE_MAX];
 /// The largest of them.
 pub(crate) const SIZE_MAX: u64 = 4 * MIB;
@@ -25,7 +25,7 @@ pub(crate) const IN_FLIGHT_MAX: u64 = 128 * MIB;
 
 /// A doubled depth must gain at least this factor.
 const GAINS: f64 = 1.02;
-/// Depths in a row that gain nothing and end the first round of a size.
+/// Depths in a row without gain that end the first round of a size.
 const FLAT: u32 = 2;
 /// Rounds of a search, and the minimum for a complete one.
 const ROUNDS: (u32, u32) = (3, 2);
@@ -52,7 +52,7 @@ pub(crate) struct Sample {
     pub(crate) rate: f64,
     /// Mean time of a request.
     pub(crate) latency_s: f64,
-    /// Time that the sample took, with all that goes before and after it.
+    /// Time of the sample, with its preparation and cleanup.
     pub(crate) took: Duration,
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn search(
         // Every second round runs backwards, so that no cell always follows the same one.
         let mut cells = search.contenders();
         if cells.is_empty() {
-            // Nothing could be measured, and no further round would bring more.
+            // Nothing could be measured, and a further round would not change that.
             break;
         }
         if rounds % 2 == 1 {

@@ -9,15 +9,15 @@ use super::json::Setting;
 use crate::report::json::Direction;
 use crate::shell_word;
 
-/// What a program that measures for itself reads and writes in a folder.
+/// The size that a program which measures by itself reads and writes in a folder.
 const FIO_LEN: u64 = 1024 * MIB;
 
-/// The file that was measured, as another program can use it too.
+/// The measured file, in a form that another program can use.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Ground<'a> {
     /// A file of the user's.
     File(&'a Path),
-    /// A folder; the scratch file in it is gone by then.
+    /// A folder; its scratch file is already removed.
     Folder(&'a Path),
 }
 
@@ -73,7 +73,7 @@ fn fio(direction: Direction, found: Cell, ground: Ground<'_>) -> Setting {
 fn kvikio(direction: Direction, found: Cell, curve: &Curve) -> Option<Setting> {
     let cell = curve.found_for_threads().map_or(found, |point| point.cell);
     let Cell { request_size, depth } = cell;
-    // It takes sizes as plain bytes only: `4MiB` would become 4.
+    // It accepts sizes as plain bytes only: `4MiB` would become 4.
     let mut text = format!("KVIKIO_NTHREADS={depth} KVIKIO_TASK_SIZE={request_size}");
     if direction == Direction::Read {
         text += " KVIKIO_AUTO_DIRECT_IO_READ=on";
@@ -84,7 +84,7 @@ fn kvikio(direction: Direction, found: Cell, curve: &Curve) -> Option<Setting> {
     Some(Setting { tool, direction, text, estimate: true, note })
 }
 
-/// A size that is a power of two as programs take it: `512K`, `4M`.
+/// A power of two in the notation of programs: `512K`, `4M`.
 pub(super) fn short(size: u64) -> String {
     if size.is_multiple_of(1024 * MIB) {
         format!("{}G", size / (1024 * MIB))

@@ -22,8 +22,7 @@ use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 use crate::steps::{self, Step};
 
-/// Bytes that were read last, of which so many are compared at most: a look at a run, not a second
-/// run.
+/// Most bytes that are compared of the last reads: a check, not a second run.
 const CHECKED_MAX: u64 = 64 * MIB;
 
 /// How much is compared at most.
@@ -128,7 +127,7 @@ pub(super) fn written(engine: &Engine, all: &[(&Path, Worked)], most: &Most) -> 
 /// Compares the bytes of the last calls of each of `all` with its file.
 ///
 /// # Errors
-/// The system's and the GPU's.
+/// System and GPU errors.
 pub(super) fn last(
     engine: &Engine,
     all: &mut [(&Path, Worked)],

@@ -1,5 +1,5 @@
-//! The clock of a load: when the span that counts begins and ends, and what was counted at its
-//! edges and at those of its parts.
+//! The clock of a load: when the counted span begins and ends, and the counters at its edges and at
+//! those of its parts.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::bench::cpu;
 use crate::bench::stats::rate;
 use crate::results::Steady;
 
-/// Parts of a span by which its steadiness is judged, and the shortest of them.
+/// Number of parts of a span by which its steadiness is judged, and the shortest one.
 const PARTS: u32 = 20;
 const PART_MIN: Duration = Duration::from_millis(50);
 
@@ -43,7 +43,7 @@ impl Edge {
 
 /// The span that counts.
 pub(super) struct Span {
-    /// Its edges, with those of its parts between them; never empty.
+    /// Its edges, including those of its parts; never empty.
     edges: Vec<Edge>,
     /// Spans before it that were not steady.
     before: u32,

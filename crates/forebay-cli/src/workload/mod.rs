@@ -57,8 +57,8 @@ pub struct Load {
     /// For how long spans of a time may follow each other until one is steady, which alone counts;
     /// one span without it.
     pub until_steady: Option<Duration>,
-    /// Whether no thread goes over its part of the files more than once: what went through the page
-    /// cache is there the second time.
+    /// Whether each thread reads its part of the files at most once: bytes that went through the
+    /// page cache are in memory the second time.
     pub once: bool,
     /// Requests per second of all threads together, due at even distances; as fast as it goes
     /// without it.
@@ -89,8 +89,8 @@ impl Load {
         }
     }
 
-    /// Calls after which a thread is done whose part of a file is `region`; `None` where the time
-    /// alone ends it.
+    /// Calls after which a thread with the part `region` of a file is done; `None` if only time
+    /// ends it.
     #[must_use]
     pub fn calls(&self, region: Region) -> Option<u64> {
         let pass = (region.len / self.call_len().max(1)).max(1);

@@ -104,7 +104,7 @@ impl Iterator for Offsets {
                 u64::try_from(place).expect("less than the places") * self.size
             }
             Pattern::Strided(stride) => {
-                // One column of places after the other, so that all of them have their turn.
+                // One column of places after the other, so that all are used.
                 let last = self.region.len - self.size;
                 let rows = last / stride + 1;
                 let columns = (stride / self.size).clamp(1, u64::MAX);

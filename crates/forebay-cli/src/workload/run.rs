@@ -36,7 +36,7 @@ pub struct Ran {
     pub span: Duration,
     /// When it began.
     pub from: Instant,
-    /// All bytes that were read, with those that do not count.
+    /// All bytes read, including those outside the span.
     pub read: u64,
     /// All that were written.
     pub written: u64,
@@ -98,10 +98,10 @@ impl Moved<'_> {
         self.check_within(engine, &Most::USUAL)
     }
 
-    /// The same without a bound.
+    /// Like `check` without a limit.
     ///
     /// # Errors
-    /// The system's and the GPU's.
+    /// System and GPU errors.
     pub fn check_all(self, engine: &Engine) -> Result<Checked> {
         self.check_within(engine, &Most::ALL)
     }
@@ -242,7 +242,7 @@ impl<'a> Ready<'a> {
             phase: Arc::clone(&self.phase),
             counters: Arc::clone(&self.counters),
             index,
-            // Writes may wait for a drive as long as they like.
+            // Writes may wait for a drive for any time.
             watched: (!load.writes()).then(|| (lane.path.clone(), self.engine.clone())),
             life,
         })
@@ -263,7 +263,7 @@ fn finish<'a>(
     let (first, mut last) = (counted.first().clone(), counted.last().clone());
     let done = all.iter().map(|(_, worked)| worked.done).max().unwrap_or(last.at);
     if load.counts_all() && done < last.at {
-        // The clock looks now and then; the threads know when they were done.
+        // The clock polls; the threads know exactly when they were done.
         last.at = done;
     }
     if load.writes() && load.cache == Cache::Cold {
@@ -370,7 +370,7 @@ mod tests {
         std::fs::write(file.path(), vec![1; 16 << 10]).unwrap();
         let engine = Engine::new(forebay::Options::default()).unwrap();
         let (load, lanes) = (load(100), lanes(file.path()));
-        // So short that threads are done before any clock is looked at.
+        // So short that threads are done before the clock is first read.
         for turn in 0..20 {
             let ready = Ready::new(&engine, &load, &lanes).unwrap();
             let (ran, _) = ready.run(&[String::new()]).unwrap();
@@ -419,7 +419,7 @@ mod tests {
         data.fill(0, &mut bytes);
         std::fs::write(file.path(), &bytes).unwrap();
         let engine = Engine::new(forebay::Options::default()).unwrap();
-        // Sizes and places that the words of the pattern do not divide.
+        // Sizes and offsets that are no multiples of the pattern's words.
         let load = Load { request_size: 1001, ..load(100) };
         let check = |content| {
             let lanes = lanes(file.path()).map(|lane| {

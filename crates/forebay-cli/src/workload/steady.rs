@@ -1,7 +1,7 @@
-//! Whether a rate held still: pure.
+//! Whether a rate was steady. Pure.
 //!
-//! As `fio` judges it: a straight line is laid through the rates of equal parts of a span, by least
-//! squares; where it hardly rises or falls there is one rate to speak of.
+//! Judged as by `fio`: a straight line is fitted to the rates of equal parts of a span, by least
+//! squares. If it hardly rises or falls, the rate is steady.
 
 use std::time::Duration;
 

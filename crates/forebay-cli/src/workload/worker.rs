@@ -34,7 +34,7 @@ pub(super) struct Phase {
 impl Phase {
     const STOP: u32 = 1 << 31;
 
-    /// From now on the next span counts; what counted before does not.
+    /// From now on the next span counts; earlier counts are discarded.
     pub(super) fn count(&self) {
         self.state.fetch_add(1, Ordering::Relaxed);
     }
@@ -97,7 +97,7 @@ pub(super) struct Worked {
     /// Bytes read and written, also those outside the span.
     pub(super) read: u64,
     pub(super) written: u64,
-    /// The last calls, the oldest first; those that failed are not among them.
+    /// The last calls, the oldest first, without failed ones.
     pub(super) last: VecDeque<Made>,
     /// How many ended in all.
     pub(super) ended: u64,
@@ -120,7 +120,7 @@ pub(super) struct Worker {
     pub(super) wrote: Option<Written>,
     /// Calls that it makes; without a number as many as it can.
     pub(super) calls: Option<u64>,
-    /// From when on, and how far from each other, calls are due.
+    /// The start and the interval of due calls.
     pub(super) due: Option<(Duration, Duration)>,
     pub(super) phase: Arc<Phase>,
     pub(super) counters: Arc<[Counter]>,
@@ -211,7 +211,7 @@ impl Worker {
         first
     }
 
-    /// Takes calls that end until the next is due, or for a moment.
+    /// Collects calls that end until the next is due, or for a moment.
     fn until(
         &mut self,
         due: Instant,

@@ -1,7 +1,8 @@
-//! What one thread that only writes has left in its file.
+//! The bytes that one thread that only writes has left in its file.
 //!
-//! While the clock runs only the place of each call is kept. The offsets follow from the pattern,
-//! and what a place holds from its key, so which bytes the file must have is found afterwards.
+//! While the clock runs only the place of each call is recorded. The offsets follow from the
+//! pattern, and a place's contents from its key, so the expected bytes of the file are computed
+//! afterwards.
 
 use std::collections::VecDeque;
 
@@ -158,7 +159,7 @@ mod tests {
 
     #[test]
     fn requests_that_may_meet_are_left_out() {
-        // The first call, at 0, may still be in flight while the third goes there.
+        // The first call, at 0, may still be in flight while the third writes there.
         let meet = written(Order::Sequential, 20, 1, 99, &[0, 1, 2, 1]);
         assert_eq!(last(&meet), (vec![(10, 1)], false));
         let itself = written(Order::Sequential, 10, 2, 99, &[0]);

@@ -28,7 +28,7 @@ use crate::waiting::interruptible;
 pub(crate) use result::ManyResult;
 pub(crate) use transfer::ManyTransfer;
 
-/// A piece, before the files and the memory that it names are at hand.
+/// A piece, before its files and its memory are resolved.
 struct Wanted {
     file: u32,
     /// The memory, by its place in the call's list.

@@ -56,7 +56,7 @@ impl ManyResult {
         raised(py, result.clone().map_err(|error| *error))
     }
 
-    /// What all of them did: bytes by route, with the reason, and time by stage.
+    /// The summary of all: bytes by route, with the reason, and time by stage.
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         report(py, &self.outcome.whole)
     }

@@ -13,12 +13,12 @@ use crate::sweep::{Asks, compare, rounds};
 /// Bytes of the file.
 const LEN: u64 = 256 * MIB;
 
-/// Sizes of requests, how many are in flight, and whether they lie at random.
+/// Request sizes, requests in flight, and whether they are random.
 const CAPPED: [(u64, u32, bool); 3] = [(MIB, 4, false), (128 * KIB, 16, false), (4 * KIB, 8, true)];
 const DELAYED: [(u64, u32, bool); 4] =
     [(4 * KIB, 1, true), (4 * KIB, 16, true), (128 * KIB, 1, false), (128 * KIB, 8, false)];
 
-/// How many points of a list are measured: one, where only the running matters.
+/// How many points of a list are measured: one, if only the bar's function is tested.
 fn points(ground: &Ground) -> usize {
     if ground.is_tiny() { 1 } else { usize::MAX }
 }

@@ -20,7 +20,7 @@ const DEPTH_LEN: u64 = 384 * MIB;
 
 const DEPTHS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 
-/// A drive that needs more than one request to give what it has.
+/// A drive that needs more than one request in flight for its full rate.
 pub(super) fn drive(ground: &Ground, len: u64) -> Result<Drive, Stop> {
     ground.slow_drive("slow", len, Pace { latency_us: 1000, rate: RATE })
 }
@@ -43,7 +43,7 @@ pub(super) fn depth(ground: &Ground) -> Result<Measured, Stop> {
     let best = fastest(&series).map(|s| s.name.clone()).unwrap_or_default();
     let deep: u32 = best.rsplit(' ').next().and_then(|text| text.parse().ok()).unwrap_or(8);
 
-    // The first transfer of a new engine, between two runs of the other side.
+    // The first transfer of a new engine, between two runs of the reference.
     let mut other = vec![fio.sequential(&path, depth_len, deep)?];
     let round = reads::run(&mut reads, |_| true)?;
     other.push(fio.sequential(&path, depth_len, deep)?);

@@ -1,8 +1,7 @@
-//! Where the drives of one bar stand: images in memory, loop devices over them, file systems on
-//! those.
+//! The drives of one bar: images in memory, loop devices over them, file systems on those.
 //!
 //! Every device is detached as soon as its file system is mounted, so the kernel frees it with the
-//! mount; the mount goes with the namespace of this process.
+//! mount; the mount disappears with the namespace of this process.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -17,8 +16,8 @@ use super::{text, tool};
 use crate::bar::Stop;
 use crate::data;
 
-/// The part of a second's worth that is read away: three times what a capped drive lets pass
-/// uncapped after a pause.
+/// The part of a second's bytes that is read to use up a burst: three times the bytes that a capped
+/// drive lets pass uncapped after a pause.
 const BURST_S_INVERSE: u64 = 3;
 
 /// Room on a drive in addition to its data and what grows with it.
@@ -56,7 +55,7 @@ impl Ground {
         Ok(Self { folder: folder.into(), group: group.into(), tiny })
     }
 
-    /// The size that a bar moves: what it states, or little in a tiny run.
+    /// The size that a bar moves: the stated one, or little in a tiny run.
     pub(super) fn len(&self, stated: u64) -> u64 {
         if self.tiny { (stated / 64).clamp(MIB, 16 * MIB) / MIB * MIB } else { stated }
     }
@@ -117,7 +116,7 @@ impl Ground {
         Ok((point, drives))
     }
 
-    /// Lets the processes of this bar read `rate` bytes per second from a drive.
+    /// Allows the processes of this bar to read `rate` bytes per second from a drive.
     pub(super) fn cap(&self, drive: &mut Drive, rate: u64) -> Result<(), Stop> {
         drive.rate = rate;
         group::cap(&self.group, drive.number, rate)

@@ -24,7 +24,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Makes a group, and removes what runs that were killed have left.
+    /// Makes a group, and removes the groups of killed runs.
     pub(super) fn new() -> Result<Self, Stop> {
         let root = root()?;
         for entry in fs::read_dir(&root)?.flatten() {
@@ -77,7 +77,7 @@ pub(super) fn enter(group: &Path) -> Result<(), Stop> {
         .map_err(|error| Stop::Skip(format!("the control group cannot be entered: {error}")))
 }
 
-/// Lets a group read `rate` bytes per second from a drive.
+/// Allows a group to read `rate` bytes per second from a drive.
 pub(super) fn cap(group: &Path, drive: Dev, rate: u64) -> Result<(), Stop> {
     let (major, minor) = (rustix::fs::major(drive), rustix::fs::minor(drive));
     fs::write(group.join("blkio.throttle.read_bps_device"), format!("{major}:{minor} {rate}"))

@@ -1,5 +1,5 @@
-//! One of four drives hangs in the middle of a transfer to the simulated GPU: the other three keep
-//! their speed, cancelling returns, and with the drive all memory comes back.
+//! One of four drives hangs in the middle of a transfer to the simulated GPU. The other three keep
+//! their speed, cancelling returns, and once the drive is released all memory is returned.
 
 use std::time::{Duration, Instant};
 
@@ -69,7 +69,7 @@ pub(super) fn run(ground: &Ground) -> Result<Measured, Stop> {
             rounds.push(round?);
         }
     }
-    // The engine has all it needs for the drive that hung, too.
+    // The engine has everything it needs for the drive that hung, too.
     reads::run(&mut stuck, |_| true)?;
     stuck.iter().chain(&reads).try_for_each(Read::check)?;
     Ok(judge(&drives, &rounds, &[cancelling_s, freed_s], kept))

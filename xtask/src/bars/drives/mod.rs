@@ -38,7 +38,7 @@ enum Answer {
     Fail(String),
 }
 
-/// A file on each of four drives, asked for in sequence.
+/// A file on each of four drives, read in sequence.
 pub(crate) fn four(lab: &Lab) -> Result<Measured, Stop> {
     in_child(lab, "four")
 }
@@ -96,7 +96,7 @@ fn in_child(lab: &Lab, name: &str) -> Result<Measured, Stop> {
     let folder = lab.path(Place::Disk, &format!("drives-{name}"))?;
     std::fs::create_dir_all(&folder)?;
     let group = Group::new()?;
-    // The kernel takes the namespace's mounts away when the last process in it has ended.
+    // The kernel removes the namespace's mounts when the last process in it has ended.
     let output = Command::new("unshare")
         .args(["--mount", "--propagation", "private", "--"])
         .arg(std::env::current_exe()?)
@@ -165,7 +165,7 @@ pub(crate) fn end_with_parent() -> Result<(), Stop> {
         .map_err(|error| Stop::Fail(format!("cannot be tied to the parent: {error}")))
 }
 
-/// Runs a tool of the system and returns what it printed.
+/// Runs a system tool and returns its output.
 fn tool(name: &str, arguments: &[&str]) -> Result<String, Stop> {
     // Tools for administrators are not on everybody's path.
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";

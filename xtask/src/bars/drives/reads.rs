@@ -43,7 +43,7 @@ impl Read {
         Self { drive, file, len, target: Some(target) }
     }
 
-    /// Starts it; its target is the transfer's until it is given back.
+    /// Starts it; the transfer owns its target until it is given back.
     pub(super) fn start(&mut self) -> Result<Transfer, Stop> {
         let target = self.target.take();
         let target = target.ok_or_else(|| Stop::Fail("a transfer kept its buffer".into()))?;
@@ -68,7 +68,7 @@ impl Read {
     }
 }
 
-/// Drops all files from the page cache, and fails where one stays.
+/// Drops all files from the page cache, and fails if one stays.
 pub(super) fn evict(reads: &[Read]) -> Result<(), Stop> {
     for read in reads {
         read.file.evict()?;

@@ -94,7 +94,7 @@ impl Server {
     }
 }
 
-/// The process that started this one, which is in the namespace of everybody else.
+/// The number of the parent process in the outer PID namespace.
 fn outer() -> i32 {
     getppid().map_or(1, |pid| pid.as_raw_nonzero().get())
 }
@@ -295,8 +295,8 @@ fn greet(reply: &mut Vec<u8>) {
     const ASYNC_DIRECT: u32 = 1 << 15;
     const MAX_PAGES: u32 = 1 << 22;
     append(reply, &[7, 31, REQUEST_MAX, ASYNC_READ | BIG_WRITES | ASYNC_DIRECT | MAX_PAGES]);
-    // Requests in the background, and from how many on the kernel takes it for congested: the
-    // kernel's own default of 12 would be the depth that every reader gets.
+    // Background requests, and the count from which the kernel considers it congested: the kernel's
+    // default of 12 would limit the depth of every reader.
     for field in [1024_u16, 1024] {
         reply.extend_from_slice(&field.to_ne_bytes());
     }

@@ -41,7 +41,7 @@ pub(super) fn run(ground: &Ground) -> Result<Measured, Stop> {
     sides.push("fio on one member".into());
     let mut route = String::new();
     let series = interleave(ground.rounds(3), &sides, |side| {
-        // The kernel reads through the page cache where memory was not touched before: `fio`'s.
+        // The kernel reads through the page cache if memory was not touched before: `fio`'s.
         reads::evict(&reads)?;
         spend_burst(&folder, MEMBERS as u64 * RATE)?;
         if side == 0 {

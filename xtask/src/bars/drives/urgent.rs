@@ -12,7 +12,7 @@ use crate::bar::{Bound, Check, Measured, Stop};
 use crate::data;
 use crate::sample::{Sample, Series, float};
 
-/// Bytes of a small read, and of the file that they come from.
+/// Bytes of a small read, and of its file.
 const SMALL_LEN: u64 = 4 * KIB;
 const FILE_LEN: u64 = 64 * MIB;
 /// Small reads on the idle drive.

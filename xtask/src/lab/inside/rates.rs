@@ -1,4 +1,4 @@
-//! How fast one engine reads each of some paths, in turn, cold, with nothing set.
+//! How fast one engine reads each of some paths, interleaved, cold, with default settings.
 
 use std::fs;
 use std::io::Write as _;
@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use crate::{Result, sum};
 
-/// Bytes that are read from a drive before each sample, so that what a capped drive lets pass at
-/// once after a pause has passed.
+/// Bytes read from a drive before each sample, so that the burst that a capped drive lets pass
+/// after a pause is used up.
 const BURST: usize = 12 << 20;
 
 /// One path with its samples.
@@ -29,7 +29,7 @@ struct Series {
     burst: Vec<PathBuf>,
 }
 
-/// `paths` are `NAME=PATH[:BYTES]`; those whose name begins with `drive` are the drives themselves.
+/// `paths` are `NAME=PATH[:BYTES]`; names that begin with `drive` are the drives themselves.
 pub(crate) fn run(out: &str, rounds: &str, paths: &[&str]) -> Result<()> {
     let mut series = paths.iter().map(|word| parse(word)).collect::<Result<Vec<_>>>()?;
     let drives: Vec<PathBuf> = series
@@ -41,7 +41,7 @@ pub(crate) fn run(out: &str, rounds: &str, paths: &[&str]) -> Result<()> {
         let is_drive = one.name.starts_with("drive");
         one.burst = if is_drive { vec![PathBuf::from(&one.path)] } else { drives.clone() };
     }
-    // One engine for all, as a program would have it, that has learned nothing before.
+    // One engine for all, as in a program, without anything learned before.
     let mut options = Options::from_env()?;
     options.remember = false;
     let engine = Engine::new(options)?;

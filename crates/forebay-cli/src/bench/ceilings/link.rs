@@ -1,4 +1,4 @@
-//! The link's ceiling: copies of pinned memory to or from the GPU; without one, the best parallel
+//! The link's limit: copies of pinned memory to or from the GPU; without a GPU, the best parallel
 //! copy in host memory into the same target.
 
 #![expect(unsafe_code, reason = "copies to and from a GPU are queued by raw address")]
@@ -96,7 +96,7 @@ impl Link {
     /// Makes one copy.
     ///
     /// # Errors
-    /// The GPU's.
+    /// GPU errors.
     pub fn sample(&mut self, direction: Direction, memory: &mut Memory) -> Result<Spent> {
         let len = whole(self.len);
         match (&mut self.way, memory) {
@@ -120,7 +120,7 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         if let Way::Gpu { stream, device, .. } = &self.way {
-            // Every copy was waited for; a driver that fails now has nothing left to lose.
+            // Every copy has ended, so an error of the driver does no harm now.
             let _ = device.destroy_stream(*stream);
         }
     }

@@ -1,4 +1,4 @@
-//! The storage's ceiling: O_DIRECT requests of 1 MiB, as many at once as gain anything.
+//! The storage's limit: O_DIRECT requests of 1 MiB, at the best queue depth.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -27,7 +27,7 @@ const DEPTHS: [usize; 3] = [8, 16, 32];
 pub(crate) const BUFFERS: u64 = DEPTHS[DEPTHS.len() - 1] as u64 * 2 * MIB;
 /// Bytes that a try moves at most.
 const TRY: u64 = 128 * MIB;
-/// Writes end at a multiple of this, which is one on every drive known.
+/// Writes end at a multiple of this; it suits every known drive.
 const WRITE_ALIGN: u64 = 4096;
 
 /// Reads or writes one file with O_DIRECT.
@@ -48,18 +48,18 @@ pub struct Storage {
 pub struct Buffers(Vec<Mutex<HostMemory>>);
 
 impl Buffers {
-    /// Memory for every depth that is tried.
+    /// Allocates buffers for the largest depth that is tried.
     ///
     /// # Errors
-    /// The system's, for want of memory.
+    /// System errors, for lack of memory.
     pub fn allocate() -> Result<Arc<Self>> {
         Self::for_depth(DEPTHS[DEPTHS.len() - 1])
     }
 
-    /// Memory for `depth` requests.
+    /// Allocates buffers for `depth` requests.
     ///
     /// # Errors
-    /// The system's, for want of memory.
+    /// System errors, for lack of memory.
     pub fn for_depth(depth: usize) -> Result<Arc<Self>> {
         let mut buffers = Vec::with_capacity(depth);
         for index in 0..depth {
@@ -118,7 +118,7 @@ impl Storage {
         Ok(Ok(Self { path, file, direction, len, buffers, try_len: TRY, depth: None }))
     }
 
-    /// Has samples move `len` bytes, no more than it was opened for, from now on.
+    /// Makes further samples move only `len` bytes.
     pub fn shorten(&mut self, len: u64) {
         let write = self.direction == Direction::Write;
         self.len = self.len.min(if write { align_down(len, WRITE_ALIGN) } else { len });
@@ -144,16 +144,16 @@ impl Storage {
     /// Moves all bytes once, at the best depth.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn sample(&mut self) -> Result<Spent> {
         let depth = self.find_depth()?;
         self.pass(depth, self.len)
     }
 
-    /// The best depth, which is looked for once.
+    /// The best depth, searched once.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn find_depth(&mut self) -> Result<usize> {
         Ok(match self.depth {
             Some(depth) => depth,
@@ -164,7 +164,7 @@ impl Storage {
     /// Bytes per second at a middling depth, as far as it shows within `bound`.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn estimate(&self, bound: Duration) -> Result<f64> {
         let end = Instant::now() + bound;
         let moved = AtomicU64::new(0);
@@ -226,8 +226,8 @@ impl Storage {
         each_range(len, REQUEST, depth, buffer, |buffer, range| work(buffer.bytes_mut(), range))
     }
 
-    /// One request; returns its bytes. A read may ask for more than the file has left, so that its
-    /// length stays a multiple of what the drive needs.
+    /// One request; returns its bytes. A read may extend past the end of the file, so that its
+    /// length stays aligned for the drive.
     fn request(&self, buffer: &mut [u8], range: ByteRange) -> Result<u64> {
         let result = match self.direction {
             Direction::Read => read_to(&self.file, buffer, range),

@@ -163,7 +163,7 @@ fn sum(queues: &[usize], rate: impl Fn(usize) -> Option<f64>) -> Option<f64> {
 /// The facts that all rows of one size share.
 #[derive(Debug)]
 pub struct Setting<'a> {
-    /// What groups them in the table: the `--size`, or the most bytes of one path.
+    /// The group in the table: the `--size`, or the most bytes of one path.
     pub size: u64,
     /// The name of the target memory.
     pub target: &'a str,

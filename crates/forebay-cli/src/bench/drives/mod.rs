@@ -67,7 +67,7 @@ struct Found {
     buffers: Arc<Buffers>,
 }
 
-/// How much is moved, and what was measured to know it.
+/// The sizes to move, and the measurements they are based on.
 struct Sizes {
     /// Bytes of each path, one entry for each requested size.
     lens: Vec<Vec<u64>>,

@@ -168,7 +168,7 @@ impl Places {
     /// Bytes of scratch that each path may have: its part of the room of its file system.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub fn rooms(&self, write: bool) -> Result<Vec<u64>> {
         let files = |place: &Place| u64::from(place.subject.scratch_files(write));
         let room = |place: &Place| {

@@ -34,7 +34,7 @@ use crate::failure::Result;
 use crate::report::json::{Cache, Direction, MethodName};
 use crate::steps;
 
-/// Bytes of the copies that show the link's ceiling, at most.
+/// Most bytes of the copies that measure the link's limit.
 pub(super) const LINK_LEN: u64 = GIB / 4;
 /// How long drives work before a sample.
 const RUN_UP: Duration = Duration::from_millis(40);
@@ -264,7 +264,7 @@ impl<'a> Run<'a> {
         let spent = storage.sample()?;
         entry.line.add_ceiling(storage.bytes(), spent, storage.how());
         if direction == Direction::Write {
-            // The file holds even bytes now but for an unaligned end.
+            // The file now holds even bytes, except for an unaligned end.
             let even = Pattern::new(self.written[index].key()).inverse();
             self.written[index] = even;
             make::put(&path, even, storage.bytes(), len)?;

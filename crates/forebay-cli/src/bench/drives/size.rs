@@ -5,8 +5,8 @@
 
 use forebay::units::{GIB, MIB, align_down};
 
-/// The whole run should end within half a minute; looking at the drives, and starting what is
-/// compared, take some of it.
+/// The whole run should end within half a minute; probing the drives and starting the methods take
+/// some of it.
 const SECONDS: f64 = 28.0;
 /// Bytes per second of one pass over memory by all cores: a careful guess for small machines.
 const MEMORY_RATE: f64 = 4e9;
@@ -53,7 +53,7 @@ impl Work {
         }
         if self.directions.1 {
             let kinds = f64::from(u8::from(self.caches.0) + u8::from(self.caches.1));
-            // Each way writes, waits for the drive and is read back.
+            // Each method writes, syncs and is read back.
             passes +=
                 2.0 + queues + repeats * queues + 2.0 * kinds * repeats * (2.0 * queues + 1.0);
         }
@@ -101,8 +101,8 @@ pub fn lens(means: &Means, span: f64) -> Vec<u64> {
     (0..rates.len()).map(len).collect()
 }
 
-/// The span that scratch of these sizes, made after a rough look, lasts at the speeds that were
-/// measured since. Files of the user's end early where they are short.
+/// The span of a run with these sizes, whose scratch was made after a rough estimate, at the speeds
+/// measured since. Short files of the user end early.
 #[must_use]
 pub fn span(means: &Means, lens: &[u64], scratch: &[bool]) -> f64 {
     let shares = shares(means);

@@ -79,7 +79,7 @@ impl Targets {
     /// Sets every byte of one path's buffer.
     ///
     /// # Errors
-    /// The GPU's.
+    /// GPU errors.
     pub fn set(&mut self, index: usize, byte: u8) -> Result<()> {
         let buffer = self.get(index)?;
         match buffer.as_mut_slice() {
@@ -92,7 +92,7 @@ impl Targets {
     /// Puts the first bytes of `pattern` into one path's buffer, as many as it has.
     ///
     /// # Errors
-    /// The GPU's.
+    /// GPU errors.
     pub fn put(&mut self, index: usize, pattern: Pattern) -> Result<()> {
         let buffer = self.get(index)?;
         let len = buffer.len();
@@ -102,7 +102,7 @@ impl Targets {
     /// Whether one path's buffer is as expected, all of it.
     ///
     /// # Errors
-    /// The GPU's.
+    /// GPU errors.
     pub fn holds(&mut self, index: usize, expected: &Expected) -> Result<bool> {
         let buffer = self.get(index)?;
         let len = buffer.len();

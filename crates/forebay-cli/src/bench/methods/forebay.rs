@@ -14,7 +14,7 @@ use crate::failure::Result;
 use crate::report::json::{Cache, Direction, MethodName};
 use crate::steps::Step;
 
-/// One engine, used for every sample, as a program that keeps its engine does it.
+/// One engine, used for every sample, as in a program that keeps its engine.
 #[derive(Debug)]
 pub struct Forebay {
     engine: Engine,
@@ -23,7 +23,7 @@ pub struct Forebay {
 }
 
 impl Forebay {
-    /// Moves by `engine`, by `route` where one is demanded.
+    /// Moves by `engine`, by `route` if one is demanded.
     #[must_use]
     pub fn new(engine: Engine, route: Option<Route>) -> Self {
         Self { engine, route, file: None }
@@ -114,8 +114,7 @@ pub fn said(shares: &[RouteShare]) -> Vec<(Route, u64)> {
     shares.iter().map(|share| (share.route, share.bytes)).collect()
 }
 
-/// The routes that were taken, joined by `+`, and why. Each part is named with its share where
-/// there are several.
+/// The routes taken, joined by `+`, and why. With several, each is named with its share.
 #[must_use]
 pub fn routes(shares: &[RouteShare]) -> (Option<String>, Option<String>) {
     let moved = shares.iter().filter(|share| share.bytes > 0);

@@ -41,7 +41,7 @@ impl Mapping {
     /// Maps the first `len` bytes of the job's file.
     ///
     /// # Errors
-    /// The system's.
+    /// System errors.
     pub(super) fn of(file: &File, job: &Job, len: u64, access: ProtFlags) -> Result<Self> {
         let failed =
             |error: io::Error| Failure::io(format!("cannot map `{}`", job.path.display()), &error);
@@ -67,7 +67,8 @@ impl Mapping {
 
     /// Its bytes, to be changed.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`; only scratch, which no other process touches, is mapped to write.
+        // SAFETY: as in `bytes`; only scratch, which no other process touches, is mapped for
+        // writing.
         unsafe { slice::from_raw_parts_mut(self.start, self.len) }
     }
 
@@ -99,11 +100,11 @@ impl Drop for Mapping {
     }
 }
 
-/// Has missing pages replaced from now on; returns what was done before.
+/// Installs the handler that replaces missing pages; returns the previous one.
 fn take_signal() -> libc::sigaction {
     let mut before = MaybeUninit::zeroed();
-    // SAFETY: an action of zeros is valid, as is what is filled in; zeros stay where the call,
-    // which knows this signal, should fail.
+    // SAFETY: an action of zeros is valid, and so are the fields set here; the output stays zero if
+    // the call should fail, which it does not for this signal.
     unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
         action.sa_sigaction = replace as *const () as usize;
@@ -113,20 +114,20 @@ fn take_signal() -> libc::sigaction {
     }
 }
 
-/// Takes the signal: loads, stores and system calls only, since it may interrupt anything.
+/// The signal handler: loads, stores and system calls only, since it may interrupt anything.
 extern "C" fn replace(
     _signal: libc::c_int,
     facts: *mut libc::siginfo_t,
     _context: *mut libc::c_void,
 ) {
     let (start, end) = (START.load(Ordering::Relaxed), END.load(Ordering::Relaxed));
-    // SAFETY: the kernel gives the facts of this signal.
+    // SAFETY: the kernel passes the facts of this signal.
     let at = unsafe { (*facts).si_addr() }.addr();
     let page = at - at % PAGE.load(Ordering::Relaxed);
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    // SAFETY: only the rest of the mapping is replaced, which is ours and was touched. Where this
-    // is not about it the signal is what it would be without us: the touch is made again.
+    // SAFETY: only the rest of the mapping is replaced, which is ours and was accessed. For any
+    // other address the default action is restored, and the access is repeated.
     unsafe {
         let is_ours = (start..end).contains(&at)
             && libc::mmap(ptr::with_exposed_provenance_mut(page), end - page, access, how, -1, 0)

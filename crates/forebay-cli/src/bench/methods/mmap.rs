@@ -1,4 +1,4 @@
-//! The other usual way: map the file, then copy from the mapping, by one thread.
+//! The other usual method: map the file, then copy from the mapping on one thread.
 
 use std::fs::File;
 
@@ -23,7 +23,7 @@ impl Mmap {
         self.file.as_ref().expect("a method is opened before it moves")
     }
 
-    /// Bytes of the job that the file has: a mapping has no more.
+    /// Bytes of the job that exist in the file: a mapping has no more.
     fn len(&self, job: &Job) -> Result<u64> {
         use std::io::{Seek, SeekFrom};
         // The size of a block device is where seeking to its end arrives; `stat` does not report

@@ -23,7 +23,7 @@ use crate::failure::{Failure, Result};
 use crate::report::json::{Cache, Direction, MethodName, Settings};
 use crate::steps::Step;
 
-/// Bytes that the ways without an engine move at a time.
+/// Bytes that methods without an engine move at a time.
 const STEP: u64 = 16 * ::forebay::units::MIB;
 
 /// What to move.
@@ -35,7 +35,7 @@ pub struct Job {
     pub len: u64,
     /// From or to the file.
     pub direction: Direction,
-    /// Where its pages are. A cold write ends when its bytes are on the drive.
+    /// The page cache state. A cold write ends when its bytes are on the drive.
     pub cache: Cache,
 }
 
@@ -46,13 +46,13 @@ pub struct Moved {
     pub bytes: u64,
     /// The engine's route.
     pub route: Option<String>,
-    /// Why this route, or which way the bytes went.
+    /// Why this route, or the route that the bytes took.
     pub reason: Option<String>,
     /// Bytes by route, as the method itself reports them; empty if it does not.
     pub said: Vec<(Route, u64)>,
 }
 
-/// A way to move bytes between a file and memory.
+/// A method to move bytes between a file and memory.
 pub trait Method {
     /// Its name.
     fn name(&self) -> MethodName;
@@ -71,15 +71,15 @@ pub trait Method {
     /// Sets every byte of the target of a read, which some have in another process.
     ///
     /// # Errors
-    /// The GPU's.
+    /// GPU errors.
     fn set(&mut self, memory: &mut Memory, byte: u8) -> Result<()> {
         memory.set(byte)
     }
 
-    /// Puts the first `len` bytes of `pattern` where a write takes them from.
+    /// Writes the first `len` bytes of `pattern` to the source of a write.
     ///
     /// # Errors
-    /// The GPU's.
+    /// GPU errors.
     fn put(&mut self, memory: &mut Memory, pattern: Pattern, len: u64) -> Result<()> {
         memory.put(pattern, len)
     }
@@ -87,7 +87,7 @@ pub trait Method {
     /// Whether the first `len` bytes of the target of a read are as expected.
     ///
     /// # Errors
-    /// The GPU's.
+    /// GPU errors.
     fn holds(&mut self, memory: &Memory, expected: &Expected, len: u64) -> Result<bool> {
         memory.holds(expected, len)
     }
@@ -109,7 +109,7 @@ pub trait Method {
     /// Where not all of them can be moved.
     fn write(&mut self, job: &Job, source: &Memory) -> Result<Moved>;
 
-    /// What the last move took by its own clock, where that is another process's.
+    /// The time of the last move by the method's own clock, if that is another process's.
     fn spent(&self) -> Option<Spent> {
         None
     }

@@ -107,7 +107,7 @@ impl Method for Standard {
     }
 }
 
-/// Reads until `bytes` are full or the file ends; returns how many came.
+/// Reads until `bytes` are full or the file ends; returns how many were read.
 fn fill(file: &File, job: &Job, offset: u64, bytes: &mut [u8]) -> Result<usize> {
     let mut got = 0;
     while got < bytes.len() {

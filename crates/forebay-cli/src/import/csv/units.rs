@@ -100,7 +100,7 @@ pub(super) fn of_heading(kind: Kind, mut heading: &str) -> Option<f64> {
     let heading = heading.trim();
     let last = heading.rsplit([' ', '_', ',', ':']).next().unwrap_or(heading);
     scale(kind, heading).or_else(|| scale(kind, last)).or_else(|| {
-        // `mib_s` is as near as a name of a program comes to `MiB/s`.
+        // `mib_s` is the closest that an identifier comes to `MiB/s`.
         let (_, named) = heading.rsplit_once(' ').unwrap_or(("", heading));
         (kind == Kind::Rate).then(|| underscored(named))?
     })
@@ -163,7 +163,8 @@ fn may_be_unit(word: &str) -> bool {
         || [Kind::Size, Kind::Rate, Kind::Time].iter().any(|kind| scale(*kind, word).is_some())
 }
 
-/// `…_mib_s`, `…_gb_per_s`, `…_gbps`: names have no capitals, so bits are only taken from `bit`.
+/// `…_mib_s`, `…_gb_per_s`, `…_gbps`: identifiers have no capitals, so bits are only recognized by
+/// `bit`.
 fn underscored(name: &str) -> Option<f64> {
     let lower = name.to_lowercase();
     let amount = ["_per_second", "_per_sec", "_per_s", "_sec", "_s"]

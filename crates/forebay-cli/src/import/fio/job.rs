@@ -60,7 +60,7 @@ const KNOWN: [&str; 38] = [
     "unlink",
 ];
 
-/// Options of one job without an axis that are looked at at most.
+/// Most options of one job without an axis that are kept.
 const OPTIONS_MAX: usize = 64;
 
 /// Options in the order in which fio took them. The last of a name counts, but of files each.
@@ -83,7 +83,7 @@ pub(super) struct Job {
     /// Its own options, and the global ones.
     own: Options,
     global: Rc<Options>,
-    /// Whether there are options: then what is not among them has fio's default.
+    /// Whether options are reported: then a missing option has fio's default.
     told: bool,
     error: u64,
     /// Seconds of all of its threads.
@@ -239,7 +239,7 @@ impl Job {
         }
     }
 
-    /// All options, the later ones in place of those before them.
+    /// All options, later ones replacing earlier ones.
     fn options(&self) -> impl DoubleEndedIterator<Item = (&str, &str)> {
         let all = self.global.iter().chain(&self.own);
         all.map(|(key, value)| (key.as_str(), value.as_str()))
@@ -448,7 +448,8 @@ fn files_named(names: &str) -> u32 {
 }
 
 /// The bytes of fio's `bs`: one size, or the same for each direction. Its letters are powers of two
-/// and its `KiB`, `MiB`, … powers of ten, unless `kb_base` is 1000 and each means what it says.
+/// and its `KiB`, `MiB`, … powers of ten, unless `kb_base` is 1000, with which each has its usual
+/// meaning.
 fn block_size(text: &str, base_1000: bool) -> Option<u64> {
     let mut sizes = text.split(',').map(|size| one_size(size.trim(), base_1000));
     let first = sizes.next()??;

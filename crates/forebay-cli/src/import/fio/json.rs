@@ -87,7 +87,7 @@ pub(super) fn without_nan(text: &str) -> String {
         match bytes[at] {
             b'\\' if quoted => at += 1,
             b'"' => quoted = !quoted,
-            // No string reaches beyond its line, whatever fio printed before its JSON.
+            // No string extends beyond its line, whatever fio printed before its JSON.
             b'\n' => quoted = false,
             b':' | b',' | b'[' if !quoted => {
                 let rest = &bytes[at + 1..];

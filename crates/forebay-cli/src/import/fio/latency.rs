@@ -122,7 +122,7 @@ impl Times {
         })
     }
 
-    /// The bucket in which a share of all, in percent, has ended.
+    /// The bucket in which this percentile falls.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,

@@ -95,7 +95,7 @@ struct Rest<'a> {
 }
 
 impl Rest<'_> {
-    /// Passes over some bytes, each line of which is shown with its number.
+    /// Skips some bytes; each line is passed on with its number.
     fn skip(&mut self, len: usize, mut show: impl FnMut(u64, &str)) {
         let (passed, rest) = self.text.split_at(len);
         for line in passed.split_inclusive('\n') {
@@ -126,14 +126,14 @@ fn talk(contents: &mut Contents, number: u64, line: &str) {
             .warn(number, &format!("{text} {}: its jobs did not run to their end", short(signal)));
         return;
     }
-    // What it prints for people has `err= 0` of each job that went well.
+    // fio's output for people has `err= 0` for each successful job.
     let lower = lower.replace("err= 0:", "");
     if ["error", "fail", "err="].iter().any(|word| lower.contains(word)) {
         contents.warn(number, &format!("fio said: {}", short(line)));
     }
 }
 
-/// Where entries begin: fio writes their names on lines of their own.
+/// The start of entries: fio writes their names on separate lines.
 struct Lines {
     first: u64,
     names: Vec<u64>,

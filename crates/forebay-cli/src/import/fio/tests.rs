@@ -307,7 +307,7 @@ fn interim_results_are_no_repeats() {
         assert_eq!(contents.found.len(), 1, "{start} {coarse}");
         assert_eq!(shown(&contents.found[0]).requests, Some(3000));
         assert!(contents.warnings[0].starts_with("2 interim results"), "{contents:?}");
-        // Runs that follow each other are repeats, and each has its last.
+        // Consecutive runs are repeats, each with its own last report.
         let two = one + &[1, 3].map(|s| after(s, 1003, start, coarse)).concat();
         let contents = parse(&two).unwrap();
         assert_eq!(contents.found.len(), 2, "{start} {coarse}");

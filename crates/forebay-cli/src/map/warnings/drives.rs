@@ -34,7 +34,7 @@ pub(super) fn link(report: &MapReport) -> Vec<Found> {
     found
 }
 
-/// The link of a GPU is below what it can be although a copy runs.
+/// The link of a GPU is below its maximum although a copy runs.
 pub(super) fn gpu_link(report: &MapReport) -> Vec<Found> {
     let below = report.gpus.iter().filter_map(|gpu| {
         let (busy, max) = (gpu.link_busy.as_ref()?, gpu.pci.link_max.as_ref()?);

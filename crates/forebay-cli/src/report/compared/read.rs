@@ -1,7 +1,7 @@
-//! Reads what `forebay compare --json` printed under keys that `forebay bench` has not.
+//! Parses the keys that `forebay compare --json` has in addition to `forebay bench`.
 //!
-//! Nothing that a file says is believed: what is missing or makes no sense is left out, numbers
-//! have a range, lists a length, and text is cut.
+//! Nothing in a file is trusted: missing or invalid values are left out, numbers have a range,
+//! lists a maximum length, and text is cut.
 
 use serde::Deserialize;
 use serde_json::Value;

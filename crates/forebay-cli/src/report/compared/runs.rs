@@ -9,7 +9,7 @@ use crate::bench::stats::{Spread, rate};
 const GOOD: f64 = 0.1;
 /// Runs further apart are unstable.
 const UNSTABLE: f64 = 0.5;
-/// Ratios closer to one than this are no difference that a per cent could show.
+/// Ratios closer to one than this show no difference in whole per cent.
 const EQUAL: f64 = 0.005;
 
 /// The variation of runs, in a word.

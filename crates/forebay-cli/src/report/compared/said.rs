@@ -17,7 +17,7 @@ const WAYS_MAX: usize = 8;
 /// Most letters of a verdict or a route.
 const TEXT_MAX: usize = 200;
 
-/// A sentence as a line of a terminal, with what it is about before it.
+/// A sentence as a line of a terminal, after its subject.
 #[must_use]
 pub fn line((about, text): &Said) -> String {
     format!("{about:<8} {text}\n")
@@ -35,7 +35,7 @@ pub fn distances(sockets: &Sockets) -> impl Iterator<Item = Said> {
     sockets.lines().map(|text| ("distance", text))
 }
 
-/// How much each run moves, and where it ends and begins.
+/// The size of each run, and its source and target.
 #[must_use]
 pub fn each_run(len: u64, cache: Cache, simulated: bool) -> Said {
     let how = match cache {

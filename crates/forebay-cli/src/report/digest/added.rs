@@ -32,7 +32,7 @@ pub(super) fn sentences(digest: &Digest) -> Vec<String> {
     kinds.iter().filter_map(|(kind, counts)| sentence(kind, counts)).take(KINDS_MAX).collect()
 }
 
-/// How many GPUs a line's bytes went to or came from at once.
+/// How many GPUs took part in a line at once.
 fn gpus(line: &Line) -> Option<usize> {
     let count = line.mark(Axis::Target)?.split(" + ").filter(|name| *name != "host").count();
     (count > 0).then_some(count)
@@ -77,7 +77,7 @@ mod tests {
     use crate::report::digest::{Limit, Mark, Metric};
     use crate::report::made::{self, Sweep};
 
-    /// The GPUs of a point, its rate, and its lowest ceiling, in GB/s.
+    /// The GPUs of a point, its rate, and its lowest limit, in GB/s.
     type Told<'a> = (&'a str, f64, Option<(&'a str, f64)>);
 
     /// The sentences for such points.

@@ -252,7 +252,7 @@ fn quantities(measured: &Measured) -> Vec<(Metric, f64)> {
     found
 }
 
-/// Watts, and joules for what was moved, of the parts that can be added up.
+/// Watts, and joules for the bytes moved, of the parts that can be added up.
 fn powers(measured: &Measured) -> impl Iterator<Item = (Metric, f64)> + '_ {
     let parts = [
         (Part::Gpu, Metric::GpuWatts, Metric::GpuJoules),
@@ -299,8 +299,8 @@ fn add_measured(line: &mut Line, measured: &Measured) {
     }
 }
 
-/// The samples of a point that count: of each repeat the last that showed something, else the
-/// last. What failed and was measured again later did not fail.
+/// The samples of a point that count: of each repeat the last with a result, else the last. A
+/// sample that failed and was repeated did not fail.
 fn counted<'a>(samples: &[&'a Sample]) -> Vec<&'a Sample> {
     let mut kept: Vec<&Sample> = Vec::new();
     let mut places: HashMap<u32, usize> = HashMap::new();

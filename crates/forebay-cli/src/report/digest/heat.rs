@@ -10,7 +10,7 @@ use crate::results::summary::Estimate;
 
 /// Most sensors and reasons that are reported.
 const SENSORS_MAX: usize = 64;
-/// Letters of a sensor's name or of a reason that are kept.
+/// Most letters of a sensor's name or of a reason.
 const NAME_MAX: usize = 200;
 /// Most sensors named in one warning.
 const NAMED_MAX: usize = 4;
@@ -28,7 +28,7 @@ pub struct Heat {
     pub max: Option<f64>,
 }
 
-/// A sensor's readings at both ends of a run, where it has warmed.
+/// A sensor's readings at both ends of a run during which it warmed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Warmed {
     /// Which run.

@@ -31,8 +31,8 @@ impl Digest {
         }
     }
 
-    /// Adds a ceiling. Of one that was measured again, as where a file is continued, the larger
-    /// counts: it was reached.
+    /// Adds a limit. If it was measured again, as in a continued file, the larger value counts,
+    /// since it was reached.
     pub(super) fn take_ceiling(&mut self, bound: Bound) {
         let kept: usize = self.attempts.iter().map(Vec::len).sum();
         if let Some(last) = self.attempts.last_mut().filter(|_| kept < KEPT_MAX) {
@@ -84,7 +84,7 @@ impl Digest {
             return bound.name.clone();
         }
         let near = |other: f64| (other - rate).abs() <= 1e-9 * rate;
-        // What binds it may have been exceeded when it was measured again.
+        // The limit may have been exceeded when it was measured again.
         let found = || std::iter::once(&self.ceilings).chain(&self.attempts);
         let mut own = found().flat_map(|all| on_the_way(all, run, point));
         let own = own.find(|limit| near(limit.rate));

@@ -159,7 +159,7 @@ impl Metric {
         }
     }
 
-    /// What to multiply it by to have it in that unit.
+    /// The factor to that unit.
     #[must_use]
     pub const fn scale(self) -> f64 {
         match self {

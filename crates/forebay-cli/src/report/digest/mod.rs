@@ -53,7 +53,7 @@ pub struct Digest {
     pub layers: Vec<Layers>,
     /// Temperatures that rose over whole runs.
     pub warmed: Vec<Warmed>,
-    /// What comparisons found besides their lines, in the order of the files.
+    /// The findings of comparisons outside their lines, in the order of the files.
     pub comparisons: Vec<Comparison>,
 }
 
@@ -78,9 +78,9 @@ pub struct RunFacts {
     pub unmetered: Vec<Absent>,
     /// The request.
     pub asked: Arc<Value>,
-    /// How much of that is there, where it is not all.
+    /// How much of that exists, if not all.
     pub unfinished: Option<Unfinished>,
-    /// Where it was imported from, if another tool measured.
+    /// Its origin, if another tool measured.
     pub imported: Option<Imported>,
 }
 
@@ -158,7 +158,7 @@ impl Axis {
         Self::Files,
     ];
 
-    /// Those whose values are numbers, the likeliest horizontal axis of a chart first.
+    /// Axes with numeric values, the likeliest horizontal axis of a chart first.
     pub const NUMBERS: [Self; 8] = [
         Self::RequestSize,
         Self::Depth,
@@ -232,7 +232,7 @@ pub struct Line {
     pub route: Option<String>,
     /// The words of the verdicts.
     pub verdict: Option<String>,
-    /// Bytes by the way that was proven; [`UNPROVEN`] for the rest.
+    /// Bytes by proven route; [`UNPROVEN`] for the rest.
     pub ways: BTreeMap<String, f64>,
     /// Whether the bytes that were compared were right.
     pub verified: Option<bool>,
@@ -409,7 +409,7 @@ impl Digest {
         Axis::ALL.into_iter().filter(|axis| self.values(*axis) > 1).collect()
     }
 
-    /// How many values an axis has; that a line has none counts as one.
+    /// The number of values of an axis; a missing value counts as one.
     #[must_use]
     pub fn values(&self, axis: Axis) -> usize {
         let marks: std::collections::HashSet<_> =

@@ -1,4 +1,4 @@
-//! What the results themselves give reason to warn of, each with the next step.
+//! Warnings on the results themselves, each with the next step.
 
 use std::collections::BTreeSet;
 
@@ -95,7 +95,7 @@ pub fn of(digest: &Digest) -> Vec<String> {
     found
 }
 
-/// That a GPU was simulated, unless the run itself has said so.
+/// Warns that a GPU was simulated, unless the run itself has reported it.
 fn simulated(digest: &Digest) -> Option<String> {
     let told = digest.warnings.iter().any(|text| text.contains("simulated"));
     (digest.simulated() && !told).then(|| {

@@ -1,4 +1,4 @@
-//! What becomes of the rows that `forebay bench` and `forebay compare` print.
+//! The digest of the rows that `forebay bench` and `forebay compare` print.
 
 use std::collections::BTreeMap;
 

@@ -8,7 +8,7 @@ use crate::report::grid::{Grid, compared, layers, people};
 use crate::report::layers::{Layers, said};
 use crate::report::plain::plain;
 
-/// Rows of a table at most: more is for the other forms.
+/// Most rows of a table: larger ones are for the other formats.
 const ROWS_MAX: usize = 1000;
 
 /// The whole report.
@@ -106,7 +106,7 @@ pub fn table(grid: &Grid) -> String {
     text
 }
 
-/// Text that means nothing to Markdown, nor to HTML within it.
+/// Text without meaning to Markdown, or to HTML within it.
 pub(crate) fn escaped(text: &str) -> String {
     let mut shown = String::new();
     for letter in plain(text).chars() {

@@ -147,7 +147,7 @@ fn behind_compute(text: &mut String, all: &[Layers]) {
     }
 }
 
-/// The labels of a way's passes, or, without one, of a number of tokens.
+/// The labels of a method's passes, or, without one, of a number of tokens.
 fn place(layers: &Layers, point: &Point, way: &str) -> String {
     joined([
         ("run".to_owned(), layers.name.as_str()),

@@ -1,4 +1,4 @@
-//! A report for those without a browser: the answer, bars, and the tables.
+//! A report for a terminal: the answer, bars, and the tables.
 
 use std::fmt::Write as _;
 
@@ -191,7 +191,7 @@ fn rows(grid: &Grid) -> String {
 fn text_of<'a>(cell: &'a Cell, column: &Column, failures: &mut Vec<&'a str>) -> String {
     match cell.text.as_str() {
         "" => "–".to_owned(),
-        // Why a point failed is longer than a cell, and the same for many.
+        // The reason of a failure is longer than a cell, and the same for many points.
         why if column.key == "error" => format!("[{}]", table::mark(why, failures)),
         text => cut(&plain(text), NAME_MAX),
     }

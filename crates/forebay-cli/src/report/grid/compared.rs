@@ -4,7 +4,7 @@ use super::{Cell, Column, Grid};
 use crate::report::compared::{Comparison, is_standard, said};
 use crate::report::digest::{Axis, Digest, Line, Metric, digits};
 
-/// A row for each way and direction of a comparison, `most` at most.
+/// A row for each method and direction of a comparison, `most` at most.
 #[must_use]
 pub fn people(digest: &Digest, compared: &Comparison, most: usize) -> Grid {
     let columns = vec![

@@ -4,7 +4,7 @@ use super::{Cell, Column, Grid};
 use crate::report::digest::{digits, grouped};
 use crate::report::layers::{Layers, Of, Point, QUANTITIES, Way};
 
-/// A row for each number of tokens and way of one run, `most` at most.
+/// A row for each number of tokens and method of one run, `most` at most.
 #[must_use]
 pub fn people(layers: &Layers, most: usize) -> Grid {
     let columns = vec![

@@ -280,7 +280,7 @@ pub fn targets(digest: &Digest, most: usize) -> Grid {
 #[must_use]
 pub fn label(digest: &Digest, line: &Line) -> String {
     let mut axes = digest.varying();
-    // It is the longest, and the last is what is cut off.
+    // It is the longest, and the last one is cut off.
     axes.sort_by_key(|axis| *axis == Axis::Path);
     let marks: Vec<&str> = axes.iter().filter_map(|axis| line.mark(*axis)).collect();
     match marks.as_slice() {

@@ -12,7 +12,7 @@ use forebay::units::format_size;
 use super::markup::{Markup, at, cut};
 use crate::report::digest::{Axis, Digest, Line};
 
-/// Without an edge below the others, with one, and with two.
+/// With no edge below the others, with one, and with two.
 const SIZES: [&str; 3] = ["0 0 460 190", "0 0 460 250", "0 0 460 314"];
 /// Drawings of a page at most.
 const FLOWS_MAX: usize = 8;
@@ -129,7 +129,7 @@ pub(crate) fn draw(markup: &mut Markup, flow: &Flow, number: usize) {
     });
 }
 
-/// Bytes that are no whole number, since they are a share of some.
+/// Bytes may be fractional, since they are a share of a total.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -293,7 +293,7 @@ mod tests {
             let digest = Digest { lines: vec![line(target, ways)], ..Digest::default() };
             flows(&digest).remove(0).edges()
         };
-        // A plain way to host memory, though a GPU was the target.
+        // A plain method to host memory, though a GPU was the target.
         for target in ["cuda:0", "host"] {
             let found = edges(target, &["host (drive)", "host (page cache)"]);
             assert_eq!(found[0], ("drives and host memory, past the page cache", 100.0));

@@ -72,7 +72,7 @@ struct Scale {
     ends: (f64, f64),
     /// The positions of the grid's lines.
     marks: Vec<f64>,
-    /// Whether values are as far from each other as their logarithms.
+    /// Whether the scale is logarithmic.
     steep: bool,
     unit: f64,
 }
@@ -95,7 +95,7 @@ impl Scale {
         let most = values.fold(0.0, f64::max);
         let limit = chart.limit.as_ref().map(|(_, rate)| *rate);
         let most = limit.filter(|rate| *rate < most * LIMIT_MAX).unwrap_or(0.0).max(most) * unit;
-        // The top lies above the largest value, and below twice that.
+        // The top is above the largest value, and below twice that.
         let most = if (most * 2.0).is_finite() && most > 0.0 { most } else { 1.0 };
         let step = step(most / 5.0);
         let top = (most / step).ceil() * step;
@@ -118,7 +118,7 @@ impl Scale {
 fn places(chart: &Chart) -> Vec<f64> {
     let first = chart.ticks.first().map_or(0.0, |tick| tick.0);
     let last = chart.ticks.last().map_or(1.0, |tick| tick.0);
-    // Powers of two are as far from each other as their logarithms.
+    // Powers of two are placed by their logarithms.
     let steep = first > 0.0 && (last / first >= 8.0 || chart.y.reach == Reach::One);
     let place = |value: f64| if steep { value.log2() } else { value };
     let span = place(last) - place(first);

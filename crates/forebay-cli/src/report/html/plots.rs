@@ -51,7 +51,7 @@ pub(crate) struct Chart {
 pub(crate) struct Measure {
     pub(crate) name: &'static str,
     pub(crate) unit: &'static str,
-    /// What to multiply values by to have them in that unit.
+    /// The factor from values to that unit.
     pub(crate) scale: f64,
     pub(crate) reach: Reach,
 }
@@ -175,8 +175,8 @@ fn split<'a>(lines: &[&'a Line], axes: &[Axis]) -> Vec<(String, Vec<&'a Line>)> 
     parts.into_iter().map(|(key, lines)| (named(key), lines)).collect()
 }
 
-/// The charts of a digest: throughput, latency and processors, against the size of requests where
-/// that varies, else against the next axis of numbers.
+/// The charts of a digest: throughput, latency and processor time, against the request size if that
+/// varies, else against the next numeric axis.
 pub(crate) fn charts(digest: &Digest) -> Plots<Chart> {
     let Some((x, _)) = numbers(digest).first().copied() else { return Plots::of(Vec::new(), 0) };
     let mut apart: Vec<Axis> = digest.varying().into_iter().filter(|axis| *axis != x).collect();

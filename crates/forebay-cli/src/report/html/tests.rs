@@ -29,7 +29,7 @@ fn a_page_has_all_its_parts_and_needs_nothing_else() {
     let text = made::file(&Sweep { fails: 7, ..Sweep::default() });
     let page = of(&text);
     let found = elements(&page);
-    // A bar chart, five of lines, two maps, and one way.
+    // A bar chart, five line charts, two maps, and one data path.
     assert_eq!(count(&found, "figure"), 9);
     assert_eq!((count(&found, "table"), count(&found, "script")), (3, 2));
     assert_eq!(count(&found, "desc"), 9);

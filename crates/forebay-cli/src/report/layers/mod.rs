@@ -235,7 +235,7 @@ impl Way {
         Some((self.pass_low_s? / self.line_s, self.pass_high_s? / self.line_s))
     }
 
-    /// How many times its line a pass takes that begins from rest.
+    /// A pass that begins from rest, relative to its theoretical time.
     #[must_use]
     pub fn rested_over_line(&self) -> Option<f64> {
         Some(self.rested_s? / self.line_s)

@@ -18,7 +18,7 @@ use crate::report::digest::grouped;
 use crate::report::plain::cut;
 use crate::shell_word;
 
-/// Bytes of a file at most: a thousand times what one has.
+/// Most bytes of a file: a thousand times a typical one.
 const JSON_MAX: usize = 32 << 20;
 /// Numbers of tokens at most.
 const POINTS_MAX: usize = 4096;

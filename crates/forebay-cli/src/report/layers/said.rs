@@ -59,7 +59,7 @@ pub fn tokens_from(
     points.into_iter().take_while(held).last().map(|point| point.tokens)
 }
 
-/// From how many tokens on each way is free, and on its line.
+/// From how many tokens on each method is free, and as fast as theory.
 #[must_use]
 pub fn sentences(layers: &Layers) -> Vec<String> {
     let from = |tokens: Option<u64>| {

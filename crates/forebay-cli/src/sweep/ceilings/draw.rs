@@ -1,4 +1,4 @@
-//! The ceilings as a table, from the drives to the GPUs.
+//! The limits as a table, from the drives to the GPUs.
 
 use super::parts::Part;
 use crate::report::table::{drawn, rate};

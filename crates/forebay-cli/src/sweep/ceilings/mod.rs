@@ -180,7 +180,7 @@ fn together(
     }))
 }
 
-/// What binds GPUs that do `rate` at once, whose links one by one do `sum`.
+/// The limit of GPUs that reach `rate` together, and `sum` one by one.
 fn binding(
     rate: f64,
     sum: f64,

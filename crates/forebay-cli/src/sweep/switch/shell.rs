@@ -53,7 +53,7 @@ pub(super) fn run(line: &str, limit: Duration) -> Result<(), String> {
         }
     };
     if is_well {
-        // What serves a mount may run on: that is the command's to decide.
+        // A mount's server may continue to run: the command decides that.
         interrupt::ended(child.id());
         let _ = child.wait();
         return Ok(());
@@ -129,7 +129,7 @@ mod tests {
         let path = folder.path().join("pid");
         let inner = format!("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000", path.display());
         let line = format!("sh -c '{inner}' & sleep 1000");
-        // On a busy machine it may not come to its name at first.
+        // On a busy machine it may not have set its name at first.
         let mut limits = [100, 1000, 5000, 20_000].map(Duration::from_millis).into_iter();
         let begins = limits.any(|limit| {
             let why = run(&line, limit).unwrap_err();

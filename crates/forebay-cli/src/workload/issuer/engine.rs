@@ -167,7 +167,7 @@ impl EngineIssuer {
     }
 }
 
-/// The routes of many requests, all of which must have been made whole.
+/// The routes of many requests, all of which must be complete.
 fn whole(outcome: ManyOutcome) -> Result<Vec<RouteShare>> {
     let ManyOutcome { results, whole, .. } = outcome;
     for result in results {

@@ -40,7 +40,7 @@ impl Way {
         }
     }
 
-    /// How many requests a thread makes at a time where that is part of it.
+    /// The number of requests that a thread makes at a time, if the method fixes it.
     #[must_use]
     pub const fn depth(self) -> Option<u32> {
         match self {
@@ -49,7 +49,7 @@ impl Way {
         }
     }
 
-    /// How many calls of a thread have memory where that is part of it.
+    /// How many calls of a thread have memory, if the method fixes it.
     #[must_use]
     pub const fn places(self) -> Option<u32> {
         match self {
@@ -89,7 +89,7 @@ pub struct Done {
 /// The parameters of an issuer.
 #[derive(Debug, Clone, Copy)]
 pub struct Means<'a> {
-    /// The engine: a plain way has only pinned memory of it.
+    /// The engine: a plain method only uses its pinned memory.
     pub engine: &'a Engine,
     /// The GPU; `None` for host memory.
     pub device: Option<&'a Arc<dyn Device>>,
@@ -105,7 +105,7 @@ pub struct Means<'a> {
     pub batch: usize,
     /// Distinguishes the memory of this thread from that of other threads.
     pub key: u64,
-    /// Counts requests that have ended, also those of a call that has not.
+    /// Counts completed requests, also those of a call in progress.
     pub life: &'a Arc<AtomicU64>,
 }
 
@@ -123,10 +123,10 @@ pub(super) fn held(key: u64, place: usize) -> Pattern {
 
 /// Makes the requests of one thread.
 pub trait Issuer: Send {
-    /// Starts a call in a place that is free.
+    /// Starts a call in a free place.
     ///
     /// # Errors
-    /// Where it cannot be started; nothing is in that place then.
+    /// It cannot be started; the place remains free.
     fn start(&mut self, place: usize, call: Call<'_>) -> Result<()>;
 
     /// Waits for any call to end.
@@ -159,7 +159,7 @@ pub trait Issuer: Send {
     /// The bytes of a place's memory, as the GPU or the host has them. Nothing is in flight there.
     ///
     /// # Errors
-    /// The GPU's.
+    /// GPU errors.
     fn memory(&mut self, place: usize) -> Result<Vec<u8>>;
 
     /// Bytes by route and reason, as far as the method reports them.

@@ -305,7 +305,7 @@ impl Issuer for PlainIssuer {
     }
 
     fn wait_until(&mut self, _until: Instant) -> Result<Option<Done>> {
-        // Only copies are on their way: the oldest is over in a moment.
+        // Only copies are in flight: the oldest ends in a moment.
         self.wait().map(Some)
     }
 

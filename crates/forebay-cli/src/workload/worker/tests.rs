@@ -46,7 +46,7 @@ fn of_many_calls_none_is_lost() {
     assert_eq!(found[999], (MS * 2, 2));
 }
 
-/// Stands still until all is over: its only call ends then.
+/// Stalls until the end: its only call ends then.
 struct Still(Arc<Phase>, Option<usize>);
 
 impl Issuer for Still {
@@ -114,7 +114,7 @@ fn stood_still(due: Option<Duration>, calls: Option<u64>) -> (Worked, Duration) 
 fn a_drive_that_stood_still_is_told_by_each_call_that_should_have_been_made() {
     let told = |worked: &Worked| worked.latencies.summary(true).unwrap();
     let (worked, stopped) = stood_still(Some(MS * 10), None);
-    // One was made, at the start; the others were due until all was over.
+    // One was made, at the start; the others were due until the end.
     let missed = (stopped - MS * 10).as_nanos().div_ceil((MS * 10).as_nanos());
     let count = u64::try_from(2 * (1 + missed)).unwrap();
     assert!(count >= 200);

@@ -1,4 +1,4 @@
-//! Our engine: one thread asks for all files in sequence, then waits for all.
+//! Our engine: one thread requests all files in sequence, then waits for all.
 
 use ::forebay::{Engine, File, OpenOptions, RequestOptions, Route, RouteShare, SyncMode, Transfer};
 
@@ -11,7 +11,7 @@ use crate::failure::Result;
 use crate::report::json::{Cache, Direction};
 use crate::steps::Step;
 
-/// One engine for every sample, as a program that keeps its engine has it.
+/// One engine for every sample, like in a program that keeps its engine.
 #[derive(Debug)]
 pub struct Forebay {
     engine: Engine,

@@ -32,7 +32,7 @@ pub struct Job {
     pub parts: Vec<Part>,
     /// From or to the files.
     pub direction: Direction,
-    /// Where their pages are. A cold write ends when its bytes are on the drives.
+    /// The page cache state. A cold write ends when its bytes are on the drives.
     pub cache: Cache,
 }
 
@@ -50,7 +50,7 @@ impl Job {
     }
 }
 
-/// A way to move the bytes of several files at once.
+/// A method to move the bytes of several files at once.
 pub trait Way {
     /// The settings it used, for the report.
     fn settings(&self) -> Option<Settings> {
@@ -84,7 +84,7 @@ pub trait Way {
     /// Sets every byte of the targets of a read.
     ///
     /// # Errors
-    /// The GPU's.
+    /// GPU errors.
     fn set(&mut self, job: &Job, targets: &mut Targets, byte: u8) -> Result<()> {
         job.parts.iter().try_for_each(|part| targets.set(part.index, byte))
     }
@@ -98,7 +98,7 @@ pub trait Way {
     /// Whether the targets of a read are as expected, `expected` by the numbers of the paths.
     ///
     /// # Errors
-    /// The GPU's.
+    /// GPU errors.
     fn holds(&mut self, job: &Job, targets: &mut Targets, expected: &[Expected]) -> Result<bool> {
         for part in &job.parts {
             if !targets.holds(part.index, &expected[part.index])? {

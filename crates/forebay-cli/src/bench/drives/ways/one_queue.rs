@@ -63,7 +63,7 @@ struct Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // Every copy was waited for; a driver that fails now has nothing left to lose.
+        // Every copy has ended, so an error of the driver does no harm now.
         let _ = self.device.destroy_stream(self.stream);
     }
 }
@@ -290,7 +290,7 @@ impl Slice<'_> {
         Failure::io(format!("cannot {verb} `{path}` at {}", self.offset), error)
     }
 
-    /// The part that can go around the page cache, and the rest.
+    /// The part that can use O_DIRECT, and the rest.
     fn parts(&self, len: usize) -> (Option<(&File, usize)>, usize) {
         let direct = whole(align_down(len as u64, ALIGN));
         match &self.file.direct {

@@ -65,8 +65,8 @@ pub(crate) fn command(args: &ProbeArgs) -> Result<()> {
     Ok(())
 }
 
-/// The lines of the input. Whoever gives orders may end while one is carried out that never comes
-/// to its end; the process must not outlive him.
+/// The lines of the input, read on a thread. The parent may end while a request never finishes;
+/// this process must not outlive it.
 fn orders() -> Receiver<String> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
@@ -208,7 +208,8 @@ impl<'a> State<'a> {
             let mut how = OpenOptions::new();
             how.read(true).write(write);
             let found = how.custom_flags(no_link(path, write)).open(path)?;
-            // cuFile refuses descriptors with O_NOFOLLOW: the file that was found is opened anew.
+            // cuFile refuses descriptors with O_NOFOLLOW, so the file is reopened through its
+            // descriptor.
             let again = format!("/proc/self/fd/{}", found.as_raw_fd());
             how.custom_flags(if direct { libc::O_DIRECT } else { 0 }).open(again)
         };

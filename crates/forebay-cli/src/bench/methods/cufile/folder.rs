@@ -1,5 +1,5 @@
-//! A folder for what cuFile reads and leaves: its settings, and its log, which it would else put
-//! into the user's folder.
+//! A folder for cuFile's settings and its log, which would otherwise be written to the user's
+//! folder.
 
 use std::fs;
 use std::io;
@@ -33,7 +33,7 @@ impl Folder {
         self.0.join("cufile.json")
     }
 
-    /// Has a command run there, with these settings of cuFile's and none of the user's.
+    /// Makes a command run there, with these settings of cuFile and none of the user's.
     pub(super) fn rule(&self, command: &mut Command) {
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("CUFILE_") {

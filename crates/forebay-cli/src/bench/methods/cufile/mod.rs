@@ -42,10 +42,10 @@ const LOST: &str = "`forebay probe` shows how far the library comes; try another
 /// How its caller uses the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tuning {
-    /// One thread, which asks for all bytes at once.
+    /// One thread that requests all bytes at once.
     Defaults,
-    /// 8 threads that ask for 16 MiB each: on two H200 machines cuFile 1.15 moved 8 GiB of a
-    /// resident file 1.9 and 2.0 times as fast so (`benches/runs/2026-11-21-h200-j`).
+    /// 8 threads with 16 MiB each: on two H200 machines cuFile 1.15 moved 8 GiB of a warm file 1.9
+    /// and 2.0 times as fast this way (`benches/runs/2026-11-21-h200-j`).
     Best,
 }
 
@@ -78,7 +78,7 @@ pub struct Bounds {
     pub start: Duration,
     /// For each request that moves no bytes, and for each move besides its bytes.
     pub order: Duration,
-    /// Bytes per second of the slowest move: a drive that is slower is given up.
+    /// Bytes per second of the slowest accepted move: a slower drive is given up.
     pub slowest: u64,
 }
 
@@ -99,7 +99,7 @@ impl Bounds {
 #[derive(Debug)]
 pub struct Cufile {
     worker: Option<Worker>,
-    /// Why there is no process any more.
+    /// Why the process is gone.
     lost: String,
     bounds: Bounds,
     /// Bytes of its memory.
@@ -124,7 +124,7 @@ impl From<String> for Refused {
 }
 
 impl Refused {
-    /// As one sentence: a row that is left out has room for no more.
+    /// As one sentence: the row of a skipped method has room for no more.
     fn text(self) -> String {
         match self.hint {
             Some(hint) => format!("{}; {hint}", self.reason),
@@ -186,8 +186,8 @@ impl Cufile {
                 Err(Refused { reason: shown(&reason), hint })
             }
             Ok(answer) => Ok(answer),
-            // One that is late or talks nonsense is not asked again: what it says next may be the
-            // answer to this.
+            // After a late or invalid answer no more requests are sent: the next answer could
+            // belong to this request.
             Err(reason) => {
                 self.worker = None;
                 self.lost = reason;
@@ -203,7 +203,7 @@ impl Cufile {
         }
     }
 
-    /// Opens the job's file; whether that is past the page cache.
+    /// Opens the job's file; returns whether O_DIRECT is used.
     fn open(&mut self, job: &Job) -> Result<bool, Refused> {
         if self.len < job.len {
             self.done(&Order::Allocate { len: job.len })?;
@@ -213,7 +213,7 @@ impl Cufile {
         let path = std::path::absolute(&job.path).unwrap_or_else(|_| job.path.clone());
         let path = digits(path.as_os_str().as_bytes());
         let write = job.direction == Direction::Write;
-        // 1.15 takes no file to be written but with O_DIRECT (5019).
+        // 1.15 only accepts files for writing with O_DIRECT (5019).
         let order = Order::Open { path, write, direct: write || job.cache == Cache::Cold };
         match self.ask(&order, self.bounds.order)?.0 {
             Answer::Opened { direct } => Ok(direct),
@@ -239,7 +239,7 @@ impl Cufile {
         }
     }
 
-    /// What the library has counted in its process.
+    /// The library's counters in its process.
     fn counters(&mut self) -> Seen<Counters> {
         let none = |why: String| Seen::missing(why, "use cuFile 1.15 or later");
         match self.ask(&Order::Count {}, self.bounds.order) {
@@ -277,7 +277,7 @@ fn unexpected(answer: &Answer) -> String {
     strange(&format!("{answer:?}"))
 }
 
-/// One process, for both ways to use it.
+/// One process, for both settings.
 pub type Shared = Rc<RefCell<Cufile>>;
 
 /// One setting of cuFile.
@@ -285,7 +285,7 @@ pub type Shared = Rc<RefCell<Cufile>>;
 pub struct CufileCompat {
     cufile: Shared,
     tuning: Tuning,
-    /// Whether the file that is open is read past the page cache.
+    /// Whether the open file is read with O_DIRECT.
     direct: bool,
     spent: Option<Spent>,
 }

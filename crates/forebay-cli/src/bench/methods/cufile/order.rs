@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench::data::PIECE;
 
-/// Pieces of which one answer has the sums: far less than an answer may hold.
+/// Most pieces with sums in one answer: far fewer than an answer may hold.
 pub(super) const PIECES_MAX: u64 = 1024;
-/// Bytes of which one answer has the sums.
+/// Most bytes with sums in one answer.
 pub(super) const SUMS_MAX: u64 = PIECES_MAX * PIECE;
 
 /// A request to the process.
@@ -15,7 +15,7 @@ pub(super) const SUMS_MAX: u64 = PIECES_MAX * PIECE;
 pub(super) enum Order {
     /// Load the library and open its driver, for this GPU; for none, host memory plays one.
     Start { gpu: Option<String> },
-    /// Have so much memory of the GPU, in place of what there was.
+    /// Allocate this much GPU memory, in place of the previous memory.
     Allocate { len: u64 },
     /// Open a file, whose path is given in hexadecimal digits, and register it with the driver;
     /// with O_DIRECT if `direct` is set.
@@ -24,11 +24,10 @@ pub(super) enum Order {
     Fill { byte: u8 },
     /// Put bytes of the run's own into the memory.
     Put { key: u64, inverted: bool, len: u64 },
-    /// Move the first bytes of the file to the memory, or back, by so many threads, of which each
-    /// asks for so much at a time; at the end have what was written on the drive, where that is to
-    /// `sync`.
+    /// Move the first bytes of the file to the memory, or back, with this many threads and request
+    /// size. If `sync` is set, sync the written bytes at the end.
     Move { write: bool, len: u64, threads: u32, request: u64, sync: bool },
-    /// Tell the XXH3-64 of each [`PIECE`] of so many bytes of the memory.
+    /// Return the XXH3-64 of each [`PIECE`] of these bytes of the memory.
     Sum { at: u64, len: u64 },
     /// Report the library's counters.
     Count {},

@@ -39,8 +39,8 @@ const ALIGN: u64 = 2 * MIB;
 
 /// A pool of threads for each drive, instead of one for all.
 const POOL_PER_DRIVE: (&str, &str) = ("KVIKIO_THREAD_POOL_PER_BLOCK_DEVICE", "ON");
-/// Threads, bytes of a task, and whether reads go around the page cache: what is tried, each with
-/// a pool for each drive.
+/// Threads, bytes of a task, and whether reads use O_DIRECT: the settings to try, each with a pool
+/// for each drive.
 const CANDIDATES: [(u32, u64, bool); 3] =
     [(16, 4 * MIB, true), (64, MIB, true), (16, 4 * MIB, false)];
 
@@ -167,7 +167,7 @@ impl Kvikio {
         self.process.as_mut().ok_or_else(|| Failure::new("KvikIO was not started"))
     }
 
-    /// The files of a job, as the process wants to hear of them.
+    /// The files of a job, in the form of the process's requests.
     fn files(&self, job: &Job) -> Vec<(String, u64, u64)> {
         let file = |part: &super::Part| {
             // It runs in another folder.
@@ -283,7 +283,7 @@ impl Way for Kvikio {
         if let Some(process) = &mut self.process
             && done(process, &Order::Close {}).is_err()
         {
-            // One that does not answer is ended; the next order says so.
+            // A process that does not answer is ended; the next request reports that.
             self.process = None;
         }
         Ok(())
@@ -318,7 +318,7 @@ fn variables((threads, task, direct): (u32, u64, bool)) -> Variables {
     let pool = (POOL_PER_DRIVE.0, POOL_PER_DRIVE.1.to_owned());
     let all = [
         ("KVIKIO_NTHREADS", threads.to_string()),
-        // With a unit behind it the number would lose it silently.
+        // With a unit after it the number would be ignored silently.
         ("KVIKIO_TASK_SIZE", task.to_string()),
         ("KVIKIO_AUTO_DIRECT_IO_READ", direct.to_owned()),
         pool,

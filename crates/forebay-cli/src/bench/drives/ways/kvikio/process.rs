@@ -1,7 +1,7 @@
-//! A Python that has KvikIO, as a process that takes orders: one line each way at a time.
+//! A Python with KvikIO, as a process that serves requests: one line each way at a time.
 //!
-//! Whatever it does, it cannot hold us up or mislead us: each answer has a bound in time and in
-//! length, has exactly the keys that are expected, and its times are compared with our own clock.
+//! It can neither delay nor mislead us: each answer is limited in time and in length, must have
+//! exactly the expected keys, and its times are checked against our own clock.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -52,7 +52,7 @@ pub(super) enum Answer {
 pub(super) struct Process(Worker);
 
 impl Process {
-    /// Starts the Python that is found, with these variables and no others of KvikIO's.
+    /// Starts the detected Python, with these variables and no others of KvikIO.
     pub(super) fn start(variables: &[(String, String)]) -> Result<Self, String> {
         let mut command = Command::new("python3");
         // It must leave no files, not even compiled ones.
@@ -66,7 +66,7 @@ impl Process {
         Worker::start(&mut command, "python3").map(Self)
     }
 
-    /// Gives an order and waits for its answer, at most for `bound`.
+    /// Sends a request and waits for its answer for at most `bound`.
     pub(super) fn ask(&mut self, order: &Order, bound: Duration) -> Result<Answer, String> {
         match self.0.ask(order, bound)? {
             (Answer::Failed { reason }, _) => Err(shown(&reason)),

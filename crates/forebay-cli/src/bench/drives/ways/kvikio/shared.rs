@@ -58,8 +58,8 @@ impl Shared {
     /// Its bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         // SAFETY: the mapping is `len` bytes and lives as long as `self`. The other process is
-        // between an answer and the next order; if it writes all the same, a byte may be wrong,
-        // and none is used but to be compared.
+        // between an answer and the next request. If it writes nevertheless, a byte may be wrong,
+        // and bytes are only used for comparison.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
