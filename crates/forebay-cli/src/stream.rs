@@ -30,8 +30,8 @@ pub(crate) fn command(args: &StreamArgs, program: &Program) -> Result<()> {
     Err(Failure::io("cannot start Python", &error))
 }
 
-/// Refuses layers for which more memory would be pinned than there may be. What makes no sense is
-/// left to the measurement.
+/// Refuses layers that would pin more memory than allowed. Other invalid arguments are left to the
+/// measurement.
 fn check_memory(args: &StreamArgs) -> Result<()> {
     let number = |given: &Option<OsString>, usual: u64| match given {
         None => Some(usual),

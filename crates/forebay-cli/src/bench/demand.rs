@@ -126,7 +126,7 @@ pub(crate) fn check_requests(bytes: u64, remedy: &str) -> Result<()> {
 }
 
 /// `most` bytes for a buffer of which `buffers` are filled at a time, or as many as leave half of
-/// the free memory: what measures a limit is made to fit.
+/// the free memory: buffers that measure a limit are made to fit.
 pub(crate) fn fitting(most: u64, buffers: u64) -> u64 {
     let each = environment::memory().available / 2 / buffers;
     most.min(align_down(each, MIB)).max(MIB)

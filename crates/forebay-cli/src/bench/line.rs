@@ -190,7 +190,7 @@ pub fn plan(plan: &Plan<'_>) -> Vec<Line> {
 pub fn limit(lines: &[Line], line: &Line) -> Option<Limit> {
     let direction = line.direction;
     let cache = line.cache?;
-    // These routes go to the drive wherever the pages are.
+    // These routes go to the drive in any page cache state.
     let drive = cache == Cache::Cold || matches!(line.demand, Some(Route::Staged | Route::Direct));
     let best = |method: MethodName| {
         let found = lines.iter().find(|line| line.method == method && line.direction == direction);

@@ -1,9 +1,8 @@
 //! One sample of one method: prepare, move (timed), check.
 //!
 //! Before a read the target is filled with other bytes, which differ from repeat to repeat, so that
-//! a byte that is never moved cannot be right each time. A written file is filled anew with bytes
-//! that all differ from the ones it should hold afterwards, and is read back after its pages have
-//! been dropped.
+//! a byte that is never moved cannot be right each time. A write moves bytes that all differ from
+//! the file's previous contents, and the file is read back after its pages have been dropped.
 
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
@@ -65,8 +64,8 @@ pub fn sample(
     Ok(sample)
 }
 
-/// What a target is filled with before a read. Both are even, so both differ from every byte of our
-/// own data.
+/// The byte that fills a target before a read. Both values are even, so both differ from every byte
+/// of our own data.
 pub(crate) const fn other_byte(repeat: u32) -> u8 {
     if repeat.is_multiple_of(2) { 0xA4 } else { 0x5A }
 }

@@ -57,7 +57,8 @@ pub(crate) fn end(file: File, path: &Path, written: bool) -> Result<()> {
     }
 }
 
-/// Closes a duplicate of the descriptor: the file system reports what it would at the end.
+/// Closes a duplicate of the descriptor, so that the file system reports errors as at the last
+/// close.
 ///
 /// # Errors
 /// System errors.
@@ -223,7 +224,7 @@ pub(crate) fn put_bytes(bytes: &mut [u8], pattern: Pattern, start: u64) {
     put.unwrap_or_else(|never| match never {});
 }
 
-/// Puts the first `len` bytes of `pattern` into a buffer, wherever it lies.
+/// Writes the first `len` bytes of `pattern` into a buffer in any memory.
 ///
 /// # Errors
 /// GPU errors.
@@ -253,7 +254,7 @@ pub(crate) fn bytes_hold(bytes: &[u8], expected: &Expected) -> bool {
     each_range(bytes.len() as u64, STEP, cores().min(8), || (), check).is_ok()
 }
 
-/// Whether the first `len` bytes of a buffer, wherever it lies, are as expected.
+/// Whether the first `len` bytes of a buffer in any memory are as expected.
 ///
 /// # Errors
 /// GPU errors.

@@ -274,8 +274,8 @@ impl Bench<'_> {
         environment
     }
 
-    /// Which routes our engine shows that it does not choose by itself: towards a GPU there are
-    /// two, where the file can be read past the page cache, and three with a direct path.
+    /// The routes that our engine shows but does not choose by itself: to a GPU there are two if
+    /// the file can be read with O_DIRECT, and three with a direct route.
     fn others(&self, subject: &Subject) -> Result<Others> {
         let two = self.target.device.is_some() && self.args.route.is_none();
         let past = self.engine.options().direct_io != DirectIo::Off;

@@ -1,4 +1,4 @@
-//! The same work on every piece of a range or of a slice, by several threads.
+//! Runs the same work on every piece of a range or of a slice, on several threads.
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

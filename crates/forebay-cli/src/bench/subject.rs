@@ -154,7 +154,7 @@ impl Subject {
         Ok(pattern)
     }
 
-    /// What the first `len` bytes of the file that is read are.
+    /// The expected first `len` bytes of the file that is read.
     ///
     /// # Errors
     /// System errors.

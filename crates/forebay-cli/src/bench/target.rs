@@ -1,4 +1,4 @@
-//! Which memory the bytes go to: a GPU's, or the host's and why.
+//! The target memory: a GPU's, or the host's, with the reason.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! The file of a comparison: scratch, a new one that goes away again, or one of the user's that
-//! may be overwritten.
+//! The file of a comparison: scratch, a new temporary one, or one of the user's that may be
+//! overwritten.
 //!
-//! A file that was there is never touched unless the user said so.
+//! An existing file is never touched without the user's permission.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind};

@@ -139,8 +139,8 @@ fn picture(text: &mut String, found: &[(&Pair, &Compared)], metric: Metric) {
     }
 }
 
-/// The logarithm at the end of a picture: all ratios are in it, and of intervals what is not far
-/// beyond.
+/// The logarithm at the end of a picture: it includes all ratios, and intervals unless they extend
+/// far beyond.
 fn scale(found: &[(&Pair, &Compared)]) -> f64 {
     let far = |value: f64| Some(value.ln().abs()).filter(|far| far.is_finite());
     let ratios = found.iter().filter_map(|(_, compared)| far(compared.ratio));

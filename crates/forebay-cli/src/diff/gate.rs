@@ -1,4 +1,4 @@
-//! Whether a side is worse than it may be, as far as the data show it. Pure.
+//! Whether a side is worse than allowed, as far as the data show it. Pure.
 
 use std::collections::HashSet;
 

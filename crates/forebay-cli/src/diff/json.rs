@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::ratio::Ratio;
 
-/// The version of the schema: it grows when a key changes its meaning or goes away.
+/// The version of the schema: it grows when a key changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;
 
 /// The output of `forebay diff`.

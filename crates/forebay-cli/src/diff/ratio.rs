@@ -1,10 +1,10 @@
-//! A ratio of two medians, and how far to trust it. Pure.
+//! A ratio of two medians, and its error. Pure.
 //!
-//! All is done with logarithms, so that a ratio and its reciprocal are trusted alike. Of each side
-//! the standard error of its median is what a bootstrap of its samples gives; it is worked out and
-//! not drawn, so there is no seed (J. S. Maritz, R. G. Jarrett, 1978). Both together make an
-//! interval by Student's distribution, with as many degrees of freedom as so few samples have
-//! (B. L. Welch, 1947): it is wide where there are two or three, and there is none for one.
+//! Everything is computed with logarithms, so that a ratio and its reciprocal have the same error.
+//! Each side's standard error of the median is that of a bootstrap of its samples, computed exactly
+//! instead of drawn, so there is no seed (J. S. Maritz, R. G. Jarrett, 1978). Both errors together
+//! make an interval by Student's distribution, with the degrees of freedom of so few samples (B. L.
+//! Welch, 1947). It is wide with two or three samples, and absent with one.
 
 use super::student::{beta_share, quantile, tail};
 

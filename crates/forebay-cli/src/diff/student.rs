@@ -1,7 +1,7 @@
 //! Student's distribution: how far a mean of few samples may be off. Pure.
 
-/// How likely at most a value lies as far from zero as `t`, in either direction, with so many
-/// degrees of freedom.
+/// An upper bound of the probability that a value is as far from zero as `t`, in either direction,
+/// with these degrees of freedom.
 #[must_use]
 pub fn tail(t: f64, freedom: f64) -> f64 {
     if t.is_nan() || freedom.is_nan() || freedom <= 0.0 {
@@ -26,7 +26,7 @@ pub fn quantile(tail: f64, freedom: f64) -> f64 {
     high.exp()
 }
 
-/// The share of the beta distribution of `a` and `b` that lies below `x`, by its continued fraction
+/// The share of the beta distribution of `a` and `b` below `x`, by its continued fraction
 /// (Abramowitz and Stegun, 26.5.8).
 #[must_use]
 pub fn beta_share(x: f64, a: f64, b: f64) -> f64 {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::read::json::Share;
 use crate::report::proof::VerdictFacts;
 
-/// The version of the schema: it grows when a key changes its meaning or goes away.
+/// The version of the schema: it grows when a key changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;
 
 /// The diagnosis of the route between a path and a GPU.

@@ -1,4 +1,5 @@
-//! gdsio's job files: a section `[global]` for what all jobs share, then one for each job.
+//! gdsio's job files: a section `[global]` for the options that all jobs share, then one for each
+//! job.
 
 use std::fs::OpenOptions;
 use std::io::Read as _;
@@ -35,7 +36,7 @@ struct Global {
 /// Reads the job file `path`.
 ///
 /// # Errors
-/// The system's; what makes no sense, with its line.
+/// System errors; invalid contents, with their line.
 pub(super) fn read(path: &Path, args: &GdsioArgs) -> Result<Asked> {
     let cannot = |error| Failure::io(format!("cannot read `{}`", path.display()), &error);
     let step = Step::begin("read", path);

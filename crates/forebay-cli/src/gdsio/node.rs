@@ -44,7 +44,7 @@ impl Drop for Kept {
     }
 }
 
-/// The numbers of a list as the kernel writes it, ranges and all, as far as a set has room.
+/// The numbers of a list in the kernel's notation, with ranges, as far as a set has room.
 fn processors(list: &str) -> impl Iterator<Item = usize> {
     let ranges = list.trim().split(',').filter_map(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -47,7 +47,7 @@ pub(super) struct Files {
     pub(super) parts: Vec<(PathBuf, Region, Option<Pattern>)>,
     /// Descriptors that the paths of the parts go through.
     held: Vec<File>,
-    /// Files that go when this does.
+    /// Files that are removed with this value.
     made: Vec<PathBuf>,
 }
 

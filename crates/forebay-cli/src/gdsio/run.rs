@@ -59,7 +59,7 @@ impl Task<'_> {
                 Some(places) => places,
                 None => 1,
             },
-            // Many requests in one call would go through the host's memory.
+            // Many requests in one call would go through host memory.
             Way::Forebay(Some(Route::Direct)) => self.requests(),
             Way::Forebay(_) if self.asked.transfer.is_batch() => self.job.threads,
             Way::Forebay(_) => 1,
@@ -291,7 +291,7 @@ fn together(all: &[Done], time: impl Fn(&mut dyn Iterator<Item = Duration>) -> D
 pub(super) fn line(asked: &Asked, jobs: &[&Job], io: Io, done: &Done) -> Line {
     let threads: u32 = jobs.iter().map(|job| job.threads).sum();
     let is_batch = asked.transfer.is_batch();
-    // One job that did not go directly is enough for the line not to say so.
+    // One job without the direct route is enough for the line not to report it.
     let most = done.types.iter().max_by_key(|(kind, bytes)| (!kind.is_direct(), *bytes));
     let sizes = jobs.iter().map(|job| job.sizes);
     let sizes = sizes.reduce(|one, other| Sizes {

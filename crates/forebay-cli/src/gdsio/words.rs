@@ -72,7 +72,7 @@ impl Transfer {
         }
     }
 
-    /// Whether it means bytes that go to the GPU without a copy in host memory.
+    /// Whether it requests the direct route, without a copy in host memory.
     pub(crate) const fn is_direct(self) -> bool {
         matches!(self, Self::Direct | Self::DirectAsync | Self::Batch | Self::BatchStream)
     }

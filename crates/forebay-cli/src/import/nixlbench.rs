@@ -1,8 +1,8 @@
 //! nixlbench's table, by the names of its columns: versions order them differently.
 //!
-//! It counts neither requests nor bytes, and its average latency is the time of all over their
-//! number, which is what one request took only where one at a time was in flight. What it does not
-//! measure stays null.
+//! It counts neither requests nor bytes. Its average latency is the total time divided by the
+//! number of requests, which is a request's duration only with one in flight. Unmeasured values
+//! stay null.
 
 use std::collections::HashMap;
 

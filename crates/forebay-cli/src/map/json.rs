@@ -1,7 +1,7 @@
 //! The map as JSON, version 1; docs/json-schema.md describes every key.
 //!
-//! Plain data that holds everything which is drawn and warned about, so that both are pure
-//! functions of it, and a program that reads it back can do the same.
+//! Plain data that holds everything drawn and warned about. So both are pure functions of it, and a
+//! program that reads it back can do the same.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::report::drives::{DriveFacts, LinkFacts, PciFacts};
 use crate::report::json::Environment;
 
-/// The version of the schema: it grows when a key changes its meaning or goes away.
+/// The version of the schema: it grows when a key changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;
 
 /// The maps of some paths.

@@ -84,8 +84,8 @@ impl Sensor for Ipmi {
     }
 }
 
-/// The power now in what either program prints: lines of a name, a colon and a value. Both have
-/// further lines for the least, the most and the average since some time.
+/// The current power in either program's output: lines of a name, a colon and a value. Both have
+/// further lines for the minimum, the maximum and the average over some time.
 fn parse(text: &str) -> Result<f64, String> {
     let value = |names: [&str; 2]| {
         let mut fields = text.lines().filter_map(|line| line.split_once(':'));

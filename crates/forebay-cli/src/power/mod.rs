@@ -71,7 +71,7 @@ pub(crate) struct Wanted {
     pub(crate) gpus: Vec<DeviceInfo>,
     /// Drives, by the kernel's names for them: `nvme0n1`, `sda`.
     pub(crate) drives: Vec<String>,
-    /// What the user gave to measure power by: a line for a shell that prints watts.
+    /// The user's command that reports a power: a line for a shell that prints watts.
     pub(crate) command: Option<String>,
     /// The machine.
     pub(crate) system: System,

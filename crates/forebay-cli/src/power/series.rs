@@ -235,7 +235,7 @@ mod tests {
     }
 
     proptest! {
-        /// A load that never changes is what it is, however it was sampled, by either kind.
+        /// A constant load gives its exact value, however it was sampled, by either kind.
         #[test]
         fn a_constant_load_is_found_by_both(
             watts in 0.1_f64..1e5,

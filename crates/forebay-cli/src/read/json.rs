@@ -5,7 +5,7 @@ use std::time::Duration;
 use forebay::{Histogram, Statistics};
 use serde::{Deserialize, Serialize};
 
-/// The version of the schema: it grows when a key changes its meaning or goes away.
+/// The version of the schema: it grows when a key changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;
 
 /// The output of `forebay read`.

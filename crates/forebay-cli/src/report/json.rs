@@ -14,7 +14,7 @@ use super::proof::VerdictFacts;
 use crate::bench::stats::Spread;
 use crate::results::told;
 
-/// The version of the schema: it grows when a key changes its meaning or goes away.
+/// The version of the schema: it grows when a key changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;
 
 /// One run of `forebay bench`.

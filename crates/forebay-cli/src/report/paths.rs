@@ -186,7 +186,7 @@ fn shortened(text: &str, max: usize) -> String {
     letters[..start].iter().chain([&'…']).chain(tail).collect()
 }
 
-/// A bar for a share, in eighths of a column; what is above all of it is not drawn.
+/// A bar for a share, in eighths of a column; shares above the whole are cut.
 fn bar(share: f64) -> String {
     const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (0..BAR * 8).filter(|step| fraction(*step) < share).count();

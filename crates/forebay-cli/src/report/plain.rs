@@ -34,15 +34,15 @@ pub fn json<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<String> {
     serde_json::to_string(value).map(|text| json_escaped(&text))
 }
 
-/// The same over several lines, with a line feed at its end.
+/// Like `json` over several lines, with a final line feed.
 ///
 /// # Errors
-/// The serializer's.
+/// Errors of the serializer.
 pub fn json_lines<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<String> {
     serde_json::to_string_pretty(value).map(|text| json_escaped(&text) + "\n")
 }
 
-/// JSON with the letters that act as `\u` escapes; they can only stand within its strings.
+/// JSON with special letters as `\u` escapes; they can only occur within its strings.
 pub(crate) fn json_escaped(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -84,8 +84,8 @@ pub(crate) fn header(facts: &Environment, path: Option<&str>, several: bool) -> 
 /// Drives that the head of a report names.
 const DRIVES_MAX: usize = 4;
 
-/// What file system and drives there are, for people: `ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)`;
-/// with `several` paths only the drives.
+/// The file system and drives in words: `ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)`; with `several`
+/// paths only the drives.
 pub(crate) fn place(facts: &Environment, several: bool) -> Option<String> {
     let model = |drive: &Drive| match &drive.model {
         Some(model) => format!("{} ({model})", drive.name),
@@ -173,7 +173,7 @@ pub(crate) fn footnotes(reasons: &[&str]) -> String {
     notes.map(|(index, reason)| format!("[{}] {}\n", index + 1, plain(reason))).collect()
 }
 
-/// A row's route, with the mark of its reason, which stands once for all rows that have it.
+/// A row's route, with the mark of its reason, which is listed once for all rows.
 pub(crate) fn route<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> String {
     let mut route: Vec<String> = row.route.iter().cloned().collect();
     if row.simulated {

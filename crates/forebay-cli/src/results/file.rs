@@ -107,7 +107,7 @@ impl Ledger {
     /// Appends one record.
     ///
     /// # Errors
-    /// The system's, for want of room above all; the file is as it was then.
+    /// System errors, above all for lack of space; the file is then unchanged.
     pub fn append(&mut self, record: &Record) -> Result<()> {
         let line = crate::report::plain::json(record).map_err(|error| {
             Failure::new("cannot write a result as JSON").because(error.to_string())
@@ -150,7 +150,7 @@ impl Ledger {
         }
     }
 
-    /// Closes the file: some file systems report only then what could not be written.
+    /// Closes the file: some file systems only then report a failed write.
     ///
     /// # Errors
     /// System errors.
@@ -188,11 +188,11 @@ impl Cannot<'_> {
     }
 }
 
-/// Reads a results file, without the evidence of its samples: that is most of it, and no table
-/// shows it.
+/// Reads a results file, without the evidence of its samples: that is most of the file, and no
+/// table shows it.
 ///
 /// # Errors
-/// It is none of ours, of another version, damaged in the middle, or the system's.
+/// It is not a results file, of another version, or damaged in the middle; or system errors.
 pub fn read(path: &Path) -> Result<Vec<Record>> {
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = opened.map_err(|error| cannot_read(path).io(&error))?;

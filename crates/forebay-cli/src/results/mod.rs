@@ -18,7 +18,7 @@ use crate::power::result::{Absent, Part, Power};
 use crate::report::json::{Cache, Direction, Environment, Gpu};
 use crate::report::proof::VerdictFacts;
 
-/// The version of the schema: it grows when a key changes its meaning or goes away.
+/// The version of the schema: it grows when a key changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;
 
 /// One line of a results file.
@@ -358,13 +358,13 @@ pub struct Steady {
     pub rates: Vec<f64>,
     /// Seconds of a part.
     pub part_s: f64,
-    /// How much the straight line through them rises over the whole span, as a share of the mean.
+    /// The rise of the fitted line over the whole span, as a share of the mean.
     pub slope: f64,
     /// The largest deviation from the mean, as a share of it.
     pub deviation: f64,
     /// Whether the slope is small enough to speak of one rate.
     pub reached: bool,
-    /// Spans as long as this one that went before and were not steady: they do not count.
+    /// Earlier spans of the same length that were not steady: they do not count.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub before: u32,
 }

@@ -91,8 +91,8 @@ fn confidence(sorted: &[f64], (low, high): (f64, f64)) -> f64 {
     sum
 }
 
-/// The samples between which the median lies, by the spread of ranks: the count of samples below
-/// it is binomial.
+/// The samples around the median, by the spread of ranks: the count of samples below it is
+/// binomial.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,

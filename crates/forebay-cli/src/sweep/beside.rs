@@ -1,5 +1,5 @@
-//! `--vs PATH`: the same points on a second path, each right after the first path's, and both side
-//! by side at the end.
+//! `--vs PATH`: the same points on a second path, each right after the first path's, and a
+//! comparison of both at the end.
 
 use super::real;
 use crate::args::SweepArgs;

@@ -24,7 +24,7 @@ pub(super) fn is_to_stay_cold(planned: &Planned) -> bool {
     planned.point.cache == Some(Cache::Cold) && !load.writes() && !load.once
 }
 
-/// Whether what a sample read of files of `len` bytes is in the page cache since.
+/// Whether the bytes that a sample read from files of `len` bytes are in the page cache afterwards.
 #[expect(clippy::cast_precision_loss, reason = "a share")]
 fn came_through(measured: &Measured, len: u64) -> bool {
     let rise = measured.page_cache.as_ref().and_then(|share| Some(share.after? - share.before?));

@@ -187,7 +187,8 @@ fn load(
     request: &Requests,
     (read_percent, depth, batch, cache): (u8, u32, u32, Cache),
 ) -> Load {
-    // What a warm-up leaves in the page cache would be written, or found, in the span that counts.
+    // Pages that a warm-up leaves in the page cache would be written, or found, in the span that
+    // counts.
     let once = cache == Cache::Cold && (read_percent < 100 || is_cached(way));
     Load {
         way,

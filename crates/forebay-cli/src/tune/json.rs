@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::curve::{Cell, Curve, Point};
 use crate::report::json::{Direction, Environment};
 
-/// The version of the schema: it grows when a key changes its meaning or goes away.
+/// The version of the schema: it grows when a key changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;
 
 /// One run of `forebay tune`.

@@ -1,9 +1,9 @@
 //! The search: which cells are measured, how often, and for how long.
 //!
-//! Pure: what measures is a [`Probe`], which also says how long it took, so that tests play drives
-//! without waiting. First each size of request is measured at depths that double until nothing is
-//! gained twice in a row; then the cells that may matter are measured again, turn by turn, so that
-//! a drive that is disturbed for a moment disturbs all of them alike.
+//! Pure: a [`Probe`] measures and also reports the time taken, so that tests can simulate drives
+//! without waiting. First each request size is measured at doubling depths until nothing is gained
+//! twice in a row. Then the likely cells are measured again, interleaved, so that a brief
+//! disturbance of the drive affects all of them alike.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

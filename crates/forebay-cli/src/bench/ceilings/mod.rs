@@ -1,4 +1,4 @@
-//! What the machine can do at best: the link to the GPU, and the storage, by ourselves and by
+//! The limits of the machine: the link to the GPU, and the storage, measured by ourselves and by
 //! `fio`.
 
 pub mod fio;

@@ -161,7 +161,7 @@ impl Storage {
         })
     }
 
-    /// Bytes per second at a middling depth, as far as it shows within `bound`.
+    /// Bytes per second at a medium depth, as far as `bound` allows.
     ///
     /// # Errors
     /// System errors.

@@ -89,8 +89,8 @@ pub struct Plan<'a> {
     pub route: Option<forebay::Route>,
 }
 
-/// The lines of a run, in the order of the table. All ceilings of drives come before all moves by
-/// our engine, so that each has rested for about as long.
+/// The lines of a run, in the order of the table. All limits of drives come before all moves by our
+/// engine, so that each drive has been idle for about as long.
 #[must_use]
 pub fn plan(plan: &Plan<'_>) -> Vec<Entry> {
     let mut entries = Vec::new();

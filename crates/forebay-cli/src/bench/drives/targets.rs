@@ -1,4 +1,4 @@
-//! Memory that the bytes of several paths go to or come from, a buffer for each.
+//! Memory for the bytes of several paths, a buffer for each.
 
 use std::sync::Arc;
 

@@ -97,7 +97,7 @@ fn moved(count: u64) -> Value {
         "total_ios": count, "clat_ns": {"mean": 1e5, "max": 2e5, "N": count}})
 }
 
-/// The text of an object whose job options stand as fio prints them: in their order, with repeats.
+/// The text of an object whose job options are as fio prints them: in order, with repeats.
 fn with_options(global: &[(&str, &str)], own: &[(&str, &str)], size: u64) -> String {
     let options = |options: &[(&str, &str)]| {
         let pairs: Vec<String> =

@@ -12,7 +12,7 @@ fn ways(report: &MapReport) -> impl Iterator<Item = (&DriveFacts, &PathFacts)> {
     report.drives.iter().flat_map(|drive| drive.paths.iter().map(move |path| (drive, path)))
 }
 
-/// The link of an NVMe drive, which does not slow down at rest, is below what it can be.
+/// The link of an NVMe drive, which does not slow down when idle, is below its maximum.
 pub(super) fn link(report: &MapReport) -> Vec<Found> {
     let mut found: Vec<Found> = Vec::new();
     for (_, path) in ways(report).filter(|(drive, _)| drive.name.starts_with("nvme")) {

@@ -11,12 +11,12 @@ use crate::results::Bound;
 const COUNTS_MAX: usize = 16;
 const KINDS_MAX: usize = 4;
 
-/// What points have in common that differ in the number of GPUs: their run, direction and state of
-/// the page cache.
+/// The properties that points share which differ in the number of GPUs: their run, direction and
+/// page cache state.
 type Kind<'a> = (usize, Option<&'a str>, Option<&'a str>);
 
 /// A sentence for each kind of points that were measured with several numbers of GPUs: the best of
-/// each number, and which ceiling is lowest there.
+/// each number, and the lowest limit there.
 #[must_use]
 pub(super) fn sentences(digest: &Digest) -> Vec<String> {
     let mut kinds: Vec<(Kind<'_>, BTreeMap<usize, Vec<&Line>>)> = Vec::new();

@@ -99,7 +99,7 @@ impl Digest {
 /// path.
 fn on_the_way(ceilings: &[Bound], run: usize, point: &Point) -> Vec<Limit> {
     let of_both = [Direction::Read, Direction::Write].map(|direction| {
-        // A direction has a part of the bytes, and its ceiling is as much larger for all.
+        // A direction has a part of the bytes, so its limit is scaled up to all bytes.
         let part = point.part(direction);
         let limits = on_the_way_of(ceilings, run, point, direction).into_iter();
         limits

@@ -176,7 +176,7 @@ fn label(markup: &mut Markup, (x, y): (f64, f64), text: &str) {
     markup.element("text", &attributes, text);
 }
 
-/// The edges, each with its bytes and the head of an arrow at the end that they go to.
+/// The edges, each with its bytes and an arrow head at its destination.
 fn drawn_edges(markup: &mut Markup, flow: &Flow) {
     let between = flow.staged + flow.cached;
     if flow.host {

@@ -12,7 +12,7 @@ const TOP: f64 = 30.0;
 const BOTTOM: f64 = 48.0;
 /// Space that the text of a tick needs.
 const TICK: f64 = 58.0;
-/// A line that is so much lower than a ceiling is drawn without it: it would be flat.
+/// A limit above a line by more than this factor is not drawn: the line would be flat.
 const LIMIT_MAX: f64 = 2.0;
 
 /// Line styles, to distinguish lines without colour.

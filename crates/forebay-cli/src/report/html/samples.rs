@@ -49,8 +49,8 @@ fn grid(digest: &Digest) -> Grid {
     Grid { caption: "Samples".into(), columns, rows, left_out }
 }
 
-/// `{"lines": […], "samples": […], "left_out": N}`: what each row of results is, and its samples,
-/// which name it by its number from 0 on.
+/// `{"lines": […], "samples": […], "left_out": N}`: the identity of each row of results, and its
+/// samples, which refer to it by its number from 0 on.
 pub(crate) fn json(digest: &Digest) -> String {
     let mut lines = String::new();
     let mut whole = 0;

@@ -46,7 +46,7 @@ const STORAGE_TIME: Duration = Duration::from_secs(2);
 /// Measures the link of a GPU, or copies in host memory.
 ///
 /// # Errors
-/// The GPU's, and the system's for want of memory.
+/// GPU errors, and system errors for lack of memory.
 pub(super) fn link(
     engine: &Engine,
     device: Option<&Arc<dyn Device>>,
@@ -145,7 +145,7 @@ fn len_of(rate: f64, seconds: f64, (min, max): (u64, u64)) -> u64 {
 /// Copies to or from all of these GPUs at once; `alone` are the rates of their links one by one.
 ///
 /// # Errors
-/// The GPUs', and the system's for want of memory.
+/// GPU errors, and system errors for lack of memory.
 pub(super) fn together(
     engine: &Engine,
     devices: &[Arc<dyn Device>],
@@ -172,7 +172,7 @@ pub(super) fn together(
 /// Progress of one since its start: times and bytes.
 type Steps = Vec<(Instant, u64)>;
 
-/// One sample of all: what they moved from the common start until the first of them ended.
+/// One sample of all: the bytes moved from the common start until the first of them ended.
 fn at_once(ready: &mut [(Link, Memory)], direction: Direction) -> Result<f64> {
     let barrier = Barrier::new(ready.len());
     thread::scope(|scope| {

@@ -1,6 +1,6 @@
-//! What the parts of the machine can do at most: by theory, which [`parts`] has and [`mod@reach`]
-//! adds up, and measured once before a sweep, which `measure` does. `bound` says which of them
-//! binds a point, `draw` shows them.
+//! The limits of the parts of the machine: the theoretical ones from [`parts`], added up by
+//! [`mod@reach`], and those that `measure` measures once before a sweep. `bound` decides which of
+//! them binds a point, `draw` shows them.
 
 mod bound;
 mod draw;
@@ -266,7 +266,7 @@ mod tests {
         let reach = |uplink: Option<&str>| Reach { rate: 500e6, uplink: uplink.map(Into::into) };
         let name = |rate, sum, reach: Option<&Reach>| binding(rate, sum, reach, false).0;
         let (up, none) = (reach(Some("up")), reach(None));
-        // Two links of 300 MB/s are at 86 % of what they have one by one, the uplink at 99.8 %.
+        // Two links of 300 MB/s reach 86 % of their sum one by one, the uplink 99.8 %.
         assert_eq!(name(499e6, 580e6, Some(&up)), "uplink");
         assert_eq!(name(499e6, 580e6, Some(&none)), "links");
         assert_eq!(name(499e6, 580e6, None), "links");

@@ -13,9 +13,9 @@ use crate::results::Ceiling;
 /// 3.0, 4.2.2.3; with 8 of 10 bits, framing and number take 4 as well). Only root can read a
 /// machine's packet size; 256 bytes is the most common.
 const PAYLOAD: f64 = 256.0 / 280.0;
-/// The same from 64 GT/s on: flits of 256 bytes have 236 for packets, which need neither check nor
-/// framing of their own (PCI Express Base Specification 6.0, flit mode). So at most 87 % are left,
-/// less than before, and a header of 16 bytes is all that packets add.
+/// The share from 64 GT/s on: flits of 256 bytes have 236 for packets, which need neither check nor
+/// framing (PCI Express Base Specification 6.0, flit mode). So at most 87 % are left, less than
+/// before, and a header of 16 bytes is the only overhead of packets.
 const FLIT_PAYLOAD: f64 = 236.0 / 256.0 * 256.0 / 272.0;
 /// From this rate on there are flits.
 const FLITS_FROM: u32 = 64_000;
@@ -185,7 +185,7 @@ pub(super) fn payload(link: Link) -> Option<f64> {
     line(link).map(|rate| rate * share)
 }
 
-/// What a link carries of all bytes, headers among them: more than this it never moves.
+/// The raw rate of a link, headers included: it never moves more than this.
 #[must_use]
 pub(super) fn line(link: Link) -> Option<f64> {
     link.bytes_per_s().map(float)

@@ -34,7 +34,7 @@ const AWAY_MAX: Duration = Duration::from_secs(30);
 /// How long a file that was just closed may still be open.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
-/// Refuses what makes no sense together.
+/// Refuses contradictory arguments.
 ///
 /// # Errors
 /// One of both is missing, the command has no place for the number, or there are several paths.

@@ -90,7 +90,7 @@ fn device(path: &Path) -> Option<u64> {
     Some(fs::metadata(path).ok()?.dev()).filter(|found| *found != root)
 }
 
-/// What this process has open of a path, or in its file system; its descriptors lead there.
+/// A descriptor that this process has open at a path, or in its file system.
 fn open(path: &Path) -> Option<PathBuf> {
     let own = device(path);
     let block = fs::metadata(path).ok().filter(|facts| facts.file_type().is_block_device());

@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(10);
 const SAID_MAX: u64 = 1 << 20;
 /// The end of the output that is searched for its last line.
 const TAIL: usize = 4 << 10;
-/// How long is waited for one that was killed: what waits for a server may not be ended.
+/// How long to wait for a killed command: a process that waits for a server may not end.
 const END_MAX: Duration = Duration::from_secs(2);
 
 /// The prefix of the reason if there is no shell.
