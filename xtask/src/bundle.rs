@@ -1,9 +1,9 @@
-//! `cargo xtask bundle DIR`: a folder that a machine without cargo runs the same tests and bars
-//! from, wherever the folder is moved to.
+//! `cargo xtask bundle DIR`: a folder from which a machine without cargo runs the same tests and
+//! bars; it can be moved anywhere.
 //!
 //! It holds the test executables (`tests/`), the programs (`bin/`: `forebay`, `forebay-bars`,
-//! `xtask`, a static `fio`), `manifest.json`, the script `run`, and a mark without which nothing is
-//! ever removed from a folder. [`crate::replay`] runs it.
+//! `xtask`, a static `fio`), `manifest.json`, the script `run`, and a mark. Without the mark
+//! nothing is ever removed from a folder. [`crate::replay`] runs it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

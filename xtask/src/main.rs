@@ -1,7 +1,7 @@
 //! Runs the project's chores: `cargo xtask CHORE`.
 //!
-//! Each chore is a module; this file only chooses between them. `replay` is what the `run`
-//! script of a bundle calls on a machine without cargo.
+//! Each chore is a module; this file only chooses between them. The `run` script of a bundle calls
+//! `replay` on a machine without cargo.
 
 mod bench;
 mod bundle;

@@ -44,8 +44,8 @@ impl Report {
         self.skipped.push(what.into());
     }
 
-    /// Adds what one run of test executables printed. A run that failed without a failed test
-    /// (an executable that crashed or did not compile) counts as one failure.
+    /// Adds the counts of one run of test executables. A run that failed without a failed test (an
+    /// executable that crashed or did not compile) counts as one failure.
     pub(crate) fn add(&mut self, name: &str, output: &TestOutput, succeeded: bool) {
         self.passed += output.passed;
         self.failed += output.failed;

@@ -98,7 +98,7 @@ const THREAD: [Part; 2] = [
     },
 ];
 
-/// What makes no system call that Miri does not know: the pure modules, and the locks.
+/// Code without system calls unknown to Miri: the pure modules, and the locks.
 const MIRI: [Part; 1] = [Part {
     targets: &["--lib"],
     tests: &[

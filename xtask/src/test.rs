@@ -80,7 +80,7 @@ fn component(report: &mut Report, name: &str, mut version: Command, mut step: Co
     }
 }
 
-/// Runs test executables by cargo and adds up what they print.
+/// Runs test executables by cargo and adds up their counts.
 fn tests(report: &mut Report, name: &str, mut cargo: Command, extra: &[&str]) -> Result<()> {
     let mut output = TestOutput::default();
     cargo.args(["--", "--show-output"]).args(extra);
@@ -95,8 +95,8 @@ fn benches(report: &mut Report, root: &Path, cargo: impl Fn(&[&str]) -> Command)
         for file in files(&package.join("benches")).iter().filter(|f| is_rust(f)) {
             let bench = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             heading(&format!("micro-benchmark {bench}"));
-            // Under `cargo test` a benchmark is built quickly and runs each case once; of the whole
-            // workspace, as the tests were, or all below it would be built anew.
+            // Under `cargo test` a benchmark is built quickly and runs each case once. It covers
+            // the whole workspace, like the tests; otherwise all dependencies would be built again.
             let mut command = cargo(&["test", "--workspace", "--bench", &bench, "--", "--test"]);
             report.step(&format!("micro-benchmark {bench}"), process::succeeds(&mut command)?);
         }

@@ -26,7 +26,8 @@ pub(crate) fn add<F: Future>(future: &Bound<'_, F>, callback: Py<PyAny>) -> PyRe
     match future.get().transfer().filter(|transfer| !transfer.is_done()) {
         Some(transfer) => {
             let jobs = jobs()?;
-            // Whoever ends it wakes that thread; the interpreter is its affair.
+            // The thread that ends the transfer wakes the callback thread, which handles the
+            // interpreter.
             transfer.on_end(move || drop(jobs.send(job)));
             Ok(())
         }

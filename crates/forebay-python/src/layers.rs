@@ -294,7 +294,7 @@ impl TakenLayer {
     }
 }
 
-/// The GPU that layers go to.
+/// The GPU of the layers.
 fn gpu_of(py: Python<'_>, engine: &Engine, device: &Bound<'_, PyAny>) -> PyResult<Arc<dyn Device>> {
     let refused = |given: String| {
         PyValueError::new_err(format!(

@@ -259,8 +259,8 @@ impl Visit for Line {
     }
 }
 
-/// Escapes what would break a line, act on a terminal, or turn text around: names of files may
-/// have it.
+/// Escapes characters that break a line, act on a terminal, or reverse the text direction: file
+/// names may contain them.
 struct Escaped<'a>(&'a mut String);
 
 impl fmt::Write for Escaped<'_> {

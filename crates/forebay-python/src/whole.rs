@@ -72,7 +72,8 @@ fn shown(value: &Bound<'_, PyAny>) -> String {
     }
 }
 
-/// Whether an object is a whole number of any library: an array, which may turn into one, is none.
+/// Whether an object is a whole number of any library; an array that converts to one does not
+/// count.
 pub(crate) fn is_number(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     static INTEGRAL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     if object.is_instance_of::<PyInt>() {

@@ -32,7 +32,7 @@ pub(crate) enum Chore {
         /// Its bytes.
         len: u64,
     },
-    /// Read a file once and print what memory that took: the bars start this as a child.
+    /// Read a file once and print the memory used: the bars start this as a child.
     ProbeMemory {
         /// The file.
         path: PathBuf,

@@ -22,8 +22,8 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// How long one run measures: on a capped drive what passes uncapped after a pause, a tenth of
-    /// a second's worth, must not count for much.
+    /// The duration of one run: on a capped drive the burst after a pause, a tenth of a second's
+    /// worth, must not count for much.
     pub(crate) fn time(tiny: bool) -> Duration {
         Duration::from_millis(if tiny { 200 } else { 4000 })
     }
@@ -51,7 +51,7 @@ impl Fio {
         if self.huge { "huge pages" } else { "ordinary pages: none are reserved that are huge" }
     }
 
-    /// Reads `len` bytes of `file` from its start, past the page cache, in requests of 1 MiB.
+    /// Reads `len` bytes of `file` from its start, with O_DIRECT, in requests of 1 MiB.
     pub(crate) fn sequential(&self, file: &Path, len: u64, depth: u32) -> Result<Sample, Stop> {
         let size = format!("--size={len}");
         let mut job = vec!["--rw=read", "--bs=1M", &size];

@@ -8,7 +8,7 @@ use crate::device::Plain;
 use crate::lab::{Lab, Place, options, routes, verify};
 use crate::sample::{interleave, timed};
 
-/// 8 GiB resident, by a new engine each time; its GPU and target are there before.
+/// 8 GiB from a warm file, by a new engine each time; its GPU and target exist before.
 pub(crate) fn run(lab: &Lab) -> Result<Measured, Stop> {
     let keeper = lab.gpu()?;
     let len = lab.len(8 * GIB);

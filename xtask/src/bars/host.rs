@@ -59,7 +59,7 @@ pub(crate) fn direct(lab: &Lab) -> Result<Measured, Stop> {
     evict(&file)?;
     let note = checked(&file, target)?;
     let depth = best_depth(&fio, &path, len, &file)?;
-    // Into as much memory as `fio` uses: what is written again and again stays in a cache.
+    // Into as much memory as `fio` uses: memory that is reused stays in a processor cache.
     let mut flight = Flight::new(&engine, &file, MIB, depth.into(), 1)?;
     let sides = [
         "forebay".to_owned(),

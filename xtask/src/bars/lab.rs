@@ -1,4 +1,5 @@
-//! What the bars share in one run: engines, GPU, files of test data, and the loop over all bars.
+//! The state that the bars of one run share: engines, GPU, files of test data, and the loop over
+//! all bars.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

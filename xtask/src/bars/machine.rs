@@ -1,4 +1,4 @@
-//! The machine that a run was made on, as far as its numbers depend on it.
+//! The machine of a run, as far as its numbers depend on it.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -22,7 +22,7 @@ const PIECE_LEN: u64 = 64 * KIB;
 /// Slots whose copies a small read may have to wait for.
 const SLOTS_BEFORE: f64 = 3.0;
 
-/// 100,000 pieces of 64 KiB of a resident file to scattered places on the GPU, in one call.
+/// 100,000 pieces of 64 KiB of a warm file to scattered places on the GPU, in one call.
 pub(crate) fn pieces(lab: &Lab) -> Result<Measured, Stop> {
     let gpu = lab.gpu()?;
     let count = lab.count(100_000);

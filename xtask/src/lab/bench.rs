@@ -1,5 +1,5 @@
-//! `cargo xtask lab --bench`: one file striped over capped drives, read by the engine, against the
-//! sum of these drives, each read alone in the same run.
+//! `cargo xtask lab --bench`: one file striped over capped drives, read by the engine, compared
+//! with the sum of these drives, each read alone in the same run.
 
 use std::fs;
 use std::path::Path;

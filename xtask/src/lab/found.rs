@@ -10,7 +10,7 @@ use super::machine;
 use crate::folders::text;
 use crate::process::Result;
 
-/// The reads of each path: the end of their file's name, and what they are called.
+/// The reads of each path: the suffix of their file's name, and their names.
 const READS: [(&str, &str); 3] =
     [("cold", "cold read"), ("gpu", "cold read to a GPU"), ("again", "resident read")];
 

@@ -1,5 +1,5 @@
-//! What the virtual machine starts from: a kernel, its first file system, and a disk with a whole
-//! Debian system on it.
+//! The initial state of the virtual machine: a kernel, its first file system, and a disk with a
+//! whole Debian system on it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

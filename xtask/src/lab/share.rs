@@ -1,4 +1,4 @@
-//! The folder that host and guest share: scripts, programs and a pattern go in, results come out.
+//! The folder that host and guest share, for scripts, programs, a pattern, and results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -88,7 +88,7 @@ impl Share {
     }
 }
 
-/// Bytes without a pattern, always the same (xorshift, as any book on random numbers has it).
+/// Pseudorandom bytes, always the same (xorshift, as in any book on random numbers).
 fn bytes(len: usize) -> Vec<u8> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let words = std::iter::repeat_with(move || {

@@ -41,8 +41,8 @@ pub(super) struct Soaking {
 }
 
 impl Soaking {
-    /// Starts `program`, which runs each seed that is `stride` behind the last one; its lines go
-    /// to `lines` with `number`.
+    /// Starts `program`, which runs every seed at distance `stride`; its lines go to `lines` with
+    /// `number`.
     pub(super) fn start(
         (kind, program): (Kind, &Path),
         (seed, stride): (u64, u64),

@@ -1,7 +1,7 @@
-//! `unsafe` stands only in files that the root of their package lists.
+//! `unsafe` only occurs in files that the root of their package lists.
 //!
-//! The list is part of the documentation of `lib.rs` (or `main.rs`): under a heading
-//! `# Unsafe modules`, one item per file, its path from the folder of the root in backticks.
+//! The list is part of the documentation of `lib.rs` (or `main.rs`): under a heading `# Unsafe
+//! modules`, one item per file, its path from the folder of the root in backticks.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

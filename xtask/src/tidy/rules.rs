@@ -138,8 +138,8 @@ fn function_name(line: &str) -> Option<&str> {
     (!name.is_empty()).then_some(name)
 }
 
-/// Lines from the declaration, at byte `start` of the first line, to the brace that closes the
-/// body; zero where there is no body.
+/// Lines from the declaration, at byte `start` of the first line, to the closing brace of the body;
+/// zero if there is no body.
 fn function_lines(lines: &[&str], start: usize) -> usize {
     let (mut depth, mut brackets) = (0_usize, 0_usize);
     for (index, line) in lines.iter().enumerate() {

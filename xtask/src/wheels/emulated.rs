@@ -33,7 +33,7 @@ const PLATFORMS: [&str; 4] = [
 /// An emulated machine with Python 3.11.
 pub(super) struct Machine {
     home: PathBuf,
-    /// What runs a program of its processor, before the program's name.
+    /// The command before a program's name that runs a program of its processor.
     pub(super) runner: String,
     /// Its Python: a script, which programs that it starts can run as well.
     pub(super) python: PathBuf,
@@ -76,7 +76,7 @@ impl Machine {
     }
 }
 
-/// What compiles and links for aarch64, as scripts that cargo and its build scripts can call.
+/// The compiler and linker for aarch64, as scripts that cargo and its build scripts can call.
 pub(super) struct Linker {
     pub(super) compiler: PathBuf,
     pub(super) archiver: PathBuf,

@@ -1,10 +1,10 @@
-//! `cargo xtask wheels [PART]...`: the Python package as it is handed out. Wheels and the source
-//! archive are built, measured, installed where nothing else is, and tested there.
+//! `cargo xtask wheels [PART]...`: the Python package as distributed. Wheels and the source archive
+//! are built, measured, installed into empty environments, and tested there.
 //!
-//! `workshop` has the folders and the tools that all parts use, `native` makes this machine's
-//! wheel, `source` what is built from sources, `aarch64` that processor's wheel, which `emulated`
-//! plays, `free_threaded` those for Pythons without a GIL; `interpreters` finds other Pythons.
-//! What a machine lacks is reported as skipped. The wheels stay in `target/wheels/dist`.
+//! `workshop` has the folders and tools of all parts, `native` makes this machine's wheel, `source`
+//! builds from sources, `aarch64` makes that processor's wheel, which `emulated` runs in an
+//! emulator. `free_threaded` makes wheels for Pythons without a GIL; `interpreters` finds other
+//! Pythons. Missing tools are reported as skipped. The wheels stay in `target/wheels/dist`.
 
 mod aarch64;
 mod emulated;

@@ -106,7 +106,7 @@ fn clone(report: &mut Report, workshop: &Workshop) -> Result<Option<Vec<String>>
     if cloned { install(report, workshop, "clone", &folder) } else { Ok(None) }
 }
 
-/// Installs from sources into a fresh environment, as a person would: pip fetches what builds.
+/// Installs from sources into a fresh environment, as a user would: pip fetches the build tools.
 fn install(
     report: &mut Report,
     workshop: &Workshop,

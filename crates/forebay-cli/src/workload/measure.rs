@@ -222,7 +222,7 @@ fn drive_bytes(seen: &Evidence) -> Option<DriveBytes> {
     Some(DriveBytes { read, written })
 }
 
-/// The routes, joined by `+`, and why. The part of each is named where there are several.
+/// The routes, joined by `+`, and why. With several, each is named with its share.
 fn words(taken: &[Taken]) -> (Option<String>, Option<String>) {
     let all: u64 = taken.iter().map(|taken| taken.bytes).sum();
     let mut names: Vec<&str> = Vec::new();

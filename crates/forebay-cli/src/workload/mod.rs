@@ -60,8 +60,7 @@ pub struct Load {
     /// Whether each thread reads its part of the files at most once: bytes that went through the
     /// page cache are in memory the second time.
     pub once: bool,
-    /// Requests per second of all threads together, due at even distances; as fast as it goes
-    /// without it.
+    /// Requests per second of all threads together, evenly spaced; unlimited without it.
     pub rate: Option<f64>,
     /// Random seed.
     pub seed: u64,

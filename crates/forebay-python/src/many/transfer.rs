@@ -159,7 +159,7 @@ impl ManyTransfer {
         this.py().import("forebay._awaiting")?.getattr("steps")?.call1((this,))
     }
 
-    /// What all of them have done so far: bytes by route, with the reason, and time by stage.
+    /// The outcome of all so far: bytes by route, with the reason, and time by stage.
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         if let Some(told) = self.told.get(py) {
             return report(py, &told.get().outcome.whole);

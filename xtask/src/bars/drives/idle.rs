@@ -23,7 +23,7 @@ pub(super) fn run(ground: &Ground) -> Result<Measured, Stop> {
     let mut route = String::new();
     for _ in 0..ground.rounds(3) {
         route = reads::run(&mut reads, |_| true)?.route();
-        // The threads that worked go to sleep first.
+        // Let the threads that worked go to sleep first.
         sleep(Duration::from_millis(100));
         samples.push(timed(1, || {
             sleep(quiet);

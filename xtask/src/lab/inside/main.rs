@@ -1,10 +1,10 @@
-//! Runs inside the virtual machine of `cargo xtask lab`: what takes one engine over several opens
-//! or reads, which the `forebay` command cannot show.
+//! Runs inside the virtual machine of `cargo xtask lab`: checks that need one engine over several
+//! opens or reads, which the `forebay` command cannot do.
 //!
 //! - `remount FOLDER FILE DEVICE SERIAL SUM DEVICE SERIAL SUM`: mounts two devices on one folder,
 //!   one after the other, and opens and maps the same path on each.
 //! - `places MAP`: compares bytes of files with those of the drives at the places that a map names.
-//! - `rates OUT ROUNDS NAME=PATH[:BYTES]...`: reads each path in turn and writes how long it took.
+//! - `rates OUT ROUNDS NAME=PATH[:BYTES]...`: reads each path in turn and writes the times.
 
 mod places;
 mod rates;

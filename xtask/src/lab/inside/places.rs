@@ -12,7 +12,7 @@ use crate::Result;
 /// Bytes that are compared at either end of a run.
 const PIECE: u64 = 4096;
 
-/// `map` is what `forebay map --json --extents` printed, with the caches dropped since the files
+/// `map` is the output of `forebay map --json --extents`; the caches were dropped after the files
 /// were written.
 pub(crate) fn run(map: &str) -> Result<()> {
     let report: Value = serde_json::from_slice(&std::fs::read(map)?)?;

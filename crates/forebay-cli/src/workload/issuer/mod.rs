@@ -150,10 +150,10 @@ pub trait Issuer: Send {
     /// System errors.
     fn sync(&mut self) -> Result<()>;
 
-    /// Has the file system report what it would when the file is closed.
+    /// Makes the file system report errors as when the file is closed.
     ///
     /// # Errors
-    /// The system's: written bytes may be lost.
+    /// System errors: written bytes may be lost.
     fn flush(&mut self) -> Result<()>;
 
     /// The bytes of a place's memory, as the GPU or the host has them. Nothing is in flight there.
