@@ -66,8 +66,8 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// The tree `name` in `cache`, with `packages` and all that they need; an earlier one is taken
-    /// as it is.
+    /// The tree `name` in `cache`, with `packages` and all their dependencies; an existing one is
+    /// used as it is.
     pub(crate) fn fetch(
         cache: &Path,
         name: &str,

@@ -1,5 +1,5 @@
-//! Runs a bundle: the tests or bars that [`crate::bundle`] packed, on a machine without cargo,
-//! with the report, the skips and the exit status of `cargo xtask test` and `bench`.
+//! Runs a bundle: the tests or bars that [`crate::bundle`] packed, on a machine without cargo, with
+//! the report, the skips and the exit status of `cargo xtask test` and `bench`.
 
 use std::ffi::OsString;
 use std::fs;

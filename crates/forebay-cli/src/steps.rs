@@ -240,7 +240,7 @@ fn end(failure: &Failure) -> ! {
     let _ = thread::Builder::new().name("undo".into()).spawn(undo);
     let _ = told.recv_timeout(UNDO_MAX);
     if watched::tell(watched::End::Silent(1)) {
-        // The receiver of that ends this process.
+        // The parent received the report, and ends this process.
         loop {
             thread::park();
         }

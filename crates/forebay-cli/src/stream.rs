@@ -16,10 +16,10 @@ const MODULE: &str = "forebay.stream_bench";
 const HINT: &str = "install it there with torch (`pip install forebay torch`), or begin this \
                     command where `python3` is the one that has both";
 
-/// Becomes the measurement; returns where it cannot.
+/// Replaces this process by the measurement; returns only on failure.
 ///
 /// # Errors
-/// Python, or the package, is not there.
+/// Python, or the package, is missing.
 pub(crate) fn command(args: &StreamArgs, program: &Program) -> Result<()> {
     check_memory(args)?;
     let mut measured = match program.is_interpreter() {

@@ -49,7 +49,7 @@ fn reclaim<F: Future>(future: &Bound<'_, PyAny>) {
     }
 }
 
-/// The way to the thread that runs callbacks, which is started with the first of a process.
+/// The channel to the thread that runs callbacks, which starts with the first one of a process.
 fn jobs() -> PyResult<&'static Sender<Job>> {
     static JOBS: PerProcess<Sender<Job>> = PerProcess::new();
     let start = || {

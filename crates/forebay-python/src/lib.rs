@@ -103,8 +103,8 @@ fn check_interpreter() -> PyResult<()> {
     ))
 }
 
-/// How many threads of an engine read bytes that are in memory, without arguments. A variable that
-/// makes no sense is an error when an engine is made, and not here.
+/// The number of threads with which an engine reads cached bytes, by default. An invalid variable
+/// is an error when an engine is made, and not here.
 #[pyfunction]
 fn reader_count() -> usize {
     forebay::Options::from_env().unwrap_or_default().reader_count()

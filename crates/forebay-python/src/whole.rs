@@ -59,7 +59,7 @@ fn within(name: &str, value: &Bound<'_, PyAny>, expected: &str) -> PyResult<u64>
     })
 }
 
-/// A whole number as Python writes it; where it has more digits than that writes, how long it is.
+/// A whole number as Python prints it; if it has more digits than that prints, its length.
 fn shown(value: &Bound<'_, PyAny>) -> String {
     let number = || value.call_method0(intern!(value.py(), "__index__"));
     let Ok(number) = number() else { return value.to_string() };

@@ -1,4 +1,4 @@
-//! The plain ways to bring bytes to a GPU, on nothing but the device trait: one copy of pinned
+//! The plain methods to bring bytes to a GPU, using only the device trait: one copy of pinned
 //! memory (the link's limit), a few readers that fill large slots (the measured recipe), and one
 //! small read followed by one copy.
 
@@ -187,8 +187,8 @@ struct SlotTurn {
     missing: AtomicU64,
 }
 
-// SAFETY: the arena is only touched through `fill` and the copies, each of which owns the part
-// it touches by the turns and counts above.
+// SAFETY: the arena is only accessed through `fill` and the copies. The turns and counts above give
+// each of them exclusive ownership of its part.
 unsafe impl Sync for Shared<'_> {}
 
 impl<'a> Shared<'a> {

@@ -53,7 +53,7 @@ pub(crate) fn direct(lab: &Lab) -> Result<Measured, Stop> {
     let path = lab.file(Place::Disk, len)?;
     let engine = Engine::new(options()?)?;
     let file = engine.open(&path)?;
-    // On huge pages, as `fio`'s memory is where it can be; ordinary pages are slower for both.
+    // On huge pages where possible, like `fio`'s memory; ordinary pages are slower for both.
     let mut target = engine.allocate_pinned(len)?;
     let target = target.as_mut_slice().unwrap_or_default();
     evict(&file)?;

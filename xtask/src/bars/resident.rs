@@ -14,11 +14,11 @@ use crate::sample::{interleave, timed};
 struct Demand {
     place: Place,
     len: u64,
-    /// Share of the link's limit, at least.
+    /// Minimum share of the link's limit.
     share: f64,
-    /// CPU seconds per GB, at most.
+    /// Maximum CPU seconds per GB.
     cpu_s_per_gb: Option<f64>,
-    /// More CPU than that is fine while it is at most this often the recipe's.
+    /// More CPU is allowed up to this multiple of the recipe's.
     cpu_of_recipe: Option<f64>,
 }
 

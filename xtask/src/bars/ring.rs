@@ -23,7 +23,7 @@ use crate::lab::Gpu;
 
 /// Bytes of a request.
 const PIECE_LEN: u64 = MIB;
-/// Pieces more than there are requests in flight, which are being copied.
+/// Pieces beyond the requests in flight, for copies in progress.
 const SPARE: usize = 4;
 
 /// A ring with its pinned memory and stream.

@@ -19,8 +19,8 @@ use crate::sample::{Sample, Series, float, median};
 
 /// Runs of each side for one point.
 const RUNS: usize = 3;
-/// Runs where latencies are compared: a machine that is virtual wakes its threads late for seconds
-/// at a time, and `fio`'s own rates were a half apart then, of three runs one after the other.
+/// Runs where latencies are compared: a virtual machine wakes its threads late for seconds at a
+/// time. `fio`'s own rates in three consecutive runs then differed by a half.
 const RUNS_OF_LATENCIES: usize = 9;
 
 /// How far the rates may be apart, and the latencies, as shares.
@@ -35,7 +35,7 @@ const BUCKET: f64 = 1.0 / 64.0;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Told {
     pub(crate) sample: Sample,
-    /// Nanoseconds that half of the requests, 90 and 99 of 100 took at most.
+    /// The 50th, 90th and 99th percentile in nanoseconds.
     pub(crate) quantiles: [f64; 3],
 }
 

@@ -32,8 +32,8 @@ impl Archive {
         self.count += 1;
         let len = u32::try_from(bytes.len()).expect("no file of the lab's kernel has 4 GiB");
         let name_len = u32::try_from(name.len() + 1).expect("a name is short");
-        // Number, mode, owner, group, links, time, length, two numbers of a device that holds it,
-        // two of one that it is, the length of its name with a zero, and no checksum.
+        // Number, mode, owner, group, links, time, length, the two numbers of the containing
+        // device, two of a device node, the length of the name with its zero, and no checksum.
         let fields = [self.count, mode, 0, 0, 1, 0, len, 0, 0, 0, 0, name_len, 0];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {

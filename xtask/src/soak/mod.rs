@@ -199,7 +199,8 @@ fn progress(all: &[Soaking], time: Duration) -> String {
     )
 }
 
-/// Prints the summary; whether nothing failed, and every kind of process ran at least one seed.
+/// Prints the summary; returns true if nothing failed and every kind of process ran at least one
+/// seed.
 fn finish(all: &[Soaking], time: Duration) -> bool {
     say!("{}", progress(all, time));
     let failures: Vec<&String> = all.iter().flat_map(|process| &process.failures).collect();

@@ -1,5 +1,5 @@
-//! Separates Rust code from its comments and text, so that rules about names are not misled by
-//! a path in a string or a word in a comment. Lines and columns stay where they were.
+//! Separates Rust code from its comments and text, so that a path in a string or a word in a
+//! comment does not mislead the naming rules. Lines and columns are preserved.
 
 /// `text` with comments, strings and character literals blanked out; line breaks stay.
 pub(crate) fn only(text: &str) -> String {

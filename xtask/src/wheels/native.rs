@@ -10,7 +10,7 @@ use crate::process::{self, Result, say};
 use crate::python::{PYTEST, suite};
 use crate::report::Report;
 
-/// Seconds that an import takes at most, without a GPU, CUDA, cuFile or NumPy.
+/// Maximum seconds of an import, without a GPU, CUDA, cuFile or NumPy.
 const IMPORT_MAX: f64 = 0.050;
 
 /// Transfers that must leak no memory: in this release build they take seconds.

@@ -1,9 +1,9 @@
-//! How much memory the control group lets this process have, which in a container is often far
-//! less than the machine has, and the process's own limits (`ulimit -v`, `ulimit -d`). And which of
-//! all limits keeps a thread from being started.
+//! The memory that the control group allows this process, which in a container is often far less
+//! than the machine's, and the process's own limits (`ulimit -v`, `ulimit -d`). Also determines
+//! which limit keeps a thread from starting.
 //!
-//! Every group on the way up to the root may have a limit, and the lowest binds. Both versions of
-//! control groups are looked at (cgroups(7)); on many machines both are mounted.
+//! Every group on the path to the root may have a limit, and the lowest binds. Both versions of
+//! control groups are read (cgroups(7)); many machines mount both.
 
 use std::fs;
 use std::path::{Path, PathBuf};

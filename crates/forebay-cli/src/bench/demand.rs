@@ -1,8 +1,8 @@
-//! How much host memory a run needs, so that one which cannot have it is refused before it makes
-//! anything, rather than ended by the kernel in the middle.
+//! The host memory that a run needs. A run that cannot get it is refused before it makes anything,
+//! instead of being killed by the kernel midway.
 //!
-//! For a move, only a limit of a control group or of the process refuses: the machine's own memory
-//! may grow while it is used, as it does in some virtual machines.
+//! A move is only refused for a limit of a control group or of the process: the machine's own
+//! memory may grow while it is used, as in some virtual machines.
 
 use forebay::units::{GIB, MIB, align_down, format_size};
 

@@ -38,7 +38,7 @@ impl Prover {
         Self { resolver: Resolver::default(), link, memory, gpu: device.cloned() }
     }
 
-    /// The counters for moves of the first bytes of each of `files`, which are `engine`'s.
+    /// The counters for moves of the first bytes of each of `files`, which belong to `engine`.
     #[must_use]
     pub fn sources(&self, engine: &Engine, files: &[(File, u64)]) -> Sources {
         let sources = Sources::new(self.resolver.system()).gpu(&self.link).engine(engine);

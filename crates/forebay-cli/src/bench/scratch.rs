@@ -42,7 +42,7 @@ pub enum Part {
     Read,
     /// The file for writes.
     Write,
-    /// One of several, which are made in the order of their numbers.
+    /// One of several, created in the order of their numbers.
     Numbered(u32),
 }
 

@@ -1,4 +1,4 @@
-//! The files of a run: the user's own, which is only ever read, or scratch.
+//! The files of a run: the user's own, which is only read, or scratch.
 
 use std::fs::File;
 use std::io::Read as _;

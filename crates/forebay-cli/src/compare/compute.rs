@@ -27,13 +27,13 @@ use crate::steps::Step;
 
 /// XORed into each word: all bits, so that our data become their inverse.
 const KEY: u64 = u64::MAX;
-/// How long the kernel works alone, at least.
+/// Minimum time of the kernel alone.
 const ALONE: Duration = Duration::from_millis(50);
 /// Kernels launched in a row before the time is checked.
 const ROW: u32 = 8;
 /// Number of fills, of which the best counts as the memory's limit.
 const FILLS: u32 = 5;
-/// Bytes at most on a simulated GPU, which is busy for as long as it plays.
+/// Most bytes on a simulated GPU, which is busy as long as it simulates.
 const SIMULATED_MAX: u64 = 8 * MIB;
 
 /// The limit of memory, in bytes per second.
@@ -99,7 +99,7 @@ impl Kernel {
         queued.and(done)
     }
 
-    /// Runs rows until `is_enough`, one at least.
+    /// Runs rows until `is_enough`, at least one.
     ///
     /// # Safety
     /// As for [`run`](Self::run).

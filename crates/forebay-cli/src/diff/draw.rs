@@ -11,13 +11,13 @@ use crate::report::plain::plain;
 
 /// Columns of everything that is drawn.
 const WIDTH: usize = 80;
-/// Of the picture at least and at most; odd, so that 1 has a column.
+/// Minimum and maximum columns of the picture; odd, so that 1 has a column.
 const PICTURE: (usize, usize) = (15, 41);
 /// Most points of one comparison.
 const POINTS_MAX: usize = 200;
-/// Differences between the machines that are drawn at most.
+/// Most differences between the machines that are drawn.
 const DIFFERENCES_MAX: usize = 24;
-/// A picture reaches from 1 / 1.02 to 1.02 at least.
+/// A picture extends at least from 1 / 1.02 to 1.02.
 const SCALE_MIN: f64 = 0.02;
 
 /// The whole text.

@@ -132,7 +132,7 @@ impl Ratio {
         Some(tail(self.log / square.sqrt(), freedom))
     }
 
-    /// How likely it would be so far above `limit` at least, were it no more than that.
+    /// The probability that it would be at least so far above `limit` if it were no more than that.
     #[must_use]
     pub fn chance_above(&self, limit: f64) -> Option<f64> {
         let (square, freedom) = self.error?;

@@ -79,8 +79,7 @@ pub struct Side<'a> {
     places: HashMap<Key, usize>,
 }
 
-/// A point of a side, with the lines that were measured of it: several where one label was measured
-/// more than once.
+/// A point of a side, with its lines: several if one label was measured more than once.
 #[derive(Debug, Clone)]
 pub struct Point<'a> {
     /// Its position.
@@ -212,7 +211,7 @@ impl Point<'_> {
         self.lines.iter().any(|(_, line)| line.verified == Some(false))
     }
 
-    /// The standard error that its medians have at least, as a share of them.
+    /// The least standard error of its medians, relative to them.
     #[must_use]
     pub fn error_min(&self) -> f64 {
         let told = self.lines.iter().any(|(_, line)| line.imported.is_some());

@@ -22,8 +22,8 @@ const LIST: &str = ".forebay-gdsio";
 /// More of a list is not read.
 const LIST_MAX: u64 = 1 << 20;
 
-/// Marks `file`, which was just made at `path`. With `only_attribute` no list is begun where the
-/// file cannot carry a mark.
+/// Marks `file`, which was just made at `path`. With `only_attribute` no list is begun if the file
+/// cannot carry a mark.
 pub(super) fn set(file: &File, path: &Path, only_attribute: bool) -> io::Result<()> {
     if fsetxattr(file, NAME, VALUE, XattrFlags::empty()).is_ok() || only_attribute {
         return Ok(());

@@ -8,11 +8,11 @@ use crate::failure::lower;
 use crate::report::plain::plain;
 use crate::results::{Latency, Measured, Point};
 
-/// Measurements of one file at most.
+/// Most measurements of one file.
 pub(super) const FOUND_MAX: usize = 100_000;
 /// Most warnings of one file that are kept.
 const WARNINGS_MAX: usize = 50;
-/// Kinds of warnings that are counted at most.
+/// Most kinds of warnings that are counted.
 const KINDS_MAX: usize = 1000;
 /// Most kinds of warnings listed in an error.
 const REASONS_MAX: usize = 3;

@@ -20,7 +20,7 @@ pub struct MapReport {
     pub schema: u32,
     /// The folder of the replayed record; null if this machine was examined.
     pub replay: Option<String>,
-    /// The machine and the command; null for a replay, which is about another machine.
+    /// The machine and the command; null for a replay, which describes another machine.
     pub environment: Option<Environment>,
     /// The GPUs on PCI.
     pub gpus: Vec<Gpu>,

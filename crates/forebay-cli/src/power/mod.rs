@@ -86,7 +86,7 @@ pub(crate) struct Meter {
     absent: Vec<Absent>,
     /// Whether there is a thread that reads quick sources.
     is_quick: bool,
-    /// Closed as soon as no thread is left.
+    /// Closed as soon as all threads have ended.
     ended: Receiver<()>,
 }
 

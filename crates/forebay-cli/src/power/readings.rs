@@ -6,8 +6,8 @@ use super::result::{Power, RISE_MAX, Source, Temperature, Throttled};
 use super::sensor::{Channel, Kind, Value};
 use super::series::{Average, Series};
 
-/// Steps of a counter in a span from which on it is better than power of the moment: it is wrong by
-/// one of them at most. On an H200, whose power moves as often, both agreed within 1 % by then.
+/// Steps of a counter in a span from which on it is better than readings of power: its error is one
+/// step at most. On an H200, whose power updates as often, both agreed within 1 % by then.
 const STEPS_GOOD: u32 = 50;
 /// Minimum steps of a counter in a span; below that a warning is given, if there is no better
 /// source.

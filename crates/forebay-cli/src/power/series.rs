@@ -36,7 +36,7 @@ impl<T> Default for Series<T> {
 }
 
 impl<T: Copy + PartialEq> Series<T> {
-    /// Adds a reading. One from before the last is left out.
+    /// Adds a reading. One older than the last is dropped.
     pub(super) fn push(&mut self, at: Instant, value: T) {
         if self.samples.back().is_some_and(|(last, _)| *last >= at) {
             return;
@@ -149,7 +149,7 @@ impl Series<f64> {
     }
 }
 
-/// The part of a span that `seconds` are; 1 at most, though sums be rounded.
+/// The share of `seconds` in a span; limited to 1 in spite of rounding.
 fn share(seconds: f64, start: Instant, end: Instant) -> f64 {
     let whole = end.saturating_duration_since(start).as_secs_f64();
     if whole > 0.0 { (seconds / whole).min(1.0) } else { 0.0 }

@@ -142,7 +142,7 @@ fn table(rows: &[&Row]) -> String {
 }
 
 /// A table without lines between its cells, each of which is one line; columns for which
-/// `is_number` are set to the right.
+/// `is_number` are right-aligned.
 pub(crate) fn drawn<Row>(
     headings: Row,
     rows: impl IntoIterator<Item = impl IntoIterator<Item = String>>,

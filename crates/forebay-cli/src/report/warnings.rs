@@ -14,7 +14,7 @@ use super::plain::plain;
 const SPREAD_MAX: f64 = 0.25;
 /// A method above its limit by this factor was not bound by it.
 const SHARE_MAX: f64 = 1.05;
-/// Rows that a warning names at most.
+/// Most rows that a warning names.
 const NAMES_MAX: usize = 3;
 /// Shorter samples are too inexact.
 pub(crate) const SECONDS_MIN: f64 = 0.002;

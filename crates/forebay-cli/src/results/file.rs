@@ -239,7 +239,7 @@ fn records(file: &File, path: &Path, change: impl Fn(&mut Record)) -> Result<(Ve
         let mut record = record(text, number).map_err(|why| why.failure(&cannot))?;
         change(&mut record);
         if let Record::Run(run) = &mut record {
-            // A sweep that was continued often has as many runs, which are one in memory.
+            // A sweep that was continued often has as many runs, which share one copy in memory.
             match &last {
                 Some(last) if *last == run.asked => run.asked = Arc::clone(last),
                 _ => {

@@ -209,7 +209,7 @@ mod tests {
     fn the_interval_of_known_samples_is_that_of_its_draws() {
         // Of three samples the smallest is the median of a draw in 7 of 27 cases.
         assert_eq!(Estimate::of([1.0, 2.0, 9.0]).unwrap().interval, Some((1.0, 9.0)));
-        // Of nine the two smallest are in 1.5 % at most, so they are cut off.
+        // The two smallest of nine occur in 1.5 % at most, so they are cut off.
         let nine = Estimate::of((1..=9).map(f64::from)).unwrap();
         let (low, high) = nine.interval.unwrap();
         assert!((2.0..=4.0).contains(&low) && (6.0..=8.0).contains(&high), "{nine:?}");

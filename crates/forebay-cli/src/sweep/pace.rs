@@ -53,9 +53,9 @@ impl Seen {
     }
 }
 
-/// How far a point is from the one whose sample speaks for it: whether it is another, in how many
-/// things it is of another kind, how many times larger or smaller, and whether the sample was a
-/// shorter one.
+/// The distance between a point and the one whose sample estimates its time: whether it is another
+/// point, in how many properties its kind differs, how many times larger or smaller it is, and
+/// whether the sample was a shorter one.
 type Distance = (bool, usize, u32, bool);
 
 /// The estimate, corrected by the samples so far.

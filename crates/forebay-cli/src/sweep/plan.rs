@@ -38,7 +38,7 @@ pub(super) struct Planned {
 }
 
 impl Planned {
-    /// Bytes of its files that it needs at least: each thread a call in each place.
+    /// The least bytes of its files: each thread has a call in each place.
     pub(super) fn needs(&self) -> u64 {
         let threads = u64::from(self.point.threads) * self.point.targets.len() as u64;
         let calls = u64::from(self.load.depth).saturating_mul(self.load.call_len());

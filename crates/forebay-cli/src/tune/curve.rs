@@ -21,7 +21,7 @@ const MEDIAN: f64 = 1.25;
 /// One request should occupy the drive for no longer, so that other users get their turn soon: the
 /// engine follows the same rule.
 const HOLDS_S: f64 = 0.001;
-/// Requests that are made smaller for that have at least this size.
+/// Requests are only made smaller for that down to this size.
 const SIZE_MIN: u64 = 128 * KIB;
 /// Requests that are of use to threads which wait for each of them, as `KvikIO`'s do.
 const LARGE: u64 = MIB;

@@ -20,9 +20,9 @@ use crate::steps::{self, Step};
 
 /// A smaller file shows nothing: it ends before the queue is full.
 const LEN_MIN: u64 = 16 * MIB;
-/// Scratch that is made first, to see how fast it can be.
+/// The first part of scratch, made to measure the speed.
 const SCRATCH_MIN: u64 = 64 * MIB;
-/// The most scratch that is made.
+/// The largest scratch.
 const SCRATCH_MAX: u64 = GIB;
 /// Rough time limit for making it.
 const MAKING_S: f64 = 2.0;

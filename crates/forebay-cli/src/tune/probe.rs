@@ -31,7 +31,7 @@ const AHEAD_MAX: u64 = 64 * MIB;
 const AHEAD_S: f64 = 0.02;
 /// The interval of progress checks.
 const LOOK: Duration = Duration::from_micros(200);
-/// Turns of the queue, and requests, that a sample has at least where the drive is fast enough.
+/// Minimum turns of the queue, and requests, of a sample if the drive is fast enough.
 const TURNS: u64 = 3;
 const REQUESTS: u64 = 16;
 /// Maximum length of a sample with any progress.
@@ -39,14 +39,14 @@ const SAMPLE_MAX: Duration = Duration::from_millis(1500);
 /// A drive that is silent for so long does not answer.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// Stacks of the 24 readers of an engine and of those of the engine before it, which may not have
-/// ended, 2 MiB each. `ulimit -v` and `-d` count them whole. With these a search is refused or ends
-/// well at each of 12 limits from 180 to 400 MiB; with half of them it failed at 180 and 200.
+/// Stacks of the 24 readers of an engine and of those of the previous engine, which may not have
+/// ended, 2 MiB each. `ulimit -v` and `-d` count them whole. With these, a search is refused or
+/// ends well at each of 12 limits from 180 to 400 MiB; with half of them it failed at 180 and 200.
 const STACKS: u64 = 2 * 24 * 2 * MIB;
 
-/// Bytes that may be in flight where so much host memory is available. Each transfer of a sample
-/// has a buffer, also one that is queued ahead. A write passes a slot as well: there are at least
-/// four, of the size for the largest requests.
+/// The bytes in flight that this much available host memory allows. Each transfer of a sample has a
+/// buffer, also one that is queued ahead. A write also uses a slot: there are at least four, of the
+/// size of the largest requests.
 pub(crate) fn in_flight_within(available: u64, direction: Direction) -> u64 {
     let fixed = AHEAD_MAX + 2 * UNIT + PROGRAM + STACKS;
     match direction {

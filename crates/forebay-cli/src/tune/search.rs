@@ -38,7 +38,7 @@ const OVERTIME: u32 = 2;
 const DEEPENS: f64 = 1.005;
 /// Parts that the time of a search is cut into, one for each sample.
 const SAMPLES: u32 = 72;
-/// A sample's time, at least and at most.
+/// The minimum and maximum time of a sample.
 const SAMPLE: (Duration, Duration) = (Duration::from_millis(30), Duration::from_millis(300));
 /// A request must not wait longer than this, in seconds.
 const WAIT_S_MAX: f64 = 0.25;
@@ -281,7 +281,7 @@ mod tests {
             self.measured.push(cell);
             let rate = self.rate(cell) * (1.0 + self.noise * self.chance());
             let turn = float(cell.in_flight()) / rate;
-            // The queue fills, is measured for a few turns at least, and drains.
+            // The queue fills, is measured for at least a few turns, and drains.
             let took = turn * 2.0 + time.as_secs_f64().max(turn * 3.0);
             Ok(Sample { rate, latency_s: turn, took: Duration::from_secs_f64(took) })
         }

@@ -25,7 +25,7 @@ use crate::steps::{self, Step};
 /// Most bytes that are compared of the last reads: a check, not a second run.
 const CHECKED_MAX: u64 = 64 * MIB;
 
-/// How much is compared at most.
+/// The limits of a comparison.
 pub(super) struct Most {
     /// Bytes of files with known contents.
     pub(super) known: u64,
@@ -137,7 +137,7 @@ pub(super) fn last(
 ) -> Result<Checked> {
     let (most, mut checked) = (CHECKED_MAX / (all.len() as u64).max(1), Checked::default());
     for ((path, worked), lane) in all.iter_mut().zip(lanes) {
-        // Each thread has its share, and one call at least.
+        // Each thread has its share, and at least one call.
         let mut left = None;
         if worked.result.is_err() {
             continue;

@@ -117,7 +117,7 @@ fn keep_span(load: &Load, counters: &[Counter], first: Edge, done: &dyn Fn() -> 
         sleep_until(span.map_or(next, |span| next.min(from + span)), done);
         next += part;
         edges.push(Edge::now(counters));
-        // Of a run that has no end in time, the whole is kept in few parts.
+        // A run without a time limit is recorded in few parts.
         if span.is_none() && edges.len() > 1000 {
             let last = edges.pop();
             edges = edges.into_iter().step_by(2).chain(last).collect();

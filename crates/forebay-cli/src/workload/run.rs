@@ -146,7 +146,7 @@ impl<'a> Ready<'a> {
         Ok(ready)
     }
 
-    /// Runs it; `targets` are the names of those that lanes have by their numbers.
+    /// Runs it; `targets` are the names of the lanes' targets, by number.
     ///
     /// # Errors
     /// The first of any thread.

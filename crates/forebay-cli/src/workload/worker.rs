@@ -19,7 +19,7 @@ use crate::steps::Step;
 /// A thread that waits for a call to be due looks so often whether all is over.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
 
-/// Calls that were missed are counted in so many groups at most.
+/// Missed calls are counted in this many groups at most.
 const MISSED_MAX: u128 = 1000;
 
 /// The current instruction to all threads.

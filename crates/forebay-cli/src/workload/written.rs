@@ -69,9 +69,9 @@ impl Written {
         pattern.fill_at(u64::from(last.index) * self.request_size, bytes);
     }
 
-    /// The last request at each offset, in the order of the offsets, and whether those are all
-    /// offsets. One that another request met in flight is left out: the order in which two reach
-    /// the file is unknown.
+    /// The last request at each offset, ordered by offset, and whether those are all offsets. A
+    /// request that overlapped another in flight is left out: the order in which two reach the file
+    /// is unknown.
     pub(super) fn last(&self) -> (Vec<Last>, bool) {
         let next = self.next();
         let known_from = self.known_from();

@@ -11,8 +11,8 @@ use crate::failure::raised;
 use crate::memory::{self, Lent};
 
 impl Asked {
-    /// The memory of those that name it by its address: from the first to the last of them.
-    /// `ranges` are addresses and lengths of all that have bytes.
+    /// The combined range of pieces that name memory by address: from the first to the last.
+    /// `ranges` are addresses and lengths of all non-empty ones.
     pub(super) fn add_ranges(
         &mut self,
         engine: &Bound<'_, Engine>,

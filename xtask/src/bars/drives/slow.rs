@@ -30,7 +30,7 @@ use crate::bar::Stop;
 use crate::sample::float;
 use crate::talk;
 
-/// Requests that wait at once, at most: as many as the deepest queue that is measured, and some.
+/// Most waiting requests: slightly more than the deepest queue that is measured.
 const THREADS: usize = 80;
 
 const MOUNTS: Option<LinkNameSpaceType> = Some(LinkNameSpaceType::Mount);

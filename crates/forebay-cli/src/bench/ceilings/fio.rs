@@ -19,7 +19,7 @@ use crate::interrupt;
 
 /// Requests in flight that are tried.
 const DEPTHS: [u32; 3] = [8, 16, 32];
-/// Bytes that a try moves at most.
+/// Most bytes that a try moves.
 const TRY: u64 = 256 * MIB;
 /// `fio` counts whole milliseconds; a shorter span is too inexact.
 const SECONDS_MIN: f64 = 0.02;

@@ -16,7 +16,7 @@ use crate::bench::parallel::{cores, each_piece};
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 
-/// Bytes of one copy at most: from 256 MiB on the link is as fast as it gets.
+/// Most bytes of one copy: from 256 MiB on the link is as fast as it gets.
 pub(crate) const LEN_MAX: u64 = GIB;
 
 /// Copies between memory that is ready and the target.

@@ -25,7 +25,7 @@ const REQUEST: u64 = MIB;
 const DEPTHS: [usize; 3] = [8, 16, 32];
 /// Bytes of all buffers. Each buffer occupies its own huge page.
 pub(crate) const BUFFERS: u64 = DEPTHS[DEPTHS.len() - 1] as u64 * 2 * MIB;
-/// Bytes that a try moves at most.
+/// Most bytes that a try moves.
 const TRY: u64 = 128 * MIB;
 /// Writes end at a multiple of this; it suits every known drive.
 const WRITE_ALIGN: u64 = 4096;
@@ -124,7 +124,7 @@ impl Storage {
         self.len = self.len.min(if write { align_down(len, WRITE_ALIGN) } else { len });
     }
 
-    /// Has a try of one depth move at most `len` bytes.
+    /// Limits a try of one depth to `len` bytes.
     pub fn try_at_most(&mut self, len: u64) {
         self.try_len = len.clamp(REQUEST, TRY);
     }

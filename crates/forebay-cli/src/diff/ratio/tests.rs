@@ -35,7 +35,7 @@ impl Draws {
     }
 }
 
-/// How often of many the interval holds a ratio of 1, which is the true one.
+/// How often, among many, the interval contains the true ratio of 1.
 fn coverage(counts: (usize, usize), one: fn(&mut Draws) -> f64, two: fn(&mut Draws) -> f64) -> f64 {
     let (mut draws, runs) = (Draws(11), 1200);
     let held = (0..runs).filter(|_| {

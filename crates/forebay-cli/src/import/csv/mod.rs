@@ -1,7 +1,7 @@
 //! Any table of separated values with a heading, by the columns that the user names ([`map`]).
 //!
-//! [`text`] parts it into fields, [`units`] makes numbers of them. Whose numbers are in doubt is
-//! refused with its line; a row without a throughput is left out, and said.
+//! [`text`] splits it into fields, [`units`] parses the numbers. A number that is ambiguous is
+//! refused with its line; a row without a throughput is left out with a warning.
 
 pub(super) mod map;
 mod text;
@@ -17,7 +17,7 @@ use super::near::near;
 use super::said::put;
 use crate::results::{Latency, Measured, Point};
 
-/// Columns of a table that are named in an error at most.
+/// Most columns of a table that are named in an error.
 const NAMED_MAX: usize = 30;
 
 /// The user's options for a table.
@@ -36,10 +36,10 @@ struct Place<'a> {
     scale: Option<f64>,
 }
 
-/// Reads a table.
+/// Parses a table.
 ///
 /// # Errors
-/// A column is not there, has no unit where it needs one, or the table is damaged.
+/// A column is missing or lacks a required unit, or the table is damaged.
 pub(super) fn parse(text: &str, asked: Asked<'_>) -> Result<Contents, String> {
     let mut contents = Contents::default();
     let mut records = Records::new(text, text::delimiter(text));

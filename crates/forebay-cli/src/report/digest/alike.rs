@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::gather::KEPT_MAX;
 use super::{Axis, Digest, Line};
 
-/// Points that are named at most.
+/// Most points that are named.
 const NAMED_MAX: usize = 3;
 
 /// Sentences reported by samples.

@@ -92,7 +92,7 @@ impl Digest {
         }
     }
 
-    /// The number of a run: that of an earlier one where a file was only continued.
+    /// The number of a run: an earlier one's if a file was only continued.
     fn take_run(&mut self, name: &str, run: &Run, asked: &mut HashMap<String, usize>) -> usize {
         self.begin_attempt();
         let key = run.identity();

@@ -9,7 +9,7 @@ pub enum Metric {
     Requests,
     /// Seconds that a request took on average.
     Mean,
-    /// Seconds that half of the requests took at most.
+    /// The median in seconds.
     P50,
     /// Of 90 of 100.
     P90,
@@ -133,7 +133,7 @@ impl Metric {
         }
     }
 
-    /// The unit that it is shown in.
+    /// The unit for display.
     #[must_use]
     pub const fn unit(self) -> &'static str {
         match self {

@@ -203,7 +203,7 @@ impl Axis {
 /// A value of an axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mark {
-    /// As it is shown.
+    /// The text for display.
     pub text: String,
     /// As a number, if it is one.
     pub number: Option<f64>,
@@ -321,7 +321,7 @@ impl Line {
         }
     }
 
-    /// The value on an axis, as it is shown.
+    /// The value on an axis, as displayed.
     #[must_use]
     pub fn mark(&self, axis: Axis) -> Option<&str> {
         self.marks.get(&axis).map(|mark| mark.text.as_str())

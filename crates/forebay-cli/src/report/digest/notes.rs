@@ -11,9 +11,9 @@ use crate::results::Imported;
 const SHARE_MAX: f64 = 1.05;
 /// Samples of a point that are further apart than this, as a share of the median, say little.
 const SPREAD_MAX: f64 = 0.25;
-/// Tools that are named at most.
+/// Most tools that are named.
 const TOOLS_MAX: usize = 8;
-/// Numbers of queues that are named at most.
+/// Most numbers of queues that are named.
 const NUMBERS_MAX: usize = 8;
 
 /// A lower bound of the probability that the intervals of a quantity contain their medians, in

@@ -4,7 +4,7 @@ use super::{Cell, Column, Grid};
 use crate::power::result::Throttled;
 use crate::report::digest::{Axis, Digest, Heat, Line, Metric, digits, ratio};
 
-/// GPUs and drives whose temperatures have columns at most.
+/// Most GPUs and drives whose temperatures have columns.
 const SENSORS_MAX: usize = 64;
 
 /// A row for each line.

@@ -14,7 +14,7 @@ use crate::results::Imported;
 const SETTINGS_MAX: usize = 200;
 /// Greatest depth of nested settings.
 const DEPTH_MAX: usize = 8;
-/// GPUs and drives that are named at most.
+/// Most GPUs and drives that are named.
 const DEVICES_MAX: usize = 64;
 
 /// The command and the settings of a run.

@@ -36,7 +36,7 @@ const POLICY: &str = "default-src 'none'; \
 const ROWS_MAX: usize = 2000;
 /// Warnings at most.
 const WARNINGS_MAX: usize = 100;
-/// Runs whose settings and machine are shown at most.
+/// Most runs whose settings and machine are shown.
 const RUNS_MAX: usize = 64;
 
 /// The page.

@@ -27,7 +27,7 @@ pub(super) const LINK_LEN: u64 = 256 * MIB;
 const LINK_TIME: f64 = 0.05;
 /// The first copy, from which the length of later ones is chosen.
 const LINK_FIRST: u64 = MIB;
-/// A copy of one GPU of several, at most.
+/// Most bytes of a copy of one GPU of several.
 const PART_LEN: u64 = 64 * MIB;
 const PART_MIN: u64 = 64 * KIB;
 /// Intended time of such a copy, and of all of them.

@@ -45,7 +45,7 @@ impl Home {
         }
     }
 
-    /// Waits until the path is there again, for `limit` at most, also where a server never answers.
+    /// Waits until the path is back, for `limit` at most, even if a server never answers.
     ///
     /// # Errors
     /// Why it is not.

@@ -30,7 +30,8 @@ pub(super) const NO_SHELL: &str = "`sh` cannot be started";
 /// Runs `line` in a shell, for `limit` at most.
 ///
 /// # Errors
-/// It cannot be started, fails, or takes longer; it is ended then, with all that it has started.
+/// It cannot be started, fails, or takes longer; it is then ended with all processes that it
+/// started.
 pub(super) fn run(line: &str, limit: Duration) -> Result<(), String> {
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(line).stdin(Stdio::null()).stdout(Stdio::null());

@@ -245,7 +245,7 @@ pub(super) fn sync(file: &File, path: &Path) -> Result<()> {
         .map_err(|error| Failure::io(format!("cannot sync `{}`", path.display()), &error))
 }
 
-/// The failure of a request, which is so many bytes at an offset.
+/// The failure of a request of this many bytes at an offset.
 pub(super) fn failed(
     plain: Plain,
     path: &Path,

@@ -26,7 +26,7 @@ use crate::bench::memory::{flush, put_into, whole};
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 
-/// Requests in flight at most: the kernel makes no larger ring (`IORING_MAX_ENTRIES`).
+/// Most requests in flight: the kernel makes no larger ring (`IORING_MAX_ENTRIES`).
 const IN_FLIGHT_MAX: usize = 32768;
 /// A short request resumes at a multiple of this, which every drive's block divides.
 const BLOCK: usize = 4096;

@@ -266,8 +266,8 @@ impl Slice<'_> {
                 match direction {
                     Direction::Read => {
                         self.read(bytes)?;
-                        // SAFETY: the GPU's memory is this slice's part of a buffer that the
-                        // job holds, the host's is this thread's, and both are waited for below.
+                        // SAFETY: the GPU's memory is this slice's part of a buffer that the job
+                        // holds, the host's is this thread's, and the copy is awaited below.
                         unsafe { device.copy_to_device(stream, *address, host, *len) }
                             .and_then(|()| device.synchronize(stream))
                             .map_err(|error| refused(&error))

@@ -43,7 +43,7 @@ impl Folder {
         command.current_dir(&self.0);
         command.env("CUFILE_ENV_PATH_JSON", self.settings());
         command.env("CUFILE_LOGFILE_PATH", self.0.join("cufile.log"));
-        // As in the file: where that cannot be read, the comparison is still the one that is named.
+        // As in the file: if cuFile cannot read that, the comparison still has the named settings.
         command.env("CUFILE_ALLOW_COMPAT_MODE", "true").env("CUFILE_FORCE_COMPAT_MODE", "true");
     }
 }

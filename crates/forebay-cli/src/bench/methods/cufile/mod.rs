@@ -74,7 +74,7 @@ impl Tuning {
 /// Time limits of the process.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// To load the library and open its driver: 0.4 s on an H200, more where a driver sleeps.
+    /// To load the library and open its driver: 0.4 s on an H200, more if a driver sleeps.
     pub start: Duration,
     /// For each request that moves no bytes, and for each move besides its bytes.
     pub order: Duration,
