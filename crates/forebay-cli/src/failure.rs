@@ -30,7 +30,7 @@ pub struct Failure {
     pub causes: Vec<String>,
     /// What to do about it.
     pub hint: Option<String>,
-    /// Whether the command itself makes no sense.
+    /// Whether the command itself is invalid.
     pub usage: bool,
 }
 
@@ -42,7 +42,7 @@ impl Failure {
         Self { message, causes: Vec::new(), hint: None, usage: false }
     }
 
-    /// A command that makes no sense.
+    /// An invalid command.
     #[must_use]
     pub fn usage(message: impl Into<String>) -> Self {
         Self { usage: true, ..Self::new(message) }

@@ -79,7 +79,7 @@ impl Plain {
         self.copy(target, len)
     }
 
-    /// Brings the first `len` bytes of `file` to `target` by the measured recipe: readers fill
+    /// Copies the first `len` bytes of `file` to `target` by the measured recipe: readers fill
     /// pieces of a slot, the calling thread copies whole slots.
     pub(crate) fn recipe(
         &mut self,
@@ -121,9 +121,9 @@ impl Plain {
             while copied < shared.groups() && shared.is_filled(copied) {
                 let offset = copied * SLOT_LEN;
                 let len = size(SLOT_LEN.min(shared.len - offset));
-                // SAFETY: the slot is filled and no reader touches it before its turn comes
-                // again, which is after its event; `recipe` keeps both buffers borrowed and
-                // drains the stream before it returns.
+                // SAFETY: the slot is full, and no reader touches it before its turn comes again,
+                // which is after its event. `recipe` keeps both buffers borrowed and drains the
+                // stream before it returns.
                 unsafe {
                     let host = shared.slot(copied);
                     self.device.copy_to_device(self.stream, target + offset, host, len)?;

@@ -30,7 +30,7 @@ pub(crate) enum Place {
     Tmpfs,
 }
 
-/// An engine that has brought in the GPU of this run.
+/// An engine that has opened the GPU of this run.
 #[derive(Debug)]
 pub(crate) struct Gpu {
     pub(crate) engine: Engine,

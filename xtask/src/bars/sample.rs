@@ -1,4 +1,4 @@
-//! Samples, their medians, and taking them turn by turn.
+//! Samples, their medians, and interleaved sampling.
 
 use std::time::Instant;
 

@@ -110,7 +110,7 @@ fn parse(text: &str) -> Option<Told> {
     Some(Told { sample, quantiles })
 }
 
-/// Both sides of one point, turn by turn.
+/// Both sides of one point, interleaved.
 pub(crate) fn compare(
     fio: &Fio,
     path: &Path,

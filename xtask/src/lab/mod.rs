@@ -43,7 +43,7 @@ const LIMIT: Duration = Duration::from_secs(1500);
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It ran; whether all was as it should be.
+    /// It ran; true if all was as expected.
     Ran(bool),
     /// It could not run here, and why.
     Skipped(String),

@@ -53,7 +53,7 @@ impl Part {
     }
 }
 
-/// The chore: `Ok(false)` where something is not as it has to be.
+/// The chore: `Ok(false)` if a check failed.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
     let mut report = Report::default();
     parts(&mut report, root, &chosen(arguments)?)?;

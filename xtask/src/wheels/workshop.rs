@@ -33,7 +33,7 @@ pub(super) struct Workshop {
 }
 
 impl Workshop {
-    /// Makes the tools ready; without them there is a reason.
+    /// Prepares the tools; returns the reason if that fails.
     pub(super) fn open(root: &Path, system: &Path) -> Result<Self> {
         let home = test::target(root)?.join("wheels");
         make(&home)?;

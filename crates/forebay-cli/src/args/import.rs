@@ -20,7 +20,7 @@ pub enum ImportTool {
 }
 
 impl ImportTool {
-    /// Its name, as it is typed.
+    /// Its name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -253,7 +253,7 @@ pub struct Demand(pub Option<Route>);
 pub enum GpuList {
     /// GPUs of this machine.
     Named(Vec<GpuSelector>),
-    /// So many simulated ones, all alike.
+    /// This many simulated ones, all alike.
     Simulated(u32, SimConfig),
 }
 
@@ -275,7 +275,7 @@ fn direction(text: &str) -> Result<u8, String> {
     }
 }
 
-/// The name of a share of reads, as it is typed.
+/// The name of a share of reads on the command line.
 #[must_use]
 pub(crate) fn direction_name(read_percent: u8) -> String {
     match read_percent {

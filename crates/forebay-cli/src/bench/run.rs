@@ -166,8 +166,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Whether it is our engine as the user wants it, by its own choice or by a route demanded of
-    /// the whole run. Its failure is that of the run.
+    /// Whether it is our engine as the user wants it, by its own choice or by a demanded route. If
+    /// it fails, the run fails.
     fn is_chosen(&self, line: &Line) -> bool {
         line.method == MethodName::Forebay && line.demand == self.route
     }
@@ -203,7 +203,7 @@ impl<'a> Run<'a> {
         Some(Job { path, len: self.len, direction: line.direction, cache: line.cache? })
     }
 
-    /// One turn of one line.
+    /// Measures one line once.
     fn turn(&mut self, line: &mut Line, repeat: u32) -> Result<()> {
         self.subject.check_scratch()?;
         let result = match line.method {
@@ -307,7 +307,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Puts the written file back in order after a failure.
+    /// Restores the written file after a failure.
     fn restore(&mut self, line: &Line) -> Result<()> {
         match line.direction {
             Direction::Read => Ok(()),

@@ -11,7 +11,7 @@ const SECONDS: f64 = 20.0;
 const MEMORY_RATE: f64 = 4e9;
 /// The least size worth measuring, unless there is no room for it.
 const LEN_MIN: u64 = 4 * MIB;
-/// Less than this is never proposed, however little room there is.
+/// No smaller size is ever proposed, however little room there is.
 const LEN_LAST: u64 = 64 * KIB;
 /// A larger size shows nothing new.
 const LEN_MAX: u64 = 8 * GIB;

@@ -31,8 +31,8 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Looks at the user's file, if there is one, and makes scratch, if there is need. A folder is
-    /// a place for scratch.
+    /// Inspects the user's file, if there is one, and makes scratch, if needed. A folder is a place
+    /// for scratch.
     ///
     /// # Errors
     /// The file cannot be read, or scratch cannot be made.

@@ -149,10 +149,10 @@ impl TestFile {
         &self.name
     }
 
-    /// Whether there is room for it.
+    /// Checks that there is room for it.
     ///
     /// # Errors
-    /// There is not, or the system's.
+    /// There is not, or system errors.
     pub(super) fn check_room(&self, len: u64) -> Result<()> {
         let had = match &self.origin {
             Origin::Device(claimed) => return claimed.check(&self.name, len),

@@ -36,7 +36,7 @@ pub(super) struct Way {
     method: Box<dyn Method>,
     /// Its name in lines and warnings.
     pub(super) name: String,
-    /// Whether its failure is that of the whole comparison.
+    /// Whether the whole comparison fails with it.
     demanded: bool,
     write: Line,
     read: Line,

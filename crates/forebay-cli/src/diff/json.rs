@@ -70,7 +70,7 @@ pub struct Comparison {
     pub alone: Vec<Alone>,
 }
 
-/// An axis on which the sides differ as a whole.
+/// An axis on which all points of the sides differ.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Axes {
     /// The axis.

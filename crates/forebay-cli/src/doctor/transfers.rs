@@ -48,7 +48,7 @@ pub(super) fn engine(program: &Program) -> Result<Engine> {
 #[derive(Debug, Default)]
 pub(super) struct Moved {
     pub(super) transfers: Vec<Transfer>,
-    /// Why there is not more.
+    /// Why transfers are missing.
     pub(super) ended: Option<String>,
     /// Whether that is a failure; otherwise there was nothing to move, or no place for scratch.
     pub(super) has_failed: bool,
@@ -181,7 +181,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Puts bytes into the scratch file by plain calls.
+    /// Writes bytes into the scratch file by plain calls.
     fn fill(&self, scratch: &Scratch) -> Result<()> {
         scratch.check()?;
         let mut bytes = vec![0; whole(self.len)];

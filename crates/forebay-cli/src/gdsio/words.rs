@@ -95,7 +95,7 @@ pub(crate) enum Io {
 impl Io {
     const ALL: [Self; 4] = [Self::Read, Self::Write, Self::RandRead, Self::RandWrite];
 
-    /// By its number, as `-I` has it.
+    /// Parses its number, as in `-I`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let found = text.parse::<usize>().ok().and_then(|number| Self::ALL.get(number).copied());
         found.ok_or_else(|| {

@@ -182,8 +182,8 @@ fn measured(row: &Row<'_>) -> Result<Measured, String> {
     Ok(Measured { bytes_per_second, latency, reason: Some(reason), ..Measured::default() })
 }
 
-/// How long a call took from when it was posted until all of it was there. Where posting took the
-/// most of its time both are added; percentiles do not add up.
+/// The duration of a call, from its posting to its completion. If posting takes most of the time,
+/// both are added; percentiles do not add up.
 fn latency(row: &Row<'_>) -> Option<Latency> {
     let posting = row.nanoseconds("Avg Post (us)")?;
     let moving = row.nanoseconds("Avg Tx (us)")?;

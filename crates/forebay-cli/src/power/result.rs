@@ -79,7 +79,7 @@ pub struct Temperature {
     pub name: String,
     /// As the span began.
     pub first: f64,
-    /// As it ended.
+    /// The value at the end.
     pub last: f64,
     /// At most.
     pub max: f64,

@@ -121,7 +121,7 @@ fn refuse_input(output: &Path, inputs: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Writes a whole file, or none. A file that is replaced stays as private as it is.
+/// Writes a whole file, or none. A replaced file stays as private as it was.
 fn write(
     path: &Path,
     overwrite: bool,

@@ -57,7 +57,7 @@ pub struct Environment {
     /// Limits of the engine that were set: the variables by name. Absent if there are none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, String>,
-    /// The command, as it may be typed again.
+    /// The command, ready to be typed again.
     pub command: String,
     /// When the run began, in seconds since 1970.
     #[serde(with = "told")]

@@ -382,7 +382,7 @@ pub struct Share {
     pub bytes: u64,
     /// Its rate.
     pub bytes_per_second: f64,
-    /// When the first of its threads had done its part, in seconds since the common start.
+    /// When the first of its threads had finished, in seconds since the common start.
     pub first_done_s: f64,
     /// When the last one had finished.
     pub last_done_s: f64,

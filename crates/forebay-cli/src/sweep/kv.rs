@@ -12,7 +12,7 @@ use std::str::FromStr;
 struct Model {
     name: &'static str,
     layers: u64,
-    /// Heads of keys and values; one that every GPU has whole.
+    /// Heads of keys and values; one that every GPU holds completely.
     heads: u64,
     /// Numbers that a token has in each of them.
     numbers: u64,

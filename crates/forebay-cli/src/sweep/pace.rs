@@ -37,7 +37,7 @@ pub(super) struct Seen {
     pub(super) bytes: u64,
     /// The time it spent moving bytes, warm-up included.
     pub(super) moving: Duration,
-    /// The whole of it.
+    /// The total time.
     pub(super) took: Duration,
 }
 
@@ -141,7 +141,7 @@ impl Pace {
         self.turns.iter().find(|turn| turn.0 == pages).map(|turn| turn.1)
     }
 
-    /// A shorter sample of a point took so long.
+    /// A shorter sample of a point took this long.
     pub(super) fn practised(&mut self, index: usize, seen: &Seen) {
         self.learn(index, seen, true);
         self.tried.push((index, *seen));
@@ -197,13 +197,13 @@ impl Pace {
         }
     }
 
-    /// A sample of a point fails after so long.
+    /// A sample of a point failed after this long.
     pub(super) fn fails(&mut self, index: usize, took: Duration) {
         // Other points need not share the reason for its failure.
         self.known[index] = Some(((false, 0, 0, true), took));
     }
 
-    /// The next sample took so long; without `moved` it failed.
+    /// The next sample took this long; without `moved` it failed.
     pub(super) fn took(&mut self, moved: Option<Seen>, took: Duration) {
         let Some(index) = self.left.pop() else { return };
         let turn = if self.stays(index) { None } else { self.turn(self.shapes[index].pages) };

@@ -26,7 +26,7 @@ const SIZE_MIN: u64 = 128 * KIB;
 /// Requests that are of use to threads which wait for each of them, as `KvikIO`'s do.
 const LARGE: u64 = MIB;
 
-/// Requests of one size, so many in flight.
+/// A request size and a number of requests in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Cell {
     /// Bytes of one request.

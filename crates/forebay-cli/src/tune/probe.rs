@@ -36,7 +36,7 @@ const TURNS: u64 = 3;
 const REQUESTS: u64 = 16;
 /// Maximum length of a sample with any progress.
 const SAMPLE_MAX: Duration = Duration::from_millis(1500);
-/// A drive that is silent for so long does not answer.
+/// A drive that is silent for this long counts as unresponsive.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// Stacks of the 24 readers of an engine and of those of the previous engine, which may not have

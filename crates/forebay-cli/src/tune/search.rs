@@ -248,7 +248,7 @@ mod tests {
         latency_s: f64,
         /// Rates vary by this share to either side.
         noise: f64,
-        /// A request more than so many costs the drive a twentieth.
+        /// Requests above this number slow the drive by a twentieth.
         hurts_from: u64,
         state: u64,
         measured: Vec<Cell>,

@@ -27,7 +27,7 @@ use crate::steps;
 /// The engine, and the facts of one target, for measurements.
 pub struct Measurer {
     engine: Engine,
-    /// One for each target: it is judged by itself.
+    /// One for each target, since each is judged separately.
     provers: Vec<Arc<Prover>>,
     targets: Vec<String>,
     simulated: bool,

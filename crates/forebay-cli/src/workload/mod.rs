@@ -114,7 +114,7 @@ impl Load {
 pub enum End {
     /// After a time, the warm-up not counted.
     Time(Duration),
-    /// When each thread has moved so many bytes, rounded up to whole calls.
+    /// When each thread has moved this many bytes, rounded up to whole calls.
     Bytes(u64),
 }
 

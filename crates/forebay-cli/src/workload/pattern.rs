@@ -12,7 +12,7 @@ pub enum Pattern {
     Sequential,
     /// Each at a random offset, all equally likely.
     Random,
-    /// So many bytes apart.
+    /// At this distance in bytes.
     Strided(u64),
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// A size as it may be typed again, to the byte.
+/// A size in the notation of the command line, exact to the byte.
 #[must_use]
 pub fn exact_size(len: u64) -> String {
     let units = [(GIB, "G"), (MIB, "M"), (KIB, "K")];

@@ -27,7 +27,7 @@ const MISSED_MAX: u128 = 1000;
 pub(super) struct Phase {
     /// The number of the span that counts, from 1 on, and whether it is over.
     state: AtomicU32,
-    /// When no call was to be started any more.
+    /// When no further calls were to be started.
     stopped: OnceLock<Instant>,
 }
 
@@ -39,7 +39,7 @@ impl Phase {
         self.state.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// No call is started any more.
+    /// Stops starting calls.
     pub(super) fn stop(&self) {
         // A thread that sees the state must find the time as well.
         self.stopped.get_or_init(Instant::now);

@@ -38,7 +38,7 @@ pub(super) struct Written {
 pub(super) struct Last {
     pub(super) offset: u64,
     place: u32,
-    /// Which of its call's requests it is.
+    /// The index of the request in its call.
     index: u32,
 }
 
@@ -63,7 +63,7 @@ impl Written {
         self.places.push_back(u32::try_from(place).expect("a small number"));
     }
 
-    /// Puts the bytes that a request has written into `bytes`.
+    /// Writes a request's bytes into `bytes`.
     pub(super) fn fill(&self, last: &Last, bytes: &mut [u8]) {
         let pattern: Pattern = held(self.key, last.place as usize);
         pattern.fill_at(u64::from(last.index) * self.request_size, bytes);

@@ -1,4 +1,4 @@
-//! Memory that requests name by its address.
+//! Memory that requests name by address.
 
 #![expect(unsafe_code, reason = "borrows memory by the addresses that a caller gives")]
 

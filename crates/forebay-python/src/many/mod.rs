@@ -31,7 +31,7 @@ pub(crate) use transfer::ManyTransfer;
 /// A piece, before its files and its memory are resolved.
 struct Wanted {
     file: u32,
-    /// The memory, by its place in the call's list.
+    /// The index of the memory in the call's list.
     memory: u32,
     offset: u64,
     len: u64,

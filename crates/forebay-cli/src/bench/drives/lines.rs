@@ -30,7 +30,7 @@ impl Scope {
 /// The settings in which KvikIO is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kvikio {
-    /// As it is installed.
+    /// At its defaults.
     Defaults,
     /// With the best of a few settings.
     Best,

@@ -208,7 +208,7 @@ impl<'a> Run<'a> {
         Some(Job { parts, direction, cache: entry.line.cache? })
     }
 
-    /// One turn of one line.
+    /// Measures one line once.
     fn turn(&mut self, entry: &mut Entry, number: usize, repeat: u32) -> Result<()> {
         for place in &self.means.places.all {
             place.subject.check_scratch()?;
@@ -354,7 +354,7 @@ impl<'a> Run<'a> {
         Ok(all)
     }
 
-    /// Puts written files back in order after a failure.
+    /// Restores written files after a failure.
     fn restore(&mut self, entry: &Entry) -> Result<()> {
         if entry.line.direction == Direction::Read {
             return Ok(());

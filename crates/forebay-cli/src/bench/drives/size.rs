@@ -40,7 +40,7 @@ impl Work {
         let repeats = f64::from(self.repeats);
         let mut passes = 0.0;
         if self.directions.0 {
-            // Making or looking through the files, trying depths, a whole turn.
+            // Making or estimating the files, trying depths, and a whole round.
             passes += 1.25 + 2.0 * queues;
             if self.caches.0 {
                 // The limit and our engine one by one; then all together, and by methods that serve
@@ -127,7 +127,7 @@ pub fn reachable(means: &Means, lens: &[u64]) -> f64 {
     as_float(lens.iter().sum()) / longest.max(1e-9) / sum.max(1.0)
 }
 
-/// Each path's part of its queue.
+/// Each path's share of its queue.
 fn shares(means: &Means) -> Vec<f64> {
     let users = |queue: usize| means.queues.iter().filter(|other| **other == queue).count();
     means.queues.iter().map(|queue| 1.0 / count(users(*queue))).collect()

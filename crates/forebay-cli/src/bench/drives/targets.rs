@@ -57,7 +57,7 @@ impl Targets {
         self.buffers[index].take().ok_or_else(missing)
     }
 
-    /// Puts a buffer back.
+    /// Returns a buffer.
     pub fn give_back(&mut self, index: usize, buffer: Option<Buffer>) {
         self.buffers[index] = buffer;
     }

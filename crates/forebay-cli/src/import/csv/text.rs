@@ -41,7 +41,7 @@ pub(super) struct Records<'a> {
 
 impl<'a> Records<'a> {
     pub(super) fn new(text: &'a str, delimiter: char) -> Self {
-        // Spreadsheets put a mark of the encoding first.
+        // Spreadsheets write a byte order mark first.
         Self { rest: text.strip_prefix('\u{feff}').unwrap_or(text), delimiter, line: 1 }
     }
 

@@ -96,7 +96,7 @@ pub(super) struct Job {
     unified: bool,
     /// When it began, if the version of fio reports that.
     pub(super) start_ms: Option<u64>,
-    /// Entries that were put together.
+    /// Number of merged entries.
     entries: u32,
 }
 

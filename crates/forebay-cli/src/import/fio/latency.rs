@@ -21,7 +21,7 @@ pub(super) struct Times {
     max_ns: Option<f64>,
     /// fio's percentiles, by its own names.
     percentiles: BTreeMap<String, f64>,
-    /// How many took so many nanoseconds.
+    /// The count of each latency in nanoseconds.
     bins: BTreeMap<u64, u64>,
     /// Whether the submission is left out.
     pub(super) completion_only: bool,
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!((summary.p50_ns, summary.p90_ns, summary.p99_9_ns), (Some(2), Some(4), Some(4)));
         assert_eq!((summary.mean_ns, summary.max_ns, summary.count), (Some(2.5), Some(4), Some(4)));
         assert!(told.completion_only);
-        // Without either, the whole latency counts, which has no percentiles.
+        // Without either, the total latency counts, which has no percentiles.
         let whole = of(json!({"mean": 2.5, "max": 4, "N": 4}));
         let summary = whole.summary().unwrap();
         assert_eq!((summary.mean_ns, summary.p50_ns), (Some(9.0), None));

@@ -186,7 +186,7 @@ fn take(contents: &mut Contents, value: &Value, lines: &Lines) -> Result<Object,
     Ok(Object::of(value, jobs))
 }
 
-/// The jobs of an object, clones put together.
+/// The jobs of an object, with clones merged.
 fn jobs(entries: &[Value], global: &Rc<Options>, lines: &Lines, old: bool) -> Vec<Job> {
     let mut jobs: Vec<Job> = Vec::new();
     for (number, entry) in entries.iter().enumerate() {

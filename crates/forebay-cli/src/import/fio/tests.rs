@@ -61,7 +61,7 @@ fn clones_and_both_directions_of_a_job_are_one_measurement() {
     assert_eq!(measured.seconds, Some(0.011));
     assert!((measured.bytes_per_second - 2_097_152.0 / 0.011).abs() < 1.0);
     let latency = measured.latency.unwrap();
-    // Buckets can be put together.
+    // Buckets can be merged.
     assert_eq!(latency.count, Some(128));
     assert!(latency.p50_ns < latency.p99_ns && latency.p99_ns <= latency.max_ns, "{latency:?}");
     assert!(latency.p50_ns.is_some());

@@ -271,7 +271,7 @@ pub(super) fn synchronous(scene: &Scene<'_>) -> Vec<Found> {
     found.collect()
 }
 
-/// Remote storage over TCP although there are cards that speak RDMA.
+/// Remote storage over TCP although the machine has cards with RDMA.
 pub(super) fn tcp(scene: &Scene<'_>) -> Vec<Found> {
     let Some(cards) = scene.report.rdma_devices.as_deref().filter(|cards| !cards.is_empty()) else {
         return Vec::new();

@@ -22,7 +22,7 @@ pub struct Heat {
     pub name: String,
     /// As the span began.
     pub first: Option<f64>,
-    /// As it ended.
+    /// The value at the end.
     pub last: Option<f64>,
     /// At most.
     pub max: Option<f64>,

@@ -380,7 +380,7 @@ pub struct Bound {
 pub struct Raw {
     /// Which of the lines.
     pub line: usize,
-    /// Which of its repeats.
+    /// The number of its repeat.
     pub repeat: usize,
     /// When it began, in seconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -19,7 +19,7 @@ fn line(fields: impl Iterator<Item = String>) -> String {
 }
 
 fn cell(cell: &Cell) -> String {
-    // Of whole numbers the text has all digits.
+    // For whole numbers the text has all digits.
     match cell.number {
         Some(_) if cell.text.bytes().all(|byte| byte.is_ascii_digit()) => cell.text.clone(),
         Some(number) => number.to_string(),

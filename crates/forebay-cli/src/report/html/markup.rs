@@ -82,7 +82,7 @@ impl Markup {
         self.within("script", &attributes, |markup| markup.text.push_str(&json));
     }
 
-    /// The whole.
+    /// The complete page.
     pub(crate) fn done(self) -> String {
         self.text
     }

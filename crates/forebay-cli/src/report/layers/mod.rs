@@ -21,7 +21,7 @@ pub const SCHEMA: u64 = 6;
 pub struct Layers {
     /// Its unique name.
     pub name: String,
-    /// The command, as it may be typed again.
+    /// The command, ready to be typed again.
     pub command: String,
     /// Layers of the model.
     pub count: u64,

@@ -118,7 +118,7 @@ struct ToldPoint {
     turns: u64,
     compute_s: f64,
     transfer_layer_s: Option<f64>,
-    /// Of all turns, before there was that of a layer.
+    /// Of all turns, in files that lack the time of a layer.
     transfer_s: Option<f64>,
     forward_layer_s: Option<f64>,
     backward_layer_s: Option<f64>,

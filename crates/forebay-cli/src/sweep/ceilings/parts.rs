@@ -17,7 +17,7 @@ const PAYLOAD: f64 = 256.0 / 280.0;
 /// framing (PCI Express Base Specification 6.0, flit mode). So at most 87 % are left, less than
 /// before, and a header of 16 bytes is the only overhead of packets.
 const FLIT_PAYLOAD: f64 = 236.0 / 256.0 * 256.0 / 272.0;
-/// From this rate on there are flits.
+/// From this rate on links use flits.
 const FLITS_FROM: u32 = 64_000;
 /// Drives of one path, and devices below one link, that are named.
 const NAMED_MAX: usize = 64;

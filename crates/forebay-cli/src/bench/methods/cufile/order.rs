@@ -22,7 +22,7 @@ pub(super) enum Order {
     Open { path: String, write: bool, direct: bool },
     /// Set every byte of the memory.
     Fill { byte: u8 },
-    /// Put bytes of the run's own into the memory.
+    /// Write bytes of the run's pattern into the memory.
     Put { key: u64, inverted: bool, len: u64 },
     /// Move the first bytes of the file to the memory, or back, with this many threads and request
     /// size. If `sync` is set, sync the written bytes at the end.
