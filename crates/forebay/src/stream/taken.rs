@@ -212,10 +212,11 @@ impl Taken {
     /// now. `compute` is [the stream for which it was taken](Self::compute), unless another one
     /// used it last.
     ///
+    /// # Safety
     /// `compute` is alive and belongs to the GPU. All work that uses the layer is queued on it, or
     /// on streams that it waits for.
-    /// what it waits for.
     ///
+    /// # Errors
     /// [`Error::Layer`] if the layer was released before; a stream that does not belong to the GPU;
     /// errors of the GPU. The layer stays held after the last two.
     pub unsafe fn release(&self, compute: CallerStream) -> Result<()> {
