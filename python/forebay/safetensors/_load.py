@@ -102,16 +102,17 @@ def load_file(
         forebay.Error: a file cannot be opened or read.
     """
     together = ranks(rank, world_size, group, shard)
-    with ExitStack() as stack:
+    # What is on its way is cancelled before the files are closed.
+    with ExitStack() as files, ExitStack() as coming:
         with together.planning() as show:
             kind = chosen(framework, device)
             engine = engine or _process.default_engine()
             loading = _Loading(engine, kind, together)
-            stack.callback(loading.cancel)
+            coming.callback(loading.cancel)
             metadata: dict[str, str] = {}
             part = Part()
             for one in opened(engine, path, names):
-                stack.callback(one.file.close)
+                files.callback(one.file.close)
                 metadata |= one.header.metadata or {}
                 for stored in one.tensors:
                     part.add(one.file, stored, of_shard(shard, stored))
