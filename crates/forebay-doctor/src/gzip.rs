@@ -14,7 +14,7 @@ pub(super) fn unpack(packed: &[u8], most: usize) -> Option<Vec<u8>> {
     (bytes.len() <= most).then_some(bytes)
 }
 
-/// Packs bytes. The result is empty if there is no memory for it.
+/// Packs bytes; a write to memory does not fail.
 pub(super) fn pack(bytes: &[u8]) -> Vec<u8> {
     let mut packed = GzEncoder::new(Vec::new(), Compression::default());
     if packed.write_all(bytes).is_err() {
