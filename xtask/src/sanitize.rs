@@ -62,6 +62,10 @@ struct Part {
     left_out: &'static [(&'static str, &'static str)],
 }
 
+/// The engine and the packages below it, which have all `unsafe` code of the data path.
+const PACKAGES: [&str; 3] =
+    ["--package=forebay", "--package=forebay-base", "--package=forebay-topology"];
+
 /// Everything except tests that measure memory, of which the sanitizer uses a share.
 const ADDRESS: [Part; 1] = [Part {
     targets: &["--lib", "--tests"],
@@ -104,6 +108,7 @@ const MIRI: [Part; 1] = [Part {
     tests: &[
         "clock::",
         "gpu::cuda::handles::",
+        "lock::",
         "plan::",
         "queue::closers::",
         "queue::gate::",
@@ -236,7 +241,7 @@ impl Tool {
         }
         for part in self.parts() {
             let mut cargo = self.cargo(root, &target, "test");
-            cargo.current_dir(root).args(["-p", "forebay", "--no-fail-fast"]).args(part.targets);
+            cargo.current_dir(root).args(PACKAGES).arg("--no-fail-fast").args(part.targets);
             cargo.args(["--", "--show-output"]).args(part.tests);
             if !part.left_out.is_empty() {
                 cargo.arg("--exact");

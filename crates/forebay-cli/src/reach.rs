@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use forebay::topology::System;
+use forebay_topology::System;
 
 use crate::args::ReachArgs;
 use crate::failure::{Failure, Result};

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use forebay_topology::{Absent, System};
+
 use super::facts::Facts;
 use super::jsonc::{self, Value};
 use super::report::{BOTH, Check, P2PDMA, Topic};
-use forebay::topology::{Absent, System};
 
 const FILE: Topic = Topic {
     name: "cufile_json",
@@ -302,7 +303,7 @@ fn read(system: &System, path: &Path) -> Result<(Value, Vec<String>), Unread> {
         if bytes.len() > LEN_MAX { vec![b' '; LEN_MAX + 1] } else { kept.into_bytes() }
     };
     let bytes = system.masked(&absolute, LEN_MAX + 1, mask).map_err(|absent| match absent {
-        forebay::topology::Absent::Missing => Unread::Missing,
+        forebay_topology::Absent::Missing => Unread::Missing,
         other => Unread::Unreadable(other),
     })?;
     if bytes.len() > LEN_MAX {

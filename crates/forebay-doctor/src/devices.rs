@@ -3,9 +3,10 @@
 
 use std::path::PathBuf;
 
+use forebay_topology::{Absent, System};
+
 use super::facts::Facts;
 use super::report::{BOTH, Check, NVIDIA_FS, Topic};
-use forebay::topology::{Absent, System};
 
 const DEVICES: Topic = Topic {
     name: "gpu_devices",

@@ -1,8 +1,9 @@
 //! Checks of the GPU, its driver, and nvidia-fs.
 
+use forebay_topology::System;
+
 use super::facts::Facts;
 use super::report::{BOTH, Check, NVIDIA_FS, P2PDMA, Topic};
-use forebay::topology::System;
 
 const DRIVER: Topic =
     Topic { name: "gpu_driver", why: "P2PDMA takes NVIDIA's open kernel module, 565 or later" };

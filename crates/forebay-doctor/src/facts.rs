@@ -1,5 +1,7 @@
 //! The facts about a machine, a path and a GPU, read once; the checks use nothing else.
 
+use forebay_topology::{Gpu, Resolver, System};
+
 use super::config::Config;
 use super::cufile;
 use super::devices::Devices;
@@ -11,7 +13,6 @@ use super::process::Process;
 use super::report::{Check, Gpu as Shown};
 use super::storage::Storage;
 use super::{Answer, GpuWish, Wish};
-use forebay::topology::{self, Gpu, Resolver, System};
 
 /// All facts for the checks.
 #[derive(Debug)]
@@ -98,18 +99,18 @@ impl Facts {
 fn gpu(system: &System, wish: &GpuWish) -> Result<Gpu, String> {
     match wish {
         GpuWish::First => {
-            let first = topology::gpus(system).into_iter().next();
+            let first = forebay_topology::gpus(system).into_iter().next();
             first.ok_or_else(|| "/sys/bus/pci/devices shows no NVIDIA GPU".to_owned())
         }
         GpuWish::Index(index) => {
-            let mut gpus = topology::gpus(system);
+            let mut gpus = forebay_topology::gpus(system);
             let count = gpus.len();
             match *index < count {
                 true => Ok(gpus.swap_remove(*index)),
                 false => Err(format!("there is no GPU {index}: /sys shows {count}")),
             }
         }
-        GpuWish::At(address) => topology::gpu_at(system, address)
+        GpuWish::At(address) => forebay_topology::gpu_at(system, address)
             .ok_or_else(|| format!("/sys/bus/pci/devices has no `{address}`")),
         GpuWish::None(reason) => Err(reason.clone()),
     }

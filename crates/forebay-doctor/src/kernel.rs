@@ -1,9 +1,10 @@
 //! Checks of the kernel: its support of peer-to-peer DMA, and known problems of its version.
 
+use forebay_topology::System;
+
 use super::facts::Facts;
 use super::gzip::{pack, unpack};
 use super::report::{Check, P2PDMA, Topic};
-use forebay::topology::System;
 
 const TRANSFERS: Topic = Topic {
     name: "kernel_p2pdma",

@@ -33,7 +33,7 @@ pub use report::{Check, Gpu, Outlook, Report, State, Way};
 
 use facts::Facts;
 use forebay::direct::{answer_from_lines, answer_to_lines};
-use forebay::topology::{System, read_record, record_with};
+use forebay_topology::{System, read_record, record_with};
 
 /// The file of a record that holds cuFile's answer.
 const CUFILE_FILE: &str = "expected/cufile.txt";
@@ -66,7 +66,7 @@ pub enum GpuWish {
 #[must_use]
 pub fn examine(system: &System, wish: &Wish, cufile: Option<Answer>) -> Report {
     let facts = Facts::read(system, wish, cufile);
-    let path = forebay::topology::clean(&wish.path.to_string_lossy());
+    let path = forebay_topology::clean(&wish.path.to_string_lossy());
     Report::new(path, facts.shown_gpu(), facts.checks())
 }
 

@@ -1,8 +1,9 @@
 //! Checks of storage behind a network: NFS over RDMA, RDMA devices, and their access to GPU memory.
 
+use forebay_topology::System;
+
 use super::facts::Facts;
 use super::report::{BOTH, Check, NVIDIA_FS, P2PDMA, Topic};
-use forebay::topology::System;
 
 const NFS: Topic = Topic {
     name: "nfs_transport",

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::facts::Facts;
 use super::peers::Peers;
 use super::report::{BOTH, Check, P2PDMA, Topic};
-use forebay::topology::{Distance, Gpu, PciDevice, StorageMap, System};
 use forebay::units::{MIB, format_size};
+use forebay_topology::{Distance, Gpu, PciDevice, StorageMap, System};
 
 const BAR1: Topic = Topic {
     name: "bar1",
@@ -239,7 +239,7 @@ fn link(name: &str, pci: &PciDevice, rests: bool) -> Option<Check> {
     let above = pci.bridges.iter().map(|bridge| (&bridge.address, bridge.link, bridge.link_max));
     let all: Vec<_> =
         std::iter::once((&pci.address, pci.link, pci.link_max)).chain(above).collect();
-    let most = |pick: fn(&forebay::topology::Link) -> Option<u32>| {
+    let most = |pick: fn(&forebay_topology::Link) -> Option<u32>| {
         // The device and the port above it share a link, which runs at the lower maximum of both.
         all.iter().take(2).filter_map(|(_, _, max)| pick(max)).min()
     };

@@ -4,9 +4,10 @@
 //! The formats are those of its source (`nvfs-proc.c`, `nvfs-pci.c`). A malformed line is skipped,
 //! because the tables have grown between versions.
 
+use forebay_topology::{PciDevice, System};
+
 use super::facts::Facts;
 use super::report::{Check, Topic};
-use forebay::topology::{PciDevice, System};
 
 const PEERS: Topic = Topic {
     name: "nvidia_fs_peers",

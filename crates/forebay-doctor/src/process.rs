@@ -2,8 +2,8 @@
 
 use super::facts::Facts;
 use super::report::{BOTH, Check, NVIDIA_FS, Topic};
-use forebay::topology::System;
 use forebay::units::{MIB, format_size};
+use forebay_topology::System;
 
 const LOCKED: Topic = Topic {
     name: "locked_memory",

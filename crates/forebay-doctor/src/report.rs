@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use forebay::topology::clean;
+use forebay_topology::clean;
 
 /// A direct path between a drive and a GPU, without a copy in host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

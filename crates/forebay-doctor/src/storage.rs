@@ -5,9 +5,10 @@
 
 use std::path::PathBuf;
 
+use forebay_topology::{Layer, LayerKind, StorageMap, System, Transport, Value, shown};
+
 use super::facts::Facts;
 use super::report::{BOTH, Check, Topic};
-use forebay::topology::{Layer, LayerKind, StorageMap, System, Transport, Value, shown};
 
 const ANSWER: Topic = Topic {
     name: "path_answers",

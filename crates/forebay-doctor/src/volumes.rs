@@ -1,9 +1,10 @@
 //! Checks of the devices below a path: drives, arrays, volumes, multipath, networks.
 
+use forebay_topology::{Layer, LayerKind, Transport};
+
 use super::facts::Facts;
 use super::report::{BOTH, Check, NVIDIA_FS, P2PDMA, Topic};
 use super::storage::Storage;
-use forebay::topology::{Layer, LayerKind, Transport};
 
 const DRIVE: Topic = Topic {
     name: "drive",

@@ -8,11 +8,12 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use forebay_base::process::Home;
+use forebay_base::units::format_size;
 use rustix::io::Errno;
 
 use crate::gpu::{DeviceError, DeviceId};
 use crate::plan::Route;
-use crate::units::format_size;
 
 /// `Result` with this library's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -387,10 +388,29 @@ impl Error {
         Self::Layer { operation, layer: layer.to_owned(), source: Box::new(self) }
     }
 
+    /// The error of a call in a child forked from `home`.
+    #[cold]
+    pub(crate) fn forked(home: &Home, operation: Operation, place: Option<Place>) -> Self {
+        Self::Forked { operation, place: place.map(Box::new), process: home.number() }
+    }
+
     pub(crate) fn io(operation: Operation, place: Place, source: io::Error) -> Self {
         let source = Errno::from_io_error(&source).unwrap_or(Errno::IO);
         Self::Io { operation, place, source }
     }
+}
+
+/// Refuses a call in a child forked from `home`; `place` is the file range for the error.
+///
+/// # Errors
+/// [`Error::Forked`].
+#[inline]
+pub(crate) fn refuse_child(
+    home: &Home,
+    operation: Operation,
+    place: impl FnOnce() -> Option<Place>,
+) -> Result<()> {
+    if home.is_here() { Ok(()) } else { Err(Error::forked(home, operation, place())) }
 }
 
 /// Describes the bytes of an operation, as far as they are known.

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_base::units::ByteRange;
 use rustix::io::Errno;
 use tracing::field::display;
 use tracing::{Level, Span, debug, debug_span, enabled, info, warn};
@@ -23,7 +24,6 @@ use crate::plan::{Reason, Route};
 use crate::queue::Direction;
 use crate::transfer::{Outcome, RouteShare};
 use crate::tune::{Learned, Rate};
-use crate::units::ByteRange;
 
 const ENGINE: &str = "forebay::engine";
 const GPU: &str = "forebay::gpu";

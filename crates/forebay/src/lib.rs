@@ -23,7 +23,7 @@
 //!
 //! ```text
 //! engine     turns a call into a request; small ones run on the caller's thread
-//!   file       descriptors, alignment, page cache residency; topology: the drive below
+//!   file       descriptors, alignment, page cache residency
 //!   plan       pure: chooses the route of each byte, and the reason
 //!   queue      windows and ops, their scheduler, and the rings that run them
 //!     staging    pinned slots, and the thread that copies them → gpu
@@ -34,8 +34,6 @@
 //! statistics durations of the stages
 //! trace      optional recording of all of these, with times
 //! events     `tracing` events of the control path
-//! process    detects forked children of the process that made an engine
-//! user_copy  copies to and from a caller's memory, which may be a truncated mapping
 //! stream     loads each layer of a model while the previous one is computed
 //! proof      kernel, driver and library counters, and what they prove about the route
 //! ```
@@ -91,7 +89,6 @@
 //! - `memory/host.rs`: maps and pins memory
 //! - `memory/mod.rs`: hands out slices of memory that it maps itself
 //! - `memory/node.rs`: has the kernel place memory on a node
-//! - `process.rs`: maps the page that detects forked children
 //! - `queue/bounce.rs`: copies between a ring's own memory and an op's
 //! - `queue/pread.rs`: reads into an op's memory
 //! - `queue/forks.rs`: closes rings in a forked child
@@ -111,8 +108,6 @@
 //! - `stream/taken.rs`: orders work on callers' streams
 //! - `stream/taking.rs`: orders work on callers' streams, and queues copies
 //! - `stream/writing.rs`: orders work on callers' streams
-//! - `topology/calls.rs`: queries file systems and device nodes for their drives
-//! - `user_copy.rs`: lets the kernel copy to and from a caller's memory
 //! - `tests/bad_input/rings.rs`: sends signals to its threads
 //! - `tests/cuda.rs`: calls a real GPU's driver
 //! - `tests/cuda/addresses.rs`: lends a real GPU's memory
@@ -145,33 +140,28 @@
 //! - `tests/straight/ends.rs`: queues work on a stream, as a caller would
 //! - `tests/two_writers.rs`: maps a file
 
-mod aside;
-pub mod clock;
 pub mod direct;
 mod engine;
 pub mod error;
 mod events;
 mod file;
 pub mod gpu;
-mod lock;
 mod memory;
 #[doc(hidden)]
 pub mod micro;
 mod options;
 pub mod plan;
-mod process;
 pub mod proof;
 mod queue;
 mod remember;
 mod staging;
 mod statistics;
 pub mod stream;
-pub mod topology;
 mod trace;
 mod transfer;
 mod tune;
-pub mod units;
-mod user_copy;
+
+pub use forebay_base::{clock, units};
 
 pub use engine::{
     Engine, File, Found, ManyOutcome, ManyTransfer, OpenOptions, Piece, PieceResult, RequestOptions,

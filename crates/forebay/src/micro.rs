@@ -6,9 +6,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use forebay_base::clock::SystemClock;
+use forebay_base::units::ByteRange;
 use rustix::io::Errno;
 
-use crate::clock::SystemClock;
 use crate::error::Result;
 use crate::file::{Handle, OpenHow};
 use crate::gpu::Device;
@@ -22,7 +23,6 @@ use crate::queue::{
 };
 use crate::staging::Submitter;
 use crate::transfer::{State, SyncMode};
-use crate::units::ByteRange;
 
 const ALIGNMENT: Alignment = Alignment { memory: 512, offset: 4096 };
 

@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
+use forebay_base::units::{GIB, KIB, MIB, parse_duration, parse_size};
+
 use crate::direct::Program;
 use crate::error::{Error, Result};
-use crate::units::{GIB, KIB, MIB, parse_duration, parse_size};
 
 /// Maximum number of segments per slot: a window keeps one bit for each.
 const SEGMENTS_MAX: u64 = 64;

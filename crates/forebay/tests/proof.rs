@@ -16,11 +16,11 @@ use forebay::proof::cufile::Counters;
 use forebay::proof::{
     Claim, Evidence, GpuLink, How, Memory, Seen, Sources, Storage, Verdict, verdict,
 };
-use forebay::topology::Resolver;
 use forebay::{
     Direction, Engine, File, OpenOptions, Options, Outcome, RequestOptions, Residency, Route,
     SyncMode,
 };
+use forebay_topology::Resolver;
 use lab::pages::held;
 use lab::{FileSystem, LoopDrive, Overlay, memory_folder, or_skip, pattern, skip};
 

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::hint::black_box;
 use std::os::fd::AsFd as _;
 
-use forebay::topology::{Resolver, System};
 use forebay::units::MIB;
+use forebay_topology::{Resolver, System};
 
 use crate::bar::{Bound, Check, Measured, Stop};
 use crate::lab::{Lab, Place};

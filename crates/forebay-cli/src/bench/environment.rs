@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay::gpu::DeviceInfo;
-use forebay::topology::Resolver;
 use forebay::units::KIB;
+use forebay_topology::Resolver;
 use rustix::fs::{major, minor};
 
 use super::ceilings::fio;

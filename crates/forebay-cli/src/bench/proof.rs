@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use forebay::gpu::DeviceInfo;
 use forebay::proof::{Claim, Evidence, GpuLink, Memory, Sources, Verdict, verdict};
-use forebay::topology::Resolver;
 use forebay::{Engine, File, Route};
+use forebay_topology::Resolver;
 
 use super::methods::Moved;
 use crate::report::json::Direction;

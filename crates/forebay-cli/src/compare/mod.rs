@@ -15,8 +15,8 @@ pub mod sockets;
 
 use std::io::Write as _;
 
-use forebay::topology::Resolver;
 use forebay::{Engine, Route};
+use forebay_topology::Resolver;
 
 use self::beside::Work;
 use self::file::{Allowed, TestFile};

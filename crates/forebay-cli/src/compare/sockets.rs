@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use forebay::topology::{Distance, Drive, PciDevice, Resolver, gpu_at};
+use forebay_topology::{Distance, Drive, PciDevice, Resolver, gpu_at};
 
 pub use crate::report::compared::facts::{Away, Sockets};
 

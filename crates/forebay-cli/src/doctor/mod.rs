@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use forebay::direct::ask_cufile;
 use forebay::gpu::GpuSelector;
-use forebay::topology::System;
 use forebay_doctor::{self as doctor, Answer, GpuWish, Report, Wish};
+use forebay_topology::System;
 
 use self::json::DoctorReport;
 use crate::args::DoctorArgs;

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use forebay::topology::{Extent, Piece, Resolver, StorageMap};
 use forebay::units::MIB;
+use forebay_topology::{Extent, Piece, Resolver, StorageMap};
 
 use super::json::{Extents, OnDrive, Run, Unplaced};
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use forebay::topology::{self, Distance, Layer, Resolver, StorageMap};
+use forebay_topology::{Distance, Layer, Resolver, StorageMap};
 
 use super::extents;
 use super::json::{Failed, Gpu, MapReport, Pair, PathMap, Queue, SCHEMA, Step, Value};
@@ -16,7 +16,7 @@ pub(crate) fn gather(
     record: Option<&Path>,
     wants_extents: bool,
 ) -> MapReport {
-    let found = topology::gpus(resolver.system());
+    let found = forebay_topology::gpus(resolver.system());
     let gpus = found.iter().enumerate().map(|(index, gpu)| Gpu {
         index,
         // A record holds no names, and this machine's names belong to other GPUs.
@@ -59,12 +59,12 @@ pub(crate) fn gather(
 /// Why a path cannot be mapped; `None` if it can.
 fn refusal(map: &StorageMap) -> Option<String> {
     match (map.exists, map.root.fact("file")) {
-        (false, Some(topology::Value::Unknown(reason))) => Some(reason.clone()),
+        (false, Some(forebay_topology::Value::Unknown(reason))) => Some(reason.clone()),
         _ => None,
     }
 }
 
-fn pair(gpu: usize, distance: &Distance, drive: &topology::Drive) -> Pair {
+fn pair(gpu: usize, distance: &Distance, drive: &forebay_topology::Drive) -> Pair {
     let reason = match distance {
         Distance::Unknown(reason) => Some(reason.clone()),
         _ => None,
@@ -74,7 +74,8 @@ fn pair(gpu: usize, distance: &Distance, drive: &topology::Drive) -> Pair {
 }
 
 fn path_map(resolver: &Resolver, map: &StorageMap, wants_extents: bool) -> PathMap {
-    let ids = |ids: &[topology::DriveId]| ids.iter().map(|id| id.as_str().to_owned()).collect();
+    let ids =
+        |ids: &[forebay_topology::DriveId]| ids.iter().map(|id| id.as_str().to_owned()).collect();
     let steps = step(&map.root);
     // Which member of a row of them has the bytes is a question of speed.
     let concatenated = || steps.walk().any(|(_, step)| is_concatenated(step));
@@ -110,13 +111,13 @@ fn step(layer: &Layer) -> Step {
     }
 }
 
-fn value(value: &topology::Value) -> Value {
+fn value(value: &forebay_topology::Value) -> Value {
     match value {
-        topology::Value::Text(text) => Value::Text(text.clone()),
-        topology::Value::Number(number) => Value::Number(*number),
-        topology::Value::Flag(flag) => Value::Flag(*flag),
-        topology::Value::List(list) => Value::List(list.clone()),
-        topology::Value::Unknown(reason) => Value::Unknown { unknown: reason.clone() },
+        forebay_topology::Value::Text(text) => Value::Text(text.clone()),
+        forebay_topology::Value::Number(number) => Value::Number(*number),
+        forebay_topology::Value::Flag(flag) => Value::Flag(*flag),
+        forebay_topology::Value::List(list) => Value::List(list.clone()),
+        forebay_topology::Value::Unknown(reason) => Value::Unknown { unknown: reason.clone() },
         other => Value::Unknown { unknown: other.to_string() },
     }
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use forebay::Engine;
 use forebay::gpu::GpuSelector;
-use forebay::topology::{System, gpu_at};
 use forebay::units::MIB;
+use forebay_topology::{System, gpu_at};
 
 use super::json::MapReport;
 use super::words::named;

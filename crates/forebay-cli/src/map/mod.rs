@@ -16,7 +16,7 @@ mod words;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use forebay::topology::{Resolver, System};
+use forebay_topology::{Resolver, System};
 
 use self::json::MapReport;
 use self::look::Look;

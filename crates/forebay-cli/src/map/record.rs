@@ -4,14 +4,14 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use forebay::topology::{self, System};
+use forebay_topology::System;
 
 use super::gather::RDMA;
 use crate::failure::{Failure, Result};
 
 /// Writes a record of `paths` of `system` into the new folder `dir`, and returns what to report.
 pub(crate) fn record(system: &System, paths: &[PathBuf], dir: &Path) -> Result<String> {
-    topology::record(system, paths, dir).map_err(|error| {
+    forebay_topology::record(system, paths, dir).map_err(|error| {
         let failure = Failure::io(format!("cannot write a record to `{}`", dir.display()), &error);
         match error.kind() {
             io::ErrorKind::AlreadyExists => failure.hint("give the name of a folder to be made"),

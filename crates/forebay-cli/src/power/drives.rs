@@ -5,7 +5,7 @@
 //! thresholds, and `temp1_alarm` reports that one of them is passed. Each reading may be a command
 //! to the drive (the kernel queries an NVMe drive once a second at most).
 
-use forebay::topology::System;
+use forebay_topology::System;
 
 use super::hwmon::shortened;
 use super::result::Absent;

@@ -6,7 +6,7 @@
 //! regulator) that is reported elsewhere or cannot be named. A machine may have several meters, and
 //! one may include another (a module and its processor), so each is reported separately.
 
-use forebay::topology::System;
+use forebay_topology::System;
 
 use super::result::{Absent, Part};
 use super::sensor::{Channel, Found, Kind, SERVER_WATTS_MAX, Sensor, Value, watts};

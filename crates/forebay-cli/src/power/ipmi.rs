@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use forebay::topology::System;
+use forebay_topology::System;
 
 use super::command::{self, LIMIT};
 use super::hwmon::shortened;

@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 
 use forebay::gpu::DeviceInfo;
 use forebay::proof::observers;
-use forebay::topology::System;
+use forebay_topology::System;
 
 use self::command::UserCommand;
 use self::readings::Readings;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use forebay::topology::System;
+use forebay_topology::System;
 
 use super::result::{Absent, Part};
 use super::sensor::{Channel, Found, Joules, Kind, Sensor, Value};

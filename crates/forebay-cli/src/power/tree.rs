@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
-use forebay::topology::System;
+use forebay_topology::System;
 use tempfile::TempDir;
 
 /// A machine that is made file by file.

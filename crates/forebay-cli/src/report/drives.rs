@@ -1,6 +1,6 @@
 //! Drives, PCI devices and links as JSON: the same in every verb that names them.
 
-use forebay::topology::{Drive, DrivePath, Link, PciDevice, QueueId};
+use forebay_topology::{Drive, DrivePath, Link, PciDevice, QueueId};
 use serde::{Deserialize, Serialize};
 
 /// A drive at the bottom of a path, or its substitute.

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay::Engine;
 use forebay::gpu::DeviceInfo;
-use forebay::topology::{Drive, DriveKind, Resolver, StorageMap};
+use forebay_topology::{Drive, DriveKind, Resolver, StorageMap};
 use serde_json::Value;
 
 use self::ceilings::{Found, parts};

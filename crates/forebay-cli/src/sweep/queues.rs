@@ -2,7 +2,7 @@
 //! grant another number than requested, and results that differ in it do not belong to the same
 //! sweep.
 
-use forebay::topology::{LayerKind, StorageMap};
+use forebay_topology::{LayerKind, StorageMap};
 
 /// The number of queues or connections of a path for which `asked` were requested; none if the
 /// kernel does not report it. With several controllers or mounts, the number that differs most.

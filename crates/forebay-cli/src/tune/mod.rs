@@ -18,9 +18,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay::gpu::{Device, GpuSelector};
-use forebay::topology::Resolver;
 use forebay::units::{MIB, format_size};
 use forebay::{DirectIo, Engine, Options};
+use forebay_topology::Resolver;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use self::curve::{Cell, whole};

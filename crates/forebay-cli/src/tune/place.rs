@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use forebay::topology::{DriveKind, Resolver};
 use forebay::units::{GIB, MIB, align_down, format_size};
 use forebay::{Engine, Residency};
+use forebay_topology::{DriveKind, Resolver};
 
 use super::curve;
 use super::probe::UNIT;

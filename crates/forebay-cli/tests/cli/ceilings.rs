@@ -6,11 +6,11 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use forebay::topology::{PciDevice, gpu_at, gpus};
 use forebay_cli::results::file::{read, samples};
 use forebay_cli::results::{Ceiling, Measured, Record};
 use forebay_cli::sweep::ceilings::parts::{GpuAt, Part, parts};
 use forebay_cli::sweep::ceilings::reach::reach;
+use forebay_topology::{PciDevice, gpu_at, gpus};
 
 use crate::map::recorded::Recorded;
 use crate::program::program;

@@ -42,7 +42,7 @@ mod stream;
 mod swapped;
 mod sweep;
 #[allow(dead_code, reason = "the library's own tests use the rest")]
-#[path = "../../../forebay/tests/topology/tree.rs"]
+#[path = "../../../forebay-topology/tests/topology/tree.rs"]
 mod tree;
 mod tune;
 mod usage;

@@ -22,7 +22,7 @@ const SEEDS: u64 = 10;
 
 /// Records with block devices of all kinds, and of a machine with a GPU and cuFile's settings.
 const RECORDS: [(&str, &[u8]); 2] = [
-    ("map", include_bytes!("../../../forebay/tests/topology/linux-6.12-iommu.tar.gz")),
+    ("map", include_bytes!("../../../forebay-topology/tests/topology/linux-6.12-iommu.tar.gz")),
     ("doctor", include_bytes!("../../../forebay-doctor/tests/doctor/h200.tar.gz")),
 ];
 

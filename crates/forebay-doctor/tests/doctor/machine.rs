@@ -1,7 +1,7 @@
 //! Machines made by hand: one where no direct path can be, and two where one is open.
 
-use forebay::topology::System;
 use forebay_doctor::{GpuWish, Report, Wish, examine, recorded_answer};
+use forebay_topology::System;
 
 use crate::tree::Tree;
 

@@ -16,7 +16,7 @@ mod recorded;
 mod settings;
 mod silent;
 #[allow(dead_code, reason = "another test builds other systems with it")]
-#[path = "../../../forebay/tests/topology/tree.rs"]
+#[path = "../../../forebay-topology/tests/topology/tree.rs"]
 mod tree;
 mod unseen;
 mod whole;

@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use forebay::direct::{End, Seen};
-use forebay::topology::System;
 use forebay_doctor::{GpuWish, Wish, examine, record, recorded_answer};
+use forebay_topology::System;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::lab::watchdog::Watchdog;

@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use forebay::topology::System;
 use forebay_doctor::{GpuWish, Report, State, Wish, examine, recorded_answer};
+use forebay_topology::System;
 
 use crate::lab::{Offer, or_skip};
 use crate::{check, those};
@@ -27,7 +27,7 @@ fn examined(name: &str, bytes: &[u8], path: Option<&str>) -> Offer<Report> {
 
 #[test]
 fn a_drive_with_two_paths_says_by_which_policy_they_are_taken() {
-    let bytes = include_bytes!("../../../forebay/tests/topology/lab-whole.tar.gz");
+    let bytes = include_bytes!("../../../forebay-topology/tests/topology/lab-whole.tar.gz");
     let told = |path| or_skip(examined("record-whole", bytes, Some(path)));
     let Some(report) = told("/mnt/paths/file") else { return };
     let found = check(&report, "multipath_policy");

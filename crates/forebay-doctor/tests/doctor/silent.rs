@@ -5,8 +5,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use forebay::topology::{LayerKind, Resolver, System};
 use forebay_doctor::{GpuWish, State, Wish, examine, record};
+use forebay_topology::{LayerKind, Resolver, System};
 
 use crate::lab::fuse::Fuse;
 use crate::lab::or_skip;

@@ -6,6 +6,9 @@ use std::sync::{Arc, Condvar, MutexGuard, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::{Lock, woken};
+use forebay_base::process::Home;
+
 use super::answer::usable;
 use super::child::Program;
 use super::cufile::{CuFileFailure, CuFilePort, Session, configured_compat, unreachable};
@@ -13,8 +16,6 @@ use super::{OPENS_WITHIN, ask_cufile};
 use crate::events;
 use crate::file::{FoundPort, Handle, Port};
 use crate::gpu::{Device, DeviceKind};
-use crate::lock::{Lock, woken};
-use crate::process::Home;
 
 /// Timeout for callers that require the direct route. It covers the probe in a child process and
 /// the open in this one.

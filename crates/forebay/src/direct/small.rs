@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::aside::within;
+use forebay_base::timeout::within;
 
 /// Reads a file of at most `most` bytes; `None` if it does not exist.
 ///

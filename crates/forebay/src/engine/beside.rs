@@ -5,8 +5,9 @@ use std::fs;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use forebay_base::clock::SystemClock;
+
 use super::{Engine, RequestOptions};
-use crate::clock::SystemClock;
 use crate::error::Error;
 use crate::gpu::Device;
 use crate::gpu::cuda::CudaDevice;

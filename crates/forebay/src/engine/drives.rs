@@ -3,17 +3,20 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use forebay_base::lock::Lock;
+use forebay_topology::{
+    Below, Drive, DriveId, LayerKind, Layout, Queue, QueueId, Resolver, System,
+};
+
 use super::file::File;
 use super::overdue::{Overdue, TOLD_MAX};
 use super::{Engine, Inner, notes};
 use crate::error::Error;
 use crate::events::{self, Found};
 use crate::file::Handle;
-use crate::lock::Lock;
 use crate::options::{Options, RingChoice};
 use crate::queue::{Core, Depth, Direction};
 use crate::remember::Memory;
-use crate::topology::{Below, Drive, DriveId, LayerKind, Layout, Queue, QueueId, Resolver, System};
 use crate::tune::{DepthLimits, Learned};
 
 /// The queues of all drives in use.
@@ -144,7 +147,7 @@ fn depth(options: &Options, queue: &Queue, below: &Below, memory: &Memory) -> De
         return Depth::Fixed(depth);
     }
     // Virtual and loop devices claim to be rotational too, unless configured otherwise.
-    let is_scsi = |layer: &crate::topology::Layer| layer.kind == LayerKind::ScsiDisk;
+    let is_scsi = |layer: &forebay_topology::Layer| layer.kind == LayerKind::ScsiDisk;
     let rotates =
         |drive: &Drive| queue.members.contains(&drive.id) && drive.rotational == Some(true);
     let is_disk =
@@ -219,7 +222,7 @@ impl Engine {
                 handle.path().display(),
                 TOLD_MAX.as_millis()
             ));
-            Arc::new(Below::untold(handle.device()))
+            Arc::new(Below::unknown(handle.device()))
         })
     }
 
@@ -270,7 +273,7 @@ impl Engine {
         } else if needs_ring && self.inner.options.ring != RingChoice::Pread {
             self.note(notes::by_threads(handle.file_system()));
         }
-        if below.is_told() && (needs_ring || ring_tried || handle.is_memory()) {
+        if below.is_known() && (needs_ring || ring_tried || handle.is_memory()) {
             handle.queue().get_or_init(|| index);
         }
         Ok(index)

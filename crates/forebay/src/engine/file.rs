@@ -4,18 +4,19 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use forebay_base::units::ByteRange;
+use forebay_topology::BlockDevice;
+
 use super::lent::Borrowed;
 use super::start::Call;
 use super::{Engine, bad_request};
-use crate::error::{Error, Operation, Place, Result};
+use crate::error::{Error, Operation, Place, Result, refuse_child};
 use crate::file::{Handle, OpenHow, Residency};
 use crate::gpu::DeviceId;
 use crate::memory::{Buffer, Source, Span, Target};
 use crate::plan::Route;
 use crate::queue::{Direction, Priority};
-use crate::topology::BlockDevice;
 use crate::transfer::{Outcome, SyncMode, Transfer};
-use crate::units::ByteRange;
 
 /// Initial memory for a whole file of unknown size: most kernel-generated files fit.
 const ROOM: u64 = 64 << 10;
@@ -377,7 +378,7 @@ impl File {
     #[inline]
     fn check(&self, operation: Operation, offset: u64, len: u64) -> Result<()> {
         let place = || Some(Place { offset, len, ..Place::whole(self.handle.path()) });
-        self.engine.home().check(operation, place)
+        refuse_child(self.engine.home(), operation, place)
     }
 
     /// The drive below it; none in a forked child.

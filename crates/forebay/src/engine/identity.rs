@@ -3,10 +3,11 @@
 use std::io;
 use std::sync::Arc;
 
+use forebay_base::units::ByteRange;
+
 use super::{Engine, File};
 use crate::error::Place;
 use crate::file::pages::{FilePages, Stamp};
-use crate::units::ByteRange;
 
 impl File {
     /// Whether both are handles of one opened file.

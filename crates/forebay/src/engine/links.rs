@@ -7,13 +7,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock};
 
+use forebay_base::lock::Lock;
+use forebay_topology::System;
+
 use super::small::Lanes;
 use super::{Engine, seats, small};
 use crate::error::{Error, Result};
 use crate::events;
 use crate::gpu::{Device, DeviceId};
-use crate::lock::Lock;
-use crate::topology::System;
 
 /// The links of an engine's GPUs.
 #[derive(Debug, Default)]

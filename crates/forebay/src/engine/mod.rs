@@ -39,6 +39,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use file::{File, OpenOptions, RequestOptions};
+use forebay_base::lock::Lock;
+use forebay_base::process::{Home, Housed, Kept};
+use forebay_topology::System;
 pub use learn::Found;
 pub(crate) use many::BlockRead;
 pub use many::{ManyOutcome, ManyTransfer, Piece, PieceResult};
@@ -46,17 +49,14 @@ use rustix::io::Errno;
 
 use self::threads::ReaderTools;
 use crate::direct::Providers;
-use crate::error::{Error, Operation, Place, Result};
+use crate::error::{Error, Operation, Place, Result, refuse_child};
 use crate::events;
 use crate::file::Handle;
 use crate::gpu::{self, Device, DeviceId, GpuSelector};
-use crate::lock::Lock;
 use crate::memory::{Buffer, HostMemory};
 use crate::options::{DirectIo, Options};
-use crate::process::{Home, Housed, Kept};
 use crate::queue::{Bell, Chore, Core, Idlers, Limits, Planner, PreadRing, Reader, Scheduler};
 use crate::staging::Arena;
-use crate::topology::System;
 use crate::transfer::{State, Transfer};
 
 /// Open windows per transfer to or from host memory: enough to keep the readers and a drive's ring
@@ -179,7 +179,7 @@ impl Engine {
 
     /// Fails in a forked child: the locks may be held by threads that it does not have.
     fn check(&self, operation: Operation) -> Result<()> {
-        self.inner.home.check(operation, || None)
+        refuse_child(&self.inner.home, operation, || None)
     }
 
     pub(crate) fn home(&self) -> &Home {
@@ -245,7 +245,7 @@ impl Engine {
     pub fn open_with(&self, path: impl AsRef<Path>, how: &OpenOptions) -> Result<File> {
         // Opening would succeed and all later calls fail, so report the mistake here.
         let place = || Some(Place::whole(path.as_ref()));
-        self.inner.home.check(Operation::Open, place)?;
+        refuse_child(&self.inner.home, Operation::Open, place)?;
         Ok(self.file(Handle::open(path.as_ref(), &how.into())?))
     }
 
@@ -264,7 +264,7 @@ impl Engine {
     /// that can neither read nor write, and for one with unsuitable flags if the file cannot be
     /// opened again. [`Error::Io`].
     pub fn open_fd(&self, fd: impl Into<OwnedFd>) -> Result<File> {
-        self.inner.home.check(Operation::Open, || None)?;
+        refuse_child(&self.inner.home, Operation::Open, || None)?;
         Ok(self.file(Handle::from_fd(fd.into())?))
     }
 
@@ -274,7 +274,7 @@ impl Engine {
     /// # Errors
     /// As for [`open_fd`](Self::open_fd).
     pub fn open_borrowed_fd(&self, fd: impl AsFd) -> Result<File> {
-        self.inner.home.check(Operation::Open, || None)?;
+        refuse_child(&self.inner.home, Operation::Open, || None)?;
         Ok(self.file(Handle::from_borrowed(fd.as_fd())?))
     }
 

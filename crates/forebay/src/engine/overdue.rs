@@ -11,8 +11,9 @@ use std::sync::mpsc::{RecvTimeoutError, TryRecvError, sync_channel};
 use std::thread::{Builder, ThreadId, current};
 use std::time::Duration;
 
+use forebay_base::lock::Lock;
+
 use crate::events;
-use crate::lock::Lock;
 
 /// How long the start of a transfer waits for a query about its file. A spinning disk needs a few
 /// hundredths of a second.

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use forebay_base::units::{ByteRange, align_down, align_up};
+
 use super::Engine;
 use super::start::Call;
 use crate::direct::Session;
@@ -12,7 +14,6 @@ use crate::gpu::Device;
 use crate::options::DirectIo;
 use crate::plan::{Alignment, Io, Reason, Route};
 use crate::queue::{Direction, Peer, Request, Share};
-use crate::units::{ByteRange, align_down, align_up};
 
 /// The direct part of a transfer, and the rest.
 #[derive(Debug)]

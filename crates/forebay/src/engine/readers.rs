@@ -1,8 +1,9 @@
 //! The number of reader threads of an engine, from the resources that the process may use.
 
+use forebay_topology::System;
+
 use super::threads::Shares;
 use crate::options::Options;
-use crate::topology::System;
 
 /// Default maximum number of readers. 8 fill 56 GB/s on a link of 55.5, but only while nothing else
 /// uses the memory. Layers of 200 MB arrived at 52.0 GB/s with 10 and at 54.0 with 12 on a machine

@@ -7,12 +7,12 @@
 //! busy. Readers never run on a processor that the thread which started the first of them may not
 //! use.
 
+use forebay_base::lock::Lock;
+use forebay_topology::System;
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 
-use crate::lock::Lock;
 use crate::memory::Node;
-use crate::topology::System;
 
 /// The node of a GPU, if the machine has several and reports it.
 pub(super) fn node_of(system: &System, pci_address: &str) -> Option<Node> {

@@ -11,8 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use forebay_base::clock::SystemClock;
+use forebay_base::process::Home;
+
 use super::{Engine, OpenOptions, RequestOptions};
-use crate::clock::SystemClock;
 use crate::error::Error;
 use crate::gpu::sim::{SimConfig, SimDevice};
 use crate::gpu::{
@@ -21,7 +23,6 @@ use crate::gpu::{
 };
 use crate::memory::Target;
 use crate::options::Options;
-use crate::process::Home;
 
 /// A simulated GPU that does not report the state of its copies while it is `silent`.
 #[derive(Debug)]

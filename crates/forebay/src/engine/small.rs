@@ -10,6 +10,9 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::Lock;
+use forebay_base::units::{ByteRange, MIB};
+
 use super::Engine;
 use super::peers::{RESIDENT, UNASKED_WRITE};
 use super::readers::cores;
@@ -18,12 +21,10 @@ use crate::error::{Error, Operation, Result};
 use crate::events;
 use crate::file::{Source, read_at_raw, read_nowait_raw, write_at_raw};
 use crate::gpu::{Device, DeviceError, DeviceId, DeviceResult, Stream, is_quiet};
-use crate::lock::Lock;
 use crate::memory::{HostMemory, Room};
 use crate::plan::{Reason, Route};
 use crate::queue::{Direction, SmallWrite};
 use crate::transfer::{Outcome, RouteShare, Stages, SyncMode};
-use crate::units::{ByteRange, MIB};
 
 /// Minimum and maximum number of concurrent small transfers per GPU; further ones use the general
 /// path. The number is that of the cores, because each keeps one busy. On an H200 with 16 cores, 16

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use forebay_base::units::ByteRange;
+
 use super::file::RequestOptions;
 use super::lent::OnUnwind;
 use super::{Engine, bad_request, peers};
@@ -14,7 +16,6 @@ use crate::options::DirectIo;
 use crate::plan::{Alignment, Io, Reason, Route, split_write};
 use crate::queue::{Direction, Request, now_ns};
 use crate::transfer::State;
-use crate::units::ByteRange;
 
 /// A call with its arguments.
 pub(super) struct Call<'a> {

@@ -88,7 +88,7 @@ fn an_engine_ends_beside_a_close_that_hangs() {
 
 /// PCI devices, one for each NUMA node that has any.
 fn places() -> Vec<(u32, String)> {
-    let system = crate::topology::System::live();
+    let system = forebay_topology::System::live();
     let devices = std::fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten();
     let mut places: Vec<(u32, String)> = devices
         .filter_map(|device| {
@@ -103,7 +103,7 @@ fn places() -> Vec<(u32, String)> {
 
 #[test]
 fn slots_and_readers_are_near_the_gpu() {
-    let system = crate::topology::System::live();
+    let system = forebay_topology::System::live();
     if system.numa_nodes().len() < 2 {
         return println!("skipped: this machine has one NUMA node");
     }
@@ -114,7 +114,7 @@ fn slots_and_readers_are_near_the_gpu() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data");
     std::fs::write(&path, vec![7; LEN]).unwrap();
-    let clock = Arc::new(crate::clock::SystemClock::new());
+    let clock = Arc::new(forebay_base::clock::SystemClock::new());
     let gpu = |index: u32, address: &str| -> Arc<dyn Device> {
         let gpu = gpu::sim::SimDevice::new(index, Default::default(), clock.clone());
         Arc::new(gpu.at(address))

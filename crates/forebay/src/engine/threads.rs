@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Weak};
 use std::thread::Builder;
 use std::time::Duration;
 
+use forebay_base::lock::{Lock, woken};
 use rustix::io::Errno;
 
 use super::seats::Seats;
@@ -13,7 +14,6 @@ use super::{notes, resource};
 use crate::error::{Error, Operation, Result};
 use crate::events;
 use crate::gpu::Device;
-use crate::lock::{Lock, woken};
 use crate::memory::Parts;
 use crate::options::{Options, RingChoice};
 use crate::queue::{

@@ -14,10 +14,10 @@ use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd as _};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay_base::units::{ByteRange, align_down, align_up};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::pages::FilePages;
-use crate::units::{ByteRange, align_down, align_up};
 
 /// How long a call is repeated after EINTR.
 const INTERRUPTED_MAX: Duration = Duration::from_secs(10);

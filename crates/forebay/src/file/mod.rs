@@ -19,21 +19,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use forebay_base::units::ByteRange;
+use forebay_topology::{BlockDevice, FileSystem, System};
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, openat};
 use rustix::io::Errno;
 
 pub(crate) use calls::{page_size, read_at_raw, read_nowait_raw, write_at_raw};
 pub(crate) use direct::Direct;
 use direct::Refusal;
-pub(crate) use kind::{FileSystem, Kind};
+pub(crate) use kind::Kind;
 pub(crate) use port::{FoundPort, NoPort, Port, PortError, Ports};
 pub use residency::Residency;
 pub(crate) use residency::Source;
 
 use crate::error::{Error, Operation, Place, Result};
 use crate::events;
-use crate::topology::{BlockDevice, System};
-use crate::units::ByteRange;
 
 /// Options for opening a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

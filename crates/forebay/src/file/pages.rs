@@ -10,13 +10,13 @@ use std::ptr::{self, NonNull};
 use std::thread;
 use std::time::Duration;
 
+use forebay_base::units::ByteRange;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use rustix::time::ClockId;
 
 use super::Handle;
 use super::kind::Kind;
-use crate::units::ByteRange;
 
 /// Maximum threads that populate pages, as many as touch fresh memory, and the bytes worth one
 /// thread. Not tuned by measurements.

@@ -8,10 +8,10 @@ use std::fmt::Debug;
 use std::sync::{Arc, Condvar};
 use std::time::Duration;
 
+use forebay_base::lock::{Lock, woken};
 use rustix::io::Errno;
 
 use crate::gpu::DeviceId;
-use crate::lock::{Lock, woken};
 
 /// A direct path between a file and the memory of a GPU.
 pub(crate) trait Port: Any + Debug + Send + Sync {

@@ -9,13 +9,13 @@ use std::os::fd::AsRawFd;
 use std::thread::sleep;
 use std::time::Duration;
 
+use forebay_base::units::{ByteRange, align_down, align_up};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 
 use super::Handle;
 use super::calls::{cached_pages, drop_pages, mapped_pages, page_size, sync_data};
 use crate::error::{Error, Operation, Result};
-use crate::units::{ByteRange, align_down, align_up};
 
 /// The way in which resident pages are determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

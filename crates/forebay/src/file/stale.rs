@@ -12,6 +12,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
+use forebay_base::units::{ByteRange, MIB, align_down, align_up};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -19,7 +20,6 @@ use super::calls::{drop_pages_of, read_at, write_out};
 use super::reopen::reopen;
 use super::{Handle, Residency};
 use crate::memory::HostMemory;
-use crate::units::{ByteRange, MIB, align_down, align_up};
 
 /// The largest folio, which the kernel drops as a whole or not at all.
 const FOLIO_MAX: u64 = 2 * MIB;
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
     use crate::file::OpenHow;
     use crate::file::tests::lab;
-    use crate::units::KIB;
+    use forebay_base::units::KIB;
 
     #[test]
     fn mapped_pages_with_the_new_bytes_pass_where_the_descriptor_cannot_read() {

@@ -1,6 +1,6 @@
 //! Errors of calls into a GPU's driver, and of calls that are refused before they reach it.
 
-use crate::process::Home;
+use forebay_base::process::Home;
 
 /// A call into a GPU's driver that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -109,7 +109,7 @@ pub const BATCH_MAX: usize = 512;
 /// Keeps [`Device`] implementable in this crate only: callers rely on its report that a copy is
 /// done to decide when memory may be returned.
 pub(crate) mod sealed {
-    use crate::process::Home;
+    use forebay_base::process::Home;
 
     /// Supertrait that other crates cannot name.
     pub trait Sealed {

@@ -4,10 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use forebay_base::clock::SystemClock;
+
 use super::cuda::{self, CudaDevice};
 use super::sim::{SimConfig, SimDevice};
 use super::{AddressKind, Device, DeviceInfo};
-use crate::clock::SystemClock;
 use crate::error::{Error, Result};
 
 /// The GPU to use.

@@ -8,9 +8,10 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use forebay_base::process::Home;
+
 use super::HostMemory;
 use crate::gpu::{Device, DeviceError};
-use crate::process::Home;
 
 /// The memory behind a buffer; freed with the last buffer split from it.
 pub(super) struct Allocation {

@@ -8,13 +8,13 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use forebay_base::process::Home;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::Node;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::Device;
-use crate::process::Home;
 
 /// Alignment of every mapping: the huge page size of x86-64, and of arm64 with 4 KiB pages. If huge
 /// pages are larger the kernel uses those that fit; it only affects speed.
@@ -212,7 +212,7 @@ impl Drop for HostMemory {
 mod tests {
     use super::*;
     use crate::memory::nodes_of;
-    use crate::topology::System;
+    use forebay_topology::System;
 
     #[test]
     fn memory_lies_beside_those_who_touch_it() {

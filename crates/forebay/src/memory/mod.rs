@@ -17,12 +17,12 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use forebay_base::user_copy::{copy_from_user, copy_to_user};
+use forebay_topology::System;
 use rustix::io::Errno;
 
 use crate::error::{Error, Operation, Place, Result};
 use crate::gpu::{Device, DeviceId, is_quiet};
-use crate::topology::System;
-use crate::user_copy::{copy_from_user, copy_to_user};
 
 use allocation::{Allocation, Memory};
 pub(crate) use allocation::{Keep, Last};
@@ -348,7 +348,7 @@ impl Buffer {
         if let Some(home) = self.allocation.home()
             && !home.is_here()
         {
-            return Err(home.refusal(Operation::Copy, place));
+            return Err(Error::forked(home, Operation::Copy, place));
         }
         match &self.allocation.memory {
             Memory::Device { device, lost, .. } if let Some(source) = lost.get() => {

@@ -92,7 +92,7 @@ pub(crate) fn nodes_of(address: u64, len: u64) -> Result<Vec<u32>, Errno> {
 mod tests {
     use super::*;
     use crate::memory::HostMemory;
-    use crate::topology::System;
+    use forebay_topology::System;
 
     #[test]
     fn memory_lies_where_it_is_wanted() {

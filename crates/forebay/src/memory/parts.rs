@@ -1,8 +1,9 @@
 //! An arena's memory blocks. The arena and every ring share ownership, so that no block is unmapped
 //! before the last ring is dropped.
 
+use forebay_base::lock::Lock;
+
 use super::HostMemory;
-use crate::lock::Lock;
 
 /// Memory blocks that stay mapped as long as this list.
 #[derive(Debug, Default)]

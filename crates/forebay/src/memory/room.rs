@@ -6,10 +6,11 @@
 
 use std::sync::MutexGuard;
 
+use forebay_base::lock::Lock;
+use forebay_base::units::MIB;
+use forebay_topology::{MemoryLimit, System};
+
 use crate::error::{Error, Result};
-use crate::lock::Lock;
-use crate::topology::{MemoryLimit, System};
-use crate::units::MIB;
 
 /// Upper bound of the overhead for `len` bytes: page tables take 1/512 with small pages, and each
 /// processor reserves a little from the group in advance.

@@ -3,9 +3,10 @@
 
 use std::ops::Range;
 
+use forebay_base::units::{ByteRange, align_down, align_up};
+
 use super::Wanted;
 use crate::gpu::BATCH_MAX;
-use crate::units::{ByteRange, align_down, align_up};
 
 /// Padding before a slot's bytes, which keep their file offset within a page of this size.
 pub(crate) const SKEW: u64 = 4096;

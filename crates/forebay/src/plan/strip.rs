@@ -5,10 +5,11 @@
 //! stretch keeps its source's offset within an alignment unit, and no two stretches share a unit: a
 //! request that covers whole units of one touches no other.
 
+use forebay_base::units::{ByteRange, KIB, align_up};
+
 use super::radix;
 use super::route::Reason;
 use super::window::{Alignment, Io, Layout, Segment, on_grid, push_direct};
-use crate::units::{ByteRange, KIB, align_up};
 
 /// Largest gap between two ranges that are read together, with the gap. A separate request costs
 /// as much as copying this much from the page cache (0.4 µs), and drives read at least this much.
@@ -247,7 +248,7 @@ pub(crate) fn cut_parts(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::align_down;
+    use forebay_base::units::align_down;
     use proptest::prelude::*;
 
     fn wanted(source: usize, offset: u64, len: u64) -> Wanted {

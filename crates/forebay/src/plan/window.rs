@@ -1,8 +1,9 @@
 //! Cuts one window of a transfer into segments: every wanted byte exactly once, each direct segment
 //! aligned, none across a border of the window's grid.
 
+use forebay_base::units::{ByteRange, align_down, align_up};
+
 use super::route::Reason;
-use crate::units::{ByteRange, align_down, align_up};
 
 /// The file descriptor that a segment uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,8 +3,9 @@
 
 use std::path::Path;
 
+use forebay_topology::System;
+
 use super::seen::{Seen, unread};
-use crate::topology::System;
 
 const ROOT: &str = "sys/fs/resctrl";
 /// Maximum number of memory-controller domains read.

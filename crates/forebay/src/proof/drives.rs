@@ -6,9 +6,10 @@
 
 use std::path::PathBuf;
 
+use forebay_topology::{Layer, LayerKind, StorageMap, System};
+
 use super::json::Json;
 use super::seen::{Seen, grown, unread};
-use crate::topology::{Layer, LayerKind, StorageMap, System};
 
 /// Bytes of a sector in these counters, whatever the device's block size
 /// (Documentation/block/stat.rst).

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use forebay_base::units::format_size;
+
 use super::cufile::Counters;
 use super::drives::DriveBytes;
 use super::json::{Json, list};
@@ -12,7 +14,6 @@ use super::pcie::PcieBytes;
 use super::process::ProcessBytes;
 use super::rdma::PortBytes;
 use super::seen::Seen;
-use crate::units::format_size;
 
 /// The evidence of one span of work: the value of each source, or the reason why it is missing.
 #[derive(Debug, Clone, PartialEq)]

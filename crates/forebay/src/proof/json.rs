@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use crate::topology::quoted;
+use forebay_topology::quoted;
 
 /// A JSON value.
 #[derive(Debug, Clone, PartialEq)]

@@ -9,7 +9,7 @@
 //!
 //! ```
 //! use forebay::proof::{Claim, GpuLink, Memory, Sources, verdict};
-//! use forebay::topology::Resolver;
+//! use forebay_topology::Resolver;
 //! use forebay::{Direction, Engine, Options};
 //!
 //! # fn main() -> forebay::Result<()> {

@@ -6,9 +6,10 @@
 
 use std::path::Path;
 
+use forebay_topology::{LayerKind, StorageMap, System, clean, part_of};
+
 use super::json::{Json, list};
 use super::seen::{Seen, grown, unread};
-use crate::topology::{LayerKind, StorageMap, System, clean, part_of};
 
 const TABLE: &str = "mountstats";
 const VAST: &str = "proc/fs/nfsfs/cbstats";

@@ -6,10 +6,11 @@
 
 use std::path::Path;
 
+use forebay_base::units::MIB;
+use forebay_topology::{System, clean};
+
 use super::json::{Json, list};
 use super::seen::{Seen, grown, unread};
-use crate::topology::{System, clean};
-use crate::units::MIB;
 
 const FOLDER: &str = "proc/driver/nvidia-fs";
 /// Maximum length of the file: a page of totals, then one line per GPU.

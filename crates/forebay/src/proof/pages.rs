@@ -6,11 +6,12 @@
 
 use std::os::unix::fs::MetadataExt;
 
+use forebay_base::units::MIB;
+
 use super::evidence::PageCache;
 use super::seen::Seen;
 use crate::engine::File;
 use crate::file::Residency;
-use crate::units::MIB;
 
 /// Maximum number of bytes sampled over all files.
 const LOOKED_MAX: u64 = 512 * MIB;

@@ -9,9 +9,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use forebay_topology::System;
+
 use super::json::Json;
 use super::seen::{Seen, grown, unread};
-use crate::topology::System;
 
 const IO: &str = "proc/self/io";
 const LEN_MAX: usize = 4096;

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use forebay_topology::System;
+
 use super::json::Json;
 use super::seen::{Seen, grown, unread};
-use crate::topology::System;
 
 const FOLDER: &str = "sys/class/infiniband";
 /// Bytes per count (IBTA, PortCounters): the counters count 4-byte words.

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use forebay_topology::Absent;
+
 use super::json::Json;
-use crate::topology::Absent;
 
 /// The result of one source of evidence.
 #[derive(Debug, Clone, PartialEq)]

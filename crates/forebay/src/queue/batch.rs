@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use forebay_base::lock::Lock;
+use forebay_base::units::ByteRange;
+
 use super::gate::Gate;
 use super::op::Op;
 use crate::error::{Error, Place};
 use crate::file::{Handle, Source};
-use crate::lock::Lock;
 use crate::plan::{Alignment, Stretch, Strip};
-use crate::units::ByteRange;
 
 /// The sources, memory and results of a transfer of many items.
 #[derive(Debug)]

@@ -3,12 +3,12 @@
 
 #![expect(unsafe_code, reason = "copies between its own memory and an op's")]
 
+use forebay_base::units::ByteRange;
+use forebay_base::user_copy::{copy_from_user, copy_to_user};
 use rustix::io::Errno;
 
 use super::op::{Direction, Op, Work};
 use crate::memory::HostMemory;
-use crate::units::ByteRange;
-use crate::user_copy::{copy_from_user, copy_to_user};
 
 /// Requests of at least this size use a huge page even if they do not fill it: a drive served
 /// requests of 1 MiB on huge pages 2.5 times as fast as on 4 KiB pages.

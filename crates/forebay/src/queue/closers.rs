@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
-use crate::lock::Lock;
+use forebay_base::lock::Lock;
 use rustix::io::Errno;
 
 /// Kinds of jobs, by the party they may wait for.

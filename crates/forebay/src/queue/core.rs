@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::{Lock, woken};
 use rustix::io::Errno;
 
 use super::closers::{Chore, Closers};
@@ -17,7 +18,6 @@ use super::spans;
 use super::waker::Waker;
 use crate::error::Error;
 use crate::events;
-use crate::lock::{Lock, woken};
 use crate::trace::{Recorder, Trace};
 use crate::transfer::{State, Unused};
 

@@ -84,7 +84,7 @@ mod tests {
     use crate::file::{Handle, OpenHow};
     use crate::plan::{Alignment, Io, Reason};
     use crate::transfer::{State, SyncMode};
-    use crate::units::{ByteRange, KIB};
+    use forebay_base::units::{ByteRange, KIB};
 
     /// Only distinguishes late from never.
     const BOUND: Duration = Duration::from_secs(60);

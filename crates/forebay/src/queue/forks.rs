@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::os::fd::RawFd;
 use std::sync::{MutexGuard, Once};
 
-use crate::lock::Lock;
+use forebay_base::lock::Lock;
 
 type Descriptors = MutexGuard<'static, Vec<RawFd>>;
 

@@ -7,9 +7,10 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::Thread;
 
-use crate::lock::Lock;
+use forebay_base::lock::Lock;
+use forebay_base::units::ByteRange;
+
 use crate::plan::Strip;
-use crate::units::ByteRange;
 
 /// The open blocks of a transfer, and those that have arrived.
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Condvar};
 
-use crate::lock::{Lock, woken};
+use forebay_base::lock::{Lock, woken};
 
 /// Parked threads of one kind. A wake-up without a parked thread is kept for the next one.
 #[derive(Debug, Default)]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use forebay_base::units::ByteRange;
 use rustix::io::Errno;
 
 use super::batch::Batch;
@@ -9,7 +10,6 @@ use crate::error::Operation;
 use crate::file::{Handle, Port, PortError};
 use crate::plan::{Io, Reason, Segment};
 use crate::transfer::Touch;
-use crate::units::ByteRange;
 
 /// Direction of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -9,6 +9,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use forebay_base::units::ByteRange;
 use rustix::io::Errno;
 
 use super::Ring;
@@ -16,7 +17,6 @@ use super::batch::Batch;
 use super::bounce::Bounce;
 use super::op::{Completion, Direction, Op, Work, now_ns};
 use crate::file::{Handle, Port, PortError, read_at_raw, read_nowait_raw, write_at_raw};
-use crate::units::ByteRange;
 
 /// The first and the longest pause before a retry; each pause is twice as long as the one before.
 const PAUSES: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(10)];

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use forebay_base::units::{ByteRange, KIB, align_down};
+
 use super::batch::Batch;
 use super::op::Direction;
 use super::scheduler::Claim;
@@ -9,7 +11,6 @@ use super::window::PIECES_MAX;
 use super::worker::Plan;
 use crate::file::{Handle, Source};
 use crate::plan::{Io, Layout, Part, Reason, Split, cut_parts, cut_peer, cut_read, cut_write};
-use crate::units::{ByteRange, KIB, align_down};
 
 /// Shorter resident runs inside a partly resident window are ignored. A separate request for each
 /// costs more than reading them from the drive with their neighbours.

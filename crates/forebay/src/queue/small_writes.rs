@@ -11,9 +11,10 @@
 
 use std::sync::MutexGuard;
 
+use forebay_base::lock::Lock;
+
 use super::core::Core;
 use super::scheduler::Scheduler;
-use crate::lock::Lock;
 
 /// Number of shards; files in the same shard share only its lock.
 const PLACES: usize = 64;

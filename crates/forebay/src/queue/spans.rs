@@ -1,11 +1,12 @@
 //! Trace spans of ops, windows and slots.
 
+use forebay_base::units::ByteRange;
+
 use super::op::{Completion, Op, Work, now_ns};
 use super::scheduler::{Claim, SlotUse};
 use super::window::Slot;
 use crate::trace::{Recorder, Span, Track, What};
 use crate::transfer::State;
-use crate::units::ByteRange;
 
 fn pair(range: ByteRange) -> (u64, u64) {
     (range.start, range.len())

@@ -16,6 +16,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use forebay_base::units::MIB;
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -29,7 +30,6 @@ use super::op::{Completion, Direction, Op, Owner, WindowKey, Work, now_ns};
 use super::pread::{descriptor, size_if_short};
 use super::waker::Waker;
 use crate::memory::Parts;
-use crate::units::MIB;
 
 /// User data of the waker's read.
 const WAKE: u64 = u64::MAX;

@@ -1,9 +1,10 @@
 //! A window: the part of a transfer that is moved at one time. It is one slot's worth of bytes,
 //! filled in pieces and copied in runs.
 
+use forebay_base::units::ByteRange;
+
 use super::op::Direction;
 use crate::plan::Segment;
-use crate::units::ByteRange;
 
 /// Maximum pieces of a window; a bit set holds them.
 pub(crate) const PIECES_MAX: u64 = PIECES as u64;
@@ -139,7 +140,7 @@ impl Window {
         let pieces = if len >= u64::BITS { u64::MAX } else { ((1 << len) - 1) << first };
         let start = self.base + u64::from(first) * self.piece;
         let covered = ByteRange::at(start, u64::from(len) * self.piece);
-        Run { pieces, range: self.range.intersect_keeping_start(covered) }
+        Run { pieces, range: self.range.intersect(covered) }
     }
 
     /// All bytes of a window as one run, for the copy from the GPU before a write.
@@ -164,15 +165,6 @@ impl Window {
     /// Host address, in the slot, of the byte at `offset` of the file.
     pub(crate) fn slot_address(&self, offset: u64) -> u64 {
         self.slot.map_or(0, |slot| slot.address) + (offset - self.base)
-    }
-}
-
-impl ByteRange {
-    /// The bytes of `self` that `other` covers; if there are none, an empty range at the nearer
-    /// end.
-    fn intersect_keeping_start(self, other: Self) -> Self {
-        let start = self.start.max(other.start).min(self.end);
-        Self { start, end: self.end.min(other.end).max(start) }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use forebay_base::units::KIB;
 use rustix::io::Errno;
 
 use super::Ring;
@@ -15,7 +16,6 @@ use super::spans;
 use crate::plan::Segment;
 use crate::trace::Track;
 use crate::transfer::State;
-use crate::units::KIB;
 
 /// Requests of at least this size are flushed one by one: the system call takes a microsecond, and
 /// the fastest drive takes about ten for the request.

@@ -3,16 +3,16 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use forebay_base::lock::Lock;
+use forebay_base::units::{MIB, format_size};
+use forebay_topology::System;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::events;
 use crate::gpu::Device;
-use crate::lock::Lock;
 use crate::memory::{HostMemory, Node, Parts, Room};
 use crate::queue::Slot;
-use crate::topology::System;
-use crate::units::{MIB, format_size};
 
 /// Pinned bytes per GPU in use, unless the caller sets a limit.
 const PER_LINK: u64 = 256 * MIB;
@@ -197,8 +197,8 @@ impl Arena {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::SystemClock;
     use crate::gpu::sim::{SimConfig, SimDevice};
+    use forebay_base::clock::SystemClock;
 
     #[test]
     fn every_link_gets_a_slot_and_no_more_than_the_bound() {

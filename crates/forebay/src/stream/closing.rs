@@ -6,9 +6,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use forebay_base::timeout::within;
+
 use super::shared::{Held, Shared, stuck};
 use super::turn::Turn;
-use crate::aside::within;
 use crate::error::Result;
 use crate::gpu::{DeviceError, DeviceResult, Stream};
 

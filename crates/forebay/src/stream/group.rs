@@ -7,6 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::{Lock, woken};
+
 use super::StreamOptions;
 use super::homes::{Home, Homes};
 use super::layer::{Shelf, Unit};
@@ -18,7 +20,6 @@ use super::shared::Shared;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::gpu::Device;
-use crate::lock::{Lock, woken};
 
 /// Interval for polling whether the loader thread has ended, which it is about to do.
 const NAP: Duration = Duration::from_micros(50);

@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
+use forebay_base::units::{ByteRange, align_up};
+
 use super::slices::PART_ALIGNMENT;
 use super::{refuse, ring, slices};
 use crate::engine::{Engine, File};
 use crate::error::{Error, Operation, Result};
 use crate::file::Residency;
 use crate::plan::{Packed, Packing, Wanted};
-use crate::units::{ByteRange, align_up};
 
 /// Maximum size of one copy from pinned memory. The fixed cost of a copy is 0.2 % of that (2.7 µs
 /// of 1.2 ms on an H200), and longer copies would delay other users of the link.

@@ -9,11 +9,12 @@
 
 use std::sync::Arc;
 
+use forebay_base::units::{ByteRange, align_down, align_up};
+
 use super::layer::{Copy, Unit, add_copy, is_resident};
 use crate::engine::File;
 use crate::file::pages::{FilePages, Stamp};
 use crate::gpu::Device;
-use crate::units::{ByteRange, align_down, align_up};
 
 /// Minimum average size of a mapping: each costs kernel and driver calls. A guess, which no run has
 /// measured.

@@ -8,13 +8,14 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::Lock;
+use forebay_topology::{MemoryLeft, System};
+
 use super::group::Group;
 use super::homes::Home;
 use super::layer::{Copy, Unit};
 use super::mapped::{Pages, Refusal, Windows};
 use super::marks::Mark;
-use crate::lock::Lock;
-use crate::topology::{MemoryLeft, System};
 
 /// Minimum number of passes for which pinning pays off. The pass that pins takes 2.2 to 2.8 times
 /// as long as one through slots (`benches/runs/2026-11-22-h200-layers-d/mapped.json`), and each

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use forebay_base::lock::Lock;
+
 use super::shared::device_failed;
 use crate::error::{Error, Operation};
 use crate::gpu::{CallerStream, Device, DeviceError, DeviceResult, Event, Stream};
-use crate::lock::Lock;
 
 /// Polling interval while a thread waits for a mark.
 const NAP: Duration = Duration::from_micros(50);

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use forebay_base::units::ByteRange;
+
 use super::group::{Group, Job};
 use super::homes::{Home, host};
 use super::layer::{Unit, is_resident};
@@ -17,7 +19,6 @@ use crate::error::{Error, Result};
 use crate::gpu::{DeviceCopy, DeviceResult};
 use crate::plan::{Packed, Packing};
 use crate::transfer::RouteShare;
-use crate::units::ByteRange;
 
 /// One layer that is being read.
 pub(super) struct Reading {

@@ -257,10 +257,10 @@ mod tests {
 
     use super::*;
     use crate::Options;
-    use crate::clock::ManualClock;
     use crate::gpu::sim::SimDevice;
     use crate::gpu::{CallerStream, Device};
     use crate::stream::marks::Marks;
+    use forebay_base::clock::ManualClock;
 
     const SMALL: u64 = 128 << 10;
 

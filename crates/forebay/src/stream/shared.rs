@@ -21,7 +21,7 @@ use super::turn::Turn;
 use super::writing::{Writer, Writes};
 use super::{LayerTimes, StreamOptions, StreamStatistics};
 use crate::engine::Engine;
-use crate::error::{Error, Operation, Result};
+use crate::error::{Error, Operation, Result, refuse_child};
 use crate::gpu::{CallerStream, Device, DeviceError, DeviceResult, Stream};
 use crate::transfer::RouteShare;
 
@@ -193,7 +193,7 @@ impl Shared {
 
     /// Fails in a forked child: it has none of the threads, and locks may be held forever.
     pub(super) fn check_home(&self) -> Result<()> {
-        self.engine.home().check(Operation::Read, || None)
+        refuse_child(self.engine.home(), Operation::Read, || None)
     }
 
     pub(super) fn units(&self) -> &[Unit] {

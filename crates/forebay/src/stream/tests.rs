@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay_base::clock::SystemClock;
+
 use super::{Layer, LayerStream, Order, StreamOptions};
-use crate::clock::SystemClock;
 use crate::gpu::Device;
 use crate::gpu::sim::SimDevice;
 use crate::{Engine, Options};

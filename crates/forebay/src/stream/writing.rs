@@ -10,6 +10,8 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::Lock;
+
 use super::after::One;
 use super::layer::LayerPart;
 use super::marks::Mark;
@@ -19,7 +21,6 @@ use super::ties::Ties;
 use crate::engine::RequestOptions;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::CallerStream;
-use crate::lock::Lock;
 use crate::transfer::Transfer;
 
 /// Interval for calling the `go_on` callback.
@@ -330,10 +331,10 @@ fn run(writes: &Receiver<Write>, shared: &Weak<Shared>) {
 mod tests {
     use super::super::{Layer, LayerStream, Order, StreamOptions};
     use super::*;
-    use crate::clock::SystemClock;
     use crate::gpu::Device;
     use crate::gpu::sim::{SimConfig, SimDevice};
     use crate::{Engine, OpenOptions, Options};
+    use forebay_base::clock::SystemClock;
 
     const LEN: u64 = 100_001;
 

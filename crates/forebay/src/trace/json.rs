@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
+use forebay_topology::moves_cursor;
+
 use super::lanes::lanes;
 use super::{Recorded, Span, Trace, What};
-use crate::topology::moves_cursor;
 
 /// Groups, in display order. Each ring has its own group after these.
 const TRANSFERS: u64 = 1;

@@ -13,7 +13,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::lock::Lock;
+use forebay_base::lock::Lock;
+
 use crate::plan::Reason;
 
 /// Maximum number of spans kept, about 40 MB: enough for 100 GiB in requests of 1 MiB.

@@ -159,7 +159,7 @@ impl Transfer {
     /// The error that a forked child gets from every wait.
     fn forked(&self) -> Option<Error> {
         let home = self.engine.home();
-        (!home.is_here()).then(|| home.refusal(Operation::Wait, self.state.place_unlocked()))
+        (!home.is_here()).then(|| Error::forked(home, Operation::Wait, self.state.place_unlocked()))
     }
 }
 

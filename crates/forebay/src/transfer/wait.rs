@@ -4,9 +4,10 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::woken;
+
 use super::{End, Outcome, State};
 use crate::error::Result;
-use crate::lock::woken;
 use crate::memory::Buffer;
 
 /// Longest time that a waiting thread polls before an expected end.
@@ -138,7 +139,7 @@ mod tests {
 
     use super::*;
     use crate::file::{Handle, OpenHow};
-    use crate::units::{ByteRange, GIB};
+    use forebay_base::units::{ByteRange, GIB};
 
     /// When nearly all bytes have arrived, the end is expected at any moment, here for minutes.
     #[test]

@@ -5,7 +5,7 @@
 //! in which the queue was full; completions bring the time, no clock is read.
 //! `docs/internals/tuning.md` gives the reason for each constant.
 
-use crate::units::KIB;
+use forebay_base::units::KIB;
 
 /// Requests in flight when nothing is known of a drive, and of a disk.
 const DEPTH_START: usize = 32;

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use forebay::proof::{Claim, Memory, Sources, Verdict, verdict};
-use forebay::topology::Resolver;
 use forebay::{Direction, Route};
+use forebay_topology::Resolver;
 
 use super::lab::{FileSystem, LoopDrive, or_skip, watchdog::Watchdog};
 use super::{Rig, bytes_by, demanded};

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use forebay::topology::{Resolver, System};
 use forebay::{Engine, Options};
+use forebay_topology::{Resolver, System};
 
 use crate::{Result, sum};
 

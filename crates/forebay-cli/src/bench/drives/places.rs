@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use forebay::Engine;
-use forebay::topology::{DriveKind, Resolver};
+use forebay_topology::{DriveKind, Resolver};
 
 use crate::bench::environment;
 use crate::bench::make::Room;

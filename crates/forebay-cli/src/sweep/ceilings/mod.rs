@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use forebay::Engine;
 use forebay::gpu::{Device, DeviceInfo};
-use forebay::topology::{Drive, Link, PciDevice, Resolver, gpu_at, nics, played};
+use forebay_topology::{Drive, Link, PciDevice, Resolver, gpu_at, nics};
 
 pub(super) use self::bound::{all_directions, bound};
 pub(super) use self::draw::render;
@@ -113,7 +113,7 @@ fn name(device: Option<&Arc<dyn Device>>) -> String {
 
 fn place(resolver: &Resolver, info: &DeviceInfo) -> Option<GpuAt> {
     let found = || gpu_at(resolver.system(), &info.pci_address).map(|gpu| gpu.pci);
-    let pci = played(info).or_else(found)?;
+    let pci = forebay::gpu::sim::place(info).or_else(found)?;
     Some(GpuAt { name: info.id.to_string(), pci, simulated: info.simulated })
 }
 
@@ -126,7 +126,7 @@ fn believe(pci: &mut PciDevice, measured: f64) {
             bridge.link = Default::default();
         }
     }
-    if pci.link.played_bytes_per_s.is_none() && refuted(pci.link) {
+    if pci.link.simulated_bytes_per_s.is_none() && refuted(pci.link) {
         pci.link = Default::default();
     }
 }
@@ -140,7 +140,7 @@ fn in_theory(ceiling: &mut Ceiling, reach: Option<Reach>, pci: &PciDevice) {
     let Some(Reach { rate, uplink }) = reach else { return };
     ceiling.theory_bytes_per_second = Some(rate);
     ceiling.limits = parts::limits(pci).or(uplink.map(|up| format!("behind the uplink {up}")));
-    let on_pci = pci.link.played_bytes_per_s.is_none();
+    let on_pci = pci.link.simulated_bytes_per_s.is_none();
     ceiling.source = on_pci.then(|| format!("/sys/bus/pci/devices/{}", pci.address));
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use forebay::topology::{Distance, Drive, Link, Nic, PciDevice, Transport};
+use forebay_topology::{Distance, Drive, Link, Nic, PciDevice, Transport};
 
 use crate::report::digest::rate_text;
 use crate::report::drives::LinkFacts;
@@ -129,7 +129,7 @@ fn uplinks(gpus: &[GpuAt], drives: &[Drive]) -> Vec<Part> {
         for wire in wires(pci) {
             let part = found.entry(wire.address.to_owned()).or_insert_with(|| {
                 let part = Part { name: "uplink", of: wire.address.into(), ..Part::default() };
-                let simulated = wire.link.played_bytes_per_s.is_some();
+                let simulated = wire.link.simulated_bytes_per_s.is_some();
                 Part { simulated, ..with_link(part, wire.address, wire.link) }
             });
             if !part.shared_by.contains(name) && part.shared_by.len() < NAMED_MAX {
@@ -181,7 +181,7 @@ pub(super) fn wires(pci: &PciDevice) -> impl Iterator<Item = Wire<'_>> {
 /// The payload rate of a link; simulated links carry only payload.
 #[must_use]
 pub(super) fn payload(link: Link) -> Option<f64> {
-    let share = if link.played_bytes_per_s.is_some() { 1.0 } else { share(link) };
+    let share = if link.simulated_bytes_per_s.is_some() { 1.0 } else { share(link) };
     line(link).map(|rate| rate * share)
 }
 
@@ -200,7 +200,7 @@ fn share(link: Link) -> f64 {
 fn with_link(part: Part, address: &str, link: Link) -> Part {
     let facts = LinkFacts::of(link);
     let how = match (facts, link.megatransfers_per_s) {
-        _ if link.played_bytes_per_s.is_some() => "simulated".to_owned(),
+        _ if link.simulated_bytes_per_s.is_some() => "simulated".to_owned(),
         (Some(facts), Some(rate)) if facts.bytes_per_second.is_some() => {
             let code = match rate {
                 0..=5_000 => "8 of 10 bits, ",
@@ -211,7 +211,7 @@ fn with_link(part: Part, address: &str, link: Link) -> Part {
         }
         _ => "no rate is told, or less than was measured".into(),
     };
-    let source = (link != Link::default() && link.played_bytes_per_s.is_none())
+    let source = (link != Link::default() && link.simulated_bytes_per_s.is_none())
         .then(|| format!("/sys/bus/pci/devices/{address}"));
     Part { rate: payload(link), how, source, ..part }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use forebay::topology::{Link, PciDevice};
+use forebay_topology::{Link, PciDevice};
 
 use super::parts::{line, payload, wires};
 

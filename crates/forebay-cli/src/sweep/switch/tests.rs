@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use clap::{Args as _, FromArgMatches as _};
 use forebay::Options;
-use forebay::topology::{Resolver, System};
+use forebay_topology::{Resolver, System};
 use tempfile::TempDir;
 
 use super::*;

@@ -5,14 +5,15 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use forebay::topology::{Resolver, System};
 use forebay_cli::map::json::MapReport;
+use forebay_topology::{Resolver, System};
 use tempfile::TempDir;
 
 use crate::map::{bad, good};
 
 /// The library's own records of two kernels; part of the test, so that it runs anywhere.
-const ARCHIVE: &[u8] = include_bytes!("../../../../forebay/tests/topology/linux-6.12-iommu.tar.gz");
+const ARCHIVE: &[u8] =
+    include_bytes!("../../../../forebay-topology/tests/topology/linux-6.12-iommu.tar.gz");
 
 /// Where one of its drives hangs.
 const SLOT: &str = "sys/devices/pci0000:40/0000:40:02.0/0000:42:00.0/0000:43:00.0/0000:44:00.0";

@@ -10,8 +10,8 @@ fn files_in_memory_have_no_depth() {
         return println!("skipped: files in memory: there is no tmpfs at /dev/shm");
     };
     fs::write(folder.path().join("file"), vec![0; 32 << 20]).unwrap();
-    let map = forebay::topology::Resolver::default().resolve(folder.path());
-    if map.drives.iter().any(|drive| drive.kind != forebay::topology::DriveKind::Memory) {
+    let map = forebay_topology::Resolver::default().resolve(folder.path());
+    if map.drives.iter().any(|drive| drive.kind != forebay_topology::DriveKind::Memory) {
         return println!("skipped: files in memory: /dev/shm is no tmpfs");
     }
     let texts = [bad(folder.path(), &[]), bad(folder.path(), &["file"])];

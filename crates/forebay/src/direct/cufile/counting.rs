@@ -5,11 +5,12 @@
 use std::ffi::c_int;
 use std::time::Duration;
 
+use forebay_base::lock::Lock;
+use forebay_base::process::Home;
+use forebay_base::timeout::within;
+
 use super::failure::Answer;
 use super::table::Table;
-use crate::aside::within;
-use crate::lock::Lock;
-use crate::process::Home;
 
 /// The library's statistics level, if it reports one.
 pub(super) fn level_of(table: &Table) -> Option<c_int> {

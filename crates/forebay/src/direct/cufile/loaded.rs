@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use forebay_base::clock::SystemClock;
 use rustix::io::Errno;
 
 use super::counting::level_of;
@@ -13,7 +14,6 @@ use super::library::CuFile;
 use super::reach::Compat;
 use super::rig::{Rig, UNIT};
 use super::session::{ALLOW_COMPAT, Session, setting, uses};
-use crate::clock::SystemClock;
 use crate::direct::played;
 use crate::gpu::sim::{SimConfig, SimDevice};
 

@@ -9,11 +9,11 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay_base::timeout::within;
 use rustix::io::Errno;
 
 use super::failure::CuFileFailure;
 use super::session::{RegisteredFile, Session};
-use crate::aside::within;
 use crate::file::{Handle, NoPort, Port, PortError};
 use crate::gpu::{Device, DeviceError, DeviceId};
 

@@ -6,10 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_base::clock::SystemClock;
+
 use super::port::CuFilePort;
 use super::session::Session;
 use super::table::Table;
-use crate::clock::SystemClock;
 use crate::direct::child::{End, Program, run};
 use crate::file::{Handle, OpenHow, Port, PortError};
 use crate::gpu::sim::{CuFilePlay, SimConfig, SimDevice};

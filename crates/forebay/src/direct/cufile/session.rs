@@ -13,6 +13,8 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use forebay_base::process::Home;
+
 use super::counting::{level_of, stop_at_end};
 use super::failure::CuFileFailure;
 use super::layout::{Counters, Descriptor};
@@ -22,7 +24,6 @@ use super::sessions::SESSIONS;
 use super::simulated;
 use super::table::{FileHandle, Table};
 use crate::gpu::sim::CuFilePlay;
-use crate::process::Home;
 
 /// Statistics level with counters for each GPU.
 const COUNT_GPUS: c_int = 3;

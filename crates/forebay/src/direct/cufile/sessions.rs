@@ -8,11 +8,12 @@
 use std::sync::{Arc, Condvar, OnceLock};
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::{Lock, woken};
+use forebay_base::process::Home;
+
 use super::failure::CuFileFailure;
 use super::session::Session;
 use crate::direct::OPENS_WITHIN;
-use crate::lock::{Lock, woken};
-use crate::process::Home;
 
 /// All sessions of this process.
 pub(super) static SESSIONS: Sessions = Sessions::within(OPENS_WITHIN);

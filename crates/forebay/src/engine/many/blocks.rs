@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use forebay_base::units::ByteRange;
+
 use super::{Many, ManyTransfer, Piece, Results};
 use crate::engine::Engine;
 use crate::engine::file::RequestOptions;
@@ -11,7 +13,6 @@ use crate::events::Begin;
 use crate::memory::Buffer;
 use crate::queue::{Batch, Direction, Gate, Request};
 use crate::transfer::{Outcome, RouteShare};
-use crate::units::ByteRange;
 
 /// The whole of any strip.
 const WHOLE: ByteRange = ByteRange { start: 0, end: u64::MAX };

@@ -7,12 +7,13 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use forebay_base::lock::Lock;
+
 use super::file::RequestOptions;
 use super::interrupt::GoOn;
 use super::lent::Borrowed;
 use super::{Engine, File};
 use crate::error::{Error, Result};
-use crate::lock::Lock;
 use crate::memory::{Buffer, Source, Span, Target};
 use crate::plan::Wanted;
 use crate::queue::{Batch, Chore, Direction};

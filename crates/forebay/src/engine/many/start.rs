@@ -3,6 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
+use forebay_base::units::ByteRange;
 use rustc_hash::FxHashMap;
 
 use super::{OfStrip, Piece, Results, part};
@@ -18,7 +19,6 @@ use crate::memory::{Buffer, Span};
 use crate::plan::{Alignment, GAP_MAX, Io, Reason, Route, Strip, Wanted};
 use crate::queue::{Batch, Direction, Gate, Request, Share};
 use crate::transfer::{State, SyncMode};
-use crate::units::ByteRange;
 
 /// Minimum distance of pieces in the strip. It limits a segment of 1 MiB to 2,048 pieces, because
 /// some segments are split under the scheduler's lock.

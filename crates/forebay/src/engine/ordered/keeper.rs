@@ -7,17 +7,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
+use forebay_base::lock::Lock;
+use forebay_base::units::ByteRange;
+
 use super::work::{Moving, Work};
 use super::{BLOCKS_MAX, Blocks, Queued, Track};
 use crate::engine::{Engine, RequestOptions, resource};
 use crate::error::{Error, Place, Result};
 use crate::events;
 use crate::gpu::{Device, DeviceError, DeviceId};
-use crate::lock::Lock;
 use crate::plan::{Reason, Route};
 use crate::queue::{Chore, Direction};
 use crate::transfer::{Outcome, State, SyncMode};
-use crate::units::ByteRange;
 
 /// Minimum and maximum polling interval; a full slot takes 300 µs. Without progress, for example
 /// because the caller's stream has other work, the interval grows to a sixteenth of the time since
@@ -453,9 +454,9 @@ impl Ordered {
 mod tests {
     use super::*;
     use crate::Options;
-    use crate::clock::SystemClock;
     use crate::gpu::CallerStream;
     use crate::gpu::sim::{SimConfig, SimDevice};
+    use forebay_base::clock::SystemClock;
 
     #[test]
     fn a_panic_of_the_keeper_ends_the_transfer_and_opens_its_gates() {

@@ -17,6 +17,7 @@ mod work;
 
 use std::sync::{Arc, OnceLock};
 
+use forebay_base::units::{ByteRange, align_down};
 pub(super) use keeper::Keepers;
 use keeper::Ordered;
 use track::Track;
@@ -32,7 +33,6 @@ use crate::memory::{Buffer, Span};
 use crate::options::DirectIo;
 use crate::queue::Direction;
 use crate::transfer::{State, Transfer};
-use crate::units::{ByteRange, align_down};
 
 /// Maximum number of blocks of a transfer. Each takes three entries of a stream's queue, which
 /// holds 1,024 before a call blocks.

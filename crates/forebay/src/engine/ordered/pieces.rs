@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
+use forebay_base::units::ByteRange;
+
 use super::work::{Moving, Work};
 use super::{BLOCKS_MAX, Blocks, ENTRIES_MAX, Ordering, PARTS_MAX, Track};
 use crate::engine::many::{Many, ManyTransfer, Piece, PieceResult, Results};
@@ -20,7 +22,6 @@ use crate::memory::{Buffer, Span};
 use crate::plan::{Packed, Packing, Wanted};
 use crate::queue::Direction;
 use crate::transfer::{State, Transfer};
-use crate::units::ByteRange;
 
 /// The pieces of one ordered transfer.
 #[derive(Debug)]

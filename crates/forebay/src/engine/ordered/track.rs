@@ -7,6 +7,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use forebay_base::units::{ByteRange, align_down};
+
 use super::Blocks;
 use crate::engine::Engine;
 use crate::error::{Error, Operation, Result};
@@ -15,7 +17,6 @@ use crate::gpu::{Device, DeviceError, Event, Stream, is_quiet};
 use crate::memory::{Buffer, HostMemory};
 use crate::plan::SKEW;
 use crate::transfer::State;
-use crate::units::{ByteRange, align_down};
 
 /// Maximum number of slots of a track: one is copied, one is ready, and two are being filled.
 const SLOTS_MAX: u64 = 4;

@@ -10,6 +10,8 @@ use std::ffi::{c_int, c_uint};
 use std::ptr::{self, NonNull};
 use std::time::Duration;
 
+use forebay_base::process::Home;
+
 use super::batch::Way;
 use super::capture::Relaxed;
 use super::events::Kind;
@@ -23,7 +25,6 @@ use crate::gpu::{
     AddressKind, CallerStream, Device, DeviceCopy, DeviceError, DeviceInfo, DeviceResult, Event,
     Stream, check_home,
 };
-use crate::process::Home;
 
 /// `CU_MEMHOSTREGISTER_PORTABLE`: pinned for every context.
 const REGISTER_PORTABLE: c_uint = 1;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::lock::Lock;
+use forebay_base::lock::Lock;
 
 /// Handles of one kind that can be alive at once on one device.
 const SLOTS: u64 = 4096;

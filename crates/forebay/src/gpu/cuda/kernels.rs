@@ -9,10 +9,11 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem;
 use std::ptr::{self, NonNull};
 
+use forebay_base::lock::Lock;
+
 use super::device::CudaDevice;
 use super::table::{Address, CudaTable, Opaque, Ordinal, Resolver, SUCCESS, Status, nonsense};
 use crate::gpu::{DeviceError, DeviceResult, Stream, check_pairs};
-use crate::lock::Lock;
 
 /// The PTX, which ends in a zero as the driver requires.
 pub(crate) const TEXT: &CStr =

@@ -20,8 +20,8 @@ mod tests;
 use std::sync::OnceLock;
 
 use super::{AddressKind, DeviceId, DeviceInfo, DeviceKind};
-use crate::process::Home;
 pub use device::CudaDevice;
+use forebay_base::process::Home;
 use table::CudaTable;
 
 /// The driver library's name for the loader.

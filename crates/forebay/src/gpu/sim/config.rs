@@ -4,8 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use forebay_base::units::{GIB, parse_duration, parse_rate, parse_size};
+
 use crate::error::{Error, Result};
-use crate::units::{GIB, parse_duration, parse_rate, parse_size};
 
 /// Settings of a simulated GPU.
 ///
@@ -225,7 +226,7 @@ impl fmt::Display for SimConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::MIB;
+    use forebay_base::units::MIB;
 
     #[test]
     fn text_and_back() {

@@ -7,19 +7,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use forebay_base::clock::Clock;
+use forebay_base::lock::Lock;
+use forebay_base::process::Home;
+
 use super::config::{CuFilePlay, SimConfig};
 use super::fault::Fault;
 use super::hang::{Hang, SimCall};
 use super::memory::{HostAddress, Registrations, copied};
 use super::timeline::{Direction, Timeline};
 use super::uplink::Uplink;
-use crate::clock::Clock;
 use crate::gpu::{
     AddressKind, BATCH_MAX, CallerStream, Device, DeviceCopy, DeviceId, DeviceInfo, DeviceKind,
     DeviceResult, Event, Stream, check_home, check_pairs,
 };
-use crate::lock::Lock;
-use crate::process::Home;
 
 /// Interval at which the background thread checks numbers.
 const LOOK: Duration = Duration::from_micros(50);

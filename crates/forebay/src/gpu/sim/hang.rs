@@ -3,7 +3,7 @@
 
 use std::sync::Condvar;
 
-use crate::lock::{Lock, woken};
+use forebay_base::lock::{Lock, woken};
 
 /// A driver call that a test can make hang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,12 +12,12 @@ use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use forebay_base::units::{MIB, align_up};
+use forebay_base::user_copy::copy_from_user;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::fault::Fault;
 use crate::gpu::{DeviceError, DeviceResult};
-use crate::units::{MIB, align_up};
-use crate::user_copy::copy_from_user;
 
 /// Allocations start at multiples of this, with a gap of at least this size between them.
 const GRANULE: u64 = 2 * MIB;

@@ -2,8 +2,8 @@
 //!
 //! It has no threads. Work is queued with the time at which a real link would finish it, and the
 //! calls that observe completion (`is_done`, `synchronize`) run the work that is due by then. So a
-//! stepped [`Clock`](crate::clock::Clock) replays a run exactly. It returns an error where a real
-//! GPU would corrupt memory silently: a copy outside an allocation, a copy from unregistered
+//! stepped [`Clock`](forebay_base::clock::Clock) replays a run exactly. It returns an error where a
+//! real GPU would corrupt memory silently: a copy outside an allocation, a copy from unregistered
 //! memory, or memory freed under a queued copy.
 
 mod config;
@@ -12,6 +12,7 @@ mod fault;
 mod gate;
 mod hang;
 mod memory;
+mod place;
 mod timeline;
 mod uplink;
 
@@ -25,3 +26,4 @@ pub use device::SimDevice;
 #[cfg(test)]
 pub(crate) use fault::Dice;
 pub use hang::SimCall;
+pub use place::place;

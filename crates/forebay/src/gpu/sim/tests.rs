@@ -6,8 +6,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_base::clock::{Clock, ManualClock, SystemClock};
+
 use super::{SimConfig, SimDevice};
-use crate::clock::{Clock, ManualClock, SystemClock};
 use crate::gpu::{AddressKind, BATCH_MAX, Device, DeviceCopy, DeviceError, Event, Stream};
 
 /// Host memory that is registered with a device while it lives.

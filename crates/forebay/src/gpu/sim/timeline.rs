@@ -12,13 +12,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use forebay_base::lock::Lock;
+
 use super::config::SimConfig;
 use super::fault::{Dice, Fault};
 use super::gate::{Held, Number};
 use super::memory::{DeviceMemory, HostAddress, Registrations};
 use super::uplink::{Uplink, time_of_bytes};
 use crate::gpu::{DeviceCopy, DeviceError, DeviceResult};
-use crate::lock::Lock;
 
 /// Handles are unique across all simulated GPUs, so that no device accepts another's.
 static NEXT_HANDLE: AtomicU64 = AtomicU64::new(1);

@@ -6,8 +6,9 @@
 
 use std::time::Duration;
 
+use forebay_base::lock::Lock;
+
 use super::timeline::Direction;
-use crate::lock::Lock;
 
 /// The link above several simulated GPUs.
 #[derive(Debug)]

@@ -6,6 +6,8 @@
 //! and another counter that saw as many bytes. An amount too small for any other counter is not
 //! proven.
 
+use forebay_base::units::{KIB, MIB, format_size as size};
+
 use super::claim::{Claim, Memory};
 use super::evidence::{Evidence, PageCache, Storage};
 use super::pcie::How;
@@ -13,7 +15,6 @@ use super::seen::{Missing, Seen};
 use super::verdict::{Finding, Verdict, Way};
 use crate::plan::Route;
 use crate::queue::Direction;
-use crate::units::{KIB, MIB, format_size as size};
 
 /// Smaller amounts are lost in the reads of the file system itself.
 const LEN_MIN: u64 = MIB;

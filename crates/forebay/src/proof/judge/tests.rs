@@ -3,6 +3,7 @@
 mod direct;
 mod host;
 
+use forebay_base::units::GIB;
 use proptest::prelude::*;
 
 use super::*;
@@ -12,7 +13,6 @@ use crate::proof::evidence::PageCache;
 use crate::proof::nvidia_fs::NvidiaFs;
 use crate::proof::pcie::PcieBytes;
 use crate::proof::process::ProcessBytes;
-use crate::units::GIB;
 
 /// Evidence of a span over 1 GiB on a block device: `fetched` by this process, `others` by other
 /// processes, with these resident bytes before and after.

@@ -15,13 +15,14 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use forebay_base::units::{GIB, format_size};
+
 use self::meter::{Meter, Rates, Reading};
 use super::json::Json;
 use super::observers;
 use super::seen::Seen;
 use crate::gpu::DeviceInfo;
 use crate::gpu::nvml::{Handle, INSTALL, LIBRARY, LOOK, Nvml};
-use crate::units::{GIB, format_size};
 
 /// Bytes a span may move before a 32-bit counter may wrap unnoticed; leaves room for headers.
 const EDGES_MAX: u64 = 3 * GIB;

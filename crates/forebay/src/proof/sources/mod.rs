@@ -6,6 +6,8 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use forebay_topology::{DriveKind, StorageMap, System};
+
 use super::cufile::Counters;
 use super::drives::{self, Device, DriveBytes};
 use super::evidence::{Evidence, Storage};
@@ -18,7 +20,6 @@ use super::rdma::{self, PortBytes};
 use super::seen::{Seen, grown};
 use super::{cufile, dram};
 use crate::engine::{Engine, File};
-use crate::topology::{DriveKind, StorageMap, System};
 
 type AskCufile = Box<dyn Fn() -> Seen<Counters> + Send + Sync>;
 

@@ -5,10 +5,11 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
 
+use forebay_topology::Resolver;
+
 use super::*;
 use crate::engine::Engine;
 use crate::options::Options;
-use crate::topology::Resolver;
 
 const LEN: usize = 8 << 20;
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use forebay_base::units::ByteRange;
 use rustix::io::Errno;
 
 use super::{Request, Scheduler};
@@ -9,7 +10,6 @@ use crate::error::{Error, Place};
 use crate::file::Handle;
 use crate::plan::{Alignment, Io, Reason, Segment};
 use crate::queue::op::{Direction, Op, Owner, Work};
-use crate::units::ByteRange;
 
 /// Maximum stretches of a window that is written. Each is a request, and all of them are queued in
 /// one critical section.

@@ -7,6 +7,8 @@
 
 use std::sync::Arc;
 
+use forebay_base::units::align_down;
+
 use super::slots::{self, Need};
 use super::turns::{Priority, Turn, Turns};
 use super::{Active, Claim, Listed, Queue, Request, Scheduler};
@@ -14,7 +16,6 @@ use crate::plan::{Io, Reason, Segment};
 use crate::queue::op::{Direction, Line, WindowKey};
 use crate::queue::window::PIECES_MAX;
 use crate::transfer::State;
-use crate::units::align_down;
 
 impl Scheduler {
     /// True if the drive's ring opens a transfer's next window. Writes are copied from the GPU

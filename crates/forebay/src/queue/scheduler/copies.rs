@@ -1,11 +1,12 @@
 //! Selection of the next copies for the submitter of a link.
 
+use forebay_base::units::{ByteRange, MIB};
+
 use super::{Active, Copy, CopyFailure, Link, Scheduler};
 use crate::error::{Error, Operation};
 use crate::gpu::{DeviceError, DeviceId};
 use crate::queue::op::{Direction, Line, WindowKey};
 use crate::queue::window::Run;
-use crate::units::{ByteRange, MIB};
 
 /// Maximum queued groups of copies per direction: one runs while the next is ready.
 const COPIES_QUEUED_MAX: usize = 2;

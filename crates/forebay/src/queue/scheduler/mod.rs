@@ -44,6 +44,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 
+use forebay_base::units::ByteRange;
 use slab::Slab;
 
 pub(crate) use depth::Depth;
@@ -70,7 +71,6 @@ use crate::file::Handle;
 use crate::gpu::{DeviceError, DeviceId};
 use crate::plan::{Alignment, Io, Layout, Reason};
 use crate::transfer::{State, SyncMode};
-use crate::units::ByteRange;
 
 /// Everything that the scheduler must know to move one transfer.
 #[derive(Debug, Clone)]

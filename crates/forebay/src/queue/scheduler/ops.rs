@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use forebay_base::units::{ByteRange, align_down};
 use rustix::io::Errno;
 
 use super::depth::Landed;
@@ -10,7 +11,6 @@ use crate::error::{Error, Operation, Place};
 use crate::plan::{Alignment, Reason, Route};
 use crate::queue::op::{Completion, Direction, Line, Op, Owner, WindowKey, Work};
 use crate::transfer::{State, Touch};
-use crate::units::{ByteRange, align_down};
 
 /// Maximum consecutive completions without progress although the op has bytes left.
 const EMPTY_MAX: u8 = 3;

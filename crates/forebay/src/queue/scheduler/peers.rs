@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use forebay_base::units::ByteRange;
 use rustix::io::Errno;
 
 use super::{Active, Request, Scheduler, Share};
@@ -14,7 +15,6 @@ use crate::error::Error;
 use crate::file::{Port, PortError};
 use crate::plan::{Alignment, Io, Reason, Route};
 use crate::queue::op::{Direction, Op};
-use crate::units::ByteRange;
 
 /// Reason for closing a port that answers but makes no progress.
 const NO_FURTHER: &str = "it brought a request no further";

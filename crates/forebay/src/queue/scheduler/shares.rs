@@ -9,12 +9,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use forebay_base::units::ByteRange;
+
 use super::Scheduler;
 use crate::error::Error;
 use crate::plan::{Io, Reason, Strip};
 use crate::queue::op::Direction;
 use crate::transfer::State;
-use crate::units::ByteRange;
 
 /// The part of a transfer that one drive moves.
 #[derive(Debug, Clone)]

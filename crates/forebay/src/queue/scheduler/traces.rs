@@ -1,9 +1,10 @@
 //! Slot use, reported in the effects while the engine is traced. There is no clock here: the code
 //! that runs the effects adds the time.
 
+use forebay_base::units::ByteRange;
+
 use super::Scheduler;
 use crate::queue::window::Slot;
-use crate::units::ByteRange;
 
 /// A slot that a window took for `range`, or gave back if there is no range.
 #[derive(Debug)]

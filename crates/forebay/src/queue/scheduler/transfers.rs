@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use forebay_base::units::ByteRange;
+
 use super::turns::{Priority, Turns};
 use super::{Active, Claim, Listed, Queue, Request, Scheduler};
 use crate::error::Error;
@@ -10,7 +12,6 @@ use crate::file::Handle;
 use crate::plan::{Io, Reason, Segment};
 use crate::queue::op::{Direction, Line, Op, Owner, Work};
 use crate::transfer::{State, SyncMode};
-use crate::units::ByteRange;
 
 /// Minimum ops queued for a drive while there are bytes left: planning the next window takes as
 /// long as a fast drive needs for these.

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use forebay_base::units::{ByteRange, align_down};
+
 use super::turns::Turns;
 use super::waiting::Class;
 use super::{Claim, Link, Listed, Request, Scheduler};
 use crate::plan::{Layout, Reason, Segment};
 use crate::queue::op::{Direction, Line, Op, Owner, WindowKey, Work};
 use crate::queue::window::{Slot, Window};
-use crate::units::{ByteRange, align_down};
 
 impl Scheduler {
     /// Claims the next window to be planned, if one may be opened now.

@@ -6,13 +6,14 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use forebay_base::lock::Lock;
+
 use super::tally::Tally;
 use super::world::Faults;
 use crate::gpu::sim::{Dice, SimDevice};
 use crate::gpu::{
     AddressKind, Device, DeviceCopy, DeviceError, DeviceInfo, DeviceResult, Event, Stream,
 };
-use crate::lock::Lock;
 
 /// A simulated GPU with faulty calls.
 #[derive(Debug)]
@@ -69,7 +70,7 @@ impl FaultyDevice {
 }
 
 impl crate::gpu::sealed::Sealed for FaultyDevice {
-    fn home(&self) -> &crate::process::Home {
+    fn home(&self) -> &forebay_base::process::Home {
         self.inner.home()
     }
 }

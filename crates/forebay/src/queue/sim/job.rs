@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_base::units::ByteRange;
+
 use super::gates::Opens;
 use super::memory::Memory;
 use super::peers::Straight;
@@ -11,7 +13,6 @@ use super::start::SimTools;
 use crate::queue::op::{Direction, Op};
 use crate::queue::{Batch, Claim, Core, Plan, Reader, Ring, Tools};
 use crate::transfer::State;
-use crate::units::ByteRange;
 
 /// Initial contents of a read's target.
 pub(super) const UNTOUCHED: u8 = 0xEE;

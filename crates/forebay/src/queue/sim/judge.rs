@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use forebay_base::units::ByteRange;
+
 use super::job::{Job, Piece, UNTOUCHED};
 use super::memory::{Memory, all_are};
 use super::peers::REFUSALS;
@@ -12,7 +14,6 @@ use crate::plan::Route;
 use crate::queue::Batch;
 use crate::queue::op::Direction;
 use crate::transfer::Outcome;
-use crate::units::ByteRange;
 
 impl Job {
     /// Compares the reported and actual results with the expected ones. Returns the number of bytes

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use forebay_base::units::{ByteRange, align_down};
+
 use super::gates::{self, Opens};
 use super::job::{Job, Piece, UNTOUCHED, note_races};
 use super::memory::Memory;
@@ -15,7 +17,6 @@ use crate::plan::{Alignment, GAP_MAX, Io, Reason, Strip, Wanted};
 use crate::queue::op::Direction;
 use crate::queue::{Batch, Core, Gate, Priority, Request, Share};
 use crate::transfer::{State, SyncMode};
-use crate::units::{ByteRange, align_down};
 
 /// A file of a batch, with the engine's handle to it.
 struct Source {

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use forebay_base::units::{ByteRange, align_down, align_up};
 use rustix::io::Errno;
 
 use super::job::{Job, Piece};
@@ -19,7 +20,6 @@ use crate::plan::{Alignment, Io, Reason, Route};
 use crate::queue::op::{Direction, Op};
 use crate::queue::{Peer, Request, Share};
 use crate::transfer::{Outcome, State};
-use crate::units::{ByteRange, align_down, align_up};
 
 /// The error text of a port for every refusal.
 const REFUSAL: &str = "the seed refuses";

@@ -16,9 +16,10 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use forebay_base::lock::Lock;
+
 use super::run::Summary;
 use super::tally::Tally;
-use crate::lock::Lock;
 
 /// The seeds of a test run.
 pub(super) struct Seeds {

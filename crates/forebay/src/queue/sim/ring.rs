@@ -5,11 +5,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_base::clock::Clock;
 use rustix::io::Errno;
 
 use super::peers::refused;
 use super::world::{NEVER, World};
-use crate::clock::Clock;
 use crate::queue::bounce::Bounce;
 use crate::queue::op::{Completion, Op, Owner, WindowKey};
 use crate::queue::{Core, Ring};

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use forebay_base::clock::{Clock, ManualClock};
+
 use super::device::FaultyDevice;
 use super::job::{Caller, Job};
 use super::memory::Memory;
@@ -19,7 +21,6 @@ use super::shape::{self, Shape};
 use super::start::{self, SimTools};
 use super::tally::Tally;
 use super::world::{World, below};
-use crate::clock::{Clock, ManualClock};
 use crate::gpu::Device;
 use crate::gpu::sim::{Dice, SimConfig, SimDevice};
 use crate::queue::core::Bell;

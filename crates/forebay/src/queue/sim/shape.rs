@@ -4,12 +4,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use forebay_base::units::{KIB, MIB};
+
 use super::world::{Contents, Faults, below, noise};
 use crate::file::{Handle, OpenHow};
 use crate::gpu::sim::Dice;
 use crate::plan::Alignment;
 use crate::queue::Limits;
-use crate::units::{KIB, MIB};
 
 /// The random parameters of a run.
 #[derive(Debug)]

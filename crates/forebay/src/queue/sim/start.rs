@@ -5,6 +5,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use forebay_base::units::{ByteRange, align_down};
+
 use super::device::FaultyDevice;
 use super::job::{Caller, Job, Piece, UNTOUCHED, note_races};
 use super::many;
@@ -19,7 +21,6 @@ use crate::plan::{Alignment, Io, Reason, Split, split_write};
 use crate::queue::op::Direction;
 use crate::queue::{Claim, Core, Plan, Planner, Priority, Request, Slot, Tools};
 use crate::transfer::{State, SyncMode};
-use crate::units::{ByteRange, align_down};
 
 pub(super) const PAGE: u64 = 4096;
 

@@ -9,19 +9,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_base::clock::{Clock, ManualClock};
+use forebay_base::units::{ByteRange, align_down};
 use rustix::io::Errno;
 
 use super::device::FaultyDevice;
 use super::peers::Moved;
 use super::tally::Tally;
-use crate::clock::{Clock, ManualClock};
 use crate::file::Handle;
 use crate::gpu::sim::Dice;
 use crate::plan::{Alignment, Io, Reason};
 use crate::queue::op::{Direction, Op, Work};
 use crate::queue::pread::read_stretches;
 use crate::transfer::State;
-use crate::units::{ByteRange, align_down};
 
 /// Extra time that a hung drive takes.
 const HUNG: Duration = Duration::from_secs(100);

@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 
+use forebay_base::clock::SystemClock;
+
 use super::*;
-use crate::clock::SystemClock;
 use crate::gpu::sim::{SimConfig, SimDevice};
 use crate::gpu::{CallerStream, Device};
 use crate::stream::{Layer, LayerStream, Order, StreamOptions};

@@ -3,9 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use forebay_base::units::{GIB, MIB};
+
 use super::*;
 use crate::gpu::sim::Dice;
-use crate::units::{GIB, MIB};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;

@@ -11,13 +11,14 @@ use std::ffi::{c_int, c_long, c_void};
 use std::os::fd::BorrowedFd;
 use std::sync::MutexGuard;
 
+use forebay_base::lock::Lock;
+use forebay_base::units::align_down;
+
 use super::failure::Answer;
 use super::layout::{Counters, Descriptor, Properties};
 use super::table::{FileHandle, Table};
 use crate::file::{read_at_raw, write_at_raw};
 use crate::gpu::sim::CuFilePlay;
-use crate::lock::Lock;
-use crate::units::align_down;
 
 /// The version that it simulates.
 pub(super) const VERSION: c_int = 1190;

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use forebay_base::lock::Lock;
+
 use super::{GPUS, STACK, put, write};
 use crate::gpu::cuda::table::{Address, AllocationHandle, Location, Opaque, Status};
 use crate::gpu::{AddressKind, Device};
-use crate::lock::Lock;
 
 /// The kind that part of a simulated GPU's memory is presented as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,8 +8,9 @@ use std::ffi::c_int;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use forebay_base::lock::Lock;
+
 use super::Status;
-use crate::lock::Lock;
 
 const RELAXED: c_int = 2;
 

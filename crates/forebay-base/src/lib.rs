@@ -1,0 +1,20 @@
+//! What Forebay's other packages share. Nothing here knows of files or GPUs.
+//!
+//! - [`units`]: byte ranges, sizes, rates and durations, read and shown
+//! - [`clock`]: time that tests can set
+//! - [`lock`]: locks that ignore poisoning
+//! - [`process`]: detects forked children
+//! - [`timeout`]: calls that may never return
+//! - [`user_copy`]: copies to and from a caller's memory, which may be a truncated mapping
+//!
+//! # Unsafe modules
+//!
+//! - `process.rs`: maps the page that detects forked children
+//! - `user_copy.rs`: lets the kernel copy to and from a caller's memory
+
+pub mod clock;
+pub mod lock;
+pub mod process;
+pub mod timeout;
+pub mod units;
+pub mod user_copy;

@@ -1,0 +1,41 @@
+//! Runs work that may never return: a server is gone, or a program behind FUSE or a library hangs.
+//!
+//! No signal reliably ends such a call, and the call has no timeout. So a separate thread makes it,
+//! and is abandoned if it does not return in time.
+
+use std::io;
+use std::sync::mpsc::sync_channel;
+use std::thread::Builder;
+use std::time::Duration;
+
+/// Runs `work` on a thread with this name; `None` if it takes longer than `limit`.
+///
+/// # Errors
+/// No thread can be spawned.
+pub fn within<T: Send + 'static>(
+    limit: Duration,
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<Option<T>> {
+    let (tell, told) = sync_channel(1);
+    // The receiver may have timed out.
+    let works = move || tell.send(work()).unwrap_or(());
+    Builder::new().name(name.into()).spawn(works)?;
+    Ok(told.recv_timeout(limit).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_never_ends_is_left_behind() {
+        let never = || -> u8 {
+            loop {
+                std::thread::park();
+            }
+        };
+        assert_eq!(within(Duration::from_millis(20), "never", never).unwrap(), None);
+        assert_eq!(within(Duration::from_secs(60), "soon", || 7).unwrap(), Some(7));
+    }
+}

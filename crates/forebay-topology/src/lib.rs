@@ -1,0 +1,81 @@
+//! Finds the drives under a path, and their distance from the GPUs.
+//!
+//! [`Resolver`] returns a [`StorageMap`]: the steps from the path to the devices, the drives, and
+//! the queue that serves the file. The steps go through mounts, file systems, partitions, arrays,
+//! volumes and loop devices to controllers and PCI devices. Everything is read below the root of a
+//! [`System`], and nothing read there is trusted. A missing fact is recorded with its reason and is
+//! never an error: no transfer depends on this module for correctness.
+//!
+//! Each module reads one kind of thing: `mount`, `block`, `md`, `dm`, `btrfs`, `overlay`,
+//! `loop_device`, `nvme`, `network`, `nics` and `nfs`, `pci`, `numa`; `resolve` orders the steps.
+//! `quota` and `memory_limit` read the limits of the process's control groups (`groups`). `look`
+//! serves the doctor, `files` serves callers outside this package, and `simulated` gives simulated
+//! GPUs a place on PCI.
+//!
+//! # Unsafe modules
+//!
+//! - `calls.rs`: queries file systems and device nodes for their drives
+
+mod block;
+mod btrfs;
+mod cache;
+mod calls;
+mod device;
+mod distance;
+mod dm;
+mod drive;
+mod file_systems;
+mod files;
+mod gpu;
+mod groups;
+mod json;
+mod look;
+mod loop_device;
+mod magic;
+mod map;
+mod md;
+mod memory_limit;
+mod mount;
+mod network;
+mod nfs;
+mod nics;
+mod numa;
+mod nvme;
+mod overlay;
+mod path;
+mod patience;
+mod pci;
+mod placement;
+mod probe;
+mod quota;
+mod record;
+mod replay;
+mod resolve;
+mod simulated;
+mod system;
+#[cfg(test)]
+mod tests;
+
+pub use cache::Resolver;
+pub use device::BlockDevice;
+pub use distance::Distance;
+pub use drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
+pub use gpu::{Gpu, gpu_at, gpus};
+pub use json::quoted;
+pub use magic::FileSystem;
+pub use map::{Fact, Layer, LayerKind, Layout, Queue, QueueId, StorageMap, Value};
+pub use memory_limit::MemoryLeft;
+pub use memory_limit::MemoryLimit;
+pub use nfs::part_of;
+pub use nics::{Nic, nics};
+pub use pci::{Bridge, Link, PciDevice};
+pub use placement::Piece;
+pub use probe::Extent;
+pub use record::record;
+pub use record::record_with;
+pub use replay::read_record;
+pub use resolve::Below;
+pub use simulated::simulated_gpu;
+pub use system::System;
+pub use system::moves_cursor;
+pub use system::{Absent, clean, shown};

@@ -1,0 +1,99 @@
+//! NUMA nodes: their sockets, and the distances between them.
+
+use super::pci;
+use super::system::System;
+
+/// The facts about a NUMA node.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Node {
+    /// Its socket (the kernel's "package").
+    pub(super) package: Option<u32>,
+    /// Its distance to each node, where 10 is the distance to its own memory (ACPI, "System
+    /// Locality Information Table").
+    pub(super) distances: Vec<u32>,
+}
+
+impl Node {
+    /// Reads the facts of a node. Without a number it reads the only node: kernels name no node on
+    /// machines with just one.
+    pub(super) fn read(system: &System, node: Option<u32>) -> Self {
+        let text = |path: &str| system.text(path.as_ref()).ok();
+        let only = || text("sys/devices/system/node/online").filter(|nodes| nodes == "0");
+        let Some(number) = node.or_else(|| only().map(|_| 0)) else { return Self::default() };
+        let folder = format!("sys/devices/system/node/node{number}");
+        let package = || {
+            let cpus = text(&format!("{folder}/cpulist"))?;
+            let end = cpus.find(|c: char| !c.is_ascii_digit()).unwrap_or(cpus.len());
+            let cpu: u32 = cpus[..end].parse().ok()?;
+            text(&format!("sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"))?
+                .parse()
+                .ok()
+        };
+        let row = if node.is_some() { text(&format!("{folder}/distance")) } else { None };
+        let row = row.unwrap_or_default();
+        let distances = row.split_whitespace().map_while(|number| number.parse().ok());
+        Self { package: package(), distances: distances.collect() }
+    }
+}
+
+/// An upper bound above the node and CPU numbers of any machine.
+const NUMBERS_MAX: usize = 1 << 16;
+
+impl System {
+    /// The online NUMA nodes; empty if the kernel has no NUMA support.
+    pub fn numa_nodes(&self) -> Vec<u32> {
+        self.text("sys/devices/system/node/online".as_ref()).map_or_else(|_| Vec::new(), numbers)
+    }
+
+    /// The NUMA node of a PCI device; `None` if the kernel reports none.
+    pub fn numa_node_of(&self, pci_address: &str) -> Option<u32> {
+        let address = pci_address.to_ascii_lowercase();
+        let path = format!("sys/bus/pci/devices/{address}/numa_node");
+        // The file holds -1 if the node is unknown.
+        pci::is_address(&address).then(|| self.text(path.as_ref()).ok()?.parse().ok())?
+    }
+
+    /// The CPUs of a NUMA node.
+    pub fn numa_cpus(&self, node: u32) -> Vec<u32> {
+        let path = format!("sys/devices/system/node/node{node}/cpulist");
+        self.text(path.as_ref()).map_or_else(|_| Vec::new(), numbers)
+    }
+}
+
+/// Parses a kernel CPU list (`Documentation/admin-guide/kernel-parameters.rst`, "cpu lists"):
+/// comma-separated numbers and ranges. Parsing stops at the first malformed part.
+fn numbers(text: impl AsRef<str>) -> Vec<u32> {
+    let parts = text.as_ref().split(',').map_while(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.trim().parse::<u32>().ok()?..=last.trim().parse::<u32>().ok()?)
+    });
+    parts.flatten().take(NUMBERS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_read_as_the_kernel_writes_them() {
+        assert_eq!(numbers("0"), [0]);
+        assert_eq!(numbers("0-3,8,10-11"), [0, 1, 2, 3, 8, 10, 11]);
+        assert_eq!(numbers("5-3"), []);
+        assert_eq!(numbers("1,x,2"), [1]);
+        for text in ["", "-", "-1", "1-2-3", "4294967296"] {
+            assert_eq!(numbers(text), [], "{text}");
+        }
+        assert_eq!(numbers("0-4294967295").len(), NUMBERS_MAX);
+    }
+
+    #[test]
+    fn this_machine_has_a_node_or_none_is_told() {
+        let (system, mut cpus) = (System::live(), Vec::new());
+        for node in system.numa_nodes() {
+            let of_node = system.numa_cpus(node);
+            assert!(of_node.iter().all(|cpu| !cpus.contains(cpu)), "{of_node:?} and {cpus:?}");
+            cpus.extend(of_node);
+        }
+        println!("{} nodes, {} processors", system.numa_nodes().len(), cpus.len());
+    }
+}

@@ -1,0 +1,108 @@
+//! Time-limited probes of files that may never answer: the server is down, or a FUSE program hangs.
+//!
+//! Such a call has no timeout, and no signal is sure to interrupt it. So each probe runs on its own
+//! thread, which is abandoned if it does not return in time. A path that timed out is not probed
+//! again. `probe` and `look` use this; a replayed system does not need it, because its answers come
+//! from a record.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use forebay_base::lock::Lock;
+use forebay_base::timeout::within;
+
+use super::probe::Trail;
+
+/// Timeout of one probe. A drive in standby answers within a few seconds, and most probes need no
+/// read from the drive.
+pub(super) const LOOK_MAX: Duration = Duration::from_secs(3);
+/// Maximum number of unresponsive paths kept; further ones time out again.
+const SILENT_MAX: usize = 1024;
+
+/// The probe timed out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Silent;
+
+/// The paths that did not answer, with the link targets noted for them.
+#[derive(Debug, Default)]
+pub(super) struct Patience {
+    silent: Lock<Vec<(PathBuf, Option<Trail>)>>,
+}
+
+impl Patience {
+    /// Runs a probe of `path` and waits for it up to the timeout. The probe thread has the mounts
+    /// and the rights of the calling thread.
+    pub(super) fn look<T: Send + 'static>(
+        &self,
+        path: &Path,
+        look: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Silent> {
+        if self.is_silent(path) {
+            return Err(Silent);
+        }
+        // If no thread can be spawned, the path counts as unresponsive.
+        within(LOOK_MAX, "forebay-look", look).ok().flatten().ok_or_else(|| {
+            self.pass_over(path);
+            Silent
+        })
+    }
+
+    /// Marks `path` and everything below it as unresponsive.
+    pub(super) fn pass_over(&self, path: &Path) {
+        let mut silent = self.silent.lock();
+        if silent.len() < SILENT_MAX {
+            silent.push((path.to_owned(), None));
+        }
+    }
+
+    /// Copies the unresponsive paths of another instance.
+    pub(super) fn inherit(&self, other: &Self) {
+        let known = other.silent.lock().clone();
+        self.silent.lock().extend(known);
+    }
+
+    /// Notes the link targets of an unresponsive path, as far as they are known.
+    pub(super) fn note(&self, path: &Path, trail: Trail) {
+        if let Some(known) = self.silent.lock().iter_mut().find(|(silent, _)| silent == path) {
+            known.1 = Some(trail);
+        }
+    }
+
+    /// The link targets noted for a path.
+    pub(super) fn known(&self, path: &Path) -> Option<Trail> {
+        self.silent.lock().iter().find(|(silent, _)| silent == path)?.1.clone()
+    }
+
+    fn is_silent(&self, path: &Path) -> bool {
+        self.silent.lock().iter().any(|(silent, _)| path.starts_with(silent))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn what_does_not_answer_is_asked_once() {
+        let patience = Patience::default();
+        let (hold, held) = sync_channel::<()>(0);
+        let answer = patience.look(Path::new("/a/b"), move || held.recv().is_ok());
+        assert_eq!(answer, Err(Silent));
+        let start = Instant::now();
+        assert_eq!(patience.look(Path::new("/a/b/c"), || true), Err(Silent), "below it as well");
+        assert!(start.elapsed() < LOOK_MAX, "nobody waited again");
+        assert_eq!(patience.look(Path::new("/a/bc"), || true), Ok(true));
+        assert_eq!(patience.look(Path::new("/a"), || true), Ok(true));
+        drop(hold);
+    }
+
+    #[test]
+    fn a_look_that_panics_is_no_answer() {
+        let patience = Patience::default();
+        let answer = patience.look(Path::new("/a"), || -> u8 { panic!("on purpose") });
+        assert_eq!(answer, Err(Silent));
+    }
+}

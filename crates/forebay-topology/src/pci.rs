@@ -1,0 +1,251 @@
+//! PCI devices: their place in the tree, and the maximum and current rates of their links.
+//!
+//! A device's folder in `/sys/devices` is inside the folders of the bridges above it, so its path
+//! is the path to the CPU. Facts are from the kernel's `Documentation/ABI/testing/sysfs-bus-pci`.
+
+use std::fmt;
+use std::path::{Component, Path};
+
+use super::system::{Folder, System};
+
+/// A PCI function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PciDevice {
+    /// Its address, `DOMAIN:BUS:DEVICE.FUNCTION`.
+    pub address: String,
+    /// Its vendor id.
+    pub vendor: Option<u16>,
+    /// Its device id, assigned by the vendor.
+    pub device: Option<u16>,
+    /// Its standard class code: base class, subclass, interface.
+    pub class: Option<u32>,
+    /// The driver bound to it.
+    pub driver: Option<String>,
+    /// Its current link. Idle devices may lower its speed.
+    pub link: Link,
+    /// The maximum of its link.
+    pub link_max: Link,
+    /// The bridges above it, from the root port down.
+    pub bridges: Vec<Bridge>,
+    /// The host bridge above its bridges, such as `pci0000:40`.
+    pub host_bridge: String,
+    /// The NUMA node that it is attached to.
+    pub numa_node: Option<u32>,
+    /// The socket of that node.
+    pub package: Option<u32>,
+    /// The distance of that node to each node; 10 is the distance to its own memory.
+    pub node_distances: Vec<u32>,
+    /// Its IOMMU group, if the system has an IOMMU.
+    pub iommu_group: Option<String>,
+}
+
+/// A bridge between a device and the CPU: a root port, or a port of a switch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Bridge {
+    /// Its address.
+    pub address: String,
+    /// Its PCI Express link: the one below a downstream port, or above an upstream port.
+    pub link: Link,
+    /// The maximum of this link.
+    pub link_max: Link,
+}
+
+/// Width and speed of a PCI Express link.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Link {
+    /// Lanes.
+    pub width: Option<u32>,
+    /// Millions of transfers per second on each lane: 16000 is `16.0 GT/s`, PCIe 4.0.
+    pub megatransfers_per_s: Option<u32>,
+    /// The rate of a simulated link, which has neither width nor speed.
+    pub simulated_bytes_per_s: Option<u64>,
+}
+
+impl Link {
+    pub(super) fn simulated(rate: Option<u64>) -> Self {
+        Self { simulated_bytes_per_s: rate, ..Self::default() }
+    }
+
+    /// Bytes per second in each direction after line coding, before packet overhead. The line code
+    /// leaves 8 of 10 bits up to 5 GT/s, 128 of 130 above, and all from 64 GT/s on.
+    #[must_use]
+    pub fn bytes_per_s(&self) -> Option<u64> {
+        if self.simulated_bytes_per_s.is_some() {
+            return self.simulated_bytes_per_s;
+        }
+        let (lanes, rate) = (u64::from(self.width?), u64::from(self.megatransfers_per_s?));
+        let bits = rate * 1_000_000 * lanes;
+        Some(match rate {
+            0..=5_000 => bits / 10,
+            5_001..64_000 => bits / 130 * 16,
+            _ => bits / 8,
+        })
+    }
+
+    fn read(folder: &Folder, when: &str) -> Self {
+        // Conventional PCI devices and those of virtual machines have neither file.
+        let Some(width) = folder.number(format!("{when}_link_width")) else {
+            return Self::default();
+        };
+        let speed = folder.text(format!("{when}_link_speed"));
+        Self {
+            // The kernel reports 0 or 255 for a link that is down or unknown.
+            width: u32::try_from(width).ok().filter(|lanes| (1..=32).contains(lanes)),
+            megatransfers_per_s: speed.ok().and_then(|text| megatransfers(&text)),
+            simulated_bytes_per_s: None,
+        }
+    }
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.width {
+            Some(width) => write!(f, "x{width}")?,
+            None => f.write_str("width unknown")?,
+        }
+        match self.megatransfers_per_s {
+            Some(rate) => write!(f, ", {}.{} GT/s", rate / 1000, rate % 1000 / 100),
+            None => f.write_str(", speed unknown"),
+        }
+    }
+}
+
+/// Parses `16.0 GT/s PCIe` into millions of transfers per second.
+fn megatransfers(text: &str) -> Option<u32> {
+    let number = text.strip_suffix(" PCIe").unwrap_or(text).strip_suffix(" GT/s")?;
+    let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
+    let tenths = part.get(..1)?.parse::<u32>().ok()?;
+    whole.parse::<u32>().ok()?.checked_mul(1000)?.checked_add(tenths * 100)
+}
+
+/// The PCI function above `folder`, which is below `/sys/devices`.
+pub(super) fn above(folder: &Folder) -> Option<PciDevice> {
+    let mut at = folder.path();
+    while !at.file_name()?.to_str().is_some_and(is_address) {
+        at = at.parent()?;
+    }
+    read(&folder.above(at)?)
+}
+
+/// The PCI function at this address.
+pub(super) fn at_address(system: &System, address: &str) -> Option<PciDevice> {
+    if !is_address(address) {
+        return None;
+    }
+    read(&system.folder(format!("sys/bus/pci/devices/{address}")).ok()?)
+}
+
+/// The PCI function in this folder.
+pub(super) fn read(folder: &Folder) -> Option<PciDevice> {
+    let address = folder.name();
+    if !is_address(&address) {
+        return None;
+    }
+    let mut bridges = Vec::new();
+    let mut host_bridge = String::new();
+    let mut above = folder.parent();
+    while let Some(bridge) = above {
+        let name = bridge.name();
+        if is_address(&name) {
+            bridges.push(Bridge {
+                address: name,
+                link: Link::read(&bridge, "current"),
+                link_max: Link::read(&bridge, "max"),
+            });
+        } else if host_bridge.is_empty() && name.starts_with("pci") {
+            host_bridge = name;
+        }
+        above = bridge.parent().filter(|parent| parent.path().components().count() > 2);
+    }
+    bridges.reverse();
+    let numa_node = folder.text("numa_node").ok().and_then(|text| text.parse().ok());
+    let node = folder.system().node(numa_node);
+    let event = folder.event();
+    let (vendor, device) = event.get("PCI_ID").and_then(|id| id.split_once(':')).unzip();
+    let id = |text: Option<&str>| u16::from_str_radix(text?, 16).ok();
+    Some(PciDevice {
+        address,
+        vendor: id(vendor),
+        device: id(device),
+        class: event.get("PCI_CLASS").and_then(|class| u32::from_str_radix(class, 16).ok()),
+        driver: event.get("DRIVER").map(str::to_owned),
+        link: Link::read(folder, "current"),
+        link_max: Link::read(folder, "max"),
+        bridges,
+        host_bridge,
+        numa_node,
+        package: node.package,
+        node_distances: node.distances,
+        iommu_group: folder.link_name("iommu_group"),
+    })
+}
+
+pub(super) fn hex(folder: &Folder, name: &str) -> Option<u32> {
+    u32::from_str_radix(folder.text(name).ok()?.strip_prefix("0x")?, 16).ok()
+}
+
+/// Whether this is `DOMAIN:BUS:DEVICE.FUNCTION`. Domains of more than four digits belong to a drive
+/// controller that bundles others (such as VMD).
+pub(super) fn is_address(text: &str) -> bool {
+    let digits = |text: &str, lens: std::ops::RangeInclusive<usize>| {
+        lens.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let mut parts = text.split([':', '.']);
+    let fits = digits(parts.next().unwrap_or(""), 4..=8)
+        && digits(parts.next().unwrap_or(""), 2..=2)
+        && digits(parts.next().unwrap_or(""), 2..=2)
+        && digits(parts.next().unwrap_or(""), 1..=1)
+        && parts.next().is_none();
+    fits && text.matches(':').count() == 2
+}
+
+/// Whether `path` is below the folder of a PCI function.
+pub(super) fn is_below(path: &Path) -> bool {
+    path.components().any(|component| match component {
+        Component::Normal(name) => name.to_str().is_some_and(is_address),
+        _ => false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_told_from_other_names() {
+        for address in ["0000:41:00.0", "10000:01:00.0", "ffff:ff:1f.7"] {
+            assert!(is_address(address), "{address}");
+        }
+        for name in
+            ["0000:41", "pci0000:40", "0000:41:00:0", "0000.41.00.0", "g000:41:00.0", "", ".."]
+        {
+            assert!(!is_address(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn speeds_are_read_as_the_kernel_writes_them() {
+        assert_eq!(megatransfers("16.0 GT/s PCIe"), Some(16_000));
+        assert_eq!(megatransfers("2.5 GT/s"), Some(2_500));
+        assert_eq!(megatransfers("8 GT/s"), Some(8_000));
+        for text in ["Unknown", "", "GT/s", "99999999999 GT/s", "1. GT/s", "x.y GT/s PCIe"] {
+            assert_eq!(megatransfers(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_link_carries_what_its_line_code_leaves() {
+        let link = |width, rate| Link {
+            width: Some(width),
+            megatransfers_per_s: Some(rate),
+            simulated_bytes_per_s: None,
+        };
+        assert_eq!(link(16, 32_000).bytes_per_s(), Some(63_015_384_608));
+        assert_eq!(link(4, 2_500).bytes_per_s(), Some(1_000_000_000));
+        assert_eq!(Link::default().bytes_per_s(), None);
+        assert_eq!(link(4, 16_000).to_string(), "x4, 16.0 GT/s");
+    }
+}

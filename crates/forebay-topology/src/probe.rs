@@ -1,0 +1,384 @@
+//! Answers that only a kernel can give and no folder can hold: `statx`, the targets of links,
+//! `statfs`, FIEMAP, and the tables behind device nodes.
+//!
+//! [`Live`] queries the kernel; `replay` answers from a record; `record` queries and records.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_base::lock::Lock;
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+
+use super::calls;
+use super::patience::{LOOK_MAX, Patience, Silent};
+use super::resolve::device_text;
+
+/// Maximum number of links followed for one path, as in the kernel.
+const LINKS_MAX: usize = 40;
+
+/// An answer of the kernel, or the reason why it is missing.
+pub(super) type Answer<T> = Result<T, Refusal>;
+
+/// Why an answer of the kernel is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The call failed.
+    Errno(Errno),
+    /// This was not recorded.
+    NotRecorded,
+    /// The call timed out: a server is down, or a program hangs.
+    Silent,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Errno(errno) => errno.fmt(f),
+            Self::NotRecorded => f.write_str("not recorded"),
+            Self::Silent => write!(f, "no answer within {} s", LOOK_MAX.as_secs()),
+        }
+    }
+}
+
+impl From<Silent> for Refusal {
+    fn from(Silent: Silent) -> Self {
+        Self::Silent
+    }
+}
+
+impl From<Errno> for Refusal {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
+}
+
+/// The `statx` result for a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stat {
+    pub(super) device: u64,
+    pub(super) rdev: u64,
+    pub(super) mode: u32,
+    pub(super) inode: u64,
+    pub(super) size: u64,
+    pub(super) block_size: u64,
+    /// The id of the mount it was reached through (Linux 5.8; before that from the descriptor).
+    pub(super) mount: Option<u64>,
+    /// Required alignment of memory and offset for direct I/O (Linux 6.1).
+    pub(super) direct: Option<(u32, u32)>,
+    /// Compressed, encrypted and the like, as bits (`STATX_ATTR_…`).
+    pub(super) attributes: u64,
+}
+
+impl Stat {
+    pub(super) fn kind(&self) -> FileType {
+        FileType::from_raw_mode(self.mode)
+    }
+}
+
+/// The target of a path, with its links.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Trail {
+    /// The path without links; missing components stay as they were written.
+    pub(super) real: PathBuf,
+    /// The links in the path: the path of each link, and its text.
+    pub(super) links: Vec<(PathBuf, PathBuf)>,
+    /// The deepest component of `real` that exists.
+    pub(super) there: PathBuf,
+}
+
+/// A contiguous run of a file's bytes, as FIEMAP reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Extent {
+    /// Its offset in the file, in bytes.
+    pub logical: u64,
+    /// Its address on the file system's device; on btrfs a logical address.
+    pub physical: u64,
+    /// Its length in bytes.
+    pub len: u64,
+    /// The kernel's flags (`FIEMAP_EXTENT_…` in `linux/fiemap.h`).
+    pub flags: u32,
+}
+
+/// A source of kernel answers.
+pub(super) trait Probe: fmt::Debug + Send + Sync {
+    /// `statx`, following links.
+    fn stat(&self, path: &Path) -> Answer<Stat>;
+    /// Follows an absolute path link by link, even if its end does not exist.
+    fn trail(&self, path: &Path) -> Answer<Trail>;
+    /// The file system type from `statfs`.
+    fn file_system(&self, path: &Path) -> Answer<u32>;
+    /// Opens a file or folder and closes it again; anything else is not opened.
+    fn opens(&self, _path: &Path) -> Answer<()> {
+        Err(Refusal::NotRecorded)
+    }
+    /// FIEMAP: the first `max` extents.
+    fn extents(&self, path: &Path, max: usize) -> Answer<Vec<Extent>>;
+    /// The table of a device-mapper volume, one target per line, without its keys.
+    fn dm_table(&self, device: u64) -> Answer<String>;
+    /// Device and inode of the file behind the loop device `name`.
+    fn loop_file(&self, name: &str) -> Answer<(u64, u64)>;
+    /// Checks whether this process may open a device for reading and writing: file modes and the
+    /// device control group. The device is not opened.
+    fn access(&self, device: &Path) -> Answer<()>;
+    /// A `stat` of any file on this mount, for systems that cannot answer for every file.
+    fn sample(&self, _mount: u64) -> Option<Stat> {
+        None
+    }
+    /// The timeouts of file probes; `None` if no kernel is queried or no timeout is needed.
+    fn patience(&self) -> Option<&Patience> {
+        None
+    }
+    /// The paths that this system was recorded for.
+    fn paths(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
+}
+
+/// The kernel that this process runs on.
+#[derive(Debug, Default)]
+pub(super) struct Live {
+    /// `None` if the files are known to answer.
+    patience: Option<Patience>,
+}
+
+impl Live {
+    /// A live kernel whose file probes time out.
+    pub(super) fn patient() -> Self {
+        Self { patience: Some(Patience::default()) }
+    }
+
+    fn look<T: Send + 'static>(
+        &self,
+        path: &Path,
+        look: impl FnOnce(&Path) -> Answer<T> + Send + 'static,
+    ) -> Answer<T> {
+        let Some(patience) = &self.patience else { return look(path) };
+        let own = path.to_owned();
+        patience.look(path, move || look(&own))?
+    }
+}
+
+impl Probe for Live {
+    fn stat(&self, path: &Path) -> Answer<Stat> {
+        self.look(path, stat)
+    }
+
+    fn trail(&self, path: &Path) -> Answer<Trail> {
+        let Some(patience) = &self.patience else { return trail(path, |_| ()) };
+        let so_far = Arc::new(Lock::new(None));
+        let (own, noted) = (path.to_owned(), Arc::clone(&so_far));
+        let note = move |trail: &Trail| {
+            *noted.lock() = Some(trail.clone());
+        };
+        match patience.look(path, move || trail(&own, note)) {
+            Ok(answer) => answer,
+            // The links found so far still identify the mount that does not answer.
+            Err(silent) => {
+                if let Some(known) = so_far.lock().take() {
+                    patience.note(path, known);
+                }
+                patience.known(path).ok_or_else(|| silent.into())
+            }
+        }
+    }
+
+    fn file_system(&self, path: &Path) -> Answer<u32> {
+        self.look(path, file_system)
+    }
+
+    fn opens(&self, path: &Path) -> Answer<()> {
+        self.look(path, opens)
+    }
+
+    fn extents(&self, path: &Path, max: usize) -> Answer<Vec<Extent>> {
+        self.look(path, move |path| extents(path, max))
+    }
+
+    fn dm_table(&self, device: u64) -> Answer<String> {
+        let node = format!("/dev/block/{}", device_text(device));
+        self.look(node.as_ref(), move |_| Ok(calls::dm_table(device)?))
+    }
+
+    fn loop_file(&self, name: &str) -> Answer<(u64, u64)> {
+        // The kernel may query the image's file system for the inode number.
+        let own = name.to_owned();
+        self.look(&Path::new("/dev").join(name), move |_| Ok(calls::loop_file(&own)?))
+    }
+
+    fn access(&self, device: &Path) -> Answer<()> {
+        self.look(device, access)
+    }
+
+    fn patience(&self) -> Option<&Patience> {
+        self.patience.as_ref()
+    }
+}
+
+fn access(device: &Path) -> Answer<()> {
+    // The kernel also checks the device control group here (`inode_permission`).
+    let wanted = Access::READ_OK.union(Access::WRITE_OK);
+    Ok(rustix::fs::accessat(CWD, device, wanted, AtFlags::empty())?)
+}
+
+fn stat(path: &Path) -> Answer<Stat> {
+    let mut stat = match rustix::fs::statx(CWD, path, AtFlags::empty(), wanted()) {
+        Ok(answer) => from_statx(&answer),
+        // Some container filters reject the newer call.
+        Err(Errno::NOSYS | Errno::PERM) => {
+            from_stat(&rustix::io::retry_on_intr(|| rustix::fs::stat(path))?)
+        }
+        Err(errno) => return Err(errno.into()),
+    };
+    if stat.mount.is_none() {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        stat.mount = rustix::fs::openat(CWD, path, flags, Mode::empty())
+            .ok()
+            .and_then(|fd| mount_of(fd.as_fd()));
+    }
+    Ok(stat)
+}
+
+fn file_system(path: &Path) -> Answer<u32> {
+    let answer = rustix::io::retry_on_intr(|| rustix::fs::statfs(path))?;
+    Ok(crate::FileSystem::of(&answer).0)
+}
+
+fn opens(path: &Path) -> Answer<()> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    // Opening a device may have side effects.
+    if matches!(stat(path)?.kind(), FileType::RegularFile | FileType::Directory) {
+        rustix::fs::openat(CWD, path, flags, Mode::empty())?;
+    }
+    Ok(())
+}
+
+fn extents(path: &Path, max: usize) -> Answer<Vec<Extent>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    // Opening a device may have side effects, and devices have no extents.
+    if !matches!(stat(path)?.kind(), FileType::RegularFile) {
+        return Err(Errno::OPNOTSUPP.into());
+    }
+    let fd = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
+    Ok(calls::extents(fd.as_fd(), max)?)
+}
+
+/// The `statx` result for an open file.
+pub(super) fn stat_of(fd: BorrowedFd<'_>) -> Answer<Stat> {
+    // Mount and device do not change, so no server need be contacted.
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let mut stat = match rustix::fs::statx(fd, "", flags, wanted()) {
+        Ok(answer) => from_statx(&answer),
+        Err(Errno::NOSYS | Errno::PERM) => from_stat(&rustix::fs::fstat(fd)?),
+        Err(errno) => return Err(errno.into()),
+    };
+    stat.mount = stat.mount.or_else(|| mount_of(fd));
+    Ok(stat)
+}
+
+fn wanted() -> StatxFlags {
+    StatxFlags::BASIC_STATS | StatxFlags::MNT_ID | StatxFlags::DIOALIGN
+}
+
+fn from_statx(answer: &rustix::fs::Statx) -> Stat {
+    let told = |flag: StatxFlags| answer.stx_mask & flag.bits() != 0;
+    Stat {
+        device: rustix::fs::makedev(answer.stx_dev_major, answer.stx_dev_minor),
+        rdev: rustix::fs::makedev(answer.stx_rdev_major, answer.stx_rdev_minor),
+        mode: answer.stx_mode.into(),
+        inode: answer.stx_ino,
+        size: answer.stx_size,
+        block_size: answer.stx_blksize.into(),
+        mount: told(StatxFlags::MNT_ID).then_some(answer.stx_mnt_id),
+        direct: told(StatxFlags::DIOALIGN)
+            .then_some((answer.stx_dio_mem_align, answer.stx_dio_offset_align)),
+        attributes: answer.stx_attributes.bits(),
+    }
+}
+
+fn from_stat(answer: &rustix::fs::Stat) -> Stat {
+    Stat {
+        device: answer.st_dev,
+        rdev: answer.st_rdev,
+        mode: answer.st_mode,
+        inode: answer.st_ino,
+        size: u64::try_from(answer.st_size).unwrap_or(0),
+        block_size: u64::try_from(answer.st_blksize).unwrap_or(0),
+        mount: None,
+        direct: None,
+        attributes: 0,
+    }
+}
+
+/// The mount id of an open file on kernels before 5.8 (`proc(5)`, `mnt_id`).
+fn mount_of(fd: BorrowedFd<'_>) -> Option<u64> {
+    let path = format!("/proc/thread-self/fdinfo/{}", fd.as_raw_fd());
+    let text = std::fs::read_to_string(path).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
+}
+
+/// Follows `path` as the kernel would and collects its links. Before each call, `note` receives the
+/// state so far, as if the rest held no links.
+fn trail(path: &Path, mut note: impl FnMut(&Trail)) -> Answer<Trail> {
+    let mut rest: Vec<OsString> = reversed(path).collect();
+    let root = PathBuf::from("/");
+    let mut trail = Trail { real: root.clone(), links: Vec::new(), there: root };
+    let mut missing = false;
+    while let Some(name) = rest.pop() {
+        if name == ".." {
+            trail.real.pop();
+            continue;
+        }
+        trail.real.push(&name);
+        if missing {
+            continue;
+        }
+        note(&Trail { real: joined(&trail.real, &rest), ..trail.clone() });
+        match rustix::fs::readlinkat(CWD, &trail.real, Vec::new()) {
+            Ok(target) => {
+                let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+                if trail.links.len() == LINKS_MAX {
+                    return Err(Errno::LOOP.into());
+                }
+                trail.links.push((trail.real.clone(), target.clone()));
+                if target.is_absolute() {
+                    trail.real = PathBuf::from("/");
+                } else {
+                    trail.real.pop();
+                }
+                trail.there.clone_from(&trail.real);
+                rest.extend(reversed(&target));
+            }
+            Err(Errno::INVAL) => trail.there.clone_from(&trail.real),
+            Err(Errno::NOENT) => missing = true,
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(trail)
+}
+
+/// `path` followed by the components of `rest`, which are in reverse order.
+fn joined(path: &Path, rest: &[OsString]) -> PathBuf {
+    let mut joined = path.to_owned();
+    for name in rest.iter().rev() {
+        if name == ".." {
+            joined.pop();
+        } else {
+            joined.push(name);
+        }
+    }
+    joined
+}
+
+fn reversed(path: &Path) -> impl Iterator<Item = OsString> {
+    path.components().rev().filter_map(|component| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        _ => None,
+    })
+}

@@ -1,0 +1,37 @@
+//! Places simulated GPUs on PCI. Each is below a port of a switch; GPUs that share an uplink share
+//! the link of that switch to the CPU.
+
+use super::pci::{Bridge, Link, PciDevice};
+
+/// The host bridge of simulated devices; no real one has this name.
+const HOST: &str = "sim";
+
+/// The PCI place of the simulated GPU with this index. `bandwidth` is the rate of its link and
+/// `uplink` that of the shared link above, in bytes per second.
+#[must_use]
+pub fn simulated_gpu(index: u32, bandwidth: Option<u64>, uplink: Option<u64>) -> PciDevice {
+    let link = Link::simulated(bandwidth);
+    let bridge = |address: String, rate: Option<u64>| {
+        let link = Link::simulated(rate);
+        Bridge { address, link, link_max: link }
+    };
+    let bridges = uplink.map(|rate| {
+        let (up, down) = ("sim:switch".to_owned(), format!("sim:switch:{index}"));
+        vec![bridge("sim:port".into(), Some(rate)), bridge(up, Some(rate)), bridge(down, bandwidth)]
+    });
+    PciDevice {
+        address: format!("sim:{index}"),
+        vendor: None,
+        device: None,
+        class: None,
+        driver: None,
+        link,
+        link_max: link,
+        bridges: bridges.unwrap_or_default(),
+        host_bridge: HOST.into(),
+        numa_node: None,
+        package: None,
+        node_distances: Vec::new(),
+        iommu_group: None,
+    }
+}

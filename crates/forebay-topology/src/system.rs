@@ -1,0 +1,500 @@
+//! Read access to a system: the real one, or a folder that stands for its `/sys` and `/proc`.
+//!
+//! Nothing that is read is trusted. Paths are resolved below the root and never leave it: links are
+//! followed component by component, `..` stops at the root, and the number of links is bounded. A
+//! file that is missing, endless, binary or not a file is an [`Absent`] with the reason; it never
+//! aborts a resolve. `probe` answers everything that a folder cannot hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_base::lock::Lock;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::numa::Node;
+use super::probe::{Live, Probe, Refusal};
+
+/// Maximum bytes read of one file of `/sys`: the kernel's are at most a page, which is up to 64
+/// KiB.
+const FILE_LEN_MAX: usize = 64 << 10;
+/// Bytes requested first: more than nearly every file of `/sys` has.
+const FIRST_READ: usize = 4 << 10;
+/// Maximum bytes read of a mount table: enough for 10,000 overlays with their options.
+const TABLE_LEN_MAX: usize = 64 << 20;
+/// Maximum number of links followed for one path, as in the kernel.
+const LINKS_MAX: usize = 40;
+/// Maximum number of entries read from one folder.
+const ENTRIES_MAX: usize = 32 << 10;
+/// Maximum number of nodes and serial numbers cached.
+const KEPT_MAX: usize = 1024;
+/// Maximum length of a text in a report.
+const TEXT_LEN_MAX: usize = 4 << 10;
+
+/// A system whose `/sys` and `/proc` are read.
+#[derive(Debug, Clone)]
+pub struct System {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    root: PathBuf,
+    /// Whether the root is `/` and nothing is recorded, so that the kernel may resolve paths.
+    plain: bool,
+    probe: Arc<dyn Probe>,
+    touched: Option<Lock<Touched>>,
+    /// Facts about NUMA nodes, which do not change while a machine runs.
+    nodes: Lock<BTreeMap<Option<u32>, Node>>,
+    /// Serial numbers that are read from the drive itself, by its folder and sequence number.
+    serials: Lock<BTreeMap<(PathBuf, String), Option<String>>>,
+}
+
+/// Everything read of a system, by its path below the root.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Touched {
+    pub(super) files: BTreeMap<PathBuf, Vec<u8>>,
+    pub(super) links: BTreeMap<PathBuf, PathBuf>,
+    pub(super) folders: BTreeSet<PathBuf>,
+    /// Names that exist but were not read.
+    pub(super) names: BTreeSet<PathBuf>,
+}
+
+/// Why a file of the system could not be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absent {
+    /// It does not exist.
+    Missing,
+    /// The caller may not read it.
+    Denied,
+    /// It is a folder, a FIFO, a device or a loop of links.
+    NotAFile,
+    /// It is empty or not text.
+    NotText,
+    /// The read timed out.
+    Silent,
+    /// Another error.
+    Failed(Errno),
+}
+
+impl fmt::Display for Absent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing => f.write_str("no such file"),
+            Self::Denied => f.write_str("permission denied"),
+            Self::NotAFile => f.write_str("not a file"),
+            Self::NotText => f.write_str("no readable text"),
+            Self::Silent => Refusal::Silent.fmt(f),
+            Self::Failed(errno) => errno.fmt(f),
+        }
+    }
+}
+
+impl From<Errno> for Absent {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::NOENT | Errno::NOTDIR => Self::Missing,
+            Errno::ACCESS | Errno::PERM => Self::Denied,
+            Errno::LOOP | Errno::ISDIR => Self::NotAFile,
+            errno => Self::Failed(errno),
+        }
+    }
+}
+
+impl Default for System {
+    fn default() -> Self {
+        Self::live()
+    }
+}
+
+impl System {
+    /// The machine that this process runs on. A file that does not answer, such as one on a dead
+    /// server, times out after a few seconds and is skipped from then on.
+    #[must_use]
+    pub fn live() -> Self {
+        Self::made("/".into(), true, Arc::new(Live::patient()), false)
+    }
+
+    /// A system whose `/sys` and `/proc` are folders in `root`, with `probe` in place of the
+    /// kernel.
+    pub(super) fn played(root: impl Into<PathBuf>, probe: Arc<dyn Probe>) -> Self {
+        Self::made(root.into(), false, probe, false)
+    }
+
+    /// This machine, with everything read recorded.
+    pub(super) fn recorded(probe: Arc<dyn Probe>) -> Self {
+        Self::made("/".into(), false, probe, true)
+    }
+
+    pub(super) fn made(root: PathBuf, plain: bool, probe: Arc<dyn Probe>, record: bool) -> Self {
+        let touched = record.then(Lock::default);
+        let (nodes, serials) = (Lock::default(), Lock::default());
+        Self { inner: Arc::new(Inner { root, plain, probe, touched, nodes, serials }) }
+    }
+
+    /// The facts about a NUMA node, or about the only node if the device names none.
+    pub(super) fn node(&self, node: Option<u32>) -> Node {
+        let mut nodes = self.inner.nodes.lock();
+        // Clears the cache if a system names more nodes than any machine has.
+        if nodes.len() > KEPT_MAX {
+            nodes.clear();
+        }
+        nodes.entry(node).or_insert_with(|| Node::read(self, node)).clone()
+    }
+
+    /// A system whose `/sys` is in `root`, with no kernel answers.
+    #[must_use]
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self::played(root, Arc::new(super::replay::Replay::default()))
+    }
+
+    /// Whether this is the running machine.
+    pub fn is_live(&self) -> bool {
+        self.inner.plain
+    }
+
+    /// The folder that stands for `/`.
+    pub(super) fn root(&self) -> &Path {
+        &self.inner.root
+    }
+
+    pub(super) fn probe(&self) -> &dyn Probe {
+        &*self.inner.probe
+    }
+
+    /// Everything read so far; empty unless recording.
+    pub(super) fn touched(&self) -> Touched {
+        self.note(|touched| touched.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn note<T>(&self, action: impl FnOnce(&mut Touched) -> T) -> Option<T> {
+        let touched = self.inner.touched.as_ref()?;
+        Some(action(&mut touched.lock()))
+    }
+
+    /// The serial number of the disk in `folder`. The driver may query the disk at each read
+    /// (`virtio_blk` does), so it is cached. `sequence` is the kernel's disk sequence number (Linux
+    /// 5.15), which distinguishes the disk from a later one with the same name.
+    pub(super) fn serial(&self, folder: &Folder, sequence: Option<&str>) -> Option<String> {
+        let read = || folder.serial();
+        let Some(sequence) = sequence else { return read() };
+        let key = (folder.path.clone(), sequence.to_owned());
+        if let Some(serial) = self.inner.serials.lock().get(&key) {
+            return serial.clone();
+        }
+        let serial = read();
+        let mut known = self.inner.serials.lock();
+        if known.len() > KEPT_MAX {
+            known.clear();
+        }
+        known.insert(key, serial.clone());
+        serial
+    }
+
+    /// The folder at `path` below the root. The path may contain links.
+    pub fn folder(&self, path: impl AsRef<Path>) -> Result<Folder, Absent> {
+        let path = self.real(path.as_ref())?;
+        Ok(Folder { system: self.clone(), path })
+    }
+
+    /// Resolves the links of `path`, below the root. The target need not be a folder.
+    pub(super) fn real(&self, path: &Path) -> Result<PathBuf, Absent> {
+        if self.inner.plain {
+            return self.real_at_end(path);
+        }
+        let mut rest: Vec<OsString> = Vec::new();
+        push_reversed(&mut rest, path);
+        let mut real = PathBuf::new();
+        let mut links = 0;
+        while let Some(name) = rest.pop() {
+            if name == ".." {
+                real.pop();
+                continue;
+            }
+            real.push(&name);
+            match rustix::fs::readlinkat(CWD, self.inner.root.join(&real), Vec::new()) {
+                Ok(target) => {
+                    links += 1;
+                    if links > LINKS_MAX {
+                        return Err(Absent::NotAFile);
+                    }
+                    let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+                    self.note(|touched| touched.links.insert(real.clone(), target.clone()));
+                    if target.is_absolute() {
+                        real = PathBuf::new();
+                    } else {
+                        real.pop();
+                    }
+                    push_reversed(&mut rest, &target);
+                }
+                Err(Errno::INVAL) => {} // it exists and is no link
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(real)
+    }
+
+    /// Resolves `path` in one call if only its last component is a link, as on a live `/sys`.
+    fn real_at_end(&self, path: &Path) -> Result<PathBuf, Absent> {
+        let target = match rustix::fs::readlinkat(CWD, self.inner.root.join(path), Vec::new()) {
+            Ok(target) => PathBuf::from(OsString::from_vec(target.into_bytes())),
+            Err(Errno::INVAL) => return Ok(path.to_owned()),
+            Err(errno) => return Err(errno.into()),
+        };
+        let mut real = match path.parent() {
+            Some(parent) if target.is_relative() => parent.to_owned(),
+            _ => PathBuf::new(),
+        };
+        let mut rest = Vec::new();
+        push_reversed(&mut rest, &target);
+        while let Some(name) = rest.pop() {
+            if name == ".." {
+                real.pop();
+            } else {
+                real.push(&name);
+            }
+        }
+        Ok(real)
+    }
+
+    /// The last component of the target of the link at `path`.
+    pub(super) fn link_name(&self, path: &Path) -> Option<String> {
+        let (parent, name) = (path.parent()?, path.file_name()?);
+        let plain = self.inner.plain;
+        let path = if plain { path.to_owned() } else { self.real(parent).ok()?.join(name) };
+        let target = rustix::fs::readlinkat(CWD, self.inner.root.join(&path), Vec::new()).ok()?;
+        let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+        let last = name_of(target.file_name()?);
+        self.note(|touched| touched.links.insert(path, target));
+        last
+    }
+
+    /// Whether `path` exists.
+    pub fn exists(&self, path: &Path) -> bool {
+        if !self.inner.plain {
+            let found = self.real(path);
+            // A record needs the file itself, so that it also exists in the replay.
+            if let Ok(real) = &found
+                && self.inner.touched.is_some()
+                && self.bytes(path, FILE_LEN_MAX).is_err()
+            {
+                self.note(|touched| touched.folders.insert(real.clone()));
+            }
+            return found.is_ok();
+        }
+        rustix::fs::statat(CWD, self.inner.root.join(path), AtFlags::empty()).is_ok()
+    }
+
+    /// The text of a small file without surrounding white space; never empty.
+    pub fn text(&self, path: &Path) -> Result<String, Absent> {
+        let bytes = self.bytes(path, FILE_LEN_MAX)?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| Absent::NotText)?;
+        let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
+        if text.is_empty() { Err(Absent::NotText) } else { Ok(clean(text)) }
+    }
+
+    /// Reads at most `max` bytes of a file.
+    pub fn bytes(&self, path: &Path, max: usize) -> Result<Vec<u8>, Absent> {
+        let real = if self.inner.plain { path.to_owned() } else { self.real(path)? };
+        let bytes = read_file(&self.inner.root.join(&real), self.inner.plain, max)?;
+        self.note(|touched| touched.files.insert(real, bytes.clone()));
+        Ok(bytes)
+    }
+
+    /// A table of the reading process, such as `mountinfo`.
+    pub fn own_table(&self, name: &str) -> Result<Vec<u8>, Absent> {
+        let own = Path::new("proc/self").join(name);
+        if self.inner.root != Path::new("/") {
+            return self.bytes(&own, TABLE_LEN_MAX);
+        }
+        // A thread may have a separate mount namespace, which only `thread-self` shows.
+        let bytes = read_file(&Path::new("/proc/thread-self").join(name), true, TABLE_LEN_MAX)
+            .or_else(|_| read_file(&Path::new("/").join(&own), true, TABLE_LEN_MAX))?;
+        self.note(|touched| touched.files.insert(own, bytes.clone()));
+        Ok(bytes)
+    }
+
+    /// The names in a folder, sorted; names that are not text are left out.
+    pub fn list(&self, path: &Path) -> Result<Vec<String>, Absent> {
+        let real = if self.inner.plain { path.to_owned() } else { self.real(path)? };
+        let entries = std::fs::read_dir(self.inner.root.join(&real)).map_err(|error| {
+            Errno::from_io_error(&error).map_or(Absent::Failed(Errno::IO), Absent::from)
+        })?;
+        self.note(|touched| touched.folders.insert(real));
+        let names = entries.take(ENTRIES_MAX).flatten();
+        let mut names: Vec<String> =
+            names.filter_map(|entry| name_of(&entry.file_name())).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+}
+
+/// A folder of a system, at a path without links.
+#[derive(Debug, Clone)]
+pub struct Folder {
+    system: System,
+    path: PathBuf,
+}
+
+impl Folder {
+    pub(super) fn system(&self) -> &System {
+        &self.system
+    }
+
+    /// Its path below the root.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its name, empty if it is not text.
+    pub fn name(&self) -> String {
+        self.path.file_name().and_then(name_of).unwrap_or_default()
+    }
+
+    pub(super) fn folder(&self, name: impl AsRef<Path>) -> Result<Self, Absent> {
+        self.system.folder(self.path.join(name))
+    }
+
+    pub(super) fn parent(&self) -> Option<Self> {
+        self.above(self.path.parent()?)
+    }
+
+    /// The ancestor folder at `path`; `None` if this folder is not below it.
+    pub(super) fn above(&self, path: &Path) -> Option<Self> {
+        let is_above = self.path.starts_with(path);
+        is_above.then(|| Self { system: self.system.clone(), path: path.to_owned() })
+    }
+
+    /// The kernel's `uevent` facts about a device: lines of `NAME=value`.
+    pub(super) fn event(&self) -> Event {
+        Event(self.lines("uevent"))
+    }
+
+    pub(super) fn has(&self, name: impl AsRef<Path>) -> bool {
+        self.system.exists(&self.path.join(name))
+    }
+
+    pub fn text(&self, name: impl AsRef<Path>) -> Result<String, Absent> {
+        self.system.text(&self.path.join(name))
+    }
+
+    pub(super) fn bytes(&self, name: impl AsRef<Path>) -> Result<Vec<u8>, Absent> {
+        self.system.bytes(&self.path.join(name), FILE_LEN_MAX)
+    }
+
+    /// The lines of a small file; empty if it cannot be read.
+    pub(super) fn lines(&self, name: impl AsRef<Path>) -> Vec<String> {
+        let bytes = self.bytes(name).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).lines().map(clean).collect()
+    }
+
+    pub(super) fn number(&self, name: impl AsRef<Path>) -> Option<u64> {
+        self.text(name).ok()?.parse().ok()
+    }
+
+    pub(super) fn flag(&self, name: impl AsRef<Path>) -> Option<bool> {
+        match self.text(name).ok()?.as_str() {
+            "0" => Some(false),
+            "1" => Some(true),
+            _ => None,
+        }
+    }
+
+    pub(super) fn list(&self, name: impl AsRef<Path>) -> Result<Vec<String>, Absent> {
+        self.system.list(&self.path.join(name))
+    }
+
+    pub(super) fn link_name(&self, name: impl AsRef<Path>) -> Option<String> {
+        self.system.link_name(&self.path.join(name))
+    }
+}
+
+/// The facts in a device's `uevent` file.
+#[derive(Debug)]
+pub(super) struct Event(Vec<String>);
+
+impl Event {
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+    }
+}
+
+/// Pushes the components of `path` onto `rest`, so that the first is popped first.
+fn push_reversed(rest: &mut Vec<OsString>, path: &Path) {
+    for component in path.components().rev() {
+        match component {
+            Component::Normal(name) => rest.push(name.to_owned()),
+            Component::ParentDir => rest.push("..".into()),
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
+        }
+    }
+}
+
+/// Reads a file; opens without blocking, so that a FIFO cannot block the open.
+pub(super) fn read_file(path: &Path, trusted: bool, max: usize) -> Result<Vec<u8>, Absent> {
+    let mut flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    flags.set(OFlags::NOFOLLOW, !trusted);
+    read_with(path, flags, trusted, max)
+}
+
+/// Reads a file of any kind, following links.
+pub(super) fn read_through(path: &Path, max: usize) -> Result<Vec<u8>, Absent> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    read_with(path, flags, false, max)
+}
+
+fn read_with(path: &Path, flags: OFlags, trusted: bool, max: usize) -> Result<Vec<u8>, Absent> {
+    let file = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
+    // A live `/sys` holds only files and folders, and reading a folder fails anyway.
+    if !trusted {
+        let stat = rustix::fs::fstat(&file)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(Absent::NotAFile);
+        }
+    }
+    let mut bytes = vec![0; max.min(FIRST_READ)];
+    let mut len = 0;
+    loop {
+        let room = bytes.len() - len;
+        let count = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut bytes[len..]))?;
+        len += count;
+        // A small file is returned by one read; a table comes in pieces of whole lines.
+        if count == 0 || len == max || (count < room && max <= FILE_LEN_MAX) {
+            bytes.truncate(len);
+            return Ok(bytes);
+        }
+        if len == bytes.len() {
+            bytes.resize(max.min(bytes.len() * 4), 0);
+        }
+    }
+}
+
+/// `name` as text that is safe in reports and paths; `None` if it is not.
+pub(super) fn name_of(name: &OsStr) -> Option<String> {
+    let text = std::str::from_utf8(name.as_bytes()).ok()?;
+    (!text.is_empty() && text.len() <= 255 && !text.contains(moves_cursor)).then(|| text.to_owned())
+}
+
+/// `text` made safe for a report: no control characters, and bounded in length.
+pub fn clean(text: &str) -> String {
+    let mut end = text.len().min(TEXT_LEN_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].replace(moves_cursor, "\u{fffd}")
+}
+
+/// A path as text that is safe for a report.
+pub fn shown(path: &Path) -> String {
+    clean(&String::from_utf8_lossy(path.as_os_str().as_bytes()))
+}
+
+/// Whether a character acts on a terminal: controls, line separators, Unicode's `Bidi_Control`.
+pub fn moves_cursor(c: char) -> bool {
+    c.is_control()
+        || matches!(u32::from(c), 0x61c | 0x200e | 0x200f | 0x2028..=0x202e | 0x2066..=0x2069)
+}
