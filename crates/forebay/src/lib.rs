@@ -35,7 +35,6 @@
 //! trace      optional recording of all of these, with times
 //! events     `tracing` events of the control path
 //! stream     loads each layer of a model while the previous one is computed
-//! proof      kernel, driver and library counters, and what they prove about the route
 //! ```
 //!
 //! # Unsafe modules
@@ -73,7 +72,6 @@
 //! - `gpu/cuda/kernels.rs`: has the driver compile kernels, and starts them
 //! - `gpu/cuda/table.rs`: loads the driver's functions
 //! - `gpu/cuda/tests.rs`: tests the device against a simulated driver
-//! - `gpu/nvml/mod.rs`: loads NVML and calls it
 //! - `gpu/sim/device.rs`: copies between registered host memory and its own
 //! - `gpu/sim/gate.rs`: accesses numbers that streams wait for
 //! - `gpu/sim/memory.rs`: maps the simulated GPU's memory
@@ -151,7 +149,6 @@ mod memory;
 pub mod micro;
 mod options;
 pub mod plan;
-pub mod proof;
 mod queue;
 mod remember;
 mod staging;

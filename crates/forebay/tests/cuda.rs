@@ -18,9 +18,6 @@ mod kernels;
 #[cfg(test)]
 #[path = "cuda/ordered.rs"]
 mod ordered;
-#[cfg(test)]
-#[path = "cuda/sensors.rs"]
-mod sensors;
 
 #[cfg(test)]
 mod tests {

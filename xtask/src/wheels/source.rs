@@ -26,11 +26,12 @@ const NEEDED: [&str; 9] = [
 ];
 
 /// All its files are in these folders, or in its root.
-const FOLDERS: [&str; 7] = [
+const FOLDERS: [&str; 8] = [
     "crates/forebay/",
     "crates/forebay-base/",
     "crates/forebay-cli/",
     "crates/forebay-doctor/",
+    "crates/forebay-evidence/",
     "crates/forebay-python/",
     "crates/forebay-topology/",
     "python/forebay/",

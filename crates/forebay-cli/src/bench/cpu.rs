@@ -6,7 +6,7 @@
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
-use forebay::proof::observers;
+use forebay_evidence::observers;
 
 /// The time that a piece of work took.
 #[derive(Debug, Clone, Copy, PartialEq)]

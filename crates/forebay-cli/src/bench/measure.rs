@@ -7,8 +7,8 @@
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
-use forebay::proof::cufile::Counters;
-use forebay::proof::{Seen, Sources};
+use forebay::direct::Counters;
+use forebay_evidence::{Seen, Sources};
 
 use super::cache::{PageCache, make_cold, make_resident, read_plainly};
 use super::cpu::{Spent, timed};

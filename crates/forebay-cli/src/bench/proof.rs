@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use forebay::gpu::DeviceInfo;
-use forebay::proof::{Claim, Evidence, GpuLink, Memory, Sources, Verdict, verdict};
 use forebay::{Engine, File, Route};
+use forebay_evidence::{Claim, Evidence, GpuLink, Memory, Sources, Verdict, verdict};
 use forebay_topology::Resolver;
 
 use super::methods::Moved;

@@ -1,5 +1,6 @@
 //! Differences between the machines and the runs of the sides. Pure.
 
+use forebay::units::format_size;
 use serde_json::Value;
 
 use super::json::Difference;
@@ -7,7 +8,6 @@ use super::sides::Side;
 use crate::report::digest::{Digest, RunFacts};
 use crate::report::json::{Environment, Gpu};
 use crate::results::Imported;
-use forebay::units::format_size;
 
 /// Most settings of a sweep that are compared: it has a dozen.
 const SETTINGS_MAX: usize = 64;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use forebay::Engine;
 use forebay::gpu::DeviceId;
-use forebay::proof::{Evidence, Sources, Span};
+use forebay_evidence::{Evidence, Sources, Span};
 
 use super::run::Task;
 use super::tell;

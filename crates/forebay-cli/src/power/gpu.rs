@@ -1,12 +1,13 @@
 //! Energy, power, temperature and throttling of GPUs.
 //!
 //! If a GPU reports both an energy counter and its power, both are read: the counter advances too
-//! seldom for a short span. The counter also takes so long to read (`forebay::gpu::Sensors` has the
-//! numbers) that it is read where spans begin and end, and once a second between.
+//! seldom for a short span. The counter also takes so long to read (`forebay_evidence::Sensors` has
+//! the numbers) that it is read where spans begin and end, and once a second between.
 
 use std::time::{Duration, Instant};
 
-use forebay::gpu::{DeviceInfo, Sensed, Sensors, ThrottleReasons};
+use forebay::gpu::DeviceInfo;
+use forebay_evidence::{Sensed, Sensors, ThrottleReasons};
 
 use super::result::{Absent, Part};
 use super::sensor::{CELSIUS, CHIP_WATTS_MAX, Channel, Found, Joules, Kind, Sensor, Value, watts};

@@ -41,7 +41,7 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use forebay::gpu::DeviceInfo;
-use forebay::proof::observers;
+use forebay_evidence::observers;
 use forebay_topology::System;
 
 use self::command::UserCommand;

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::mpsc;
 use std::thread::sleep;
 
-use forebay::proof::observers;
+use forebay_evidence::observers;
 use proptest::prelude::*;
 
 use super::sensor::{Kind, Value};

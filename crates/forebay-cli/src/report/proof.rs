@@ -1,7 +1,7 @@
 //! The route of bytes in a report: for each row the verdict on all of its samples, and the counters
 //! around each.
 
-use forebay::proof::Verdict;
+use forebay_evidence::Verdict;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -105,8 +105,8 @@ pub(crate) fn cell<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use forebay::proof::{Claim, Evidence, Memory, verdict as judged};
     use forebay::{Direction, Route};
+    use forebay_evidence::{Claim, Evidence, Memory, verdict as judged};
 
     use super::*;
     use crate::report::json::Cache;

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay::gpu::Device;
-use forebay::proof::{Evidence, Seen};
 use forebay::units::format_size;
 use forebay::{Engine, File, Residency};
+use forebay_evidence::{Evidence, Seen};
 
 use super::issuer::Taken;
 use super::run::{OfTarget, Ran, Ready};

@@ -18,7 +18,10 @@ use std::time::Duration;
 
 pub use answer::{Answer, answer_from_lines, answer_to_lines};
 pub use child::{End, Program};
-pub use cufile::{CuFileError, CuFileFailure, RegisteredFile, Seen, Session, look};
+pub use cufile::{
+    Counters, CuFileError, CuFileFailure, GpuCounters, Moves, Paths, RegisteredFile, Seen, Session,
+    look,
+};
 pub(crate) use providers::Providers;
 
 /// Maximum time for the driver to open: 0.4 s on an H200 (`benches/runs/2026-11-21-h200-i`).

@@ -177,7 +177,8 @@ impl File {
     }
 
     /// The alignment of O_DIRECT reads, if the file supports them.
-    pub(crate) fn direct_block(&self) -> Option<u64> {
+    #[must_use]
+    pub fn direct_block(&self) -> Option<u64> {
         self.handle().direct().ok().map(|direct| u64::from(direct.alignment().offset))
     }
 

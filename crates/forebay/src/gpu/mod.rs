@@ -10,10 +10,8 @@
 mod address;
 pub mod cuda;
 mod failure;
-pub(crate) mod nvml;
 mod range;
 mod select;
-mod sensors;
 pub mod sim;
 
 use std::fmt::{self, Debug, Display};
@@ -28,7 +26,6 @@ use failure::{check_pairs, unsupported};
 pub(crate) use range::{NotDeviceMemory, check_range};
 pub(crate) use select::address_kind;
 pub use select::{GpuSelector, absence_reason, open, visible};
-pub use sensors::{NoSensors, Sensed, Sensors, ThrottleReasons};
 
 /// The kind of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -21,8 +21,9 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// The name in traces.
-    pub(crate) fn name(self) -> &'static str {
+    /// The name in traces and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
             Self::Write => "write",

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use forebay::direct::CuFileFailure;
-use forebay::proof::cufile::Paths;
+use forebay::direct::Paths;
 use rustix::io::Errno;
 
 use super::{LEN, Rig, by_p2pdma, child, counters, moves, pattern, read, write};

@@ -19,9 +19,8 @@ use std::path::PathBuf;
 use std::process::Child;
 use std::sync::Arc;
 
+use forebay::direct::{Counters, Moves, Paths};
 use forebay::direct::{CuFileFailure, RegisteredFile, Session};
-use forebay::proof::Seen;
-use forebay::proof::cufile::{Counters, Moves, Paths};
 use lab::{child, or_skip, pattern};
 use played::{CALLS, DOES, NAME, VERSIONS};
 
@@ -109,22 +108,15 @@ fn write(file: &RegisteredFile, bytes: &[u8], offset: usize) -> Result<u64, CuFi
 }
 
 fn counters(session: &Session) -> Counters {
-    match Counters::of(session) {
-        Seen::Told(counters) => counters,
-        other => panic!("{other:?}"),
-    }
+    Counters::of(session).unwrap()
 }
 
 fn moves(bytes: usize, operations: u64, by: Paths) -> Moves {
-    let mut moves = Moves::default();
-    (moves.bytes, moves.operations, moves.by) = (bytes as u64, operations, by);
-    moves
+    Moves { bytes: bytes as u64, operations, by }
 }
 
 fn by_p2pdma(count: u64) -> Paths {
-    let mut paths = Paths::default();
-    paths.p2pdma = count;
-    paths
+    Paths { p2pdma: count, ..Paths::default() }
 }
 
 const ENDS_IN_FILE: (usize, usize, usize) = (LEN - 1000, 5000, 24);
@@ -148,7 +140,7 @@ fn move_both_ways(rig: &Rig, version: u32) {
     assert!(fs::read(rig.path("written")).unwrap()[4096..] == bytes);
     if version < 1150 {
         assert!(session.counters().is_none());
-        assert!(matches!(Counters::of(&session), Seen::Missing(_)));
+        assert!(Counters::of(&session).is_err());
         return;
     }
     let counted = counters(&session);

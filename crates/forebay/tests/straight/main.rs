@@ -3,7 +3,6 @@
 mod ends;
 #[path = "../lab/mod.rs"]
 mod lab;
-mod proven;
 mod told;
 
 use std::fs;

@@ -9,9 +9,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay::proof::Sources;
 use forebay::units::GIB;
 use forebay::{Engine, Route};
+use forebay_evidence::Sources;
 
 use super::lines::{Entry, Scope};
 use super::places::Places;

@@ -12,8 +12,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use ::forebay::Route;
-use ::forebay::proof::Seen;
-use ::forebay::proof::cufile::Counters;
+use ::forebay::direct::Counters;
+use forebay_evidence::Seen;
 
 use super::cpu::Spent;
 use super::data::{Expected, Pattern};

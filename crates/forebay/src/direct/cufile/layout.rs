@@ -56,11 +56,11 @@ impl Descriptor {
 
 /// Room for the counters of any level: 5,112 bytes since version 1.19, 5,000 before.
 #[repr(C, align(8))]
-pub(super) struct Counters(pub(super) [u8; 8192]);
+pub(super) struct RawCounters(pub(super) [u8; 8192]);
 
 const _: () = {
     assert!(size_of::<Descriptor>() == 24 && offset_of!(Descriptor, fd) == 8);
-    assert!(offset_of!(Descriptor, operations) == 16 && size_of::<Counters>() > 5112);
+    assert!(offset_of!(Descriptor, operations) == 16 && size_of::<RawCounters>() > 5112);
     assert!(size_of::<Properties>() == 56 && offset_of!(Properties, served) == 24);
     assert!(offset_of!(Properties, features) == 32 && offset_of!(Properties, max_batch) == 48);
 };

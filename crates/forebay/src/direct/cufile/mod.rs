@@ -8,6 +8,7 @@
 //! The driver exists once per process. Its modes are fixed when it opens, and opening may hang. So
 //! it is opened in a helper process first.
 
+mod counters;
 mod counting;
 mod failure;
 mod layout;
@@ -24,6 +25,7 @@ mod sessions;
 mod simulated;
 mod table;
 
+pub use counters::{Counters, GpuCounters, Moves, Paths};
 pub use failure::{CuFileError, CuFileFailure};
 pub(super) use port::CuFilePort;
 pub(super) use probe::ANSWER_MAX;

@@ -17,7 +17,7 @@ use forebay_base::process::Home;
 
 use super::counting::{level_of, stop_at_end};
 use super::failure::CuFileFailure;
-use super::layout::{Counters, Descriptor};
+use super::layout::{Descriptor, RawCounters};
 use super::library::{CuFile, places, version_text};
 use super::reach::Compat;
 use super::sessions::SESSIONS;
@@ -211,7 +211,7 @@ impl Session {
     pub fn counters(&self) -> Option<Box<[u8]>> {
         let get = self.cufile.table.get_stats_l3.filter(|_| self.counts)?;
         self.check_home().ok()?;
-        let mut counters = Box::new(Counters([0; 8192]));
+        let mut counters = Box::new(RawCounters([0; 8192]));
         // SAFETY: the buffer is larger than any version fills.
         let told = unsafe { get((&raw mut *counters).cast::<c_void>()) };
         told.checked("cuFileGetStatsL3").ok()?;

@@ -17,9 +17,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ::forebay::Route;
-use ::forebay::proof::Seen;
-use ::forebay::proof::cufile::Counters;
+use ::forebay::direct::Counters;
 use ::forebay::units::{MIB, format_size};
+use forebay_evidence::Seen;
 
 use self::folder::Folder;
 use self::order::{Answer, Order, SUMS_MAX, digits};

@@ -12,9 +12,9 @@ use std::process::Command;
 use super::super::failure::{Answer, KNOWN};
 use super::super::probe::{FEATURES, SETTINGS, STORAGE, WAYS};
 use super::super::session::{ALLOW_COMPAT, FORCE_COMPAT};
-use super::{Counters, Descriptor, Properties};
+use super::{Descriptor, Properties, RawCounters};
 use crate::direct::played;
-use crate::proof::cufile::{Counters as Counted, GpuCounters, Moves, Paths};
+use crate::direct::{Counters, GpuCounters, Moves, Paths};
 
 /// Variable with a folder that contains one folder per version, named by its number.
 const FOLDER: &str = "FOREBAY_CUFILE_WHEELS";
@@ -258,11 +258,11 @@ int main(void) {
 fn counters_lie_where_the_header_has_them() {
     for header in Header::all() {
         if !header.has("CUfileStatsLevel3_t") {
-            assert!(Counted::parse(header.number, 3, &[0; 8192]).is_err(), "{}", header.version);
+            assert!(Counters::parse(header.number, 3, &[0; 8192]).is_err(), "{}", header.version);
             continue;
         }
         let Some(bytes) = header.run(&format!("{BEGIN}{COUNTS}")) else { return };
-        let counted = Counted::parse(header.number, 3, &bytes);
+        let counted = Counters::parse(header.number, 3, &bytes);
         let counted = counted.unwrap_or_else(|why| panic!("{}: {why}", header.version));
         let paths = |p2pdma, nvidia_fs, posix| Paths { p2pdma, nvidia_fs, posix };
         let second = GpuCounters {
@@ -275,8 +275,8 @@ fn counters_lie_where_the_header_has_them() {
         assert_eq!((counted.batches, counted.batches_by), (1, paths(3, 2, 60)));
         let batched = (header.number < 1190).then_some(1100);
         assert_eq!(counted.batch_bytes, batched, "{}", header.version);
-        assert!(bytes.len() <= size_of::<Counters>(), "{}", header.version);
+        assert!(bytes.len() <= size_of::<RawCounters>(), "{}", header.version);
         // It is exactly as long as the header says.
-        assert!(Counted::parse(header.number, 3, &bytes[..bytes.len() - 1]).is_err());
+        assert!(Counters::parse(header.number, 3, &bytes[..bytes.len() - 1]).is_err());
     }
 }

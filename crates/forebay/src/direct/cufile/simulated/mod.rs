@@ -15,7 +15,7 @@ use forebay_base::lock::Lock;
 use forebay_base::units::align_down;
 
 use super::failure::Answer;
-use super::layout::{Counters, Descriptor, Properties};
+use super::layout::{Descriptor, Properties, RawCounters};
 use super::table::{FileHandle, Table};
 use crate::file::{read_at_raw, write_at_raw};
 use crate::gpu::sim::CuFilePlay;
@@ -259,7 +259,7 @@ impl Library {
 }
 
 unsafe extern "C" fn get_stats_l3(out: *mut c_void) -> Answer {
-    let mut counters = Counters([0; 8192]);
+    let mut counters = RawCounters([0; 8192]);
     let mut put = |at: usize, value: u64| {
         counters.0[at..at + 8].copy_from_slice(&value.to_ne_bytes());
     };

@@ -1,0 +1,123 @@
+//! The claim about a span of work, reported by its mover, for a verdict to confirm or refute.
+
+use forebay::Direction;
+use forebay::Outcome;
+use forebay::Route;
+use forebay::gpu::DeviceInfo;
+
+use super::json::{Json, list};
+
+/// The claim about a span of work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// From files (read) or to files (write).
+    pub direction: Direction,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// The memory at the other end.
+    pub memory: Memory,
+    /// The UUID of the GPU, if it has one: a library keeps counts for each GPU of the process.
+    pub gpu: Option<String>,
+    /// Bytes by route, as the mover reports them; empty if it reports nothing. `Direct` means
+    /// handed to a library such as cuFile, whichever path the bytes took there.
+    pub routes: Vec<(Route, u64)>,
+    /// Bytes that the same span moved in the opposite direction within the same range, and how many
+    /// of them are reported to have bypassed the page cache. Both directions share the page cache,
+    /// so either may have changed it.
+    pub beside: (u64, u64),
+    /// Request size in bytes: of all requests if they are equal, or of the smallest; 0 if unknown.
+    /// A request smaller than a storage block fetches the whole block.
+    pub request: u64,
+}
+
+/// The memory at the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    /// Memory of a GPU.
+    Gpu,
+    /// Host memory that simulates a GPU's.
+    SimulatedGpu,
+    /// Host memory.
+    Host,
+}
+
+impl Memory {
+    /// Its name, in lower case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Gpu => "gpu",
+            Self::SimulatedGpu => "simulated_gpu",
+            Self::Host => "host",
+        }
+    }
+}
+
+impl Claim {
+    /// A claim without routes: the mover does not report the path.
+    #[must_use]
+    pub const fn silent(direction: Direction, bytes: u64, memory: Memory) -> Self {
+        Self { direction, bytes, memory, gpu: None, routes: Vec::new(), beside: (0, 0), request: 0 }
+    }
+
+    /// The engine's claim about a transfer.
+    #[must_use]
+    pub fn of(outcome: &Outcome, direction: Direction, memory: Memory) -> Self {
+        let routes = outcome.routes.iter().map(|share| (share.route, share.bytes)).collect();
+        Self { routes, ..Self::silent(direction, outcome.bytes, memory) }
+    }
+
+    /// Sets the GPU whose memory was used. Without it, nothing is proven direct if a library has
+    /// counts for several GPUs.
+    #[must_use]
+    pub fn on(mut self, gpu: &DeviceInfo) -> Self {
+        self.gpu = (!gpu.uuid.is_empty()).then(|| gpu.uuid.clone());
+        self
+    }
+
+    /// Bytes reported on `route`.
+    #[must_use]
+    pub fn by(&self, route: Route) -> u64 {
+        let shares = self.routes.iter().filter(|(name, _)| *name == route);
+        shares.fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    }
+
+    /// Bytes moved in the opposite direction that are not reported to have bypassed the page cache.
+    pub(super) fn beside_through(&self) -> u64 {
+        self.beside.0.saturating_sub(self.beside.1)
+    }
+
+    /// Sum of the bytes of all routes.
+    pub(super) fn told(&self) -> u64 {
+        self.routes.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    }
+
+    /// The direction as a past participle, for messages.
+    pub(super) const fn moved(&self) -> &'static str {
+        match self.direction {
+            Direction::Read => "read",
+            Direction::Write => "written",
+        }
+    }
+
+    pub(super) fn json(&self) -> Json {
+        let route = |(route, bytes): &(Route, u64)| {
+            Json::Object(vec![("route", route.name().into()), ("bytes", (*bytes).into())])
+        };
+        let mut fields = vec![
+            ("direction", self.direction.name().into()),
+            ("bytes", self.bytes.into()),
+            ("memory", self.memory.name().into()),
+            ("gpu", self.gpu.as_ref().map_or(Json::Null, Into::into)),
+            ("routes", list(self.routes.iter().map(route))),
+        ];
+        if self.beside.0 > 0 {
+            let (bytes, past) = (self.beside.0.into(), self.beside.1.into());
+            fields.push(("beside", Json::Object(vec![("bytes", bytes), ("past", past)])));
+        }
+        if self.request > 0 {
+            fields.push(("request", self.request.into()));
+        }
+        Json::Object(fields)
+    }
+}

@@ -1,0 +1,261 @@
+//! Bytes that block devices have moved, from their own counters (`/sys/dev/block/*/stat`).
+//!
+//! The device under a file system counts the file system's requests. The drives at the bottom count
+//! the I/O that arrives there: more with mirrors and parity, and nothing if a loop device's file is
+//! in memory. All of these count for all processes.
+
+use std::path::PathBuf;
+
+use forebay_base::units::grown;
+use forebay_topology::{Layer, LayerKind, StorageMap, System};
+
+use super::json::Json;
+use super::seen::{Seen, unread};
+
+/// Bytes of a sector in these counters, whatever the device's block size
+/// (Documentation/block/stat.rst).
+const SECTOR: u64 = 512;
+/// Maximum number of devices read at each edge; 128 devices of a larger volume are evidence enough.
+pub(super) const DEVICES_MAX: usize = 128;
+/// Maximum length of a line of counters.
+const LINE_MAX: usize = 4096;
+
+/// A block device whose counters are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Device {
+    name: String,
+    number: String,
+    /// Whether a file system is on it, or the file is the device itself.
+    front: bool,
+    /// Whether it is a drive at the bottom.
+    drive: bool,
+}
+
+/// Bytes that a block device has moved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DriveBytes {
+    /// The kernel's name for it.
+    pub name: String,
+    /// Whether the file system is on it. If so, its bytes are those that the file system requested.
+    pub front: bool,
+    /// Whether it has no device below it.
+    pub drive: bool,
+    /// Bytes read, by all processes.
+    pub read: u64,
+    /// Bytes written, by all processes.
+    pub written: u64,
+}
+
+/// Collects the block devices of a file: those that its file system is on, and the drives.
+pub(super) fn devices(map: &StorageMap, into: &mut Vec<Device>) {
+    front(&map.root, into);
+    for drive in &map.drives {
+        let Some(number) = drive.device else { continue };
+        let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+        add(into, Device { name: drive.name.clone(), number, front: false, drive: true });
+    }
+}
+
+fn front(layer: &Layer, into: &mut Vec<Device>) {
+    let number = layer.text("device").filter(|_| is_block(layer.kind));
+    if let Some(number) = number.filter(|number| is_number(number)) {
+        let (name, number) = (layer.name.clone(), number.to_owned());
+        return add(into, Device { name, number, front: true, drive: false });
+    }
+    layer.children.iter().for_each(|child| front(child, into));
+}
+
+fn add(into: &mut Vec<Device>, device: Device) {
+    if let Some(known) = into.iter_mut().find(|known| known.number == device.number) {
+        known.front |= device.front;
+        known.drive |= device.drive;
+    } else if into.len() < DEVICES_MAX {
+        into.push(device);
+    }
+}
+
+/// Whether a step is a block device. The walk stops at the first one: it counts the requests of the
+/// file system.
+fn is_block(kind: LayerKind) -> bool {
+    matches!(
+        kind,
+        LayerKind::Partition
+            | LayerKind::Md
+            | LayerKind::DeviceMapper
+            | LayerKind::Loop
+            | LayerKind::Stacked
+            | LayerKind::NvmeNamespace
+            | LayerKind::ScsiDisk
+            | LayerKind::VirtioDisk
+            | LayerKind::Disk
+    )
+}
+
+/// Whether `text` is a device number, and thus safe in a path.
+fn is_number(text: &str) -> bool {
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    text.split_once(':').is_some_and(|(major, minor)| digits(major) && digits(minor))
+}
+
+impl Device {
+    /// Whether a file system is on it, or the file is the device itself.
+    pub(super) fn is_front(&self) -> bool {
+        self.front
+    }
+
+    /// Sectors read and written so far.
+    pub(super) fn read(&self, system: &System) -> Seen<(u64, u64)> {
+        let path = format!("sys/dev/block/{}/stat", self.number);
+        let bytes = match system.bytes(&PathBuf::from(&path), LINE_MAX) {
+            Ok(bytes) => bytes,
+            Err(absent) => return unread(&path, absent, || self.gone()),
+        };
+        match parse(&String::from_utf8_lossy(&bytes)) {
+            Some(sectors) => Seen::Told(sectors),
+            None => Seen::missing(
+                format!("`{path}` holds no counters"),
+                "read `/proc/diskstats` to see what this kernel counts",
+            ),
+        }
+    }
+
+    /// Whether the device's counters are switched off. Read once, because this rarely changes
+    /// within a span.
+    pub(super) fn counts_nothing(&self, system: &System) -> bool {
+        let folder = format!("sys/dev/block/{}", self.number);
+        let flag = |file: &str| system.text(&PathBuf::from(format!("{folder}/{file}"))).ok();
+        // A partition uses the queue of its drive.
+        let flag = flag("queue/iostats").or_else(|| flag("../queue/iostats"));
+        flag.as_deref() == Some("0")
+    }
+
+    pub(super) fn silent(&self) -> Seen<(u64, u64)> {
+        let name = &self.name;
+        Seen::missing(
+            format!("`{name}` counts nothing: its `queue/iostats` is 0"),
+            format!("`echo 1 > /sys/block/{name}/queue/iostats` as root"),
+        )
+    }
+
+    fn gone(&self) -> Seen<(u64, u64)> {
+        let why = format!("there is no block device `{}` ({}) in `/sys`", self.name, self.number);
+        Seen::missing(why, "mount `/sys`, and repeat while the drive is attached")
+    }
+
+    /// The bytes it moved between two readings.
+    pub(super) fn between(
+        &self,
+        earlier: Seen<(u64, u64)>,
+        later: Seen<(u64, u64)>,
+    ) -> Seen<DriveBytes> {
+        let Self { name, front, drive, .. } = self.clone();
+        // Mounting alone causes reads, so 0 means no counting. On older kernels the head of a
+        // multipath namespace does not count.
+        if later == Seen::Told((0, 0)) {
+            let why = format!("`{name}` has counted nothing since it is there");
+            return Seen::missing(why, "a newer kernel counts for drives with several paths");
+        }
+        later.since(earlier, |earlier, later| {
+            let count = |earlier: u64, later: u64| {
+                let sectors = grown(&format!("the counter of `{name}`"), earlier, later)?;
+                Ok::<_, String>(sectors.saturating_mul(SECTOR))
+            };
+            let (read, written) = (count(earlier.0, later.0)?, count(earlier.1, later.1)?);
+            Ok(DriveBytes { name: name.clone(), front, drive, read, written })
+        })
+    }
+}
+
+/// Sectors read and written: the third and seventh number of a line of counters.
+fn parse(line: &str) -> Option<(u64, u64)> {
+    let mut numbers = line.split_ascii_whitespace().map(|number| number.parse().ok());
+    Some((numbers.nth(2)??, numbers.nth(3)??))
+}
+
+impl DriveBytes {
+    pub(super) fn json(&self) -> Json {
+        Json::Object(vec![
+            ("name", (&self.name).into()),
+            ("front", self.front.into()),
+            ("drive", self.drive.into()),
+            ("read", self.read.into()),
+            ("written", self.written.into()),
+        ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::fs;
+
+    const LINE: &str = "  100 2 2048 30 40 5 4096 70 0 80 90 0 0 0 0 6 7\n";
+
+    fn device() -> Device {
+        Device { name: "d".into(), number: "8:1".into(), front: true, drive: false }
+    }
+
+    fn system(line: &str) -> (tempfile::TempDir, System) {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("sys/dev/block/8:1");
+        fs::create_dir_all(folder.join("queue")).unwrap();
+        fs::write(folder.join("stat"), line).unwrap();
+        let system = System::at(root.path());
+        (root, system)
+    }
+
+    #[test]
+    fn sectors_are_read_and_counted_from_edge_to_edge() {
+        let (root, system) = system(LINE);
+        let device = device();
+        let earlier = device.read(&system);
+        assert_eq!(earlier, Seen::Told((2048, 4096)));
+        let more = LINE.replace("2048", "2050").replace("4096", "4099");
+        fs::write(root.path().join("sys/dev/block/8:1/stat"), more).unwrap();
+        let between = device.between(earlier.clone(), device.read(&system));
+        let moved = between.told().unwrap();
+        assert_eq!((moved.read, moved.written, moved.front), (1024, 1536, true));
+        let back = device.between(device.read(&system), earlier.clone()).absence().unwrap();
+        assert!(back.contains("went back"), "{back}");
+        let none = device.between(Seen::Told((0, 0)), Seen::Told((0, 0))).absence().unwrap();
+        assert!(none.contains("has counted nothing since it is there"), "{none}");
+    }
+
+    #[test]
+    fn what_does_not_count_or_vanishes_says_so() {
+        let (root, system) = system("nonsense\n");
+        let device = device();
+        let text = device.read(&system).absence().unwrap();
+        assert!(text.contains("holds no counters"), "{text}");
+        assert!(!device.counts_nothing(&system));
+        fs::write(root.path().join("sys/dev/block/8:1/queue/iostats"), "0\n").unwrap();
+        assert!(device.counts_nothing(&system));
+        assert!(device.silent().absence().unwrap().contains("echo 1 >"));
+        fs::remove_dir_all(root.path().join("sys/dev/block/8:1")).unwrap();
+        let gone = device.read(&system).absence().unwrap();
+        assert!(gone.contains("no block device `d` (8:1)"), "{gone}");
+    }
+
+    #[test]
+    fn a_device_is_read_once_whatever_stands_on_it() {
+        let mut all = vec![device()];
+        add(&mut all, Device { front: false, drive: true, ..device() });
+        assert_eq!(all, [Device { drive: true, ..device() }]);
+        for number in 0..1000 {
+            add(&mut all, Device { number: format!("9:{number}"), ..device() });
+        }
+        assert_eq!(all.len(), DEVICES_MAX);
+        for bad in ["", "8", "8:", "../x:1", "8:1/..", ":1"] {
+            assert!(!is_number(bad), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_is_too_strange(line in "[0-9 \\t\\n.x-]{0,120}", text in ".{0,60}") {
+            let _ = (parse(&line), parse(&text));
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! Judges bytes that went through a library: their path by its counters, checked against others.
+//!
+//! The library's counters show the path, but alone they never prove that bytes were moved.
+
+use forebay::direct::{Counters, Moves, Paths};
+
+use super::{
+    Direction, How, Judge, LEN_MIN, MIB, Memory, PageCache, Route, Seen, Storage, Way, size,
+};
+use crate::nvidia_fs::NvidiaFs;
+
+/// Remedy if cuFile's counters are missing.
+const CUFILE: &str =
+    "use cuFile 1.15 or later with its statistics at level 3 (`cuFileSetStatsLevel`)";
+/// Remedy if the counts of several GPUs cannot be separated.
+const NAMED: &str = "name the GPU in the claim (`Claim::on`), or let the process see one GPU alone";
+
+impl Judge<'_> {
+    /// Adds the paths of `bytes` that went through a library, by its counters.
+    pub(super) fn direct(&mut self, bytes: u64) {
+        match &self.evidence.cufile {
+            Seen::Told(counters) => self.by_cufile(counters, bytes),
+            Seen::Nothing(_) | Seen::Missing(_) => self.by_nvidia_fs(bytes),
+        }
+    }
+
+    fn by_cufile(&mut self, counters: &Counters, bytes: u64) {
+        if counters.gpus.is_empty() && counters.batches == 0 {
+            return self.lacks("cuFile counted no GPU: its statistics are off", CUFILE);
+        }
+        let Some(moves) = self.calls(counters) else { return };
+        let batched = self.by_batches(counters, bytes, moves.bytes);
+        self.by_calls(bytes - batched, moves);
+        let by_batches = counters.batch_bytes.unwrap_or(batched);
+        let counted = moves.bytes.saturating_add(by_batches);
+        if counted.saturating_add(self.slack) < bytes {
+            let (bytes, counted) = (size(bytes), size(counted));
+            let text = format!("{bytes} are said to have gone by cuFile, which counted {counted}");
+            self.contradict(text);
+        }
+        if counted > bytes.saturating_add(bytes / 2).saturating_add(self.slack) {
+            let counted = size(counted);
+            self.doubts.push(format!("cuFile counted {counted}: it served others in this process"));
+        }
+        let Paths { p2pdma, nvidia_fs, posix, .. } = moves.by;
+        self.grounds.push(format!(
+            "cuFile counted {p2pdma} operations by p2pdma, {nvidia_fs} by nvidia-fs and {posix} by \
+             POSIX"
+        ));
+    }
+
+    /// Counts of single calls for the claim's GPU, if they can be separated from other GPUs'.
+    fn calls(&mut self, counters: &Counters) -> Option<Moves> {
+        let direction = self.claim.direction;
+        let all = match direction {
+            Direction::Read => counters.reads(),
+            Direction::Write => counters.writes(),
+        };
+        let Some(uuid) = self.claim.gpu.as_deref() else {
+            match counters.busy(direction) {
+                0 => {}
+                // A simulated GPU has no UUID, and no other GPU is present then.
+                1 if self.claim.memory == Memory::Gpu && counters.gpus.len() > 1 => {
+                    self.doubts.push("cuFile knows several GPUs, of which one was moved to".into());
+                }
+                1 => {}
+                many => self.lacks(
+                    format!("cuFile counted for {many} GPUs, and which one is meant is not known"),
+                    NAMED,
+                ),
+            }
+            return Some(all);
+        };
+        let own = counters.of_gpu(uuid);
+        // Batches are not counted per GPU, so a GPU used only by batches may have no record.
+        if own.is_none() && counters.batches == 0 {
+            let why = format!("cuFile counted nothing for `{uuid}`, only for other GPUs");
+            self.lacks(why, NAMED);
+            return None;
+        }
+        let own = own.unwrap_or_default();
+        Some(match direction {
+            Direction::Read => own.reads,
+            Direction::Write => own.writes,
+        })
+    }
+
+    /// Adds the paths of batches and returns how many of `bytes` they moved. Single calls moved
+    /// `called` of them.
+    fn by_batches(&mut self, counters: &Counters, bytes: u64, called: u64) -> u64 {
+        let batches = counters.batches;
+        if batches == 0 {
+            return 0;
+        }
+        let rest = bytes.saturating_sub(called);
+        let counted = counters.batch_bytes.unwrap_or(rest);
+        // If more was counted than claimed, it is unknown which part belongs to other transfers.
+        let all = u128::from(called) + u128::from(counted);
+        let batched = if all > u128::from(bytes) {
+            u64::try_from(u128::from(bytes) * u128::from(counted) / all).unwrap_or(bytes)
+        } else {
+            counted
+        };
+        if counters.batches_by.total() == 0 {
+            let why = format!("cuFile counted {batches} batches, and not by which path they went");
+            self.lacks(why, "move the same bytes by calls that are no batches");
+        }
+        if rest > 0 && counters.batch_bytes.is_none() {
+            self.doubts.push(format!(
+                "cuFile counted {batches} batches, of unknown bytes: that they moved {} is \
+                 inferred",
+                size(rest)
+            ));
+        }
+        if rest > 0 && counters.gpus.len() > 1 {
+            if self.link_has_seen() {
+                self.doubts.push("cuFile counts batches for all GPUs together".into());
+            } else {
+                self.lacks(
+                    "cuFile counts batches for all GPUs together, and this one's link does not \
+                     show that they were its",
+                    "add the GPU's link to the sources, or let the process see one GPU alone",
+                );
+            }
+        }
+        self.divide(batched, counters.batches_by);
+        batched
+    }
+
+    /// Adds the paths of single calls.
+    fn by_calls(&mut self, bytes: u64, moves: Moves) {
+        if bytes == 0 {
+            return;
+        }
+        let (known, all) = (moves.by.total(), moves.operations);
+        if known == 0 && all == 0 && bytes > self.slack {
+            let bytes = size(bytes);
+            self.contradict(format!("{bytes} are said to have gone by cuFile, which counted none"));
+        } else if known < all || known == 0 {
+            let why = format!("of {all} operations cuFile counted only {known} by their path");
+            self.lacks(why, "move whole aligned blocks, or take another version of cuFile");
+        }
+        self.divide(bytes, moves.by);
+    }
+
+    /// Divides `bytes` among the paths in proportion to their operations.
+    fn divide(&mut self, bytes: u64, by: Paths) {
+        let ways =
+            [(Way::P2pdma, by.p2pdma), (Way::NvidiaFs, by.nvidia_fs), (Way::Compat, by.posix)];
+        let total: u128 = ways.iter().map(|(_, count)| u128::from(*count)).sum();
+        for (way, count) in ways.into_iter().filter(|(_, count)| *count > 0) {
+            let part = u128::from(bytes) * u128::from(count) / total;
+            // A path with operations gets at least one byte.
+            self.ways.push((way, u64::try_from(part).unwrap_or(bytes).max(1)));
+        }
+    }
+
+    /// Without cuFile's counters only nvidia-fs's, which are for all processes, can prove a direct
+    /// path.
+    fn by_nvidia_fs(&mut self, bytes: u64) {
+        let counted = self.evidence.nvidia_fs.told().map(|counts| match self.claim.direction {
+            Direction::Read => (counts.reads, counts.read),
+            Direction::Write => (counts.writes, counts.written),
+        });
+        // The module counts whole MiB.
+        let enough = |counted: u64| counted.saturating_add(self.slack.max(MIB)) >= bytes;
+        match counted {
+            Some((requests, counted)) if requests > 0 && counted > 0 && enough(counted) => {
+                self.ways.push((Way::NvidiaFs, bytes));
+                self.grounds.push(format!("nvidia-fs counted {requests} requests"));
+                self.doubts.push("nvidia-fs counts for all processes together".into());
+            }
+            _ => self.missing.extend(self.evidence.cufile.lack("cuFile's own counters", CUFILE)),
+        }
+    }
+
+    /// Sum of the bytes on the selected paths so far.
+    fn direct_bytes(&self, which: impl Fn(Way) -> bool) -> u64 {
+        let found = self.ways.iter().filter(|(way, _)| which(*way));
+        found.fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    }
+
+    /// Checks a direct path against all other counters, because a library may be wrong about it.
+    pub(super) fn confirm_direct(&mut self) {
+        let direct = self.direct_bytes(Way::is_direct);
+        if direct == 0 {
+            return;
+        }
+        self.confirm_nvidia_fs();
+        if self.are_too_few(direct) {
+            return;
+        }
+        self.confirm_drives(direct);
+        if let Some(cache) = self.evidence.page_cache.told().copied() {
+            self.confirm_cache(direct, cache);
+        }
+        if let Some(moved) = self.evidence.dram.told()
+            && *moved > direct.saturating_add(direct / 2)
+        {
+            let moved = size(*moved);
+            self.doubts.push(format!(
+                "the host's memory moved {moved} meanwhile, which a direct path leaves alone"
+            ));
+        }
+    }
+
+    /// Checks `direct` bytes against the page cache.
+    fn confirm_cache(&mut self, direct: u64, cache: PageCache) {
+        let others = self.claim.bytes - direct.min(self.claim.bytes);
+        let others = others.saturating_add(self.claim.beside_through());
+        if cache.grown() > others.saturating_add(self.slack) {
+            let (direct, grown) = (size(direct), size(cache.grown()));
+            self.contradict(format!(
+                "{direct} are said to have gone directly, but {grown} came into the page cache"
+            ));
+        }
+        // O_DIRECT writes drop the same bytes from the page cache.
+        let left = cache.len.saturating_sub(direct).saturating_add(self.slack);
+        if self.claim.direction == Direction::Write && cache.after > left {
+            let (direct, after) = (size(direct), size(cache.after));
+            self.lacks(
+                format!(
+                    "{direct} are said to have been written directly, but {after} of the range \
+                     are in the page cache, from where the drives may have them"
+                ),
+                "drop the file's pages before the span",
+            );
+        }
+    }
+
+    /// Whether `direct` bytes are too few for other counters to refute the library. Among many
+    /// other bytes this is a doubt; alone it proves nothing.
+    fn are_too_few(&mut self, direct: u64) -> bool {
+        if self.evidence.storage == Storage::Memory {
+            return false; // without a drive, even one byte is wrong
+        }
+        let within = direct <= self.slack;
+        let text = size(direct);
+        if within && self.claim.bytes.saturating_sub(direct) >= LEN_MIN {
+            self.doubts.push(format!(
+                "that {text} went directly is the library's word alone: other counters do not \
+                 show so few beside the others"
+            ));
+        } else if within || direct < LEN_MIN {
+            let least = size(LEN_MIN);
+            self.lacks(
+                format!("no counter but the library's own shows that {text} went directly"),
+                format!("move at least {least} directly in one span"),
+            );
+        }
+        within
+    }
+
+    /// Checks `direct` bytes against the storage counters.
+    fn confirm_drives(&mut self, direct: u64) {
+        let (own, all) = self.storage_bytes();
+        let is_memory = self.evidence.storage == Storage::Memory;
+        let (holes, slack) = match self.evidence.page_cache.told() {
+            _ if is_memory => (0, 0),
+            Some(cache) => (cache.holes, self.slack),
+            None => (0, self.slack),
+        };
+        let Some(most) = own.max(all) else {
+            if self.is_counted_elsewhere(direct) {
+                self.doubts.push("no counter of the drives confirms it".into());
+            } else {
+                self.lacks(
+                    "no counter but the library's own shows that these bytes were moved",
+                    "name the file to the sources, on storage whose drives or servers count",
+                );
+            }
+            return;
+        };
+        // Bytes that came into the page cache were read from the drives too.
+        let needed = direct.saturating_add(self.filled());
+        let enough = |bytes: u64| bytes.saturating_add(holes).saturating_add(slack) >= needed;
+        let (bytes, text, verb) = (size(direct), size(most), self.claim.moved());
+        if !enough(most) {
+            return self.contradict(format!(
+                "{bytes} are said to have gone directly between drive and GPU, but the drives have \
+                 {verb} {text}"
+            ));
+        }
+        self.grounds.push(format!("the drives have {verb} {text}"));
+        self.confirm_holes(needed, most);
+        let compat = self.direct_bytes(|way| way == Way::Compat);
+        if compat > slack && !enough(most.saturating_sub(compat)) {
+            self.doubts.push(format!(
+                "the {text} may be those of the {} that the library moved through host memory",
+                size(compat)
+            ));
+        }
+        match (own, all) {
+            (Some(own), Some(all)) if !enough(all) => {
+                let (own, all) = (size(own), size(all));
+                self.lacks(
+                    format!(
+                        "the drives below the files have {verb} {all}: the {own} of this process \
+                         may be those of other files"
+                    ),
+                    "repeat it while the process moves nothing else",
+                );
+            }
+            (Some(own), Some(_)) if !enough(own) => self.doubts.push(format!(
+                "the drives have {verb} {text} for all processes together, and this process {}",
+                size(own)
+            )),
+            (Some(_), Some(_)) => {}
+            (own, _) if most > self.claim.bytes.saturating_mul(2) => {
+                let whose = if own.is_some() { "this process" } else { "all processes together" };
+                self.doubts.push(format!("{text} were {verb} for {whose}: more than this span's"));
+            }
+            _ => {}
+        }
+    }
+
+    /// Bytes read from the drives into the page cache; only for reads.
+    fn filled(&self) -> u64 {
+        let cache = self.evidence.page_cache.told();
+        cache.filter(|_| self.claim.direction == Direction::Read).map_or(0, |cache| {
+            let others = self.claim.bytes - self.claim.by(Route::Direct).min(self.claim.bytes);
+            cache.grown().saturating_sub(cache.encoded).min(others)
+        })
+    }
+
+    /// Holes are not read from a drive, so another counter must show these bytes.
+    fn confirm_holes(&mut self, direct: u64, most: u64) {
+        let unseen = direct.saturating_sub(most);
+        if unseen <= self.slack || self.link_has_seen() {
+            return;
+        }
+        let text = format!(
+            "{} may be holes, which no drive is asked for, so that nothing but the library shows \
+             that they were moved",
+            size(unseen)
+        );
+        if most <= self.slack {
+            self.lacks(text, "use a file that is stored as a whole, or add the GPU's link");
+        } else {
+            self.doubts.push(text);
+        }
+    }
+
+    /// Whether nvidia-fs or the GPU's link saw the bytes that the library claims.
+    fn is_counted_elsewhere(&self, direct: u64) -> bool {
+        // nvidia-fs does not see p2pdma: its counts are then other transfers'.
+        let is_all = self.direct_bytes(|way| way == Way::NvidiaFs) == direct;
+        let by_nvidia_fs =
+            self.evidence.nvidia_fs.told().filter(|_| is_all).is_some_and(|counts| {
+                let counted = match self.claim.direction {
+                    Direction::Read => counts.read,
+                    Direction::Write => counts.written,
+                };
+                counted > 0 && counted.saturating_add(self.slack.max(MIB)) >= direct
+            });
+        by_nvidia_fs || self.link_has_seen()
+    }
+
+    /// Whether the GPU's link saw all bytes. It must have complete counters; staged bytes cross it
+    /// too.
+    fn link_has_seen(&self) -> bool {
+        let is_link = self.claim.memory == Memory::Gpu;
+        self.evidence.gpu.told().filter(|_| is_link).is_some_and(|link| {
+            let moved = match self.claim.direction {
+                Direction::Read => link.received,
+                Direction::Write => link.sent,
+            };
+            link.how != How::Windows && moved.saturating_add(self.slack) >= self.claim.bytes
+        })
+    }
+
+    fn confirm_nvidia_fs(&mut self) {
+        let bytes = self.direct_bytes(|way| way == Way::NvidiaFs);
+        if bytes == 0 {
+            return;
+        }
+        let bytes = size(bytes);
+        let requests = |counts: &NvidiaFs| match self.claim.direction {
+            Direction::Read => counts.reads.max(counts.batches),
+            Direction::Write => counts.writes.max(counts.batches),
+        };
+        match &self.evidence.nvidia_fs {
+            Seen::Told(counts) if requests(counts) == 0 => {
+                self.contradict(format!(
+                    "{bytes} are said to have gone by nvidia-fs, which counted no request"
+                ));
+            }
+            Seen::Nothing(why) if why != "nobody asked" => {
+                self.contradict(format!("{bytes} are said to have gone by nvidia-fs, but {why}"));
+            }
+            _ => {}
+        }
+    }
+}

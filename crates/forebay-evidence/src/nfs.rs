@@ -1,0 +1,346 @@
+//! Counters of an NFS mount (`/proc/self/mountstats`, `nfsstat(8)`): bytes through the page cache
+//! and with O_DIRECT, operations, and bytes copied for connections over RDMA.
+//!
+//! The counters are the mount's, for all processes. VAST's client also has counters in
+//! `/proc/fs/nfsfs/cbstats`. Their format is not public, so the text is kept as it is.
+
+use std::path::Path;
+
+use forebay_base::units::grown;
+use forebay_topology::{LayerKind, StorageMap, System, clean, part_of};
+
+use super::json::{Json, list};
+use super::seen::{Seen, unread};
+
+const TABLE: &str = "mountstats";
+const VAST: &str = "proc/fs/nfsfs/cbstats";
+/// Maximum length of VAST's text.
+const VAST_LEN_MAX: usize = 8 << 10;
+/// Maximum number of mounts read, and of operations and connections kept for each.
+pub(super) const MOUNTS_MAX: usize = 16;
+const OPERATIONS_MAX: usize = 128;
+const CONNECTIONS_MAX: usize = 512;
+
+/// The counters of one mount.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NfsMount {
+    /// Its mount point.
+    pub point: String,
+    /// Bytes that programs read through the page cache.
+    pub cached_read: u64,
+    /// Bytes that programs read with O_DIRECT.
+    pub direct_read: u64,
+    /// Bytes that programs wrote through the page cache.
+    pub cached_written: u64,
+    /// Bytes that programs wrote with O_DIRECT.
+    pub direct_written: u64,
+    /// Bytes received from the server.
+    pub server_read: u64,
+    /// Bytes sent to the server.
+    pub server_written: u64,
+    /// Operations with at least one request.
+    pub operations: Vec<Operation>,
+    /// Totals of its connections over RDMA; `None` without any.
+    pub rdma: Option<RdmaConnections>,
+}
+
+/// The counts of one NFS operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Operation {
+    /// Its name in the kernel, such as `READ`.
+    pub name: String,
+    /// Requests.
+    pub count: u64,
+    /// Bytes sent, headers included.
+    pub sent: u64,
+    /// Bytes received, headers included.
+    pub received: u64,
+}
+
+/// Totals over all connections over RDMA.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RdmaConnections {
+    /// Number of connections.
+    pub connections: u64,
+    /// Bytes of requests that the network card moved by itself.
+    pub requested: u64,
+    /// Bytes of replies that the network card moved by itself.
+    pub replied: u64,
+    /// Bytes of requests that the CPU had to copy into one buffer.
+    pub pulled_up: u64,
+    /// Bytes of replies that the CPU had to copy to their destination.
+    pub fixed_up: u64,
+}
+
+/// Collects the mount points of the NFS mounts below a path.
+pub(super) fn points(map: &StorageMap, into: &mut Vec<String>) {
+    let mut mount = None;
+    for (_, layer) in map.root.walk() {
+        match layer.kind {
+            LayerKind::Mount => mount = Some(&layer.name),
+            LayerKind::FileSystem if layer.name.starts_with("nfs") => {
+                let new = mount.filter(|point| !into.contains(point));
+                into.extend(new.filter(|_| into.len() < MOUNTS_MAX).cloned());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Reads the counters of the mounts at `points`.
+pub(super) fn look(system: &System, points: &[String]) -> Seen<Vec<NfsMount>> {
+    if points.is_empty() {
+        return Seen::Nothing("no NFS".into());
+    }
+    let shown = format!("/proc/self/{TABLE}");
+    let bytes = match system.own_table(TABLE) {
+        Ok(bytes) => bytes,
+        Err(absent) => {
+            let none = || Seen::missing(format!("there is no `{shown}`"), "mount `/proc`");
+            return unread(&shown, absent, none);
+        }
+    };
+    let text = String::from_utf8_lossy(&bytes);
+    let mounts = points.iter().map(|point| {
+        let part = part_of(&text, Path::new(point))?;
+        let mut mount = parse(part)?;
+        mount.point.clone_from(point);
+        Some(mount)
+    });
+    mounts.collect::<Option<Vec<_>>>().map_or_else(
+        || {
+            let why = format!("`{shown}` has no counters of `{}`", points.join("`, `"));
+            Seen::missing(why, "look from the mount namespace that the mount is in")
+        },
+        Seen::Told,
+    )
+}
+
+/// VAST's text, truncated to the maximum length.
+pub(super) fn vast(system: &System) -> Seen<String> {
+    match system.bytes(Path::new(VAST), VAST_LEN_MAX) {
+        Ok(bytes) => {
+            let text = String::from_utf8_lossy(&bytes);
+            Seen::Told(text.lines().map(clean).collect::<Vec<_>>().join("\n"))
+        }
+        Err(absent) => {
+            unread(&format!("/{VAST}"), absent, || Seen::Nothing("no client of VAST".into()))
+        }
+    }
+}
+
+fn parse(part: &str) -> Option<NfsMount> {
+    let mut mount = NfsMount::default();
+    let mut bytes = None;
+    let mut rdma: Option<RdmaConnections> = None;
+    let mut connections = 0;
+    for line in part.lines() {
+        let Some((name, rest)) = line.trim().split_once(':') else { continue };
+        let words = || rest.split_ascii_whitespace();
+        let numbers = || words().map_while(|word| word.parse::<u64>().ok()).collect::<Vec<_>>();
+        match name {
+            "bytes" => bytes = bytes.or(Some(numbers())),
+            "xprt" if words().next() == Some("rdma") && connections < CONNECTIONS_MAX => {
+                connections += 1;
+                let counts: Vec<u64> =
+                    words().skip(1).map_while(|word| word.parse().ok()).collect();
+                let at = |index: usize| counts.get(index).copied().unwrap_or(0);
+                let sum = rdma.get_or_insert_default();
+                sum.connections += 1;
+                sum.requested = sum.requested.saturating_add(at(13));
+                sum.replied = sum.replied.saturating_add(at(14));
+                sum.pulled_up = sum.pulled_up.saturating_add(at(15));
+                sum.fixed_up = sum.fixed_up.saturating_add(at(16));
+            }
+            name if is_operation(name) && mount.operations.len() < OPERATIONS_MAX => {
+                if let [count, _, _, sent, received, ..] = numbers()[..] {
+                    let name = name.to_owned();
+                    mount.operations.push(Operation { name, count, sent, received });
+                }
+            }
+            _ => {}
+        }
+    }
+    let [cached_read, cached_written, direct_read, direct_written, from, to, ..] = bytes?[..]
+    else {
+        return None;
+    };
+    (mount.cached_read, mount.cached_written) = (cached_read, cached_written);
+    (mount.direct_read, mount.direct_written) = (direct_read, direct_written);
+    (mount.server_read, mount.server_written, mount.rdma) = (from, to, rdma);
+    Some(mount)
+}
+
+fn is_operation(name: &str) -> bool {
+    name.len() < 32 && name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')
+}
+
+/// The counts of the mounts between two readings.
+pub(super) fn since(earlier: &[NfsMount], later: &[NfsMount]) -> Result<Vec<NfsMount>, String> {
+    if earlier.len() != later.len() {
+        return Err("an NFS mount came or went".into());
+    }
+    earlier.iter().zip(later).map(|(earlier, later)| later.since(earlier)).collect()
+}
+
+impl NfsMount {
+    fn since(&self, earlier: &Self) -> Result<Self, String> {
+        let grow = |what: &str, earlier, later| {
+            grown(&format!("the {what} of `{}`", self.point), earlier, later)
+        };
+        let rdma = match (self.rdma, earlier.rdma) {
+            (Some(now), Some(before)) => Some(RdmaConnections {
+                connections: now.connections,
+                requested: grow("RDMA requests", before.requested, now.requested)?,
+                replied: grow("RDMA replies", before.replied, now.replied)?,
+                pulled_up: grow("RDMA copies", before.pulled_up, now.pulled_up)?,
+                fixed_up: grow("RDMA copies", before.fixed_up, now.fixed_up)?,
+            }),
+            _ => None,
+        };
+        let mut operations = Vec::new();
+        for now in &self.operations {
+            let before = earlier.operations.iter().find(|before| before.name == now.name);
+            let before = before.map_or((0, 0, 0), |o| (o.count, o.sent, o.received));
+            let count = grow("operations", before.0, now.count)?;
+            if count > 0 {
+                let sent = grow("bytes sent", before.1, now.sent)?;
+                let received = grow("bytes received", before.2, now.received)?;
+                operations.push(Operation { name: now.name.clone(), count, sent, received });
+            }
+        }
+        let bytes = |before, now| grow("bytes", before, now);
+        Ok(Self {
+            point: self.point.clone(),
+            cached_read: bytes(earlier.cached_read, self.cached_read)?,
+            direct_read: bytes(earlier.direct_read, self.direct_read)?,
+            cached_written: bytes(earlier.cached_written, self.cached_written)?,
+            direct_written: bytes(earlier.direct_written, self.direct_written)?,
+            server_read: bytes(earlier.server_read, self.server_read)?,
+            server_written: bytes(earlier.server_written, self.server_written)?,
+            operations,
+            rdma,
+        })
+    }
+
+    pub(super) fn json(&self) -> Json {
+        let operation = |operation: &Operation| {
+            Json::Object(vec![
+                ("name", (&operation.name).into()),
+                ("count", operation.count.into()),
+                ("sent", operation.sent.into()),
+                ("received", operation.received.into()),
+            ])
+        };
+        let rdma = |rdma: RdmaConnections| {
+            Json::Object(vec![
+                ("connections", rdma.connections.into()),
+                ("requested", rdma.requested.into()),
+                ("replied", rdma.replied.into()),
+                ("pulled_up", rdma.pulled_up.into()),
+                ("fixed_up", rdma.fixed_up.into()),
+            ])
+        };
+        Json::Object(vec![
+            ("point", (&self.point).into()),
+            ("cached_read", self.cached_read.into()),
+            ("direct_read", self.direct_read.into()),
+            ("cached_written", self.cached_written.into()),
+            ("direct_written", self.direct_written.into()),
+            ("server_read", self.server_read.into()),
+            ("server_written", self.server_written.into()),
+            ("operations", list(self.operations.iter().map(operation))),
+            ("rdma", self.rdma.map_or(Json::Null, rdma)),
+        ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::fs;
+
+    const STATS: &str = "device proc mounted on /proc with fstype proc
+device s:/e mounted on /mnt/a with fstype nfs4 statvers=1.1
+\topts:\trw,vers=4.2
+\tbytes:\t1 2 3 4 5 6 7 8
+\txprt:\trdma 0 0 1 0 0 10 10 0 0 0 11 12 13 1400 1500 16 17 18 19 20 21
+\txprt:\trdma 0 0 1 0 0 10 10 0 0 0 11 12 13 100 200 3 4 18 19 20 21
+\tper-op statistics
+\t        NULL: 0 0 0 0 0 0 0 0 0
+\t        READ: 10 10 0 2000 4096000 1 2 3 0
+";
+
+    fn system(stats: &str) -> (tempfile::TempDir, System) {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("proc/self")).unwrap();
+        fs::write(root.path().join("proc/self/mountstats"), stats).unwrap();
+        let system = System::at(root.path());
+        (root, system)
+    }
+
+    fn told(seen: Seen<Vec<NfsMount>>) -> Vec<NfsMount> {
+        seen.told().cloned().expect("counters")
+    }
+
+    #[test]
+    fn bytes_operations_and_copies_of_a_mount_are_counted() {
+        let (root, system) = system(STATS);
+        let points = ["/mnt/a".to_owned()];
+        let earlier = told(look(&system, &points));
+        let mount = &earlier[0];
+        assert_eq!((mount.cached_read, mount.direct_read, mount.server_read), (1, 3, 5));
+        assert_eq!((mount.cached_written, mount.direct_written, mount.server_written), (2, 4, 6));
+        let rdma = mount.rdma.unwrap();
+        assert_eq!((rdma.connections, rdma.requested, rdma.replied), (2, 1500, 1700));
+        assert_eq!((rdma.pulled_up, rdma.fixed_up), (19, 21));
+        let more = STATS
+            .replace("1 2 3 4 5", "1 2 8 4 9")
+            .replace("READ: 10 10 0 2000 4096000", "READ: 11 11 0 2200 8192000")
+            .replace("100 200 3", "100 200 9");
+        fs::write(root.path().join("proc/self/mountstats"), more).unwrap();
+        let later = told(look(&system, &points));
+        let grown = since(&earlier, &later).unwrap();
+        assert_eq!((grown[0].direct_read, grown[0].server_read, grown[0].cached_read), (5, 4, 0));
+        let [read] = grown[0].operations.as_slice() else { panic!("{grown:?}") };
+        assert_eq!((read.name.as_str(), read.count, read.sent), ("READ", 1, 200));
+        assert_eq!(grown[0].rdma.unwrap().pulled_up, 6);
+        assert!(since(&later, &earlier).unwrap_err().contains("went back"));
+        assert!(since(&earlier, &[]).unwrap_err().contains("came or went"));
+    }
+
+    #[test]
+    fn what_is_missing_of_a_mount_is_said() {
+        let (_root, system) = system(STATS);
+        let none = look(&system, &["/mnt/b".to_owned()]).absence().unwrap();
+        assert!(none.contains("no counters of `/mnt/b`"), "{none}");
+        assert_eq!(look(&system, &[]), Seen::Nothing("no NFS".into()));
+        let empty = tempfile::tempdir().unwrap();
+        let gone = look(&System::at(empty.path()), &["/mnt/b".to_owned()]).absence().unwrap();
+        assert!(gone.contains("there is no"), "{gone}");
+    }
+
+    #[test]
+    fn the_text_of_vast_is_kept_within_bounds_and_without_control_characters() {
+        let (root, system) = system("");
+        assert_eq!(vast(&system), Seen::Nothing("no client of VAST".into()));
+        fs::create_dir_all(root.path().join("proc/fs/nfsfs")).unwrap();
+        fs::write(root.path().join(VAST), format!("a 1\nb\u{1b}[2J{}", "x".repeat(100_000)))
+            .unwrap();
+        let text = vast(&system).told().cloned().unwrap();
+        assert!(text.starts_with("a 1\nb\u{fffd}[2J") && text.len() <= VAST_LEN_MAX, "{text}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_table_is_too_strange(
+            text in "(bytes:|xprt:|rdma|READ:|device | mounted on /mnt/a|[0-9]| |\n){0,60}",
+        ) {
+            let _ = (parse(&text), part_of(&text, Path::new("/mnt/a")));
+        }
+    }
+}

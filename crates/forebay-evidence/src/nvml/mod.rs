@@ -1,0 +1,329 @@
+//! NVML's functions, as a table filled from the driver's library at run time.
+//!
+//! Structures, constants and names are those of `nvml.h`, unchanged since drivers of CUDA 12. A
+//! missing function disables only the calls that need it: each call returns a number or the reason.
+//! `sensors` uses it for a GPU's sensors, `pcie` for the bytes that crossed its link.
+
+#![expect(unsafe_code, reason = "loads a library and declares its functions")]
+
+#[cfg(test)]
+pub(crate) mod played;
+
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::mem::{offset_of, size_of};
+use std::ptr;
+
+use libloading::Library;
+
+/// The library's file name.
+pub(crate) const LIBRARY: &str = "libnvidia-ml.so.1";
+/// Remedy if the library is missing.
+pub(crate) const INSTALL: &str = "install the driver's `libnvidia-ml.so.1`";
+/// Remedy if the library does not know a GPU or returns nothing about it.
+pub(crate) const LOOK: &str = "look with `nvidia-smi` whether the driver sees this GPU";
+/// Longest error text kept from the library, in characters.
+const TEXT_LEN_MAX: usize = 256;
+
+/// `nvmlReturn_t`.
+type Status = c_uint;
+/// `nvmlDevice_t`.
+type Opaque = *mut c_void;
+
+/// `NVML_TEMPERATURE_GPU`.
+const SENSOR_GPU: c_uint = 0;
+
+/// A number together with the width that NVML reports for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Count {
+    /// 32 bits wide: a counter wraps at 4 Gi.
+    Narrow(u32),
+    /// 64 bits wide.
+    Wide(u64),
+}
+
+impl Count {
+    /// The number as 64 bits.
+    pub(crate) const fn value(self) -> u64 {
+        match self {
+            Self::Narrow(value) => value as u64,
+            Self::Wide(value) => value,
+        }
+    }
+}
+
+/// `nvmlFieldValue_t`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct FieldValue {
+    field: c_uint,
+    scope: c_uint,
+    timestamp: i64,
+    latency_us: i64,
+    kind: c_uint,
+    status: Status,
+    value: u64,
+}
+
+const _: () = {
+    assert!(size_of::<FieldValue>() == 40 && offset_of!(FieldValue, kind) == 24);
+    assert!(offset_of!(FieldValue, status) == 28 && offset_of!(FieldValue, value) == 32);
+    assert!(size_of::<Temperature>() == 12);
+};
+
+impl FieldValue {
+    const fn asking(field: c_uint) -> Self {
+        Self { field, scope: 0, timestamp: 0, latency_us: 0, kind: 0, status: 0, value: 0 }
+    }
+
+    /// The number, by the type that NVML reports for it; `None` for other types.
+    fn count(&self) -> Option<Count> {
+        #[expect(clippy::cast_possible_truncation, reason = "an unsigned int fills half of it")]
+        match self.kind {
+            // No driver exists for big-endian machines.
+            1 => Some(Count::Narrow(self.value as u32)),
+            2 | 3 => Some(Count::Wide(self.value)),
+            _ => None,
+        }
+    }
+}
+
+/// `nvmlTemperature_t`, version 1.
+#[repr(C)]
+struct Temperature {
+    version: c_uint,
+    sensor: c_uint,
+    celsius: c_int,
+}
+
+impl Temperature {
+    /// The structure's size, with its version in the top byte.
+    #[expect(clippy::cast_possible_truncation, reason = "twelve")]
+    const VERSION: c_uint = size_of::<Self>() as c_uint | 1 << 24;
+}
+
+type FindBy = unsafe extern "C" fn(*const c_char, *mut Opaque) -> Status;
+type FieldValues = unsafe extern "C" fn(Opaque, c_int, *mut FieldValue) -> Status;
+type Throughput = unsafe extern "C" fn(Opaque, c_uint, *mut c_uint) -> Status;
+type ErrorText = unsafe extern "C" fn(Status) -> *const c_char;
+/// A function that writes one number about a GPU.
+type Fill<T> = unsafe extern "C" fn(Opaque, *mut T) -> Status;
+
+/// The loaded and initialised library.
+#[derive(Debug)]
+pub(crate) struct Nvml {
+    shutdown: unsafe extern "C" fn() -> Status,
+    by_address: Option<FindBy>,
+    by_uuid: Option<FindBy>,
+    field_values: Option<FieldValues>,
+    throughput: Option<Throughput>,
+    power_usage: Option<Fill<c_uint>>,
+    total_energy: Option<Fill<c_ulonglong>>,
+    temperature: Option<Throughput>,
+    temperature_by_struct: Option<Fill<Temperature>>,
+    event_reasons: Option<Fill<c_ulonglong>>,
+    throttle_reasons: Option<Fill<c_ulonglong>>,
+    error_text: Option<ErrorText>,
+}
+
+/// NVML's handle of a GPU, valid until the library is shut down.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Handle(usize);
+
+impl Handle {
+    fn pointer(self) -> Opaque {
+        ptr::with_exposed_provenance_mut(self.0)
+    }
+}
+
+impl Nvml {
+    /// Loads the library and starts it.
+    pub(crate) fn load(path: &str) -> Result<Self, String> {
+        // SAFETY: the library's initialisers are the driver's own; it is never unloaded.
+        let library = unsafe { Library::new(path) }.map_err(|error| {
+            let source = std::error::Error::source(&error);
+            let words = source.map_or_else(|| error.to_string(), ToString::to_string);
+            format!("cannot load `{path}`: {words}")
+        })?;
+        // SAFETY: each function has had this signature since it has had this name.
+        let (start, nvml) = unsafe {
+            let none = |name: &str| format!("`{path}` has no `{name}`");
+            let start = function::<unsafe extern "C" fn() -> Status>(&library, c"nvmlInit_v2")
+                .ok_or_else(|| none("nvmlInit_v2"))?;
+            let nvml = Self {
+                shutdown: function(&library, c"nvmlShutdown")
+                    .ok_or_else(|| none("nvmlShutdown"))?,
+                by_address: function(&library, c"nvmlDeviceGetHandleByPciBusId_v2"),
+                by_uuid: function(&library, c"nvmlDeviceGetHandleByUUID"),
+                field_values: function(&library, c"nvmlDeviceGetFieldValues"),
+                throughput: function(&library, c"nvmlDeviceGetPcieThroughput"),
+                power_usage: function(&library, c"nvmlDeviceGetPowerUsage"),
+                total_energy: function(&library, c"nvmlDeviceGetTotalEnergyConsumption"),
+                temperature: function(&library, c"nvmlDeviceGetTemperature"),
+                temperature_by_struct: function(&library, c"nvmlDeviceGetTemperatureV"),
+                event_reasons: function(&library, c"nvmlDeviceGetCurrentClocksEventReasons"),
+                throttle_reasons: function(&library, c"nvmlDeviceGetCurrentClocksThrottleReasons"),
+                error_text: function(&library, c"nvmlErrorString"),
+            };
+            (start, nvml)
+        };
+        // The table's functions are in the library, so it stays loaded until the process ends.
+        std::mem::forget(library);
+        // SAFETY: the function takes no arguments.
+        let status = unsafe { start() };
+        if status == 0 {
+            return Ok(nvml);
+        }
+        let why = nvml.words("nvmlInit_v2", status);
+        // Skip `drop`: a library that was not initialised must not be shut down.
+        std::mem::forget(nvml);
+        Err(why)
+    }
+
+    /// Finds a GPU by its PCI address, else by its UUID, and returns which of the two matched. A
+    /// MIG instance has the address of the whole GPU, whose link it shares.
+    pub(crate) fn find(&self, address: &str, uuid: &str) -> Result<(Handle, String), String> {
+        let mut why = "NVML cannot look for a GPU".to_owned();
+        let ways = [
+            (self.by_address, address, "nvmlDeviceGetHandleByPciBusId_v2"),
+            (self.by_uuid, uuid, "nvmlDeviceGetHandleByUUID"),
+        ];
+        for (find, name, call) in ways {
+            let Some(find) = find.filter(|_| !name.is_empty()) else { continue };
+            let Ok(text) = CString::new(name) else { continue };
+            let mut device = ptr::null_mut();
+            // SAFETY: the text ends in a zero, and the output outlives the call.
+            let status = unsafe { find(text.as_ptr(), &raw mut device) };
+            if status == 0 && !device.is_null() {
+                return Ok((Handle(device.expose_provenance()), name.to_owned()));
+            }
+            why = format!("{} of `{name}`", self.words(call, status));
+        }
+        Err(why)
+    }
+
+    /// Reads some fields. The outer error is that of the call, the inner ones those of single
+    /// fields.
+    pub(crate) fn fields<const N: usize>(
+        &self,
+        gpu: Handle,
+        fields: [u32; N],
+    ) -> Result<[Result<Count, String>; N], String> {
+        const CALL: &str = "nvmlDeviceGetFieldValues";
+        let function = self.field_values.ok_or_else(|| lacks(CALL))?;
+        let mut values = fields.map(FieldValue::asking);
+        let count = c_int::try_from(N).unwrap_or(c_int::MAX);
+        // SAFETY: the handle is of this library, which is not shut down. `values` has `count`
+        // entries and outlives the call.
+        let status = unsafe { function(gpu.pointer(), count, values.as_mut_ptr()) };
+        if status != 0 {
+            return Err(self.words(CALL, status));
+        }
+        Ok(values.map(|value| match (value.status, value.count()) {
+            (0, Some(count)) => Ok(count),
+            (0, None) => Err(format!("field {} is a number of kind {}", value.field, value.kind)),
+            (status, _) => Err(self.words(&format!("field {} of {CALL}", value.field), status)),
+        }))
+    }
+
+    /// A rate of the PCIe link in NVML's KB per second; `which` is an `nvmlPcieUtilCounter_t`.
+    pub(crate) fn throughput(&self, gpu: Handle, which: u32) -> Result<u32, String> {
+        const CALL: &str = "nvmlDeviceGetPcieThroughput";
+        let function = self.throughput.ok_or_else(|| lacks(CALL))?;
+        let mut rate = 0;
+        // SAFETY: the handle is of this library, which is not shut down, and the output outlives
+        // the call.
+        match unsafe { function(gpu.pointer(), which, &raw mut rate) } {
+            0 => Ok(rate),
+            status => Err(self.words(CALL, status)),
+        }
+    }
+
+    /// Power in milliwatts. From Ampere on, except GA100, it is an average over a second.
+    pub(crate) fn power(&self, gpu: Handle) -> Result<u32, String> {
+        self.filled(self.power_usage, "nvmlDeviceGetPowerUsage", gpu, 0)
+    }
+
+    /// Energy in millijoules since the driver was loaded.
+    pub(crate) fn energy(&self, gpu: Handle) -> Result<u64, String> {
+        self.filled(self.total_energy, "nvmlDeviceGetTotalEnergyConsumption", gpu, 0)
+    }
+
+    /// Temperature in degrees Celsius.
+    pub(crate) fn temperature(&self, gpu: Handle) -> Result<i64, String> {
+        const CALL: &str = "nvmlDeviceGetTemperature";
+        // The older call is tried first; it is deprecated. The newer call takes a structure.
+        if let Some(function) = self.temperature {
+            let mut celsius = 0;
+            // SAFETY: the handle is of this library, which is not shut down, and the output
+            // outlives the call.
+            return match unsafe { function(gpu.pointer(), SENSOR_GPU, &raw mut celsius) } {
+                0 => Ok(celsius.into()),
+                status => Err(self.words(CALL, status)),
+            };
+        }
+        let asked = Temperature { version: Temperature::VERSION, sensor: SENSOR_GPU, celsius: 0 };
+        let told = self.filled(self.temperature_by_struct, CALL, gpu, asked)?;
+        Ok(told.celsius.into())
+    }
+
+    /// Why the clocks are lower than they could be: `nvmlClocksEventReason…`, which were called
+    /// `nvmlClocksThrottleReason…` before drivers of CUDA 12.2.
+    pub(crate) fn reasons(&self, gpu: Handle) -> Result<u64, String> {
+        let either = self.event_reasons.or(self.throttle_reasons);
+        self.filled(either, "nvmlDeviceGetCurrentClocksEventReasons", gpu, 0)
+    }
+
+    /// Calls `function` with `value` as its in-out argument and returns the result.
+    fn filled<T>(
+        &self,
+        function: Option<Fill<T>>,
+        call: &str,
+        gpu: Handle,
+        mut value: T,
+    ) -> Result<T, String> {
+        let function = function.ok_or_else(|| lacks(call))?;
+        // SAFETY: the handle is of this library, which is not shut down. The output has the type
+        // that the function takes and outlives the call.
+        match unsafe { function(gpu.pointer(), &raw mut value) } {
+            0 => Ok(value),
+            status => Err(self.words(call, status)),
+        }
+    }
+
+    /// The error message for a failed call, with the library's text if it has one.
+    fn words(&self, call: &str, status: Status) -> String {
+        let text = self.error_text.and_then(|function| {
+            // SAFETY: the function accepts any number.
+            let text = unsafe { function(status) };
+            // SAFETY: the returned text is a constant of the library and ends in a zero.
+            (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy())
+        });
+        let plain = |text: &str| -> String {
+            text.chars().filter(|c| !c.is_control()).take(TEXT_LEN_MAX).collect()
+        };
+        match text {
+            Some(text) => format!("{call}: {} ({status})", plain(&text)),
+            None => format!("{call}: error {status}"),
+        }
+    }
+}
+
+impl Drop for Nvml {
+    fn drop(&mut self) {
+        // SAFETY: the library was initialised once for this value; no handle is used after it.
+        unsafe { (self.shutdown)() };
+    }
+}
+
+fn lacks(call: &str) -> String {
+    format!("NVML has no `{call}`")
+}
+
+/// A function of the library; `None` if it has none of this name.
+///
+/// # Safety
+/// `T` is the type of the function.
+unsafe fn function<T: Copy>(library: &Library, name: &CStr) -> Option<T> {
+    // SAFETY: by the caller's promise.
+    unsafe { library.get::<T>(name) }.ok().map(|found| *found)
+}

@@ -1,0 +1,313 @@
+//! Bytes that crossed a GPU's PCIe link, from NVML counters for all processes.
+//!
+//! NVML's fields 197 and 198 are cumulative. On an H200 (driver 580.159) a copy of 1 GiB to the GPU
+//! raised 198 by 1.078 GiB, and one from it raised 197 by 1.094 GiB. So they count the payload plus
+//! the link's headers, and are complete as soon as the copy is. They are 32 bits wide there and
+//! wrap after 4 GiB, so a sampling thread also reads them during a span that may move more. If the
+//! fields are missing, that thread sums up rates instead, each over a window of 20 ms.
+
+mod meter;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use forebay::gpu::DeviceInfo;
+use forebay_base::units::{GIB, format_size};
+
+use self::meter::{Meter, Rates, Reading};
+use super::json::Json;
+use super::observers;
+use super::seen::Seen;
+use crate::nvml::{Handle, INSTALL, LIBRARY, LOOK, Nvml};
+
+/// Bytes a span may move before a 32-bit counter may wrap unnoticed; leaves room for headers.
+const EDGES_MAX: u64 = 3 * GIB;
+/// Sampling period within a longer span: at 55 GB/s, 4 GiB take 78 ms.
+const PERIOD: Duration = Duration::from_millis(20);
+/// A pause after which 4 GiB may have passed unnoticed.
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// Samples after which an abandoned thread stops itself: five hours.
+const SAMPLES_MAX: u64 = 900_000;
+/// `NVML_FI_DEV_PCIE_COUNT_TX_BYTES` and `…_RX_BYTES`: bytes that the GPU sent and received.
+const SENT: u32 = 197;
+const RECEIVED: u32 = 198;
+/// `NVML_PCIE_UTIL_TX_BYTES` and `…_RX_BYTES`.
+const RATE_SENT: u32 = 0;
+const RATE_RECEIVED: u32 = 1;
+/// Bytes in NVML's KB.
+const KB: u64 = 1000;
+
+/// Bytes that crossed a GPU's PCIe link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PcieBytes {
+    /// The GPU's PCI address, or its UUID.
+    pub gpu: String,
+    /// Bytes that the GPU received, headers included.
+    pub received: u64,
+    /// Bytes that the GPU sent, headers included.
+    pub sent: u64,
+    /// The counting method.
+    pub how: How,
+    /// Number of readings.
+    pub samples: u64,
+    /// Whether a counter may have wrapped unnoticed, so that the real count may be higher.
+    pub may_have_wrapped: bool,
+}
+
+/// The counting method of [`PcieBytes`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum How {
+    /// Counters read only at the edges of the span.
+    Edges,
+    /// Counters also read within the span.
+    Sampled,
+    /// Sum of rates sampled within the span: an estimate.
+    Windows,
+}
+
+impl How {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Edges => "edges",
+            Self::Sampled => "sampled",
+            Self::Windows => "windows",
+        }
+    }
+}
+
+impl PcieBytes {
+    pub(super) fn fields(&self) -> Vec<(&'static str, Json)> {
+        vec![
+            ("gpu", (&self.gpu).into()),
+            ("received", self.received.into()),
+            ("sent", self.sent.into()),
+            ("how", self.how.name().into()),
+            ("samples", self.samples.into()),
+            ("may_have_wrapped", self.may_have_wrapped.into()),
+        ]
+    }
+
+    pub(super) fn line(&self) -> String {
+        let (received, sent) = (format_size(self.received), format_size(self.sent));
+        let how = match self.how {
+            How::Edges => String::new(),
+            How::Sampled => format!(", read {} times meanwhile", self.samples),
+            How::Windows => format!(", estimated by {} samples of the rate", self.samples),
+        };
+        format!("{received} received, {sent} sent{how}")
+    }
+}
+
+/// A GPU's PCIe link. Any number of spans may use it at once.
+#[derive(Debug, Clone)]
+pub struct GpuLink(pub(super) Seen<Arc<Link>>);
+
+impl GpuLink {
+    /// No link: no GPU takes part.
+    #[must_use]
+    pub fn none() -> Self {
+        Self(Seen::Nothing("no GPU is part of it".into()))
+    }
+
+    /// Finds the link of a GPU. Loads the driver's management library, which may take a while.
+    #[must_use]
+    pub fn find(info: &DeviceInfo) -> Self {
+        Self(Link::find(info))
+    }
+}
+
+/// A GPU's link, found in NVML.
+#[derive(Debug)]
+pub(super) struct Link {
+    nvml: Nvml,
+    handle: Handle,
+    name: String,
+    /// Whether it has cumulative counters, or only rates.
+    counts: bool,
+}
+
+impl Link {
+    fn find(info: &DeviceInfo) -> Seen<Arc<Self>> {
+        if info.simulated {
+            return Seen::Nothing("simulated: it has no PCIe link".into());
+        }
+        Self::find_in(LIBRARY, info)
+    }
+
+    fn find_in(library: &str, info: &DeviceInfo) -> Seen<Arc<Self>> {
+        let nvml = match Nvml::load(library) {
+            Ok(nvml) => nvml,
+            Err(why) => return Seen::missing(why, INSTALL),
+        };
+        let (handle, name) = match nvml.find(&info.pci_address, &info.uuid) {
+            Ok(found) => found,
+            Err(why) => return Seen::missing(why, LOOK),
+        };
+        let counts = match read(&nvml, handle) {
+            Ok(_) => true,
+            Err(why) => match rates(&nvml, handle) {
+                Ok(_) => false,
+                Err(rates) => return Seen::missing(format!("{why}; {rates}"), LOOK),
+            },
+        };
+        Seen::Told(Arc::new(Self { nvml, handle, name, counts }))
+    }
+
+    /// Starts counting a span that may move `bytes`.
+    pub(super) fn begin(self: &Arc<Self>, bytes: u64) -> Seen<Watch> {
+        let first = match self.counts.then(|| read(&self.nvml, self.handle)).transpose() {
+            Ok(first) => first,
+            Err(why) => return Seen::missing(why, LOOK),
+        };
+        let mut sampler = None;
+        if first.is_none() || (bytes > EDGES_MAX && first.is_some_and(Reading::is_narrow)) {
+            let (stop, stopped) = mpsc::channel();
+            let link = Arc::clone(self);
+            let work = move || match first {
+                Some(first) => link.sample(first, &stopped),
+                None => link.add_rates(&stopped),
+            };
+            match std::thread::Builder::new().name("forebay-pcie".into()).spawn(work) {
+                Ok(thread) => sampler = Some(Sampler { stop, thread }),
+                Err(error) => {
+                    let why = format!("no thread to read the GPU's counters: {error}");
+                    return Seen::missing(why, "raise the limit on threads");
+                }
+            }
+        }
+        let (link, begun) = (Arc::clone(self), Instant::now());
+        Seen::Told(Watch { link, first, sampler, bytes, begun })
+    }
+
+    /// Reads the counters until it is stopped.
+    fn sample(&self, first: Reading, stopped: &mpsc::Receiver<()>) -> Sum {
+        let mut meter = Meter::new(first);
+        let (mut wrapped, mut last) = (false, Instant::now());
+        while wait(stopped) {
+            if meter.samples >= SAMPLES_MAX {
+                return Sum { meter, wrapped: true, failed: None };
+            }
+            match read(&self.nvml, self.handle) {
+                Ok(reading) => meter.add(reading),
+                Err(why) => return Sum { meter, wrapped, failed: Some(why) },
+            }
+            observers::add();
+            wrapped |= last.elapsed() > PAUSE_MAX;
+            last = Instant::now();
+        }
+        wrapped |= last.elapsed() > PAUSE_MAX;
+        Sum { meter, wrapped, failed: None }
+    }
+
+    /// Sums up rates until it is stopped. One query takes as long as its window.
+    fn add_rates(&self, stopped: &mpsc::Receiver<()>) -> Sum {
+        let mut meter = Meter::default();
+        let mut last = Instant::now();
+        while matches!(stopped.try_recv(), Err(mpsc::TryRecvError::Empty)) {
+            if meter.samples >= SAMPLES_MAX {
+                break;
+            }
+            match rates(&self.nvml, self.handle) {
+                Ok(rates) => meter.add_rates(rates, last.elapsed()),
+                Err(why) => return Sum { meter, wrapped: false, failed: Some(why) },
+            }
+            observers::add();
+            last = Instant::now();
+        }
+        Sum { meter, wrapped: false, failed: None }
+    }
+}
+
+/// The current values of both counters.
+fn read(nvml: &Nvml, gpu: Handle) -> Result<Reading, String> {
+    let [received, sent] = nvml.fields(gpu, [RECEIVED, SENT])?;
+    Ok(Reading { received: received?, sent: sent? })
+}
+
+/// Both rates over the last window, in bytes per second.
+fn rates(nvml: &Nvml, gpu: Handle) -> Result<Rates, String> {
+    let rate = |which| nvml.throughput(gpu, which).map(|rate| u64::from(rate) * KB);
+    Ok(Rates { received: rate(RATE_RECEIVED)?, sent: rate(RATE_SENT)? })
+}
+
+/// Waits for one period; false if the thread should stop.
+fn wait(stopped: &mpsc::Receiver<()>) -> bool {
+    matches!(stopped.recv_timeout(PERIOD), Err(RecvTimeoutError::Timeout))
+}
+
+/// Whether a 32-bit counter may have wrapped between the edges of a span that may move `bytes`.
+/// Other processes' bytes on the same link count too.
+fn may_have_wrapped(bytes: u64, elapsed: Duration) -> bool {
+    bytes > EDGES_MAX || elapsed > PAUSE_MAX
+}
+
+/// The result of a sampling thread.
+struct Sum {
+    meter: Meter,
+    wrapped: bool,
+    failed: Option<String>,
+}
+
+struct Sampler {
+    stop: Sender<()>,
+    thread: JoinHandle<Sum>,
+}
+
+/// A running span on a link. If it is dropped without `end`, its thread stops within a period.
+pub(super) struct Watch {
+    link: Arc<Link>,
+    first: Option<Reading>,
+    sampler: Option<Sampler>,
+    bytes: u64,
+    begun: Instant,
+}
+
+impl Watch {
+    /// Stops counting.
+    pub(super) fn end(self) -> Seen<PcieBytes> {
+        let is_sampled = self.sampler.is_some();
+        let mut sum = match self.sampler {
+            Some(sampler) => {
+                drop(sampler.stop);
+                match sampler.thread.join() {
+                    Ok(sum) => sum,
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            None => {
+                let meter = self.first.map_or_else(Meter::default, Meter::new);
+                let wrapped = may_have_wrapped(self.bytes, self.begun.elapsed());
+                Sum { meter, wrapped, failed: None }
+            }
+        };
+        if self.first.is_some() && sum.failed.is_none() {
+            match read(&self.link.nvml, self.link.handle) {
+                Ok(last) => sum.meter.add(last),
+                Err(why) => sum.failed = Some(why),
+            }
+        }
+        if let Some(why) = sum.failed {
+            return Seen::missing(why, LOOK);
+        }
+        let narrow = self.first.is_some_and(Reading::is_narrow);
+        let how = match (self.first, is_sampled) {
+            (None, _) => How::Windows,
+            (Some(_), true) => How::Sampled,
+            (Some(_), false) => How::Edges,
+        };
+        Seen::Told(PcieBytes {
+            gpu: self.link.name.clone(),
+            received: sum.meter.received,
+            sent: sum.meter.sent,
+            how,
+            samples: sum.meter.samples,
+            may_have_wrapped: narrow && sum.wrapped,
+        })
+    }
+}

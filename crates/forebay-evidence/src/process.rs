@@ -1,0 +1,116 @@
+//! The kernel's counters for this process alone: bytes from and to storage, and CPU time.
+//!
+//! `read_bytes` of `/proc/self/io` (proc(5)) counts bytes that the process requested from a block
+//! device or an NFS server, its io_uring threads included. Both O_DIRECT reads and reads into the
+//! page cache count. Bytes found in memory and bytes read by a FUSE server do not. So it separates
+//! this process's bytes from those of all processes. `write_bytes` counts pages when they become
+//! dirty.
+
+use std::path::Path;
+use std::time::Duration;
+
+use forebay_base::units::grown;
+use forebay_topology::System;
+
+use super::json::Json;
+use super::seen::{Seen, unread};
+
+const IO: &str = "proc/self/io";
+const LEN_MAX: usize = 4096;
+
+/// Storage bytes of this process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProcessBytes {
+    /// Bytes read from storage.
+    pub read: u64,
+    /// Bytes written to storage, or made dirty in the page cache.
+    pub written: u64,
+}
+
+impl ProcessBytes {
+    pub(super) fn look(system: &System) -> Seen<Self> {
+        match system.bytes(Path::new(IO), LEN_MAX) {
+            Ok(bytes) => Self::parse(&String::from_utf8_lossy(&bytes)).map_or_else(
+                || {
+                    let why = format!("`/{IO}` has no `read_bytes`");
+                    Seen::missing(why, "a kernel with CONFIG_TASK_IO_ACCOUNTING counts them")
+                },
+                Seen::Told,
+            ),
+            Err(absent) => unread(&format!("/{IO}"), absent, || {
+                let remedy = "mount `/proc`, with a kernel that has CONFIG_TASK_IO_ACCOUNTING";
+                Seen::missing(format!("there is no `/{IO}`"), remedy)
+            }),
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let number = |name: &str| {
+            let value =
+                |line: &str| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok();
+            text.lines().find_map(value)
+        };
+        Some(Self { read: number("read_bytes")?, written: number("write_bytes")? })
+    }
+
+    pub(super) fn since(self, earlier: Self) -> Result<Self, String> {
+        Ok(Self {
+            read: grown("the process's `read_bytes`", earlier.read, self.read)?,
+            written: grown("the process's `write_bytes`", earlier.written, self.written)?,
+        })
+    }
+
+    pub(super) fn fields(&self) -> Vec<(&'static str, Json)> {
+        vec![("read", self.read.into()), ("written", self.written.into())]
+    }
+}
+
+/// CPU time of all threads of this process so far.
+pub(super) fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_two_counters_are_read() {
+        let text = "rchar: 6976\nwchar: 0\nsyscr: 10\nsyscw: 0\nread_bytes: 4096\n\
+                    write_bytes: 512\ncancelled_write_bytes: 7\n";
+        let earlier = ProcessBytes::parse(text).unwrap();
+        assert_eq!(earlier, ProcessBytes { read: 4096, written: 512 });
+        let later = ProcessBytes { read: 5000, written: 512 };
+        assert_eq!(later.since(earlier), Ok(ProcessBytes { read: 904, written: 0 }));
+        assert!(earlier.since(later).unwrap_err().contains("went back"));
+        assert_eq!(ProcessBytes::parse("rchar: 1\n"), None);
+    }
+
+    #[test]
+    fn where_nothing_is_counted_it_says_how_to() {
+        let root = tempfile::tempdir().unwrap();
+        let look = || ProcessBytes::look(&System::at(root.path())).absence().unwrap();
+        assert!(look().contains("there is no `/proc/self/io`"), "{}", look());
+        std::fs::create_dir_all(root.path().join("proc/self")).unwrap();
+        std::fs::write(root.path().join(IO), "rchar: 5\n").unwrap();
+        assert!(look().contains("CONFIG_TASK_IO_ACCOUNTING"), "{}", look());
+    }
+
+    #[test]
+    fn time_of_this_process_passes_while_it_works() {
+        let before = processor_time();
+        while processor_time() == before {}
+        assert!(processor_time() > before);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_too_strange(text in "(read_bytes|write_bytes|:| |[0-9]|\n|x){0,40}") {
+            let _ = ProcessBytes::parse(&text);
+        }
+    }
+}

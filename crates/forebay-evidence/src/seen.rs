@@ -1,0 +1,153 @@
+//! The result of a source of evidence, or the reason why it is missing.
+
+use std::fmt;
+
+use forebay_topology::Absent;
+
+use super::json::Json;
+
+/// The result of one source of evidence.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Seen<T> {
+    /// The value.
+    Told(T),
+    /// Not applicable: there is nothing to count here; holds the reason.
+    Nothing(String),
+    /// The source should have a value but does not.
+    Missing(Missing),
+}
+
+impl<T> Seen<T> {
+    /// A missing value, and how to get it.
+    pub fn missing(why: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::Missing(Missing { why: why.into(), remedy: remedy.into() })
+    }
+
+    /// The value, if there is one.
+    #[must_use]
+    pub const fn told(&self) -> Option<&T> {
+        match self {
+            Self::Told(value) => Some(value),
+            Self::Nothing(_) | Self::Missing(_) => None,
+        }
+    }
+
+    /// The reason why there is no value, as text.
+    #[must_use]
+    pub fn absence(&self) -> Option<String> {
+        match self {
+            Self::Told(_) => None,
+            Self::Nothing(why) => Some(why.clone()),
+            Self::Missing(missing) => Some(missing.to_string()),
+        }
+    }
+
+    /// The missing value as a [`Missing`], with its own remedy, or with `remedy` if it has none.
+    pub(super) fn lack(&self, what: &str, remedy: &str) -> Option<Missing> {
+        let (why, remedy) = match self {
+            Self::Told(_) => return None,
+            Self::Nothing(why) => (why, remedy),
+            Self::Missing(missing) => (&missing.why, missing.remedy.as_str()),
+        };
+        Some(Missing { why: format!("{what}: {why}"), remedy: remedy.into() })
+    }
+
+    /// Maps the value.
+    #[must_use]
+    pub fn map<U>(self, make: impl FnOnce(T) -> U) -> Seen<U> {
+        self.and_then(|value| Seen::Told(make(value)))
+    }
+
+    /// Maps the value with a function that may fail.
+    #[must_use]
+    pub fn and_then<U>(self, make: impl FnOnce(T) -> Seen<U>) -> Seen<U> {
+        match self {
+            Self::Told(value) => make(value),
+            Self::Nothing(why) => Seen::Nothing(why),
+            Self::Missing(missing) => Seen::Missing(missing),
+        }
+    }
+
+    /// The difference of two readings. `grown` computes it, or reports why it is impossible.
+    pub(super) fn since<U>(
+        self,
+        earlier: Self,
+        grown: impl FnOnce(T, T) -> Result<U, String>,
+    ) -> Seen<U> {
+        self.and_then(|later| {
+            earlier.and_then(|earlier| match grown(earlier, later) {
+                Ok(value) => Seen::Told(value),
+                Err(why) => Seen::missing(why, AGAIN),
+            })
+        })
+    }
+
+    pub(super) fn json(&self, fields: impl FnOnce(&T) -> Vec<(&'static str, Json)>) -> Json {
+        Json::Object(match self {
+            Self::Told(value) => fields(value),
+            Self::Nothing(why) => vec![("nothing", why.into())],
+            Self::Missing(missing) => {
+                vec![("missing", (&missing.why).into()), ("remedy", (&missing.remedy).into())]
+            }
+        })
+    }
+}
+
+/// Remedy for a counter that was reset during the span.
+pub(super) const AGAIN: &str = "repeat the span, with nobody who resets counters meanwhile";
+
+/// Why a source has no value.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Missing {
+    /// The reason.
+    pub why: String,
+    /// How to get it.
+    pub remedy: String,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.why, self.remedy)
+    }
+}
+
+/// The result for a system file that could not be read; `missing` makes the result if it does not
+/// exist.
+pub(super) fn unread<T>(path: &str, absent: Absent, missing: impl FnOnce() -> Seen<T>) -> Seen<T> {
+    match absent {
+        Absent::Missing => missing(),
+        Absent::Denied => Seen::missing(format!("`{path}` may not be read"), "run as root"),
+        other => Seen::missing(format!("`{path}`: {other}"), "look at what is there"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_base::units::grown;
+
+    use super::*;
+
+    #[test]
+    fn what_is_missing_at_either_edge_is_missing() {
+        let told = || Seen::Told(5);
+        let difference = |later: Seen<u64>, earlier| later.since(earlier, |a, b| grown("x", a, b));
+        assert_eq!(difference(Seen::Told(7), told()), Seen::Told(2));
+        assert_eq!(difference(told(), Seen::Nothing("n".into())), Seen::Nothing("n".into()));
+        let gone = Seen::missing("gone", "bring it back");
+        assert_eq!(difference(gone.clone(), told()), gone);
+        let back = difference(told(), Seen::Told(7)).absence().unwrap();
+        assert!(back.starts_with("x went back from 7 to 5"), "{back}");
+    }
+
+    #[test]
+    fn why_a_file_gives_no_answer_decides_what_to_do() {
+        let seen = |absent| unread::<u64>("p", absent, || Seen::Nothing("no p".into()));
+        assert_eq!(seen(Absent::Missing), Seen::Nothing("no p".into()));
+        assert_eq!(seen(Absent::Denied), Seen::missing("`p` may not be read", "run as root"));
+        assert_eq!(
+            seen(Absent::NotText).absence().unwrap(),
+            "`p`: no readable text (look at what \
+                   is there)"
+        );
+    }
+}

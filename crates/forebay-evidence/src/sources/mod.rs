@@ -1,0 +1,310 @@
+//! Finds the counters for a span of work, and reads them at the edges of the span.
+//!
+//! Devices, mounts, ports and the GPU in NVML are found once, before the span. An edge then only
+//! reads: each counter once, the most precise ones closest to the work.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use forebay::direct::Counters;
+use forebay::{Engine, File};
+use forebay_base::units::grown;
+use forebay_topology::{DriveKind, StorageMap, System};
+
+use super::cufile::cufile_counters;
+use super::dram;
+use super::drives::{self, Device, DriveBytes};
+use super::evidence::{Evidence, Storage};
+use super::nfs::{self, NfsMount};
+use super::nvidia_fs::NvidiaFs;
+use super::pages::Pages;
+use super::pcie::{GpuLink, Watch};
+use super::process::{ProcessBytes, processor_time};
+use super::rdma::{self, PortBytes};
+use super::seen::Seen;
+
+type AskCufile = Box<dyn Fn() -> Seen<Counters> + Send + Sync>;
+
+/// The counters to read around spans of the same work.
+pub struct Sources {
+    system: System,
+    storage: Option<Storage>,
+    files: Vec<(File, u64, u64)>,
+    bytes: u64,
+    encoded: u64,
+    block: u64,
+    devices: Vec<(Device, bool)>,
+    points: Vec<String>,
+    ports: Vec<String>,
+    domains: Vec<String>,
+    gpus: Vec<GpuLink>,
+    cufile: Option<AskCufile>,
+    elsewhere: bool,
+}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sources").field("files", &self.files.len()).finish_non_exhaustive()
+    }
+}
+
+impl Sources {
+    /// The counters of `system` that need no file and no GPU.
+    #[must_use]
+    pub fn new(system: &System) -> Self {
+        Self {
+            system: system.clone(),
+            storage: None,
+            files: Vec::new(),
+            bytes: 0,
+            encoded: 0,
+            block: 0,
+            devices: Vec::new(),
+            points: Vec::new(),
+            ports: rdma::ports(system),
+            domains: dram::domains(system),
+            gpus: Vec::new(),
+            cufile: None,
+            elsewhere: false,
+        }
+    }
+
+    /// Adds the counters of a range of a file: its pages, and the devices that `map` finds below
+    /// it.
+    #[must_use]
+    pub fn file(mut self, file: &File, offset: u64, len: u64, map: &StorageMap) -> Self {
+        let mut found = Vec::new();
+        drives::devices(map, &mut found);
+        nfs::points(map, &mut self.points);
+        let below = storage(map, &found);
+        self.storage = Some(match self.storage {
+            None => below,
+            Some(known) if known == below => known,
+            // Reads from memory fetch nothing, so the process's counter is right for both.
+            Some(Storage::Block) if below == Storage::Memory => Storage::Block,
+            Some(Storage::Memory) if below == Storage::Block => Storage::Block,
+            Some(_) => Storage::Other,
+        });
+        for device in found {
+            if self.devices.iter().all(|(known, _)| *known != device) {
+                let silent = device.counts_nothing(&self.system);
+                self.devices.push((device, silent));
+            }
+        }
+        self.bytes = self.bytes.saturating_add(len);
+        // New writes during the span are unknown; bytes stored before it do not change.
+        let encoded = self.system.encoded_bytes(file.path(), offset, len);
+        self.encoded = self.encoded.saturating_add(encoded);
+        self.block = self.block.max(file.direct_block().unwrap_or_default());
+        self.files.push((file.clone(), offset, len));
+        self
+    }
+
+    /// Adds the counters of a GPU. With several GPUs, each gets a separate [`Evidence`].
+    #[must_use]
+    pub fn gpu(mut self, link: &GpuLink) -> Self {
+        self.gpus.push(link.clone());
+        self
+    }
+
+    /// Marks the work as done by another process, so that this process's counters do not apply.
+    #[must_use]
+    pub fn elsewhere(mut self) -> Self {
+        self.elsewhere = true;
+        self
+    }
+
+    /// Adds cuFile's counters, read by `ask`.
+    #[must_use]
+    pub fn cufile(mut self, ask: impl Fn() -> Seen<Counters> + Send + Sync + 'static) -> Self {
+        self.cufile = Some(Box::new(ask));
+        self
+    }
+
+    /// Adds the counters of `engine`'s cuFile session, if it opens one.
+    #[must_use]
+    pub fn engine(self, engine: &Engine) -> Self {
+        let engine = engine.clone();
+        self.cufile(move || match engine.cufile() {
+            Some(session) => cufile_counters(&session),
+            None => Seen::Nothing("the engine uses no cuFile".into()),
+        })
+    }
+
+    /// Maximum number of file reads at an edge, over system files and the user's files.
+    #[must_use]
+    pub fn readings(&self) -> usize {
+        // The process, nvidia-fs and VAST have a table each, and NFS mounts one more. Each user
+        // file costs three reads: its pages, the pages behind its range, and its block count.
+        let tables = 3 + usize::from(!self.points.is_empty());
+        let devices = self.devices.iter().filter(|(_, silent)| !silent).count();
+        tables + devices + 2 * self.ports.len() + self.domains.len() + 3 * self.files.len()
+    }
+
+    /// Reads all counters; the work should begin when this returns.
+    pub fn begin(&self) -> Span<'_> {
+        let start = Instant::now();
+        let outer = Outer::read(self);
+        let none = [GpuLink::none()];
+        let links = if self.gpus.is_empty() { &none[..] } else { &self.gpus };
+        let gpus = links.iter().map(|link| link.0.clone().and_then(|link| link.begin(self.bytes)));
+        let gpus = gpus.collect();
+        let inner = Inner::read(self);
+        Span { sources: self, outer, inner, gpus, read_in: start.elapsed(), begun: Instant::now() }
+    }
+}
+
+/// Classifies the storage below a file.
+fn storage(map: &StorageMap, devices: &[Device]) -> Storage {
+    let mut points = Vec::new();
+    nfs::points(map, &mut points);
+    let mut kinds = map.drives.iter().map(|drive| drive.kind);
+    if devices.iter().any(Device::is_front) {
+        Storage::Block
+    } else if !points.is_empty() {
+        Storage::Nfs
+    } else if !map.drives.is_empty() && kinds.all(|kind| kind == DriveKind::Memory) {
+        Storage::Memory
+    } else {
+        Storage::Other
+    }
+}
+
+/// Counters that take longer to read and that only other work changes in between.
+struct Outer {
+    nvidia_fs: Seen<NvidiaFs>,
+    nfs: Seen<Vec<NfsMount>>,
+    vast: Seen<String>,
+    rdma: Seen<Vec<PortBytes>>,
+    dram: Seen<Vec<u64>>,
+    pages: Seen<Pages>,
+}
+
+impl Outer {
+    fn read(sources: &Sources) -> Self {
+        let system = &sources.system;
+        Self {
+            nvidia_fs: NvidiaFs::look(system),
+            nfs: nfs::look(system, &sources.points),
+            vast: nfs::vast(system),
+            rdma: rdma::look(system, &sources.ports),
+            dram: dram::look(system, &sources.domains),
+            pages: Pages::look(&sources.files, sources.bytes),
+        }
+    }
+}
+
+/// Counters read last before the work and first after it.
+struct Inner {
+    drives: Vec<Seen<(u64, u64)>>,
+    cufile: Seen<Counters>,
+    process: Seen<ProcessBytes>,
+    processor: Duration,
+}
+
+impl Inner {
+    fn read(sources: &Sources) -> Self {
+        let system = &sources.system;
+        let drive = |(device, silent): &(Device, bool)| {
+            if *silent { device.silent() } else { device.read(system) }
+        };
+        let nobody = || Seen::Nothing("cuFile is no part of it".into());
+        Self {
+            drives: sources.devices.iter().map(drive).collect(),
+            cufile: sources.cufile.as_ref().map_or_else(nobody, |ask| ask()),
+            process: if sources.elsewhere {
+                Seen::Nothing("another process did the work".into())
+            } else {
+                ProcessBytes::look(system)
+            },
+            processor: processor_time(),
+        }
+    }
+}
+
+/// A running span of work.
+#[must_use = "a span tells something only when it is ended"]
+pub struct Span<'a> {
+    sources: &'a Sources,
+    outer: Outer,
+    inner: Inner,
+    /// Never empty.
+    gpus: Vec<Seen<Watch>>,
+    read_in: Duration,
+    begun: Instant,
+}
+
+impl fmt::Debug for Span<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Span").field("sources", &self.sources).finish_non_exhaustive()
+    }
+}
+
+impl Span<'_> {
+    /// Reads all counters again and returns the differences, with the first GPU's link.
+    #[must_use]
+    pub fn end(self) -> Evidence {
+        self.end_each().swap_remove(0)
+    }
+
+    /// Like [`end`](Self::end), but returns evidence for each GPU, in their order. Each has its own
+    /// link; all other counts are for all GPUs together, and [`Evidence::of_part`] divides them.
+    #[must_use]
+    pub fn end_each(self) -> Vec<Evidence> {
+        let (elapsed, ending) = (self.begun.elapsed(), Instant::now());
+        let Self { sources, outer: before, inner: first, .. } = self;
+        let last = Inner::read(sources);
+        let gpus = self.gpus.into_iter().map(|gpu| gpu.and_then(Watch::end)).collect::<Vec<_>>();
+        let after = Outer::read(sources);
+        let mut nvidia_fs = after.nvidia_fs.since(before.nvidia_fs, |a, b| b.since(a));
+        if let Seen::Told(counts) = &mut nvidia_fs {
+            counts.describe(&sources.system);
+        }
+        let all = Evidence {
+            storage: sources.storage.unwrap_or(Storage::Other),
+            cufile: last.cufile.since(first.cufile, |a, b| Counters::since(&b, &a)),
+            nvidia_fs,
+            process: last.process.since(first.process, |a, b| b.since(a)),
+            drives: between(&sources.devices, first.drives, last.drives),
+            page_cache: after
+                .pages
+                .since(before.pages, |a, b| Ok(a.until(b, sources.encoded, sources.block))),
+            gpu: Seen::Nothing(String::new()),
+            nfs: after.nfs.since(before.nfs, |a, b| nfs::since(&a, &b)),
+            vast: after.vast.since(before.vast, |a, b| Ok((a, b))),
+            rdma: after.rdma.since(before.rdma, |a, b| rdma::since(&a, &b)),
+            dram: after.dram.since(before.dram, |a, b| memory(&a, &b)),
+            processor: last.processor.saturating_sub(first.processor),
+            elapsed,
+            read_in: self.read_in + ending.elapsed(),
+        };
+        gpus.into_iter().map(|gpu| Evidence { gpu, ..all.clone() }).collect()
+    }
+}
+
+/// The bytes of the devices; missing if any device is missing.
+fn between(
+    devices: &[(Device, bool)],
+    first: Vec<Seen<(u64, u64)>>,
+    last: Vec<Seen<(u64, u64)>>,
+) -> Seen<Vec<DriveBytes>> {
+    if devices.is_empty() {
+        return Seen::Nothing("no block device".into());
+    }
+    let mut all = Vec::new();
+    for (((device, _), first), last) in devices.iter().zip(first).zip(last) {
+        match device.between(first, last) {
+            Seen::Told(bytes) => all.push(bytes),
+            other => return other.map(|_| Vec::new()),
+        }
+    }
+    Seen::Told(all)
+}
+
+fn memory(before: &[u64], after: &[u64]) -> Result<u64, String> {
+    let pairs = before.iter().zip(after);
+    pairs.map(|(before, after)| grown("the memory's counter", *before, *after)).sum()
+}
+
+#[cfg(test)]
+mod tests;
