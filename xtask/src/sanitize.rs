@@ -62,9 +62,13 @@ struct Part {
     left_out: &'static [(&'static str, &'static str)],
 }
 
-/// The engine and the packages below it, which have all `unsafe` code of the data path.
-const PACKAGES: [&str; 3] =
-    ["--package=forebay", "--package=forebay-base", "--package=forebay-topology"];
+/// The packages with the `unsafe` code of the data path.
+const PACKAGES: [&str; 4] = [
+    "--package=forebay",
+    "--package=forebay-base",
+    "--package=forebay-layers",
+    "--package=forebay-topology",
+];
 
 /// Everything except tests that measure memory, of which the sanitizer uses a share.
 const ADDRESS: [Part; 1] = [Part {
@@ -118,11 +122,11 @@ const MIRI: [Part; 1] = [Part {
         "queue::scheduler::waiting::",
         "queue::window::",
         "statistics::",
-        "stream::order::",
-        "stream::schedule::",
-        "stream::slices::",
-        "stream::ties::",
-        "stream::together::",
+        "order::",
+        "schedule::",
+        "slices::",
+        "ties::",
+        "together::",
         "trace::lanes::",
         "tune::depth::tests::small_requests_teach_nothing",
         "units::",

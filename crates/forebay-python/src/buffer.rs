@@ -10,7 +10,7 @@ use std::ffi::c_int;
 use std::ops::Deref;
 
 use forebay::gpu::{CallerStream, DeviceId};
-use forebay::stream::LayerMemory;
+use forebay_layers::LayerMemory;
 use pyo3::exceptions::{PyAttributeError, PyBufferError};
 use pyo3::ffi;
 use pyo3::prelude::*;

@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay::gpu::{CallerStream, Device};
-use forebay::stream::{
+use forebay_layers::{
     self, Ceiling, LayerTimes, Order, PassTimes, Prediction, Step, StreamOptions, Tier,
 };
 use pyo3::exceptions::{PyIndexError, PyKeyboardInterrupt, PyTypeError, PyValueError};
@@ -25,7 +25,7 @@ type Described<'py> = (String, Vec<(Bound<'py, File>, u64, u64)>);
 /// Brings layers to a GPU, each while the one before it is computed.
 #[pyclass(frozen, module = "forebay", weakref)]
 pub(crate) struct LayerStream {
-    stream: Apart<stream::LayerStream>,
+    stream: Apart<forebay_layers::LayerStream>,
     /// The streams of held layers, by position. The end waits for the work queued there, so it must
     /// come before these are released.
     computes: Mutex<Vec<(u64, Py<PyAny>)>>,
@@ -36,7 +36,7 @@ pub(crate) struct LayerStream {
 /// A layer on the GPU, or a slice of one: released when the next one is taken, unless it is kept.
 #[pyclass(frozen, module = "forebay", weakref)]
 pub(crate) struct TakenLayer {
-    taken: Apart<stream::Taken>,
+    taken: Apart<forebay_layers::Taken>,
 }
 
 #[pymethods]
@@ -67,14 +67,15 @@ impl LayerStream {
         options.mapped_budget = mapped_budget;
         let mut described = Vec::with_capacity(layers.len());
         for (name, parts) in layers {
-            let mut layer = stream::Layer::named(name);
+            let mut layer = forebay_layers::Layer::named(name);
             for (file, offset, len) in parts {
                 layer = layer.with(&file.get().file()?, offset, len);
             }
             described.push(layer);
         }
         let own = &engine.get().engine;
-        let made = py.detach(|| stream::LayerStream::group(own, &gpus, &described, options));
+        let made =
+            py.detach(|| forebay_layers::LayerStream::group(own, &gpus, &described, options));
         let of = |stream| Self {
             stream: Apart::new(stream),
             computes: Mutex::default(),

@@ -2,6 +2,8 @@
 //!
 //! Records may be damaged, so depth is bounded and every accessor returns an `Option`.
 
+use super::system::moves_cursor;
+
 /// Maximum depth of nested values.
 const DEPTH_MAX: usize = 32;
 
@@ -57,15 +59,14 @@ impl Json {
     }
 }
 
-/// `text` as a JSON string.
+/// `text` as a JSON string, without characters that move a terminal's cursor.
 pub fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     for c in text.chars() {
         match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            c if u32::from(c) < 0x20 => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            '"' | '\\' => out.extend(['\\', c]),
+            c if moves_cursor(c) => out.push_str(&format!("\\u{:04x}", u32::from(c))),
             c => out.push(c),
         }
     }

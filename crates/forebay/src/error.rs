@@ -38,7 +38,7 @@ pub enum Operation {
     Preallocate,
     /// Allocating memory on a GPU.
     Allocate,
-    /// Allocating memory for the layers of a [stream](crate::stream).
+    /// Allocating memory for the layers of a stream.
     GiveLayers,
     /// Using a leased layer.
     Use,
@@ -321,7 +321,7 @@ pub enum Error {
         /// Process id of the process that made the engine.
         process: u32,
     },
-    /// A layer of a [stream](crate::stream) could not be loaded, used or written back.
+    /// A layer of a stream could not be loaded, used or written back.
     #[error("cannot {operation} the layer `{layer}`")]
     Layer {
         /// Whether it was read, used, released or written.
@@ -384,7 +384,8 @@ impl Error {
     }
 
     /// Wraps the error for a layer.
-    pub(crate) fn of_layer(self, operation: Operation, layer: &str) -> Self {
+    #[must_use]
+    pub fn of_layer(self, operation: Operation, layer: &str) -> Self {
         Self::Layer { operation, layer: layer.to_owned(), source: Box::new(self) }
     }
 
@@ -392,6 +393,11 @@ impl Error {
     #[cold]
     pub(crate) fn forked(home: &Home, operation: Operation, place: Option<Place>) -> Self {
         Self::Forked { operation, place: place.map(Box::new), process: home.number() }
+    }
+
+    /// A resource of the system that could not be had, as a thread.
+    pub fn resource(what: &'static str, error: &io::Error) -> Self {
+        Self::Resource { what, source: Errno::from_io_error(error).unwrap_or(Errno::AGAIN) }
     }
 
     pub(crate) fn io(operation: Operation, place: Place, source: io::Error) -> Self {

@@ -34,7 +34,6 @@
 //! statistics durations of the stages
 //! trace      optional recording of all of these, with times
 //! events     `tracing` events of the control path
-//! stream     loads each layer of a model while the previous one is computed
 //! ```
 //!
 //! # Unsafe modules
@@ -97,15 +96,6 @@
 //! - `queue/sim/peers.rs`: mocks a port
 //! - `queue/sim/world.rs`: simulates the kernel that moves an op's bytes
 //! - `staging/submitter.rs`: queues copies
-//! - `stream/closing.rs`: orders work on callers' streams
-//! - `stream/mapped.rs`: pins memory that it has mapped
-//! - `stream/mapper/tests.rs`: leases layers for a stream
-//! - `stream/marks.rs`: records events on callers' streams
-//! - `stream/mod.rs`: orders work on callers' streams
-//! - `stream/reading.rs`: queues copies to the stream's own memory
-//! - `stream/taken.rs`: orders work on callers' streams
-//! - `stream/taking.rs`: orders work on callers' streams, and queues copies
-//! - `stream/writing.rs`: orders work on callers' streams
 //! - `tests/bad_input/rings.rs`: sends signals to its threads
 //! - `tests/cuda.rs`: calls a real GPU's driver
 //! - `tests/cuda/addresses.rs`: lends a real GPU's memory
@@ -121,14 +111,6 @@
 //! - `tests/cuda/ordered.rs`: queues work on a real GPU's streams
 //! - `tests/fork.rs`: lends memory, as a caller would
 //! - `tests/interrupt.rs`: lends memory, as a caller would
-//! - `tests/layers/computes.rs`: queues work on its own streams, as a caller would
-//! - `tests/layers/ends.rs`: queues work on its own streams, as a caller would
-//! - `tests/layers/faults.rs`: queues work on streams, as a caller would
-//! - `tests/layers/main.rs`: queues work on streams, as a caller would
-//! - `tests/layers/messages.rs`: passes invalid streams
-//! - `tests/layers/rig.rs`: queues work on streams, as a caller would
-//! - `tests/layers/threads.rs`: queues work on its own streams, as a caller would
-//! - `tests/layers/writing.rs`: queues work on its own streams, as a caller would
 //! - `tests/lent.rs`: lends memory, as a caller would
 //! - `tests/lab/fork.rs`: forks, and ends the child
 //! - `tests/lab/mod.rs`: forks, filters system calls, changes the user
@@ -153,12 +135,18 @@ mod queue;
 mod remember;
 mod staging;
 mod statistics;
-pub mod stream;
 mod trace;
 mod transfer;
 mod tune;
 
 pub use forebay_base::{clock, units};
+
+/// Reads of many pieces, block by block, and pages of files: for schedulers above the engine.
+pub mod blocks {
+    pub use crate::engine::BlockRead;
+    pub use crate::file::pages::{FilePages, Stamp};
+    pub use crate::plan::{Packed, Packing, SKEW, Wanted};
+}
 
 pub use engine::{
     Engine, File, Found, ManyOutcome, ManyTransfer, OpenOptions, Piece, PieceResult, RequestOptions,

@@ -26,12 +26,13 @@ const NEEDED: [&str; 9] = [
 ];
 
 /// All its files are in these folders, or in its root.
-const FOLDERS: [&str; 8] = [
+const FOLDERS: [&str; 9] = [
     "crates/forebay/",
     "crates/forebay-base/",
     "crates/forebay-cli/",
     "crates/forebay-doctor/",
     "crates/forebay-evidence/",
+    "crates/forebay-layers/",
     "crates/forebay-python/",
     "crates/forebay-topology/",
     "python/forebay/",

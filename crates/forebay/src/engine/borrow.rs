@@ -86,7 +86,7 @@ impl Engine {
 
     /// The GPU that owns an address.
     fn owner_of(&self, address: u64, len: u64) -> Result<Arc<dyn Device>> {
-        self.check(Operation::Open)?;
+        self.check_process(Operation::Open)?;
         let kind = self.address_kind(address);
         let not = NotDeviceMemory::Kind { address, kind };
         let id = kind.device().ok_or_else(|| refused(address, len, &not))?;

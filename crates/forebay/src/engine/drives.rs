@@ -183,7 +183,8 @@ impl File {
     }
 
     /// The queue of the drive for O_DIRECT reads; `None` if they are not possible.
-    pub(crate) fn drive_past_cache(&self) -> Option<usize> {
+    #[must_use]
+    pub fn drive_past_cache(&self) -> Option<usize> {
         let (engine, handle) = (self.engine(), self.shared_handle());
         let can_be = !handle.is_memory() && engine.around_cache(handle).is_ok();
         can_be.then(|| engine.drive(handle, true).ok()).flatten()
@@ -193,7 +194,8 @@ impl File {
 impl Engine {
     /// Bytes that O_DIRECT reads should keep in flight on these drives now; the maximum over the
     /// drives.
-    pub(crate) fn in_flight(&self, drives: &[usize]) -> u64 {
+    #[must_use]
+    pub fn in_flight(&self, drives: &[usize]) -> u64 {
         let core = self.inner.core.lock();
         let of = |&drive: &usize| core.in_flight(drive, Direction::Read);
         drives.iter().map(of).max().unwrap_or(0)

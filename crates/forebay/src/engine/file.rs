@@ -360,7 +360,8 @@ impl File {
     }
 
     /// Like [`residency`](Self::residency), for bytes inside the file: the server is not queried.
-    pub(crate) fn residency_inside(&self, range: ByteRange) -> Residency {
+    #[must_use]
+    pub fn residency_inside(&self, range: ByteRange) -> Residency {
         self.handle.residency(range)
     }
 

@@ -1,4 +1,4 @@
-//! File identity, for callers that hold files of several engines.
+//! Identity, pages and changes of files, for schedulers above the engine.
 
 use std::io;
 use std::sync::Arc;
@@ -11,32 +11,38 @@ use crate::file::pages::{FilePages, Stamp};
 
 impl File {
     /// Whether both are handles of one opened file.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(self.shared_handle(), other.shared_handle())
     }
 
     /// Whether that engine opened it.
-    pub(crate) fn is_of(&self, engine: &Engine) -> bool {
+    #[must_use]
+    pub fn is_of(&self, engine: &Engine) -> bool {
         std::ptr::eq(&*self.engine().inner, &*engine.inner)
     }
 
     /// Identifies the file, however often it was opened.
-    pub(crate) fn identity(&self) -> (u64, u64) {
+    #[must_use]
+    pub fn identity(&self) -> (u64, u64) {
         self.handle().identity()
     }
 
     /// Whether it was opened for writing.
-    pub(crate) fn is_writable(&self) -> bool {
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
         self.handle().writable()
     }
 
     /// A range of it, for errors.
-    pub(crate) fn place(&self, offset: u64, len: u64) -> Place {
+    #[must_use]
+    pub fn place(&self, offset: u64, len: u64) -> Place {
         self.handle().place(offset, len)
     }
 
     /// Why its pages cannot be mapped and pinned.
-    pub(crate) fn no_pages(&self) -> Option<String> {
+    #[must_use]
+    pub fn no_pages(&self) -> Option<String> {
         self.handle().no_pages()
     }
 
@@ -44,7 +50,7 @@ impl File {
     ///
     /// # Errors
     /// Errors of the kernel.
-    pub(crate) fn map_pages(&self, range: ByteRange) -> io::Result<FilePages> {
+    pub fn map_pages(&self, range: ByteRange) -> io::Result<FilePages> {
         self.handle().map_pages(range)
     }
 
@@ -52,7 +58,7 @@ impl File {
     ///
     /// # Errors
     /// Errors of the kernel.
-    pub(crate) fn stamp(&self) -> io::Result<Stamp> {
+    pub fn stamp(&self) -> io::Result<Stamp> {
         self.handle().stamp()
     }
 }

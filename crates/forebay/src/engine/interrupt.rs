@@ -151,7 +151,7 @@ impl Engine {
         stream: CallerStream,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<()> {
-        self.check(Operation::Wait)?;
+        self.check_process(Operation::Wait)?;
         let known = self.known(device).ok_or_else(|| Error::NoDevice {
             wanted: device.to_string(),
             reason: "it was not brought into this engine".into(),

@@ -38,7 +38,7 @@ impl Engine {
     /// within its limits.
     #[must_use]
     pub fn remembered(&self, file: &File, direction: Direction) -> Option<Found> {
-        self.check(Operation::Inspect).ok()?;
+        self.check_process(Operation::Inspect).ok()?;
         let Learned { depth, size, rate: Rate(rate) } =
             self.inner.drives.known_of(file.handle(), direction)?;
         Some(Found { depth, request_size: size, bytes_per_second: rate })

@@ -43,8 +43,7 @@ use forebay_base::lock::Lock;
 use forebay_base::process::{Home, Housed, Kept};
 use forebay_topology::System;
 pub use learn::Found;
-pub(crate) use many::BlockRead;
-pub use many::{ManyOutcome, ManyTransfer, Piece, PieceResult};
+pub use many::{BlockRead, ManyOutcome, ManyTransfer, Piece, PieceResult};
 use rustix::io::Errno;
 
 use self::threads::ReaderTools;
@@ -158,7 +157,7 @@ impl Engine {
     /// [`Error::NoDevice`] if it is not available; a simulated GPU with other settings than the one
     /// in the engine.
     pub fn device(&self, wanted: &GpuSelector) -> Result<Option<Arc<dyn Device>>> {
-        self.check(Operation::Open)?;
+        self.check_process(Operation::Open)?;
         let Some(device) = gpu::open(wanted)? else { return Ok(None) };
         // If a GPU is opened twice, for example by two threads, users see one.
         let known = self.bring_in(&device)?;
@@ -173,12 +172,15 @@ impl Engine {
     /// # Errors
     /// Those of the device.
     pub fn add_device(&self, device: &Arc<dyn Device>) -> Result<()> {
-        self.check(Operation::Open)?;
+        self.check_process(Operation::Open)?;
         self.link(device).map(drop)
     }
 
     /// Fails in a forked child: the locks may be held by threads that it does not have.
-    fn check(&self, operation: Operation) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn check_process(&self, operation: Operation) -> Result<()> {
         refuse_child(&self.inner.home, operation, || None)
     }
 
@@ -191,7 +193,7 @@ impl Engine {
     /// # Errors
     /// [`Error::NoDevice`] for a GPU that is not in the engine; errors of the GPU.
     pub fn allocate(&self, device: DeviceId, len: u64) -> Result<Buffer> {
-        self.check(Operation::Allocate)?;
+        self.check_process(Operation::Allocate)?;
         let known = self.known(device).ok_or_else(|| Error::NoDevice {
             wanted: device.to_string(),
             reason: "it was not brought into this engine".into(),
@@ -205,7 +207,7 @@ impl Engine {
     /// # Errors
     /// Errors of the host or the GPU; [`Error::MemoryLimit`] if a control group has no room for it.
     pub fn allocate_pinned(&self, len: u64) -> Result<Buffer> {
-        self.check(Operation::Allocate)?;
+        self.check_process(Operation::Allocate)?;
         let made = self.pinned(len);
         match &made {
             Ok(_) => events::memory_made(len, None),
@@ -294,7 +296,7 @@ impl Engine {
     /// Notes for a report about this engine: io_uring refused, memory not pinned, and so on.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        if let Err(error) = self.check(Operation::Inspect) {
+        if let Err(error) = self.check_process(Operation::Inspect) {
             return vec![error.to_string()];
         }
         let mut notes = self.inner.notes.lock().clone();
@@ -394,11 +396,6 @@ impl Drop for Inner {
         self.core.finish_aside();
         events::engine_ended(self.threads.wait());
     }
-}
-
-pub(crate) fn resource(what: &'static str, error: &std::io::Error) -> Error {
-    let source = Errno::from_io_error(error).unwrap_or(Errno::AGAIN);
-    Error::Resource { what, source }
 }
 
 fn bad_request(operation: Operation, place: crate::error::Place, reason: String) -> Error {

@@ -9,8 +9,8 @@ use std::time::Duration;
 use forebay_base::lock::{Lock, woken};
 use rustix::io::Errno;
 
+use super::notes;
 use super::seats::Seats;
-use super::{notes, resource};
 use crate::error::{Error, Operation, Result};
 use crate::events;
 use crate::gpu::Device;
@@ -165,7 +165,7 @@ impl Threads {
             let _leave = leave;
             run();
         });
-        thread.map(drop).map_err(|error| resource(what, &error))
+        thread.map(drop).map_err(|error| Error::resource(what, &error))
     }
 
     /// The threads that the kernel may start in addition.

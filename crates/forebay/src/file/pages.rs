@@ -29,7 +29,7 @@ const SETTLES: Duration = Duration::from_secs(2);
 
 /// A read-only mapping of a part of a file.
 #[derive(Debug)]
-pub(crate) struct FilePages {
+pub struct FilePages {
     start: NonNull<u8>,
     len: usize,
 }
@@ -41,7 +41,7 @@ unsafe impl Sync for FilePages {}
 
 /// Detects changes of a file: its identity, size and time of the last change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stamp {
+pub struct Stamp {
     identity: (u64, u64),
     size: i64,
     /// ctime in seconds and nanoseconds.
@@ -61,11 +61,16 @@ impl FilePages {
         Ok(Self { start, len })
     }
 
-    pub(crate) fn start(&self) -> NonNull<u8> {
+    /// The first address.
+    #[must_use]
+    pub fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Bytes that are mapped.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "a mapping is never empty")]
+    pub fn len(&self) -> usize {
         self.len
     }
 
@@ -74,7 +79,7 @@ impl FilePages {
     ///
     /// # Errors
     /// The drive's error; EFAULT beyond the end of the file.
-    pub(crate) fn bring_in(&self) -> io::Result<()> {
+    pub fn bring_in(&self) -> io::Result<()> {
         let most = thread::available_parallelism().map_or(1, usize::from).min(THREADS);
         let count = (self.len / WORTH_A_THREAD).clamp(1, most);
         let share = self.len.div_ceil(count).next_multiple_of(rustix::param::page_size());
@@ -157,13 +162,15 @@ impl Handle {
 impl Stamp {
     /// True if the file's bytes may have changed by `now`. Removing or replacing the file changes
     /// its link count but none of its bytes.
-    pub(crate) fn is_outdated(&self, now: &Self) -> bool {
+    #[must_use]
+    pub fn is_outdated(&self, now: &Self) -> bool {
         let bytes = |of: &Self| (of.identity, of.size, of.written);
         bytes(self) != bytes(now) || (self.changed != now.changed && self.links == now.links)
     }
 
     /// True if the last change is old enough that no write that began then is still in progress.
-    pub(crate) fn is_settled(&self) -> bool {
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
         let now = rustix::time::clock_gettime(ClockId::Realtime);
         let seconds = now.tv_sec.saturating_sub(self.changed.0);
         let nanos = seconds.saturating_mul(1_000_000_000) + now.tv_nsec - self.changed.1;

@@ -26,12 +26,14 @@ impl DeviceError {
     }
 
     /// Whether the GPU is out of memory.
-    pub(crate) fn is_want_of_memory(&self) -> bool {
+    #[must_use]
+    pub fn is_want_of_memory(&self) -> bool {
         self.name.ends_with("_ERROR_OUT_OF_MEMORY")
     }
 
     /// Whether the stream or event is unknown to the device or already destroyed.
-    pub(crate) fn is_unknown_handle(&self) -> bool {
+    #[must_use]
+    pub fn is_unknown_handle(&self) -> bool {
         let is_named = ["_ERROR_INVALID_HANDLE", "_ERROR_UNKNOWN_HANDLE"]
             .iter()
             .any(|end| self.name.ends_with(end));

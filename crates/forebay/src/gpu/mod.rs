@@ -133,6 +133,11 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
         self.info().id
     }
 
+    /// Whether this process opened the GPU, and is not a forked child of the one that did.
+    fn is_of_this_process(&self) -> bool {
+        self.home().is_here()
+    }
+
     /// Identifies the registry that keeps [registered](Self::register) host memory. Devices of one
     /// kind with the same number share their registrations.
     fn registry(&self) -> u64;

@@ -121,7 +121,9 @@ impl Buffer {
         self.gpu().map(|device| device.id())
     }
 
-    pub(crate) fn gpu(&self) -> Option<&Arc<dyn Device>> {
+    /// The GPU that the memory is on; `None` for host memory.
+    #[must_use]
+    pub fn gpu(&self) -> Option<&Arc<dyn Device>> {
         match &self.allocation.memory {
             Memory::Host(_) | Memory::Lent { .. } => None,
             Memory::Device { device, .. } => Some(device),
@@ -153,8 +155,16 @@ impl Buffer {
         (Self { len: mid, ..self }, right)
     }
 
-    /// A part that shares its memory. Only one of the two may be accessed as a slice.
-    pub(crate) fn share(&self, start: u64, len: u64) -> Self {
+    /// A part that shares its memory.
+    ///
+    /// # Safety
+    /// Of the buffers that cover a byte, only one is accessed as a slice, and only while no
+    /// transfer uses the byte.
+    ///
+    /// # Panics
+    /// If the part reaches beyond the buffer.
+    #[must_use]
+    pub unsafe fn share(&self, start: u64, len: u64) -> Self {
         assert!(start + len <= self.len, "{start}+{len} of a buffer of {} bytes", self.len);
         Self { allocation: Arc::clone(&self.allocation), start: self.start + start, len }
     }

@@ -7,9 +7,10 @@ mod route;
 mod strip;
 mod window;
 
-pub(crate) use packing::{Packed, Packing, SKEW};
+pub use packing::{Packed, Packing, SKEW};
 pub use route::{Reason, Route};
-pub(crate) use strip::{GAP_MAX, Part, Stretch, Strip, Wanted, cut_parts};
+pub use strip::Wanted;
+pub(crate) use strip::{GAP_MAX, Part, Stretch, Strip, cut_parts};
 pub(crate) use window::{
     Alignment, Io, Layout, Segment, Split, cut_peer, cut_read, cut_write, split_write,
 };

@@ -9,30 +9,31 @@ use super::Wanted;
 use crate::gpu::BATCH_MAX;
 
 /// Padding before a slot's bytes, which keep their file offset within a page of this size.
-pub(crate) const SKEW: u64 = 4096;
+pub const SKEW: u64 = 4096;
 
 /// A part keeps its file offset within a unit of this size, as suits requests to drives.
 const UNIT: u64 = 512;
 
 /// The part of a piece that is in one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Packed {
+pub struct Packed {
     /// Index of the piece in the call.
-    pub(crate) piece: usize,
+    pub piece: usize,
     /// Index of its file in the list of files.
-    pub(crate) file: usize,
+    pub file: usize,
     /// Offset in the file.
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
     /// Offset in the slot.
-    pub(crate) at: u64,
+    pub at: u64,
     /// Address on the GPU.
-    pub(crate) address: u64,
+    pub address: u64,
 }
 
 /// The packed parts, grouped into slot-sized blocks.
 #[derive(Debug, Default)]
-pub(crate) struct Packing {
+pub struct Packing {
     /// Slot by slot; none is empty.
     parts: Vec<Packed>,
     /// For each block, the indices of its parts.
@@ -41,7 +42,8 @@ pub(crate) struct Packing {
 
 impl Packing {
     /// Packs the `wanted` ranges into slots of `slot` bytes plus padding.
-    pub(crate) fn new(wanted: &[Wanted], slot: u64) -> Self {
+    #[must_use]
+    pub fn new(wanted: &[Wanted], slot: u64) -> Self {
         let mut order: Vec<usize> = (0..wanted.len()).collect();
         order.sort_by_key(|&index| (wanted[index].source, wanted[index].offset));
         let (mut packing, mut first, mut cursor) = (Self::default(), 0, 0);
@@ -71,7 +73,8 @@ impl Packing {
     }
 
     /// Packs the same parts again for another slot size.
-    pub(crate) fn again(&self, slot: u64) -> Self {
+    #[must_use]
+    pub fn again(&self, slot: u64) -> Self {
         let of = |&Packed { file, offset, len, address, .. }: &Packed| {
             Wanted { source: file, offset, len, address } //
         };
@@ -79,23 +82,27 @@ impl Packing {
     }
 
     /// Number of blocks.
-    pub(crate) fn blocks(&self) -> u64 {
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
         self.blocks.len() as u64
     }
 
     /// All parts.
-    pub(crate) fn parts(&self) -> &[Packed] {
+    #[must_use]
+    pub fn parts(&self) -> &[Packed] {
         &self.parts
     }
 
     /// The parts of one block.
-    pub(crate) fn parts_of(&self, block: u64) -> &[Packed] {
+    #[must_use]
+    pub fn parts_of(&self, block: u64) -> &[Packed] {
         let index = usize::try_from(block).expect("far fewer than memory has bytes");
         &self.parts[self.blocks[index].clone()]
     }
 
     /// Total bytes.
-    pub(crate) fn len(&self) -> u64 {
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.len).sum()
     }
 }
@@ -152,7 +159,7 @@ mod tests {
             }
             let lens: Vec<u64> = wanted.iter().map(|wanted| wanted.len).collect();
             prop_assert_eq!(&next, &lens);
-            prop_assert_eq!(packing.len(), lens.iter().sum::<u64>());
+            prop_assert_eq!(packing.bytes(), lens.iter().sum::<u64>());
         }
     }
 

@@ -101,7 +101,8 @@ impl Reason {
     ];
 
     /// Whether the bytes were in memory when the route was chosen, so that no drive is involved.
-    pub(crate) const fn is_in_memory(self) -> bool {
+    #[must_use]
+    pub const fn is_in_memory(self) -> bool {
         matches!(self, Self::Resident | Self::InMemory | Self::TriedResident)
     }
 

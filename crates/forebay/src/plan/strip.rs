@@ -17,14 +17,15 @@ pub(crate) const GAP_MAX: u64 = 4 * KIB;
 
 /// One range of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub struct Wanted {
     /// Index of the source that it is read from.
-    pub(crate) source: usize,
+    pub source: usize,
     /// Offset in the source.
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
     /// Target address of its first byte.
-    pub(crate) address: u64,
+    pub address: u64,
 }
 
 /// Adjacent bytes of one source.

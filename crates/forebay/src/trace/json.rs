@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use forebay_topology::moves_cursor;
+use forebay_topology::quoted;
 
 use super::lanes::lanes;
 use super::{Recorded, Span, Trace, What};
@@ -62,7 +62,7 @@ impl Names {
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut between = "\n";
         let mut name = |what: &str, (pid, tid): Place, name: &str| {
-            let name = text(name);
+            let name = quoted(name);
             write!(
                 out,
                 "{between}{{\"ph\":\"M\",\"pid\":{pid},\"tid\":{tid},\"name\":\"{what}_name\",\
@@ -228,7 +228,7 @@ fn complete(one: &Placed<'_>, origin: u64) -> String {
     };
     let (name, bytes) = match &span.what {
         What::Op { name, bytes, reason, failed, .. } => {
-            add("reason", &text(&reason.to_string()));
+            add("reason", &quoted(&reason.to_string()));
             add("failed", failed);
             ((*name).to_owned(), *bytes)
         }
@@ -250,7 +250,7 @@ fn complete(one: &Placed<'_>, origin: u64) -> String {
     };
     add("offset", &bytes.0);
     add("len", &bytes.1);
-    let name = text(&name);
+    let name = quoted(&name);
     format!(
         "{{\"ph\":\"X\",\"pid\":{pid},\"tid\":{tid},\"ts\":{ts},\"dur\":{dur},\"name\":{name},\
          \"args\":{{{arguments}}}}}"
@@ -263,30 +263,13 @@ pub(crate) fn micros(at: u64, origin: u64) -> String {
     format!("{}.{:03}", ns / 1000, ns % 1000)
 }
 
-/// A JSON string literal.
-pub(crate) fn text(plain: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in plain.chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            c if moves_cursor(c) => {
-                let _ = write!(quoted, "\\u{:04x}", u32::from(c));
-            }
-            c => quoted.push(c),
-        }
-    }
-    quoted.push('"');
-    quoted
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::plan::Reason;
 
     #[test]
-    fn text_is_quoted() {
-        assert_eq!(text("a\"b\\c\nd\u{9f}é\u{202e}"), "\"a\\\"b\\\\c\\u000ad\\u009fé\\u202e\"");
+    fn times_have_three_decimals() {
         assert_eq!(micros(12_345, 1000), "11.345");
         assert_eq!(micros(1, 2), "0.000");
     }

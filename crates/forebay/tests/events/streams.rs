@@ -1,4 +1,4 @@
-//! What is told of transfers in the order of a stream, and of layers that come ahead of one.
+//! Events of transfers in the order of a stream.
 
 #![expect(unsafe_code, reason = "queues copies on a stream, as a caller would")]
 
@@ -9,7 +9,6 @@ use std::time::Duration;
 use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
 use forebay::gpu::{CallerStream, Device};
-use forebay::stream::{Layer, LayerStream, Order, StreamOptions};
 use forebay::{Engine, Error, Options, RequestOptions};
 use tracing::Level;
 
@@ -89,44 +88,4 @@ fn what_is_prepared_for_streams_is_not_made_again() {
     }
     drop((read(), read(), read(), read(), read()));
     assert_eq!(made(), 5, "one more than was asked for");
-}
-
-#[test]
-fn a_layer_from_files_is_told_of_as_one_transfer() {
-    const LAYERS: u64 = 3;
-    let _watchdog = Watchdog::start();
-    listener();
-    let mut options = Options::default();
-    (options.slot_size, options.segment_size) = (512 << 10, 64 << 10);
-    let engine = Engine::new(options).expect("limits that fit");
-    let config = "sim".parse().expect("a configuration");
-    let device = Arc::new(SimDevice::new(63, config, Arc::new(SystemClock::new())));
-    let shared: Arc<dyn Device> = Arc::clone(&device) as _;
-    engine.add_device(&shared).expect("a new GPU");
-    let (_folder, path) = file_of(LEN);
-    let file = engine.open(&path).expect("the file opens");
-    // Of several blocks each.
-    let len = LEN as u64 / LAYERS;
-    let layers: Vec<Layer> =
-        (0..LAYERS).map(|n| Layer::named(format!("layer {n}")).with(&file, n * len, len)).collect();
-    let order = StreamOptions::ordered(Order::Forward);
-    let stream = LayerStream::new(&engine, &shared, &layers, order).expect("a stream");
-    // SAFETY: the default stream is alive, and nothing is queued on it.
-    while unsafe { stream.next(CallerStream(0)) }.expect("it can be read").is_some() {}
-    let routes = stream.statistics().routes;
-    stream.close().expect("an end");
-    let told = transfers(&path);
-    let ended: Vec<_> = told.iter().filter(|e| e.message() == "transfer ended").collect();
-    let begun = told.iter().filter(|e| e.message() == "transfer begins").count();
-    assert_eq!((begun as u64, ended.len() as u64, told.len() as u64), (LAYERS, LAYERS, 2 * LAYERS));
-    for event in &told {
-        assert_eq!(event.get("direction"), Some("read"), "{event:?}");
-    }
-    for event in ended {
-        assert_eq!(event.get("bytes"), Some(len.to_string().as_str()), "{event:?}");
-        let routed = |share: &forebay::RouteShare| {
-            event.get("routes").is_some_and(|text| text.contains(share.reason.text()))
-        };
-        assert!(routes.iter().any(routed), "{event:?}, of {routes:?}");
-    }
 }

@@ -19,7 +19,7 @@ const WHOLE: ByteRange = ByteRange { start: 0, end: u64::MAX };
 
 /// A read block by block. Dropping it has the effect of dropping a [`Transfer`](crate::Transfer).
 #[derive(Debug)]
-pub(crate) struct BlockRead {
+pub struct BlockRead {
     transfer: ManyTransfer,
     /// Number of its pieces.
     pieces: usize,
@@ -37,7 +37,7 @@ impl Engine {
     ///
     /// # Errors
     /// Errors that are detected at once, and a call without pieces.
-    pub(crate) fn prepare_read_blocks(
+    pub fn prepare_read_blocks(
         &self,
         pieces: &[Piece<'_>],
         blocks: &[usize],
@@ -67,13 +67,13 @@ impl BlockRead {
     ///
     /// # Panics
     /// If the last piece would exceed the target.
-    pub(crate) fn shift(&self, block: usize, bytes: u64) {
+    pub fn shift(&self, block: usize, bytes: u64) {
         assert!(bytes <= self.spare, "{bytes} bytes further on than {} there are", self.spare);
         self.gate().shift(block, bytes);
     }
 
     /// Allows the first `count` blocks to be read.
-    pub(crate) fn open(&mut self, count: usize) {
+    pub fn open(&mut self, count: usize) {
         self.gate().open(count);
         if let Some(request) = self.request.take() {
             let begin = Begin::of_pieces(Direction::Read, self.pieces, None);
@@ -87,37 +87,42 @@ impl BlockRead {
 
     /// The blocks that have arrived since the last call. If [an error occurred](Self::has_failed),
     /// some of their bytes may be missing.
-    pub(crate) fn take_arrived(&self) -> Vec<usize> {
+    #[must_use]
+    pub fn take_arrived(&self) -> Vec<usize> {
         self.gate().take_arrived()
     }
 
     /// Bytes by route and reason so far, including all bytes of arrived blocks.
-    pub(crate) fn routes(&self) -> Vec<RouteShare> {
+    #[must_use]
+    pub fn routes(&self) -> Vec<RouteShare> {
         self.transfer.transfer().routes()
     }
 
     /// Whether any of the data so far is wrong or missing.
-    pub(crate) fn has_failed(&self) -> bool {
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
         !self.batch.is_whole() || matches!(self.transfer.transfer().ended(), Some(Err(_)))
     }
 
     /// Stops further reads.
-    pub(crate) fn cancel(&self) {
+    pub fn cancel(&self) {
         self.transfer.transfer().cancel();
     }
 
     /// Whether it has ended, or never begun.
-    pub(crate) fn is_done(&self) -> bool {
+    #[must_use]
+    pub fn is_done(&self) -> bool {
         self.request.is_some() || self.transfer.transfer().is_done()
     }
 
     /// Drops a read all of whose blocks have arrived, which may be about to end.
-    pub(crate) fn let_go(self) {
+    pub fn let_go(self) {
         self.transfer.detach();
     }
 
     /// The first error of a read that is done.
-    pub(crate) fn failure(&self) -> Error {
+    #[must_use]
+    pub fn failure(&self) -> Error {
         let of_piece = || {
             let mut results = self.transfer.results.lock();
             // A cancelled one has results for pieces read before.

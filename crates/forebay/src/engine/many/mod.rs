@@ -18,7 +18,7 @@ use crate::memory::{Buffer, Source, Span, Target};
 use crate::plan::Wanted;
 use crate::queue::{Batch, Chore, Direction};
 use crate::transfer::{Outcome, State, Transfer};
-pub(crate) use blocks::BlockRead;
+pub use blocks::BlockRead;
 pub(super) use start::Many;
 
 /// One of many reads or writes: `len` bytes at `offset` of `file`, to or from byte `at` of one of

@@ -12,7 +12,7 @@ use forebay_base::units::ByteRange;
 
 use super::work::{Moving, Work};
 use super::{BLOCKS_MAX, Blocks, Queued, Track};
-use crate::engine::{Engine, RequestOptions, resource};
+use crate::engine::{Engine, RequestOptions};
 use crate::error::{Error, Place, Result};
 use crate::events;
 use crate::gpu::{Device, DeviceError, DeviceId};
@@ -133,7 +133,7 @@ impl Keepers {
             let state = Arc::clone(&self.state);
             let thread = std::thread::Builder::new().name("forebay-keeper".into());
             let started = thread.spawn(move || keep(&state));
-            started.map_err(|error| resource("a thread that fills slots", &error))?;
+            started.map_err(|error| Error::resource("a thread that fills slots", &error))?;
             kept.is_running = true;
         }
         kept.expected += 1;

@@ -66,7 +66,7 @@ impl Engine {
     /// [`Error::NoDevice`] if the GPU's streams cannot wait for the host; the errors of
     /// [`allocate_pinned`](Self::allocate_pinned).
     pub fn prepare_ordered(&self, device: &Arc<dyn Device>, transfers: usize) -> Result<()> {
-        self.check(Operation::Allocate)?;
+        self.check_process(Operation::Allocate)?;
         if let Some(reason) = device.no_gates() {
             let reason = format!("its streams cannot wait for the host: {reason}");
             return Err(Error::NoDevice { wanted: device.id().to_string(), reason });

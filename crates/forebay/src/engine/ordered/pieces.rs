@@ -113,7 +113,7 @@ impl Engine {
         many_fit(&packing, &*device).map_err(|reason| many.refusal(first, reason))?;
         let told = Arc::clone(&work.told);
         let keep = spans.iter().filter_map(|span| span.keep.clone()).collect();
-        let range = ByteRange::at(0, packing.len());
+        let range = ByteRange::at(0, packing.bytes());
         let state = Arc::new(State::new(Arc::clone(file), range, buffers, keep));
         let begin = Begin::of_pieces(direction, pieces.len(), Some(device.id()));
         let not_direct = self.why_not_direct(Some(&device), IN_ORDER);
@@ -181,7 +181,7 @@ fn many_fit(packing: &Packing, device: &dyn Device) -> Result<(), String> {
     Err(format!(
         "a stream's queue does not hold the copies of {parts} pieces of {} bytes in all: make \
          several calls, each of {PARTS_MAX} pieces at most",
-        packing.len()
+        packing.bytes()
     ))
 }
 

@@ -117,14 +117,16 @@ impl Track {
     /// All of a slot, with the gap before it.
     pub(super) fn slot(&self, index: u64) -> Buffer {
         let slots = self.slots.as_ref().expect("there until it is dropped");
-        slots.share(index % self.count * self.slot_len, self.slot_len)
+        // SAFETY: no buffer over these slots is accessed as a slice.
+        unsafe { slots.share(index % self.count * self.slot_len, self.slot_len) }
     }
 
     /// The part of a slot for these bytes of a block.
     pub(super) fn part(&self, index: u64, part: ByteRange) -> Buffer {
         let slots = self.slots.as_ref().expect("there until it is dropped");
         let skew = part.start - align_down(part.start, SKEW);
-        slots.share(index % self.count * self.slot_len + skew, part.len())
+        // SAFETY: as above.
+        unsafe { slots.share(index % self.count * self.slot_len + skew, part.len()) }
     }
 
     /// Releases partly queued work and waits until it is done. If it does not end, the memory of

@@ -69,7 +69,7 @@ impl Work {
     pub(super) fn len(&self) -> u64 {
         match self {
             Self::Range(_, blocks) => blocks.range.len(),
-            Self::Pieces(pieces) => pieces.packing().len(),
+            Self::Pieces(pieces) => pieces.packing().bytes(),
         }
     }
 

@@ -1,0 +1,134 @@
+//! Checks that files did not change while a GPU copied their pinned pages. The check runs again
+//! after the copies are done, because callers run ahead of them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use forebay::File;
+use forebay::{Error, Operation, Result};
+
+use super::group::Group;
+use super::mapped::Stamps;
+use super::mapper::Wish;
+use super::marks::Mark;
+use super::shared::{FromPages, Loaded, Shared, State};
+
+/// Layers that callers took while copies of their pages may still have been running.
+#[derive(Debug, Default)]
+pub(super) struct Copied {
+    /// In the order of their copies.
+    all: VecDeque<One>,
+    /// Changes that were found and not yet reported.
+    changed: VecDeque<Error>,
+}
+
+/// A layer whose files are checked after its copies.
+#[derive(Debug, Clone)]
+pub(super) struct One {
+    unit: usize,
+    /// Signaled when its copies are done.
+    ready: Mark,
+    stamps: Stamps,
+}
+
+impl Copied {
+    /// Removes and returns these layers, because the stream itself is about to change their files.
+    /// The caller checks them first.
+    pub(super) fn take(&mut self, of: impl Iterator<Item = usize>) -> Vec<One> {
+        let wanted: Vec<usize> = of.collect();
+        let all = std::mem::take(&mut self.all).into_iter();
+        let (taken, left) = all.partition(|one| wanted.contains(&one.unit));
+        self.all = left;
+        Vec::from(taken)
+    }
+
+    /// Puts layers back whose files were not changed after all.
+    pub(super) fn put_back(&mut self, layers: Vec<One>) {
+        layers.into_iter().rev().for_each(|one| self.all.push_front(one));
+    }
+
+    /// Returns the changes that were found and not yet reported, one layer per call.
+    ///
+    /// # Errors
+    /// A file that changed while its pages were copied.
+    pub(super) fn told(&mut self) -> Result<()> {
+        self.changed.pop_front().map_or(Ok(()), Err)
+    }
+}
+
+impl One {
+    /// Signaled when its copies are done.
+    pub(super) fn ready(&self) -> &Mark {
+        &self.ready
+    }
+}
+
+impl Shared {
+    /// Schedules another check of a taken layer's files, if it was copied from their pages.
+    pub(super) fn look_after(&self, state: &mut State, unit: usize, loaded: &Loaded) {
+        let Some(FromPages { stamps, .. }) = &loaded.pages else { return };
+        if state.copied.all.is_empty() {
+            self.group.wish(Wish::Look);
+        }
+        let (ready, stamps) = (loaded.ready.clone(), stamps.clone());
+        state.copied.all.push_back(One { unit, ready, stamps });
+    }
+
+    /// Checks the files of layers whose copies are done. If a file changed, the error names the
+    /// layer, which may hold old and new bytes, and its pages are unpinned.
+    pub(super) fn look_again(&self) {
+        loop {
+            let Some(first) = self.lock().copied.all.front().cloned() else { return };
+            let changed = match first.ready.is_passed() {
+                Ok(true) => self.changed(&first),
+                Ok(false) => return,
+                Err(_) => return self.lock().copied.all.clear(), // GPU failure: reported elsewhere
+            };
+            let mut state = self.lock();
+            let is_first = |one: &One| one.ready.event() == first.ready.event();
+            // Another thread may have checked it in between, or be about to.
+            if state.copied.all.front().is_some_and(is_first) {
+                state.copied.all.pop_front();
+                self.tell_changed(&mut state, first.unit, changed);
+            }
+        }
+    }
+
+    /// Checks the files of a layer whose copies are done.
+    pub(super) fn judge(&self, one: &One) {
+        let changed = self.changed(one);
+        self.tell_changed(&mut self.lock(), one.unit, changed);
+    }
+
+    /// The error to report if a file of the layer changed since it was pinned.
+    fn changed(&self, one: &One) -> Option<Error> {
+        one.stamps.outdated().map(|file| self.overwritten(one.unit, file))
+    }
+
+    fn tell_changed(&self, state: &mut State, unit: usize, changed: Option<Error>) {
+        if let Some(error) = changed {
+            self.group.let_pages_go(unit);
+            state.copied.changed.push_back(error);
+        }
+    }
+
+    fn overwritten(&self, unit: usize, file: &File) -> Error {
+        let unit = &self.units()[unit];
+        let part = unit.parts.iter().find(|part| part.file.is_same(file)).unwrap_or(&unit.first);
+        let place = part.file.place(part.offset, part.len);
+        Error::FileOverwritten { place }.of_layer(Operation::Read, &unit.name)
+    }
+}
+
+impl Group {
+    /// Checks the files of copied layers in all streams; returns true if copies are still running.
+    pub(super) fn look_again(&self) -> bool {
+        let look = |stream: &Arc<Shared>| {
+            stream.look_again();
+            !stream.lock().copied.all.is_empty()
+        };
+        // Check every stream, whatever the result for the earlier ones.
+        let still = self.streams().iter().filter(|stream| look(stream)).count();
+        still > 0
+    }
+}
