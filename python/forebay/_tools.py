@@ -88,7 +88,7 @@ def map(*paths: Path, **options: Any) -> Report:
 
 
 def tune(*paths: Path, **options: Any) -> Report:
-    """Finds how much to keep in flight on a drive, and remembers it."""
+    """Finds how much to keep in flight on a drive, as settings for programs."""
     return _run("tune", paths, options)
 
 

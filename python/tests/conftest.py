@@ -14,7 +14,7 @@ from arrays import SimArray
 
 @pytest.fixture(scope="session")
 def engine() -> forebay.Engine:
-    return forebay.Engine(remember=False)
+    return forebay.Engine()
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +43,7 @@ def data(tmp_path: Path) -> Iterator[tuple[Path, bytes]]:
 @pytest.fixture
 def slow_gpu(engine: forebay.Engine) -> forebay.Engine:
     """An engine whose simulated GPU takes a second for each megabyte."""
-    slow = forebay.Engine(remember=False)
+    slow = forebay.Engine()
     assert slow.gpu("sim:bandwidth=1MB/s") is not None
     return slow
 

@@ -22,7 +22,7 @@ raise SystemExit(3)
 
 READS_TO_A_GPU = """
 import forebay, os, sys
-engine = forebay.Engine(remember=False)
+engine = forebay.Engine()
 assert engine.gpu(0)["name"] == "fake"
 target = engine.allocate(8 << 20, 0)
 with engine.open(sys.argv[1]) as file:
@@ -59,7 +59,7 @@ class Planted:
         done = subprocess.run(
             [sys.executable, *flags, str(app), *arguments],
             cwd=self.folder,
-            env={**os.environ, "FOREBAY_REMEMBER": "off", **variables},
+            env={**os.environ, **variables},
             capture_output=True,
             text=True,
             timeout=300,

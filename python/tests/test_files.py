@@ -208,8 +208,8 @@ def test_whole_numbers_of_numpy_are_numbers(engine: forebay.Engine, data: Data) 
                 assert file.read_into((address, np.int64(5), "cpu"), number(11)) == 5
                 assert file.residency(number(0), number(10))
             assert engine.allocate(number(100)).nbytes == 100
-            made = forebay.Engine(remember=False, readers=number(3), cufile=np.False_)
-            forebay.Engine(remember=False, cufile=np.True_)
+            made = forebay.Engine(readers=number(3), cufile=np.False_)
+            forebay.Engine(cufile=np.True_)
             assert made.options()["readers"] == 3
     finally:
         os.close(descriptor)

@@ -47,7 +47,7 @@ def test_a_report_names_the_way(engine: forebay.Engine, data: Data) -> None:
 def test_a_report_says_why_bytes_did_not_go_straight(data: Data) -> None:
     path, bytes_ = data
     for gpu, part in [("sim", None), ("sim:cufile", "pieces of one call")]:
-        engine = forebay.Engine(remember=False)
+        engine = forebay.Engine()
         engine.gpu(gpu)
         target = SimArray(engine.allocate(len(bytes_), "sim"))
         with engine.open(path) as file:
@@ -242,7 +242,7 @@ def steps_beside(work: Callable[[], object]) -> int:
 
 def test_other_threads_run_while_an_engine_ends(data: Data) -> None:
     def steps(nbytes: int) -> int:
-        engine = forebay.Engine(remember=False)
+        engine = forebay.Engine()
         engine.gpu("sim:bandwidth=1MB/s")
         with engine.open(data[0]) as file:
             file.start_read_into(engine.allocate(nbytes, "sim"))

@@ -18,7 +18,6 @@ def run(code: str, *arguments: str) -> str:
         text=True,
         timeout=60,
         check=False,
-        env={**os.environ, "FOREBAY_REMEMBER": "off"},
     )
     assert done.returncode == 0, done.stderr
     return done.stderr

@@ -195,7 +195,7 @@ def test_calls_that_make_no_sense(
 def test_a_file_of_another_engine_is_refused(
     engine: forebay.Engine, files: list[tuple[forebay.File, bytes]]
 ) -> None:
-    other = forebay.Engine(remember=False)
+    other = forebay.Engine()
     for read in [other.read_many, other.start_read_many]:
         with pytest.raises(forebay.RequestError, match="another engine"):
             read([(files[0][0], 0, 1, bytearray(1))])

@@ -130,10 +130,10 @@ def test_it_is_installed_with_its_command_and_types() -> None:
 
 
 def test_limits_are_keywords() -> None:
-    engine = forebay.Engine(slot_size="1M", readers=2, direct_io=False, remember=False, watchdog=5)
+    engine = forebay.Engine(slot_size="1M", readers=2, direct_io=False, watchdog=5)
     known = engine.options()
     assert known["slot_size"] == 1 << 20 and known["readers"] == 2
-    assert known["direct_io"] is False and known["remember"] is False and known["watchdog"] == 5
+    assert known["direct_io"] is False and known["watchdog"] == 5
     assert forebay.Engine(slot_size=2 << 20).options()["slot_size"] == 2 << 20
     assert forebay.Engine(watchdog=None, readers=None).options()["readers"] is None
     with pytest.raises(TypeError, match="no limit `slots`"):
@@ -158,7 +158,7 @@ def test_the_default_that_help_shows_is_one(engine: forebay.Engine, tmp_path: Pa
 
 
 def test_gpus_are_named_as_python_names_them() -> None:
-    engine = forebay.Engine(remember=False)
+    engine = forebay.Engine()
     for name in ["sim", "sim:0"]:
         known = engine.gpu(name)
         assert known and known["device"] == "sim:0" and known["simulated"]

@@ -28,7 +28,6 @@ def run(script: str, *arguments: str, **options: object) -> subprocess.Completed
         text=True,
         timeout=100,
         check=False,
-        env={**os.environ, "FOREBAY_REMEMBER": "off"},
     )
 
 
@@ -360,7 +359,7 @@ def test_engines_come_and_go_without_a_trace(data: Data) -> None:
     path, bytes_ = data
 
     def once() -> None:
-        engine = forebay.Engine(remember=False)
+        engine = forebay.Engine()
         target = engine.allocate(100_000, "sim")
         with engine.open(path) as file:
             file.read_into(target)
@@ -415,7 +414,7 @@ def test_a_signal_in_another_threads_wait_is_the_main_threads(data: Data) -> Non
     seen: list[int] = []
     old = signal.signal(signal.SIGUSR2, lambda number, _: seen.append(number))
     try:
-        engine = forebay.Engine(remember=False)
+        engine = forebay.Engine()
         engine.gpu("sim:bandwidth=1MB/s")
         target = engine.allocate(300_000, "sim")
         with engine.open(data[0]) as file:

@@ -240,7 +240,7 @@ def test_what_cannot_be_streamed_is_refused(
     with pytest.raises(ValueError, match="`gpu_budget` cannot be `1000 bytes`"):
         LayerStream(layers, "sim", gpu_budget=1000, engine=engine)
     with pytest.raises(ValueError, match="opened by another engine"):
-        LayerStream(layers, "sim", engine=forebay.Engine(remember=False))
+        LayerStream(layers, "sim", engine=forebay.Engine())
     with pytest.raises(TypeError, match="`stream` cannot be a `float`"):
         next(LayerStream(layers, "sim", engine=engine, stream=1.5))
 
@@ -360,7 +360,7 @@ def test_an_error_names_its_layer(
 
 
 def test_who_waits_for_a_layer_is_interrupted_and_loses_none(tmp_path: Path) -> None:
-    slow = forebay.Engine(remember=False, slot_size=256 << 10, segment_size=64 << 10)
+    slow = forebay.Engine(slot_size=256 << 10, segment_size=64 << 10)
     slow.gpu("sim:bandwidth=1MB/s")
     path, nbytes = tmp_path / "model", 1_500_000
     path.write_bytes(bytes(2 * nbytes))
@@ -405,7 +405,7 @@ def test_pages_are_pinned_where_they_lie(
 
 
 def test_a_file_that_changes_while_its_pages_are_copied_is_told(tmp_path: Path) -> None:
-    slow = forebay.Engine(remember=False)
+    slow = forebay.Engine()
     slow.gpu("sim:bandwidth=4MB/s")  # a layer takes 60 ms
     path, size = tmp_path / "model", 256 << 10
     path.write_bytes(bytes(3 * size))

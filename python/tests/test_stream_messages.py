@@ -168,7 +168,7 @@ def test_an_order_that_is_known_is_not_told(engine: forebay.Engine, layers: list
 
 def test_two_layers_do_where_there_is_no_memory_for_three(tmp_path: Path) -> None:
     (tmp_path / "model").write_bytes(content(16 * MIB))
-    engine = forebay.Engine(remember=False)
+    engine = forebay.Engine()
     with engine.open(tmp_path / "model") as file:
         layers = [[(file, layer * 4 * MIB, 4 * MIB)] for layer in range(4)]
         with LayerStream(layers, "sim:memory=10M", engine=engine) as stream:
@@ -182,7 +182,7 @@ def test_two_layers_do_where_there_is_no_memory_for_three(tmp_path: Path) -> Non
 def test_another_simulated_gpu_is_not_taken_for_the_one_that_is_there(
     layers: list[Parts],
 ) -> None:
-    engine = forebay.Engine(remember=False)
+    engine = forebay.Engine()
     assert engine.gpu("sim:memory=8M") is not None
     for same in ["sim", "sim:0", "sim:memory=8M"]:
         known = engine.gpu(same)

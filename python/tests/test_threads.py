@@ -191,7 +191,7 @@ def test_engines_come_and_go_in_many_threads(data: Data) -> None:
 
     def work(number: int) -> None:
         for _ in range(5):
-            engine = forebay.Engine(remember=False, readers=2)
+            engine = forebay.Engine(readers=2)
             target = engine.allocate(100_000, "sim")
             with engine.open(path) as file:
                 file.read_into(target, number)

@@ -195,7 +195,7 @@ def test_no_more_is_read_ahead_than_was_asked_for(paths: list[Path]) -> None:
             seen.append(len(arrays["at"]))
             return super().read_many(*requests, **arrays)
 
-    loop = iter(dataset(paths, prefetch=3, engine=Counting(remember=False)))
+    loop = iter(dataset(paths, prefetch=3, engine=Counting()))
     next(loop)
     until = time.monotonic() + 30
     while len(seen) < 4 and time.monotonic() < until:

@@ -30,8 +30,6 @@ pub(crate) fn run(root: &Path, all: bool) -> Result<bool> {
     let cargo = |arguments: &[&str]| {
         let mut command = process::cargo();
         command.current_dir(root).env("PATH", process::full_path()).args(arguments);
-        // The user should not find what the tests learned about drives.
-        command.env("XDG_CACHE_HOME", root.join("target/test-cache"));
         command.env(cufile::VARIABLE, &wheels_of_cufile);
         command
     };

@@ -71,7 +71,7 @@ pub enum Verb {
     /// drives (marked `●`) and their PCI devices. Nothing is read from a file or a drive and
     /// nothing is written: the kernel is asked. What it does not tell is said to be unknown.
     Map(MapArgs),
-    /// Find how much to keep in flight on a drive, show the curve, and remember it
+    /// Find how much to keep in flight on a drive, and show the curve
     ///
     /// A search of a few seconds measures throughput and latency against depth and size of request,
     /// past the page cache, by the engine itself. What was found is kept for the engines to come
@@ -385,7 +385,7 @@ pub struct ReachArgs {
 #[command(after_long_help = "Examples:\n  \
     forebay tune                         the drive of this folder, by a scratch file\n  \
     forebay tune /data/model.safetensors the drive of a file, which is only read\n  \
-    forebay tune /data --write --dry-run how writes fare there; nothing is remembered\n  \
+    forebay tune /data --write           how writes fare there\n  \
     forebay tune /data --json >tune.json for a program to read")]
 pub struct TuneArgs {
     /// File, block device or folder on the drive; by default this folder
@@ -408,10 +408,6 @@ pub struct TuneArgs {
         value_parser = search_time, allow_negative_numbers = true
     )]
     pub duration: Duration,
-
-    /// Remember nothing
-    #[arg(long)]
-    pub dry_run: bool,
 
     /// Print JSON instead of a drawing; docs/json-schema.md describes it
     #[arg(long)]

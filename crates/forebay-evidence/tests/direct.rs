@@ -25,9 +25,7 @@ struct Rig {
 
 impl Rig {
     fn within(gpu: &str, place: &Path) -> Self {
-        let mut options = Options::default();
-        options.remember = false;
-        let engine = Engine::new(options).expect("limits that fit");
+        let engine = Engine::new(Options::default()).expect("limits that fit");
         let wanted = gpu.parse().expect("a name");
         let gpu = engine.device(&wanted).expect("a simulated GPU").expect("a GPU").id();
         let folder = tempfile::tempdir_in(place).expect("a folder");

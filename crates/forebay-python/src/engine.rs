@@ -133,7 +133,6 @@ impl Engine {
         known.set_item("segment_size", limits.segment_size)?;
         known.set_item("readers", limits.readers)?;
         known.set_item("depth", limits.depth)?;
-        known.set_item("remember", limits.remember)?;
         known.set_item("in_flight", limits.in_flight)?;
         known.set_item("threads", limits.threads)?;
         known.set_item("small_size", limits.small_size)?;

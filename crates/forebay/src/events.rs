@@ -23,7 +23,6 @@ use crate::options::Options;
 use crate::plan::{Reason, Route};
 use crate::queue::Direction;
 use crate::transfer::{Outcome, RouteShare};
-use crate::tune::{Learned, Rate};
 
 const ENGINE: &str = "forebay::engine";
 const GPU: &str = "forebay::gpu";
@@ -144,16 +143,13 @@ pub(crate) struct Found<'a> {
     pub(crate) layout: &'static str,
     pub(crate) members: usize,
     pub(crate) depth_max: usize,
-    /// Remembered queue depths for reads and writes.
-    pub(crate) depths: [Option<usize>; 2],
 }
 
 pub(crate) fn drive_found(found: &Found<'_>) {
     guarded(|| {
-        let Found { queue, drive, layout, members, depth_max, depths: [read, write] } = *found;
+        let Found { queue, drive, layout, members, depth_max } = *found;
         debug!(
-            target: DRIVE, queue, drive, layout, members, depth_max,
-            remembered_read_depth = read, remembered_write_depth = write, "drive found"
+            target: DRIVE, queue, drive, layout, members, depth_max, "drive found"
         );
     });
 }
@@ -161,17 +157,6 @@ pub(crate) fn drive_found(found: &Found<'_>) {
 pub(crate) fn ring_made(ring: usize) {
     guarded(|| {
         debug!(target: DRIVE, ring, "ring made");
-    });
-}
-
-/// A queue depth was found for a drive; `saved`: stored for later engines.
-pub(crate) fn depth_found(queue: usize, direction: &'static str, learned: Learned, saved: bool) {
-    guarded(|| {
-        let Learned { depth, size: request_size, rate: Rate(bytes_per_second) } = learned;
-        debug!(
-            target: DRIVE, queue, direction, depth, request_size, bytes_per_second, saved,
-            "depth found"
-        );
     });
 }
 
@@ -208,7 +193,7 @@ pub(crate) struct Begin {
     pub(crate) pieces: Option<usize>,
     pub(crate) gpu: Option<DeviceId>,
     /// The route for bytes outside the page cache; `None` if it differs by file or part.
-    pub(crate) way: Option<(Route, Reason)>,
+    pub(crate) route: Option<(Route, Reason)>,
     /// Why nothing is transferred directly to the GPU, although a direct path may exist.
     pub(crate) not_direct: Option<Arc<str>>,
 }
@@ -216,7 +201,13 @@ pub(crate) struct Begin {
 impl Begin {
     /// A read or write of this many pieces.
     pub(crate) fn of_pieces(direction: Direction, pieces: usize, gpu: Option<DeviceId>) -> Self {
-        Self { direction: direction.name(), pieces: Some(pieces), gpu, way: None, not_direct: None }
+        Self {
+            direction: direction.name(),
+            pieces: Some(pieces),
+            gpu,
+            route: None,
+            not_direct: None,
+        }
     }
 }
 
@@ -229,7 +220,7 @@ pub(crate) struct Told {
 
 /// A transfer starts; its span is a child of the caller's.
 pub(crate) fn transfer_begins(path: &Path, range: ByteRange, len: u64, begin: &Begin) -> Told {
-    let Begin { direction, pieces, gpu, way, .. } = *begin;
+    let Begin { direction, pieces, gpu, route, .. } = *begin;
     let not_direct = begin.not_direct.as_deref();
     // With several pieces the range is not one file's.
     let offset = pieces.is_none().then_some(range.start);
@@ -239,7 +230,7 @@ pub(crate) fn transfer_begins(path: &Path, range: ByteRange, len: u64, begin: &B
         )
     });
     let span = span.unwrap_or_else(Span::none);
-    let (route, reason) = (way.map(|way| way.0.name()), way.map(|way| way.1.text()));
+    let (route, reason) = (route.map(|it| it.0.name()), route.map(|it| it.1.text()));
     guarded(|| {
         debug!(
             target: TRANSFER, parent: &span, direction, path = %path.display(), offset, len, pieces,

@@ -28,7 +28,6 @@
 //!   queue      windows and ops, their scheduler, and the rings that run them
 //!     staging    pinned slots, and the thread that copies them → gpu
 //!     direct     transfers without a copy in host memory (cuFile) → gpu
-//! remember   stores findings about drives in the user's cache folder
 //! tune       pure: chooses the queue depth and the number of reading threads
 //! transfer   the handle a caller waits on: progress, bytes by route, the first error
 //! statistics durations of the stages
@@ -132,7 +131,6 @@ pub mod micro;
 mod options;
 pub mod plan;
 mod queue;
-mod remember;
 mod staging;
 mod statistics;
 mod trace;
@@ -149,7 +147,7 @@ pub mod blocks {
 }
 
 pub use engine::{
-    Engine, File, Found, ManyOutcome, ManyTransfer, OpenOptions, Piece, PieceResult, RequestOptions,
+    Engine, File, ManyOutcome, ManyTransfer, OpenOptions, Piece, PieceResult, RequestOptions,
 };
 pub use error::{Error, Operation, Place, Result};
 pub use file::Residency;

@@ -61,9 +61,6 @@ pub struct Options {
     /// Queue depth per drive (`FOREBAY_DEPTH`), 1 to 1024. `None`: the engine finds the depth, up
     /// to [`DEPTH_MAX`](Self::DEPTH_MAX), and the block size (`docs/internals/tuning.md`).
     pub depth: Option<usize>,
-    /// Whether the findings about drives are stored for later engines (`FOREBAY_REMEMBER`: `on`,
-    /// `off`). It is a small file in `forebay` under `$XDG_CACHE_HOME` or `~/.cache`.
-    pub remember: bool,
     /// Requests in flight on all drives together (`FOREBAY_IN_FLIGHT`), 1 to 65536; each drive may
     /// always have one. The default is full depth for eight drives.
     pub in_flight: usize,
@@ -102,7 +99,6 @@ impl Default for Options {
             segment_size: MIB,
             readers: None,
             depth: None,
-            remember: true,
             in_flight: 1024,
             threads: 256,
             small_size: 256 * KIB,
@@ -251,15 +247,6 @@ impl Options {
             set: |options, text| text.trim().parse().ok().map(|n| options.depth = Some(n)),
         },
         Variable {
-            name: "FOREBAY_REMEMBER",
-            about: "whether what was found about drives is kept for the next time",
-            default: "on",
-            takes: "`on` or `off`",
-            set: |options, text| {
-                choice(text, &[("on", true), ("off", false)]).map(|on| options.remember = on)
-            },
-        },
-        Variable {
             name: "FOREBAY_IN_FLIGHT",
             about: "requests in flight on all drives together",
             default: "1024",
@@ -357,7 +344,6 @@ mod tests {
         assert_eq!(from("FOREBAY_SEGMENT_SIZE", "512K").unwrap().segment_size, 512 * KIB);
         assert_eq!(from("FOREBAY_READERS", "3").unwrap().readers, Some(3));
         assert_eq!(from("FOREBAY_DEPTH", "64").unwrap().depth, Some(64));
-        assert!(!from("FOREBAY_REMEMBER", "off").unwrap().remember);
         assert_eq!(from("FOREBAY_IN_FLIGHT", "640").unwrap().in_flight, 640);
         assert_eq!(from("FOREBAY_THREADS", "64").unwrap().threads, 64);
         assert_eq!(from("FOREBAY_SMALL_SIZE", "0").unwrap().small_size, 0);

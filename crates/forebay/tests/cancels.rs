@@ -14,9 +14,7 @@ const PART: u64 = 4096;
 /// Starts `count` reads of a file that hangs and cancels them: how long the cancels took.
 fn cancel_all(count: u64, on_gpu: bool) -> Option<Duration> {
     let fuse = or_skip(Fuse::new(pattern(1, 1 << 20)))?;
-    let mut options = Options::default();
-    options.remember = false;
-    let engine = Engine::new(options).expect("limits that fit");
+    let engine = Engine::new(Options::default()).expect("limits that fit");
     let wanted: GpuSelector = "sim".parse().expect("a name");
     let gpu: DeviceId = engine.device(&wanted).expect("a simulated GPU").expect("a GPU").id();
     let file = engine.open(fuse.path()).expect("the file opens");

@@ -68,7 +68,7 @@ impl Drop for CutMapping {
 fn engine(ring: RingChoice) -> Engine {
     let mut options = Options::default();
     (options.slot_size, options.segment_size) = (MIB, 128 * KIB);
-    (options.ring, options.remember) = (ring, false);
+    options.ring = ring;
     Engine::new(options).expect("limits that fit")
 }
 

@@ -23,9 +23,7 @@ const LEN: usize = (1 << 20) + 345;
 const BOUND: Duration = Duration::from_secs(60);
 
 fn engine() -> Engine {
-    let mut options = Options::default();
-    options.remember = false;
-    Engine::new(options).expect("limits that fit")
+    Engine::new(Options::default()).expect("limits that fit")
 }
 
 fn hung_file(engine: &Engine) -> Option<(Fuse, File)> {

@@ -14,8 +14,8 @@ use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
 use forebay::gpu::{AddressKind, CallerStream, Device, GpuSelector};
 use forebay::{
-    Buffer, Direction, Engine, Error, File, OpenOptions, Options, Piece, RequestOptions,
-    RingChoice, Route, Transfer,
+    Buffer, Engine, Error, File, OpenOptions, Options, Piece, RequestOptions, RingChoice, Route,
+    Transfer,
 };
 use lab::fork::{Side, fork};
 use lab::{child, pattern, watchdog::Watchdog};
@@ -83,7 +83,6 @@ fn options(ring: RingChoice) -> Options {
     options.segment_size = 64 << 10;
     options.arena_size = Some(1 << 20);
     options.ring = ring;
-    options.remember = false;
     options
 }
 
@@ -132,9 +131,6 @@ fn ask_for_all(rig: &Rig, spare: [Buffer; 2], under_way: [Transfer; 4], say: &dy
     refused(engine.allocate_pinned(4096));
     assert!(engine.notes()[0].contains("forked from it"));
     assert_eq!(engine.options().slot_size, 256 << 10);
-    let found = forebay::Found { depth: 4, request_size: 1 << 20, bytes_per_second: 1 << 30 };
-    assert!(!engine.learn(file, Direction::Read, found));
-    assert_eq!(engine.remembered(file, Direction::Read), None);
     assert!(format!("{engine:?}").contains("Engine"));
     say("small and large reads and writes");
     refused(file.read(0, &mut host));

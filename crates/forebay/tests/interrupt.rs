@@ -38,7 +38,6 @@ impl Rig {
         let mut options = Options::default();
         options.slot_size = MIB;
         options.segment_size = 128 * KIB;
-        options.remember = false;
         let engine = Engine::new(options).expect("limits that fit");
         let config = "sim:bandwidth=2GB/s".parse().expect("a configuration");
         let device = Arc::new(SimDevice::new(0, config, Arc::new(SystemClock::new())));

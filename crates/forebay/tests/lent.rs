@@ -33,7 +33,7 @@ impl Rig {
     fn new(ring: RingChoice) -> Self {
         let mut options = Options::default();
         (options.slot_size, options.segment_size) = (MIB, 128 * KIB);
-        (options.ring, options.remember) = (ring, false);
+        options.ring = ring;
         let engine = Engine::new(options).expect("limits that fit");
         let first = SimDevice::new(0, "sim".parse().expect("a name"), Arc::new(SystemClock::new()));
         let second = first.beside(1, "sim".parse().expect("a name"));

@@ -21,7 +21,6 @@ fn engine(ring: RingChoice) -> Engine {
     options.ring = ring;
     options.slot_size = 256 * KIB;
     options.segment_size = 64 * KIB;
-    options.remember = false;
     Engine::new(options).expect("limits that fit")
 }
 

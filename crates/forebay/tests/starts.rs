@@ -22,7 +22,7 @@ const BOUND: Duration = Duration::from_secs(60);
 
 fn engine(direct_io: DirectIo) -> (Engine, DeviceId) {
     let mut options = Options::default();
-    (options.remember, options.direct_io) = (false, direct_io);
+    options.direct_io = direct_io;
     let engine = Engine::new(options).expect("limits that fit");
     let wanted: GpuSelector = "sim".parse().expect("a name");
     let gpu = engine.device(&wanted).expect("a simulated GPU").expect("a GPU").id();

@@ -33,9 +33,7 @@ struct Rig {
 }
 
 fn open(path: &PathBuf) -> (Engine, File) {
-    let mut options = Options::default();
-    options.remember = false;
-    let engine = Engine::new(options).expect("limits that fit");
+    let engine = Engine::new(Options::default()).expect("limits that fit");
     let file = engine.open_with(path, &OpenOptions::writing()).expect("the file opens");
     (engine, file)
 }

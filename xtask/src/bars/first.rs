@@ -5,7 +5,7 @@ use forebay::units::{GIB, format_size};
 
 use crate::bar::{Bound, Check, Measured, Stop};
 use crate::device::Plain;
-use crate::lab::{Lab, Place, options, routes, verify};
+use crate::lab::{Lab, Place, routes, verify};
 use crate::sample::{interleave, timed};
 
 /// 8 GiB from a warm file, by a new engine each time; its GPU and target exist before.
@@ -25,7 +25,7 @@ pub(crate) fn run(lab: &Lab) -> Result<Measured, Stop> {
             return timed(link_len, || link.copy(&mut target, link_len));
         }
         target.fill(0x5A)?;
-        let file = Engine::new(options()?)?.open(&path)?;
+        let file = Engine::new(forebay::Options::from_env()?)?.open(&path)?;
         let sample = timed(len, || {
             route = routes(&file.read_exact(0, &mut target)?);
             Ok(())

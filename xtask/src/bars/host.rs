@@ -10,7 +10,7 @@ use crate::bar::{Bound, Check, Measured, Stop};
 use crate::data;
 use crate::fio::Fio;
 use crate::flight::Flight;
-use crate::lab::{Lab, Place, options, routes};
+use crate::lab::{Lab, Place, routes};
 use crate::plain;
 use crate::sample::{fastest, interleave, timed};
 
@@ -21,7 +21,7 @@ const LEN: u64 = GIB;
 pub(crate) fn resident(lab: &Lab) -> Result<Measured, Stop> {
     let len = lab.len(LEN);
     let path = lab.file(Place::Disk, len)?;
-    let engine = Engine::new(options()?)?;
+    let engine = Engine::new(forebay::Options::from_env()?)?;
     let file = engine.open(&path)?;
     let plain_file = std::fs::File::open(&path)?;
     let mut target = touched(len);
@@ -51,7 +51,7 @@ pub(crate) fn direct(lab: &Lab) -> Result<Measured, Stop> {
     let fio = Fio::find()?;
     let len = lab.len(LEN);
     let path = lab.file(Place::Disk, len)?;
-    let engine = Engine::new(options()?)?;
+    let engine = Engine::new(forebay::Options::from_env()?)?;
     let file = engine.open(&path)?;
     // On huge pages where possible, like `fio`'s memory; ordinary pages are slower for both.
     let mut target = engine.allocate_pinned(len)?;
@@ -99,12 +99,12 @@ pub(crate) fn pread_resident(lab: &Lab) -> Result<Measured, Stop> {
 fn rings(lab: &Lab, cold: bool, least: f64) -> Result<Measured, Stop> {
     let len = lab.len(LEN);
     let path = lab.file(Place::Disk, len)?;
-    let mut target = Engine::new(options()?)?.allocate_pinned(len)?;
+    let mut target = Engine::new(forebay::Options::from_env()?)?.allocate_pinned(len)?;
     let target = target.as_mut_slice().unwrap_or_default();
     let mut notes = Vec::new();
     let mut files = Vec::new();
     for ring in [RingChoice::Pread, RingChoice::Uring] {
-        let mut options = options()?;
+        let mut options = forebay::Options::from_env()?;
         options.ring = ring;
         let file = Engine::new(options)
             .and_then(|engine| engine.open(&path))

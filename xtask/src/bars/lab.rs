@@ -54,14 +54,6 @@ pub(crate) struct Lab {
     files: RefCell<BTreeMap<(Place, u64), PathBuf>>,
 }
 
-/// The engine's options from the environment, but without what earlier runs have learned: a bar
-/// must hold the first time as well.
-pub(crate) fn options() -> forebay::Result<forebay::Options> {
-    let mut options = forebay::Options::from_env()?;
-    options.remember = false;
-    Ok(options)
-}
-
 impl Lab {
     fn new(arguments: &Arguments) -> Result<Self, String> {
         let parent = arguments.scratch.clone().unwrap_or_else(|| ".".into());
@@ -100,7 +92,7 @@ impl Lab {
 
     /// A new engine with the defaults and the GPU of this run.
     pub(crate) fn gpu(&self) -> Result<Gpu, Stop> {
-        let engine = Engine::new(options()?)?;
+        let engine = Engine::new(forebay::Options::from_env()?)?;
         match engine.device(&self.selector)? {
             Some(device) => Ok(Gpu { engine, device }),
             None => Err(Stop::Skip("no GPU on this machine".into())),

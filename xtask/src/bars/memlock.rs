@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::bar::{Bound, Check, Measured, Stop};
 use crate::flight::Flight;
 use crate::host::evict;
-use crate::lab::{Lab, Place, options, verify};
+use crate::lab::{Lab, Place, verify};
 use crate::sample::{Sample, interleave, timed};
 use crate::talk;
 
@@ -164,7 +164,7 @@ struct Served {
 
 impl Served {
     fn new(path: &Path) -> Result<Self, Stop> {
-        let engine = Engine::new(options()?)?;
+        let engine = Engine::new(forebay::Options::from_env()?)?;
         let file = engine.open(path)?;
         let len = file.len()?;
         let gpu = engine.device(&"sim".parse::<GpuSelector>()?)?;

@@ -9,7 +9,7 @@ use crate::device::Plain;
 use crate::fio::Fio;
 use crate::flight::Flight;
 use crate::host::evict;
-use crate::lab::{Lab, Place, options, routes};
+use crate::lab::{Lab, Place, routes};
 use crate::sample::{float, interleave, timed};
 
 /// Bytes of a small read.
@@ -70,7 +70,7 @@ pub(crate) fn random(lab: &Lab) -> Result<Measured, Stop> {
     let len = lab.len(GIB);
     let count = lab.count(40_000);
     let path = lab.file(Place::Disk, len)?;
-    let mut options = options()?;
+    let mut options = forebay::Options::from_env()?;
     options.depth.get_or_insert(32); // as `fio`
     let engine = Engine::new(options)?;
     let file = engine.open(&path)?;

@@ -7,7 +7,7 @@ use crate::bar::{Bound, Check, Measured, Stop};
 use crate::data;
 use crate::flight::Flight;
 use crate::host::evict;
-use crate::lab::{Lab, Place, options};
+use crate::lab::{Lab, Place};
 use crate::sample::{Sample, Series, interleave, timed};
 
 /// Samples of each side: the difference of both is smaller than that between two samples.
@@ -22,7 +22,7 @@ const GROUP: usize = 64;
 pub(crate) fn resident(lab: &Lab) -> Result<Measured, Stop> {
     let len = lab.len(256 * MIB);
     let path = lab.file(Place::Disk, len)?;
-    let engine = Engine::new(options()?)?;
+    let engine = Engine::new(forebay::Options::from_env()?)?;
     let file = engine.open(&path)?;
     let mut target = engine.allocate_pinned(len)?;
     compare(lab, &engine, || timed(len, || Ok(file.read_exact(0, &mut target).map(drop)?)))
@@ -32,7 +32,7 @@ pub(crate) fn resident(lab: &Lab) -> Result<Measured, Stop> {
 pub(crate) fn random(lab: &Lab) -> Result<Measured, Stop> {
     let (len, count) = (lab.len(GIB), lab.count(8_000));
     let path = lab.file(Place::Disk, len)?;
-    let mut options = options()?;
+    let mut options = forebay::Options::from_env()?;
     options.depth.get_or_insert(32);
     let engine = Engine::new(options)?;
     let file = engine.open(&path)?;

@@ -17,7 +17,7 @@ const WHOLE: [&str; 4] = ["-p", "forebay-base", "-p", "forebay-topology"];
 /// Tests of the engine that an emulated machine can run: those that decide and move bytes. The rest
 /// needs kernel features that the emulator lacks (`statx` for O_DIRECT, `cachestat`, io_uring), or
 /// takes an hour.
-const ENGINE: [&str; 19] = [
+const ENGINE: [&str; 18] = [
     "error::",
     "gpu::sim::",
     "memory::",
@@ -31,7 +31,6 @@ const ENGINE: [&str; 19] = [
     "queue::sim::",
     "queue::spans::",
     "queue::window::",
-    "remember::",
     "staging::",
     "statistics::",
     "trace::",
@@ -51,7 +50,7 @@ import forebay, platform, tempfile
 with tempfile.NamedTemporaryFile(dir='.') as file:
     file.write(bytes(5_000_000))
     file.flush()
-    with forebay.Engine(remember=False).open(file.name) as opened:
+    with forebay.Engine().open(file.name) as opened:
         opened.evict()
         transfer = opened.start_read_into(bytearray(5_000_000))
         assert transfer.result() == 5_000_000

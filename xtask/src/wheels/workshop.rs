@@ -111,7 +111,6 @@ impl Workshop {
         let mut files = Vec::new();
         let mut smoke = Command::new(python);
         smoke.arg("-I").arg(self.root.join("xtask/wheels/smoke.py")).current_dir(&self.home);
-        smoke.env("FOREBAY_REMEMBER", "off");
         let passed = process::each_line(&mut smoke, |_, line| match line.strip_prefix("has ") {
             Some(file) => files.push(file.to_owned()),
             None => say!(err, "{line}"),

@@ -22,7 +22,7 @@ Examples:
   forebay map /data                      the drives under it, and how far from the GPUs
   forebay sweep /data                    every size and depth, with latencies
   forebay stream --tokens 1024,8192      a model's layers behind their compute
-  forebay tune /data                     how much to keep in flight there, and remember it
+  forebay tune /data                     how much to keep in flight there
   forebay doctor /data                   what keeps bytes from going to the GPU directly
   forebay import fio f.json -o results   what another tool measured, beside ours
   forebay report results -o report.html  results as a page for a browser

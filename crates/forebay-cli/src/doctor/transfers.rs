@@ -37,11 +37,9 @@ const BOUND: Duration = Duration::from_secs(10);
 /// before and after it, and the opening of cuFile.
 const LIMITS_PER_STEP: u32 = 3;
 
-/// An engine that stores nothing learned from so few bytes.
+/// The engine of the transfers.
 pub(super) fn engine(program: &Program) -> Result<Engine> {
-    let mut options = limits(program)?;
-    options.remember = false;
-    Ok(Engine::new(options)?)
+    Ok(Engine::new(limits(program)?)?)
 }
 
 /// The transfers that were made.

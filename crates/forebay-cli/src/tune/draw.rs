@@ -159,16 +159,6 @@ fn verdict(text: &mut String, searched: &Searched, look: Look) {
         );
         let _ = writeln!(text, "{:NAME$}{line}", "");
     }
-    let stored = match (&searched.not_stored, searched.stored) {
-        (_, true) => "the next engine begins with it".to_owned(),
-        (Some(reason), false) => look.fit(&format!("no: {reason}")),
-        (None, false) => "no".to_owned(),
-    };
-    let before = searched.before.filter(|before| before.cell != found.cell).map(|before| {
-        let Cell { request_size, depth } = before.cell;
-        format!("; before: {depth} of {}", format_size(request_size))
-    });
-    let _ = writeln!(text, "{:<NAME$}{stored}{}", "stored", before.unwrap_or_default());
 }
 
 fn requests(count: u64) -> String {
@@ -268,11 +258,9 @@ mod tests {
           ◂ the lowest depth within 2 % of the best of its size
 
         read     4 requests of 1 MiB: 6.80 GB/s, 617 µs each
-        stored   the next engine begins with it; before: 12 of 1 MiB
 
         forebay  FOREBAY_DEPTH=4 FOREBAY_SEGMENT_SIZE=1M
-                 only to pin it: the engine begins with what is stored, and goes on
-                 looking
+                 only to pin it: the engine finds its depth by itself
         fio      fio --name=read --rw=read --ioengine=io_uring --direct=1 --bs=1m \
                  --iodepth=4 --directory=/data --size=1G --unlink=1 --time_based \
                  --runtime=10
@@ -285,12 +273,7 @@ mod tests {
 
     #[test]
     fn plain_letters_and_few_columns() {
-        let mut report = report();
-        let searched = &mut report.searches[0];
-        searched.stored = false;
-        searched.not_stored = Some("`--dry-run` asked for that".into());
-        searched.before = None;
-        let text = drawn(&report, Look { ascii: true, width: Some(60) });
+        let text = drawn(&report(), Look { ascii: true, width: Some(60) });
         assert!(text.is_ascii(), "{text}");
         insta::assert_snapshot!(text, @r"
         /data  ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)
@@ -320,11 +303,10 @@ mod tests {
           * the lowest depth within 2 % of the best of its size
 
         read     4 requests of 1 MiB: 6.80 GB/s, 617 us each
-        stored   no: `--dry-run` asked for that
 
         forebay  FOREBAY_DEPTH=4 FOREBAY_SEGMENT_SIZE=1M
-                 only to pin it: the engine begins with what is
-                 stored, and goes on looking
+                 only to pin it: the engine finds its depth by
+                 itself
         fio      fio --name=read --rw=read --ioengine=io_uring \
                  --direct=1 --bs=1m --iodepth=4 --directory=/data \
                  --size=1G --unlink=1 --time_based --runtime=10

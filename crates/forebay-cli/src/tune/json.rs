@@ -1,4 +1,4 @@
-//! The result of `forebay tune` as JSON, version 1; docs/json-schema.md describes every key.
+//! The result of `forebay tune` as JSON, version 2; docs/json-schema.md describes every key.
 //!
 //! Plain data that hold everything drawn, so that the drawing is a pure function of them.
 
@@ -8,7 +8,7 @@ use super::curve::{Cell, Curve, Point};
 use crate::report::json::{Direction, Environment};
 
 /// The version of the schema: it grows when a key changes its meaning or is removed.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// One run of `forebay tune`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ impl TuneReport {
 pub struct Searched {
     /// Which.
     pub direction: Direction,
-    /// The key under which it is remembered: the id of the file's queue.
+    /// Identifies the queue that serves the file.
     pub queue: String,
     /// The choice for the engine.
     pub found: Choice,
@@ -58,12 +58,6 @@ pub struct Searched {
     pub points: Curve,
     /// Whether there was time for everything.
     pub complete: bool,
-    /// The depth remembered before.
-    pub before: Option<Remembered>,
-    /// Whether later engines begin with the result.
-    pub stored: bool,
-    /// Why not.
-    pub not_stored: Option<String>,
 }
 
 /// One point without its samples.
@@ -83,16 +77,6 @@ impl From<&Point> for Choice {
         let latency_s = point.latency_s;
         Self { cell: point.cell, bytes_per_second: point.rate(), latency_s }
     }
-}
-
-/// The settings that the engine remembered for a drive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Remembered {
-    /// Depth and size of request.
-    #[serde(flatten)]
-    pub cell: Cell,
-    /// The rate that these had reached.
-    pub bytes_per_second: u64,
 }
 
 /// The result as the settings of a program.
@@ -140,12 +124,6 @@ pub(crate) mod tests {
             best: points.best(u64::MAX).unwrap().into(),
             knees: knees(&points).into_iter().map(Choice::from).collect(),
             complete: true,
-            before: Some(Remembered {
-                cell: Cell { request_size: MIB, depth: 12 },
-                bytes_per_second: 6_700_000_000,
-            }),
-            stored: true,
-            not_stored: None,
             points: points.clone(),
         };
         TuneReport {
@@ -173,17 +151,15 @@ pub(crate) mod tests {
             keys(searched),
             keys(&searched["found"]),
             keys(&searched["knees"][0]),
-            keys(&searched["before"]),
             keys(&searched["points"][0]),
             keys(&searched["points"][0]["bytes_per_second"]),
             keys(&value["settings"][0]),
         ];
         insta::assert_snapshot!(all.join("\n"), @"
         bytes environment path schema scratch searches settings warnings
-        before best complete direction found knees not_stored points queue stored
+        best complete direction found knees points queue
         bytes_per_second depth latency_s request_size
         bytes_per_second depth latency_s request_size
-        bytes_per_second depth request_size
         bytes_per_second depth latency_s request_size samples
         max median min
         direction estimate note text tool

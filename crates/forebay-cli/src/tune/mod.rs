@@ -14,6 +14,7 @@ mod search;
 mod settings;
 
 use std::io::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use forebay_topology::Resolver;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use self::curve::{Cell, whole};
-use self::json::{Choice, Remembered, SCHEMA, Searched, TuneReport};
+use self::json::{Choice, SCHEMA, Searched, TuneReport};
 use self::place::Place;
 use self::probe::{EngineProbe, in_flight_within};
 use self::search::{Bounds, Found, IN_FLIGHT_MAX, Probe as _};
@@ -37,7 +38,6 @@ use crate::map::look::Look;
 use crate::program::Program;
 use crate::report::json::Direction;
 use crate::report::warnings::say;
-use crate::steps;
 
 /// The load before the first sample: it wakes an idle drive, and uses up the burst credit of a
 /// drive that has one.
@@ -162,52 +162,30 @@ impl Tune<'_> {
         let found = found?;
         self.notes.extend(notes::of_samples(&probe.seen));
         self.notes.extend(notes::of_search(&found, bounds, self.args.duration));
-        let file = steps::open(&self.engine, &measured.path)?;
-        let searched = self.judge(&found, bounds, &file, (direction, way))?;
+        let searched = self.judge(&found, bounds, &measured.path, direction)?;
         Ok((searched, len))
     }
 
-    /// Judges a search, and stores its result.
+    /// Judges a search on the file at `path`.
     fn judge(
         &self,
         found: &Found,
         bounds: Bounds,
-        file: &forebay::File,
-        (direction, way): (Direction, forebay::Direction),
+        path: &Path,
+        direction: Direction,
     ) -> Result<Searched> {
         let curve = &found.curve;
         let (Some(point), Some(best)) = (curve.found(bounds.size_max), curve.best(u64::MAX)) else {
             return Err(Failure::new("nothing was measured").hint("give a longer `--duration`"));
         };
-        let before = self.engine.remembered(file, way).map(|known| Remembered {
-            cell: Cell { request_size: known.request_size, depth: known.depth as u64 },
-            bytes_per_second: known.bytes_per_second,
-        });
-        let kept = forebay::Found {
-            depth: usize::try_from(point.cell.depth).unwrap_or(usize::MAX),
-            request_size: point.cell.request_size,
-            bytes_per_second: whole(point.rate()),
-        };
-        let not_stored = if self.args.dry_run {
-            Some("`--dry-run` asked for that")
-        } else if !self.options.remember {
-            Some("`FOREBAY_REMEMBER` is `off`")
-        } else if !self.engine.learn(file, way, kept) {
-            Some("the cache folder cannot be written")
-        } else {
-            None
-        };
         Ok(Searched {
             direction,
-            queue: Resolver::default().resolve(file.path()).queue.id.as_str().to_owned(),
+            queue: Resolver::default().resolve(path).queue.id.as_str().to_owned(),
             found: point.into(),
             best: best.into(),
             knees: draw::knees(curve).into_iter().map(Choice::from).collect(),
             points: curve.clone(),
             complete: found.complete,
-            before,
-            stored: not_stored.is_none(),
-            not_stored: not_stored.map(str::to_owned),
         })
     }
 }

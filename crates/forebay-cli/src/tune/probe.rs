@@ -99,7 +99,6 @@ impl EngineProbe {
         let depth = usize::try_from(cell.depth).unwrap_or(usize::MAX);
         options.depth = Some(depth);
         options.in_flight = options.in_flight.max(depth);
-        options.remember = false;
         options.segment_size = cell.request_size;
         options.slot_size = (8 * cell.request_size).max(256 * KIB);
         // A slot being filled, one being copied, and the requests in flight.

@@ -43,7 +43,7 @@ pub(crate) fn settings(
 fn ours(direction: Direction, found: Cell) -> Setting {
     let Cell { request_size, depth } = found;
     let text = format!("FOREBAY_DEPTH={depth} FOREBAY_SEGMENT_SIZE={}", short(request_size));
-    let note = "only to pin it: the engine begins with what is stored, and goes on looking";
+    let note = "only to pin it: the engine finds its depth by itself";
     let (tool, note) = ("forebay".into(), Some(note.into()));
     Setting { tool, direction, text, estimate: false, note }
 }

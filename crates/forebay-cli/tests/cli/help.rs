@@ -25,7 +25,7 @@ fn short_help_of_the_command() {
           compare      Compare the standard way with the direct path and with ours, run by run
           read         Move a file to the GPU (or host memory) and say what moved and how
           map          Show the drives under a path, how far from each GPU, and what costs speed
-          tune         Find how much to keep in flight on a drive, show the curve, and remember it
+          tune         Find how much to keep in flight on a drive, and show the curve
           sweep        Measure every size, depth and way that is named, and keep the results
           stream       Stream a model's layers to the GPU behind their compute, beside other ways
           doctor       Say what keeps bytes from going to the GPU directly, and what to do
@@ -56,7 +56,7 @@ fn long_help_of_the_command() {
           compare      Compare the standard way with the direct path and with ours, run by run
           read         Move a file to the GPU (or host memory) and say what moved and how
           map          Show the drives under a path, how far from each GPU, and what costs speed
-          tune         Find how much to keep in flight on a drive, show the curve, and remember it
+          tune         Find how much to keep in flight on a drive, and show the curve
           sweep        Measure every size, depth and way that is named, and keep the results
           stream       Stream a model's layers to the GPU behind their compute, beside other ways
           doctor       Say what keeps bytes from going to the GPU directly, and what to do
@@ -84,7 +84,7 @@ fn long_help_of_the_command() {
           forebay map /data                      the drives under it, and how far from the GPUs
           forebay sweep /data                    every size and depth, with latencies
           forebay stream --tokens 1024,8192      a model's layers behind their compute
-          forebay tune /data                     how much to keep in flight there, and remember it
+          forebay tune /data                     how much to keep in flight there
           forebay doctor /data                   what keeps bytes from going to the GPU directly
           forebay import fio f.json -o results   what another tool measured, beside ours
           forebay report results -o report.html  results as a page for a browser
@@ -118,8 +118,6 @@ fn long_help_tells_of_every_variable() {
                   threads that read resident bytes
           FOREBAY_DEPTH [default: found for each drive, up to 128]
                   requests in flight on one drive
-          FOREBAY_REMEMBER [default: on]
-                  whether what was found about drives is kept for the next time
           FOREBAY_IN_FLIGHT [default: 1024]
                   requests in flight on all drives together
           FOREBAY_THREADS [default: 256]
@@ -372,7 +370,7 @@ fn long_help_of_map() {
 #[test]
 fn long_help_of_tune() {
     insta::assert_snapshot!(stdout(&["tune", "--help"]), @"
-    Find how much to keep in flight on a drive, show the curve, and remember it
+    Find how much to keep in flight on a drive, and show the curve
 
     A search of a few seconds measures throughput and latency against depth and size of
     request, past the page cache, by the engine itself. What was found is kept for the engines
@@ -401,9 +399,6 @@ fn long_help_of_tune() {
 
               [default: 6s]
 
-          --dry-run
-              Remember nothing
-
           --json
               Print JSON instead of a drawing; docs/json-schema.md describes it
 
@@ -413,7 +408,7 @@ fn long_help_of_tune() {
     Examples:
       forebay tune                         the drive of this folder, by a scratch file
       forebay tune /data/model.safetensors the drive of a file, which is only read
-      forebay tune /data --write --dry-run how writes fare there; nothing is remembered
+      forebay tune /data --write           how writes fare there
       forebay tune /data --json >tune.json for a program to read
     ");
 }

@@ -20,7 +20,6 @@ fn forebay(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(program());
     command.current_dir(folder).args(arguments).stdin(Stdio::null());
     command.env("CLICOLOR_FORCE", "1").env("LC_ALL", "C.UTF-8").env("FOREBAY_LOG", "debug");
-    command.env("XDG_CACHE_HOME", folder.join("cache"));
     command
 }
 
@@ -83,7 +82,7 @@ fn a_file_name_acts_on_no_terminal() {
         &["bench", NAME, "--json", "--repeats", "3"],
         &["bench", &inner, "folder", small[0], small[1], "--repeats", "3"],
         &["compare", "-s", "2", "-r", "1", "--gpu", "sim", "-f", &format!("{NAME}.compared")],
-        &["tune", NAME, "--dry-run", "--duration", "1"],
+        &["tune", NAME, "--duration", "1"],
         &["gdsio", "-f", NAME, "-w", "2", "-s", "2M", "-i", "64K", "-x", "0", "-I", "0"],
         &["sweep", NAME, "--depth", "1", "--request-size", "64K", "--time", "50ms", "-o", "swept"],
         &[

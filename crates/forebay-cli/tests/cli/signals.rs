@@ -20,7 +20,7 @@ const LINES: [&str; 9] = [
     "bench --size 4M --repeats 1000 --gpu none",
     "compare -s 8 -r 1000 --gpu none",
     "sweep . --gpu none --request-size 4K,64K --depth 1,4 --size 8M --repeats 100 --time 200ms",
-    "tune . --duration 600 --dry-run",
+    "tune . --duration 600",
     "gdsio -D . -w 2 -s 256K -i 64k -x 4 -T 600 --gpu none",
     "doctor . --gpu sim:bandwidth=10kB/s",
     "read file --gpu sim:bandwidth=100kB/s --output new",
@@ -59,7 +59,7 @@ fn send_to(running: &Running, whole_group: bool, signal: Signal) {
 fn left(folder: &Path) -> Vec<String> {
     let names = fs::read_dir(folder).unwrap().flatten();
     let names = names.map(|entry| entry.file_name().into_string().unwrap());
-    names.filter(|name| !["file", "cache"].contains(&name.as_str())).collect()
+    names.filter(|name| name != "file").collect()
 }
 
 /// Whether the files of a folder have no bytes.
@@ -90,7 +90,7 @@ fn run(seed: u64) -> Option<()> {
         return None;
     }
     command.arg(program()).args(line.split(' '));
-    command.env(MARK, &mark).env("XDG_CACHE_HOME", folder.path().join("cache"));
+    command.env(MARK, &mark);
     let mut running = Running::spawn(folder, &mut command);
     let folder = running.folder.path().to_owned();
     if dice.below(2) == 0 {
@@ -118,7 +118,7 @@ fn run(seed: u64) -> Option<()> {
     if signal == Signal::KILL {
         let mut next = Command::new(program());
         next.current_dir(&folder).args(["bench", "file", "--gpu", "none", "--resident"]);
-        let output = next.env("XDG_CACHE_HOME", folder.join("cache")).output().unwrap();
+        let output = next.output().unwrap();
         assert!(output.status.success(), "{output:?}");
         // Killed while a folder was being made, a command leaves it without a byte.
         let left = running.scratch();

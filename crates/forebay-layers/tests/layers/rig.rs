@@ -64,7 +64,6 @@ impl Rig {
         let mut options = Options::default();
         options.slot_size = SLOT as u64;
         options.segment_size = 64 * KIB;
-        options.remember = false;
         options.watchdog = watchdog;
         let engine = Engine::new(options).expect("limits that fit");
         let config = config.parse().expect("a configuration");

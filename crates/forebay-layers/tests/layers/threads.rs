@@ -83,7 +83,6 @@ fn work() {
     options.threads = MOST;
     options.slot_size = SLOT as u64;
     options.segment_size = 64 << 10;
-    options.remember = false;
     let engine = Engine::new(options).expect("limits that fit");
     let wanted = "sim:bandwidth=4GB/s,cufile".parse().expect("a simulated GPU");
     let device = engine.device(&wanted).expect("it is simulated").expect("a GPU");

@@ -1,4 +1,4 @@
-//! The queues of an engine's drives: which one serves a file, and what was learned about it before.
+//! The queues of an engine's drives: which one serves a file.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,9 +15,8 @@ use crate::error::Error;
 use crate::events::{self, Found};
 use crate::file::Handle;
 use crate::options::{Options, RingChoice};
-use crate::queue::{Core, Depth, Direction};
-use crate::remember::Memory;
-use crate::tune::{DepthLimits, Learned};
+use crate::queue::{Depth, Direction};
+use crate::tune::DepthLimits;
 
 /// The queues of all drives in use.
 #[derive(Debug)]
@@ -27,12 +26,11 @@ pub(super) struct Drives {
     pub(super) overdue: Overdue,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Known {
     queues: HashMap<QueueId, DriveQueue>,
     /// Index of the hardware behind each queue.
     hardware: HashMap<DriveId, usize>,
-    memory: Memory,
 }
 
 /// The queue of a drive.
@@ -44,84 +42,12 @@ pub(super) struct DriveQueue {
 }
 
 impl Drives {
-    pub(super) fn new(options: &Options) -> Self {
-        // With a fixed depth, nothing is learned or remembered.
-        let remembers = options.remember && options.depth.is_none();
-        let known = Known {
-            queues: HashMap::new(),
-            hardware: HashMap::new(),
-            memory: Memory::open(remembers),
-        };
+    pub(super) fn new() -> Self {
         Self {
             resolver: Resolver::new(System::of_open_files()),
-            known: Lock::new(known),
+            known: Lock::default(),
             overdue: Overdue::default(),
         }
-    }
-
-    /// Uses another folder than the user's.
-    #[cfg(test)]
-    pub(super) fn remember_in(&self, folder: std::path::PathBuf) {
-        self.known.lock().memory = Memory::at(folder);
-    }
-
-    /// Whether any drive was used.
-    pub(super) fn has_any(&self) -> bool {
-        !self.known.lock().queues.is_empty()
-    }
-
-    /// Saves what was learned for the next engine.
-    pub(super) fn remember(&self, core: &Core) {
-        let mut known = self.known.lock();
-        let Known { queues, memory, .. } = &mut *known;
-        let mut found = Vec::new();
-        for (id, queue) in &*queues {
-            let learned = core.lock().learned(queue.index);
-            for (direction, learned) in [Direction::Read, Direction::Write].iter().zip(learned) {
-                if let Some(learned) = learned {
-                    memory.note(id.as_str(), *direction, learned);
-                    found.push((queue.index, direction.name(), learned));
-                }
-            }
-        }
-        let is_kept = memory.is_kept();
-        drop(known);
-        // If it cannot be saved, it is learned again.
-        let saved = self.save() && is_kept;
-        for (queue, direction, learned) in found {
-            events::depth_found(queue, direction, learned, saved);
-        }
-    }
-
-    /// Saves an external result about the drive of a file. Returns false if it is not kept.
-    pub(super) fn learn(&self, file: &Handle, way: Direction, learned: Learned) -> bool {
-        let id = self.id_of(file);
-        let id = id.as_str();
-        self.known.lock().memory.note(id, way, learned);
-        self.save() && self.known.lock().memory.recall(id, way) == Some(learned)
-    }
-
-    /// Writes the recorded results; starting transfers does not wait for it. Returns false on
-    /// failure, and the next call tries again.
-    fn save(&self) -> bool {
-        let unsaved = self.known.lock().memory.unsaved();
-        let Some(unsaved) = unsaved else { return true };
-        let is_written = unsaved.write().is_ok();
-        if is_written {
-            self.known.lock().memory.saved(&unsaved);
-        }
-        is_written
-    }
-
-    /// The saved result for the drive of a file.
-    pub(super) fn known_of(&self, file: &Handle, way: Direction) -> Option<Learned> {
-        let id = self.id_of(file);
-        self.known.lock().memory.recall(id.as_str(), way)
-    }
-
-    /// Identifies the queue that serves a file.
-    fn id_of(&self, file: &Handle) -> QueueId {
-        self.resolver.resolve_file(file.fd(), file.path()).queue.id.clone()
     }
 }
 
@@ -142,7 +68,7 @@ fn most(options: &Options, queue: &Queue) -> usize {
 }
 
 /// How the depth of a queue is chosen, if it is not set.
-fn depth(options: &Options, queue: &Queue, below: &Below, memory: &Memory) -> Depth {
+fn depth(options: &Options, queue: &Queue, below: &Below) -> Depth {
     if let Some(depth) = options.depth {
         return Depth::Fixed(depth);
     }
@@ -154,8 +80,7 @@ fn depth(options: &Options, queue: &Queue, below: &Below, memory: &Memory) -> De
         below.layer.walk().any(|(_, layer)| is_scsi(layer)) && below.drives.iter().any(rotates);
     let (depth_max, size_max) = (most(options, queue), options.segment_size);
     let limits = DepthLimits { is_disk, depth_max, size_max };
-    let id = queue.id.as_str();
-    Depth::tuned(limits, [Direction::Read, Direction::Write].map(|way| memory.recall(id, way)))
+    Depth::tuned(limits)
 }
 
 impl File {
@@ -286,7 +211,7 @@ impl Engine {
     pub(super) fn queue(&self, queue: &Queue, below: &Below, handle: &Handle) -> DriveQueue {
         let Inner { drives, core, options, .. } = &*self.inner;
         let mut known = drives.known.lock();
-        let Known { queues, hardware, memory } = &mut *known;
+        let Known { queues, hardware } = &mut *known;
         if let Some(known) = queues.get(&queue.id) {
             return *known;
         }
@@ -295,12 +220,10 @@ impl Engine {
             *hardware.entry(id.clone()).or_insert(next)
         };
         let pieces: Vec<usize> = queue.hardware.iter().map(&mut number).collect();
-        let (depth, most) = (depth(options, queue, below, memory), most(options, queue));
+        let (depth, most) = (depth(options, queue, below), most(options, queue));
         let new =
             DriveQueue { index: core.add_drive(depth, most, &pieces), ..DriveQueue::default() };
         queues.insert(queue.id.clone(), new);
-        let remembered = |way| memory.recall(queue.id.as_str(), way).map(|learned| learned.depth);
-        let depths = [Direction::Read, Direction::Write].map(remembered);
         drop(known);
         events::drive_found(&Found {
             queue: new.index,
@@ -308,7 +231,6 @@ impl Engine {
             layout: queue.layout.name(),
             members: queue.members.len(),
             depth_max: most,
-            depths,
         });
         new
     }
@@ -334,44 +256,5 @@ impl Engine {
             drop(notes);
             events::note(&note);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use rustix::fs::{FlockOperation, flock};
-
-    use super::*;
-    use crate::file::OpenHow;
-    use crate::tune::Rate;
-
-    #[test]
-    fn queues_are_found_while_what_was_learned_is_written() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = Handle::open(std::env::current_exe().unwrap(), &OpenHow::default()).unwrap();
-        // While the folder is locked the thread retries the write for some time.
-        let locked = std::fs::File::open(folder.path()).unwrap();
-        flock(&locked, FlockOperation::LockExclusive).unwrap();
-        let drives = Drives::new(&Options::default());
-        drives.remember_in(folder.path().to_owned());
-        let is_free = |depth| {
-            let learned = Learned { depth, size: 4096, rate: Rate(1) };
-            let is_noted = || {
-                let known = drives.known.try_lock();
-                known.is_some_and(|known| known.memory.unsaved().is_some())
-            };
-            std::thread::scope(|scope| {
-                let thread = scope.spawn(|| drives.learn(&file, Direction::Read, learned));
-                while !is_noted() && !thread.is_finished() {
-                    std::thread::yield_now();
-                }
-                std::thread::sleep(Duration::from_millis(5));
-                drives.known.try_lock().is_some() && !thread.is_finished()
-            })
-        };
-        // The writer may have ended before this thread ran.
-        assert!((1..20).any(is_free), "the lock is held while the file is written");
     }
 }

@@ -13,7 +13,6 @@ mod drives;
 mod file;
 mod identity;
 mod interrupt;
-mod learn;
 mod lent;
 mod links;
 mod many;
@@ -42,7 +41,6 @@ pub use file::{File, OpenOptions, RequestOptions};
 use forebay_base::lock::Lock;
 use forebay_base::process::{Home, Housed, Kept};
 use forebay_topology::System;
-pub use learn::Found;
 pub use many::{BlockRead, ManyOutcome, ManyTransfer, Piece, PieceResult};
 use rustix::io::Errno;
 
@@ -54,7 +52,7 @@ use crate::file::Handle;
 use crate::gpu::{self, Device, DeviceId, GpuSelector};
 use crate::memory::{Buffer, HostMemory};
 use crate::options::{DirectIo, Options};
-use crate::queue::{Bell, Chore, Core, Idlers, Limits, Planner, PreadRing, Reader, Scheduler};
+use crate::queue::{Bell, Core, Idlers, Limits, Planner, PreadRing, Reader, Scheduler};
 use crate::staging::Arena;
 use crate::transfer::{State, Transfer};
 
@@ -135,7 +133,7 @@ impl Engine {
                     seats: Arc::new(seats::Seats::new(readers)),
                 },
                 links: links::Links::default(),
-                drives: Arc::new(drives::Drives::new(&options)),
+                drives: Arc::new(drives::Drives::new()),
                 notes: Arc::default(),
                 keepers: ordered::Keepers::default(),
                 providers: Providers::new(),
@@ -387,11 +385,6 @@ impl Housed for Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.core.stop();
-        if self.drives.has_any() {
-            // The user's folder may be on a server that hangs.
-            let (drives, core) = (Arc::clone(&self.drives), Arc::clone(&self.core));
-            self.core.aside(Chore::Close, move || drives.remember(&core));
-        }
         // Jobs there may hold the core, and with it themselves.
         self.core.finish_aside();
         events::engine_ended(self.threads.wait());

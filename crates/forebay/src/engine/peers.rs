@@ -155,7 +155,7 @@ impl Engine {
 /// Event fields of the transfer, with its direct part if there is one.
 pub(super) fn told(found: &FoundStraight, begin: Begin) -> Begin {
     match found {
-        Ok(straight) => Begin { way: Some((Route::Direct, straight.reason)), ..begin },
+        Ok(straight) => Begin { route: Some((Route::Direct, straight.reason)), ..begin },
         Err(why) => Begin { not_direct: why.clone(), ..begin },
     }
 }

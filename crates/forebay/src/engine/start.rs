@@ -13,7 +13,7 @@ use crate::events::Begin;
 use crate::file::{Handle, Source};
 use crate::memory::{Buffer, Span};
 use crate::options::DirectIo;
-use crate::plan::{Alignment, Io, Reason, Route, split_write};
+use crate::plan::{Access, Alignment, Io, Reason, Route, split_write};
 use crate::queue::{Direction, Request, now_ns};
 use crate::transfer::State;
 
@@ -72,26 +72,22 @@ impl<'a> Call<'a> {
     }
 
     /// Whether its first byte has to be read from the drive with O_DIRECT.
-    fn begins_cold(&self, way: Way) -> bool {
+    fn begins_cold(&self, access: Access) -> bool {
         let first = ByteRange { start: self.offset, end: self.offset.saturating_add(1) };
-        let is_told = matches!(self.file.residency_source(), Source::Cachestat | Source::Mincore);
-        match way {
-            Ok((_, Reason::Demanded)) => true,
-            Ok(_) => is_told && !self.file.is_resident(first),
-            Err(_) => false,
-        }
+        let is_known = matches!(self.file.residency_source(), Source::Cachestat | Source::Mincore);
+        access.demands_direct() || access.is_direct() && is_known && !self.file.is_resident(first)
     }
 
     /// The fields of its start event.
-    pub(super) fn begin(&self, way: Option<Way>) -> Begin {
+    pub(super) fn begin(&self, access: Option<Access>) -> Begin {
         let gpu = self.span.gpu.as_ref().map(|gpu| gpu.id());
-        let way = way.map(|way| match (way, gpu) {
-            (Ok((_, reason)) | Err(reason), None) => (Route::Host, reason),
-            (Ok((_, reason)), Some(_)) => (Route::Staged, reason),
-            (Err(reason), Some(_)) => (Route::Cached, reason),
+        let route = access.map(|access| match (access.io(), gpu) {
+            (_, None) => (Route::Host, access.reason),
+            (Io::Direct, Some(_)) => (Route::Staged, access.reason),
+            (Io::Buffered, Some(_)) => (Route::Cached, access.reason),
         });
         let direction = self.direction.name();
-        Begin { direction, pieces: None, gpu, way, not_direct: None }
+        Begin { direction, pieces: None, gpu, route, not_direct: None }
     }
 
     pub(super) fn unavailable(&self, route: Route, reason: String) -> Error {
@@ -100,14 +96,11 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Whether O_DIRECT may be used, and the reason for either answer.
-pub(super) type Way = Result<(Alignment, Reason), Reason>;
-
 impl Engine {
     /// Starts a call. `buffer` is memory that the transfer owns until it has drained.
     pub(super) fn start(&self, call: &Call<'_>, buffer: Option<Buffer>) -> Result<Arc<State>> {
         let _guard = OnUnwind::new(self, None);
-        let (range, mut way) = (call.range()?, self.way(call)?);
+        let (range, mut access) = (call.range()?, self.access(call)?);
         let (mut end, mut is_sized) = (range.end, false);
         let parts = match call.direction {
             Direction::Read => {
@@ -115,36 +108,29 @@ impl Engine {
                 is_sized = size.is_some();
                 if let Some(size) = size {
                     end = size.clamp(range.start, range.end);
-                } else if !matches!(way, Ok((_, Reason::Demanded))) {
-                    way = Err(Reason::NoDirectIo); // O_DIRECT would end at the reported size
+                } else {
+                    access = access.of_unknown_size();
                 }
-                let (io, reason) = way.map_or_else(
-                    |reason| (Io::Buffered, reason),
-                    |(_, reason)| (Io::Direct, reason),
-                );
                 let wanted = ByteRange { start: range.start, end };
-                (!wanted.is_empty()).then_some((wanted, io, reason)).into_iter().collect()
+                let part = (!wanted.is_empty()).then_some((wanted, access.io(), access.reason));
+                part.into_iter().collect()
             }
             Direction::Write => {
                 if call.options.preallocate && !range.is_empty() {
                     call.file.preallocate(range.start, range.len())?;
                 }
-                let (alignment, reason) = match way {
-                    Ok((alignment, reason)) => (Some(alignment), reason),
-                    Err(reason) => (None, reason),
-                };
-                split_write(range, alignment, call.file.cache_unit(), reason).into()
+                split_write(range, access.direct, call.file.cache_unit(), access.reason).into()
             }
         };
         let straight = self.straight(call, ByteRange { start: range.start, end }, is_sized)?;
         let link = call.span.gpu.as_ref().map(|device| self.ready_link(device)).transpose()?;
-        let drive = self.drive(call.file, way.is_ok())?;
+        let drive = self.drive(call.file, access.is_direct())?;
         self.start_readers()?;
         let (buffers, keep) =
             (buffer.into_iter().collect(), call.span.keep.iter().cloned().collect());
         let state = Arc::new(State::new(Arc::clone(call.file), range, buffers, keep));
         if !call.is_block {
-            let begin = peers::told(&straight, call.begin(Some(way)));
+            let begin = peers::told(&straight, call.begin(Some(access)));
             state.tell_begin(call.file, &begin);
         }
         let mut request = Request {
@@ -161,8 +147,8 @@ impl Engine {
             drive,
             parts,
             beside: Vec::new(),
-            alignment: way.ok().map(|(alignment, _)| alignment),
-            cold: call.begins_cold(way),
+            alignment: access.direct,
+            cold: call.begins_cold(access),
             exact: call.options.exact,
             sync: call.options.sync,
             priority: call.options.priority,
@@ -218,8 +204,9 @@ impl Engine {
         Ok(alignment)
     }
 
-    /// How to move the call's bytes: by the demanded route, or the best available one.
-    pub(super) fn way(&self, call: &Call<'_>) -> Result<Way> {
+    /// How the call reaches its file: as the demanded route requires, or in the best available
+    /// way.
+    pub(super) fn access(&self, call: &Call<'_>) -> Result<Access> {
         let around = || self.around_cache(call.file);
         let on_gpu = call.span.gpu.is_some();
         if let Some(route) = call.options.route {
@@ -228,7 +215,7 @@ impl Engine {
                     route,
                     "pieces of one call go through slots: move each by a call of its own".into(),
                 )),
-                Route::Direct => Ok(self.best_way(call, around)), // for the part that is not direct
+                Route::Direct => Ok(self.best_access(call, around)), // for the part that is not direct
                 Route::Host if on_gpu => {
                     Err(call.unavailable(route, "the memory is a GPU's".into()))
                 }
@@ -238,22 +225,26 @@ impl Engine {
                         .into(),
                 )),
                 Route::Staged => around()
-                    .map(|alignment| Ok((alignment, Reason::Demanded)))
+                    .map(|alignment| Access::direct(alignment, Reason::Demanded))
                     .map_err(|reason| call.unavailable(route, reason)),
-                Route::Cached => Ok(Err(Reason::Demanded)),
-                Route::Host => Ok(self.best_way(call, around)),
+                Route::Cached => Ok(Access::cached(Reason::Demanded)),
+                Route::Host => Ok(self.best_access(call, around)),
             };
         }
-        Ok(self.best_way(call, around))
+        Ok(self.best_access(call, around))
     }
 
-    fn best_way(&self, call: &Call<'_>, around: impl Fn() -> Result<Alignment, String>) -> Way {
+    fn best_access(
+        &self,
+        call: &Call<'_>,
+        around: impl Fn() -> Result<Alignment, String>,
+    ) -> Access {
         if call.direction == Direction::Write {
-            return Err(Reason::WriteThroughCache);
+            return Access::cached(Reason::WriteThroughCache);
         }
         let file = call.file;
         if file.is_memory() {
-            return Err(Reason::InMemory);
+            return Access::cached(Reason::InMemory);
         }
         // Open a file's second descriptor only if the bytes need it.
         let is_short = !call.is_part && call.span.len <= self.options().slot_size;
@@ -262,8 +253,11 @@ impl Engine {
             && matches!(file.residency_source(), Source::Cachestat | Source::Mincore)
             && call.range().is_ok_and(|range| file.is_resident(range))
         {
-            return Err(Reason::Resident);
+            return Access::cached(Reason::Resident);
         }
-        around().map(|alignment| (alignment, Reason::NotResident)).map_err(|_| Reason::NoDirectIo)
+        match around() {
+            Ok(alignment) => Access::direct(alignment, Reason::NotResident),
+            Err(_) => Access::cached(Reason::NoDirectIo),
+        }
     }
 }

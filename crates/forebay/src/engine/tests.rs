@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use super::*;
 use crate::options::RingChoice;
 use crate::plan::Route;
+use crate::queue::Chore;
 
 const LEN: usize = 3_000_000;
 

@@ -1,12 +1,14 @@
 //! Chooses a route for each byte: pure functions from a request and the known state of its file to
 //! segments with a route and a reason. No I/O, no clock, no thread, no `unsafe`.
 
+mod access;
 mod packing;
 mod radix;
 mod route;
 mod strip;
 mod window;
 
+pub(crate) use access::Access;
 pub use packing::{Packed, Packing, SKEW};
 pub use route::{Reason, Route};
 pub use strip::Wanted;

@@ -37,7 +37,7 @@ const SLOW_ROUND: (u64, u64, u64) = (8, 250_000_000, 8);
 
 /// Bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Rate(pub(crate) u64);
+struct Rate(u64);
 
 impl Rate {
     fn of(bytes: u64, ns: u64) -> Self {
@@ -80,16 +80,16 @@ impl DepthLimits {
 
 /// A depth and what it reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Learned {
+struct Setting {
     /// Requests in flight.
-    pub(crate) depth: usize,
+    depth: usize,
     /// Bytes of each.
-    pub(crate) size: u64,
+    size: u64,
     /// What they reach.
-    pub(crate) rate: Rate,
+    rate: Rate,
 }
 
-impl Learned {
+impl Setting {
     fn window(&self) -> u64 {
         self.size.saturating_mul(self.depth as u64)
     }
@@ -100,7 +100,7 @@ enum Phase {
     /// Keeps the best setting.
     Hold,
     /// Tries another; `before`: the lower one before it, if there was one.
-    Search { before: Option<Learned> },
+    Search { before: Option<Setting> },
 }
 
 /// Finds the depth of one drive in one direction.
@@ -111,8 +111,7 @@ pub(crate) struct DepthTuner {
     size: u64,
     phase: Phase,
     /// The least setting that kept the best rate.
-    best: Option<Learned>,
-    has_measured: bool,
+    best: Option<Setting>,
     /// Least latency, and the bytes of the request that had it.
     least: (u64, u64),
     /// Rounds in a row that were faster or slower than usual.
@@ -123,21 +122,14 @@ pub(crate) struct DepthTuner {
 }
 
 impl DepthTuner {
-    /// Starts from what was `remembered` of the drive, if anything.
-    pub(crate) fn new(limits: DepthLimits, remembered: Option<Learned>) -> Self {
-        let limits = DepthLimits { depth_max: limits.depth_max.max(1), ..limits };
+    pub(crate) fn new(limits: DepthLimits) -> Self {
         let start = if limits.is_disk { DEPTH_START_DISK } else { DEPTH_START };
-        let start = Learned { depth: start, size: limits.size_max, rate: Rate(0) };
-        let Learned { depth, size, rate } = remembered.unwrap_or(start);
-        let depth = depth.clamp(1, limits.depth_max);
-        let size = (1 << size.max(1).ilog2()).clamp(limits.size_of(Rate(0)), limits.size_max);
         Self {
             limits,
-            depth,
-            size,
+            depth: start.clamp(1, limits.depth_max.max(1)),
+            size: limits.size_max,
             phase: Phase::Hold,
-            best: remembered.map(|_| Learned { depth, size, rate }),
-            has_measured: false,
+            best: None,
             least: (u64::MAX, 0),
             changed: 0,
             held_ns: 0,
@@ -167,11 +159,6 @@ impl DepthTuner {
         ops < self.limits.depth_max && len < self.window()
     }
 
-    /// The best setting so far, once this tuner has measured a rate.
-    pub(crate) fn learned(&self) -> Option<Learned> {
-        self.best.filter(|_| self.has_measured)
-    }
-
     /// Records a completed request of `len` bytes that took `took_ns`. `in_flight_len`: bytes in
     /// flight, including these, when the queue was last filled. Requests that were reaped together
     /// have the same `now_ns`.
@@ -191,8 +178,7 @@ impl DepthTuner {
     }
 
     fn measured(&mut self, rate: Rate, ns: u64) {
-        self.has_measured = true;
-        let here = Learned { depth: self.depth, size: self.size, rate };
+        let here = Setting { depth: self.depth, size: self.size, rate };
         let Some(best) = self.best else { return self.search(here) };
         if let Phase::Search { before } = self.phase {
             return self.searched(here, best, before);
@@ -207,7 +193,7 @@ impl DepthTuner {
         }
         self.changed = 0;
         self.held_ns += ns;
-        let best = Learned { rate: Rate(best.rate.0 - best.rate.0 / 8 + rate.0 / 8), ..best };
+        let best = Setting { rate: Rate(best.rate.0 - best.rate.0 / 8 + rate.0 / 8), ..best };
         self.best = Some(best);
         if self.held_ns >= self.look_every_ns {
             self.look_every_ns = self.look_every_ns.saturating_mul(2).min(LOOK_NS.1);
@@ -217,7 +203,7 @@ impl DepthTuner {
 
     /// Tries the depth by the rule where that is clearly another than the best, then the size by
     /// the rule, else a higher depth.
-    fn search(&mut self, best: Learned) {
+    fn search(&mut self, best: Setting) {
         self.hold(best);
         let (needs, size) = (self.needs(best, best.size), self.size_for(best));
         let is_lower = needs.saturating_mul(4) <= best.depth * 3;
@@ -237,13 +223,13 @@ impl DepthTuner {
     }
 
     /// The size by the rule, if requests hold the drive for twice as long or half as long.
-    fn size_for(&self, best: Learned) -> u64 {
+    fn size_for(&self, best: Setting) -> u64 {
         let size = self.limits.size_of(best.rate);
         if size <= best.size && best.size <= 2 * size { best.size } else { size }
     }
 
     /// The depth by the rule, with requests of `size` bytes.
-    fn needs(&self, best: Learned, size: u64) -> usize {
+    fn needs(&self, best: Setting, size: u64) -> usize {
         let latency_ns = self.latency_ns(best.rate, size);
         let most = self.limits.size_max.saturating_mul(DEPTH_START as u64);
         let allowance = best.rate.bytes_in(best.rate.0 / ALLOWANCE).min(most);
@@ -251,7 +237,7 @@ impl DepthTuner {
     }
 
     /// Whether requests hardly wait for each other: the drive may do more than its rate shows.
-    fn is_short(&self, best: Learned) -> bool {
+    fn is_short(&self, best: Setting) -> bool {
         best.window() <= best.rate.bytes_in(self.latency_ns(best.rate, best.size))
     }
 
@@ -264,7 +250,7 @@ impl DepthTuner {
     }
 
     /// Judges the setting that is tried, and goes on from it or back to the best.
-    fn searched(&mut self, here: Learned, best: Learned, before: Option<Learned>) {
+    fn searched(&mut self, here: Setting, best: Setting, before: Option<Setting>) {
         let (known, needs) = (requests(best.window(), here.size), self.needs(best, here.size));
         let beyond = here.depth > known;
         let farther = if beyond { here.depth > needs } else { here.depth < needs };
@@ -291,12 +277,12 @@ impl DepthTuner {
         }
     }
 
-    fn hold(&mut self, best: Learned) {
+    fn hold(&mut self, best: Setting) {
         (self.depth, self.size, self.best) = (best.depth, best.size, Some(best));
         (self.phase, self.changed, self.held_ns) = (Phase::Hold, 0, 0);
     }
 
-    fn attempt(&mut self, depth: usize, before: Option<Learned>) {
+    fn attempt(&mut self, depth: usize, before: Option<Setting>) {
         self.depth = depth.clamp(1, self.limits.depth_max);
         let is_best =
             self.best.is_some_and(|best| (best.depth, best.size) == (self.depth, self.size));

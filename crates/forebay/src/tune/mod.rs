@@ -3,4 +3,4 @@
 
 mod depth;
 
-pub(crate) use depth::{DepthLimits, DepthTuner, Learned, Rate};
+pub(crate) use depth::{DepthLimits, DepthTuner};

@@ -36,7 +36,6 @@ impl Rig {
         options.slot_size = SLOT as u64;
         options.segment_size = 64 * KIB;
         options.watchdog = watchdog;
-        options.remember = false;
         let engine = Engine::new(options).expect("limits that fit");
         let config = "sim:bandwidth=2GB/s".parse().expect("a configuration");
         let device = Arc::new(SimDevice::new(0, config, Arc::new(SystemClock::new())));

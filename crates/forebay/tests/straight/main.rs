@@ -37,7 +37,6 @@ impl Rig {
     /// With its file in a folder of `place`.
     fn within(gpu: &str, place: &Path) -> Self {
         let mut options = Options::default();
-        options.remember = false;
         options.segment_size = 256 * KIB;
         let engine = Engine::new(options).expect("limits that fit");
         let wanted = gpu.parse().expect("a name");

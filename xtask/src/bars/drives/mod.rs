@@ -105,8 +105,6 @@ fn in_child(lab: &Lab, name: &str) -> Result<Measured, Stop> {
         .arg(&folder)
         .arg(group.path())
         .arg(if lab.is_tiny() { "tiny" } else { "full" })
-        // Nothing that was learned about an earlier drive applies here.
-        .env("XDG_CACHE_HOME", &folder)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()

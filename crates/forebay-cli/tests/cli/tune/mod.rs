@@ -13,11 +13,10 @@ use crate::program::program;
 use assert_cmd::Command;
 use forebay_cli::tune::json::TuneReport;
 
-/// `forebay tune` in `folder`, in a locale that has every character, with a memory of its own.
+/// `forebay tune` in `folder`, in a locale that has every character.
 fn command(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(program());
     command.current_dir(folder).env("LC_ALL", "C.UTF-8").env_remove("COLUMNS");
-    command.env("XDG_CACHE_HOME", folder.join("cache"));
     command.arg("tune").args(arguments);
     command
 }

@@ -9,14 +9,14 @@ use rustc_hash::FxHashMap;
 use super::{OfStrip, Piece, Results, part};
 use crate::engine::file::RequestOptions;
 use crate::engine::peers::OF_PIECES;
-use crate::engine::start::{Call, Way};
+use crate::engine::start::Call;
 use crate::engine::{Engine, bad_request};
 use crate::error::{Error, Result};
 use crate::events::Begin;
 use crate::file::Handle;
 use crate::gpu::Device;
 use crate::memory::{Buffer, Span};
-use crate::plan::{Alignment, GAP_MAX, Io, Reason, Route, Strip, Wanted};
+use crate::plan::{Access, Alignment, GAP_MAX, Io, Reason, Route, Strip, Wanted};
 use crate::queue::{Batch, Direction, Gate, Request, Share};
 use crate::transfer::{State, SyncMode};
 
@@ -42,7 +42,7 @@ pub(in crate::engine) struct Many<'a> {
 /// A file of a call, and how its bytes are moved.
 struct Source {
     file: Arc<Handle>,
-    way: Way,
+    access: Access,
     drive: usize,
     /// Where reads meet the end of the file, if known in advance.
     end: u64,
@@ -51,18 +51,15 @@ struct Source {
 impl Source {
     /// Key of a part of the transfer: drive, and whether O_DIRECT is used.
     fn part(&self) -> (usize, bool) {
-        (self.drive, self.way.is_ok())
+        (self.drive, self.access.is_direct())
     }
 
     fn of_batch(&self) -> (Arc<Handle>, usize, Option<Alignment>) {
-        (Arc::clone(&self.file), self.drive, self.way.ok().map(|(alignment, _)| alignment))
+        (Arc::clone(&self.file), self.drive, self.access.direct)
     }
 
-    fn drive_and_way(&self) -> (usize, Io, Reason) {
-        match self.way {
-            Ok((_, reason)) => (self.drive, Io::Direct, reason),
-            Err(reason) => (self.drive, Io::Buffered, reason),
-        }
+    fn share(&self) -> (usize, Io, Reason) {
+        (self.drive, self.access.io(), self.access.reason)
     }
 }
 
@@ -96,7 +93,7 @@ impl Engine {
                 file.preallocate(stretch.offset, len).map(drop)
             })?;
         }
-        let mut shares = Share::of_strip(strip, |number| sources[number].drive_and_way());
+        let mut shares = Share::of_strip(strip, |number| sources[number].share());
         if many.sync() != SyncMode::None {
             // Each drive syncs its files, including those without written bytes.
             let drives = sources.iter().map(|source| source.drive);
@@ -218,30 +215,29 @@ impl Engine {
         let span = Span { address: 0, len: piece.len, gpu: gpu.cloned(), keep: None };
         let call = Call::new(file, many.direction, piece.offset, span, many.options);
         let call = Call { is_part: true, ..call };
-        let mut way = self.way(&call)?;
+        let mut access = self.access(&call)?;
         let mut end = u64::MAX;
         if many.direction == Direction::Write {
-            if way.is_ok() {
+            if access.is_direct() {
                 let reason = "pieces of one call are written through the page cache: write each \
                               by a call of its own";
                 return Err(call.unavailable(Route::Staged, reason.into()));
             }
         } else if !many.is_block {
             let size = self.size_in_time(file, reach)?.filter(|&size| file.is_sized(size));
-            if size.is_none() && !matches!(way, Ok((_, Reason::Demanded))) {
-                way = Err(Reason::NoDirectIo); // O_DIRECT would end at the reported size
+            if size.is_none() {
+                access = access.of_unknown_size();
             }
             end = size.unwrap_or(u64::MAX);
         }
-        let drive = self.drive(file, way.is_ok())?;
-        Ok(Source { file: Arc::clone(file), way, drive, end })
+        let drive = self.drive(file, access.is_direct())?;
+        Ok(Source { file: Arc::clone(file), access, drive, end })
     }
 }
 
 /// The strictest O_DIRECT alignment of all files.
 fn alignment(sources: &[Source]) -> Option<Alignment> {
-    let alignments = sources.iter().filter_map(|source| source.way.ok());
-    alignments.map(|(alignment, _)| alignment).reduce(Alignment::max)
+    sources.iter().filter_map(|source| source.access.direct).reduce(Alignment::max)
 }
 
 impl<'a> Many<'a> {

@@ -1,7 +1,7 @@
 //! Queue depth of a drive: fixed, or found by its tuners.
 
 use crate::queue::op::Direction;
-use crate::tune::{DepthLimits, DepthTuner, Learned};
+use crate::tune::{DepthLimits, DepthTuner};
 
 /// How a drive's queue depth is determined.
 #[derive(Debug)]
@@ -13,9 +13,9 @@ pub(crate) enum Depth {
 }
 
 impl Depth {
-    /// Tunes the depth, starting from the `learned` values of the drive.
-    pub(crate) fn tuned(limits: DepthLimits, learned: [Option<Learned>; 2]) -> Self {
-        Self::Tuned(Box::new(learned.map(|learned| DepthTuner::new(limits, learned))))
+    /// Tunes the depth.
+    pub(crate) fn tuned(limits: DepthLimits) -> Self {
+        Self::Tuned(Box::new([(); 2].map(|()| DepthTuner::new(limits))))
     }
 
     fn tuner(&self, direction: Direction) -> Result<&DepthTuner, usize> {
@@ -44,12 +44,6 @@ impl Depth {
     /// Block size in bytes, if tuned.
     pub(super) fn request_size(&self, direction: Direction) -> Option<u64> {
         self.tuner(direction).ok().map(DepthTuner::request_size)
-    }
-
-    /// The tuners' results that are worth saving.
-    pub(super) fn learned(&self) -> [Option<Learned>; 2] {
-        let learned = |direction| self.tuner(direction).ok().and_then(DepthTuner::learned);
-        [Direction::Read, Direction::Write].map(learned)
     }
 
     /// Records a completed request. True if the depth or the block size has changed.

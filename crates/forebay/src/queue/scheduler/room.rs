@@ -2,7 +2,6 @@
 
 use super::{Limits, Scheduler};
 use crate::queue::op::{Direction, Line};
-use crate::tune::Learned;
 
 /// Maximum pool threads that wait for one drive. Without io_uring, a drive needs as many ops in
 /// flight from threads as from a ring. On a virtio drive with 2 cores, 4 threads reached 0.95 of
@@ -53,11 +52,6 @@ impl Scheduler {
         let state = &self.drives[drive];
         let most = state.depth.requests(state.direction).min(EACH_MAX);
         most.saturating_sub(state.waits_flying).min(state.queued).max(1)
-    }
-
-    /// The tuners' results for a drive, for reads and for writes.
-    pub(crate) fn learned(&self, drive: usize) -> [Option<Learned>; 2] {
-        self.drives[drive].depth.learned()
     }
 
     /// Bytes that a drive should have in flight now.

@@ -9,11 +9,11 @@ use super::gates::{self, Opens};
 use super::job::{Job, Piece, UNTOUCHED, note_races};
 use super::memory::Memory;
 use super::shape::Shape;
-use super::start::{PAGE, SimTools, Way, begin, drives, sync, way};
+use super::start::{PAGE, SimTools, access, begin, drives, sync};
 use super::world::{World, below, noise};
 use crate::file::Handle;
 use crate::gpu::sim::Dice;
-use crate::plan::{Alignment, GAP_MAX, Io, Reason, Strip, Wanted};
+use crate::plan::{Access, Alignment, GAP_MAX, Reason, Strip, Wanted};
 use crate::queue::op::Direction;
 use crate::queue::{Batch, Core, Gate, Priority, Request, Share};
 use crate::transfer::{State, SyncMode};
@@ -23,7 +23,7 @@ struct Source {
     file: usize,
     handle: Arc<Handle>,
     drive: usize,
-    way: Way,
+    access: Access,
 }
 
 /// Up to three file handles in the engine's order: files on the same drive with the same access
@@ -36,15 +36,15 @@ fn sources(world: &mut World, shape: &Shape, direction: Direction) -> Vec<Source
             let index = usize::try_from(below(dice, files.len() as u64)).expect("few files");
             let file = &files[index];
             let handle = Arc::clone(&file.handles[usize::from(dice.roll(0.5))]);
-            let way = match writes {
-                true => Err(Reason::WriteThroughCache),
-                false => way(dice, shape, file, false),
+            let access = match writes {
+                true => Access::cached(Reason::WriteThroughCache),
+                false => access(dice, shape, file, false),
             };
-            Source { file: index, handle, drive: index % shape.drives.len(), way }
+            Source { file: index, handle, drive: index % shape.drives.len(), access }
         })
         .filter(|source| !(writes && files[source.file].shrinks))
         .collect();
-    sources.sort_by_key(|source| (source.drive, source.way.is_ok()));
+    sources.sort_by_key(|source| (source.drive, source.access.is_direct()));
     sources
 }
 
@@ -176,11 +176,8 @@ fn request(
     let first = &sources[0];
     let state = State::new(Arc::clone(&first.handle), range, Vec::new(), Vec::new());
     let mut shares = Share::of_strip(batch.strip(), |number| {
-        let Source { drive, way, .. } = sources[number];
-        match way {
-            Ok((_, reason)) => (drive, Io::Direct, reason),
-            Err(reason) => (drive, Io::Buffered, reason),
-        }
+        let Source { drive, access, .. } = sources[number];
+        (drive, access.io(), access.reason)
     });
     let sync = if direction == Direction::Write { sync(dice) } else { SyncMode::None };
     if sync != SyncMode::None {
@@ -212,8 +209,7 @@ fn request(
 
 /// The O_DIRECT alignment for the strip.
 fn alignment(sources: &[Source]) -> Option<Alignment> {
-    let all = sources.iter().filter_map(|source| source.way.ok());
-    all.map(|(alignment, _)| alignment).reduce(Alignment::max)
+    sources.iter().filter_map(|source| source.access.direct).reduce(Alignment::max)
 }
 
 /// Lays out the parts of the pieces that are inside the files' known sizes.
@@ -241,10 +237,9 @@ fn batch(
     };
     let strip = strip.expect("small files");
     let gate = opens.map(|opens| Gate::new(&strip, &opens.counts()));
-    let files = sources.iter().map(|source| {
-        let alignment = source.way.ok().map(|(alignment, _)| alignment);
-        (Arc::clone(&source.handle), source.drive, alignment)
-    });
+    let files = sources
+        .iter()
+        .map(|source| (Arc::clone(&source.handle), source.drive, source.access.direct));
     let batch = Batch::new(strip, files, on_host);
     Arc::new(match gate {
         Some(gate) => batch.behind(gate),

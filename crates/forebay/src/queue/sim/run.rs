@@ -204,7 +204,7 @@ impl Run {
             } else {
                 let (depth_max, size_max) = (self.shape.depth, self.shape.limits.segment);
                 let is_disk = self.dice.roll(0.3);
-                Depth::tuned(DepthLimits { is_disk, depth_max, size_max }, [None; 2])
+                Depth::tuned(DepthLimits { is_disk, depth_max, size_max })
             };
             let (most, hardware) = (self.shape.depth, &self.shape.hardware[index]);
             assert_eq!(self.core.add_drive(depth, most, hardware), index);

@@ -17,15 +17,12 @@ use super::world::{Contents, World, below, noise};
 use crate::gpu::Device;
 use crate::gpu::sim::Dice;
 use crate::memory::HostMemory;
-use crate::plan::{Alignment, Io, Reason, Split, split_write};
+use crate::plan::{Access, Reason, Split, split_write};
 use crate::queue::op::Direction;
 use crate::queue::{Claim, Core, Plan, Planner, Priority, Request, Slot, Tools};
 use crate::transfer::{State, SyncMode};
 
 pub(super) const PAGE: u64 = 4096;
-
-/// O_DIRECT and its reason, or the reason against it.
-pub(super) type Way = Result<(Alignment, Reason), Reason>;
 
 /// Plans with random residency, and makes slots or fails to.
 pub(super) struct SimTools {
@@ -96,7 +93,7 @@ pub(super) struct Wish {
     /// Where a read reaches the end of the file; otherwise the range's end.
     pub(super) end: u64,
     pub(super) link: Option<usize>,
-    way: Way,
+    access: Access,
     cold: bool,
     exact: bool,
     sync: SyncMode,
@@ -130,7 +127,7 @@ fn wish(world: &mut World, shape: &Shape, jobs: &[Job]) -> Option<Wish> {
     }
     let link = (shape.gpus > 0 && dice.roll(shape.on_gpu))
         .then(|| usize::try_from(below(dice, shape.gpus as u64)).expect("few GPUs"));
-    let way = way(dice, shape, file, writes);
+    let access = access(dice, shape, file, writes);
     let sync = sync(dice);
     Some(Wish {
         file: index,
@@ -138,7 +135,7 @@ fn wish(world: &mut World, shape: &Shape, jobs: &[Job]) -> Option<Wish> {
         range,
         end: if writes { range.end } else { size.clamp(range.start, range.end) },
         link,
-        way,
+        access,
         // The guess may be wrong: the page cache can change between the query and the plan.
         cold: !writes && dice.roll(0.5),
         exact: !writes && dice.roll(0.3),
@@ -159,14 +156,14 @@ pub(super) fn sync(dice: &mut Dice) -> SyncMode {
 }
 
 /// Whether a file is accessed with O_DIRECT, and why.
-pub(super) fn way(dice: &mut Dice, shape: &Shape, file: &Contents, writes: bool) -> Way {
+pub(super) fn access(dice: &mut Dice, shape: &Shape, file: &Contents, writes: bool) -> Access {
     match file.alignment {
         Some(alignment) if dice.roll(shape.direct) => {
             let demanded = writes || dice.roll(0.2);
             let reason = if demanded { Reason::Demanded } else { Reason::NotResident };
-            Ok((alignment, reason))
+            Access::direct(alignment, reason)
         }
-        _ => Err(Reason::NoDirectIo),
+        _ => Access::cached(Reason::NoDirectIo),
     }
 }
 
@@ -246,19 +243,12 @@ fn request(wish: &Wish, state: &Arc<State>, memory: &Memory, shape: &Shape) -> R
     let drive = wish.file % shape.drives.len();
     let parts = match wish.direction {
         Direction::Read => {
-            let (io, reason) = match wish.way {
-                Ok((_, reason)) => (Io::Direct, reason),
-                Err(reason) => (Io::Buffered, reason),
-            };
             let wanted = ByteRange { start: wish.range.start, end: wish.end };
-            (!wanted.is_empty()).then_some((wanted, io, reason)).into_iter().collect()
+            let part = (wanted, wish.access.io(), wish.access.reason);
+            (!wanted.is_empty()).then_some(part).into_iter().collect()
         }
         Direction::Write => {
-            let (alignment, reason) = match wish.way {
-                Ok((alignment, reason)) => (Some(alignment), reason),
-                Err(reason) => (None, reason),
-            };
-            split_write(wish.range, alignment, PAGE, reason).into()
+            split_write(wish.range, wish.access.direct, PAGE, wish.access.reason).into()
         }
     };
     Request {
@@ -275,7 +265,7 @@ fn request(wish: &Wish, state: &Arc<State>, memory: &Memory, shape: &Shape) -> R
         drive,
         parts,
         beside: Vec::new(),
-        alignment: wish.way.ok().map(|(alignment, _)| alignment),
+        alignment: wish.access.direct,
         cold: wish.cold,
         exact: wish.exact,
         sync: wish.sync,

@@ -57,7 +57,7 @@ impl World {
     }
 
     fn tuned(drive: &Drive, is_disk: bool, seed: u64) -> Self {
-        Self::new(drive, Ok(DepthTuner::new(limits(is_disk, 128, MIB), None)), seed)
+        Self::new(drive, Ok(DepthTuner::new(limits(is_disk, 128, MIB))), seed)
     }
 
     fn varied(&mut self, ns: u64) -> u64 {
@@ -237,33 +237,11 @@ fn a_drive_that_hung_is_fast_again() {
 fn small_requests_teach_nothing() {
     let mut world = World::tuned(&pipe(1_000_000_000, MS), false, 1);
     world.run_in(64 * MIB, 4 * KIB);
-    assert_eq!((world.tuner().learned(), world.tuner().depth()), (None, DEPTH_START));
+    assert_eq!((world.tuner().best, world.tuner().depth()), (None, DEPTH_START));
     // They may be as many as the ring takes.
     assert!(world.tuner().admits(100, 100 * 4 * KIB));
     assert!(!world.tuner().admits(128, 128 * 4 * KIB));
     assert!(!world.tuner().admits(DEPTH_START, DEPTH_START as u64 * MIB));
-}
-
-#[test]
-fn what_is_remembered_is_used_and_mended() {
-    let drive = pipe(1_000_000_000, 10 * MS);
-    let limits = limits(false, 128, MIB);
-    let good = Learned { depth: 20, size: MIB, rate: Rate(1_000_000_000) };
-    assert_eq!(DepthTuner::new(limits, Some(good)).depth(), 20);
-    for (depth, size, rate) in [
-        (1, 128 * KIB, 1),
-        (1, 128 * KIB, u64::MAX),
-        (0, 0, 0),
-        (usize::MAX, u64::MAX, 5),
-        (128, 16 * MIB, 1_000_000_000),
-        (3, 777_777, 14_000_000_000),
-    ] {
-        let wrong = Learned { depth, size, rate: Rate(rate) };
-        let mut world = World::new(&drive, Ok(DepthTuner::new(limits, Some(wrong))), 3);
-        world.run(8 * GIB);
-        let share = world.run(GIB) * 1000 / best(&drive, GIB);
-        assert!(share >= 950, "{wrong:?}: {share}");
-    }
 }
 
 #[test]
@@ -272,7 +250,7 @@ fn depth_and_size_stay_within_their_bounds() {
         let mut dice = Dice::new(seed);
         let most = 1 + (dice.next() % 200) as usize;
         let limits = limits(seed % 4 == 0, most, (64 * KIB) << (dice.next() % 6));
-        let mut tuner = DepthTuner::new(limits, None);
+        let mut tuner = DepthTuner::new(limits);
         let mut now_ns = 0;
         for _ in 0..5_000 {
             now_ns += dice.next() % (1 << (dice.next() % 40));

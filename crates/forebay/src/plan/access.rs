@@ -1,0 +1,41 @@
+//! How a call reaches its file.
+
+use super::route::Reason;
+use super::window::{Alignment, Io};
+
+/// How a call reaches its file, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Access {
+    /// The alignment of O_DIRECT, for bytes that are not resident; `None`: the page cache.
+    pub(crate) direct: Option<Alignment>,
+    pub(crate) reason: Reason,
+}
+
+impl Access {
+    pub(crate) const fn direct(alignment: Alignment, reason: Reason) -> Self {
+        Self { direct: Some(alignment), reason }
+    }
+
+    pub(crate) const fn cached(reason: Reason) -> Self {
+        Self { direct: None, reason }
+    }
+
+    pub(crate) const fn is_direct(self) -> bool {
+        self.direct.is_some()
+    }
+
+    /// True if the caller demands O_DIRECT, for resident bytes too.
+    pub(crate) fn demands_direct(self) -> bool {
+        self.is_direct() && self.reason == Reason::Demanded
+    }
+
+    /// The access of a read whose file does not report its size: O_DIRECT would end at the reported
+    /// size.
+    pub(crate) fn of_unknown_size(self) -> Self {
+        if self.demands_direct() { self } else { Self::cached(Reason::NoDirectIo) }
+    }
+
+    pub(crate) const fn io(self) -> Io {
+        if self.is_direct() { Io::Direct } else { Io::Buffered }
+    }
+}
