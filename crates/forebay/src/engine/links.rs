@@ -18,11 +18,11 @@ use crate::gpu::{Device, DeviceId};
 
 /// The links of an engine's GPUs.
 #[derive(Debug, Default)]
-pub(super) struct Links(Lock<Vec<Arc<Link>>>);
+pub(super) struct Links(Lock<Vec<Arc<GpuLink>>>);
 
 /// A GPU of the engine.
 #[derive(Debug)]
-struct Link {
+struct GpuLink {
     device: Arc<dyn Device>,
     lanes: Arc<Lanes>,
     /// Its index in the scheduler and in the arena, once its copy thread runs.
@@ -34,7 +34,7 @@ struct Link {
 }
 
 impl Links {
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Link>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<GpuLink>>> {
         self.0.lock()
     }
 
@@ -51,12 +51,12 @@ impl Links {
     }
 
     /// The first link whose GPU `is_same`, or a new one for `device`.
-    fn of(&self, device: &Arc<dyn Device>, is_same: impl Fn(&dyn Device) -> bool) -> Arc<Link> {
+    fn of(&self, device: &Arc<dyn Device>, is_same: impl Fn(&dyn Device) -> bool) -> Arc<GpuLink> {
         let mut links = self.lock();
         if let Some(link) = links.iter().find(|link| is_same(&*link.device)) {
             return Arc::clone(link);
         }
-        let link = Arc::new(Link {
+        let link = Arc::new(GpuLink {
             device: Arc::clone(device),
             lanes: Arc::new(Lanes::new(Arc::clone(device))),
             index: OnceLock::new(),
@@ -68,7 +68,7 @@ impl Links {
     }
 
     /// The link of a GPU, however often the GPU was opened.
-    fn to(&self, device: &Arc<dyn Device>) -> Arc<Link> {
+    fn to(&self, device: &Arc<dyn Device>) -> Arc<GpuLink> {
         let known = (device.id(), device.registry());
         self.of(device, |other| (other.id(), other.registry()) == known)
     }
@@ -93,7 +93,7 @@ impl Engine {
     }
 
     /// The index of a link, after its submitter is started.
-    fn begin(&self, link: &Link) -> Result<usize> {
+    fn begin(&self, link: &GpuLink) -> Result<usize> {
         if let Some(&index) = link.index.get() {
             return Ok(index);
         }

@@ -25,14 +25,14 @@ pub(super) fn node_of(system: &System, pci_address: &str) -> Option<Node> {
 
 /// The nodes of an engine's GPUs, as far as they are known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-enum Place {
+enum GpuNodes {
     #[default]
     Unknown,
     One(Node),
     Several,
 }
 
-impl Place {
+impl GpuNodes {
     /// Adds one more GPU.
     fn with(self, node: &Node) -> Self {
         match self {
@@ -57,12 +57,12 @@ impl Place {
 pub(super) struct Seats {
     /// Initial number of readers.
     start: usize,
-    state: Lock<State>,
+    state: Lock<SeatState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    place: Place,
+struct SeatState {
+    place: GpuNodes,
     /// Processors that readers may use at all; `None` if unknown, so that affinity is not changed.
     allowed: Option<CpuSet>,
     /// The thread IDs of the readers, by seat.
@@ -100,7 +100,7 @@ impl Seats {
         }
         state.taken[index] = Some(gettid());
         // It may have inherited the affinity of the reader that spawned it.
-        if state.place != Place::Unknown {
+        if state.place != GpuNodes::Unknown {
             state.seat(index, self.start);
         }
         Seat { seats: self, index }
@@ -118,7 +118,7 @@ impl Seats {
     }
 }
 
-impl State {
+impl SeatState {
     /// Sets the affinity of a reader.
     fn seat(&mut self, index: usize, start: usize) {
         let (Some(allowed), Some(thread)) = (self.allowed, self.taken[index]) else { return };
@@ -188,8 +188,8 @@ mod tests {
     #[test]
     fn readers_are_near_all_gpus_or_anywhere() {
         let (one, two) = (Node::new(0, vec![0, 1, 2, 3]), Node::new(1, vec![4, 5, 6, 7]));
-        let place = Place::default().with(&one);
-        assert_eq!(Place::default().near(&set(0..8), 2), None);
+        let place = GpuNodes::default().with(&one);
+        assert_eq!(GpuNodes::default().near(&set(0..8), 2), None);
         assert_eq!(place.near(&set(0..8), 2), Some(set(0..4)));
         assert_eq!(place.near(&set(0..8), 4), Some(set(0..4)));
         assert_eq!(place.near(&set(0..8), 5), None, "too few for the readers");

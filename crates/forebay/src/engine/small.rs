@@ -19,7 +19,7 @@ use super::readers::cores;
 use super::start::Call;
 use crate::error::{Error, Operation, Result};
 use crate::events;
-use crate::file::{Source, read_at_raw, read_nowait_raw, write_at_raw};
+use crate::file::{ResidencySource, read_at_raw, read_nowait_raw, write_at_raw};
 use crate::gpu::{Device, DeviceError, DeviceId, DeviceResult, Stream, is_quiet};
 use crate::memory::{HostMemory, Room};
 use crate::plan::{Reason, Route};
@@ -44,19 +44,19 @@ pub(super) const QUEUED_MAX: u64 = MIB;
 #[derive(Debug)]
 pub(super) struct Lanes {
     device: Arc<dyn Device>,
-    lanes: Box<[Mutex<Option<Lane>>]>,
+    lanes: Box<[Mutex<Option<SmallLane>>]>,
     /// When allocating a lane last failed, and why.
     refused: Lock<Option<(Instant, Error)>>,
 }
 
 #[derive(Debug)]
-struct Lane {
+struct SmallLane {
     device: Arc<dyn Device>,
     memory: HostMemory,
     stream: Stream,
 }
 
-impl Drop for Lane {
+impl Drop for SmallLane {
     fn drop(&mut self) {
         // Every use ends with a synchronization, so nothing is queued.
         let destroyed = self.device.destroy_stream(self.stream);
@@ -64,7 +64,7 @@ impl Drop for Lane {
     }
 }
 
-impl Lane {
+impl SmallLane {
     /// # Errors
     /// Errors of the host and the GPU; [`Error::MemoryLimit`].
     fn new(device: &Arc<dyn Device>, len: u64, room: &Room) -> Result<Self> {
@@ -125,11 +125,11 @@ impl Lanes {
     }
 
     /// Allocates a lane; `None` if that fails, or failed a short time ago.
-    fn make(&self, len: u64, room: &Room) -> Option<Lane> {
+    fn make(&self, len: u64, room: &Room) -> Option<SmallLane> {
         if self.refused.lock().as_ref().is_some_and(|(at, _)| at.elapsed() < AGAIN) {
             return None;
         }
-        match Lane::new(&self.device, len, room) {
+        match SmallLane::new(&self.device, len, room) {
             Ok(lane) => {
                 *self.refused.lock() = None;
                 Some(lane)
@@ -147,7 +147,7 @@ impl Lanes {
     fn with<T>(
         &self,
         (len, room): (u64, &Room),
-        step: impl FnOnce(&mut Lane) -> Result<T, NotOver>,
+        step: impl FnOnce(&mut SmallLane) -> Result<T, NotOver>,
     ) -> Option<Result<T, NotOver>> {
         for lane in &self.lanes {
             // After a panic a copy may still be running, so the lane is given up.
@@ -191,8 +191,12 @@ impl Engine {
         let started = Instant::now();
         let range = call.range().ok()?;
         let reason = match call.file.residency_source() {
-            Source::InMemory => Reason::InMemory,
-            Source::Cachestat | Source::Mincore if call.file.is_resident(range) => Reason::Resident,
+            ResidencySource::InMemory => Reason::InMemory,
+            ResidencySource::Cachestat | ResidencySource::Mincore
+                if call.file.is_resident(range) =>
+            {
+                Reason::Resident
+            }
             _ => return None,
         };
         let probed = Instant::now();

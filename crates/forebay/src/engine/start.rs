@@ -10,7 +10,7 @@ use super::lent::OnUnwind;
 use super::{Engine, bad_request, peers};
 use crate::error::{Error, Operation, Result};
 use crate::events::Begin;
-use crate::file::{Handle, Source};
+use crate::file::{Handle, ResidencySource};
 use crate::memory::{Buffer, Span};
 use crate::options::DirectIo;
 use crate::plan::{Access, Alignment, Io, Reason, Route, split_write};
@@ -74,7 +74,10 @@ impl<'a> Call<'a> {
     /// Whether its first byte has to be read from the drive with O_DIRECT.
     fn begins_cold(&self, access: Access) -> bool {
         let first = ByteRange { start: self.offset, end: self.offset.saturating_add(1) };
-        let is_known = matches!(self.file.residency_source(), Source::Cachestat | Source::Mincore);
+        let is_known = matches!(
+            self.file.residency_source(),
+            ResidencySource::Cachestat | ResidencySource::Mincore
+        );
         access.demands_direct() || access.is_direct() && is_known && !self.file.is_resident(first)
     }
 
@@ -250,7 +253,10 @@ impl Engine {
         let is_short = !call.is_part && call.span.len <= self.options().slot_size;
         if is_short
             && !file.knows_direct()
-            && matches!(file.residency_source(), Source::Cachestat | Source::Mincore)
+            && matches!(
+                file.residency_source(),
+                ResidencySource::Cachestat | ResidencySource::Mincore
+            )
             && call.range().is_ok_and(|range| file.is_resident(range))
         {
             return Access::cached(Reason::Resident);

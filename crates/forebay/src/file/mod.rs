@@ -30,7 +30,7 @@ use direct::Refusal;
 pub(crate) use kind::Kind;
 pub(crate) use port::{FoundPort, NoPort, Port, PortError, Ports};
 pub use residency::Residency;
-pub(crate) use residency::Source;
+pub(crate) use residency::ResidencySource;
 
 use crate::error::{Error, Operation, Place, Result};
 use crate::events;
@@ -72,7 +72,7 @@ pub(crate) struct Handle {
     refused: OnceLock<String>,
     /// Set after the first successful read with O_DIRECT.
     confirmed: OnceLock<()>,
-    source: OnceLock<Source>,
+    source: OnceLock<ResidencySource>,
     nowait: OnceLock<bool>,
     queue: OnceLock<usize>,
     ports: Ports,

@@ -19,7 +19,7 @@ use crate::error::{Error, Operation, Result};
 
 /// The way in which resident pages are determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum ResidencySource {
     /// No query needed: the file is in memory.
     InMemory,
     /// `cachestat`.
@@ -56,7 +56,7 @@ const WINDOW: u64 = 1 << 30;
 /// and 8 MiB of it take a slow drive 0.1 s.
 const EVICT_WAITS_MS: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
-impl Source {
+impl ResidencySource {
     /// Determines once which call reports the truth about this file.
     pub(super) fn of(handle: &Handle) -> Self {
         if handle.is_memory() {
@@ -90,8 +90,8 @@ fn mincore_is_true(handle: &Handle) -> bool {
 
 impl Handle {
     /// The source of residency for this file; determined on the first call.
-    pub(crate) fn residency_source(&self) -> Source {
-        *self.source.get_or_init(|| Source::of(self))
+    pub(crate) fn residency_source(&self) -> ResidencySource {
+        *self.source.get_or_init(|| ResidencySource::of(self))
     }
 
     /// The resident runs in `range`, in order and not adjacent; none if the kernel does not report
@@ -108,12 +108,12 @@ impl Handle {
         let mut runs = Runs { page, grain, found: Vec::new() };
         match self.residency_source() {
             _ if range.is_empty() => {}
-            Source::Unknown(_) => {}
-            Source::InMemory => runs.push(range),
-            Source::Cachestat => {
+            ResidencySource::Unknown(_) => {}
+            ResidencySource::InMemory => runs.push(range),
+            ResidencySource::Cachestat => {
                 runs.search(range, &mut |part| cached_pages(self.fd(), part).unwrap_or(0));
             }
-            Source::Mincore => {
+            ResidencySource::Mincore => {
                 for window in windows(range) {
                     let pages = mapped_pages(self.fd(), window).unwrap_or_default();
                     let first = align_down(window.start, page);
@@ -129,11 +129,11 @@ impl Handle {
     pub(crate) fn is_resident(&self, range: ByteRange) -> bool {
         let range = within_files(range);
         match self.residency_source() {
-            Source::InMemory => true,
-            Source::Unknown(_) => false,
-            Source::Cachestat => cached_pages(self.fd(), range)
+            ResidencySource::InMemory => true,
+            ResidencySource::Unknown(_) => false,
+            ResidencySource::Cachestat => cached_pages(self.fd(), range)
                 .is_ok_and(|count| count == pages_of(range, page_size())),
-            Source::Mincore => windows(range).all(|window| {
+            ResidencySource::Mincore => windows(range).all(|window| {
                 mapped_pages(self.fd(), window).is_ok_and(|pages| pages.iter().all(|p| p & 1 == 1))
             }),
         }
@@ -144,10 +144,10 @@ impl Handle {
         let range = within_files(range);
         let page = page_size();
         let count = match self.residency_source() {
-            Source::Unknown(reason) => return Residency::Unknown(reason),
-            Source::InMemory => Some(pages_of(range, page)),
-            Source::Cachestat => cached_pages(self.fd(), range).ok(),
-            Source::Mincore => windows(range)
+            ResidencySource::Unknown(reason) => return Residency::Unknown(reason),
+            ResidencySource::InMemory => Some(pages_of(range, page)),
+            ResidencySource::Cachestat => cached_pages(self.fd(), range).ok(),
+            ResidencySource::Mincore => windows(range)
                 .map(|window| {
                     let pages = mapped_pages(self.fd(), window).ok()?;
                     Some(counted(&pages, align_down(window.start, page), page, window))
@@ -173,7 +173,7 @@ impl Handle {
     /// [`Error::Io`] if dirty pages could not be written.
     pub(crate) fn evict(&self) -> Result<Residency> {
         let whole = ByteRange::at(0, self.size()?);
-        if self.residency_source() == Source::InMemory {
+        if self.residency_source() == ResidencySource::InMemory {
             return Ok(self.residency(whole));
         }
         let failed = |error| Error::io(Operation::Sync, self.place(0, 0), error);

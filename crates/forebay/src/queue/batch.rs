@@ -14,7 +14,7 @@ use forebay_base::units::ByteRange;
 use super::gate::Gate;
 use super::op::Op;
 use crate::error::{Error, Place};
-use crate::file::{Handle, Source};
+use crate::file::{Handle, ResidencySource};
 use crate::plan::{Alignment, Stretch, Strip};
 
 /// The sources, memory and results of a transfer of many items.
@@ -176,7 +176,10 @@ impl Batch {
     pub(crate) fn begins_cold(&self) -> bool {
         let Some(stretch) = self.strip.stretches().first() else { return false };
         let file = self.file_of(stretch);
-        let is_told = matches!(file.residency_source(), Source::Cachestat | Source::Mincore);
+        let is_told = matches!(
+            file.residency_source(),
+            ResidencySource::Cachestat | ResidencySource::Mincore
+        );
         is_told && !file.is_resident(ByteRange::at(stretch.offset, 1))
     }
 

@@ -7,7 +7,7 @@ use forebay_base::units::ByteRange;
 use forebay_base::user_copy::{copy_from_user, copy_to_user};
 use rustix::io::Errno;
 
-use super::op::{Direction, Op, Work};
+use super::op::{Direction, Op, OpKind};
 use crate::memory::HostMemory;
 
 /// Requests of at least this size use a huge page even if they do not fill it: a drive served
@@ -51,7 +51,7 @@ impl Bounce {
             self.memory = Some(memory);
         }
         let Some(address) = self.free.pop() else { return Ok(None) };
-        if op.work == Work::Move(Direction::Write) {
+        if op.kind == OpKind::Move(Direction::Write) {
             let wanted = op.segment.wanted;
             let target = address + (wanted.start - op.segment.covered.start);
             let len = length(wanted);
@@ -80,7 +80,7 @@ impl Bounce {
     ) -> Result<u64, Errno> {
         self.free.push(address);
         let got = result?;
-        if op.work != Work::Move(Direction::Read) {
+        if op.kind != OpKind::Move(Direction::Read) {
             return Ok(got);
         }
         let covered = op.segment.covered;

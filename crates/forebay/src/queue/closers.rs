@@ -41,12 +41,12 @@ const JOBS_MAX: usize = 64 << 10;
 /// Queues and threads for jobs that may block for long.
 pub(crate) struct Closers {
     /// One per kind of job.
-    lanes: [Lock<Lane>; Chore::ALL.len()],
+    lanes: [Lock<ChoreQueue>; Chore::ALL.len()],
     most: usize,
     start: Start,
 }
 
-struct Lane {
+struct ChoreQueue {
     jobs: VecDeque<Job>,
     /// Threads that are started or about to be.
     running: usize,
@@ -57,11 +57,12 @@ struct Lane {
 impl Closers {
     /// At most `most` threads for files and as many for memory, each started by `start`.
     pub(crate) fn new(most: usize, start: Start) -> Self {
-        let lane = || Lock::new(Lane { jobs: VecDeque::new(), running: 0, moved: Instant::now() });
+        let lane =
+            || Lock::new(ChoreQueue { jobs: VecDeque::new(), running: 0, moved: Instant::now() });
         Self { lanes: [lane(), lane()], most, start }
     }
 
-    fn lock(&self, chore: Chore) -> MutexGuard<'_, Lane> {
+    fn lock(&self, chore: Chore) -> MutexGuard<'_, ChoreQueue> {
         self.lanes[chore as usize].lock()
     }
 
@@ -144,7 +145,7 @@ impl fmt::Debug for Closers {
             // Never blocks: in a forked child the lock may be held forever.
             match lane.try_lock() {
                 Some(lane) => {
-                    let Lane { running, jobs, .. } = &*lane;
+                    let ChoreQueue { running, jobs, .. } = &*lane;
                     write!(f, " {chore:?}: {running} of {} at {} jobs", self.most, jobs.len())?;
                 }
                 None => write!(f, " {chore:?}: busy")?,

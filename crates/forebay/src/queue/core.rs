@@ -8,7 +8,7 @@ use forebay_base::lock::{Lock, woken};
 use rustix::io::Errno;
 
 use super::closers::{Chore, Closers};
-use super::failure::Failure;
+use super::failure::EngineFailure;
 use super::idlers::Idlers;
 use super::op::now_ns;
 use super::pool::Pool;
@@ -96,7 +96,7 @@ pub(crate) struct Core {
     small_writes: Arc<SmallWrites>,
     /// The kernel's error of the first ring that failed.
     ring_failure: OnceLock<Errno>,
-    failure: Failure,
+    failure: EngineFailure,
 }
 
 /// Lets callers wait until any transfer ends.
@@ -128,7 +128,7 @@ impl Core {
             closers,
             recorder: Recorder::default(),
             ring_failure: OnceLock::new(),
-            failure: Failure::default(),
+            failure: EngineFailure::default(),
         }
     }
 
@@ -160,7 +160,7 @@ impl Core {
         })
     }
 
-    pub(super) fn failed(&self) -> &Failure {
+    pub(super) fn failed(&self) -> &EngineFailure {
         &self.failure
     }
 

@@ -14,7 +14,7 @@ use crate::events;
 
 /// Why the engine failed, and the memory to leak.
 #[derive(Debug, Default)]
-pub(super) struct Failure {
+pub(super) struct EngineFailure {
     cause: OnceLock<Arc<str>>,
     /// The memory of the slots.
     memory: OnceLock<Arc<dyn Any + Send + Sync>>,

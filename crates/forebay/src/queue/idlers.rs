@@ -10,11 +10,11 @@ use forebay_base::lock::{Lock, woken};
 /// Parked threads of one kind. A wake-up without a parked thread is kept for the next one.
 #[derive(Debug, Default)]
 pub(crate) struct Idlers {
-    state: Lock<State>,
+    state: Lock<IdlerState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct IdlerState {
     asleep: Vec<Arc<Bed>>,
     calls: usize,
 }

@@ -44,7 +44,7 @@ pub(crate) type WindowKey = usize;
 
 /// What an op does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum OpKind {
     /// Moves the segment's bytes.
     Move(Direction),
     /// Makes written data durable, with or without the file's metadata.
@@ -79,7 +79,7 @@ pub(crate) struct Op {
     pub(crate) batch: Option<Arc<Batch>>,
     /// Set if the bytes move directly between the drive and a GPU.
     pub(crate) port: Option<Arc<dyn Port>>,
-    pub(crate) work: Work,
+    pub(crate) kind: OpKind,
     pub(crate) segment: Segment,
     /// Host address of the segment's first covered byte, or of its first wanted byte if it bounces.
     /// With a port, the GPU address.
@@ -136,7 +136,7 @@ impl Op {
     }
 
     pub(crate) fn is_write(&self) -> bool {
-        self.work == Work::Move(Direction::Write)
+        self.kind == OpKind::Move(Direction::Write)
     }
 
     /// True if it is a write through the page cache.
@@ -146,7 +146,7 @@ impl Op {
 
     /// True if it only copies bytes from memory, so that it never waits for a drive.
     pub(crate) fn is_in_memory(&self) -> bool {
-        let reads = self.work == Work::Move(Direction::Read);
+        let reads = self.kind == OpKind::Move(Direction::Read);
         reads && !self.is_direct() && self.segment.reason.is_in_memory()
     }
 }

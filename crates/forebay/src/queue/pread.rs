@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::Ring;
 use super::batch::Batch;
 use super::bounce::Bounce;
-use super::op::{Completion, Direction, Op, Work, now_ns};
+use super::op::{Completion, Direction, Op, OpKind, now_ns};
 use crate::file::{Handle, Port, PortError, read_at_raw, read_nowait_raw, write_at_raw};
 
 /// The first and the longest pause before a retry; each pause is twice as long as the one before.
@@ -40,8 +40,8 @@ impl PreadRing {
     }
 
     fn run(&mut self, op: &Op) -> Result<u64, Errno> {
-        let direction = match op.work {
-            Work::Sync { metadata } => {
+        let direction = match op.kind {
+            OpKind::Sync { metadata } => {
                 let synced = if metadata {
                     rustix::fs::fsync(op.file.fd())
                 } else {
@@ -49,8 +49,8 @@ impl PreadRing {
                 };
                 return synced.map(|()| 0);
             }
-            Work::DropStale => return op.file.drop_stale(op.segment.wanted).map(|()| 0),
-            Work::Move(direction) => direction,
+            OpKind::DropStale => return op.file.drop_stale(op.segment.wanted).map(|()| 0),
+            OpKind::Move(direction) => direction,
         };
         if let Some(batch) = &op.batch {
             return read_stretches(batch, op, read_resident);
@@ -168,7 +168,7 @@ pub(super) fn descriptor(op: &Op) -> Result<BorrowedFd<'_>, Errno> {
 pub(super) fn size_if_short(op: &Op, result: Result<u64, Errno>) -> Option<u64> {
     let moved = result.ok()?;
     let reached = op.segment.covered.start + op.moved + moved;
-    let short = op.work == Work::Move(Direction::Read) && reached < op.segment.wanted.end;
+    let short = op.kind == OpKind::Move(Direction::Read) && reached < op.segment.wanted.end;
     if !short || op.batch.is_some() {
         return None;
     }
@@ -193,8 +193,8 @@ impl Ring for PreadRing {
             std::thread::sleep(pause_before(op.again));
         }
         let start = Instant::now();
-        let (result, refused) = match (&op.port, op.work) {
-            (Some(port), Work::Move(direction)) => split(by_port(port.as_ref(), &op, direction)),
+        let (result, refused) = match (&op.port, op.kind) {
+            (Some(port), OpKind::Move(direction)) => split(by_port(port.as_ref(), &op, direction)),
             _ => (self.run(&op), None),
         };
         let took_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -241,7 +241,7 @@ mod tests {
                     shift: 0,
                     batch: None,
                     port: None,
-                    work: Work::Move(Direction::Read),
+                    kind: OpKind::Move(Direction::Read),
                     segment: Segment { wanted, covered: wanted, io, reason, bounce },
                     address: target.as_mut_ptr() as u64,
                     moved: 0,

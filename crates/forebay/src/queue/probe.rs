@@ -9,7 +9,7 @@ use super::op::Direction;
 use super::scheduler::Claim;
 use super::window::PIECES_MAX;
 use super::worker::Plan;
-use crate::file::{Handle, Source};
+use crate::file::{Handle, ResidencySource};
 use crate::plan::{Io, Layout, Part, Reason, Split, cut_parts, cut_peer, cut_read, cut_write};
 
 /// Shorter resident runs inside a partly resident window are ignored. A separate request for each
@@ -149,9 +149,9 @@ fn way_of(
 /// Queries which bytes of the window are in the page cache.
 fn split(claim: &Claim) -> Split {
     match claim.file.residency_source() {
-        Source::InMemory => Split::Buffered(Reason::InMemory),
-        Source::Unknown(_) => try_once(claim),
-        Source::Cachestat | Source::Mincore => {
+        ResidencySource::InMemory => Split::Buffered(Reason::InMemory),
+        ResidencySource::Unknown(_) => try_once(claim),
+        ResidencySource::Cachestat | ResidencySource::Mincore => {
             Split::Resident(claim.file.resident(claim.range, GRAIN))
         }
     }

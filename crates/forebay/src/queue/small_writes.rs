@@ -17,7 +17,7 @@ use super::core::Core;
 use super::scheduler::Scheduler;
 
 /// Number of shards; files in the same shard share only its lock.
-const PLACES: usize = 64;
+const SHARDS: usize = 64;
 
 /// What identifies a file: its device and inode.
 pub(super) type File = (u64, u64);
@@ -25,13 +25,13 @@ pub(super) type File = (u64, u64);
 /// The files that are being written, in shards.
 #[derive(Debug)]
 pub(crate) struct SmallWrites {
-    places: [Place; PLACES],
+    shards: [Shard; SHARDS],
 }
 
 /// One shard, on its own cache line, with the few files that are being written.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Place(Lock<Vec<Writes>>);
+struct Shard(Lock<Vec<Writes>>);
 
 /// The writes of one file, of one kind at a time.
 #[derive(Debug)]
@@ -69,15 +69,15 @@ impl Drop for SmallWrite<'_> {
 
 impl Default for SmallWrites {
     fn default() -> Self {
-        Self { places: std::array::from_fn(|_| Place::default()) }
+        Self { shards: std::array::from_fn(|_| Shard::default()) }
     }
 }
 
 impl SmallWrites {
     /// Begins a caller's write, unless a direct write is in flight or waiting.
     pub(super) fn begin(&self, file: File) -> bool {
-        let mut place = self.place(file);
-        let writes = of(&mut place, file);
+        let mut shard = self.shard(file);
+        let writes = of(&mut shard, file);
         let joins = !writes.around && !writes.waited;
         writes.callers += usize::from(joins);
         joins
@@ -85,13 +85,13 @@ impl SmallWrites {
 
     /// Ends a caller's write. True if it was the last one that a direct write waits for.
     pub(super) fn end(&self, file: File) -> bool {
-        let mut place = self.place(file);
-        let writes = of(&mut place, file);
+        let mut shard = self.shard(file);
+        let writes = of(&mut shard, file);
         writes.callers -= 1;
         let is_last = writes.callers == 0;
         let is_waited_for = is_last && writes.waited;
         if is_last && !is_waited_for {
-            place.retain(|writes| writes.file != file);
+            shard.retain(|writes| writes.file != file);
         }
         is_waited_for
     }
@@ -99,14 +99,14 @@ impl SmallWrites {
     /// Clears the waiting flag once the direct writer has started or given up.
     pub(super) fn give_up(&self, file: File) {
         let is_idle = |writes: &Writes| writes.callers == 0 && !writes.around;
-        self.place(file).retain(|writes| writes.file != file || !is_idle(writes));
+        self.shard(file).retain(|writes| writes.file != file || !is_idle(writes));
     }
 
     /// Begins direct writes to a file. `false` if callers are writing it: the last of them calls
     /// [`Scheduler::small_writes_ended`].
     pub(super) fn begin_around(&self, file: File) -> bool {
-        let mut place = self.place(file);
-        let writes = of(&mut place, file);
+        let mut shard = self.shard(file);
+        let writes = of(&mut shard, file);
         writes.around = writes.callers == 0;
         writes.waited = !writes.around;
         writes.around
@@ -114,27 +114,27 @@ impl SmallWrites {
 
     /// Ends the direct writes to a file.
     pub(super) fn end_around(&self, file: File) {
-        self.place(file).retain(|writes| writes.file != file);
+        self.shard(file).retain(|writes| writes.file != file);
     }
 
-    fn place(&self, (device, inode): File) -> MutexGuard<'_, Vec<Writes>> {
+    fn shard(&self, (device, inode): File) -> MutexGuard<'_, Vec<Writes>> {
         // Inode numbers are sequential, and those of one folder are similar: multiplying by the
         // golden ratio spreads them.
         let spread = (inode ^ device.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let index = spread >> (u64::BITS - PLACES.ilog2());
-        let place = &self.places[usize::try_from(index).unwrap_or(0) % PLACES];
-        place.0.lock()
+        let index = spread >> (u64::BITS - SHARDS.ilog2());
+        let shard = &self.shards[usize::try_from(index).unwrap_or(0) % SHARDS];
+        shard.0.lock()
     }
 }
 
 /// The entry of a file, created if there is none.
-fn of(place: &mut Vec<Writes>, file: File) -> &mut Writes {
-    let found = place.iter().position(|writes| writes.file == file);
+fn of(shard: &mut Vec<Writes>, file: File) -> &mut Writes {
+    let found = shard.iter().position(|writes| writes.file == file);
     let at = found.unwrap_or_else(|| {
-        place.push(Writes { file, callers: 0, around: false, waited: false });
-        place.len() - 1
+        shard.push(Writes { file, callers: 0, around: false, waited: false });
+        shard.len() - 1
     });
-    &mut place[at]
+    &mut shard[at]
 }
 
 #[cfg(test)]
@@ -157,7 +157,7 @@ mod tests {
         assert!(!writes.begin(FILE), "it is under way");
         writes.end_around(FILE);
         assert!(writes.begin(FILE) && !writes.end(FILE), "nobody waits any more");
-        assert!(writes.place(FILE).is_empty());
+        assert!(writes.shard(FILE).is_empty());
     }
 
     #[test]
@@ -176,6 +176,6 @@ mod tests {
         assert!((0..1000).all(|inode| !writes.begin((8, inode))));
         (0..1000).for_each(|inode| writes.end_around((8, inode)));
         assert!((1000..2000).all(|inode| !writes.end((8, inode))));
-        assert!(writes.places.iter().all(|place| place.0.lock().is_empty()));
+        assert!(writes.shards.iter().all(|shard| shard.0.lock().is_empty()));
     }
 }

@@ -2,7 +2,7 @@
 
 use forebay_base::units::ByteRange;
 
-use super::op::{Completion, Op, Work, now_ns};
+use super::op::{Completion, Op, OpKind, now_ns};
 use super::scheduler::{Claim, SlotUse};
 use super::window::Slot;
 use crate::trace::{Recorder, Span, Track, What};
@@ -15,11 +15,11 @@ fn pair(range: ByteRange) -> (u64, u64) {
 /// The span of a completion that was just reaped.
 fn span_of(completion: &Completion) -> Span {
     let Completion { op, result, took_ns, at_ns, .. } = completion;
-    let Op { work, segment, address, .. } = op;
-    let name = match work {
-        Work::Sync { .. } => "sync",
-        Work::DropStale => "check",
-        Work::Move(direction) => direction.name(),
+    let Op { kind, segment, address, .. } = op;
+    let name = match kind {
+        OpKind::Sync { .. } => "sync",
+        OpKind::DropStale => "check",
+        OpKind::Move(direction) => direction.name(),
     };
     let bytes = (segment.covered.start + op.moved, result.unwrap_or(0));
     let (reason, failed) = (segment.reason, result.is_err());

@@ -26,7 +26,7 @@ use super::Ring;
 use super::bounce::Bounce;
 use super::forks;
 use super::kernel_threads::{KernelThreads, Lent};
-use super::op::{Completion, Direction, Op, Owner, WindowKey, Work, now_ns};
+use super::op::{Completion, Direction, Op, OpKind, Owner, WindowKey, now_ns};
 use super::pread::{descriptor, size_if_short};
 use super::waker::Waker;
 use crate::memory::Parts;
@@ -169,14 +169,14 @@ impl UringRing {
         let offset = op.offset_of(rest.start);
         let len = u32::try_from(rest.len()).map_err(|_| Errno::INVAL)?;
         let memory = (base + op.moved) as *mut u8;
-        let entry = match op.work {
-            Work::Move(Direction::Read) => {
+        let entry = match op.kind {
+            OpKind::Move(Direction::Read) => {
                 opcode::Read::new(fd, memory, len).offset(offset).build()
             }
-            Work::Move(Direction::Write) => {
+            OpKind::Move(Direction::Write) => {
                 opcode::Write::new(fd, memory, len).offset(offset).build()
             }
-            Work::Sync { .. } | Work::DropStale => return Err(Errno::INVAL),
+            OpKind::Sync { .. } | OpKind::DropStale => return Err(Errno::INVAL),
         };
         Ok(entry.user_data(index as u64))
     }

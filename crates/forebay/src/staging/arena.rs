@@ -26,7 +26,7 @@ pub(crate) struct Arena {
     slot_size: u64,
     bound: Option<u64>,
     /// Indexed by link.
-    links: Lock<Vec<Link>>,
+    links: Lock<Vec<ArenaGpu>>,
     used: AtomicU64,
     parts: Arc<Parts>,
     /// Why slots may be on another NUMA node than their GPU: the kernel's first error.
@@ -41,7 +41,7 @@ pub(crate) struct Arena {
 }
 
 #[derive(Debug)]
-struct Link {
+struct ArenaGpu {
     device: Arc<dyn Device>,
     /// NUMA node for its slots.
     node: Option<Node>,
@@ -94,7 +94,7 @@ impl Arena {
     /// Adds the GPU of the next link, with the node for its slots. Returns the most slots it may
     /// have.
     pub(crate) fn add_link(&self, device: &Arc<dyn Device>, node: Option<Node>) -> usize {
-        self.links.lock().push(Link { device: Arc::clone(device), node, has_slots: false });
+        self.links.lock().push(ArenaGpu { device: Arc::clone(device), node, has_slots: false });
         let most = self.bound.unwrap_or(PER_LINK).max(self.slot_size);
         usize::try_from(most / self.slot_size).unwrap_or(usize::MAX)
     }
@@ -107,7 +107,7 @@ impl Arena {
     pub(crate) fn grow(&self, link: usize) -> Result<Vec<Slot>> {
         let (device, node, has_slots, bound) = {
             let links = self.links.lock();
-            let Link { device, node, has_slots } = &links[link];
+            let ArenaGpu { device, node, has_slots } = &links[link];
             let bound = self.bound.unwrap_or(PER_LINK * links.len() as u64);
             (Arc::clone(device), node.clone(), *has_slots, bound)
         };

@@ -56,7 +56,7 @@ struct Done {
 
 /// The queued groups of one direction, which complete in order.
 #[derive(Debug)]
-struct Lane {
+struct CopyLane {
     stream: Stream,
     queued: VecDeque<Group>,
     /// When the last completed group was seen to be over; the next cannot have started earlier.
@@ -69,8 +69,8 @@ pub(crate) struct Submitter {
     link: usize,
     device: Arc<dyn Device>,
     /// One lane per direction: the link is full duplex.
-    inward: Lane,
-    outward: Lane,
+    inward: CopyLane,
+    outward: CopyLane,
     spare: Vec<Event>,
     /// Empty lists of completed groups, for reuse.
     lists: Vec<Vec<Copy>>,
@@ -102,7 +102,7 @@ impl Submitter {
     pub(crate) fn new(link: usize, device: Arc<dyn Device>) -> DeviceResult<Self> {
         let lane = || {
             let stream = device.create_stream()?;
-            Ok(Lane { stream, queued: VecDeque::new(), over_ns: 0 })
+            Ok(CopyLane { stream, queued: VecDeque::new(), over_ns: 0 })
         };
         let (inward, outward) = (lane()?, lane()?);
         Ok(Self {
@@ -131,7 +131,7 @@ impl Submitter {
         self.lanes().iter().any(|lane| !lane.queued.is_empty())
     }
 
-    fn lanes(&self) -> [&Lane; 2] {
+    fn lanes(&self) -> [&CopyLane; 2] {
         [&self.inward, &self.outward]
     }
 
@@ -249,7 +249,7 @@ impl Submitter {
         self.track.push(to, false, self.done.iter().map(span));
     }
 
-    fn lane(&mut self, direction: Direction) -> &mut Lane {
+    fn lane(&mut self, direction: Direction) -> &mut CopyLane {
         match direction {
             Direction::Read => &mut self.inward,
             Direction::Write => &mut self.outward,

@@ -18,11 +18,11 @@ const LINKS: u64 = 4;
 const RINGS: u64 = 5;
 
 /// A track: its group and its number in the group.
-type Place = (u64, u64);
+type TrackId = (u64, u64);
 
 /// A span assigned to a track.
 struct Placed<'a> {
-    place: Place,
+    place: TrackId,
     start_ns: u64,
     end_ns: u64,
     span: &'a Span,
@@ -50,18 +50,18 @@ pub(super) fn write(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
 #[derive(Default)]
 struct Names {
     groups: BTreeMap<u64, String>,
-    tracks: BTreeMap<Place, String>,
+    tracks: BTreeMap<TrackId, String>,
 }
 
 impl Names {
-    fn add(&mut self, group: &str, place: Place, track: impl FnOnce() -> String) {
+    fn add(&mut self, group: &str, place: TrackId, track: impl FnOnce() -> String) {
         self.groups.entry(place.0).or_insert_with(|| group.to_owned());
         self.tracks.entry(place).or_insert_with(track);
     }
 
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut between = "\n";
-        let mut name = |what: &str, (pid, tid): Place, name: &str| {
+        let mut name = |what: &str, (pid, tid): TrackId, name: &str| {
             let name = quoted(name);
             write!(
                 out,
@@ -198,7 +198,7 @@ fn arrows(placed: &[Placed<'_>], origin: u64, out: &mut dyn Write) -> io::Result
                 filled.append(&mut rest.split_off(&(address + bytes.1)));
                 for op in rest.values() {
                     id += 1;
-                    let mut arrow = |ph: &str, more: &str, (pid, tid): Place, at: u64| {
+                    let mut arrow = |ph: &str, more: &str, (pid, tid): TrackId, at: u64| {
                         let ts = micros(at, origin);
                         write!(
                             out,

@@ -40,7 +40,7 @@ pub(in crate::engine) struct Many<'a> {
 }
 
 /// A file of a call, and how its bytes are moved.
-struct Source {
+struct SourceFile {
     file: Arc<Handle>,
     access: Access,
     drive: usize,
@@ -48,7 +48,7 @@ struct Source {
     end: u64,
 }
 
-impl Source {
+impl SourceFile {
     /// Key of a part of the transfer: drive, and whether O_DIRECT is used.
     fn part(&self) -> (usize, bool) {
         (self.drive, self.access.is_direct())
@@ -163,8 +163,8 @@ impl Engine {
         &self,
         many: &Many<'_>,
         gpu: Option<&Arc<dyn Device>>,
-    ) -> Result<(Vec<Source>, Vec<Wanted>)> {
-        let mut sources: Vec<Source> = Vec::new();
+    ) -> Result<(Vec<SourceFile>, Vec<Wanted>)> {
+        let mut sources: Vec<SourceFile> = Vec::new();
         let mut numbers: FxHashMap<*const Handle, usize> = FxHashMap::default();
         let mut wanted: Vec<Wanted> = Vec::with_capacity(many.pieces.len());
         let mut last = None;
@@ -198,7 +198,7 @@ impl Engine {
         let mut place = vec![0; order.len()];
         order.iter().enumerate().for_each(|(new, &old)| place[old] = new);
         wanted.iter_mut().for_each(|wanted| wanted.source = place[wanted.source]);
-        let mut sorted: Vec<(usize, Source)> = place.into_iter().zip(sources).collect();
+        let mut sorted: Vec<(usize, SourceFile)> = place.into_iter().zip(sources).collect();
         sorted.sort_by_key(|(place, _)| *place);
         Ok((sorted.into_iter().map(|(_, source)| source).collect(), wanted))
     }
@@ -210,7 +210,7 @@ impl Engine {
         piece: &Piece<'_>,
         gpu: Option<&Arc<dyn Device>>,
         reach: u64,
-    ) -> Result<Source> {
+    ) -> Result<SourceFile> {
         let file = piece.file.shared_handle();
         let span = Span { address: 0, len: piece.len, gpu: gpu.cloned(), keep: None };
         let call = Call::new(file, many.direction, piece.offset, span, many.options);
@@ -231,12 +231,12 @@ impl Engine {
             end = size.unwrap_or(u64::MAX);
         }
         let drive = self.drive(file, access.is_direct())?;
-        Ok(Source { file: Arc::clone(file), access, drive, end })
+        Ok(SourceFile { file: Arc::clone(file), access, drive, end })
     }
 }
 
 /// The strictest O_DIRECT alignment of all files.
-fn alignment(sources: &[Source]) -> Option<Alignment> {
+fn alignment(sources: &[SourceFile]) -> Option<Alignment> {
     sources.iter().filter_map(|source| source.access.direct).reduce(Alignment::max)
 }
 
@@ -314,7 +314,12 @@ impl<'a> Many<'a> {
     }
 
     /// Arranges the pieces in a strip. Gaps between pieces may be read with them, but not written.
-    fn lay_out(&self, sources: &[Source], wanted: &[Wanted], on_host: bool) -> Result<Arc<Batch>> {
+    fn lay_out(
+        &self,
+        sources: &[SourceFile],
+        wanted: &[Wanted],
+        on_host: bool,
+    ) -> Result<Arc<Batch>> {
         let unit = alignment(sources).map_or(1, |alignment| alignment.offset).max(UNIT_MIN);
         let gap = match self.direction {
             Direction::Read => GAP_MAX,
@@ -329,7 +334,7 @@ impl<'a> Many<'a> {
             return Err(self.refusal(&self.pieces[0], reason.into()));
         };
         let gate = self.blocks.map(|blocks| Gate::new(&strip, blocks));
-        let files = sources.iter().map(Source::of_batch);
+        let files = sources.iter().map(SourceFile::of_batch);
         let batch = Batch::new(strip, files, on_host);
         Ok(Arc::new(match gate {
             Some(gate) => batch.behind(gate),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use forebay_base::lock::Lock;
 use forebay_base::units::ByteRange;
 
-use super::work::{Moving, Work};
+use super::work::{Moving, OrderedWork};
 use super::{BLOCKS_MAX, Blocks, Queued, Track};
 use crate::engine::{Engine, RequestOptions};
 use crate::error::{Error, Place, Result};
@@ -57,7 +57,7 @@ pub(super) struct Expected<'a>(&'a Lock<Kept>);
 #[derive(Debug)]
 pub(super) struct Ordered {
     state: Arc<State>,
-    work: Work,
+    work: OrderedWork,
     direction: Direction,
     options: RequestOptions,
     device: DeviceId,
@@ -178,7 +178,7 @@ fn keep(state: &Lock<Kept>) {
 impl Ordered {
     pub(super) fn new(
         state: Arc<State>,
-        work: Work,
+        work: OrderedWork,
         direction: Direction,
         options: &RequestOptions,
         (track, queued): (Arc<Track>, Arc<Queued>),

@@ -21,7 +21,7 @@ use forebay_base::units::{ByteRange, align_down};
 pub(super) use keeper::Keepers;
 use keeper::Ordered;
 use track::Track;
-use work::Work;
+use work::OrderedWork;
 
 use super::peers::IN_ORDER;
 use super::start::Call;
@@ -86,7 +86,7 @@ impl Engine {
         stream: CallerStream,
         how: &Ordering<'_>,
         state: &Arc<State>,
-        work: Work,
+        work: OrderedWork,
         copy: impl Fn(&Track, u64) -> DeviceResult<()>,
     ) -> Result<()> {
         let Ordering { device, direction, options, blocks, ref begin } = *how;
@@ -208,7 +208,7 @@ impl File {
                 }
             }
         };
-        let work = Work::Range(self.clone(), blocks);
+        let work = OrderedWork::Range(self.clone(), blocks);
         // SAFETY: the stream is the caller's promise.
         unsafe { self.engine().order(stream, &how, &state, work, copy) }?;
         Ok(Transfer::new(state, self.engine().clone()))

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use forebay_base::units::ByteRange;
 
-use super::work::{Moving, Work};
+use super::work::{Moving, OrderedWork};
 use super::{BLOCKS_MAX, Blocks, ENTRIES_MAX, Ordering, PARTS_MAX, Track};
 use crate::engine::many::{Many, ManyTransfer, Piece, PieceResult, Results};
 use crate::engine::peers::IN_ORDER;
@@ -126,7 +126,7 @@ impl Engine {
             unsafe { copy(&*device, track, direction, block, packing.parts_of(block)) }
         };
         // SAFETY: the stream is the caller's promise.
-        unsafe { self.order(stream, &how, &state, Work::Pieces(work), copy) }?;
+        unsafe { self.order(stream, &how, &state, OrderedWork::Pieces(work), copy) }?;
         Ok(ManyTransfer::new(state, Results::of_order(told), self))
     }
 

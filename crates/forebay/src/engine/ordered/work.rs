@@ -15,7 +15,7 @@ use crate::transfer::{Outcome, SyncMode, Transfer};
 
 /// The bytes that an ordered transfer moves.
 #[derive(Debug)]
-pub(super) enum Work {
+pub(super) enum OrderedWork {
     /// A range of a file.
     Range(File, Blocks),
     /// Many pieces.
@@ -31,7 +31,7 @@ pub(super) struct Moving {
     pub(super) results: Option<Results>,
 }
 
-impl Work {
+impl OrderedWork {
     pub(super) fn engine(&self) -> &Engine {
         match self {
             Self::Range(file, _) => file.engine(),

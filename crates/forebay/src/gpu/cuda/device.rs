@@ -14,7 +14,7 @@ use forebay_base::process::Home;
 
 use super::batch::Way;
 use super::capture::Relaxed;
-use super::events::Kind;
+use super::events::EventKind;
 use super::handles::{Handles, InUse};
 use super::kernels::{self, Kernels};
 use super::table::{
@@ -277,11 +277,11 @@ impl Device for CudaDevice {
     }
 
     fn create_event(&self) -> DeviceResult<Event> {
-        self.new_event(Kind::Mark)
+        self.new_event(EventKind::Mark)
     }
 
     fn create_timer(&self) -> DeviceResult<Event> {
-        self.new_event(Kind::Timer)
+        self.new_event(EventKind::Timer)
     }
 
     fn elapsed(&self, from: Event, to: Event) -> DeviceResult<Duration> {

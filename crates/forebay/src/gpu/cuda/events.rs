@@ -13,7 +13,7 @@ use crate::gpu::{DeviceResult, Event};
 /// Purpose of an event, as the driver's flag.
 #[derive(Debug, Clone, Copy)]
 #[repr(u32)]
-pub(super) enum Kind {
+pub(super) enum EventKind {
     /// `CU_EVENT_DEFAULT`: records when it completes.
     Timer = 0,
     /// `CU_EVENT_DISABLE_TIMING`: only marks a place; cheaper.
@@ -22,7 +22,7 @@ pub(super) enum Kind {
 
 impl CudaDevice {
     /// Creates an event.
-    pub(super) fn new_event(&self, kind: Kind) -> DeviceResult<Event> {
+    pub(super) fn new_event(&self, kind: EventKind) -> DeviceResult<Event> {
         let _current = self.enter()?;
         let mut raw = ptr::null_mut();
         // SAFETY: the output outlives the call.

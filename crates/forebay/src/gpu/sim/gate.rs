@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::memory::HostAddress;
-use super::timeline::{Direction, EventState, Timeline, Work, unknown};
+use super::timeline::{Direction, EventState, SimWork, Timeline, unknown};
 use crate::gpu::{DeviceCopy, DeviceResult};
 
 /// Work of a stream that is held back.
@@ -133,15 +133,15 @@ impl Timeline {
                 self.set_due(stream, due.max(event_due));
             }
             Held::Write(number, value) => {
-                self.push(due, Work::Write { number, value });
+                self.push(due, SimWork::Write { number, value });
                 self.set_due(stream, due);
             }
             Held::Fill(device, byte, len) => {
-                self.push(due, Work::Fill { device, byte, len });
+                self.push(due, SimWork::Fill { device, byte, len });
                 self.set_due(stream, due);
             }
             Held::Xor(device, key, len) => {
-                self.push(due, Work::Xor { device, key, len });
+                self.push(due, SimWork::Xor { device, key, len });
                 self.set_due(stream, due);
             }
             Held::Work(time) => self.set_due(stream, due + time),
@@ -154,7 +154,7 @@ impl Timeline {
                     *state =
                         EventState { pending: Some(number), due, failure: None, is_held: false };
                 }
-                self.push(due, Work::Record { stream, event });
+                self.push(due, SimWork::Record { stream, event });
                 self.set_due(stream, due);
             }
             Held::Copies(direction, copies, mut latency) => {

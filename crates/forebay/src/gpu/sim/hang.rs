@@ -18,12 +18,12 @@ pub enum SimCall {
 /// The call that hangs, and the number of threads in it.
 #[derive(Debug, Default)]
 pub(super) struct Hang {
-    state: Lock<State>,
+    state: Lock<HangState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct HangState {
     call: Option<SimCall>,
     threads: usize,
 }

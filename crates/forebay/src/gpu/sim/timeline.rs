@@ -45,7 +45,7 @@ impl Direction {
 }
 
 #[derive(Debug)]
-pub(super) enum Work {
+pub(super) enum SimWork {
     Copy {
         stream: u64,
         direction: Direction,
@@ -75,7 +75,7 @@ pub(super) enum Work {
 }
 
 /// Number of the work item that failed, and its error.
-type Failure = (u64, DeviceError);
+type SimFailure = (u64, DeviceError);
 
 #[derive(Debug, Default)]
 pub(super) struct StreamState {
@@ -85,9 +85,9 @@ pub(super) struct StreamState {
     pub(super) held: VecDeque<Held>,
     pub(super) capturing: bool,
     /// The first failure since the last recorded event; the next event takes it.
-    fresh: Option<Failure>,
+    fresh: Option<SimFailure>,
     /// The first failure that no call has returned yet.
-    unreported: Option<Failure>,
+    unreported: Option<SimFailure>,
 }
 
 #[derive(Debug, Default)]
@@ -96,7 +96,7 @@ pub(super) struct EventState {
     pub(super) pending: Option<u64>,
     /// When it is done.
     pub(super) due: Duration,
-    pub(super) failure: Option<Failure>,
+    pub(super) failure: Option<SimFailure>,
     /// Whether that item is held back, so that its due time is unknown.
     pub(super) is_held: bool,
 }
@@ -109,7 +109,7 @@ pub(super) struct Timeline {
     config: SimConfig,
     pub(super) streams: BTreeMap<u64, StreamState>,
     pub(super) events: BTreeMap<u64, EventState>,
-    pub(super) queue: BTreeMap<(Duration, u64), Work>,
+    pub(super) queue: BTreeMap<(Duration, u64), SimWork>,
     pub(super) queued: u64,
     /// Records of events that were held back, by number; the due time once one is scheduled.
     pub(super) records: BTreeMap<u64, Option<Duration>>,
@@ -241,7 +241,7 @@ impl Timeline {
         let shared = shared.map(|uplink| uplink.carries(now, direction, len as u64));
         let due = (now.max(stream_due).max(free) + on_link).max(shared.unwrap_or_default());
         self.link_free[direction as usize] = due;
-        self.push(due, Work::Copy { stream, direction, host, device, len, fails });
+        self.push(due, SimWork::Copy { stream, direction, host, device, len, fails });
         if let Some(state) = self.streams.get_mut(&stream) {
             state.due = due;
         }
@@ -265,7 +265,7 @@ impl Timeline {
             state.held.push_back(Held::Fill(device, byte, len));
             return Ok(());
         }
-        self.push(due, Work::Fill { device, byte, len });
+        self.push(due, SimWork::Fill { device, byte, len });
         self.stream("fill", stream)?.due = due;
         Ok(())
     }
@@ -288,7 +288,7 @@ impl Timeline {
             state.held.push_back(Held::Xor(device, key, len));
             return Ok(());
         }
-        self.push(due, Work::Xor { device, key, len });
+        self.push(due, SimWork::Xor { device, key, len });
         self.stream("xor", stream)?.due = due;
         Ok(())
     }
@@ -316,7 +316,7 @@ impl Timeline {
             self.stream("record", stream)?.held.push_back(Held::Record(event, number));
             return Ok(());
         }
-        self.push(due, Work::Record { stream, event });
+        self.push(due, SimWork::Record { stream, event });
         self.stream("record", stream)?.due = due;
         Ok(())
     }
@@ -369,7 +369,7 @@ impl Timeline {
         self.streams.get_mut(&stream).ok_or_else(|| unknown(call, "stream"))
     }
 
-    pub(super) fn push(&mut self, due: Duration, work: Work) {
+    pub(super) fn push(&mut self, due: Duration, work: SimWork) {
         self.queue.insert((due, self.queued), work);
         self.queued += 1;
     }
@@ -385,9 +385,9 @@ impl Timeline {
         }
     }
 
-    fn run(&mut self, number: u64, work: Work) {
+    fn run(&mut self, number: u64, work: SimWork) {
         match work {
-            Work::Copy { stream, direction, host, device, len, fails } => {
+            SimWork::Copy { stream, direction, host, device, len, fails } => {
                 // A failed copy moves half of its bytes, so that tests detect code that uses them.
                 let moved = if fails { len / 2 } else { len };
                 let source = self.registered.lock().source(host);
@@ -407,21 +407,21 @@ impl Timeline {
                     state.unreported.get_or_insert(failure);
                 }
             }
-            Work::Fill { device, byte, len } => {
+            SimWork::Fill { device, byte, len } => {
                 // SAFETY: the range has been held since it was queued.
                 unsafe { self.memory.fill(device, byte, len) }
                 self.memory.let_go(device);
             }
-            Work::Xor { device, key, len } => {
+            SimWork::Xor { device, key, len } => {
                 // SAFETY: as above, and the range starts at a multiple of 16.
                 unsafe { self.memory.xor(device, key, len) }
                 self.memory.let_go(device);
             }
-            Work::Write { number, value } => {
+            SimWork::Write { number, value } => {
                 number.write(value);
                 self.registered.lock().let_go(number.host());
             }
-            Work::Record { stream, event } => {
+            SimWork::Record { stream, event } => {
                 // A later `record` of the same event may have replaced this one.
                 if let Some(state) = self.events.get_mut(&event)
                     && state.pending == Some(number)
@@ -444,9 +444,9 @@ impl Drop for Timeline {
     fn drop(&mut self) {
         for work in std::mem::take(&mut self.queue).into_values() {
             match work {
-                Work::Copy { host, device, .. } => self.let_go(host, device),
-                Work::Write { number, .. } => self.registered.lock().let_go(number.host()),
-                Work::Fill { .. } | Work::Xor { .. } | Work::Record { .. } => {}
+                SimWork::Copy { host, device, .. } => self.let_go(host, device),
+                SimWork::Write { number, .. } => self.registered.lock().let_go(number.host()),
+                SimWork::Fill { .. } | SimWork::Xor { .. } | SimWork::Record { .. } => {}
             }
         }
         for stream in std::mem::take(&mut self.streams).into_values() {

@@ -9,7 +9,7 @@ use super::{Request, Scheduler};
 use crate::error::{Error, Place};
 use crate::file::Handle;
 use crate::plan::{Alignment, Io, Reason, Segment};
-use crate::queue::op::{Direction, Op, Owner, Work};
+use crate::queue::op::{Direction, Op, OpKind, Owner};
 
 /// Maximum stretches of a window that is written. Each is a request, and all of them are queued in
 /// one critical section.
@@ -87,8 +87,8 @@ impl Scheduler {
     /// Fails an op's transfer or batch items with the kernel's error.
     pub(super) fn fail_op(&mut self, key: usize, op: &Op, source: Errno) {
         let (operation, place) = self.about(key, op);
-        let error = match (op.work, source) {
-            (Work::DropStale, Errno::BUSY) => Error::StaleCache { place },
+        let error = match (op.kind, source) {
+            (OpKind::DropStale, Errno::BUSY) => Error::StaleCache { place },
             _ => Error::Io { operation, place, source },
         };
         self.fail_one(key, op, error);
@@ -97,7 +97,9 @@ impl Scheduler {
     /// Fails the transfer of an op; for a batch, only the items that the op moves.
     pub(super) fn fail_one(&mut self, key: usize, op: &Op, error: Error) {
         match &self.transfers[key].request.batch {
-            Some(batch) if matches!(op.work, Work::Sync { .. }) => batch.fail_sync(&op.file, error),
+            Some(batch) if matches!(op.kind, OpKind::Sync { .. }) => {
+                batch.fail_sync(&op.file, error)
+            }
             Some(batch) => batch.fail(op.segment.wanted, error),
             None => self.fail(key, error),
         }

@@ -9,7 +9,7 @@ use super::depth::Landed;
 use super::{Crew, DriveWork, Listed, ReaderWork, Request, Scheduler};
 use crate::error::{Error, Operation, Place};
 use crate::plan::{Alignment, Reason, Route};
-use crate::queue::op::{Completion, Direction, Line, Op, Owner, WindowKey, Work};
+use crate::queue::op::{Completion, Direction, Line, Op, OpKind, Owner, WindowKey};
 use crate::transfer::{State, Touch};
 
 /// Maximum consecutive completions without progress although the op has bytes left.
@@ -209,14 +209,14 @@ impl Scheduler {
         self.pool.flying += usize::from(line == Line::Waits);
         state.flying_len += op.segment.covered.len();
         state.filled_len = state.flying_len;
-        if let Work::Move(direction) = op.work {
+        if let OpKind::Move(direction) = op.kind {
             state.direction = direction;
         }
     }
 
     /// Feeds the completion of an op that waited for the drive to the drive's tuner.
     fn tell_tuner(&mut self, key: usize, op: &Op, took_ns: u64, at_ns: u64) {
-        let Work::Move(direction) = op.work else { return };
+        let OpKind::Move(direction) = op.kind else { return };
         if op.counted.is_some() && (op.is_direct() || direction == Direction::Read) {
             let drive = &mut self.drives[self.transfers[key].request.drive];
             let (len, filled_len) = (op.segment.covered.len(), drive.filled_len);
@@ -267,7 +267,7 @@ impl Scheduler {
     /// True if an op's transfer still wants it; if not, the op is counted out.
     fn is_wanted(&mut self, op: &Op) -> bool {
         let active = &self.transfers[self.transfer_of(op)];
-        let reads = op.work == Work::Move(Direction::Read);
+        let reads = op.kind == OpKind::Move(Direction::Read);
         let past_end = reads && op.segment.wanted.start >= active.end;
         if !active.stopped && !past_end {
             return true;
@@ -340,7 +340,7 @@ impl Scheduler {
             }
             _ => op.again = 0,
         }
-        let Work::Move(direction) = op.work else {
+        let OpKind::Move(direction) = op.kind else {
             if let Err(errno) = result {
                 self.fail_op(key, &op, errno);
             }
@@ -381,7 +381,7 @@ impl Scheduler {
         let bytes = self.transfers[key].request.wanted_in(came);
         let route = self.transfers[key].request.route(op.segment.io);
         state.add_bytes(route, op.segment.reason, bytes);
-        if link.is_none() || op.work == Work::Move(Direction::Write) {
+        if link.is_none() || op.kind == OpKind::Move(Direction::Write) {
             state.add_done(bytes);
         }
     }
@@ -440,14 +440,14 @@ impl Scheduler {
 
     /// The operation and place of an op, for an error message.
     pub(super) fn about(&self, key: usize, op: &Op) -> (Operation, Place) {
-        let (operation, range) = match op.work {
-            Work::Move(Direction::Read) => (Operation::Read, op.segment.wanted),
-            Work::Move(Direction::Write) => (Operation::Write, op.segment.wanted),
-            Work::Sync { .. } if self.transfers[key].request.batch.is_some() => {
+        let (operation, range) = match op.kind {
+            OpKind::Move(Direction::Read) => (Operation::Read, op.segment.wanted),
+            OpKind::Move(Direction::Write) => (Operation::Write, op.segment.wanted),
+            OpKind::Sync { .. } if self.transfers[key].request.batch.is_some() => {
                 return (Operation::Sync, op.file.place(0, 0));
             }
-            Work::Sync { .. } => (Operation::Sync, self.transfers[key].request.range),
-            Work::DropStale => (Operation::Write, op.segment.wanted),
+            OpKind::Sync { .. } => (Operation::Sync, self.transfers[key].request.range),
+            OpKind::DropStale => (Operation::Write, op.segment.wanted),
         };
         (operation, op.file.place(op.offset_of(range.start), range.len()))
     }

@@ -12,7 +12,7 @@ use super::*;
 use crate::file::{Port, PortError};
 use crate::gpu::{DeviceError, DeviceKind};
 use crate::plan::Route;
-use crate::queue::op::{Completion, Work};
+use crate::queue::op::{Completion, OpKind};
 
 /// A port whose unit is a quarter of a transfer; its GPU is used by no other test.
 #[derive(Debug)]
@@ -146,7 +146,7 @@ fn the_edges_of_a_write_wait_until_its_body_is_on_the_drive() {
         rig.complete(op, Ok(LEN / 4));
     }
     let check = rig.scheduler.take_pool_op().expect("a check of the page cache");
-    assert_eq!((check.work, check.segment.wanted.end), (Work::DropStale, LEN / 4 * 3));
+    assert_eq!((check.kind, check.segment.wanted.end), (OpKind::DropStale, LEN / 4 * 3));
     rig.complete(check, Ok(0));
     let claim = rig.scheduler.claim().expect("the edge");
     assert!(claim.range.start == LEN / 4 * 3 && Arc::ptr_eq(&claim.state, &state));

@@ -10,7 +10,7 @@ use super::{Active, Claim, Listed, Queue, Request, Scheduler};
 use crate::error::Error;
 use crate::file::Handle;
 use crate::plan::{Io, Reason, Segment};
-use crate::queue::op::{Direction, Line, Op, Owner, Work};
+use crate::queue::op::{Direction, Line, Op, OpKind, Owner};
 use crate::transfer::{State, SyncMode};
 
 /// Minimum ops queued for a drive while there are bytes left: planning the next window takes as
@@ -272,7 +272,7 @@ impl Scheduler {
         }
         if let Some(range) = active.unchecked.take().filter(|_| active.error.is_none()) {
             let file = Arc::clone(&active.request.file);
-            return self.queue_last(key, vec![file], Work::DropStale, range);
+            return self.queue_last(key, vec![file], OpKind::DropStale, range);
         }
         if active.request.sync != SyncMode::None && !active.synced && active.error.is_none() {
             active.synced = true;
@@ -301,12 +301,12 @@ impl Scheduler {
     fn queue_syncs(&mut self, key: usize) {
         let request = &self.transfers[key].request;
         let at = ByteRange::at(request.range.start, 0);
-        let work = Work::Sync { metadata: request.sync == SyncMode::All };
-        self.queue_last(key, request.files(), work, at);
+        let kind = OpKind::Sync { metadata: request.sync == SyncMode::All };
+        self.queue_last(key, request.files(), kind, at);
     }
 
     /// Queues the final work on files, once all bytes of a share have moved.
-    fn queue_last(&mut self, key: usize, files: Vec<Arc<Handle>>, work: Work, at: ByteRange) {
+    fn queue_last(&mut self, key: usize, files: Vec<Arc<Handle>>, kind: OpKind, at: ByteRange) {
         let (io, reason, bounce) = (Io::Buffered, Reason::Demanded, false);
         self.transfers[key].open += u32::try_from(files.len()).expect("as many files as are open");
         for file in files {
@@ -316,7 +316,7 @@ impl Scheduler {
                 shift: 0,
                 batch: None,
                 port: None,
-                work,
+                kind,
                 segment: Segment { wanted: at, covered: at, io, reason, bounce },
                 address: 0,
                 moved: 0,

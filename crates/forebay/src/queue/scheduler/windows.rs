@@ -8,7 +8,7 @@ use super::turns::Turns;
 use super::waiting::Class;
 use super::{Claim, Link, Listed, Request, Scheduler};
 use crate::plan::{Layout, Reason, Segment};
-use crate::queue::op::{Direction, Line, Op, Owner, WindowKey, Work};
+use crate::queue::op::{Direction, Line, Op, OpKind, Owner, WindowKey};
 use crate::queue::window::{Slot, Window};
 
 impl Scheduler {
@@ -185,7 +185,7 @@ impl Scheduler {
                 shift,
                 batch: request.batch.clone().filter(|batch| !batch.is_one(segment.wanted)),
                 port: request.peer.as_ref().map(|peer| Arc::clone(&peer.port)),
-                work: Work::Move(request.direction),
+                kind: OpKind::Move(request.direction),
                 segment: *segment,
                 address,
                 moved: 0,

@@ -3,7 +3,7 @@
 use super::tests::Rig;
 use super::*;
 use crate::plan::Io;
-use crate::queue::op::Work;
+use crate::queue::op::OpKind;
 
 /// A rig whose drive has a ring and room for all writes.
 struct Writing {
@@ -46,7 +46,7 @@ impl Writing {
             ops[1].push(op);
         }
         while let Some(op) = self.rig.scheduler.take_pool_op() {
-            if op.work == Work::DropStale {
+            if op.kind == OpKind::DropStale {
                 self.rig.complete(op, Ok(0));
                 continue;
             }

@@ -8,7 +8,7 @@ use forebay_base::units::ByteRange;
 use super::job::{Job, Piece, UNTOUCHED};
 use super::memory::{Memory, all_are};
 use super::peers::REFUSALS;
-use super::world::{Contents, Failure, World};
+use super::world::{Contents, InjectedFailure, World};
 use crate::error::{Error, Result};
 use crate::plan::Route;
 use crate::queue::Batch;
@@ -21,7 +21,7 @@ impl Job {
     pub(super) fn judge(mut self, world: &mut World) -> (u64, Option<Memory>) {
         assert!(self.state.is_done());
         let result = self.state.wait().0;
-        let failures: Vec<Failure> = world
+        let failures: Vec<InjectedFailure> = world
             .failed
             .extract_if(.., |failure| Arc::ptr_eq(&failure.state, &self.state))
             .collect();
@@ -59,7 +59,7 @@ impl Job {
         (result.map_or(0, |outcome| outcome.bytes), None)
     }
 
-    fn judge_error(&mut self, world: &World, failures: &[Failure], error: Option<&Error>) {
+    fn judge_error(&mut self, world: &World, failures: &[InjectedFailure], error: Option<&Error>) {
         let faults = &world.faults;
         if let Some(Error::CopyNotOver { .. }) = error {
             assert!(self.on_gpu && faults.of_gpu() > 0.0, "{error:?}");
@@ -102,7 +102,7 @@ impl Job {
     fn piece_results(
         &self,
         world: &World,
-        failures: &[Failure],
+        failures: &[InjectedFailure],
         batch: &Batch,
         outcome: &Outcome,
     ) -> HashMap<usize, Result<u64>> {
@@ -110,7 +110,7 @@ impl Job {
         let places: HashMap<usize, ByteRange> =
             batch.strip().items().iter().map(|item| (item.index, item.at)).collect();
         for (index, result) in batch.results() {
-            let hits = |failure: &&Failure| match failure.synced {
+            let hits = |failure: &&InjectedFailure| match failure.synced {
                 Some(file) => self.pieces[index].file == file,
                 None => !failure.wanted.intersect(places[&index]).is_empty(),
             };
@@ -225,7 +225,7 @@ impl Piece {
 /// Checks that an error matches one of `failures` or another simulated fault.
 fn judge_failure<'a>(
     world: &World,
-    mut failures: impl Iterator<Item = &'a Failure>,
+    mut failures: impl Iterator<Item = &'a InjectedFailure>,
     error: &Error,
 ) {
     match error {

@@ -19,7 +19,7 @@ use crate::queue::{Batch, Core, Gate, Priority, Request, Share};
 use crate::transfer::{State, SyncMode};
 
 /// A file of a batch, with the engine's handle to it.
-struct Source {
+struct SimSource {
     file: usize,
     handle: Arc<Handle>,
     drive: usize,
@@ -28,10 +28,10 @@ struct Source {
 
 /// Up to three file handles in the engine's order: files on the same drive with the same access
 /// mode first. Files that are truncated during the run are not written.
-fn sources(world: &mut World, shape: &Shape, direction: Direction) -> Vec<Source> {
+fn sources(world: &mut World, shape: &Shape, direction: Direction) -> Vec<SimSource> {
     let World { dice, files, .. } = world;
     let writes = direction == Direction::Write;
-    let mut sources: Vec<Source> = (0..=below(dice, 3))
+    let mut sources: Vec<SimSource> = (0..=below(dice, 3))
         .map(|_| {
             let index = usize::try_from(below(dice, files.len() as u64)).expect("few files");
             let file = &files[index];
@@ -40,7 +40,7 @@ fn sources(world: &mut World, shape: &Shape, direction: Direction) -> Vec<Source
                 true => Access::cached(Reason::WriteThroughCache),
                 false => access(dice, shape, file, false),
             };
-            Source { file: index, handle, drive: index % shape.drives.len(), access }
+            SimSource { file: index, handle, drive: index % shape.drives.len(), access }
         })
         .filter(|source| !(writes && files[source.file].shrinks))
         .collect();
@@ -53,7 +53,7 @@ fn sources(world: &mut World, shape: &Shape, direction: Direction) -> Vec<Source
 fn pieces(
     world: &mut World,
     shape: &Shape,
-    sources: &[Source],
+    sources: &[SimSource],
     direction: Direction,
     meets: impl Fn(&Piece) -> bool,
 ) -> Vec<(usize, Piece)> {
@@ -168,7 +168,7 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
 /// The request of a batch, without an address.
 fn request(
     dice: &mut Dice,
-    sources: &[Source],
+    sources: &[SimSource],
     batch: &Arc<Batch>,
     direction: Direction,
 ) -> Request {
@@ -176,7 +176,7 @@ fn request(
     let first = &sources[0];
     let state = State::new(Arc::clone(&first.handle), range, Vec::new(), Vec::new());
     let mut shares = Share::of_strip(batch.strip(), |number| {
-        let Source { drive, access, .. } = sources[number];
+        let SimSource { drive, access, .. } = sources[number];
         (drive, access.io(), access.reason)
     });
     let sync = if direction == Direction::Write { sync(dice) } else { SyncMode::None };
@@ -208,13 +208,13 @@ fn request(
 }
 
 /// The O_DIRECT alignment for the strip.
-fn alignment(sources: &[Source]) -> Option<Alignment> {
+fn alignment(sources: &[SimSource]) -> Option<Alignment> {
     sources.iter().filter_map(|source| source.access.direct).reduce(Alignment::max)
 }
 
 /// Lays out the parts of the pieces that are inside the files' known sizes.
 fn batch(
-    sources: &[Source],
+    sources: &[SimSource],
     numbers: &[usize],
     pieces: &[Piece],
     memory: &Memory,

@@ -42,7 +42,7 @@ pub(super) enum Phase {
     Stopped,
 }
 
-enum Kind {
+enum ActorKind {
     Reader(Reader<SimRing>),
     /// A drive's worker, and whether it waits in its ring.
     Drive(RingWorker<SimRing>, bool),
@@ -51,7 +51,7 @@ enum Kind {
 }
 
 pub(super) struct Machine {
-    kind: Kind,
+    kind: ActorKind,
     pub(super) crew: Crew,
     pub(super) phase: Phase,
 }
@@ -87,9 +87,9 @@ pub(super) struct Summary {
 impl Machine {
     pub(super) fn ring(&self) -> Option<&SimRing> {
         match &self.kind {
-            Kind::Reader(reader) => Some(reader.held().0),
-            Kind::Drive(worker, _) => Some(worker.held().0),
-            Kind::Submitter(..) => None,
+            ActorKind::Reader(reader) => Some(reader.held().0),
+            ActorKind::Drive(worker, _) => Some(worker.held().0),
+            ActorKind::Submitter(..) => None,
         }
     }
 
@@ -100,21 +100,21 @@ impl Machine {
             (_, Phase::Stopped) => false,
             (_, Phase::Sleeps) => rung > 0,
             // It waits in its ring, and its bell ends that wait too.
-            (Kind::Drive(worker, true), Phase::Runs) => {
+            (ActorKind::Drive(worker, true), Phase::Runs) => {
                 let ring = worker.held().0;
                 rung > 0 || !ring.is_blocked() || due(ring)
             }
             // Its thread is in a system call until its op is done.
-            (Kind::Reader(_) | Kind::Drive(..), Phase::Runs) => {
+            (ActorKind::Reader(_) | ActorKind::Drive(..), Phase::Runs) => {
                 self.ring().is_none_or(|ring| ring.in_flight() == 0 || due(ring))
             }
-            (Kind::Submitter(..), Phase::Runs) => true,
+            (ActorKind::Submitter(..), Phase::Runs) => true,
         }
     }
 
     /// Consumes a ring of its bell.
     fn hear(&mut self, rung: &AtomicUsize) {
-        if matches!(self.kind, Kind::Drive(_, true)) {
+        if matches!(self.kind, ActorKind::Drive(_, true)) {
             rung.store(0, Ordering::Relaxed); // one check handles all rings
         } else if self.phase == Phase::Sleeps {
             rung.fetch_sub(1, Ordering::Relaxed);
@@ -162,7 +162,7 @@ impl Run {
         };
         for _ in 0..run.shape.limits.readers {
             let reader = Reader::new(run.ring(1));
-            run.add(Kind::Reader(reader), Crew::Readers);
+            run.add(ActorKind::Reader(reader), Crew::Readers);
         }
         run.add_drives();
         run.add_gpus();
@@ -173,7 +173,7 @@ impl Run {
         SimRing::new(&self.tools.world, &self.core, depth, self.shape.segment)
     }
 
-    fn add(&mut self, kind: Kind, crew: Crew) {
+    fn add(&mut self, kind: ActorKind, crew: Crew) {
         self.machines.push(Machine { kind, crew, phase: Phase::Runs });
     }
 
@@ -187,7 +187,7 @@ impl Run {
         for _ in 0..self.shape.limits.pool {
             let ring = self.ring(1);
             let worker = RingWorker::called(Crew::Pool, ring);
-            let kind = Kind::Drive(worker, false);
+            let kind = ActorKind::Drive(worker, false);
             self.machines.push(Machine { kind, crew: Crew::Pool, phase: Phase::Sleeps });
         }
         self.core.lock().add_unstarted(self.shape.limits.pool);
@@ -196,7 +196,7 @@ impl Run {
             let bell = self.bell(crew);
             assert_eq!(self.core.add_ring(bell), index);
             let ring = self.ring(self.shape.limits.in_flight + self.shape.drives.len());
-            self.add(Kind::Drive(RingWorker::new(crew, ring), true), crew);
+            self.add(ActorKind::Drive(RingWorker::new(crew, ring), true), crew);
         }
         for (index, served) in self.shape.drives.clone().into_iter().enumerate() {
             let depth = if self.dice.roll(0.5) {
@@ -233,7 +233,7 @@ impl Run {
             assert_eq!(self.core.add_link(slots_max, bell), index);
             let gpu: Arc<dyn Device> = Arc::clone(&device) as _;
             let submitter = Submitter::new(index, gpu).expect("streams cost nothing");
-            self.add(Kind::Submitter(Box::new(submitter), 0), crew);
+            self.add(ActorKind::Submitter(Box::new(submitter), 0), crew);
             let slots = self.tools.make(index, slots);
             self.core.with(|scheduler| scheduler.add_slots(index, &slots));
             device.armed.store(true, Ordering::Relaxed);
@@ -326,11 +326,11 @@ impl Run {
         let machine = &mut self.machines[index];
         machine.hear(&rung);
         let next = match &mut machine.kind {
-            Kind::Reader(reader) => reader.step(&self.core, &self.tools),
-            Kind::Drive(worker, waits) => {
+            ActorKind::Reader(reader) => reader.step(&self.core, &self.tools),
+            ActorKind::Drive(worker, waits) => {
                 worker.step(&self.core, *waits, |claim| self.tools.plan(claim))
             }
-            Kind::Submitter(submitter, linger) => {
+            ActorKind::Submitter(submitter, linger) => {
                 if submitter.is_copying() {
                     *linger = self.shape.linger;
                 }
@@ -398,12 +398,12 @@ impl Run {
         let mut come = 0;
         for machine in &self.machines {
             let (ring, done) = match &machine.kind {
-                Kind::Reader(reader) => {
+                ActorKind::Reader(reader) => {
                     come += usize::from(reader.is_at_work());
                     reader.held()
                 }
-                Kind::Drive(worker, _) => worker.held(),
-                Kind::Submitter(..) => continue,
+                ActorKind::Drive(worker, _) => worker.held(),
+                ActorKind::Submitter(..) => continue,
             };
             taken.extend(ring.ops().chain(done.iter().map(|completion| &completion.op)));
             let stopped = machine.phase == Phase::Stopped;

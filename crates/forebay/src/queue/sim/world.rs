@@ -19,7 +19,7 @@ use super::tally::Tally;
 use crate::file::Handle;
 use crate::gpu::sim::Dice;
 use crate::plan::{Alignment, Io, Reason};
-use crate::queue::op::{Direction, Op, Work};
+use crate::queue::op::{Direction, Op, OpKind};
 use crate::queue::pread::read_stretches;
 use crate::transfer::State;
 
@@ -97,7 +97,7 @@ pub(super) struct Contents {
 
 /// An error that was returned for an op, which its transfer must report.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct InjectedFailure {
     pub(super) state: Arc<State>,
     pub(super) errno: Errno,
     /// The op's wanted range in its transfer.
@@ -130,7 +130,7 @@ pub(super) struct World {
     pub(super) files: Vec<Contents>,
     touched: Vec<Touched>,
     begun: u64,
-    pub(super) failed: Vec<Failure>,
+    pub(super) failed: Vec<InjectedFailure>,
     pub(super) devices: Vec<Arc<FaultyDevice>>,
     /// Host addresses of GPU memory that port ops hold, by op number.
     pub(super) held: HashMap<u64, u64>,
@@ -192,7 +192,7 @@ impl World {
     pub(super) fn begin(&mut self, op: &Op, base: u64, state: &Arc<State>) -> u64 {
         assert!(!state.is_done(), "an op begins although its transfer has ended: {op:?}");
         self.begun += 1;
-        let Work::Move(direction) = op.work else { return self.begun };
+        let OpKind::Move(direction) = op.kind else { return self.begun };
         let at = ByteRange::at;
         let ranges: Vec<ByteRange> = match &op.batch {
             Some(batch) => {
@@ -277,7 +277,7 @@ impl World {
             let read = |file: &Handle, wanted, host| self.read_resident(file, wanted, host);
             return (read_stretches(batch, op, read), None);
         }
-        if let (Some(port), Work::Move(direction)) = (&op.port, op.work) {
+        if let (Some(port), OpKind::Move(direction)) = (&op.port, op.kind) {
             let native = self.let_go(id, op);
             return self.end_by_port(op, port.as_ref(), (direction, native), state);
         }
@@ -295,18 +295,18 @@ impl World {
             self.fail(op, state, Errno::IO);
             return (Err(Errno::IO), None);
         }
-        match op.work {
-            Work::Sync { .. } | Work::DropStale => (Ok(0), None),
-            Work::Move(Direction::Read) => self.read(op, base),
-            Work::Move(Direction::Write) => (self.write(op, base, state), None),
+        match op.kind {
+            OpKind::Sync { .. } | OpKind::DropStale => (Ok(0), None),
+            OpKind::Move(Direction::Read) => self.read(op, base),
+            OpKind::Move(Direction::Write) => (self.write(op, base, state), None),
         }
     }
 
     pub(super) fn fail(&mut self, op: &Op, state: &Arc<State>, errno: Errno) {
         let wanted = op.segment.wanted;
-        let is_sync = matches!(op.work, Work::Sync { .. });
+        let is_sync = matches!(op.kind, OpKind::Sync { .. });
         let synced = is_sync.then(|| self.index_of(&op.file));
-        self.failed.push(Failure { state: Arc::clone(state), errno, wanted, synced });
+        self.failed.push(InjectedFailure { state: Arc::clone(state), errno, wanted, synced });
     }
 
     /// Reads one of several stretches, as a reader thread does.

@@ -42,10 +42,10 @@ pub(super) unsafe extern "C" fn memcpy_batch_async(
     for index in 0..count {
         let (target, source, len) = (targets[index], sources[index], lens[index]);
         match (place(target), place(source)) {
-            (Place::Device, Place::Pinned(host)) if len > 0 => {
+            (CopySide::Device, CopySide::Pinned(host)) if len > 0 => {
                 up.push(DeviceCopy { host, device: target, len });
             }
-            (Place::Pinned(host), Place::Device) if len > 0 => {
+            (CopySide::Pinned(host), CopySide::Device) if len > 0 => {
                 down.push(DeviceCopy { host, device: source, len });
             }
             _ => {
@@ -62,20 +62,20 @@ pub(super) unsafe extern "C" fn memcpy_batch_async(
     })
 }
 
-enum Place {
+enum CopySide {
     Device,
     Pinned(NonNull<u8>),
     Neither,
 }
 
-fn place(address: Address) -> Place {
+fn place(address: Address) -> CopySide {
     match kind_of(address) {
-        AddressKind::Device { .. } => Place::Device,
+        AddressKind::Device { .. } => CopySide::Device,
         AddressKind::PinnedHost => {
             let number = usize::try_from(address).expect("an address of this machine");
             NonNull::new(std::ptr::with_exposed_provenance_mut(number))
-                .map_or(Place::Neither, Place::Pinned)
+                .map_or(CopySide::Neither, CopySide::Pinned)
         }
-        _ => Place::Neither,
+        _ => CopySide::Neither,
     }
 }
