@@ -6,11 +6,6 @@
 //! - [`process`]: detects forked children
 //! - [`timeout`]: calls that may never return
 //! - [`user_copy`]: copies to and from a caller's memory, which may be a truncated mapping
-//!
-//! # Unsafe modules
-//!
-//! - `process.rs`: maps the page that detects forked children
-//! - `user_copy.rs`: lets the kernel copy to and from a caller's memory
 
 pub mod clock;
 pub mod lock;

@@ -9,20 +9,6 @@
 //! verb, `log` shows the engine's events, [`power`] reads power sensors. `watched` runs a verb in a
 //! process that can be abandoned; `steps` detects operations that never return. Data go to stdout,
 //! messages to stderr; [`stdio`] checks whether they are open.
-//!
-//! # Unsafe modules
-//!
-//! - `main.rs`: checks the standard streams before Rust reopens closed ones
-//! - `bench/memory.rs`: anonymous mappings
-//! - `bench/methods/mapping.rs`: mappings of files
-//! - `bench/methods/cufile/child.rs`: lends memory to cuFile
-//! - `bench/cpu.rs`: `getrusage`
-//! - `compare/compute.rs`: a kernel on a GPU's memory
-//! - `bench/ceilings/link.rs`: copies to and from a GPU by raw address
-//! - `bench/drives/ways/one_queue.rs`: copies to and from a GPU by raw address
-//! - `bench/drives/ways/kvikio/shared.rs`: memory shared with another process
-//! - `workload/issuer/plain.rs`: copies to and from a GPU by raw address
-//! - `workload/issuer/uring.rs`: `io_uring` requests, whose memory the kernel accesses by address
 
 pub mod args;
 pub mod bench;

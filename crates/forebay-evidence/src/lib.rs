@@ -35,10 +35,6 @@
 //! # Ok(())
 //! # }
 //! ```
-//!
-//! # Unsafe modules
-//!
-//! - `nvml/mod.rs`: loads NVML and calls it
 
 pub mod observers;
 

@@ -30,27 +30,6 @@
 //! compute. In that case taking a layer from files waits for that compute. A copy to a buffer waits
 //! on the GPU until the previous layer in it has been computed. Such copies hold slots, so a stream
 //! has separate slots and cannot delay other transfers.
-//!
-//! # Unsafe modules
-//!
-//! - `closing.rs`: orders work on callers' streams
-//! - `lib.rs`: orders work on callers' streams
-//! - `mapped.rs`: pins memory that it has mapped
-//! - `mapper/tests.rs`: leases layers for a stream
-//! - `marks.rs`: records events on callers' streams
-//! - `reading.rs`: queues copies to the stream's own memory
-//! - `taken.rs`: orders work on callers' streams
-//! - `taking.rs`: orders work on callers' streams, and queues copies
-//! - `writing.rs`: orders work on callers' streams
-//! - `tests/events.rs`: takes layers, as a caller would
-//! - `tests/layers/computes.rs`: queues work on its own streams, as a caller would
-//! - `tests/layers/ends.rs`: queues work on its own streams, as a caller would
-//! - `tests/layers/faults.rs`: queues work on streams, as a caller would
-//! - `tests/layers/main.rs`: queues work on streams, as a caller would
-//! - `tests/layers/messages.rs`: passes invalid streams
-//! - `tests/layers/rig.rs`: queues work on streams, as a caller would
-//! - `tests/layers/threads.rs`: queues work on its own streams, as a caller would
-//! - `tests/layers/writing.rs`: queues work on its own streams, as a caller would
 
 #![expect(unsafe_code, reason = "orders work on streams that a caller names")]
 

@@ -9,21 +9,6 @@
 //! `waiting` waits in a call without the interpreter, `moving` waits in a future, `callbacks` runs
 //! callbacks on a thread. `failure` converts errors, `logs` forwards the engine's events, `hanging`
 //! lets threads of ours call Python, `per_process` holds state that a forked child makes anew.
-//!
-//! # Unsafe modules
-//!
-//! - `lib.rs`: detects the interpreter that loads it
-//! - `buffer.rs`: implements the buffer protocol
-//! - `dlpack.rs`: reads and makes DLPack structures
-//! - `engine.rs`: waits for callers' streams
-//! - `file.rs`: queues on callers' streams
-//! - `hanging.rs`: declares calls that may be unwound
-//! - `layers.rs`: orders work on callers' streams
-//! - `many/mod.rs`: queues on callers' streams
-//! - `many/addresses.rs`: borrows memory by the addresses that a caller gives
-//! - `memory.rs`: borrows memory of Python's objects
-//! - `numbers.rs`: reads numbers at the address that an exporter gives
-//! - `per_process.rs`: hands out memory that is never freed
 
 mod buffer;
 mod callbacks;

@@ -11,10 +11,6 @@
 //! `quota` and `memory_limit` read the limits of the process's control groups (`groups`). `look`
 //! serves the doctor, `files` serves callers outside this package, and `simulated` gives simulated
 //! GPUs a place on PCI.
-//!
-//! # Unsafe modules
-//!
-//! - `calls.rs`: queries file systems and device nodes for their drives
 
 mod block;
 mod btrfs;

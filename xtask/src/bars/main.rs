@@ -4,11 +4,6 @@
 //! A bar is a function in one of the modules `host`, `small`, `memlock`, `memory`, `resident`,
 //! `first`, `write`, `cold`, `map`, `sweep` and `drives`; [`bar`] holds the list. The rest is
 //! shared. The raw samples, the machine and a summary are archived ([`archive`]).
-//!
-//! # Unsafe modules
-//!
-//! - `device.rs`: copies by raw addresses, as the plain methods make them
-//! - `ring.rs`: hands memory to the kernel, and copies by raw addresses
 
 mod archive;
 mod arguments;

@@ -1,8 +1,7 @@
 //! The project's own style rules, beyond those of rustfmt and clippy: see STYLE.md.
 //!
-//! [`code`] separates code from comments and text, [`rules`] apply to single files, [`fence`]
-//! compares the files that use `unsafe` with the list in each package's root, [`links`] checks the
-//! links of markdown files.
+//! [`code`] separates code from comments and text, [`rules`] apply to single files, [`fence`] keeps
+//! `unsafe` in few folders, [`links`] checks the links of markdown files.
 
 mod code;
 mod fence;

@@ -9,8 +9,6 @@
 //! allocating memory. Neither is a small write through the page cache of a local file system, which
 //! the caller does itself as in [`File::write`].
 
-#![expect(unsafe_code, reason = "looks at streams of others")]
-
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,20 +18,17 @@ use super::file::{File, RequestOptions};
 use super::lent::OnUnwind;
 use super::many::{ManyOutcome, Piece};
 use super::start::Call;
-use crate::error::{Error, Operation, Result};
-use crate::gpu::{CallerStream, DeviceError, DeviceId};
+use crate::error::{Error, Result};
+use crate::gpu::DeviceId;
 use crate::memory::Buffer;
 use crate::queue::Direction;
 use crate::transfer::{Outcome, State};
 
 /// Interval between two calls of `go_on`.
-const ASKS_EVERY: Duration = Duration::from_millis(50);
+pub(super) const ASKS_EVERY: Duration = Duration::from_millis(50);
 
 /// How long a stopped call waits for ops in flight.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
-
-/// Minimum and maximum polling interval for a stream; queued work usually takes longer.
-const NAPS: [Duration; 2] = [Duration::from_micros(10), Duration::from_millis(1)];
 
 /// The callback that decides whether to continue.
 pub(super) type GoOn<'a> = &'a mut dyn FnMut() -> bool;
@@ -136,58 +131,6 @@ impl Engine {
         self.run_many_while(Direction::Write, pieces, sources, options, go_on)
     }
 
-    /// Waits until the work queued so far on a caller's stream is done, and calls `go_on` about 20
-    /// times a second. The queued work continues, however the wait ends.
-    ///
-    /// # Safety
-    /// `stream` is alive and belongs to `device`.
-    ///
-    /// # Errors
-    /// [`Error::BadOption`] for a stream that is being captured; [`Error::NoDevice`] for a GPU that
-    /// is not in the engine; [`Error::Device`], also if the wait was stopped.
-    pub unsafe fn wait_for_stream(
-        &self,
-        device: DeviceId,
-        stream: CallerStream,
-        go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<()> {
-        self.check_process(Operation::Wait)?;
-        let known = self.known(device).ok_or_else(|| Error::NoDevice {
-            wanted: device.to_string(),
-            reason: "it was not brought into this engine".into(),
-        })?;
-        let failed = |source| {
-            let (operation, len) = (Operation::Wait, 0);
-            Error::Device { operation, device, len, place: None, source }
-        };
-        // SAFETY: the caller's promise.
-        if unsafe { known.is_capturing(stream) }.map_err(failed)? {
-            let (name, value) = ("stream".into(), format!("{:#x}", stream.0));
-            let expected = "a stream that is not being captured: end the capture first".into();
-            return Err(Error::BadOption { name, value, expected });
-        }
-        let event = known.create_event().map_err(failed)?;
-        let mut wait = || {
-            // SAFETY: the caller's promise.
-            unsafe { known.record_on_caller(event, stream) }?;
-            let (mut nap, mut asked) = (NAPS[0], Instant::now());
-            while !known.is_done(event)? {
-                std::thread::sleep(nap);
-                nap = (nap * 5 / 4).min(NAPS[1]);
-                if asked.elapsed() >= ASKS_EVERY {
-                    if !go_on() {
-                        return Err(interrupted());
-                    }
-                    asked = Instant::now();
-                }
-            }
-            Ok(())
-        };
-        let waited = wait();
-        let destroyed = known.destroy_event(event);
-        waited.and(destroyed).map_err(failed)
-    }
-
     /// Helps with a transfer and waits for it, while the caller is to continue. `has_server`: even
     /// data in memory may need a server.
     pub(super) fn finish_while(
@@ -250,10 +193,4 @@ impl Engine {
             _ => state.wait().0,
         }
     }
-}
-
-/// The error of a stopped wait for a stream.
-fn interrupted() -> DeviceError {
-    let detail = "the wait was given up".to_owned();
-    DeviceError { call: "wait", code: -1, name: "INTERRUPTED".into(), detail }
 }

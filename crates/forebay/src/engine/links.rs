@@ -10,8 +10,8 @@ use std::sync::{Arc, MutexGuard, OnceLock};
 use forebay_base::lock::Lock;
 use forebay_topology::System;
 
-use super::small::Lanes;
-use super::{Engine, seats, small};
+use super::raw::small::{Lanes, QUEUED_MAX};
+use super::{Engine, seats};
 use crate::error::{Error, Result};
 use crate::events;
 use crate::gpu::{Device, DeviceId};
@@ -124,7 +124,7 @@ impl Engine {
     pub(super) fn idle_lanes(&self, device: &Arc<dyn Device>) -> Option<Arc<Lanes>> {
         let link = self.inner.links.to(device);
         let index = self.begin(&link).ok()?;
-        if self.inner.core.lock().queued_len(index) > small::QUEUED_MAX {
+        if self.inner.core.lock().queued_len(index) > QUEUED_MAX {
             return None;
         }
         Some(Arc::clone(&link.lanes))

@@ -4,10 +4,6 @@
 //! have several engines. Threads, rings and pinned memory are created by the first transfer that
 //! needs them. They are freed with the last handle: an [`Engine`], a [`File`] or a [`Transfer`].
 
-#[cfg(test)]
-#[expect(unsafe_code, reason = "lends memory of simulated GPUs")]
-mod beside;
-mod borrow;
 mod close;
 mod drives;
 mod file;
@@ -20,12 +16,9 @@ mod notes;
 mod ordered;
 mod overdue;
 mod peers;
+mod raw;
 mod readers;
 mod seats;
-#[cfg(test)]
-#[expect(unsafe_code, reason = "stands between the engine and a device's unsafe calls")]
-mod silent;
-mod small;
 mod start;
 #[cfg(test)]
 mod tests;

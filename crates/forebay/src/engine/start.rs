@@ -218,7 +218,8 @@ impl Engine {
                     route,
                     "pieces of one call go through slots: move each by a call of its own".into(),
                 )),
-                Route::Direct => Ok(self.best_access(call, around)), // for the part that is not direct
+                // For the part that is not direct.
+                Route::Direct => Ok(self.best_access(call, around)),
                 Route::Host if on_gpu => {
                     Err(call.unavailable(route, "the memory is a GPU's".into()))
                 }

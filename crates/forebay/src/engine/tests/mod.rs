@@ -1,5 +1,10 @@
 //! Tests of engine internals.
 
+#[expect(unsafe_code, reason = "lends memory of simulated GPUs")]
+mod borrowed;
+#[expect(unsafe_code, reason = "stands between the engine and a device's unsafe calls")]
+mod silent;
+
 use std::sync::atomic::Ordering;
 
 use super::*;

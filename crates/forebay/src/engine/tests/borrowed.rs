@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use forebay_base::clock::SystemClock;
 
-use super::{Engine, RequestOptions};
+use crate::engine::{Engine, OpenOptions, RequestOptions};
 use crate::error::Error;
 use crate::gpu::Device;
 use crate::gpu::cuda::CudaDevice;
@@ -54,7 +54,7 @@ fn there_and_back(engine: &Engine, mut buffer: Buffer) {
     let mut got = vec![0; bytes.len()];
     buffer.download(0, &mut got).unwrap();
     assert!(got == bytes);
-    let file = engine.open_with(&to, &super::OpenOptions::new_file()).unwrap();
+    let file = engine.open_with(&to, &OpenOptions::new_file()).unwrap();
     let (result, buffer) = file.start_write(0, buffer, &RequestOptions::default()).unwrap().wait();
     result.unwrap();
     assert!(fs::read(&to).unwrap() == bytes);

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use forebay_base::lock::Lock;
 use forebay_base::units::{ByteRange, MIB};
 
-use super::Engine;
-use super::peers::{RESIDENT, UNASKED_WRITE};
-use super::readers::cores;
-use super::start::Call;
+use crate::engine::Engine;
+use crate::engine::peers::{RESIDENT, UNASKED_WRITE};
+use crate::engine::readers::cores;
+use crate::engine::start::Call;
 use crate::error::{Error, Operation, Result};
 use crate::events;
 use crate::file::{ResidencySource, read_at_raw, read_nowait_raw, write_at_raw};
@@ -38,11 +38,11 @@ const AGAIN: Duration = Duration::from_secs(10);
 
 /// Bytes of other transfers that may be queued on the link: 19 µs at 55 GB/s, a third of the time
 /// to wake a thread.
-pub(super) const QUEUED_MAX: u64 = MIB;
+pub(in crate::engine) const QUEUED_MAX: u64 = MIB;
 
 /// Pinned memory and streams for small transfers of one GPU.
 #[derive(Debug)]
-pub(super) struct Lanes {
+pub(in crate::engine) struct Lanes {
     device: Arc<dyn Device>,
     lanes: Box<[Mutex<Option<SmallLane>>]>,
     /// When allocating a lane last failed, and why.
@@ -113,14 +113,14 @@ impl SmallLane {
 struct NotOver(DeviceError);
 
 impl Lanes {
-    pub(super) fn new(device: Arc<dyn Device>) -> Self {
+    pub(in crate::engine) fn new(device: Arc<dyn Device>) -> Self {
         let count = cores().clamp(*LANES.start(), *LANES.end());
         let lanes = (0..count).map(|_| Mutex::new(None)).collect();
         Self { device, lanes, refused: Lock::default() }
     }
 
     /// Why small transfers of the GPU use the general path, if a lane could not be allocated.
-    pub(super) fn refusal(&self) -> Option<(DeviceId, Error)> {
+    pub(in crate::engine) fn refusal(&self) -> Option<(DeviceId, Error)> {
         self.refused.lock().as_ref().map(|(_, error)| (self.device.id(), error.clone()))
     }
 
@@ -171,7 +171,7 @@ impl Lanes {
 impl Engine {
     /// Does the transfer on this thread, if it is small and has no special options; `None` if it
     /// needs the general path.
-    pub(super) fn move_small(&self, call: &Call<'_>) -> Option<Result<Outcome>> {
+    pub(in crate::engine) fn move_small(&self, call: &Call<'_>) -> Option<Result<Outcome>> {
         let fits = call.span.len > 0 && call.span.len <= self.options().small_size;
         let options = call.options;
         if !fits || options.route.is_some() {

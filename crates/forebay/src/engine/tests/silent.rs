@@ -14,7 +14,7 @@ use std::time::Duration;
 use forebay_base::clock::SystemClock;
 use forebay_base::process::Home;
 
-use super::{Engine, OpenOptions, RequestOptions};
+use crate::engine::{Engine, OpenOptions, RequestOptions};
 use crate::error::Error;
 use crate::gpu::sim::{SimConfig, SimDevice};
 use crate::gpu::{

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::Engine;
+use crate::engine::Engine;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::{self, AddressKind, Device, GpuSelector, NotDeviceMemory};
 use crate::memory::Buffer;

@@ -1,0 +1,5 @@
+//! Calls that take memory or streams by address.
+
+mod borrow;
+pub(super) mod small;
+mod streams;
