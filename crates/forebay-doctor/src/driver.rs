@@ -13,7 +13,7 @@ const CLASS: Topic = Topic {
 };
 const KEYS: Topic = Topic {
     name: "gpu_driver_keys",
-    why: "on x86 the driver maps all of the GPU's memory for others only where it is told to",
+    why: "on x86 the driver maps all GPU memory for other devices only with this option",
 };
 const POOL: Topic = Topic {
     name: "gpu_p2p_memory",
@@ -161,7 +161,7 @@ impl Driver {
         }
         CLASS
             .warning(format!("{model} is not among those that NVIDIA names for P2PDMA"))
-            .step("a transfer tells: `forebay bench --route direct`")
+            .step("a transfer shows it: `forebay bench --route direct`")
     }
 
     fn driver(&self, facts: &Facts) -> Check {
@@ -199,7 +199,7 @@ impl Driver {
             Some(_) => DRIVER.ok(seen),
             None => DRIVER
                 .unknown(format!("`{line}` has no version"))
-                .step("`nvidia-smi` tells the driver's version"),
+                .step("`nvidia-smi` shows the driver's version"),
         }
     }
 

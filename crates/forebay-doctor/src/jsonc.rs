@@ -64,7 +64,7 @@ pub(super) fn parse(text: &str) -> Result<(Value, Vec<String>), Damage> {
     let value = reader.value()?;
     reader.blank()?;
     if reader.at < text.len() {
-        return Err(reader.damage("something stands behind its end"));
+        return Err(reader.damage("there is text after its end"));
     }
     Ok((value, reader.twice))
 }
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(what("{\n \"a\": 1\n \"b\": 2}").line, 3);
         assert_eq!(what("{ \"a\": }").what, "a value is missing");
         assert_eq!(what("{ \"a\": \"x\n\" }").what, "a text has no end");
-        assert_eq!(what("{} {}").what, "something stands behind its end");
+        assert_eq!(what("{} {}").what, "there is text after its end");
         assert_eq!(what("/* {}").what, "a comment has no end");
         assert_eq!(what("").what, "a value is missing");
         // Version 1.17 of cuFile reports "parsing error, invalid json config" and does not start.

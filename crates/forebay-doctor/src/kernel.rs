@@ -15,7 +15,7 @@ const VERSION: Topic = Topic {
     why: "some kernels are known to break a direct path, or to slow it down",
 };
 
-const UNAME: &str = "`uname -r` tells the version: kernels from 6.15 on need a newer driver";
+const UNAME: &str = "`uname -r` shows the version: kernels from 6.15 on need a newer driver";
 /// Maximum lengths of a kernel's configuration, packed and unpacked; most have 70 and 300 KiB.
 const PACKED_MAX: usize = 1 << 20;
 const SETTINGS_MAX: usize = 4 << 20;

@@ -80,7 +80,7 @@ impl Network {
             return None;
         }
         let server = facts.storage.server()?;
-        let protocol = server.text("protocol").unwrap_or("no protocol that is told");
+        let protocol = server.text("protocol").unwrap_or("no known protocol");
         let step = "mount it with `-o proto=rdma,port=20049`, by the client of DOCA-OFED or VAST \
                     that knows nvidia-fs";
         if !server.flag("rdma") {

@@ -148,7 +148,7 @@ impl Pcie {
         if self.bridges.is_empty() {
             return ACS
                 .unknown("no bridge above the GPU or the drives is shown")
-                .step("of a virtual machine ask the host: `lspci -vv` as root tells `ACSCtl`");
+                .step("of a virtual machine ask the host: `lspci -vv` as root shows `ACSCtl`");
         }
         let shares = |drive: &Drive| drive.distance == Some(Distance::SameSwitch);
         let redirects: Vec<&str> = self
@@ -204,7 +204,7 @@ fn bar1(gpu: &Gpu) -> Check {
                 "/sys/bus/pci/devices/{}/resource shows no second range",
                 gpu.pci.address
             ))
-            .step("`nvidia-smi -q -d MEMORY` tells how much BAR1 there is"),
+            .step("`nvidia-smi -q -d MEMORY` shows the size of BAR1"),
         // Source: NVIDIA's guide to GPUDirect RDMA, "PCI BAR sizes".
         Some(size) if size <= BAR1_SMALL => BAR1
             .problem(format_size(size), P2PDMA)
@@ -225,7 +225,7 @@ fn distance(drive: &Drive) -> Check {
             .step("use a drive and a GPU of one socket (`forebay map` shows the distances)"),
         Some(Distance::Unknown(reason)) => DISTANCE
             .unknown(format!("{name}: {reason}"))
-            .step("`forebay map` shows what is known of the way"),
+            .step("`forebay map` shows the known devices on the way"),
         Some(found) => DISTANCE.ok(format!("{name}: {found}")),
         None => DISTANCE
             .unknown("there is no GPU to measure from")

@@ -90,7 +90,7 @@ impl Peers {
             let is_known = self.distances.iter().any(|row| row.gpu == gpu);
             let seen = "/proc/driver/nvidia-fs/peer_distance has no row for this path";
             return is_known
-                .then(|| PEERS.unknown(seen).step("`distance` tells what `/sys` shows"));
+                .then(|| PEERS.unknown(seen).step("`distance` shows the path in `/sys`"));
         };
         let mut seen = format!("{}: {}", row.peer, words(row.distance));
         let went = self.affinity.iter().find(|(address, ..)| address == gpu);

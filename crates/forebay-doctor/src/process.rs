@@ -23,7 +23,7 @@ const CONTAINER: Topic = Topic {
 };
 const MODULES: Topic = Topic {
     name: "proc_modules",
-    why: "cuFile from 1.16 on was seen to spin for ever as its driver opens where this is missing",
+    why: "cuFile from 1.16 on was seen to spin endlessly while its driver opens if this is missing",
 };
 
 const LEN_MAX: usize = 64 << 10;
@@ -100,7 +100,7 @@ impl Process {
         checks.push(match (self.rights, self.may(CAP_SYS_ADMIN)) {
             (_, true) => RIGHTS.ok("the process may administrate"),
             (None, _) => RIGHTS
-                .unknown("/proc/self/status does not tell them")
+                .unknown("/proc/self/status does not show them")
                 .step("mount `/proc`, and run `forebay doctor` as root"),
             _ => RIGHTS
                 .unknown("without root some of these could not be seen")
@@ -120,7 +120,7 @@ impl Process {
                 .problem(seen, BOTH)
                 .step("use cuFile 1.15, or a kernel with loadable modules")
                 .needs("/proc/modules"),
-            _ => MODULES.warning(seen).step("keep to cuFile 1.15, or let `forebay probe` tell"),
+            _ => MODULES.warning(seen).step("keep to cuFile 1.15, or try `forebay probe`"),
         }
     }
 
@@ -141,7 +141,7 @@ impl Process {
         match self.locked {
             _ if self.may(CAP_IPC_LOCK) => LOCKED.ok("the process may lock any memory"),
             None => LOCKED
-                .unknown("/proc/self/limits does not tell the limit")
+                .unknown("/proc/self/limits does not show the limit")
                 .step("`ulimit -l` tells it"),
             Some(u64::MAX) => LOCKED.ok("unlimited"),
             Some(bytes) if bytes >= LOCKED_MIN => LOCKED.ok(format_size(bytes)),

@@ -12,7 +12,7 @@ use super::report::{BOTH, Check, Topic};
 
 const ANSWER: Topic = Topic {
     name: "path_answers",
-    why: "whoever opens a file there waits until somebody answers, and may not be ended before",
+    why: "a process that opens a file there waits for a reply, and may not be killed before",
 };
 const FILE_SYSTEM: Topic = Topic {
     name: "file_system",
@@ -33,7 +33,7 @@ const UDEV: Topic = Topic {
 };
 const ARRAY_UDEV: Topic = Topic {
     name: "udev_raid",
-    why: "cuFile asks udev for the level of an array, and takes no file where none is told",
+    why: "cuFile asks udev for the level of an array, and accepts no file without one",
 };
 
 /// Flags of extents whose bytes on the drive differ from the file's: encoded, encrypted, inline
@@ -195,8 +195,8 @@ impl Storage {
             return match is_device {
                 true => FILE_SYSTEM.ok("none: the path is a block device"),
                 false => FILE_SYSTEM
-                    .unknown("what the path is on cannot be told")
-                    .step("`findmnt -T PATH` tells; `/proc` has to be mounted for it"),
+                    .unknown("the storage below the path is unknown")
+                    .step("`findmnt -T PATH` shows it; `/proc` has to be mounted for that"),
             };
         };
         let closed = |what: &str| {

@@ -116,7 +116,7 @@ impl Storage {
             }
             _ => RAID
                 .problem(seen, BOTH)
-                .step("use RAID-0, RAID-1 or RAID-10, or a drive of its own")
+                .step("use RAID-0, RAID-1 or RAID-10, or a separate drive")
                 .needs("an array of level 0, 1 or 10"),
         })
     }

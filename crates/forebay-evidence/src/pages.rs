@@ -24,7 +24,7 @@ const BLOCK: u64 = 512;
 /// Maximum number of files whose pages are counted.
 const FILES_MAX: usize = 64;
 /// Remedy if the kernel refuses to report pages.
-const OWNER: &str = "run as the owner of the file, or as somebody who may write it";
+const OWNER: &str = "run as the owner of the file, or as a user who may write it";
 
 /// The page-cache state at one edge.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -94,7 +94,7 @@ impl<T> Seen<T> {
 }
 
 /// Remedy for a counter that was reset during the span.
-pub(super) const AGAIN: &str = "repeat the span, with nobody who resets counters meanwhile";
+pub(super) const AGAIN: &str = "repeat the span, and reset no counters during it";
 
 /// Why a source has no value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -74,7 +74,7 @@ impl Sensors {
     /// NVML or the GPU is missing, or no sensor can be read.
     pub fn find(info: &DeviceInfo) -> Result<Self, NoSensors> {
         if info.simulated {
-            let why = "simulated: it takes no power of its own".into();
+            let why = "simulated: it takes no power".into();
             return Err(NoSensors { why, remedy: None });
         }
         Self::find_in(LIBRARY, info)
@@ -322,7 +322,7 @@ mod tests {
     fn where_there_are_none_the_reason_is_said() {
         let why = |info: &DeviceInfo| Sensors::find(info).unwrap_err();
         let simulated = why(&DeviceInfo { simulated: true, ..info() });
-        assert_eq!(simulated.to_string(), "simulated: it takes no power of its own");
+        assert_eq!(simulated.to_string(), "simulated: it takes no power");
         let none = Sensors::find_in("/nonexistent/libnvidia-ml.so.1", &info()).unwrap_err();
         assert!(none.why.contains("cannot load `/nonexistent/"), "{none}");
         assert!(none.to_string().ends_with("(install the driver's `libnvidia-ml.so.1`)"), "{none}");

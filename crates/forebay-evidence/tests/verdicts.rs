@@ -268,7 +268,7 @@ fn bytes_of_other_processes_on_the_drive_are_told_apart() {
     assert!(front(&evidence).0 >= 64 << 20, "{evidence:?}");
     let told = verdict(&evidence, &Claim::of(&outcome, Direction::Read, Memory::Host));
     assert_eq!(told.word(), "host (page cache)", "{told:?} {evidence:?}");
-    assert!(told.grounds.iter().any(|text| text.contains("is told apart")), "{told:?}");
+    assert!(told.grounds.iter().any(|text| text.contains("is counted separately")), "{told:?}");
 }
 
 /// Bytes that a drive has delivered so far.

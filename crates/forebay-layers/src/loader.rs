@@ -332,7 +332,7 @@ impl Loader {
             Err(TryRecvError::Empty) => return Ok(()),
             Ok(pinned) => pinned,
             Err(TryRecvError::Disconnected) => {
-                Err(Refusal::Ever("no thread can be had that pins pages".into()))
+                Err(Refusal::Ever("no thread can be started to pin pages".into()))
             }
         };
         let Pinning { unit, mut jobs, .. } = self.pinning.pop_front().expect("just seen");

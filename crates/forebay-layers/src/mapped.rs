@@ -138,7 +138,7 @@ impl Windows {
     }
 }
 
-const CHANGED: Refusal = Refusal::Now("a file was changed meanwhile");
+const CHANGED: Refusal = Refusal::Now("a file was changed during the copy");
 
 impl Pages {
     /// Whether its files are unchanged since before it was mapped.

@@ -52,7 +52,7 @@ pub(super) struct Maps {
 }
 
 /// The error if the [`Mapper`]'s thread could not be started.
-const NO_THREAD: &str = "no thread can be had that pins pages and lets them go";
+const NO_THREAD: &str = "no thread can be started to pin and unpin pages";
 
 /// Requests to the thread.
 pub(super) enum Wish {

@@ -410,7 +410,7 @@ impl Drop for Shared {
 
 pub(super) fn stuck() -> DeviceError {
     let (call, name) = ("cuEventQuery", "NO_ANSWER".to_owned());
-    let detail = "copies wait for a stream of the caller that does not go on".to_owned();
+    let detail = "copies wait for a stream of the caller that makes no progress".to_owned();
     DeviceError { call, code: -1, name, detail }
 }
 

@@ -92,7 +92,8 @@ impl Shared {
         }
         if let Some((part, other)) = ties.shared(number) {
             let reason = if other == number {
-                "another part of it has some of these bytes too: which is to be written?".into()
+                "another part of it has some of these bytes too, so a write would be ambiguous"
+                    .into()
             } else {
                 let other = &self.units()[other].name;
                 format!("`{other}` has some of these bytes too, and would keep the old")
@@ -123,7 +124,7 @@ impl Shared {
         let write = Write { unit: number, buffer, store, marks: [ready, computed], copied };
         if let Err(SendError(mut write)) = self.writer().send(write) {
             state.copied.put_back(std::mem::take(&mut write.copied));
-            let error = refused(&unit.first, "no thread can be had that writes it".into());
+            let error = refused(&unit.first, "no thread can be started to write it".into());
             self.written(&mut state, &write, Err(error));
         }
         Ok(())

@@ -110,6 +110,6 @@ pub(crate) fn bound(timeout: Option<f64>) -> PyResult<Option<Duration>> {
 /// The exception for an expired timeout.
 pub(crate) fn late(timeout: Option<f64>) -> PyErr {
     let seconds = timeout.unwrap_or_default();
-    let text = format!("the transfer has not ended within {seconds} s; it goes on");
+    let text = format!("the transfer has not ended within {seconds} s; it continues");
     pyo3::exceptions::PyTimeoutError::new_err(text)
 }

@@ -78,7 +78,7 @@ impl Distance {
         match one.node_distances.get(to as usize) {
             Some(20..) => Self::AcrossSockets,
             Some(_) => Self::SameSocket,
-            None => Self::Unknown(format!("no distance is told between nodes {node} and {to}")),
+            None => Self::Unknown(format!("no known distance between nodes {node} and {to}")),
         }
     }
 

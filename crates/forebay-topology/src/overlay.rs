@@ -50,7 +50,7 @@ impl Resolve<'_> {
                 .or_else(|| Some((self.alike(stat?, &parts)?, "only its files answer alike"))),
         };
         let Some((index, how)) = found else {
-            let reason = "the folders of the overlay do not tell which one holds the file";
+            let reason = "the folders of the overlay do not show which one holds the file";
             layer.unknown("layer", reason);
             return self.unknown_drive(layer, mount.device, reason);
         };

@@ -118,7 +118,7 @@ pub(super) fn device(root: &Layer) -> Result<&Layer, String> {
         return Ok(layer);
     }
     if layer.name == "btrfs" {
-        return Err("btrfs tells its own addresses, not those of its drives".into());
+        return Err("btrfs reports its own addresses, not those of its drives".into());
     }
     if layer.fact("realtime_device").is_some() {
         return Err("it may lie on the device for real-time files".into());

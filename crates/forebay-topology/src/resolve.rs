@@ -207,7 +207,7 @@ impl<'a> Resolve<'a> {
         }
         if self.files == FILES_MAX {
             let mut layer = Layer::new(LayerKind::Unknown, shown(real));
-            layer.unknown("file", format!("more than {FILES_MAX} files stand on one another"));
+            layer.unknown("file", format!("more than {FILES_MAX} files are nested"));
             return (layer, Span::default());
         }
         self.files += 1;
@@ -396,7 +396,7 @@ impl<'a> Resolve<'a> {
             None => {}
         }
         if self.depth == DEPTH_MAX || self.layers >= LAYERS_MAX {
-            layer.unknown("device", "too many devices stand on one another");
+            layer.unknown("device", "too many nested devices");
             return (layer, Span::default());
         }
         self.met.insert(folder.path().to_owned(), None);

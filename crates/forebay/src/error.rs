@@ -438,6 +438,6 @@ fn copied(len: u64, place: Option<&Place>) -> String {
 fn stall(operation: Operation) -> &'static str {
     match operation {
         Operation::Write => "it takes no more bytes, and the system names no error",
-        _ => "no more bytes come, though its size says that there are some",
+        _ => "no more bytes come, though its size is larger",
     }
 }

@@ -214,7 +214,7 @@ mod tests {
         let mut found = Found::default();
         find(&[info], &mut found);
         assert!(found.quick.is_empty() && found.slow.is_empty());
-        let absent = Absent::new("gpu sim:0", "simulated: it takes no power of its own");
+        let absent = Absent::new("gpu sim:0", "simulated: it takes no power");
         assert_eq!(found.absent, [absent]);
     }
 }

@@ -146,7 +146,7 @@ fn settings_that_are_damaged_are_a_failure() {
     let error = String::from_utf8(output.stderr).unwrap();
     let expected = [
         "error: something on the way from `own.json` is broken",
-        "caused by: cufile_json: own.json (`CUFILE_ENV_PATH_JSON`), line 2: something stands",
+        "caused by: cufile_json: own.json (`CUFILE_ENV_PATH_JSON`), line 2: there is text",
         "hint: correct the file",
     ];
     assert!(expected.iter().all(|part| error.contains(part)), "{error}");
@@ -263,8 +263,8 @@ fn a_machine_without_a_direct_path_reads_like_this() {
                   next  install `nvidia-gds` (`nvidia-fs-dkms`) and `modprobe nvidia-fs`
         problem   gpu_driver_keys: /proc/driver/nvidia/params has no `RMForceStaticBar1=1`,
                   `RmForceDisableIomapWC=1`
-                  why   on x86 the driver maps all of the GPU's memory for others only where it is
-                        told to
+                  why   on x86 the driver maps all GPU memory for other devices only with this
+                        option
                   next  put `options nvidia
                         NVreg_RegistryDwords="RMForceStaticBar1=1;RmForceDisableIomapWC=1;"` into
                         /etc/modprobe.d/nvidia-p2pdma.conf, build the initial file system again
@@ -291,7 +291,7 @@ fn a_machine_without_a_direct_path_reads_like_this() {
         unknown   acs: no bridge above the GPU or the drives is shown
                   why   bridges that redirect send what goes between two devices below them up to
                         the processor
-                  next  of a virtual machine ask the host: `lspci -vv` as root tells `ACSCtl`
+                  next  of a virtual machine ask the host: `lspci -vv` as root shows `ACSCtl`
         ok        file_system: ext4
         ok        file_attributes: none that matters
         ok        gpu_class: NVIDIA H200

@@ -53,8 +53,8 @@ fn kernels_and_drivers_that_hide() {
     machine.remove("proc/driver/nvidia-fs/modules");
     unknown(&machine.examine("/data/f"), "nvidia_fs_modules", "no such file", "as root");
     let report = after(|m| m.remove("proc/self"));
-    unknown(&report, "locked_memory", "limits does not tell", "ulimit -l");
-    unknown(&report, "rights", "status does not tell", "/proc");
+    unknown(&report, "locked_memory", "limits does not show", "ulimit -l");
+    unknown(&report, "rights", "status does not show", "/proc");
 }
 
 #[test]

@@ -35,7 +35,7 @@ impl Judge<'_> {
         let counted = moves.bytes.saturating_add(by_batches);
         if counted.saturating_add(self.slack) < bytes {
             let (bytes, counted) = (size(bytes), size(counted));
-            let text = format!("{bytes} are said to have gone by cuFile, which counted {counted}");
+            let text = format!("{bytes} were reported as moved by cuFile, which counted {counted}");
             self.contradict(text);
         }
         if counted > bytes.saturating_add(bytes / 2).saturating_add(self.slack) {
@@ -135,7 +135,9 @@ impl Judge<'_> {
         let (known, all) = (moves.by.total(), moves.operations);
         if known == 0 && all == 0 && bytes > self.slack {
             let bytes = size(bytes);
-            self.contradict(format!("{bytes} are said to have gone by cuFile, which counted none"));
+            self.contradict(format!(
+                "{bytes} were reported as moved by cuFile, which counted none"
+            ));
         } else if known < all || known == 0 {
             let why = format!("of {all} operations cuFile counted only {known} by their path");
             self.lacks(why, "move whole aligned blocks, or take another version of cuFile");
@@ -199,7 +201,7 @@ impl Judge<'_> {
         {
             let moved = size(*moved);
             self.doubts.push(format!(
-                "the host's memory moved {moved} meanwhile, which a direct path leaves alone"
+                "the host's memory moved {moved} during the span, which a direct path does not use"
             ));
         }
     }
@@ -211,7 +213,7 @@ impl Judge<'_> {
         if cache.grown() > others.saturating_add(self.slack) {
             let (direct, grown) = (size(direct), size(cache.grown()));
             self.contradict(format!(
-                "{direct} are said to have gone directly, but {grown} came into the page cache"
+                "{direct} were reported as direct, but {grown} came into the page cache"
             ));
         }
         // O_DIRECT writes drop the same bytes from the page cache.
@@ -220,7 +222,7 @@ impl Judge<'_> {
             let (direct, after) = (size(direct), size(cache.after));
             self.lacks(
                 format!(
-                    "{direct} are said to have been written directly, but {after} of the range \
+                    "{direct} were reported as written directly, but {after} of the range \
                      are in the page cache, from where the drives may have them"
                 ),
                 "drop the file's pages before the span",
@@ -277,7 +279,7 @@ impl Judge<'_> {
         let (bytes, text, verb) = (size(direct), size(most), self.claim.moved());
         if !enough(most) {
             return self.contradict(format!(
-                "{bytes} are said to have gone directly between drive and GPU, but the drives have \
+                "{bytes} were reported as direct between drive and GPU, but the drives have \
                  {verb} {text}"
             ));
         }
@@ -382,11 +384,11 @@ impl Judge<'_> {
         match &self.evidence.nvidia_fs {
             Seen::Told(counts) if requests(counts) == 0 => {
                 self.contradict(format!(
-                    "{bytes} are said to have gone by nvidia-fs, which counted no request"
+                    "{bytes} were reported as moved by nvidia-fs, which counted no request"
                 ));
             }
             Seen::Nothing(why) if why != "nobody asked" => {
-                self.contradict(format!("{bytes} are said to have gone by nvidia-fs, but {why}"));
+                self.contradict(format!("{bytes} were reported as moved by nvidia-fs, but {why}"));
             }
             _ => {}
         }

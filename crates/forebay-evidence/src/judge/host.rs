@@ -4,7 +4,7 @@ use super::{Direction, Judge, LEN_MIN, MIB, Memory, Route, Storage, Way, size};
 use crate::evidence::PageCache;
 
 /// Remedy if page-cache state is missing.
-const OWNER: &str = "run as the owner of the file, or as somebody who may write it";
+const OWNER: &str = "run as the owner of the file, or as a user who may write it";
 /// Remedy if storage counters are missing.
 const COUNTED: &str = "use a file on a block device or NFS, where `/proc` and `/sys` are mounted";
 /// Why pages of a range do not show which of its bytes bypassed the page cache.
@@ -150,7 +150,7 @@ impl Judge<'_> {
         {
             let (staged, all) = (size(staged), size(all));
             self.contradict(format!(
-                "{staged} are said to have been written past the page cache, but the drives have \
+                "{staged} were reported as written with O_DIRECT, but the drives have \
                  written {all}"
             ));
         }
@@ -236,12 +236,11 @@ impl Judge<'_> {
             (cached, staged) = (cached.saturating_add(staged.saturating_sub(past)), past);
         } else if staged > most {
             self.contradict(format!(
-                "{said} are said to have been {verb} past the page cache, but only {seen} were"
+                "{said} were reported as {verb} with O_DIRECT, but only {seen} were"
             ));
         } else if past > staged.saturating_add(host).saturating_add(self.slack) {
-            let text = format!(
-                "only {said} are said to have been {verb} past the page cache, but {seen} were"
-            );
+            let text =
+                format!("only {said} were reported as {verb} with O_DIRECT, but {seen} were");
             let held = cache.before.max(cache.after);
             let gone = past - staged - host;
             if is_own && self.were_taken_back(bytes, gone, cache) {
@@ -318,7 +317,7 @@ impl Judge<'_> {
             (Some(own), Some(all)) if all > own.saturating_add(self.slack) => {
                 let others = size(all - own);
                 self.grounds.push(format!(
-                    "others read {others} from the same drives meanwhile, which is told apart"
+                    "others read {others} from the same drives, which is counted separately"
                 ));
             }
             (None, Some(all)) if all > most => {

@@ -147,7 +147,7 @@ impl<'a> Judge<'a> {
             self.doubts.push(format!("{text}, or more: its counter may have begun anew"));
         } else if moved < bytes / 2 {
             let whole = size(bytes);
-            self.contradict(format!("{whole} are said to have been moved, but {text}"));
+            self.contradict(format!("{whole} were reported as moved, but {text}"));
         } else if moved.saturating_add(self.slack) < bytes {
             self.doubts.push(format!("{text}: less than {}", size(bytes)));
         } else if moved > bytes.saturating_add(bytes / 2).saturating_add(16 * MIB) {

@@ -93,11 +93,11 @@ fn reads_past_through_and_out_of_the_page_cache() {
 #[test]
 fn an_account_that_counters_refute_is_found_out() {
     let text = contradiction(&evidence(0, 0, GIB, GIB), &whole(Route::Staged));
-    assert_eq!(text, "1 GiB are said to have been read past the page cache, but only 0 B were");
+    assert_eq!(text, "1 GiB were reported as read with O_DIRECT, but only 0 B were");
     let text = contradiction(&evidence(GIB, 0, 0, GIB), &whole(Route::Staged));
     assert!(text.contains("only 0 B were"), "{text}");
     let text = contradiction(&evidence(GIB, 0, 0, 0), &whole(Route::Cached));
-    assert!(text.starts_with("only 0 B are said"), "{text}");
+    assert!(text.starts_with("only 0 B were reported"), "{text}");
     let text =
         contradiction(&evidence(GIB, 0, 0, 0), &Claim { bytes: 2 * GIB, ..whole(Route::Staged) });
     assert_eq!(text, "the routes of 2 GiB that were moved add up to 1 GiB");
@@ -180,7 +180,7 @@ fn encoded_bytes_pass_the_page_cache_whoever_asks() {
     let half = with(GIB / 2 + GIB / 20 + GIB / 2, GIB / 2, GIB / 2);
     assert_eq!(text(&half, &whole(Route::Staged)), "mixed 55 % staged / 45 % cached");
     let few = with(GIB / 10, GIB, GIB / 2);
-    assert!(contradiction(&few, &whole(Route::Staged)).contains("past the page cache"));
+    assert!(contradiction(&few, &whole(Route::Staged)).contains("with O_DIRECT"));
     let resident = with(0, GIB, GIB);
     assert_eq!(text(&resident, &whole(Route::Staged)), "cached");
     assert_eq!(text(&with(GIB, 0, GIB), &whole(Route::Staged)), "staged", "it was passed");
@@ -322,7 +322,7 @@ fn reads_and_writes_of_one_span_share_its_page_cache() {
     seen = evidence(0, 0, GIB, GIB);
     for direction in [Direction::Read, Direction::Write] {
         let told = contradiction(&seen, &mixed(Route::Staged, direction, gpu));
-        assert!(told.contains("past the page cache, but"), "{told}");
+        assert!(told.contains("with O_DIRECT, but"), "{told}");
     }
     // Reads alone that left their bytes in the page cache went through it.
     let alone = Claim { beside: (0, 0), ..mixed(Route::Staged, Direction::Read, gpu) };

@@ -139,7 +139,7 @@ fn pages_that_are_on_their_way_out_go_with_the_stream() {
         }
         if stream.shared.group.mapper.leaving.lock().len() == 4 {
             let reason = stream.mapped().1.unwrap();
-            assert!(reason.starts_with("no thread can be had that pins pages"), "{reason}");
+            assert!(reason.starts_with("no thread can be started to pin"), "{reason}");
         }
         stream.close().unwrap();
         assert_eq!(stream.mapped().0, 0);

@@ -380,7 +380,7 @@ fn without_a_thread_that_pins_layers_come_through_slots_and_once_there_is_one_fr
         }
         let held = stream.mapped();
         setrlimit(Resource::Nproc, before).expect("the limit that was");
-        let reason = "no thread can be had that pins pages and lets them go".to_owned();
+        let reason = "no thread can be started to pin and unpin pages".to_owned();
         assert_eq!(held, (0, Some(reason)));
         thread::sleep(SETTLED);
         settle(&rig, &model, &stream);

@@ -243,10 +243,10 @@ fn a_chain_without_end_is_cut() {
     tree.mount(10, "253:0", "/a", "ext4 /dev/x rw");
     let map = tree.map("/a/f");
     let last = map.root.walk().last().expect("a step").1;
-    assert_eq!(reason(last, "device"), "too many devices stand on one another");
+    assert_eq!(reason(last, "device"), "too many nested devices");
     let map = tree.map("/l0/f");
     let last = map.root.walk().last().expect("a step").1;
-    assert_eq!(reason(last, "file"), "more than 8 files stand on one another");
+    assert_eq!(reason(last, "file"), "more than 8 files are nested");
 }
 
 #[test]

@@ -363,7 +363,7 @@ fn extents_are_followed_to_the_drives_as_far_as_that_is_told() {
             ("/mnt/lvm/data.bin", "`dm-0` does not tell where it puts them"),
             ("/mnt/loop/data.bin", "`loop0` does not tell where it puts them"),
             ("/mnt/raid1/data.bin", "`md1` does not tell where it puts them"),
-            ("/mnt/btrfs/data.bin", "btrfs tells its own addresses, not those of its drives"),
+            ("/mnt/btrfs/data.bin", "btrfs reports its own addresses, not those of its drives"),
         ] {
             assert_eq!(places(path).1.expect_err(path), why);
         }

@@ -48,7 +48,7 @@ pub(super) fn unseated(errno: Errno) -> String {
 pub(super) fn no_lane(gpu: DeviceId, error: &Error) -> String {
     let causes = successors(error.source(), |&error| error.source());
     let reason = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
-    format!("small transfers to and from {gpu} take longer, by way of other threads: {reason}")
+    format!("small transfers to and from {gpu} take longer, through other threads: {reason}")
 }
 
 /// The hint if the kernel may not lock memory for a ring.

@@ -103,7 +103,7 @@ impl Engine {
         }
         if call.direction == Direction::Write && copies_writes(call.file) {
             let system = call.file.file_system();
-            return why(&format!("cuFile writes to `{system}` file systems by way of the host"));
+            return why(&format!("cuFile writes to `{system}` file systems through the host"));
         }
         let port = providers.port(call.file, device, options.probe.as_ref(), demanded);
         let port = port.map_err(|no| Some(no.into()))?;

@@ -216,7 +216,7 @@ impl Engine {
             return match route {
                 Route::Direct if call.is_part => Err(call.unavailable(
                     route,
-                    "pieces of one call go through slots: move each by a call of its own".into(),
+                    "pieces of one call go through slots: move each by a separate call".into(),
                 )),
                 // For the part that is not direct.
                 Route::Direct => Ok(self.best_access(call, around)),
@@ -225,8 +225,7 @@ impl Engine {
                 }
                 Route::Staged if !on_gpu => Err(call.unavailable(
                     route,
-                    "the memory is the host's, so no slot lies on the way; the route is `host`"
-                        .into(),
+                    "the memory is the host's, so no slot is used; the route is `host`".into(),
                 )),
                 Route::Staged => around()
                     .map(|alignment| Access::direct(alignment, Reason::Demanded))

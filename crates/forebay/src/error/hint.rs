@@ -18,12 +18,12 @@ impl Error {
                 "ask for fewer bytes, or look whether all of the file has been written".into()
             }
             Self::FileChanged { .. } => {
-                "read it again once nobody cuts it; a writer should write a new file and rename it"
+                "read it again when no process writes to it; a writer should replace it by a rename"
                     .into()
             }
             Self::FileOverwritten { .. } => {
-                "what was computed since may be wrong: compute it again once nobody writes to it; \
-                 a writer should write a new file and rename it"
+                "results computed from it may be wrong: compute them again when no process writes \
+                 to it; a writer should replace it by a rename"
                     .into()
             }
             Self::NoProgress { .. } => {
@@ -38,7 +38,7 @@ impl Error {
             }
             Self::NotAFile { .. } => "give a regular file or a block device".into(),
             Self::RouteUnavailable { .. } => {
-                "leave the route out, and the fastest one that can be had is taken".into()
+                "omit the route to use the fastest available one".into()
             }
             Self::NoDevice { .. } => {
                 "`--gpu none` moves bytes to host memory, `--gpu sim` to a simulated GPU".into()
@@ -102,9 +102,7 @@ fn device_hint(operation: Operation, source: &DeviceError) -> Option<String> {
 
 fn resource_hint(what: &str, source: Errno) -> &'static str {
     match (what, source) {
-        ("io_uring", _) => {
-            "leave `FOREBAY_RING` at `auto`, and threads that `pread` stand in for it"
-        }
+        ("io_uring", _) => "leave `FOREBAY_RING` at `auto` to use threads with `pread` instead",
         (_, Errno::BUSY) => "look for a drive, server or GPU that hangs: closes and frees wait",
         _ => "raise the limit on threads and open files (`ulimit -u`, `ulimit -n`)",
     }

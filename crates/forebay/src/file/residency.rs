@@ -45,7 +45,7 @@ pub enum Residency {
 }
 
 const NOT_OWNER: &str =
-    "the kernel tells what is resident only to the owner of a file and to those who may write it";
+    "the kernel reports residency only to the owner of a file and to users who may write it";
 const NO_CALL: &str = "this kernel has no cachestat, or a filter hides it";
 const NOT_COUNTED: &str = "the question about the page cache failed";
 

@@ -107,10 +107,10 @@ fn words(address: u64, kind: AddressKind) -> &'static str {
         AddressKind::PinnedHost => "pinned host memory",
         AddressKind::Reserved => "reserved virtual memory with nothing mapped to it",
         AddressKind::Unknown if is_host_memory(address) => "ordinary host memory",
-        AddressKind::Unknown => "nobody's memory: it was freed, or never allocated",
-        AddressKind::Managed { .. } => "managed memory whose bounds the driver does not tell",
+        AddressKind::Unknown => "unknown memory: it was freed, or never allocated",
+        AddressKind::Managed { .. } => "managed memory whose bounds the driver does not report",
         AddressKind::Device { .. } | AddressKind::Mapping { .. } => {
-            "GPU memory whose bounds the driver does not tell"
+            "GPU memory whose bounds the driver does not report"
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::{assert_adds_up, assert_says, sim, small_engine};
 const FULL: usize = 6 << 20;
 
 const CHANGED: &str =
-    "read it again once nobody cuts it; a writer should write a new file and rename it";
+    "read it again when no process writes to it; a writer should replace it by a rename";
 
 /// Ends the other thread of a test, also when this one fails.
 struct Ending<'a>(&'a AtomicBool);

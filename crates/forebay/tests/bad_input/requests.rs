@@ -179,7 +179,7 @@ fn routes_that_cannot_be_had() {
     let (_folder, file) = file(&engine, 100_000);
     let drive = on_drive(&engine, file.path());
     let place = format!("`{}` at 5+100{drive}", file.path().display());
-    let hint = "leave the route out, and the fastest one that can be had is taken";
+    let hint = "omit the route to use the fastest available one";
     let says = |file: &File, memory: Option<_>, route: Route, reason: &str| {
         let place = if file.path().starts_with("/dev/shm") {
             format!("`{}` at 5+100", file.path().display())
@@ -201,7 +201,7 @@ fn routes_that_cannot_be_had() {
     says(&file, Some(gpu), Route::Direct, missing);
     says(&file, None, Route::Direct, "the memory is the host's");
     says(&file, Some(gpu), Route::Host, "the memory is a GPU's");
-    let host = "the memory is the host's, so no slot lies on the way; the route is `host`";
+    let host = "the memory is the host's, so no slot is used; the route is `host`";
     says(&file, None, Route::Staged, host);
     if let Some(folder) = or_skip(lab::memory_folder()) {
         let path = folder.path().join("data");

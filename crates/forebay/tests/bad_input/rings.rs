@@ -59,7 +59,7 @@ fn io_uring_that_is_refused() {
             );
             assert_eq!(notes, [note]);
             let engine = small_engine(|options| options.ring = RingChoice::Uring);
-            let hint = "leave `FOREBAY_RING` at `auto`, and threads that `pread` stand in for it";
+            let hint = "leave `FOREBAY_RING` at `auto` to use threads with `pread` instead";
             let message = "cannot start the engine's io_uring";
             assert_says(read_cold(&engine, &bytes), message, said, hint);
             let engine = small_engine(|options| options.ring = RingChoice::Pread);

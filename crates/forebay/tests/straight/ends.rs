@@ -218,7 +218,7 @@ fn pieces_of_one_call_and_what_streams_order_go_through_slots() {
         got[..1 << 20] == rig.bytes[..1 << 20] && got[1 << 20..] == rig.bytes[2 << 20..3 << 20]
     );
     let refused = many(&demanded()).map(drop).expect_err("demanded").to_string();
-    assert!(refused.contains("each by a call of its own"), "{refused}");
+    assert!(refused.contains("each by a separate call"), "{refused}");
 
     file.evict().expect("advice");
     let device = add(&rig, 1, "sim:cufile");

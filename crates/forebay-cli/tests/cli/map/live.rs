@@ -252,5 +252,5 @@ fn members_of_btrfs_are_all_shown() {
     let (text, _) = good(loops.path(), &["file", "--extents"]);
     assert!(text.contains("btrfs · data raid0 · 3 members"), "{text}");
     assert!(loops.names().all(|name| text.contains(&format!("─ {name}  loop device"))), "{text}");
-    assert!(text.contains("btrfs tells its own addresses"), "{text}");
+    assert!(text.contains("btrfs reports its own addresses"), "{text}");
 }

@@ -344,7 +344,7 @@ fn where_the_bytes_lie() {
           └─ nvme6  pcie · 0000:48:00.0 · x1 at 2.5 GT/s · NUMA node 0
     queue  one for 2 drives, striped
     bytes  64 MiB in 1 extent
-           (no place)  64 MiB  100.0 %  btrfs tells its own addresses, not those of its drives
+           (no place)  64 MiB  100.0 %  btrfs reports its own addresses, not those of its drives
 
     GPUs  none is on PCI here, so there are no distances
     ");

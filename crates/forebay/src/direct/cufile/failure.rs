@@ -230,7 +230,7 @@ pub(super) static KNOWN: [Known; 48] = [
     error(
         5005,
         "DRIVER_VERSION_READ_ERROR",
-        "nvidia-fs does not tell its version",
+        "nvidia-fs does not report its version",
         "make `/dev/nvidia-fs*` readable here; in a container pass it in",
     ),
     error(
@@ -260,7 +260,7 @@ pub(super) static KNOWN: [Known; 48] = [
         "`nvidia-smi` says whether driver and GPU work; a driver that is older than the library's \
           CUDA has to be updated",
     ),
-    error(5012, "CUDA_POINTER_INVALID", "the address is no memory of a GPU", OURS),
+    error(5012, "CUDA_POINTER_INVALID", "the address is not memory of a GPU", OURS),
     error(
         5013,
         "CUDA_MEMORY_TYPE_INVALID",
@@ -276,7 +276,7 @@ pub(super) static KNOWN: [Known; 48] = [
         5019,
         "INVALID_FILE_OPEN_FLAG",
         "the file is opened in a way that is not served",
-        "open what is to be written with O_DIRECT",
+        "open files to be written with O_DIRECT",
     ),
     error(5020, "DIO_NOT_SET", "the descriptor is not open for O_DIRECT", FILE),
     error(5022, "INVALID_VALUE", "an argument makes no sense", OURS),
@@ -320,7 +320,7 @@ pub(super) static KNOWN: [Known; 48] = [
         "its log says what (`cufile.log`); in a container it is often `/run/udev` that is \
            missing",
     ),
-    error(5031, "GETNEWFD_FAILED", "no new descriptor could be had", "raise `ulimit -n`"),
+    error(5031, "GETNEWFD_FAILED", "no new descriptor is available", "raise `ulimit -n`"),
     error(
         5033,
         "NVFS_SETUP_ERROR",
@@ -344,7 +344,7 @@ pub(super) static KNOWN: [Known; 48] = [
     ),
     error(5039, "INTERNAL_BATCH_SETUP_ERROR", "a batch could not be set up", RETRY),
     error(5040, "INTERNAL_BATCH_SUBMIT_ERROR", "a batch could not be submitted", RETRY),
-    error(5041, "INTERNAL_BATCH_GETSTATUS_ERROR", "a batch does not tell how it is", RETRY),
+    error(5041, "INTERNAL_BATCH_GETSTATUS_ERROR", "a batch does not report its state", RETRY),
     error(5042, "INTERNAL_BATCH_CANCEL_ERROR", "a batch could not be cancelled", RETRY),
     error(5043, "NOMEM_ERROR", "the library has no memory left", RETRY),
     error(5044, "IO_ERROR", "reading or writing failed", "`dmesg` may say why"),

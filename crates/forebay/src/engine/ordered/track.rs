@@ -142,7 +142,7 @@ impl Track {
     /// The error for a GPU that makes no progress; memory that it may access is leaked.
     pub(super) fn lose(self) -> DeviceError {
         let (call, name) = ("cuStreamWriteValue32", "NO_ANSWER".to_owned());
-        let detail = "the GPU does not go on, though nothing holds its stream".to_owned();
+        let detail = "the GPU makes no progress, though nothing holds its stream".to_owned();
         std::mem::forget(self);
         DeviceError { call, code: -1, name, detail }
     }

@@ -80,7 +80,7 @@ fn memory_of_others_is_used_and_not_freed() {
         there_and_back(engine, buffer);
         // SAFETY: allocated here, and the buffer is dropped; a double free would fail.
         unsafe { gpu.free(address) }.unwrap();
-        let gone = format!("{address:#x} is nobody's memory: it was freed, or never allocated");
+        let gone = format!("{address:#x} is unknown memory: it was freed, or never allocated");
         assert_eq!(refusal(engine, address, 1), gone);
     }
 }
@@ -148,7 +148,7 @@ fn what_is_no_gpu_memory_is_named() {
     assert_eq!(refusal(&engine, number, 16), format!("{number:#x} is pinned host memory"));
     // SAFETY: nothing is queued on it.
     unsafe { gpus[0].unregister(host) }.unwrap();
-    let nobodys = "0x8 is nobody's memory: it was freed, or never allocated";
+    let nobodys = "0x8 is unknown memory: it was freed, or never allocated";
     assert_eq!(refusal(&engine, 8, 16), nobodys);
     let without_gpu = Engine::new(Options::default()).unwrap();
     assert_eq!(refusal(&without_gpu, number, 16), format!("{number:#x} is ordinary host memory"));

@@ -133,7 +133,7 @@ fn nothing_that_is_said_of_addresses_is_followed_too_far() {
 fn mappings_that_never_end_are_given_up() {
     let refusal = check_range(&open(&TINY), 1 << 40, 1 << 40).unwrap_err();
     let text = refusal.to_string();
-    assert!(text.ends_with("is GPU memory whose bounds the driver does not tell"), "{text}");
+    assert!(text.ends_with("is GPU memory whose bounds the driver does not report"), "{text}");
     check_range(&open(&TINY), 1 << 40, 1000).unwrap();
 }
 

@@ -20,10 +20,10 @@ impl Scheduler {
         self.check_drives(taken);
         self.check_links();
         self.check_writers(taken);
-        assert_eq!(self.effects.work, 0, "work that nobody was called for");
+        assert_eq!(self.effects.work, 0, "work without a wake-up");
         assert!(self.effects.rings.is_empty() && self.effects.links.is_empty());
         assert!(self.effects.pool + self.effects.starts == 0);
-        assert!(self.effects.finished.is_empty(), "an end that nobody was told of");
+        assert!(self.effects.finished.is_empty(), "an end without a notification");
     }
 
     /// If work waits for a reader, a reader is about to look at it.
@@ -85,7 +85,7 @@ impl Scheduler {
             assert!(!active.is_listed() || !active.is_shut(), "listed behind its gate: {active:?}");
             let waits = self.waits_for_peer(key) || active.is_shut();
             let goes_on = active.is_listed() || active.open > 0 || waits;
-            assert!(goes_on, "nothing goes on with {key}: {active:?}");
+            assert!(goes_on, "{key} makes no progress: {active:?}");
         }
         assert!(listed.is_empty(), "ended transfers in lists: {listed:?}");
     }
@@ -127,7 +127,7 @@ impl Scheduler {
         for (index, drive) in self.drives.iter().enumerate() {
             let times = self.pool.line.iter().filter(|&&other| other == index).count();
             assert_eq!(times, usize::from(drive.in_line), "drive {index} in line for the pool");
-            assert!(drive.in_line || drive.waits.is_empty(), "nobody comes to drive {index}");
+            assert!(drive.in_line || drive.waits.is_empty(), "no thread serves drive {index}");
         }
         let queues = self.transfers.iter().flat_map(|(_, a)| [&a.direct, &a.waits, &a.cached]);
         assert!(queues.into_iter().all(|q| q.ops.is_empty() || q.in_turn), "ops without a turn");

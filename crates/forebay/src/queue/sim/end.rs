@@ -28,7 +28,9 @@ impl Run {
             return false;
         }
         let lost = self.shape.lost.filter(|_| self.lost().next().is_some());
-        let Some(drive) = lost else { panic!("nobody can go on: {left:?} {:?}", self.core.lock()) };
+        let Some(drive) = lost else {
+            panic!("no actor can continue: {left:?} {:?}", self.core.lock())
+        };
         if std::mem::replace(&mut self.gave_up, true) {
             return false;
         }

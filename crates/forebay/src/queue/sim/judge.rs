@@ -47,7 +47,7 @@ impl Job {
         self.look_at_blocks();
         if let Ok(outcome) = &result {
             let came = self.batch.as_ref().is_none_or(|batch| self.all_blocks_came(batch));
-            assert!(came, "it has ended, and nobody was told of some of its blocks");
+            assert!(came, "it has ended, and some of its blocks were not reported");
             self.judge_counts(outcome);
             self.judge_ways(world, outcome);
         }
@@ -80,7 +80,7 @@ impl Job {
             }
             Some(other) if self.batch.is_some() => panic!("it stops a whole batch: {other:?}"),
             Some(Error::EndOfFile { .. } | Error::FileChanged { .. }) => {
-                assert!(self.exact, "nobody asked for all bytes");
+                assert!(self.exact, "not all bytes were requested");
             }
             Some(error) => judge_failure(world, failures.iter(), error),
         }
@@ -231,7 +231,7 @@ fn judge_failure<'a>(
     match error {
         Error::Io { source, .. } => {
             let known = failures.any(|failure| failure.errno == *source);
-            assert!(known, "nobody made this error: {error:?}");
+            assert!(known, "no fault explains this error: {error:?}");
         }
         Error::NoProgress { .. } => {
             let faults = &world.faults;

@@ -229,9 +229,9 @@ impl World {
         let (offset, len) = (op.offset_of(op.rest().start), op.rest().len());
         assert!(len > 0, "an op of no bytes: {op:?}");
         let segment = &op.segment;
-        assert_eq!(segment.wanted.intersect(asked), segment.wanted, "outside of what was asked");
+        assert_eq!(segment.wanted.intersect(asked), segment.wanted, "outside the request");
         if direction == Direction::Write {
-            assert_eq!(segment.wanted, segment.covered, "a write of bytes that nobody asked for");
+            assert_eq!(segment.wanted, segment.covered, "a write of bytes that were not requested");
         }
         if let Some(port) = &op.port {
             let unit = port.unit();
