@@ -1,7 +1,7 @@
 """The bars of the Python package: `python python/bars --scratch FOLDER --out FOLDER`.
 
-Each is taken beside the limit that it is compared with, in one run. The machine and the raw samples
-are written beside a summary.
+Each is measured interleaved with its limit, in one run. The machine and the raw samples
+are written next to a summary.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GIB, MIB, KIB = 1 << 30, 1 << 20, 1 << 10
 
 
 class Bars:
-    """What was measured, and what must be reached."""
+    """A measured value, and its bar."""
 
     def __init__(self, scratch: Path, device: str, tiny: bool) -> None:
         self.scratch, self.device, self.tiny = scratch, device, tiny
@@ -67,7 +67,7 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def tensor(bars: Bars) -> None:
-    """A resident file to a tensor, beside one copy of pinned memory."""
+    """A resident file to a tensor, compared with one copy of pinned memory."""
     import torch
 
     nbytes = 8 * MIB if bars.tiny else 8 * GIB
@@ -99,7 +99,7 @@ def tensor(bars: Bars) -> None:
 
 
 def calls(bars: Bars) -> None:
-    """What a call costs: of no bytes, so that the layer and what it asks are all that there is."""
+    """The cost of a call of no bytes: that of the layer and its queries alone."""
     path = bars.file("small", MIB)
     count = 200 if bars.tiny else 20_000
     with forebay.open(path) as file:
@@ -133,7 +133,7 @@ def calls(bars: Bars) -> None:
 
 
 def requests(bars: Bars) -> None:
-    """What a request of many costs beside the engine's own work: requests of no bytes."""
+    """The cost of a request in a call of many, without the engine's work: requests of no bytes."""
     path = bars.file("many", MIB)
     count = 1000 if bars.tiny else 100_000
     engine = forebay.default_engine()

@@ -1,4 +1,4 @@
-"""Who may use a file that replaces another: nobody who could not use the old one."""
+"""Access rights of a file that replaces another: no user gains any."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def keep(old: int, new: int, path: str) -> None:
 
     Both are descriptors, `old` of `O_PATH`; `path` is the old file's name. The set-user-ID and
     set-group-ID bits go, as with every write. What the system refuses is left out, and permissions
-    are cut so that nobody gains any:
+    are reduced so that no user gains any:
 
     - Without the old group, the new group and all others may do what both the old group and all
       others might.

@@ -1,4 +1,4 @@
-"""What streams of layers are asked for: what is wrong with it is told by its name."""
+"""Checks the arguments of layer streams; errors name the argument."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def several(devices: Iterable[Device]) -> list[Device]:
 
 
 def callable_or_none(progress: T) -> T:
-    """What is called with each layer, if anything is."""
+    """The callable that gets each layer, if there is one."""
     if progress is None or callable(progress):
         return progress
     raise _wrong("progress", progress, "what can be called with a layer")
@@ -117,7 +117,7 @@ def _names(names: Sequence[str] | None, layers: int) -> list[str]:
 
 
 def _items(several: Any) -> list[Any] | None:
-    """What is in something, if it has items."""
+    """The items of a value, if it has items."""
     try:
         return list(several)
     except TypeError:

@@ -46,6 +46,6 @@ def main() -> int:
 
         del sys.argv[1]
         return measure()
-    # The command has handlers of its own; a closed pipe ends it.
+    # The command has its own handlers; a closed pipe ends it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     return run_command(["forebay", *sys.argv[1:]], program())

@@ -1,4 +1,4 @@
-"""What goes wrong, as exceptions of Python."""
+"""Exceptions of the package."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class RequestError(Error, ValueError):
 
 
 class EndOfFile(Error, EOFError):
-    """The file ends before all bytes that were asked for."""
+    """The file ends before all requested bytes."""
 
 
 class FileChanged(Error):
@@ -92,7 +92,7 @@ class FileTruncated(FileChanged, EndOfFile):
 
 
 class RouteUnavailable(Error):
-    """A route was demanded that cannot be had."""
+    """A required route is not available."""
 
 
 class NoDevice(Error):
@@ -140,7 +140,7 @@ class NoFolder(Error, NotADirectoryError):
 
 
 class WouldBlock(Error, BlockingIOError):
-    """It cannot be had at once."""
+    """It is not available at once."""
 
 
 class Interrupted(Error, InterruptedError):
@@ -184,7 +184,7 @@ _HINTS = {
 
 
 def make(about: dict[str, Any]) -> Error:
-    """The exception for what the compiled part tells of an error."""
+    """The exception for an error of the compiled part."""
     kind, number = _KINDS[about["kind"]]
     if about["errno"] is not None:
         number = about["errno"]

@@ -18,7 +18,7 @@ _engine: Engine | None = None
 def default_engine() -> Engine:
     """The engine of this process, made with the first call.
 
-    A forked child makes one of its own. Its limits are those of the ``FOREBAY_`` variables.
+    A forked child makes its own. Its limits are those of the ``FOREBAY_`` variables.
     """
     global _engine
     engine = _engine

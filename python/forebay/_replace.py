@@ -66,7 +66,7 @@ def replaced(path: Path, sync: bool = True) -> Iterator[File]:
     """
     whole = os.path.realpath(os.fsdecode(path))
     parent, name = os.path.split(whole)
-    # Everything is done in this one folder, even if the folder itself is renamed meanwhile.
+    # Everything is done in this one folder, even if the folder itself is renamed.
     with _tried(f"cannot open the folder of `{whole}`", parent):
         folder = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     old = None

@@ -1,6 +1,6 @@
 """What threads of the compiled part run of Python, each time by one call.
 
-What is raised here is told by ``sys.unraisablehook``: there is nobody else to catch it.
+Exceptions here go to ``sys.unraisablehook``: no other code can catch them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def call_back(job: list[Any]) -> None:
-    """Calls a callback with its transfer, and lets go of both before it returns."""
+    """Calls a callback with its transfer, and drops both before it returns."""
     callback, transfer = job
     job.clear()
     callback(transfer)

@@ -54,7 +54,7 @@ class Report(dict[str, Any]):
         return f"<table><tr>{head}</tr>{body}</table>{self.plot()}{notes}"
 
     def plot(self) -> str:
-        """A picture of the rates as SVG; empty where there are none."""
+        """A picture of the rates as SVG; empty without rates."""
         rows = [row for row in self.rows() if isinstance(row.get("GB/s"), (int, float))]
         if not rows:
             return ""
@@ -115,7 +115,7 @@ def _run(verb: str, paths: Sequence[Path], options: Mapping[str, Any]) -> Report
         elif value is not None and value is not False:
             command += [flag, str(value)]
     command += ["--", *(os.fsdecode(path) for path in paths)]
-    # What is printed next to the data counts where there is no data, or where it failed.
+    # The text next to the data counts if there is no data, or if the verb failed.
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
     found = Report(verb, json.loads(done.stdout)) if done.stdout else None
     # A `doctor` that finds something broken ends with 1, and its report says what.

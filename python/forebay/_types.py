@@ -12,7 +12,7 @@ Device: TypeAlias = Any
 """``"cuda:0"``, a GPU's number, its UUID or PCI address, ``"cpu"``, a device of torch."""
 
 Memory: TypeAlias = Any
-"""An array or tensor, a buffer, or ``(address, length, device)``; its bytes lie in one piece."""
+"""An array or tensor, a buffer, or ``(address, length, device)``, contiguous."""
 
 Place: TypeAlias = tuple[int, int, Memory]
 """An offset, a length and the memory: what `forebay.File.readv` and `writev` take."""

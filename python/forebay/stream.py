@@ -54,7 +54,7 @@ class Layer:
 
     @property
     def position(self) -> int:
-        """Where it stands in the order, from 0, over all passes."""
+        """Its position in the order, from 0, over all passes."""
         return self._taken.position
 
     @property
@@ -64,7 +64,7 @@ class Layer:
 
     @property
     def places(self) -> list[tuple[int, int]]:
-        """Where its parts lie in its `memory`: first byte and length of each."""
+        """The place of each part in its `memory`: first byte and length."""
         return self._taken.places
 
     @property
@@ -97,7 +97,7 @@ class Layer:
     def write_back(self, stream: Stream = ...) -> None:
         """Writes it to where it came from, once what is queued on ``stream`` now is done.
 
-        That is the stream for which the layer was taken, unless another one is given. The call does
+        Default: the stream for which the layer was taken. The call does
         not wait, and nothing may change the layer before it is written. It may be released before,
         and taken again it is what was written; `LayerStream.flush` waits. Its files are open for
         writing.
@@ -107,7 +107,7 @@ class Layer:
     def release(self, stream: Stream = ...) -> None:
         """Gives its memory to another layer, which waits for what is queued on ``stream`` now.
 
-        That is the stream for which the layer was taken, unless another one is given.
+        Default: the stream for which the layer was taken.
         """
         self._taken.release(*self._given(stream))
 
@@ -266,9 +266,9 @@ class LayerStream:
         self._stream.rewind()
 
     def prefetch(self, layers: SupportsIndex | Iterable[SupportsIndex]) -> None:
-        """Tells which layers are taken next, behind all that were told before.
+        """Appends the layers that are taken next.
 
-        That is one layer's number, or several; they may be numpy's or torch's.
+        One layer's number, or several; they may be numpy's or torch's.
         """
         expected = f"numbers of the {self._count} layers, from 0"
         numbers = _asked.numbers(layers, expected)

@@ -5,7 +5,7 @@
 ...     file.read(bytearray(4096))
 4096
 
-What is the same, what differs and why, and what is not offered: ``docs/kvikio.md``.
+``docs/kvikio.md`` lists the differences with their reasons, and the missing parts.
 """
 
 from __future__ import annotations

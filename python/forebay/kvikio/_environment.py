@@ -65,7 +65,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def read(environment: Mapping[str, str]) -> list[tuple[str, str, Any]]:
-    """What is set there: the variable, the setting's name, its value.
+    """The settings there: the variable, the setting's name, its value.
 
     Raises:
         ValueError: a value that makes no sense, or two names of one setting that differ.

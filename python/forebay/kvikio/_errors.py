@@ -1,7 +1,7 @@
 """Failures as KvikIO's users know them.
 
 KvikIO raises ``RuntimeError`` for whatever the system refused. Here it is the class that Forebay
-raises, and ``RuntimeError`` beside it, so that an ``except`` written for either catches it.
+raises, and also a ``RuntimeError``, so that an ``except`` written for either catches it.
 """
 
 from __future__ import annotations

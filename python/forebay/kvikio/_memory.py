@@ -29,7 +29,7 @@ class Part:
 
 
 def is_on_gpu(memory: Any) -> bool:
-    """Whether an array or buffer lies on a GPU; what is neither does not."""
+    """Whether an array or buffer is in GPU memory; false for other values."""
     if isinstance(memory, Buffer):
         return memory.device != "cpu"
     on_gpu = getattr(memory, "is_cuda", None)
@@ -69,7 +69,7 @@ def part_of(memory: Any, offset: int, size: int | None) -> tuple[Any, int | None
     """Memory on a GPU from `offset` on, and how many bytes of it are meant.
 
     Raises:
-        ValueError: it lies on the host, has fewer bytes, or cannot be divided.
+        ValueError: it is in host memory, has fewer bytes, or cannot be divided.
     """
     if not is_on_gpu(memory):
         text = "a `raw_` call moves the bytes of memory on a GPU: use `read` or `write` for others"

@@ -26,7 +26,7 @@ def get_page_cache_info(file: FileLike, offset: int = 0, length: int = 0) -> tup
 
     Args:
         file: its path, a descriptor, or a file of Python.
-        offset: where to begin; the page that it lies in counts.
+        offset: the first byte; its page counts.
         length: how many bytes; 0 is all from there on.
 
     Raises:

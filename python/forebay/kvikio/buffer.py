@@ -1,4 +1,4 @@
-"""Memory that KvikIO registers, and the engine does not need to be told of."""
+"""Memory registration of KvikIO, which the engine does not need."""
 
 from __future__ import annotations
 

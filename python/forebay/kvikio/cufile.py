@@ -62,7 +62,7 @@ class IOFuture:
             with told():
                 return self.transfer.result()
         finally:
-            # The callback runs on a thread of its own, perhaps later than this returns.
+            # The callback runs on a separate thread, perhaps after this returns.
             if self._operation is not None and self.transfer.done():
                 self._operation.ended(self.transfer)
 
@@ -121,7 +121,7 @@ class CuFile:
             raise
 
     def close(self) -> None:
-        """Closes it. What is under way goes on; closing it again does nothing.
+        """Closes it. Pending transfers continue; closing it again does nothing.
 
         Copies by `copy.copy` share the file, and are closed with it.
 
@@ -181,7 +181,7 @@ class CuFile:
         """Begins to read into memory, and does not wait.
 
         Args:
-            buf: an array, a tensor or a buffer, whose bytes lie in one piece.
+            buf: an array, a tensor or a buffer, contiguous.
             size: how many bytes; all that the memory holds where it is `None`.
             file_offset: where they begin in the file.
             task_size: is KvikIO's, and changes nothing here.

@@ -1,7 +1,7 @@
 """KvikIO's settings, by name.
 
 Two of them mean something here: ``num_threads``, and the two ``auto_direct_io_`` ones where both
-are off. Files opened from then on belong to an engine with these limits. The others are kept, so
+are off. Files opened from then on belong to an engine with these limits. Older files keep theirs, so
 that who sets one reads it again, and change nothing: `notes` says which and why.
 """
 
@@ -76,7 +76,7 @@ _SET_ALONE = {
 _CALL = "call `set({name: value, ...})` or `set(name, value)`"
 
 _values: dict[str, Any] = {}
-"""What was set, by the environment or by a call."""
+"""The settings made by the environment or by a call."""
 
 
 def _name_of(name: str) -> str:
@@ -125,7 +125,7 @@ def set(*config: Any) -> ConfigContextManager | None:
     """Sets one by its name and value, or several from a dictionary: for good, or for a ``with``.
 
     Raises:
-        KeyError: there is no setting of that name.
+        KeyError: the name is unknown.
         ValueError: a value or a call that makes no sense.
     """
     match config:
@@ -143,7 +143,7 @@ def set(*config: Any) -> ConfigContextManager | None:
 def get(config_name: str) -> Any:
     """The value of a setting.
 
-    ``num_threads`` that nobody set is what an engine begins with, and not KvikIO's 1.
+    Without a setting, ``num_threads`` is the engine's default, and not KvikIO's 1.
     """
     name = _name_of(config_name)
     return _values.get(name, _KNOWN[name][0])
@@ -155,7 +155,7 @@ def is_compat_mode_preferred() -> bool:
 
 
 def notes() -> list[str]:
-    """What was set and changes nothing here, with the reason."""
+    """The settings that change nothing here, with the reason."""
     idle = (
         f"`{name}` changes nothing: {_KNOWN[name][1]}"
         for name in _values
@@ -171,7 +171,7 @@ def direct_io() -> bool:
 
 
 def limits() -> dict[str, Any]:
-    """The limits of an engine that was asked for; none is the engine that all use."""
+    """The limits of the requested engine; ``None`` is the shared engine."""
     asked: dict[str, Any] = {}
     if "thread_pool_nthreads" in _values:
         asked["readers"] = _values["thread_pool_nthreads"]

@@ -1,4 +1,4 @@
-"""What lies below a file, which KvikIO's Python package does not tell."""
+"""The drives below a file, which KvikIO's Python package does not report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files as `kvikio.Mmap` shows them. They are read as all others are: nothing is mapped."""
+"""Files with the interface of `kvikio.Mmap`. They are read like other files: nothing is mapped."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Mmap:
         return 0 if self.closed() else self._file.file.size
 
     def close(self) -> None:
-        """Closes it. What is under way goes on; closing it again does nothing."""
+        """Closes it. Pending transfers continue; closing it again does nothing."""
         self._file.close()
 
     def closed(self) -> bool:
@@ -81,7 +81,7 @@ class Mmap:
         """Reads into memory and returns how many bytes there were.
 
         Args:
-            buf: an array, a tensor or a buffer, whose bytes lie in one piece.
+            buf: an array, a tensor or a buffer, contiguous.
             size: how many bytes; all to the end of the file where it is `None`.
             offset: where they begin in the file.
 

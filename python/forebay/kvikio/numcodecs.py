@@ -2,5 +2,5 @@
 
 raise ImportError(
     "forebay.kvikio has no codecs: take `CudaCodec` from `kvikio.numcodecs`, "
-    "which works beside this package"
+    "which works next to this package"
 )

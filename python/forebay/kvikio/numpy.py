@@ -65,13 +65,13 @@ def fromfile(
     Args:
         file: its path, or a file of Python, whose own position does not count.
         dtype: what the numbers are.
-        count: how many; -1 is all that there are, and no more are returned than there are.
+        count: how many; -1 is all; never more than the file has.
         sep: must be empty: text is not read.
         offset: bytes to leave out at the start.
         like: an array, such as ``cupy.empty(())``, that says where the new one is to lie.
 
     Raises:
-        NotImplementedError: the file is to be read as text.
+        NotImplementedError: text mode.
         ValueError: `offset` lies beyond the end, `count` is negative, or elements of `dtype` have
             no bytes.
     """

@@ -96,7 +96,7 @@ class Summary:
         return self.total_duration_ns // self.num_ops if self.num_ops else 0
 
     def since(self, previous: Summary) -> Summary:
-        """What came after an earlier reading of the same monitor.
+        """The counts since an earlier reading of the same monitor.
 
         Raises:
             ValueError: it is none, or the monitor was reset between them.
@@ -197,7 +197,7 @@ _monitors: weakref.WeakSet[SummaryMonitor] = weakref.WeakSet()
 
 
 def operation(way: str, memory: Any, size: int | None, backend: str = "POSIX") -> Operation | None:
-    """A call that begins: to be counted, where somebody counts."""
+    """Counts a call that begins, if counting is on."""
     if not _monitors:
         return None
     with _lock:
@@ -258,7 +258,7 @@ class SummaryMonitor:
             totals["num_errors"] += int(failed)
 
     def get(self) -> Summary:
-        """What was counted so far."""
+        """The counts so far."""
         with self._lock:
             now = time.monotonic_ns() if self._stopped is None else self._stopped
             busy = self._busy + (now - self._busy_since if self._under_way else 0)
@@ -275,7 +275,7 @@ class SummaryMonitor:
                 self._stopped = self._clock
 
     def since(self, previous: Summary) -> Summary:
-        """What came after an earlier reading.
+        """The counts since an earlier reading.
 
         Raises:
             ValueError: it is none of this monitor since it was last reset.

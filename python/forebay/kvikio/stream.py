@@ -1,4 +1,4 @@
-"""Streams that KvikIO registers, and the engine does not need to be told of."""
+"""Stream registration of KvikIO, which the engine does not need."""
 
 from __future__ import annotations
 

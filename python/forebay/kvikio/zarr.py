@@ -28,7 +28,7 @@ _NOT_THERE = {errno.ENOENT, errno.EISDIR, errno.ENOTDIR}
 
 
 def _range(asked: Any, size: int) -> tuple[int, int]:
-    """The bytes that are asked for, as a slice would have them: first, and after the last."""
+    """The requested bytes as the bounds of a slice."""
     match asked:
         case None:
             first, after = 0, size
@@ -77,7 +77,7 @@ def _write(path: Path, value: Buffer, exclusive: bool) -> None:
 
 
 def _set_access(number: int, path: Path) -> None:
-    """Lets use a new file whoever may use the one that it replaces, or any new one."""
+    """Gives a new file the access rights of the one that it replaces, or the default ones."""
     try:
         old = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -105,7 +105,7 @@ class GDSStore(zarr.storage.LocalStore):
         return f"<forebay.kvikio.zarr.GDSStore of {str(self.root)!r}>"
 
     async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Buffer | None:
-        """The bytes of a key, all or some; `None` where there is none."""
+        """The bytes of a key, all or some; `None` for an unknown key."""
         if prototype is None:
             prototype = default_buffer_prototype()
         if not self._is_open:

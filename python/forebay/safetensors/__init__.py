@@ -6,7 +6,7 @@
 torch.Size([512, 64])
 
 The names are those of ``safetensors.torch``, so that a program changes one import. Nothing here
-needs torch, unless the tensors are to be torch's.
+needs torch, unless the tensors are torch's.
 """
 
 from __future__ import annotations

@@ -30,10 +30,10 @@ class ModelFile:
 
 
 def files(paths: Paths) -> list[ModelFile]:
-    """The files that `paths` stand for.
+    """The files that `paths` name.
 
-    A folder stands for its index, or for all its ``.safetensors`` files, or else for its
-    ``pytorch_model.bin`` files. A folder of the Hugging Face cache (``models--…``) stands for the
+    A folder means its index, or all its ``.safetensors`` files, or else for its
+    ``pytorch_model.bin`` files. A folder of the Hugging Face cache (``models--…``) means the
     snapshot that ``refs/main`` names.
 
     Raises:

@@ -62,11 +62,11 @@ class Framework(Protocol):
         """A tensor of floating-point numbers in another type; any other as it is."""
 
     def copied(self, tensor: Any) -> Any:
-        """A tensor with memory of its own."""
+        """A tensor with separate memory."""
 
 
 class Torch:
-    """Tensors of torch, each with a storage of its own."""
+    """Tensors of torch, each with a separate storage."""
 
     def __init__(self, device: Any) -> None:
         import torch  # type: ignore[import-not-found,unused-ignore]
@@ -153,7 +153,7 @@ class Numpy:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A tensor that is to be written; `memory` is what `writev` takes, and `begin` its address."""
+    """A tensor to write; `memory` is the buffer for `writev`, and `begin` its address."""
 
     name: str
     dtype: str
@@ -169,7 +169,7 @@ def described(name: str, tensor: Any) -> Given:
 
     Raises:
         TypeError: it is no tensor.
-        ValueError: its elements do not lie in one piece, or the format has no type for them.
+        ValueError: it is not contiguous, or the format has no type for its elements.
     """
     if not isinstance(name, str):
         raise TypeError(f"the name of a tensor cannot be a `{type(name).__name__}`")

@@ -102,7 +102,7 @@ def load_file(
         forebay.Error: a file cannot be opened or read.
     """
     together = ranks(rank, world_size, group, shard)
-    # What is on its way is cancelled before the files are closed.
+    # Pending reads are cancelled before the files are closed.
     with ExitStack() as files, ExitStack() as coming:
         with together.planning() as show:
             kind = chosen(framework, device)
@@ -145,7 +145,7 @@ class _Loading:
         self._total = self._finished = 0
 
     def start(self, part: Part) -> None:
-        """Begins to read a part, and makes its tensors meanwhile."""
+        """Starts reading a part, and makes its tensors while it is read."""
         memory = self._framework.memory(self._ranks.room(part.nbytes))
         windows = (_Window(part, memory, one) for one in self._ranks.windows(len(memory)))
         for window in islice(windows, _AT_ONCE):
@@ -179,7 +179,7 @@ class _Loading:
         self._coming.append((window, started))
 
     def _watched(self, tell: Callable[[int, int], object]) -> Wait:
-        """Waits, and calls `tell` now and then."""
+        """Waits, and calls `tell` from time to time."""
 
         def wait(transfer: ManyTransfer) -> dict[str, Any]:
             while True:

@@ -1,4 +1,4 @@
-"""A file whose tensors are asked for one by one, as with `safetensors.safe_open`."""
+"""A file whose tensors are requested one by one, as with `safetensors.safe_open`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class safe_open:  # noqa: N801, the name that programs import
     """Opens a file of safetensors or of `torch.save`.
 
-    Tensors that are asked for in the order of the file (`offset_keys`) are read ahead, from the
+    Tensors that are requested in the order of the file (`offset_keys`) are read ahead, from the
     second one on.
 
     Args:

@@ -26,7 +26,7 @@ ALIGNMENT = 256
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A file of a model that is open, its header, and those of its tensors that are asked for."""
+    """An open file of a model, its header, and its requested tensors."""
 
     file: File
     header: Header

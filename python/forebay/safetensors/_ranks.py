@@ -45,7 +45,7 @@ class Ranks:
 
     @contextmanager
     def planning(self) -> Iterator[Callable[[object], None]]:
-        """What comes before the first read; the function takes the plan, the same in all ranks."""
+        """Runs before the first read; the function takes the plan, the same in all ranks."""
         yield lambda plan: None
 
     def room(self, nbytes: int) -> int:

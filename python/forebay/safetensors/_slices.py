@@ -18,7 +18,7 @@ Share: TypeAlias = tuple[int, int, int]
 """A dimension, which of its equal parts, and how many parts there are: ``(0, rank, size)``."""
 
 Index: TypeAlias = int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...]
-"""What stands between the brackets of ``tensor[...]``; slices have no step."""
+"""The index of ``tensor[...]``; slices have no step."""
 
 Shard: TypeAlias = Share | Callable[[str, tuple[int, ...]], Share | tuple[slice, ...] | None] | None
 """A share of every tensor, or a function of a name and a shape; ``None`` is the whole tensor."""
@@ -92,7 +92,7 @@ def bounds(
 
 
 def runs(stored: Stored, wanted: list[tuple[int, int]]) -> tuple[int, int, list[tuple[int, int]]]:
-    """Where the first bytes lie, how many lie in a row, and how these rows repeat.
+    """The place of the first bytes, the length of a run, and how runs repeat.
 
     A repetition is a number and the bytes from one row to the next, the outermost first.
     """

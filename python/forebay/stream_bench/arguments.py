@@ -44,7 +44,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def given(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """What was asked for. Where it makes no sense: a line that says why, and exit status 2."""
+    """The parsed arguments. Invalid ones end with a message and exit status 2."""
     parser = _parser()
     found = parser.parse_args(arguments)
     found.layer_bytes = found.layer_mb * 1_000_000 // _PAGE * _PAGE

@@ -1,4 +1,4 @@
-"""Half of the layers pinned: what is predicted, beside what passes take."""
+"""Half of the layers pinned: predicted and measured times of passes."""
 
 from __future__ import annotations
 

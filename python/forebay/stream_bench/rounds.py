@@ -115,7 +115,7 @@ class Rounds:
         return name not in ALONE
 
     def _forget(self) -> None:
-        """Has nobody hold the files' bytes."""
+        """Drops the files' bytes from all memory."""
         for way in self._ways.values():
             way.forget()
         residency.evict(self._model.path)
@@ -139,7 +139,7 @@ class Rounds:
         allocated = _allocated()
         before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
         work()
-        # Asleep: whoever spins until the GPU is done takes a whole processor for it.
+        # Sleeps: spinning until the GPU is done would take a whole processor.
         self._end.record(self._link.copies if name == "transfer" else self._compute.stream)
         self._end.synchronize()
         torch.cuda.synchronize()
@@ -166,7 +166,7 @@ class Rounds:
 
         def raw() -> None:
             if self._raw is not None:
-                # What Forebay has in memory tells nothing of the drive.
+                # Bytes that Forebay has in memory say nothing about the drive.
                 self._raw.read(from_drive(self._source, layers, self._model.layers))
 
         works = {"compute": alone, "transfer": lambda: self._link.transfer(layers), "raw": raw}

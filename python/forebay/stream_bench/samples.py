@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _BYTES = ("pinned_bytes", "mapped_bytes", "file_bytes")
 
-#: What is measured beside the ways.
+#: Measured in addition to the ways.
 ALONE = ("compute", "transfer", "raw")
 
 #: The way whose bytes cross the link and nothing else, wherever the others' come from, and the one
@@ -49,7 +49,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Point:
-    """What was asked of all ways alike."""
+    """The settings for all ways."""
 
     order: str
     layers: int

@@ -1,4 +1,4 @@
-"""What was measured, as people read it."""
+"""The measurements as a table for people."""
 
 from __future__ import annotations
 

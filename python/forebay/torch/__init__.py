@@ -6,7 +6,7 @@
 ...     train(batch)
 
 Checkpoints are safetensors files. All other files hold the tensors' bytes and nothing else: no
-pickles, no header. This part is imported only when it is asked for, and needs torch.
+pickles, no header. This part is imported on use, and needs torch.
 """
 
 from __future__ import annotations

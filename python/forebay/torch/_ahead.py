@@ -1,4 +1,4 @@
-"""Values that a thread makes ahead of whoever takes them."""
+"""Values that a thread makes ahead of their consumer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEAVES_WITHIN_S = 10.0
 
 
 class Ahead(Generic[T]):
-    """Takes values from a generator in a thread of its own, at most `most` ahead.
+    """Takes values from a generator in a separate thread, at most `most` ahead.
 
     What the generator raises is raised to who takes, after the values that came before it. It is
     run, and closed, by that thread alone.
@@ -41,7 +41,7 @@ class Ahead(Generic[T]):
         self._thread.start()
 
     def take(self) -> T:
-        """The next value; `StopIteration` where there is none."""
+        """The next value; `StopIteration` at the end."""
         if self._process != os.getpid():
             text = "the loop belongs to the process that this one was forked from: begin another"
             raise Forked(errno.EPERM, text)
@@ -57,7 +57,7 @@ class Ahead(Generic[T]):
         raise StopIteration
 
     def close(self) -> None:
-        """Stops the thread, and lets go of what was made."""
+        """Stops the thread, and drops the values."""
         if self._process != os.getpid():
             return  # a fork has no such thread, and the lock may be held for ever
         with self._changed:

@@ -1,6 +1,6 @@
 """Which record comes when: pure, without a list of all of them.
 
-A shuffled order is a permutation that is computed where it is asked for: a Feistel network over
+A shuffled order is a permutation that is computed on request: a Feistel network over
 the next power of four, and what falls outside is sent through again until it falls inside. So a
 billion records need no memory and no time beforehand, an epoch can begin anywhere, and the order
 depends on nothing but the seed, the epoch and the number of records.

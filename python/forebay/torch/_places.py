@@ -51,7 +51,7 @@ def nbytes(tensor: torch.Tensor) -> int:
 
 
 def listed(name: str, values: Any) -> list[Any]:
-    """What is in a sequence."""
+    """The items of a sequence."""
     try:
         return list(values)
     except TypeError:

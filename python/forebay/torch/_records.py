@@ -52,7 +52,7 @@ class RecordDataset(
         rank, world_size: which share of the records this is, of how many.
         engine: what reads them; the process's own where none is given.
 
-    Each loop over it is one epoch, read by a thread of its own with one call for each batch. A
+    Each loop over it is one epoch, read by a separate thread with one call for each batch. A
     batch is a new tensor, `(records, *record_shape)`, and the loop's own to keep. On a GPU it is
     ready on every stream; used on another stream than the one that was current when it was handed
     out, it needs torch's `record_stream`, as all tensors do. What goes wrong while reading ahead
@@ -122,14 +122,14 @@ class RecordDataset(
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # A copy has an epoch of its own; in a worker it is the dataset's.
+        # A copy has its own epoch; in a worker it is the dataset's.
         self._epoch = _shared(self._epoch)
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         return self.batches()
 
     def batches(self, first: int = 0) -> Iterator[torch.Tensor]:
-        """The epoch's batches from the one with number `first` on: to go on where one stopped."""
+        """The epoch's batches from number `first` on, to resume."""
         first = _need("first", first, 0)
         order = Order(self.records, self.shuffle, self.seed, self.epoch)
         worker: Any = torch.utils.data.get_worker_info()

@@ -15,7 +15,7 @@ from .._serving import checked, exchanged, ranks
 from ..safetensors import iterate
 
 _OF_VLLM = ("enable_weights_track",)
-"""Options of vLLM's own loader that go on to it."""
+"""Options that are passed to vLLM's own loader."""
 
 
 class Loader(default_loader.DefaultModelLoader):

@@ -1,4 +1,4 @@
-"""The ways in which layers come to the GPU. None is imported, nor torch, before it is asked for."""
+"""The ways in which layers come to the GPU. Each is imported on use, torch too."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Forebay(Way):
         super().__init__(model, source, device, buffers)
         count = 2 * model.layers
         self._file = forebay.open(model.path)
-        # What stands first is pinned where not all is: every other layer of each pass.
+        # If not all are pinned, every other layer of each pass is.
         pinned = [layer for layer in range(count) if not is_from_drive(layer % model.layers)]
         self._listed = [*pinned, *(layer for layer in range(count) if layer not in pinned)]
         # Room for what it is rounded up to, but never for one layer more.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ..model import Model
 
-# Pinned layers that stand for all: more would take longer to make than to measure.
+# Pinned layers that represent all: more would take longer to make than to measure.
 _LAYERS = 2
 
 
@@ -39,7 +39,7 @@ class Pinned(Way):
         ]
 
     def layer(self, layer: int) -> int:
-        """The layer whose bytes stand for another's."""
+        """The layer whose bytes represent another's."""
         return layer % _LAYERS
 
     def run(

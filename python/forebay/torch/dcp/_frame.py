@@ -1,4 +1,4 @@
-"""What is before and behind a tensor's bytes in an item: the records of a small zip."""
+"""The bytes around a tensor in an item: the records of a small zip."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def frame(dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[bytes, bytes]:
 
 
 def _entry(name: str, at: int, nbytes: int, checksum: int) -> tuple[bytes, bytes]:
-    """What is before an entry, and what the directory says of it."""
+    """The local header of an entry, and its entry in the directory."""
     path = f"archive/{name}".encode()
     more = b""
     if nbytes >= _SATURATED:

@@ -42,7 +42,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a tensor lies in a storage: all in elements.
+    """The layout of a tensor in a storage, in elements.
 
     Attributes:
         storage: the storage's name.

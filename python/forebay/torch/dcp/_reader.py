@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _Index: TypeAlias = dcp.metadata.MetadataIndex
 
 _ITEMS = 16384
-"""Items of one call at most: the bytes of their headers lie in memory together."""
+"""Items of one call at most: their headers are in memory together."""
 
 _STAGED = 1 << 30
 """Bytes of one call at most that are copied once more, behind the first such item."""
@@ -32,7 +32,7 @@ _STAGED = 1 << 30
 
 @dataclasses.dataclass(slots=True)
 class _Place:
-    """Where an item lies in a file; `payload` is `None` if torch has to read it."""
+    """The place of an item in a file; `payload` is `None` if torch has to read it."""
 
     file: File
     path: str
@@ -198,7 +198,7 @@ class _Batch:
     def add(
         self, item: dcp.ReadItem, place: _Place, payload: tuple[int, Layout], target: Any
     ) -> None:
-        """A target that is to be filled."""
+        """A target to fill."""
         start, layout = payload
         if target.size() != item.lengths:
             raise Refused(f"{list(item.lengths)} of it cannot fill {list(target.size())}")
