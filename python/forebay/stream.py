@@ -95,17 +95,16 @@ class Layer:
         return self
 
     def write_back(self, stream: Stream = ...) -> None:
-        """Writes it to where it came from, once what is queued on ``stream`` now is done.
+        """Writes it back to its files, after the work queued on ``stream`` now.
 
-        Default: the stream for which the layer was taken. The call does
-        not wait, and nothing may change the layer before it is written. It may be released before,
-        and taken again it is what was written; `LayerStream.flush` waits. Its files are open for
-        writing.
+        Default: the stream for which the layer was taken. The call does not wait, and the layer may
+        not be changed before it is written. It may be released before; taken again, it has the
+        written bytes. `LayerStream.flush` waits. Its files must be open for writing.
         """
         self._taken.write_back(*self._given(stream))
 
     def release(self, stream: Stream = ...) -> None:
-        """Gives its memory to another layer, which waits for what is queued on ``stream`` now.
+        """Releases its memory for another layer, which waits for the work queued on ``stream`` now.
 
         Default: the stream for which the layer was taken.
         """
@@ -120,38 +119,35 @@ class Layer:
 
 
 class LayerStream:
-    """Layers that come to a GPU one after the other, ahead of the compute that needs them.
+    """Loads layers to a GPU one after the other, ahead of the compute that needs them.
 
-    A loop over it is one pass; the next loop is the next, whose first layers come meanwhile. A loop
-    that was left in the middle of a pass is gone on with by the next one, unless `rewind` was
-    called. Its `len` is how many layers, or slices, a pass takes. Each step releases the
-    layer before it: what comes to its place waits on the GPU until what is queued on the compute's
-    stream by then is done. The host waits for storage, and for slots that the GPU gives back as it
-    goes on.
+    A loop over it is one pass. The first layers of the next pass are loaded during this one. A loop
+    that ends in the middle of a pass is continued by the next loop, unless `rewind` was called. Its
+    `len` is the number of layers, or slices, in a pass. Each step releases the previous layer: the
+    next contents of its memory wait on the GPU for the work queued on the compute's stream so far.
+    The host waits for storage, and for slots that the GPU still copies from.
 
-    ``layers`` are lists of ``(file, offset, length)``; ``names`` are what errors call them.
+    ``layers`` are lists of ``(file, offset, length)``; ``names`` are their names in errors.
     ``order`` is ``"forward"``, ``"backward"``, ``"training"`` (forward and back again), a list of
-    layers' numbers, or ``"told"``: `prefetch` says then what comes. ``passes`` is how many loops
-    there are to be; those behind the last one are empty. ``gpu_budget`` is the bytes of
-    GPU memory for layers; what is too small for two cuts each layer in slices. By default it is
-    room for three, or for two where the GPU has no memory for three.
+    layers' numbers, or ``"told"``, in which `prefetch` appends to the order. ``passes`` is the
+    number of loops; later ones are empty.
+    ``gpu_budget`` is the bytes of GPU memory for layers. If two layers exceed it, each is cut into
+    slices. The default has room for three, or for two if the GPU has no memory for three.
     ``host_budget`` is the bytes of pinned memory for layers: as many as fit are read once and
-    copied from there. They are spread evenly over the order; where that is told, they are the
-    first ones.
-    ``mapped_budget`` is the bytes of layers in the page cache whose pages are pinned where they
-    lie, when they come, so that the GPU copies them from there from then on; by default half of
-    what the machine has left, once they come again, where there are passes enough to be worth it;
-    0 for none.
-    ``check`` fills released layers with NaNs, so that whoever uses one too long finds out; each is
-    then read anew. ``stream`` is the compute's: torch's
-    current one, or the default stream.
-    ``progress`` is called with each layer that is taken; what it raises ends the loop.
+    copied from there. They are spread evenly over the order; with ``"told"`` they are the first.
+    ``mapped_budget`` is the bytes of layers in the page cache whose pages may be pinned, so that
+    the GPU copies from them. With a value, pages are pinned when a layer is first loaded. By
+    default they are pinned when it is loaded again, up to half of the available memory, if there
+    are enough passes to pay off; 0 for none.
+    ``check`` fills released layers with NaNs, which exposes a use after the release; each layer is
+    then read again. ``stream`` is the compute's: by default torch's current one, or the default
+    stream.
+    ``progress`` is called with each layer that is taken; its exceptions end the loop.
 
-    Raises `ValueError` for a budget that is too small, a number below zero, layers without bytes,
-    numbers that are no layer's, an order of no layers, names that are not as many as the layers,
-    host memory as ``device``; `TypeError` for another order, and for what is of another type; and
-    what the files or the GPU say. Such an error is told as `Error.layer` which layer it concerns,
-    where it concerns one.
+    Raises `ValueError` for a budget that is too small, a negative number, layers without bytes,
+    numbers without a layer, an empty order, another number of names than of layers, and host memory
+    as ``device``; `TypeError` for another order, and for values of another type; and errors of the
+    files and the GPU. `Error.layer` names the layer, if the error concerns one.
     """
 
     _layer: type[Layer] = Layer
@@ -198,18 +194,17 @@ class LayerStream:
         progress: Callable[[Layer], Any] | None = None,
         **options: Any,
     ) -> list[Self]:
-        """Streams of the same layers, one to each GPU of ``devices``, that share what is read.
+        """Streams of the same layers, one to each GPU of ``devices``, that share reads.
 
-        Where they are taken in step, by a thread for each GPU, or in turn by one if each GPU has a
-        buffer to spare, each layer is read once for all. A stream waits for the others, as long as
-        they are not far behind, for a quarter of a second at most; whoever is later has the layer
-        read again. ``streams`` are the computes' own, one for each GPU: torch's current ones, or
-        the default streams. ``options`` are those of one stream; ``host_budget`` and
-        ``mapped_budget`` are for all together. Each is closed by itself. Layers are not written
-        back.
+        If they advance in step, each layer is read once for all. One thread that takes from all in
+        turn needs a spare buffer on each GPU for that. A stream waits for streams that are not far
+        behind, for at most 0.25 s; a later one has the layer read again. ``streams`` are the
+        computes' streams, one for each GPU: by default torch's current ones, or the default
+        streams. ``options`` are those of one stream; ``host_budget`` and ``mapped_budget`` are for
+        all together. Each is closed separately. Layers are not written back.
 
-        Raises `TypeError` where ``devices`` is the name of one, and `ValueError` where ``streams``
-        are not as many; what else is refused is as for one stream.
+        Raises `TypeError` if ``devices`` is the name of one, `ValueError` for another number of
+        ``streams``, and the errors of one stream.
         """
         _asked.check_options(options)
         layers, devices = _asked.listed(layers), _asked.several(devices)
@@ -276,20 +271,20 @@ class LayerStream:
         self._stream.prefetch(told)
 
     def statistics(self) -> dict[str, Any]:
-        """What layers and passes took so far.
+        """Times and bytes of the layers and passes so far.
 
-        ``layers`` and ``passes``, in seconds of the GPU's clock and bytes: of ``file_bytes``, which
-        came from files by way of slots, ``drive_bytes`` were not found in the page cache.
-        ``routes``, of each layer, each pass, and all together: the same bytes by route and reason.
+        ``layers`` and ``passes`` are in seconds of the GPU's clock and bytes. ``file_bytes`` came
+        from files through slots; ``drive_bytes`` of them were not in the page cache. ``routes``, of
+        each layer, each pass, and all together: the same bytes by route and reason.
         ``written_bytes``: of layers that were written back.
         """
         return self._stream.statistics()
 
     def flush(self) -> None:
-        """Waits until all layers are written whose `Layer.write_back` was called.
+        """Waits until all requested `Layer.write_back` calls are done.
 
-        Raises what went wrong with one of them; called again, with the next. Durable they are once
-        their files are synced.
+        Raises the error of a failed write; another call raises the next. The data is durable once
+        the files are synced.
         """
         self._stream.flush()
 
@@ -299,7 +294,7 @@ class LayerStream:
             file.write(self._stream.trace())
 
     def mapped(self) -> tuple[int, str | None]:
-        """Bytes of layers that are pinned where they lie, and why others, if any, are not."""
+        """Bytes of layers that are pinned in the page cache, and why others, if any, are not."""
         return self._stream.mapped()
 
     @property
@@ -308,22 +303,21 @@ class LayerStream:
         return self._stream.tiers
 
     def prediction(self) -> dict[str, Any] | None:
-        """How long the next pass takes, by the last one that the GPU is done with.
+        """Predicts the time of the next pass from the last one that the GPU finished.
 
         ``pass_s`` is the longest of compute, copies over the link, and reads of files; ``ceiling``
         names it: ``"compute"``, ``"link"``, ``"page_cache"`` or ``"drive"``. ``compute_s`` is the
         compute's part. ``more_gpu`` and ``more_host`` are the bytes of GPU or pinned memory that
-        would hide the rest behind the compute; ``None`` where nothing is to be hidden, and
-        ``more_host`` also where the link binds. ``None`` until the second pass is over, and where
-        the order is told.
+        would hide the rest behind the compute; ``None`` if it is hidden, and ``more_host`` also if
+        the link binds. ``None`` until the second pass is over, and with the order ``"told"``.
         """
         return self._stream.prediction()
 
     def close(self) -> None:
-        """Ends it: nothing more is read, and what is to be written back is.
+        """Closes it: loads are cancelled, pending writes are finished.
 
-        Warns of layers that somebody still has the memory of. Raises the first of what went wrong
-        and was not told yet; called again, the next.
+        Warns of layers whose memory is still referenced. Raises the first error that was not raised
+        before; another call raises the next.
         """
         alive = self._stream.close()
         if alive:
