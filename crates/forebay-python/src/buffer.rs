@@ -3,7 +3,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "fills in what the buffer protocol asks for, orders streams of others"
+    reason = "fills in the fields of the buffer protocol, orders callers' streams"
 )]
 
 use std::ffi::c_int;

@@ -1,6 +1,6 @@
 //! An engine with its limits, and the memory that it hands out.
 
-#![expect(unsafe_code, reason = "looks at streams of others")]
+#![expect(unsafe_code, reason = "queries callers' streams")]
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! A file of an engine, for Python: the calls that move its bytes.
 
-#![expect(unsafe_code, reason = "queues on streams of others, and borrows descriptors")]
+#![expect(unsafe_code, reason = "queues on callers' streams, and borrows descriptors")]
 
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;

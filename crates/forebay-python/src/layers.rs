@@ -1,6 +1,6 @@
 //! Layers of a model, loaded to a GPU ahead of the compute, for Python.
 
-#![expect(unsafe_code, reason = "orders work on streams of others")]
+#![expect(unsafe_code, reason = "orders work on callers' streams")]
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -42,7 +42,7 @@ impl Use {
 /// The stream order that its own library gives to work on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// No stream, or none that is known.
+    /// No stream, or an unknown one.
     None,
     /// That of this stream.
     Stream(CallerStream),

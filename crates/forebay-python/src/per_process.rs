@@ -40,7 +40,7 @@ impl<T: Send + Sync> PerProcess<T> {
             // SAFETY: it came from a box, and no other thread has seen it.
             drop(unsafe { Box::from_raw(made) });
         }
-        Ok(self.get().expect("whoever was first has made this process's"))
+        Ok(self.get().expect("the first thread has made this process's"))
     }
 
     fn made(&self) -> Option<&'static Made<T>> {

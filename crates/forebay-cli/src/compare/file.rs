@@ -149,7 +149,7 @@ impl TestFile {
         &self.name
     }
 
-    /// Checks that there is room for it.
+    /// Checks the room for it.
     ///
     /// # Errors
     /// There is not, or system errors.

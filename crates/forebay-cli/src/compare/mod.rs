@@ -185,7 +185,7 @@ impl Comparison<'_> {
         })
     }
 
-    /// Checks that everything is available, and makes what is needed.
+    /// Checks that everything is available, and makes the files.
     fn ready(&self, warnings: &mut Vec<Warning>) -> Result<Ready> {
         let len = self.args.size;
         let in_memory = self.in_memory();

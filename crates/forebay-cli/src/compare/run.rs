@@ -104,7 +104,7 @@ impl Runner<'_> {
     /// Runs each of `ways` once; `tell` is called before each.
     ///
     /// # Errors
-    /// Those of a demanded method, and of `tell`.
+    /// Errors of a demanded method, and of `tell`.
     pub(super) fn run(
         &mut self,
         ways: &mut [Way],

@@ -53,7 +53,7 @@ pub(super) struct Moved {
 }
 
 impl Moved {
-    /// No transfers, for a reason that is no failure of a transfer.
+    /// No transfers, for a reason other than a failed transfer.
     pub(super) fn nothing(reason: &str) -> Self {
         Self { ended: Some(reason.into()), ..Self::default() }
     }

@@ -86,7 +86,7 @@ struct Flags {
     /// The folder of `gdsio.0`, `gdsio.1` and so on, one for each thread; each further `-D` begins
     /// a further job
     ///
-    /// What is missing for a read is made before and removed after; writes leave their files. Jobs
+    /// Missing files of a read are made before and removed after; writes leave their files. Jobs
     /// run all at once. `-d`, `-n` and `-w` behind a `-D` or `-f` belong to it, what stands before
     /// the first to all jobs that say nothing else. All other options are for all jobs.
     #[arg(short = 'D', value_name = "DIR")]

@@ -64,7 +64,7 @@ impl Said {
     /// Sets the value on a point; `reads` is where the direction goes.
     ///
     /// # Errors
-    /// It is no value of the axis.
+    /// It is not a value of the axis.
     pub(super) fn put(&self, point: &mut Point, reads: &mut Option<u8>) -> Result<(), String> {
         put(self.axis, &self.value, point, reads)
     }
@@ -101,7 +101,7 @@ impl Said {
 /// Sets a value, as a user or a table has it, on an axis.
 ///
 /// # Errors
-/// It is no value of the axis.
+/// It is not a value of the axis.
 pub(super) fn put(
     axis: &str,
     value: &str,

@@ -5,7 +5,7 @@
 //! has Python's calls, `tuples` and `arrays` parse the arguments, `addresses` borrows memory by
 //! address, `transfer` is the pending call, and `result` the outcome of each request.
 
-#![expect(unsafe_code, reason = "queues on streams of others")]
+#![expect(unsafe_code, reason = "queues on callers' streams")]
 
 mod addresses;
 mod arrays;

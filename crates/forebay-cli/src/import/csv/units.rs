@@ -29,7 +29,7 @@ const PREFIXES: [(&str, f64); 9] = [
     ("Ti", 1_099_511_627_776.0),
 ];
 
-/// The factor of this unit; `None` if it is no unit of this kind.
+/// The factor of this unit; `None` for a unit of another kind.
 pub(super) fn scale(kind: Kind, unit: &str) -> Option<f64> {
     match kind {
         Kind::Text | Kind::Count => None,

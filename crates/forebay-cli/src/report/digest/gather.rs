@@ -339,7 +339,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Adds a text once; one text above the maximum marks that there are more.
+/// Adds a text once; one text above the maximum marks further ones.
 fn also<'a>(texts: &mut Vec<&'a str>, text: Option<&'a str>) {
     if let Some(text) = text.filter(|text| texts.len() <= TEXTS_MAX && !texts.contains(text)) {
         texts.push(text);

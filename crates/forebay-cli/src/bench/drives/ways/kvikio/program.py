@@ -1,7 +1,7 @@
 """Reads files with KvikIO: one order on each line of stdin, one answer on each line of stdout."""
 import sys
 
-# What lies in the folder that this runs in is nobody's package.
+# No package is imported from the current folder.
 sys.path[:] = [part for part in sys.path if part]
 
 import ctypes
