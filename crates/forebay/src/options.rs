@@ -3,12 +3,14 @@
 //! Each can be set in code, or by an environment variable named `FOREBAY_` plus its name in
 //! capitals.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use forebay_base::units::{GIB, KIB, MIB, parse_duration, parse_size};
 
 use crate::direct::Program;
 use crate::error::{Error, Result};
+use crate::plan::Route;
 
 /// Maximum number of segments per slot: a window keeps one bit for each.
 const SEGMENTS_MAX: u64 = 64;
@@ -327,6 +329,18 @@ pub struct Variable {
 
 fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Option<T> {
     choices.iter().find(|(name, _)| *name == text.trim()).map(|(_, chosen)| *chosen)
+}
+
+impl FromStr for Route {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Self::ALL.into_iter().find(|route| route.name() == text).ok_or_else(|| Error::BadOption {
+            name: "route".into(),
+            value: text.into(),
+            expected: "`direct`, `staged`, `cached` or `host`".into(),
+        })
+    }
 }
 
 #[cfg(test)]

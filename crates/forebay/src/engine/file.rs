@@ -7,104 +7,19 @@ use std::sync::Arc;
 use forebay_base::units::ByteRange;
 use forebay_topology::BlockDevice;
 
+use super::call::Call;
 use super::lent::Borrowed;
-use super::start::Call;
+use super::request::RequestOptions;
 use super::{Engine, bad_request};
 use crate::error::{Error, Operation, Place, Result, refuse_child};
-use crate::file::{Handle, OpenHow, Residency};
+use crate::file::{Handle, Residency};
 use crate::gpu::DeviceId;
 use crate::memory::{Buffer, Source, Span, Target};
-use crate::plan::Route;
-use crate::queue::{Direction, Priority};
-use crate::transfer::{Outcome, SyncMode, Transfer};
+use crate::queue::Direction;
+use crate::transfer::{Outcome, Transfer};
 
 /// Initial memory for a whole file of unknown size: most kernel-generated files fit.
 const ROOM: u64 = 64 << 10;
-
-/// How to open a file. By default an existing file is opened for reading.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct OpenOptions {
-    /// Open for writing as well as reading.
-    pub write: bool,
-    /// Create the file if it is missing.
-    pub create: bool,
-    /// Create the file, and fail if it exists.
-    pub create_new: bool,
-    /// Truncate the file to zero bytes.
-    pub truncate: bool,
-}
-
-impl OpenOptions {
-    /// For writing to a file that may or may not exist.
-    #[must_use]
-    pub fn writing() -> Self {
-        Self { write: true, create: true, ..Self::default() }
-    }
-
-    /// For writing to a file that must not exist.
-    #[must_use]
-    pub fn new_file() -> Self {
-        Self { write: true, create_new: true, ..Self::default() }
-    }
-}
-
-impl From<&OpenOptions> for OpenHow {
-    fn from(how: &OpenOptions) -> Self {
-        let OpenOptions { write, create, create_new, truncate } = *how;
-        Self { write, create, create_new, truncate }
-    }
-}
-
-/// Options of a request.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RequestOptions {
-    /// Use this route or fail. For host memory, `Cached` means through the page cache, and the
-    /// outcome reports `Host`.
-    pub route: Option<Route>,
-    /// For reads: fail if the file ends early.
-    pub exact: bool,
-    /// For writes: make the bytes durable before the transfer is done.
-    pub sync: SyncMode,
-    /// For writes: reserve the space first, so that a full disk is detected at once. The caller
-    /// waits for the drive, even in calls that do not block otherwise.
-    pub preallocate: bool,
-    /// Priority relative to other transfers on the same drive.
-    pub priority: Priority,
-}
-
-impl RequestOptions {
-    /// Requires `route`.
-    #[must_use]
-    pub fn by_route(route: Route) -> Self {
-        Self { route: Some(route), ..Self::default() }
-    }
-
-    /// Requires that every byte arrives.
-    #[must_use]
-    pub fn exactly() -> Self {
-        Self { exact: true, ..Self::default() }
-    }
-
-    /// Sets `sync`.
-    #[must_use]
-    pub fn synced(self, sync: SyncMode) -> Self {
-        Self { sync, ..self }
-    }
-
-    /// Sets the urgent priority.
-    #[must_use]
-    pub fn urgent(self) -> Self {
-        Self { priority: Priority::Urgent, ..self }
-    }
-
-    /// Reserves the space first.
-    #[must_use]
-    pub fn preallocated(self) -> Self {
-        Self { preallocate: true, ..self }
-    }
-}
 
 /// A file opened by an engine. Clones share one descriptor, which is closed with the last of them
 /// once nothing is in flight. Like its engine it belongs to the process that opened it: a forked

@@ -14,10 +14,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Engine;
-use super::file::{File, RequestOptions};
-use super::lent::OnUnwind;
+use super::call::Call;
+use super::file::File;
+use super::lent::{GoOn, OnUnwind};
 use super::many::{ManyOutcome, Piece};
-use super::start::Call;
+use super::request::RequestOptions;
 use crate::error::{Error, Result};
 use crate::gpu::DeviceId;
 use crate::memory::Buffer;
@@ -29,9 +30,6 @@ pub(super) const ASKS_EVERY: Duration = Duration::from_millis(50);
 
 /// How long a stopped call waits for ops in flight.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
-
-/// The callback that decides whether to continue.
-pub(super) type GoOn<'a> = &'a mut dyn FnMut() -> bool;
 
 impl File {
     /// Like [`read_with`](Self::read_with), but calls `go_on` about 20 times a second. If it

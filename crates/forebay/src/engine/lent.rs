@@ -10,6 +10,9 @@ use std::sync::Arc;
 use super::Engine;
 use crate::transfer::State;
 
+/// The callback that decides whether to continue.
+pub(super) type GoOn<'a> = &'a mut dyn FnMut() -> bool;
+
 /// Fails the engine if the thread unwinds past it, and waits until nothing accesses the memory of a
 /// transfer. It is created before the scheduler knows the transfer.
 pub(super) struct OnUnwind<'a> {

@@ -4,6 +4,7 @@
 //! have several engines. Threads, rings and pinned memory are created by the first transfer that
 //! needs them. They are freed with the last handle: an [`Engine`], a [`File`] or a [`Transfer`].
 
+mod call;
 mod close;
 mod drives;
 mod file;
@@ -18,6 +19,7 @@ mod overdue;
 mod peers;
 mod raw;
 mod readers;
+mod request;
 mod seats;
 mod start;
 #[cfg(test)]
@@ -30,11 +32,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use file::{File, OpenOptions, RequestOptions};
+pub use file::File;
 use forebay_base::lock::Lock;
 use forebay_base::process::{Home, Housed, Kept};
 use forebay_topology::System;
 pub use many::{BlockRead, ManyOutcome, ManyTransfer, Piece, PieceResult};
+pub use request::{OpenOptions, RequestOptions};
 use rustix::io::Errno;
 
 use self::threads::ReaderTools;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay_base::units::{ByteRange, align_down, align_up};
 
 use super::Engine;
-use super::start::Call;
+use super::call::Call;
 use crate::direct::Session;
 use crate::events::Begin;
 use crate::file::{Handle, Port};

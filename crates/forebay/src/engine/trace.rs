@@ -1,7 +1,7 @@
 //! Traces of an engine's activity, recorded on request, and how long its stages take.
 
 use super::Engine;
-use super::start::Call;
+use super::call::Call;
 use crate::error::Result;
 use crate::events;
 use crate::queue::now_ns;

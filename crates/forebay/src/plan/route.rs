@@ -1,9 +1,6 @@
 //! Routes and the reasons for taking them.
 
 use std::fmt;
-use std::str::FromStr;
-
-use crate::error::Error;
 
 /// The data path between a file and memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,18 +35,6 @@ impl Route {
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-impl FromStr for Route {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        Self::ALL.into_iter().find(|route| route.name() == text).ok_or_else(|| Error::BadOption {
-            name: "route".into(),
-            value: text.into(),
-            expected: "`direct`, `staged`, `cached` or `host`".into(),
-        })
     }
 }
 

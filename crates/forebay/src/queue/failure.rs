@@ -77,8 +77,9 @@ mod tests {
     use rustix::io::Errno;
 
     use super::super::op::{Completion, Op};
+    use super::super::probe::Plan;
     use super::super::scheduler::{Claim, Crew, Depth, Limits, Request, Scheduler};
-    use super::super::worker::{Plan, Reader, RingWorker, Tools};
+    use super::super::worker::{Reader, RingWorker, Tools};
     use super::super::{Bell, Direction, Idlers, Planner, Priority, Ring, Slot};
     use super::*;
     use crate::file::{Handle, OpenHow};

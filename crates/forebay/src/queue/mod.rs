@@ -41,7 +41,7 @@ pub use op::Direction;
 pub(crate) use op::{Completion, Op, WindowKey, now_ns};
 pub(crate) use pool::Pool;
 pub(crate) use pread::PreadRing;
-pub(crate) use probe::Planner;
+pub(crate) use probe::{Plan, Planner};
 pub use scheduler::Priority;
 pub(crate) use scheduler::{
     Claim, Copy, CopyFailure, Crew, Depth, EACH_MAX, Limits, Peer, Request, Scheduler, Share,
@@ -50,7 +50,7 @@ pub(crate) use small_writes::{SmallWrite, SmallWrites};
 pub(crate) use uring::UringRing;
 pub(crate) use waker::Waker;
 pub(crate) use window::Slot;
-pub(crate) use worker::{Plan, Reader, RingWorker, Tools};
+pub(crate) use worker::{Reader, RingWorker, Tools};
 
 /// Runs ops and returns their completions.
 pub(crate) trait Ring {

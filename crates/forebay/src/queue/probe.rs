@@ -8,9 +8,10 @@ use super::batch::Batch;
 use super::op::Direction;
 use super::scheduler::Claim;
 use super::window::PIECES_MAX;
-use super::worker::Plan;
 use crate::file::{Handle, ResidencySource};
-use crate::plan::{Io, Layout, Part, Reason, Split, cut_parts, cut_peer, cut_read, cut_write};
+use crate::plan::{
+    Io, Layout, Part, Reason, Segment, Split, cut_parts, cut_peer, cut_read, cut_write,
+};
 
 /// Shorter resident runs inside a partly resident window are ignored. A separate request for each
 /// costs more than reading them from the drive with their neighbours.
@@ -19,6 +20,9 @@ const GRAIN: u64 = 64 * KIB;
 /// Smallest piece at a transfer's edges, so that several readers begin at once and the last copy is
 /// short. Smaller pieces cost more in wake-ups than they gain.
 const EDGE_PIECE_MIN: u64 = 128 * KIB;
+
+/// The piece size of a window, and its segments.
+pub(crate) type Plan = (u64, Vec<Segment>);
 
 /// Cuts windows into pieces and segments.
 #[derive(Debug, Clone, Copy)]

@@ -10,10 +10,9 @@ use super::core::Core;
 use super::idlers::Idlers;
 use super::op::{Completion, Op};
 use super::pool::Pool;
-use super::probe::Planner;
+use super::probe::{Plan, Planner};
 use super::scheduler::{Claim, Crew, DriveWork, ReaderWork, Scheduler};
 use super::spans;
-use crate::plan::Segment;
 use crate::trace::Track;
 use crate::transfer::State;
 
@@ -188,9 +187,6 @@ impl<R: Ring> RingWorker<R> {
         });
     }
 }
-
-/// The piece size of a window, and its segments.
-pub(crate) type Plan = (u64, Vec<Segment>);
 
 /// The operations that a reader needs in addition to its ring.
 pub(crate) trait Tools {

@@ -20,9 +20,10 @@ use super::failure::CuFileFailure;
 use super::layout::{Descriptor, RawCounters};
 use super::library::{CuFile, places, version_text};
 use super::reach::Compat;
-use super::sessions::SESSIONS;
+use super::sessions::Sessions;
 use super::simulated;
 use super::table::{FileHandle, Table};
+use crate::direct::OPENS_WITHIN;
 use crate::gpu::sim::CuFilePlay;
 
 /// Statistics level with counters for each GPU.
@@ -31,6 +32,9 @@ const COUNT_GPUS: c_int = 3;
 /// `CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE` and `CUFILE_PARAM_FORCE_COMPAT_MODE`.
 pub(super) const ALLOW_COMPAT: c_int = 1;
 pub(super) const FORCE_COMPAT: c_int = 2;
+
+/// All sessions of this process.
+static SESSIONS: Sessions<Session> = Sessions::within(OPENS_WITHIN);
 
 /// cuFile's driver, open in this process.
 #[derive(Debug)]

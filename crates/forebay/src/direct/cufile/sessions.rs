@@ -12,18 +12,13 @@ use forebay_base::lock::{Lock, woken};
 use forebay_base::process::Home;
 
 use super::failure::CuFileFailure;
-use super::session::Session;
-use crate::direct::OPENS_WITHIN;
-
-/// All sessions of this process.
-pub(super) static SESSIONS: Sessions = Sessions::within(OPENS_WITHIN);
 
 /// The sessions, by library.
 #[derive(Debug)]
-pub(super) struct Sessions {
+pub(super) struct Sessions<S> {
     /// The process that loaded the first library.
     home: OnceLock<Home>,
-    all: Lock<All>,
+    all: Lock<All<S>>,
     opened: Condvar,
     /// How long a thread waits for another one that is opening the same driver.
     within: Duration,
@@ -31,14 +26,14 @@ pub(super) struct Sessions {
 
 /// Keyed by the address at which a library is loaded: the loader detects identical files.
 #[derive(Debug)]
-struct All {
-    open: Vec<(usize, Arc<Session>)>,
+struct All<S> {
+    open: Vec<(usize, Arc<S>)>,
     /// Drivers that are being opened, with the start time.
     opening: Vec<(usize, Instant)>,
 }
 
-impl Sessions {
-    const fn within(within: Duration) -> Self {
+impl<S> Sessions<S> {
+    pub(super) const fn within(within: Duration) -> Self {
         let all = Lock::new(All { open: Vec::new(), opening: Vec::new() });
         Self { home: OnceLock::new(), all, opened: Condvar::new(), within }
     }
@@ -54,8 +49,8 @@ impl Sessions {
     pub(super) fn of(
         &self,
         library: usize,
-        open: impl FnOnce() -> Result<Session, CuFileFailure>,
-    ) -> Result<Arc<Session>, CuFileFailure> {
+        open: impl FnOnce() -> Result<S, CuFileFailure>,
+    ) -> Result<Arc<S>, CuFileFailure> {
         self.check_home()?;
         self.home.get_or_init(Home::here);
         let mut all = self.all.lock();
@@ -80,12 +75,12 @@ impl Sessions {
 }
 
 /// Ends the turn of the thread that opens a driver, whatever the result.
-struct Opening<'a> {
-    sessions: &'a Sessions,
+struct Opening<'a, S> {
+    sessions: &'a Sessions<S>,
     library: usize,
 }
 
-impl Drop for Opening<'_> {
+impl<S> Drop for Opening<'_, S> {
     fn drop(&mut self) {
         self.sessions.all.lock().opening.retain(|(of, _)| *of != self.library);
         self.sessions.opened.notify_all();
@@ -94,6 +89,7 @@ impl Drop for Opening<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::session::Session;
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::channel;

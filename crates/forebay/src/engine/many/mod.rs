@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use forebay_base::lock::Lock;
 
-use super::file::RequestOptions;
-use super::interrupt::GoOn;
 use super::lent::Borrowed;
+use super::lent::GoOn;
+use super::request::RequestOptions;
 use super::{Engine, File};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Source, Span, Target};

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use forebay_base::lock::Lock;
 use forebay_base::units::ByteRange;
 
+use super::blocks::{BLOCKS_MAX, Blocks, Queued};
+use super::track::Track;
 use super::work::{Moving, OrderedWork};
-use super::{BLOCKS_MAX, Blocks, Queued, Track};
 use crate::engine::{Engine, RequestOptions};
 use crate::error::{Error, Place, Result};
 use crate::events;

@@ -10,21 +10,23 @@
 
 #![expect(unsafe_code, reason = "queues copies and waits on the caller's promise")]
 
+mod blocks;
 mod keeper;
 mod pieces;
 mod track;
 mod work;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use forebay_base::units::{ByteRange, align_down};
+use blocks::{BLOCKS_MAX, Blocks, Ordering, Queued, number};
+use forebay_base::units::ByteRange;
 pub(super) use keeper::Keepers;
 use keeper::Ordered;
 use track::Track;
 use work::OrderedWork;
 
+use super::call::Call;
 use super::peers::IN_ORDER;
-use super::start::Call;
 use super::{Engine, File, RequestOptions, bad_request};
 use crate::error::{Error, Operation, Result};
 use crate::events::Begin;
@@ -33,29 +35,6 @@ use crate::memory::{Buffer, Span};
 use crate::options::DirectIo;
 use crate::queue::Direction;
 use crate::transfer::{State, Transfer};
-
-/// Maximum number of blocks of a transfer. Each takes three entries of a stream's queue, which
-/// holds 1,024 before a call blocks.
-const BLOCKS_MAX: u64 = 300;
-
-/// Maximum number of queue entries of one transfer.
-const ENTRIES_MAX: u64 = 3 * BLOCKS_MAX;
-
-/// Maximum pieces that one transfer copies in batches. The queue of a waiting stream took 406
-/// batches of 64 and 52 of 512, some 26,000 copies, before a call blocked (H200, driver 580.159;
-/// `benches/runs/2026-11-21-h200-i`).
-const PARTS_MAX: u64 = 22_000;
-
-/// How an ordered transfer is carried out.
-struct Ordering<'a> {
-    device: &'a Arc<dyn Device>,
-    direction: Direction,
-    options: &'a RequestOptions,
-    /// The blocks that its slots must hold.
-    blocks: Blocks,
-    /// Its start event.
-    begin: Begin,
-}
 
 impl Engine {
     /// Allocates the pinned memory for this many concurrent ordered `transfers` on `device`, four
@@ -299,35 +278,6 @@ impl File {
     }
 }
 
-/// A range cut into blocks at multiples of a slot's length in the file.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Blocks {
-    pub(super) range: ByteRange,
-    /// Bytes of a block.
-    pub(super) len: u64,
-}
-
-impl Blocks {
-    /// Creates `count` blocks of `len` bytes each.
-    fn of(count: u64, len: u64) -> Self {
-        Self { range: ByteRange { start: 0, end: count * len }, len }
-    }
-
-    pub(super) fn count(&self) -> u64 {
-        let first = align_down(self.range.start, self.len);
-        if self.range.is_empty() { 0 } else { (self.range.end - first).div_ceil(self.len) }
-    }
-
-    /// The part of the file in a block.
-    pub(super) fn range_of(&self, index: u64) -> ByteRange {
-        let start = align_down(self.range.start, self.len) + index * self.len;
-        ByteRange::at(start, self.len).intersect(self.range)
-    }
-}
-
-/// The result of queueing: set once all work is queued, or a call has failed.
-type Queued = OnceLock<Result<(), DeviceError>>;
-
 /// Queues all work for the GPU.
 ///
 /// # Safety
@@ -359,9 +309,4 @@ unsafe fn queue(
         device.record(track.event, ours)?;
         device.hold_caller(stream, track.event)
     }
-}
-
-/// A count of blocks in the GPU's format.
-fn number(count: u64) -> u32 {
-    u32::try_from(count).expect("far fewer than that")
 }

@@ -8,11 +8,12 @@ use std::sync::{Arc, OnceLock};
 
 use forebay_base::units::ByteRange;
 
+use super::blocks::{BLOCKS_MAX, Blocks, ENTRIES_MAX, Ordering, PARTS_MAX};
+use super::track::Track;
 use super::work::{Moving, OrderedWork};
-use super::{BLOCKS_MAX, Blocks, ENTRIES_MAX, Ordering, PARTS_MAX, Track};
+use crate::engine::call::Call;
 use crate::engine::many::{Many, ManyTransfer, Piece, PieceResult, Results};
 use crate::engine::peers::IN_ORDER;
-use crate::engine::start::Call;
 use crate::engine::{Engine, File, RequestOptions};
 use crate::error::{Error, Place, Result};
 use crate::events::Begin;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use forebay_base::units::{ByteRange, align_down};
 
-use super::Blocks;
+use super::blocks::{Blocks, number};
 use crate::engine::Engine;
 use crate::error::{Error, Operation, Result};
 use crate::events;
@@ -100,7 +100,7 @@ impl Track {
     }
 
     pub(super) fn open(&self, count: u64) {
-        self.number(0).store(super::number(count), Ordering::Release);
+        self.number(0).store(number(count), Ordering::Release);
     }
 
     pub(super) fn has_passed(&self) -> u64 {

@@ -4,8 +4,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::blocks::Blocks;
 use super::pieces::Pieces;
-use super::{Blocks, Track};
+use super::track::Track;
 use crate::engine::many::Results;
 use crate::engine::{Engine, File, RequestOptions};
 use crate::error::{Error, Place, Result};
