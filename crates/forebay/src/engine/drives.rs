@@ -118,7 +118,7 @@ impl File {
 
 impl Engine {
     /// Bytes that O_DIRECT reads should keep in flight on these drives now; the maximum over the
-    /// drives.
+    /// drives, without unknown ones.
     #[must_use]
     pub fn in_flight(&self, drives: &[usize]) -> u64 {
         let core = self.inner.core.lock();

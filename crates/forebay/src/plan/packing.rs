@@ -94,6 +94,9 @@ impl Packing {
     }
 
     /// The parts of one block.
+    ///
+    /// # Panics
+    /// If there is no such block.
     #[must_use]
     pub fn parts_of(&self, block: u64) -> &[Packed] {
         let index = usize::try_from(block).expect("far fewer than memory has bytes");

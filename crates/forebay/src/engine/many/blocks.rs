@@ -36,13 +36,20 @@ impl Engine {
     /// then. The calling thread is unparked when a block has arrived.
     ///
     /// # Errors
-    /// Errors that are detected at once, and a call without pieces.
+    /// Errors that are detected at once, and a call without pieces; [`Error::BadOption`] if a block
+    /// is empty, or the blocks have more or fewer pieces than there are.
     pub fn prepare_read_blocks(
         &self,
         pieces: &[Piece<'_>],
         blocks: &[usize],
         target: Buffer,
     ) -> Result<BlockRead> {
+        let count = blocks.iter().fold(0, |sum: usize, &block| sum.saturating_add(block));
+        if count != pieces.len() || blocks.contains(&0) {
+            let expected = format!("blocks of one piece or more, {} in all", pieces.len());
+            let (name, value) = ("blocks".into(), format!("{count} pieces"));
+            return Err(Error::BadOption { name, value, expected });
+        }
         let end = pieces.iter().map(|piece| piece.at.saturating_add(piece.len)).max();
         let spare = target.len().saturating_sub(end.unwrap_or(0));
         let (direction, targets) = (Direction::Read, vec![target]);
@@ -66,7 +73,7 @@ impl BlockRead {
     /// that nothing else uses that place.
     ///
     /// # Panics
-    /// If the last piece would exceed the target.
+    /// If the last piece would exceed the target, or there is no such block.
     pub fn shift(&self, block: usize, bytes: u64) {
         assert!(bytes <= self.spare, "{bytes} bytes further on than {} there are", self.spare);
         self.gate().shift(block, bytes);
@@ -162,6 +169,11 @@ mod tests {
             let target = engine.allocate_pinned(20_000).unwrap();
             engine.prepare_read_blocks(&pieces, &[1, 1], target).unwrap()
         };
+        for wrong in [&[1][..], &[1, 2], &[0, 2], &[1, 1, 0], &[usize::MAX, 3]] {
+            let target = engine.allocate_pinned(20_000).unwrap();
+            let refused = engine.prepare_read_blocks(&pieces, wrong, target).unwrap_err();
+            assert!(matches!(refused, Error::BadOption { .. }), "{refused:?}");
+        }
         let given_up = prepared();
         given_up.cancel();
         assert!(given_up.is_done());

@@ -54,8 +54,9 @@ impl Scheduler {
         most.saturating_sub(state.waits_flying).min(state.queued).max(1)
     }
 
-    /// Bytes that a drive should have in flight now.
+    /// Bytes that a drive should have in flight now; 0 for an unknown drive.
     pub(crate) fn in_flight(&self, drive: usize, direction: Direction) -> u64 {
-        self.drives[drive].depth.window(direction, self.limits.segment)
+        let window = |drive: &super::Drive| drive.depth.window(direction, self.limits.segment);
+        self.drives.get(drive).map_or(0, window)
     }
 }
