@@ -49,7 +49,6 @@ fn what_the_driver_does_not_pin_comes_through_slots_and_says_why() {
         let model = rig.model(COUNT, LEN);
         thread::sleep(SETTLED);
         rig.pass(&rig.stream(&model, options(&model, 0)), SHORT).expect("a pass");
-        let slots = rig.device.registrations();
         let stream = rig.stream(&model, options(&model, u64::MAX));
         // The kernel may take pages out of memory meanwhile; then they are pinned later.
         let is_told = |reason: &str| {
@@ -74,9 +73,9 @@ fn what_the_driver_does_not_pin_comes_through_slots_and_says_why() {
         // Also the first of a layer's files, where the second was refused. Slots that a cancelled
         // read still held are freed by another thread.
         let start = Instant::now();
-        while rig.device.registrations() != slots && start.elapsed() < Duration::from_secs(10) {
+        while rig.device.registrations() > 0 && start.elapsed() < Duration::from_secs(10) {
             thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(rig.device.registrations(), slots, "{limit}");
+        assert_eq!(rig.device.registrations(), 0, "{limit}");
     }
 }
