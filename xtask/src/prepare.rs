@@ -54,7 +54,7 @@ pub(crate) fn run(report: &mut Report, all: bool) {
     }
 }
 
-/// Installs the packages of `tools` by the package system; its failure is no failure of the tests.
+/// Installs the packages of `tools` by the package system; the tests do not depend on it.
 fn install(tools: &[&Tool]) {
     let packages: Vec<&str> = tools.iter().map(|tool| tool.package).collect();
     say!("prepared: installing {} with apt-get", packages.join(", "));

@@ -30,7 +30,7 @@ def get_page_cache_info(file: FileLike, offset: int = 0, length: int = 0) -> tup
         length: how many bytes; 0 is all from there on.
 
     Raises:
-        RuntimeError: the kernel does not tell this user, or nobody on this file system.
+        RuntimeError: the kernel does not report it to this user, or on this file system.
     """
     offset, length = _memory.count("offset", offset), _memory.count("length", length)
     page = os.sysconf("SC_PAGE_SIZE")

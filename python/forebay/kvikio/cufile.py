@@ -96,7 +96,7 @@ class CuFile:
                 nothing.
 
         Raises:
-            forebay.RequestError: the file would be cut, and this process has it mapped.
+            forebay.RequestError: the file would be truncated, but is mapped in this process.
             FileNotFoundError: there is none; it is a ``RuntimeError`` as well.
             ValueError: other flags.
         """

@@ -92,7 +92,7 @@ def iterate(
         names: as for `load_file`.
         device: as for `load_file`.
         window: bytes of memory for tensors that are on their way or in use. A tensor that is larger
-            than a quarter of it has memory of its own size.
+            than a quarter of it has separate memory of its size.
         copy: tensors with memory of their own. Without it those that are read together share
             memory, which stays as long as one of them is kept.
         framework: as for `load_file`.

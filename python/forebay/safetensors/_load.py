@@ -179,7 +179,7 @@ class _Loading:
         self._coming.append((window, started))
 
     def _watched(self, tell: Callable[[int, int], object]) -> Wait:
-        """Waits, and calls `tell` from time to time."""
+        """Waits, and calls the callback from time to time."""
 
         def wait(transfer: ManyTransfer) -> dict[str, Any]:
             while True:

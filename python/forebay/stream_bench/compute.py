@@ -133,7 +133,7 @@ class _Gradients:
     def _attention(self) -> None:
         pieces = self.pieces
         torch.mm(pieces.x, pieces.to_heads, out=pieces.mixed)
-        # Its own memory is the graph's; only here autograd is asked, for the fused kernel.
+        # Its own memory is the graph's; autograd is used only here, for the fused kernel.
         parts = [part.detach().requires_grad_() for part in pieces.heads(pieces.mixed)]
         result = pieces.attend(parts)
         attended = pieces.flat(result.detach())

@@ -1,4 +1,4 @@
-"""Pass time over the line, by tokens: as text, told apart by marks."""
+"""Pass time over the line, by tokens: as text, with a mark for each way."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def summed_up(
         return theory.line(point.order, compute, transfer(name, drive), point.layers, rooms[name])
 
     def over_line(name: str, found: Sequence[Sample]) -> float:
-        """A drive's rate changes: each pass is held against the raw one of its own round."""
+        """A drive's rate changes: each pass is compared with the raw one of its round."""
         if not raw:
             return middle(found, lambda sample: sample.wall_s) / line(name, None).time
         reads = {sample.round: sample.wall_s / read for sample in counted(raw)}
@@ -136,7 +136,7 @@ def summed_up(
 def _least(
     point: Point, work: list[float], samples: Sequence[Sample], alone: Sequence[Sample]
 ) -> list[float]:
-    """The turns' compute alone, or beside this way where that took less, each direction by itself.
+    """The turns' compute alone, or during this way if that took less, for each direction.
 
     A GPU at its limit of power is slower by itself in one tenth of a second than in another, and
     most of all where it never rests (docs/internals/layers.md).
@@ -166,7 +166,7 @@ def _work(point: Point, alone: Sequence[Sample]) -> list[float]:
 
 
 def _from_drive(samples: Sequence[Sample]) -> dict[str, int]:
-    """The part of the files' bytes that was not found in the page cache, where that is told."""
+    """The part of the files' bytes that was not found in the page cache, if known."""
     told = [sample.told["drive_bytes"] for sample in samples if "drive_bytes" in sample.told]
     return {"drive_bytes": round(median(told))} if len(told) == len(samples) else {}
 

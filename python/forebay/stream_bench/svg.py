@@ -1,4 +1,4 @@
-"""Pass time over the line, by tokens: as a picture that needs nothing beside it."""
+"""Pass time over the line, by tokens: as a picture without other files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _WIDTH, _HEIGHT = 760, 460
 _LEFT, _TOP, _RIGHT, _BOTTOM = 80, 50, 560, 390  # of the field
 
-# Colours that are told apart by most eyes; shapes tell the ways apart without them.
+# Colours that most eyes distinguish; shapes distinguish the ways without them.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#806000", "#444444")
 
 Place = tuple[float, float]

@@ -157,7 +157,7 @@ def _from(tokens: int | None) -> str:
 
 
 def strays(result: Found) -> str:
-    """A warning for each way some of whose bytes came from elsewhere than was asked."""
+    """A warning for each way that had bytes from another source than requested."""
     lines = []
     for point in result["points"]:
         for way, found in point["ways"].items():

@@ -66,7 +66,7 @@ def plan(layers: Sequence[int], buffers: int) -> list[Turn]:
 
 
 def _used_again(layers: Sequence[int]) -> list[int]:
-    """The next turn of each turn's layer; behind the last turn where there is none."""
+    """The next turn of each turn's layer; a turn behind the last if there is no such turn."""
     coming: dict[int, int] = {}
     found = [len(layers)] * len(layers)
     for number in reversed(range(len(layers))):

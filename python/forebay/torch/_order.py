@@ -62,7 +62,7 @@ def share(total: int, rank: int, world_size: int, equal: bool) -> tuple[int, int
     """The positions of one process of several: from the first to the one behind the last.
 
     Each position is one process's, and shares differ by one at most; where they are to be
-    `equal`, some positions at the end are nobody's.
+    `equal`, some positions at the end are left out.
     """
     if equal:
         each = total // world_size

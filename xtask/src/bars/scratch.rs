@@ -48,7 +48,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed now is removed by the next run.
+        // The next run removes the rest.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

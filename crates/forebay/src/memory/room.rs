@@ -30,7 +30,7 @@ impl Room {
         Self { system, turn: Lock::default() }
     }
 
-    /// Checks that there is room for `len` bytes plus `spare` bytes for other users. If there is a
+    /// Checks the room for `len` bytes plus `spare` bytes for other users. If there is a
     /// limit, no other thread gets an answer until the returned guard is dropped, which the caller
     /// does after touching the bytes.
     ///

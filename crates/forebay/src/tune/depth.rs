@@ -249,7 +249,7 @@ impl DepthTuner {
         least_ns.saturating_add(least_ns / 4)
     }
 
-    /// Judges the setting that is tried, and goes on from it or back to the best.
+    /// Judges the tried setting, and continues from it or returns to the best.
     fn searched(&mut self, here: Setting, best: Setting, before: Option<Setting>) {
         let (known, needs) = (requests(best.window(), here.size), self.needs(best, here.size));
         let beyond = here.depth > known;

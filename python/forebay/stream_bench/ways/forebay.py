@@ -29,7 +29,7 @@ _TOLD = (
 
 
 class Forebay(Way):
-    """A stream whose order is told pass by pass, so that a pass begins with nothing on its way."""
+    """A stream that gets its order pass by pass, so that a pass begins with no pending load."""
 
     name: ClassVar[str] = "forebay"
 

@@ -31,7 +31,7 @@ _NAMES = {getattr(torch, dtype): f"{name}Storage" for name, dtype in STORAGES.it
 
 @lru_cache(maxsize=4096)
 def frame(dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[bytes, bytes]:
-    """The bytes before and behind those of a tensor whose elements lie in their order.
+    """The bytes around those of a contiguous tensor.
 
     The checksum of the tensor's bytes is zero: torch does not look at it.
     """

@@ -44,8 +44,8 @@ class _Place:
 class Reader(dcp.FileSystemReader):  # type: ignore[misc]
     """Reads a checkpoint for `torch.distributed.checkpoint.load`.
 
-    It takes the place of torch's `FileSystemReader`. Each rank reads the bytes of its own tensors,
-    straight into them where they lie in one piece there and in the file. Torch itself reads items
+    It replaces torch's `FileSystemReader`. Each rank reads the bytes of its tensors,
+    straight into them if they are contiguous there and in the file. Torch itself reads items
     that are no plain tensors.
 
     Args:

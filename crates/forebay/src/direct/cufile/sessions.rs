@@ -44,7 +44,7 @@ impl<S> Sessions<S> {
         is_here.then_some(()).ok_or(CuFileFailure::Forked)
     }
 
-    /// The session of a library, created by `open` if there is none yet. That may hang, so
+    /// The session of a library, created by `open` if there is none yet. This may hang, so
     /// concurrent callers wait for it with a time limit.
     pub(super) fn of(
         &self,

@@ -185,7 +185,7 @@ impl Results {
         match self {
             Self::Strip(strip) => strip.outcome(whole),
             Self::Noted(noted) => {
-                let results = noted.get().expect("noted before the end is told").clone();
+                let results = noted.get().expect("noted before the end is reported").clone();
                 ManyOutcome { results, whole }
             }
         }
