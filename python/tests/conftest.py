@@ -55,7 +55,7 @@ def waits_in_vain(*waits: Callable[[], object]) -> bool:
             wait()
             return False
         except TimeoutError as error:
-            assert "goes on" in str(error)
+            assert "continues" in str(error)
     return True
 
 
