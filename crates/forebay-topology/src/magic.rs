@@ -2,7 +2,7 @@
 
 /// A file system type, identified by the magic number of `statfs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileSystem(pub u32);
+pub struct FileSystem(pub(crate) u32);
 
 const TMPFS: u32 = 0x0102_1994;
 const RAMFS: u32 = 0x8584_58f6;
@@ -11,6 +11,9 @@ const OVERLAY: u32 = 0x794c_7630;
 const PROC: u32 = 0x9fa0;
 const SYSFS: u32 = 0x6265_6572;
 const CONFIGFS: u32 = 0x6265_6570;
+
+/// File systems of this machine's drives whose code is known to keep the promises below.
+const LOCAL: [&str; 4] = ["ext4", "xfs", "btrfs", "f2fs"];
 
 impl FileSystem {
     /// The file system of a `statfs` answer.
@@ -37,7 +40,7 @@ impl FileSystem {
     /// timestamps at once. No server and no file system below has other pages.
     #[must_use]
     pub fn owns_pages(self) -> bool {
-        self.is_memory() || ["ext4", "xfs", "btrfs", "f2fs"].contains(&self.name())
+        self.is_memory() || LOCAL.contains(&self.name())
     }
 
     /// True if the kernel is known to complete each O_DIRECT request in full, to the end of the
@@ -45,7 +48,7 @@ impl FileSystem {
     /// file opened with `direct_io` it then reads from the wrong offset and reports success.
     #[must_use]
     pub fn completes_requests(self) -> bool {
-        self.is_memory() || ["ext4", "xfs", "btrfs", "f2fs"].contains(&self.name())
+        self.is_memory() || LOCAL.contains(&self.name())
     }
 
     /// True if its files are generated on read, so that their sizes are meaningless.

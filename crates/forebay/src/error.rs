@@ -395,7 +395,7 @@ impl Error {
         Self::Forked { operation, place: place.map(Box::new), process: home.number() }
     }
 
-    /// A resource of the system that could not be had, as a thread.
+    /// A system resource that is not available, such as a thread.
     pub fn resource(what: &'static str, error: &io::Error) -> Self {
         Self::Resource { what, source: Errno::from_io_error(error).unwrap_or(Errno::AGAIN) }
     }

@@ -331,6 +331,7 @@ fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Option<T> {
     choices.iter().find(|(name, _)| *name == text.trim()).map(|(_, chosen)| *chosen)
 }
 
+// Here, since `plan` names no errors.
 impl FromStr for Route {
     type Err = Error;
 

@@ -162,35 +162,10 @@ impl Tune<'_> {
         let found = found?;
         self.notes.extend(notes::of_samples(&probe.seen));
         self.notes.extend(notes::of_search(&found, bounds, self.args.duration));
-        let searched = self.judge(&found, bounds, &measured.path, direction)?;
+        let searched = judge(&found, bounds, &measured.path, direction)?;
         Ok((searched, len))
     }
 
-    /// Judges a search on the file at `path`.
-    fn judge(
-        &self,
-        found: &Found,
-        bounds: Bounds,
-        path: &Path,
-        direction: Direction,
-    ) -> Result<Searched> {
-        let curve = &found.curve;
-        let (Some(point), Some(best)) = (curve.found(bounds.size_max), curve.best(u64::MAX)) else {
-            return Err(Failure::new("nothing was measured").hint("give a longer `--duration`"));
-        };
-        Ok(Searched {
-            direction,
-            queue: Resolver::default().resolve(path).queue.id.as_str().to_owned(),
-            found: point.into(),
-            best: best.into(),
-            knees: draw::knees(curve).into_iter().map(Choice::from).collect(),
-            points: curve.clone(),
-            complete: found.complete,
-        })
-    }
-}
-
-impl Tune<'_> {
     /// The GPU that writes come from: the first, else a simulated one.
     fn device(&mut self) -> Result<Arc<dyn Device>> {
         if let Some(device) = self.engine.device(&GpuSelector::Auto)? {
@@ -215,6 +190,23 @@ impl Tune<'_> {
         bar.tick();
         bar
     }
+}
+
+/// Judges a search on the file at `path`.
+fn judge(found: &Found, bounds: Bounds, path: &Path, direction: Direction) -> Result<Searched> {
+    let curve = &found.curve;
+    let (Some(point), Some(best)) = (curve.found(bounds.size_max), curve.best(u64::MAX)) else {
+        return Err(Failure::new("nothing was measured").hint("give a longer `--duration`"));
+    };
+    Ok(Searched {
+        direction,
+        queue: Resolver::default().resolve(path).queue.id.as_str().to_owned(),
+        found: point.into(),
+        best: best.into(),
+        knees: draw::knees(curve).into_iter().map(Choice::from).collect(),
+        points: curve.clone(),
+        complete: found.complete,
+    })
 }
 
 /// A share of the time in steps of the progress.

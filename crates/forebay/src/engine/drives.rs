@@ -160,8 +160,8 @@ impl Engine {
         handle: &Handle,
         question: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        let whom = format!("device:{}", handle.device());
-        self.inner.drives.overdue.ask(&whom, TOLD_MAX, question)
+        let peer = format!("device:{}", handle.device());
+        self.inner.drives.overdue.ask(&peer, TOLD_MAX, question)
     }
 
     /// The size of a file for a transfer that reaches to `end`. The server is queried only if the

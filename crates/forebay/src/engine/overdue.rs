@@ -34,16 +34,16 @@ impl Drop for Owed {
 }
 
 impl Overdue {
-    /// Runs `question` to the drive or server `whom` on a thread with the caller's mounts, and
+    /// Runs `question` to the drive or server `peer` on a thread with the caller's mounts, and
     /// returns its answer within `most`. `None` if it owes this answer or an earlier one, or no
     /// thread can be started.
     pub(super) fn ask<T: Send + 'static>(
         &self,
-        whom: &str,
+        peer: &str,
         most: Duration,
         question: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        if self.0.lock().values().any(|owing| owing == whom) {
+        if self.0.lock().values().any(|owing| owing == peer) {
             return None;
         }
         let (tell, told) = sync_channel(1);
@@ -67,7 +67,7 @@ impl Overdue {
                     Ok(answer) => Some(answer),
                     Err(TryRecvError::Disconnected) => None,
                     Err(TryRecvError::Empty) => {
-                        overdue.insert(thread.thread().id(), whom.to_owned());
+                        overdue.insert(thread.thread().id(), peer.to_owned());
                         None
                     }
                 }

@@ -65,7 +65,7 @@ impl Rate {
 pub(crate) struct DepthLimits {
     /// A spinning disk, which several or small requests slow down.
     pub(crate) is_disk: bool,
-    /// Requests in flight at most.
+    /// Requests in flight at most, one or more.
     pub(crate) depth_max: usize,
     /// Bytes of a request when nothing is known, and at most.
     pub(crate) size_max: u64,
@@ -126,7 +126,7 @@ impl DepthTuner {
         let start = if limits.is_disk { DEPTH_START_DISK } else { DEPTH_START };
         Self {
             limits,
-            depth: start.clamp(1, limits.depth_max.max(1)),
+            depth: start.min(limits.depth_max),
             size: limits.size_max,
             phase: Phase::Hold,
             best: None,

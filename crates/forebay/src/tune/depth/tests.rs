@@ -262,3 +262,27 @@ fn depth_and_size_stay_within_their_bounds() {
         }
     }
 }
+
+/// Why depths are not kept for later engines.
+#[test]
+fn a_new_engine_is_as_fast_as_one_that_knows_the_depth() {
+    const EARLY: u64 = GIB / 8;
+    let share = |rate, latency, len| {
+        let drive = pipe(rate, latency);
+        let new = World::tuned(&drive, false, 3).run(len);
+        let mut world = World::tuned(&drive, false, 3);
+        world.run(16 * GIB);
+        new * 1000 / world.run(len)
+    };
+    // Up to 32 MiB in flight are enough for these.
+    for (rate, latency) in
+        [(200_000_000, 2 * MS), (3_000_000_000, 5 * MS), (14_000_000_000, 2 * MS)]
+    {
+        let share = share(rate, latency, EARLY);
+        assert!(share >= 990, "{rate} B/s and {latency} ns: {share}");
+    }
+    // This needs more, and loses at first.
+    let (early, late) =
+        (share(28_000_000_000, 2 * MS, GIB), share(28_000_000_000, 2 * MS, 4 * GIB));
+    assert!((850..960).contains(&early) && late >= 950, "{early}, {late}");
+}
