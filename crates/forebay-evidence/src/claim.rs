@@ -1,8 +1,6 @@
 //! The claim about a span of work, reported by its mover, for a verdict to confirm or refute.
 
-use forebay::Direction;
-use forebay::Outcome;
-use forebay::Route;
+use forebay::{Direction, Outcome, Route};
 use forebay::gpu::DeviceInfo;
 
 use super::json::{Json, list};

@@ -75,8 +75,7 @@ fn share(counted: u64, bytes: u64, all: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::{Claim, Finding, Memory, ProcessBytes, Storage, Way, verdict};
-    use forebay::Direction;
-    use forebay::Route;
+    use forebay::{Direction, Route};
     use proptest::prelude::*;
 
     const MIB: u64 = 1 << 20;

@@ -6,8 +6,7 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use forebay::File;
-use forebay::Residency;
+use forebay::{File, Residency};
 use forebay_base::units::MIB;
 
 use super::evidence::PageCache;
@@ -125,8 +124,7 @@ fn holes(file: &File) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay::Engine;
-    use forebay::Options;
+    use forebay::{Engine, Options};
     use proptest::prelude::*;
 
     #[test]

@@ -4,8 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use forebay::File;
-use forebay::{Error, Operation, Result};
+use forebay::{Error, File, Operation, Result};
 
 use super::group::Group;
 use super::mapped::Stamps;

@@ -4,9 +4,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use forebay::Buffer;
-use forebay::Engine;
-use forebay::Result;
+use forebay::{Buffer, Engine, Result};
 use forebay::gpu::{BATCH_MAX, DeviceCopy};
 
 use super::layer::{Copy, Shelf};

@@ -5,12 +5,10 @@
 
 use std::sync::Arc;
 
-use forebay::RouteShare;
+use forebay::{Engine, Error, File, Piece, Result, RouteShare};
 use forebay::blocks::BlockRead;
 use forebay::blocks::{Packed, Packing};
 use forebay::gpu::{DeviceCopy, DeviceResult};
-use forebay::{Engine, File, Piece};
-use forebay::{Error, Result};
 use forebay_base::units::ByteRange;
 
 use super::group::{Group, Job};

@@ -8,9 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use forebay::Buffer;
-use forebay::Engine;
-use forebay::Result;
+use forebay::{Buffer, Engine, Result};
 use forebay::blocks::SKEW;
 
 use super::marks::Mark;

@@ -3,10 +3,8 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use forebay::Buffer;
-use forebay::Engine;
+use forebay::{Buffer, Engine, Error, Operation, Result};
 use forebay::gpu::Device;
-use forebay::{Error, Operation, Result};
 
 use super::layer::Unit;
 

@@ -6,8 +6,7 @@
 //! and another counter that saw as many bytes. An amount too small for any other counter is not
 //! proven.
 
-use forebay::Direction;
-use forebay::Route;
+use forebay::{Direction, Route};
 use forebay_base::units::{KIB, MIB, format_size as size};
 
 use super::claim::{Claim, Memory};

@@ -5,8 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
 
-use forebay::Engine;
-use forebay::Options;
+use forebay::{Engine, Options};
 use forebay_topology::Resolver;
 
 use super::*;
