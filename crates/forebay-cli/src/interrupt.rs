@@ -9,17 +9,18 @@
 use std::fs::{self, File};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
+use rustix::fs::OFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::bench::held::Made;
 use crate::bench::scratch::Folder;
 use crate::report::plain::plain;
 use crate::report::warnings::say;
@@ -54,17 +55,7 @@ struct Words {
 #[derive(Debug)]
 struct Output {
     path: PathBuf,
-    /// Device and inode number: another file may have its name by now.
-    identity: (u64, u64),
-}
-
-impl Output {
-    fn remove(&self) {
-        let found = fs::symlink_metadata(&self.path).map(|facts| (facts.dev(), facts.ino()));
-        if found.is_ok_and(|found| found == self.identity) {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
+    made: Made,
 }
 
 static UNDO: Mutex<Undo> = Mutex::new(Undo {
@@ -125,7 +116,7 @@ pub(crate) fn undo_all() -> impl Sized {
     for folder in &undo.scratch {
         folder.remove();
     }
-    undo.outputs.iter().for_each(Output::remove);
+    undo.outputs.iter().for_each(|output| output.made.remove());
     undo.folders.iter().for_each(|path| drop(fs::remove_dir_all(path)));
     undo
 }
@@ -201,9 +192,8 @@ pub(crate) fn create_output(path: &Path) -> io::Result<File> {
 /// Like `create_output`, with this `mode`.
 pub(crate) fn create_output_with(path: &Path, mode: u32) -> io::Result<File> {
     let mut undo = undo();
-    let file = File::options().read(true).write(true).create_new(true).mode(mode).open(path)?;
-    let facts = file.metadata()?;
-    undo.outputs.push(Output { path: path.to_owned(), identity: (facts.dev(), facts.ino()) });
+    let (made, file) = Made::create(path, OFlags::RDWR, mode)?;
+    undo.outputs.push(Output { path: path.to_owned(), made });
     Ok(file)
 }
 
@@ -213,7 +203,7 @@ pub(crate) fn end_output(path: &Path, whole: bool) {
     let Some(index) = undo.outputs.iter().position(|output| output.path == path) else { return };
     let output = undo.outputs.remove(index);
     if !whole {
-        output.remove();
+        output.made.remove();
     }
 }
 

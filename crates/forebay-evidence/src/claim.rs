@@ -1,7 +1,7 @@
 //! The claim about a span of work, reported by its mover, for a verdict to confirm or refute.
 
-use forebay::{Direction, Outcome, Route};
 use forebay::gpu::DeviceInfo;
+use forebay::{Direction, Outcome, Route};
 
 use super::json::{Json, list};
 

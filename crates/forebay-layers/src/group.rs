@@ -7,8 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use forebay::{Engine, Error, Operation, Result};
 use forebay::gpu::Device;
+use forebay::{Engine, Error, Operation, Result};
 use forebay_base::lock::{Lock, woken};
 
 use super::StreamOptions;

@@ -4,8 +4,8 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use forebay::{Buffer, Engine, Result};
 use forebay::gpu::{BATCH_MAX, DeviceCopy};
+use forebay::{Buffer, Engine, Result};
 
 use super::layer::{Copy, Shelf};
 use super::mapped::Pages;

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use forebay::{Engine, Error, File, Operation, Residency, Result};
 use forebay::blocks::{Packed, Packing, Wanted};
+use forebay::{Engine, Error, File, Operation, Residency, Result};
 use forebay_base::units::{ByteRange, align_up};
 
 use super::slices::PART_ALIGNMENT;

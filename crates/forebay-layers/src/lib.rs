@@ -79,8 +79,8 @@ use shared::Shared;
 pub use statistics::{LayerTimes, PassTimes, StreamStatistics};
 pub use taken::{LayerMemory, Step, Taken};
 
-use forebay::{Engine, Error, Operation, Result};
 use forebay::gpu::{CallerStream, Device, DeviceId};
+use forebay::{Engine, Error, Operation, Result};
 
 /// Default number of GPU buffers: one being computed, one ready, and one being loaded. So a layer
 /// may be late by as long as another one takes.

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use forebay::{Engine, Error, File, Piece, Result, RouteShare};
 use forebay::blocks::BlockRead;
 use forebay::blocks::{Packed, Packing};
 use forebay::gpu::{DeviceCopy, DeviceResult};
+use forebay::{Engine, Error, File, Piece, Result, RouteShare};
 use forebay_base::units::ByteRange;
 
 use super::group::{Group, Job};

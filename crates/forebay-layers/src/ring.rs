@@ -8,8 +8,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use forebay::{Buffer, Engine, Result};
 use forebay::blocks::SKEW;
+use forebay::{Buffer, Engine, Result};
 
 use super::marks::Mark;
 

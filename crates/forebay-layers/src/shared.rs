@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use forebay::{Engine, Error, Operation, Result, RouteShare};
 use forebay::gpu::{CallerStream, Device, DeviceError, DeviceResult, Stream};
+use forebay::{Engine, Error, Operation, Result, RouteShare};
 
 use super::after::Copied;
 use super::group::Group;

@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use forebay::{Buffer, Engine, Error, Operation, Result};
 use forebay::gpu::Device;
+use forebay::{Buffer, Engine, Error, Operation, Result};
 
 use super::layer::Unit;
 

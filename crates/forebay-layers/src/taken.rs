@@ -6,8 +6,8 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use forebay::{Buffer, Error, Operation, Result};
 use forebay::gpu::{CallerStream, DeviceError};
+use forebay::{Buffer, Error, Operation, Result};
 
 use super::marks::Mark;
 use super::shared::{Shared, device_failed};

@@ -8,8 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay::{Buffer, Error, Operation, Result};
 use forebay::gpu::{CallerStream, DeviceResult, Stream};
+use forebay::{Buffer, Error, Operation, Result};
 
 use super::failing::released;
 use super::group::Job;

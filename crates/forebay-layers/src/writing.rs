@@ -10,8 +10,8 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay::{Error, Operation, RequestOptions, Result, Transfer};
 use forebay::gpu::CallerStream;
+use forebay::{Error, Operation, RequestOptions, Result, Transfer};
 use forebay_base::lock::Lock;
 
 use super::after::One;

@@ -4,14 +4,16 @@
 //! folders above a file, a path by names may lead to that user's file. A path through
 //! `/proc/PID/fd/N` leads to the file that descriptor `N` of this process has open.
 
+use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use rustix::fs::{Stat, fstat, stat};
+use rustix::fs::{AtFlags, Mode, OFlags, Stat, fstat, openat, stat, statat, unlinkat};
 
 /// `/proc/PID/fd`. Other processes open it too, so `self` does not work. The number is the one in
 /// `/proc`, which may be that of another PID namespace.
@@ -45,6 +47,42 @@ pub(crate) fn check(file: &File, name: &Path) -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::other("another file was put in its place"))
+}
+
+/// A new file of ours. It can be removed even if another folder takes the name of its folder.
+#[derive(Debug)]
+pub(crate) struct Made {
+    folder: OwnedFd,
+    name: OsString,
+    /// Device and inode number: another file may have its name by now.
+    number: (u64, u64),
+}
+
+impl Made {
+    /// Makes the file `path`, which must not exist.
+    ///
+    /// # Errors
+    /// It exists, or system errors.
+    pub(crate) fn create(path: &Path, how: OFlags, mode: u32) -> io::Result<(Self, File)> {
+        let bytes = path.as_os_str().as_bytes();
+        let name = path.file_name().filter(|name| bytes.ends_with(name.as_bytes()));
+        let name = name.ok_or(io::ErrorKind::IsADirectory)?.to_owned();
+        let parent = path.parent().filter(|parent| *parent != Path::new(""));
+        let itself = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(parent.unwrap_or(Path::new(".")), itself, Mode::empty())?;
+        let how = how | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = File::from(openat(&folder, &name, how, Mode::from_raw_mode(mode))?);
+        let facts = file.metadata()?;
+        Ok((Self { folder, name, number: (facts.dev(), facts.ino()) }, file))
+    }
+
+    /// Removes the file, wherever its folder is now, if it still has its name.
+    pub(crate) fn remove(&self) {
+        let found = statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        if found.is_ok_and(|facts| (facts.st_dev, facts.st_ino) == self.number) {
+            let _ = unlinkat(&self.folder, &self.name, AtFlags::empty());
+        }
+    }
 }
 
 /// The current name of a path made by [`path`]; any other path unchanged.
@@ -122,6 +160,29 @@ mod tests {
         assert_eq!(named(&text), format!("cannot read `{}/file` at 7", moved.display()));
         assert_ne!(no_link(&moved, true), 0);
         assert_eq!(no_link(&moved, false), 0);
+    }
+
+    #[test]
+    fn a_file_is_removed_from_its_own_folder_only() {
+        let place = tempfile::tempdir().unwrap();
+        let (at, moved, other) =
+            (place.path().join("at"), place.path().join("moved"), place.path().join("other"));
+        fs::create_dir(&at).unwrap();
+        fs::create_dir(&other).unwrap();
+        let (made, _) = Made::create(&at.join("file"), OFlags::RDWR, 0o600).unwrap();
+        fs::rename(&at, &moved).unwrap();
+        symlink(&other, &at).unwrap();
+        // The same file under the same name in another folder, as a link leads to it.
+        fs::hard_link(moved.join("file"), other.join("file")).unwrap();
+        made.remove();
+        assert!(!moved.join("file").exists() && other.join("file").exists());
+        fs::write(moved.join("file"), "precious").unwrap();
+        made.remove();
+        assert_eq!(fs::read(moved.join("file")).unwrap(), b"precious");
+        for wrong in ["..", "/", "new/", "new/.", "at"] {
+            assert!(Made::create(&place.path().join(wrong), OFlags::RDWR, 0o600).is_err());
+        }
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 3);
     }
 
     #[test]

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay::units::{MIB, format_size};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use serde_json::Value;
 
 use super::{Record, Run, SCHEMA, Sample};
+use crate::bench::held::Made;
 use crate::bench::memory::close;
 use crate::failure::{Failure, Result};
 use crate::json_memory;
@@ -28,6 +29,8 @@ const FILE_MAX: u64 = 1024 * MIB;
 pub struct Ledger {
     path: PathBuf,
     file: File,
+    /// Set if it was made by this run.
+    made: Option<Made>,
     /// Bytes of whole lines.
     len: u64,
     /// Whether a partial line follows, which is removed on the next append.
@@ -40,15 +43,14 @@ impl Ledger {
     /// # Errors
     /// There is one, or the system's.
     pub fn create(path: &Path) -> Result<Self> {
-        let how = |how: &mut OpenOptions| how.create_new(true).mode(0o600).open(path);
-        let made = how(OpenOptions::new().append(true).read(true));
-        let file = made.map_err(|error| {
+        let made = Made::create(path, OFlags::RDWR | OFlags::APPEND, 0o600);
+        let (made, file) = made.map_err(|error| {
             Failure::io(format!("cannot make the results file `{}`", path.display()), &error)
         })?;
         // Sync the folder so that the name is stored as well; some file systems cannot.
         let folder = path.parent().filter(|folder| *folder != Path::new(""));
         let _ = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
-        let ledger = Self { path: path.to_owned(), file, len: 0, is_torn: false };
+        let ledger = Self { path: path.to_owned(), file, made: Some(made), len: 0, is_torn: false };
         ledger.locked()
     }
 
@@ -63,7 +65,7 @@ impl Ledger {
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(path);
         let file = opened.map_err(|error| cannot_read(path).io(&error))?;
-        let ledger = Self { path: path.to_owned(), file, len: 0, is_torn: false };
+        let ledger = Self { path: path.to_owned(), file, made: None, len: 0, is_torn: false };
         let mut ledger = ledger.locked()?;
         let (records, whole) = records(&ledger.file, path, |_| {})?;
         let len = ledger.file.metadata().map_err(|error| ledger.failed(&error))?.len();
@@ -91,9 +93,9 @@ impl Ledger {
     /// As [`append`](Self::append).
     pub fn begin(&mut self, record: &Record) -> Result<()> {
         let appended = self.append(record);
-        if appended.is_err() && self.len == 0 {
-            // A file without a first record cannot be continued. It is locked, so it is ours.
-            let _ = std::fs::remove_file(&self.path);
+        if let Some(made) = self.made.as_ref().filter(|_| appended.is_err() && self.len == 0) {
+            // A file without a first record cannot be continued.
+            made.remove();
         }
         appended
     }
@@ -432,7 +434,7 @@ mod tests {
         // Every write to it fails.
         let path = Path::new("/dev/full");
         let file = OpenOptions::new().append(true).read(true).open(path).unwrap();
-        let mut ledger = Ledger { path: path.to_owned(), file, len: 0, is_torn: false };
+        let mut ledger = Ledger { path: path.to_owned(), file, made: None, len: 0, is_torn: false };
         let failure = ledger.append(&run("sweep")).unwrap_err();
         assert!(failure.hint.unwrap().contains("goes on where it stopped"));
     }
