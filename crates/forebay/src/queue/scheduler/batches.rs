@@ -2,86 +2,12 @@
 
 use std::sync::Arc;
 
-use forebay_base::units::ByteRange;
 use rustix::io::Errno;
 
-use super::{Request, Scheduler};
-use crate::error::{Error, Place};
-use crate::file::Handle;
-use crate::plan::{Alignment, Io, Reason, Segment};
-use crate::queue::op::{Direction, Op, OpKind, Owner};
-
-/// Maximum stretches of a window that is written. Each is a request, and all of them are queued in
-/// one critical section.
-const STRETCHES_MAX: usize = 512;
-
-impl Request {
-    /// The files that it writes, restricted to those on its drive.
-    pub(super) fn files(&self) -> Vec<Arc<Handle>> {
-        match &self.batch {
-            Some(batch) => batch.files_on(self.drive),
-            None => vec![Arc::clone(&self.file)],
-        }
-    }
-
-    /// The file of the byte at `position`.
-    pub(super) fn file_at(&self, position: u64) -> &Handle {
-        self.batch.as_ref().map_or(&self.file, |batch| batch.source_of(position).0)
-    }
-
-    /// End of a window that begins at `cursor`. A read ends with its block. A write ends after a
-    /// maximum number of stretches, since all of its requests are queued together.
-    pub(super) fn end_of_window(&self, cursor: u64) -> u64 {
-        let Some(batch) = &self.batch else { return u64::MAX };
-        if self.direction == Direction::Read {
-            return batch.gate().map_or(u64::MAX, |gate| gate.end_of_block(cursor));
-        }
-        let strip = batch.strip();
-        let behind = strip.stretches().get(strip.stretch_at(cursor) + STRETCHES_MAX);
-        behind.map_or(u64::MAX, |stretch| stretch.at.start)
-    }
-
-    /// The position up to which it may be read now.
-    pub(super) fn limit(&self) -> u64 {
-        let gate = self.batch.as_ref().and_then(|batch| batch.gate());
-        gate.map_or(u64::MAX, |gate| gate.limit())
-    }
-
-    /// The place of its bytes, for an error message.
-    pub(super) fn place(&self) -> Place {
-        self.place_of(self.range)
-    }
-
-    /// The error of a read that met the end of the file after `got` bytes.
-    pub(super) fn early_end(&self, got: u64) -> Error {
-        if self.is_sized && self.end == self.range.end {
-            return Error::FileChanged { place: self.place(), got };
-        }
-        Error::EndOfFile { place: self.place(), got }
-    }
-
-    /// The place of a part of its bytes, for an error message.
-    pub(super) fn place_of(&self, range: ByteRange) -> Place {
-        match &self.batch {
-            Some(batch) => batch.place(range),
-            None => self.file.place(range.start, range.len()),
-        }
-    }
-
-    /// The alignment that O_DIRECT requires for an op's file.
-    pub(super) fn alignment_of(&self, op: &Op) -> Option<Alignment> {
-        match &self.batch {
-            Some(batch) if op.is_direct() => batch.alignment_at(op.segment.wanted.start),
-            Some(_) => None,
-            None => self.alignment,
-        }
-    }
-
-    /// Number of bytes in a range that the caller wants.
-    pub(super) fn wanted_in(&self, range: ByteRange) -> u64 {
-        self.batch.as_ref().map_or(range.len(), |batch| batch.strip().wanted_in(range))
-    }
-}
+use super::Scheduler;
+use crate::error::Error;
+use crate::plan::{Io, Reason, Segment};
+use crate::queue::op::{Op, OpKind, Owner};
 
 impl Scheduler {
     /// Fails an op's transfer or batch items with the kernel's error.
@@ -119,7 +45,7 @@ impl Scheduler {
     pub(super) fn requeue_each(&mut self, op: &Op) {
         let key = self.transfer_of(op);
         let (Some(batch), Owner::Piece(window, piece)) = (&op.batch, op.owner) else { return };
-        if self.transfers[key].stopped {
+        if self.transfers[key].is_stopped() {
             return self.count_out(op);
         }
         self.count_bytes(key, op);

@@ -2,6 +2,8 @@
 
 use super::tests::Rig;
 use super::*;
+use crate::plan::Reason;
+use crate::transfer::State;
 
 /// Number of transfers that are cancelled, and the number of schedulers for the baseline.
 const COUNT: usize = 9000;

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::writers::Writers;
-use super::{Active, Drive, Link, Scheduler};
+use super::Scheduler;
+use super::active::{Active, Phase};
+use super::link::Link;
+use super::openable::Listed;
 use crate::error::Error;
 use crate::queue::op::{Direction, Op, Owner};
 use crate::queue::window::Window;
@@ -29,15 +31,14 @@ impl Scheduler {
     /// If work waits for a reader, a reader is about to look at it.
     fn check_readers(&self, come: usize) {
         let grows = usize::from(self.link_wants_slots());
-        let waiting = self.queued + self.openable.len() + grows;
-        let is_seen = come + self.readers.called() > 0 || self.readers.is_empty();
+        let waiting = self.readers.queued + self.readers.openable.len() + grows;
+        let is_seen = come + self.readers.sleepers.called() > 0 || self.readers.sleepers.is_empty();
         assert!(waiting == 0 || is_seen, "{waiting} wait for readers");
     }
 
     fn queued(&self) -> impl Iterator<Item = &Op> {
-        let writers = self.writers.values().flat_map(Writers::waiting);
         let queues = self.transfers.iter().flat_map(|(_, a)| [&a.direct, &a.waits, &a.cached]);
-        queues.flat_map(|queue| &queue.ops).chain(writers)
+        queues.flat_map(|queue| &queue.ops).chain(self.writers.waiting())
     }
 
     /// Each window counts its ops, and each transfer counts its windows.
@@ -71,17 +72,20 @@ impl Scheduler {
         let mut listed: HashMap<usize, u32> = HashMap::new();
         let waiting = self.links.iter().flat_map(|link| link.waiting.all());
         let gated = self.drives.iter().flat_map(|drive| drive.waiting.all());
-        let opens = self.transfers.iter().filter(|(_, active)| active.opens);
+        let opens = self.transfers.iter().filter(|(_, active)| active.listed == Listed::Ring);
         let opens: Vec<usize> = opens.map(|(key, _)| key).collect();
         let gated = gated.chain(opens);
-        for key in self.openable.all().chain(waiting).chain(gated) {
+        for key in self.readers.openable.all().chain(waiting).chain(gated) {
             *listed.entry(key).or_default() += 1;
         }
         for (key, active) in &self.transfers {
             let times = listed.remove(&key).unwrap_or(0);
             assert_eq!(times, u32::from(active.is_listed()), "lists that hold {key}: {active:?}");
             let bytes_left = !active.request.parts.is_empty();
-            assert!(!active.is_listed() || (bytes_left && !active.stopped), "listed: {active:?}");
+            assert!(
+                !active.is_listed() || (bytes_left && !active.is_stopped()),
+                "listed: {active:?}"
+            );
             assert!(!active.is_listed() || !active.is_shut(), "listed behind its gate: {active:?}");
             let waits = self.waits_for_peer(key) || active.is_shut();
             let goes_on = active.is_listed() || active.open > 0 || waits;
@@ -105,25 +109,13 @@ impl Scheduler {
             let counted = |op: &&&Op| op.counted.is_some() && of_drive(self.transfer_of(op));
             let in_flight = taken.iter().filter(counted).count();
             assert_eq!(in_flight, drive.in_flight(), "ops in flight on drive {index}");
-            assert!(in_flight <= drive.most + 2, "deeper than it may be");
-            assert!(
-                drive.waiting.is_empty() || !self.wants_more(index),
-                "drive {index} wants more"
-            );
+            assert!(drive.waiting.is_empty() || !drive.wants_more(), "drive {index} wants more");
         }
         let queued: usize = self.transfers.iter().map(|(_, a)| a.cached.ops.len()).sum();
-        assert_eq!(queued, self.queued, "ops for readers");
+        assert_eq!(queued, self.readers.queued, "ops for readers");
         let planned = self.windows.iter().filter(|(_, w)| w.for_readers).count();
-        assert_eq!(planned, self.planned, "windows for readers that are being planned");
-        let in_flight: usize = self.drives.iter().map(Drive::in_flight).sum();
-        let busy = self.drives.iter().filter(|drive| drive.in_flight() > 0).count();
-        assert_eq!((in_flight, busy), (self.in_flight, self.busy));
-        // One for the drive's ring, one for the pool, and one for a caller whose drive had none.
-        let most = self.limits.in_flight + 3 * self.drives.len();
-        assert!(in_flight <= most, "{in_flight} of {most} in flight");
-        self.check_hardware();
-        let flying: usize = self.drives.iter().map(|drive| drive.waits_flying).sum();
-        assert_eq!(flying, self.pool.flying, "ops of the pool");
+        assert_eq!(planned, self.readers.planned, "windows for readers that are being planned");
+        self.drives.check();
         for (index, drive) in self.drives.iter().enumerate() {
             let times = self.pool.line.iter().filter(|&&other| other == index).count();
             assert_eq!(times, usize::from(drive.in_line), "drive {index} in line for the pool");
@@ -131,20 +123,8 @@ impl Scheduler {
         }
         let queues = self.transfers.iter().flat_map(|(_, a)| [&a.direct, &a.waits, &a.cached]);
         assert!(queues.into_iter().all(|q| q.ops.is_empty() || q.in_turn), "ops without a turn");
-        let has_turn = |active: &Active| !active.opens || active.direct.in_turn;
+        let has_turn = |active: &Active| active.listed != Listed::Ring || active.direct.in_turn;
         assert!(self.transfers.iter().all(|(_, active)| has_turn(active)), "nobody opens");
-    }
-
-    /// Drives on the same hardware have no more in flight than one drive alone might. The exception
-    /// is ops that were in flight before the other drives became busy.
-    fn check_hardware(&self) {
-        for (piece, &sharers) in self.sharers.iter().enumerate() {
-            let on = || self.drives.iter().filter(|drive| drive.hardware.contains(&piece));
-            assert_eq!(on().filter(|drive| drive.in_flight() > 0).count(), sharers);
-            let in_flight: usize = on().map(Drive::in_flight).sum();
-            let one = on().map(|drive| drive.most).max().unwrap_or(0);
-            assert!(in_flight <= 2 * one + 2 * on().count(), "{in_flight} on hardware {piece}");
-        }
     }
 
     /// Every slot is free or owned, and no transfer waits while a slot that it may take is free.
@@ -167,7 +147,7 @@ impl Scheduler {
             let made = link.slots.made() as u64 * self.limits.slot_size;
             assert!(bytes == made || link.broken.is_some(), "slots lost: {bytes} of {made}");
             let copies: u32 = windows().map(|(_, w)| w.copies).sum();
-            assert_eq!(copies, link.copies, "copies of link {index}");
+            assert_eq!(copies, link.copies(), "copies of link {index}");
             // A window whose slot is lost is not filled any more.
             let has_slot = |w: &Window| w.direction == Direction::Read && w.slot.is_some();
             let filling = windows().filter(|(_, w)| has_slot(w)).count();
@@ -189,17 +169,9 @@ impl Scheduler {
             let [through, around] = writes.entry(op.file.identity()).or_default();
             *(if op.is_cached_write() { through } else { around }) += 1;
         }
-        for (file, writers) in &self.writers {
-            let found = writes.remove(file).unwrap_or_default();
-            let told = [usize::from(writers.is_writing), writers.around];
-            assert_eq!(found, told, "{writers:?}");
-            // Nothing is in flight if direct writes wait for a caller's write.
-            let waits_for_caller = found == [0, 0] && !writers.around_waits.is_empty();
-            assert!((found[0] > 0) != (found[1] > 0) || waits_for_caller, "{writers:?}");
-        }
-        assert!(writes.is_empty(), "writes that no list knows of: {writes:?}");
+        self.writers.check(writes);
         let mut waiting: HashMap<usize, usize> = HashMap::new();
-        for op in self.writers.values().flat_map(Writers::waiting) {
+        for op in self.writers.waiting() {
             *waiting.entry(self.transfer_of(op)).or_default() += 1;
         }
         for (key, active) in &self.transfers {
@@ -210,7 +182,7 @@ impl Scheduler {
 
     /// Number of pool threads not started yet.
     pub(crate) fn unstarted(&self) -> usize {
-        self.pool.unstarted
+        self.pool.unstarted()
     }
 
     /// The state of the transfer that an op belongs to.
@@ -225,13 +197,16 @@ impl Scheduler {
 
     /// True if an op's transfer has stopped.
     pub(crate) fn has_stopped(&self, op: &Op) -> bool {
-        self.transfers[self.transfer_of(op)].stopped
+        self.transfers[self.transfer_of(op)].is_stopped()
     }
 
     /// The first error of a transfer that has not ended.
     pub(crate) fn error_of(&self, state: &Arc<State>) -> Option<&Error> {
         let same = |active: &&Active| Arc::ptr_eq(&active.request.state, state);
-        self.transfers.iter().map(|(_, active)| active).find(same)?.error.as_ref()
+        match &self.transfers.iter().map(|(_, active)| active).find(same)?.phase {
+            Phase::Stopped(error) => Some(error),
+            _ => None,
+        }
     }
 
     /// Panics unless all remaining work waits for `in_flight` ops, which are with their rings.

@@ -4,7 +4,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::{Depth, Effects, Scheduler};
+use super::depth::Depth;
+use super::effects::Effects;
+use super::{Life, Scheduler};
 use crate::error::Error;
 use crate::queue::gate::Gate;
 use crate::transfer::State;
@@ -22,22 +24,23 @@ pub(crate) struct Waiting {
 impl Scheduler {
     /// True if the engine has failed.
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.is_some()
+        matches!(self.life, Life::Failed(_))
     }
 
     /// The error for new transfers, if the engine has failed.
     pub(super) fn refusal(&self) -> Option<Error> {
-        self.closed.as_ref().map(|cause| Error::EngineFailed { cause: Arc::clone(cause) })
+        match &self.life {
+            Life::Failed(cause) => Some(Error::EngineFailed { cause: Arc::clone(cause) }),
+            Life::Runs | Life::Ends => None,
+        }
     }
 
     /// Replaces this scheduler with a closed one. Everything that the old one holds is leaked:
     /// drives and GPUs may still write to its slots, and its counts may be wrong. Its state is only
     /// read, not changed.
     pub(crate) fn close(&mut self, cause: Arc<str>) -> Waiting {
-        let mut closed = Self::new(self.limits);
-        closed.small_writes = Arc::clone(&self.small_writes);
-        closed.stopping = true;
-        for _ in &self.drives {
+        let mut closed = Self::sharing(self.limits, Arc::clone(self.small_writes()));
+        for _ in 0..self.drives.len() {
             closed.add_drive(Depth::Fixed(1), 1, &[]);
         }
         for _ in &self.rings {
@@ -47,7 +50,7 @@ impl Scheduler {
         for _ in &self.links {
             closed.add_link(0);
         }
-        closed.closed = Some(cause);
+        closed.life = Life::Failed(cause);
         let mut old = std::mem::replace(self, closed);
         let Effects { finished, gates, .. } = &mut old.effects;
         let (finished, mut gates) = (std::mem::take(finished), std::mem::take(gates));
@@ -61,16 +64,5 @@ impl Scheduler {
         }
         std::mem::forget(old);
         Waiting { transfers, finished, gates }
-    }
-}
-
-impl Drop for Effects {
-    /// Ends the transfers that a panic kept from being ended.
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            for (state, result) in self.finished.drain(..) {
-                drop(state.finish(result));
-            }
-        }
     }
 }

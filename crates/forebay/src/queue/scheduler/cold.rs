@@ -9,26 +9,22 @@ use std::sync::Arc;
 
 use forebay_base::units::align_down;
 
+use super::Scheduler;
+use super::active::{Active, Queue};
+use super::openable::Listed;
+use super::request::Request;
 use super::slots::{self, Need};
 use super::turns::{Priority, Turn, Turns};
-use super::{Active, Claim, Listed, Queue, Request, Scheduler};
+use super::work::Claim;
 use crate::plan::{Io, Reason, Segment};
 use crate::queue::op::{Direction, Line, WindowKey};
 use crate::queue::window::PIECES_MAX;
 use crate::transfer::State;
 
 impl Scheduler {
-    /// True if the drive's ring opens a transfer's next window. Writes are copied from the GPU
-    /// before the ring gets their ops, so their windows are opened ahead.
-    pub(super) fn is_ring_to_open(&self, key: usize) -> bool {
-        let active = &self.transfers[key];
-        active.pace == Line::Direct && active.request.direction == Direction::Read
-    }
-
     /// Gives a transfer a turn at its drive's ring, which then opens a window of it.
     pub(super) fn offer_to_ring(&mut self, key: usize, push: fn(&mut Turns, Turn)) {
         let active = &mut self.transfers[key];
-        active.opens = true;
         active.listed = Listed::Ring;
         let drive = active.request.drive;
         if let Some(turn) = active.turn(key, Line::Direct) {
@@ -40,11 +36,9 @@ impl Scheduler {
     /// Claims the next window of the transfer in turn. `None` if the transfer has ended, opens no
     /// window here, or waits for a slot.
     pub(super) fn claim_in_turn(&mut self, turn: Turn) -> Option<Claim> {
-        let same = self.transfers.get_mut(turn.key).filter(|a| a.serial == turn.serial);
-        if !std::mem::take(&mut same?.opens) {
-            return None;
-        }
-        self.claim_of(turn.key)
+        let same = self.transfers.get(turn.key).filter(|a| a.serial == turn.serial);
+        let is_offered = same?.listed == Listed::Ring;
+        is_offered.then(|| self.claim_of(turn.key))?
     }
 
     /// True if the drive's ring serves a request: the file allows io_uring and the route is not
@@ -84,7 +78,7 @@ impl Scheduler {
         if active.pace == Line::Direct {
             active.pace = Line::Waits;
         }
-        let was_to_open = std::mem::take(&mut active.opens);
+        let was_to_open = active.listed == Listed::Ring;
         if was_to_open {
             active.listed = Listed::Nowhere;
         }
@@ -123,7 +117,7 @@ impl Scheduler {
     pub(super) fn may_fly(&self, key: usize) -> u64 {
         let Request { drive, direction, priority, .. } = self.transfers[key].request;
         let is_short = self.left_of_part(key) < self.request_size(key);
-        if !self.is_ring_to_open(key) || is_short || priority == Priority::Urgent {
+        if !self.transfers[key].is_ring_to_open() || is_short || priority == Priority::Urgent {
             return u64::MAX;
         }
         let requests = self.drives[drive].depth.requests(direction) as u64;
@@ -159,7 +153,7 @@ impl Scheduler {
             && !insists
             && request.priority == Priority::Normal
             && request.direction == Direction::Read
-            && self.queued + self.planned * pieces >= self.limits.readers
+            && self.readers.queued + self.readers.planned * pieces >= self.limits.readers
             && self.next_window_len(key) >= self.limits.slot_size
             && request.link.is_some_and(is_busy)
     }
@@ -204,7 +198,9 @@ impl Scheduler {
             // Each piece of a batch may be a request, so only a few are cut at a time.
             (_, None) if self.transfers[key].request.batch.is_some() => request_size,
             (_, None) => slot_size.min(request_size * PIECES_MAX),
-            (Line::Direct, Some(link)) if self.is_ring_to_open(key) && !self.is_behind(link) => {
+            (Line::Direct, Some(link))
+                if self.transfers[key].is_ring_to_open() && !self.links[link].is_behind() =>
+            {
                 request_size
             }
             // A link that is behind needs copies larger than single requests.
@@ -216,7 +212,7 @@ impl Scheduler {
     /// fill all open windows, one request after the other.
     pub(crate) fn fills_soon(&self, link: usize) -> bool {
         let filling = &self.links[link].filling;
-        let by_ring = |key: &usize| self.is_ring_to_open(self.windows[*key].transfer);
+        let by_ring = |key: &usize| self.transfers[self.windows[*key].transfer].is_ring_to_open();
         filling.is_empty() || !filling.iter().all(by_ring)
     }
 }

@@ -2,17 +2,14 @@
 
 use forebay_base::units::{ByteRange, MIB};
 
-use super::{Active, Copy, CopyFailure, Link, Scheduler};
+use super::Scheduler;
+use super::active::Active;
+use super::link::{COPIES_QUEUED_MAX, Link};
+use super::work::{Copy, CopyFailure};
 use crate::error::{Error, Operation};
 use crate::gpu::{DeviceError, DeviceId};
 use crate::queue::op::{Direction, Line, WindowKey};
 use crate::queue::window::Run;
-
-/// Maximum queued groups of copies per direction: one runs while the next is ready.
-const COPIES_QUEUED_MAX: usize = 2;
-
-/// A link is behind once it has copied this many slots' worth without a pause: half a millisecond.
-const BEHIND_SLOTS: u64 = 2;
 
 /// Maximum bytes of several windows in one group: 38 µs of a link of 55 GB/s. Two such groups keep
 /// the link busy while the submitter naps, and other transfers do not wait long.
@@ -73,7 +70,7 @@ impl Scheduler {
                 return None;
             }
             self.links[link].unloading.pop_front();
-            if self.transfers[self.windows[key].transfer].stopped {
+            if self.transfers[self.windows[key].transfer].is_stopped() {
                 self.windows[key].waiting.clear();
                 self.close_if_done(key);
                 continue;
@@ -89,7 +86,7 @@ impl Scheduler {
             let Best { key, run, overtakes } = self.best_run(link, queued, room)?;
             let window = &mut self.windows[key];
             let active = &self.transfers[window.transfer];
-            let end = if active.stopped { 0 } else { active.end };
+            let end = if active.is_stopped() { 0 } else { active.end };
             let range = ByteRange { start: run.range.start, end: run.range.end.min(end) };
             window.mark_sent(run.pieces);
             if range.is_empty() {
@@ -101,18 +98,6 @@ impl Scheduler {
             }
             return Some(self.begin_copy(link, key, Run { range, ..run }));
         }
-    }
-
-    /// Bytes of the queued copies of a link. Copies of other streams wait until they are done.
-    pub(crate) fn queued_len(&self, link: usize) -> u64 {
-        self.links[link].queued_len
-    }
-
-    /// True if a link has been busy for long. Drives complete requests in bursts, and one burst
-    /// keeps the link busy only for a moment.
-    pub(super) fn is_behind(&self, link: usize) -> bool {
-        let Link { copies, busy_len, .. } = self.links[link];
-        copies as usize >= COPIES_QUEUED_MAX && busy_len >= BEHIND_SLOTS * self.limits.slot_size
     }
 
     /// The run to copy next: the rest of a full window, of the transfer whose last copy is the
@@ -158,15 +143,12 @@ impl Scheduler {
     }
 
     fn begin_copy(&mut self, link: usize, key: WindowKey, run: Run) -> Copy {
-        self.count_link_wait(key);
         let window = &mut self.windows[key];
+        self.stages.count_link_wait(window.filled_ns);
         window.copies += 1;
-        self.copied += 1;
-        self.transfers[window.transfer].copied = self.copied;
-        self.links[link].copies += 1;
-        self.links[link].busy_len += run.range.len();
-        self.links[link].queued_len += run.range.len();
-        let request = &self.transfers[window.transfer].request;
+        let active = &mut self.transfers[window.transfer];
+        active.copied = self.links[link].begin_copy(run.range.len());
+        let request = &active.request;
         Copy {
             window: key,
             direction: window.direction,
@@ -188,14 +170,10 @@ impl Scheduler {
         if self.is_closed() {
             return;
         }
-        self.count_copy(took_ns);
+        self.stages.count_copy(took_ns);
         let window = &mut self.windows[copy.window];
         window.copies -= 1;
-        self.links[link].copies -= 1;
-        self.links[link].queued_len -= copy.run.range.len();
-        if self.links[link].copies == 0 {
-            self.links[link].busy_len = 0;
-        }
+        self.links[link].end_copy(copy.run.range.len());
         let key = window.transfer;
         let segments = std::mem::take(&mut window.waiting);
         let active = &self.transfers[key];
@@ -217,7 +195,7 @@ impl Scheduler {
             None if copy.direction == Direction::Read => {
                 active.request.state.add_done(active.request.wanted_in(copy.run.range));
             }
-            None if !active.stopped => self.push_segments(copy.window, &segments),
+            None if !active.is_stopped() => self.push_segments(copy.window, &segments),
             None => {}
         }
         self.close_if_done(copy.window);
@@ -240,15 +218,13 @@ impl Scheduler {
         request.state.lose_memory(&lost.1);
         let drive = request.drive;
         for share in std::iter::once(key).chain(self.others(key)) {
-            let first = &mut self.transfers[share].error;
-            if !matches!(first, Some(Error::CopyNotOver { .. })) {
-                *first = Some(error.clone());
+            if self.transfers[share].stop_for_loss(error) {
+                self.ask_back(share);
             }
         }
         if let Some(slot) = slot {
             self.links[link].slots.lose(drive, slot);
-            self.links[link].filling.retain(|&key| key != copy.window);
-            self.links[link].unloading.retain(|&key| key != copy.window);
+            self.links[link].forget(copy.window);
         }
         self.links[link].broken.get_or_insert(lost);
         let users: Vec<usize> = self
@@ -291,7 +267,7 @@ impl Scheduler {
     /// while its drive waits, or while some slots are split into parts.
     pub(super) fn wants_slots(&self, link: &Link) -> bool {
         let may = !link.growing && link.slots.made() < link.slots.most;
-        let idles = link.copies == 0 && link.unloading.is_empty();
+        let idles = link.is_idle();
         let helps = |key: usize| {
             let Active { pace, request, .. } = &self.transfers[key];
             let need = self.need(key);

@@ -1,44 +1,9 @@
 //! Queues of pending ops: each transfer has its own, and transfers take turns.
 
+use super::Scheduler;
 use super::turns::{Turn, Turns};
-use super::{Active, Drive, DriveWork, Queue, Scheduler};
+use super::work::DriveWork;
 use crate::queue::op::{Line, Op};
-
-impl Active {
-    fn queue(&mut self, line: Line) -> &mut Queue {
-        match line {
-            Line::Direct => &mut self.direct,
-            Line::Waits => &mut self.waits,
-            Line::Cached => &mut self.cached,
-        }
-    }
-
-    /// Returns a new entry in the turn order, unless the transfer has one. A transfer without ops,
-    /// and without a window for the ring to open, needs none.
-    pub(super) fn turn(&mut self, key: usize, line: Line) -> Option<Turn> {
-        let turn = Turn { key, serial: self.serial, priority: self.request.priority };
-        let opens = self.opens && line == Line::Direct;
-        let queue = self.queue(line);
-        let takes = !queue.in_turn && (opens || !queue.ops.is_empty());
-        queue.in_turn |= takes;
-        takes.then_some(turn)
-    }
-}
-
-impl Drive {
-    /// Count of this line's ops in flight.
-    pub(super) fn flying(&mut self, line: Line) -> &mut usize {
-        match line {
-            Line::Direct => &mut self.direct_flying,
-            Line::Waits => &mut self.waits_flying,
-            Line::Cached => &mut self.helped_flying,
-        }
-    }
-
-    pub(super) fn in_flight(&self) -> usize {
-        self.direct_flying + self.waits_flying + self.helped_flying
-    }
-}
 
 impl Scheduler {
     /// Appends an op to its transfer's queue.
@@ -103,7 +68,7 @@ impl Scheduler {
     /// Takes the next op for a reader.
     pub(super) fn pop_cached(&mut self) -> Option<Op> {
         loop {
-            let turn = self.turns.pop()?;
+            let turn = self.readers.turns.pop()?;
             if let Some(op) = self.pop_op(turn, Line::Cached) {
                 return Some(op);
             }
@@ -129,12 +94,12 @@ impl Scheduler {
     pub(super) fn pop_of(&mut self, key: usize) -> Option<Op> {
         let active = self.transfers.get_mut(key)?;
         if let Some(op) = active.cached.ops.pop_front() {
-            self.queued -= 1;
+            self.readers.queued -= 1;
             return Some(op);
         }
         let drive = active.request.drive;
         let spared = active.request.state.is_caller_spared();
-        if spared || active.waits.ops.is_empty() || !self.has_room(drive, Line::Cached) {
+        if spared || active.waits.ops.is_empty() || !self.drives.has_room(drive, Line::Cached) {
             return None;
         }
         let op = self.transfers[key].waits.ops.pop_front()?;
@@ -156,7 +121,7 @@ impl Scheduler {
 
     fn turns_of(&mut self, key: usize, line: Line) -> (&mut Turns, &mut usize) {
         match line {
-            Line::Cached => (&mut self.turns, &mut self.queued),
+            Line::Cached => (&mut self.readers.turns, &mut self.readers.queued),
             _ => {
                 let drive = &mut self.drives[self.transfers[key].request.drive];
                 let direct = line == Line::Direct;

@@ -2,12 +2,17 @@
 
 use std::collections::VecDeque;
 
-use super::Limits;
-use super::sleepers::Sleepers;
+use super::crews::Sleepers;
 use super::slots::Slots;
 use super::waiting::Waiting;
 use crate::gpu::{DeviceError, DeviceId};
 use crate::queue::op::WindowKey;
+
+/// Maximum queued groups of copies per direction: one runs while the next is ready.
+pub(super) const COPIES_QUEUED_MAX: usize = 2;
+
+/// A link is behind once it has copied this many slots' worth without a pause: half a millisecond.
+const BEHIND_SLOTS: u64 = 2;
 
 /// A link's slots, copies and waiting transfers.
 #[derive(Debug)]
@@ -20,11 +25,12 @@ pub(super) struct Link {
     pub(super) unloading: VecDeque<WindowKey>,
     /// Transfers that wait for a slot.
     pub(super) waiting: Waiting,
-    /// Number of queued copies, and their bytes.
-    pub(super) copies: u32,
-    pub(super) queued_len: u64,
+    /// Number of copies so far; then the queued ones, and their bytes.
+    begun: u64,
+    copies: u32,
+    queued_len: u64,
     /// Bytes queued since the link was last idle.
-    pub(super) busy_len: u64,
+    busy_len: u64,
     /// True if the last queued group began with a transfer's first copy, although transfers that
     /// had copied before were ready.
     pub(super) overtook: bool,
@@ -34,13 +40,15 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(limits: &Limits, slots_max: usize) -> Self {
+    /// A link with at most `most` slots of `slot_size` bytes, and no part smaller than `segment`.
+    pub(super) fn new(slot_size: u64, segment: u64, most: usize) -> Self {
         Self {
-            slots: Slots::new(limits.slot_size, limits.segment, slots_max),
+            slots: Slots::new(slot_size, segment, most),
             growing: false,
             filling: Vec::new(),
             unloading: VecDeque::new(),
             waiting: Waiting::default(),
+            begun: 0,
             copies: 0,
             queued_len: 0,
             busy_len: 0,
@@ -48,5 +56,52 @@ impl Link {
             broken: None,
             sleepers: Sleepers::default(),
         }
+    }
+
+    /// Counts a copy of `len` bytes as queued; returns its number.
+    pub(super) fn begin_copy(&mut self, len: u64) -> u64 {
+        self.begun += 1;
+        self.copies += 1;
+        self.queued_len += len;
+        self.busy_len += len;
+        self.begun
+    }
+
+    /// Uncounts a copy of `len` bytes.
+    pub(super) fn end_copy(&mut self, len: u64) {
+        self.copies -= 1;
+        self.queued_len -= len;
+        if self.copies == 0 {
+            self.busy_len = 0;
+        }
+    }
+
+    /// Number of queued copies.
+    #[cfg(test)]
+    pub(super) fn copies(&self) -> u32 {
+        self.copies
+    }
+
+    /// Bytes of the queued copies.
+    pub(super) fn queued_len(&self) -> u64 {
+        self.queued_len
+    }
+
+    /// True if the link has been busy for long. Drives complete requests in bursts, and one burst
+    /// keeps the link busy only for a moment.
+    pub(super) fn is_behind(&self) -> bool {
+        self.copies as usize >= COPIES_QUEUED_MAX
+            && self.busy_len >= BEHIND_SLOTS * self.slots.size()
+    }
+
+    /// True if no copy is queued and none is about to be.
+    pub(super) fn is_idle(&self) -> bool {
+        self.copies == 0 && self.unloading.is_empty()
+    }
+
+    /// Forgets a window that has closed, or whose slot is lost.
+    pub(super) fn forget(&mut self, window: WindowKey) {
+        self.filling.retain(|&key| key != window);
+        self.unloading.retain(|&key| key != window);
     }
 }

@@ -5,8 +5,12 @@ use std::sync::Arc;
 use forebay_base::units::{ByteRange, align_down};
 use rustix::io::Errno;
 
+use super::Scheduler;
+use super::crews::Crew;
 use super::depth::Landed;
-use super::{Crew, DriveWork, Listed, ReaderWork, Request, Scheduler};
+use super::openable::Listed;
+use super::request::Request;
+use super::work::{DriveWork, ReaderWork};
 use crate::error::{Error, Operation, Place};
 use crate::plan::{Alignment, Reason, Route};
 use crate::queue::op::{Completion, Direction, Line, Op, OpKind, Owner, WindowKey};
@@ -39,7 +43,7 @@ impl Scheduler {
             return Some(ReaderWork::Grow(link));
         }
         // Open windows ahead, while the other readers still have pieces to fill.
-        if self.queued < self.limits.readers
+        if self.readers.queued < self.limits.readers
             && let Some(claim) = self.claim()
         {
             return Some(ReaderWork::Open(claim));
@@ -63,7 +67,7 @@ impl Scheduler {
         self.effects.work = match &work {
             Some(work) if !waits(work) => self.effects.work.saturating_sub(1),
             // Wake the readers spared so far: they must take over the work that this thread leaves.
-            _ => self.effects.work.max(self.queued + self.openable.len()),
+            _ => self.effects.work.max(self.readers.queued + self.readers.openable.len()),
         };
         self.call_more(work.is_some());
         work
@@ -72,7 +76,7 @@ impl Scheduler {
     /// Has more readers woken for the remaining work: only a few are woken at once.
     fn call_more(&mut self, has_taken: bool) {
         if has_taken {
-            self.effects.work = self.effects.work.max(self.queued);
+            self.effects.work = self.effects.work.max(self.readers.queued);
         }
     }
 
@@ -88,7 +92,7 @@ impl Scheduler {
             && !self.can_wait(key)
             && let Listed::Openable(ticket) = active.listed
         {
-            self.openable.remove(ticket);
+            self.readers.openable.remove(ticket);
             if let Some(claim) = self.claim_of(key) {
                 return Some(ReaderWork::Open(claim));
             }
@@ -141,7 +145,7 @@ impl Scheduler {
             if state.in_line {
                 self.pool.line.push_back(drive);
             }
-            if op.is_some() && self.can_call_pool() {
+            if op.is_some() && self.pool.can_call() {
                 self.call_more_of_pool();
             }
             op
@@ -150,7 +154,7 @@ impl Scheduler {
 
     /// Only a few workers are woken at once: each that takes an op wakes another for the rest.
     fn call_more_of_pool(&mut self) {
-        let ready = self.pool.line.iter().find(|drive| self.has_room(**drive, Line::Waits));
+        let ready = self.pool.line.iter().find(|drive| self.drives.has_room(**drive, Line::Waits));
         if let Some(&drive) = ready {
             self.call_pool(drive);
         }
@@ -159,7 +163,7 @@ impl Scheduler {
     /// Takes the next op for a drive's ring, or a window, if the drive may have one more in flight.
     fn take_direct(&mut self, drive: usize) -> Option<DriveWork> {
         let mut taken = None;
-        while taken.is_none() && self.has_room(drive, Line::Direct) {
+        while taken.is_none() && self.drives.has_room(drive, Line::Direct) {
             taken = match self.pop_direct(drive) {
                 Some(DriveWork::Op(mut op)) if self.is_wanted(&op) => {
                     self.hand_out(&mut op);
@@ -178,7 +182,7 @@ impl Scheduler {
     /// Takes the next op of a drive for the pool, if the drive may have one more in flight.
     fn take_waiting(&mut self, drive: usize) -> Option<Op> {
         let mut taken = None;
-        while taken.is_none() && self.has_room(drive, Line::Waits) {
+        while taken.is_none() && self.drives.has_room(drive, Line::Waits) {
             let Some(op) = self.pop_waiting(drive) else { break };
             taken = self.is_wanted(&op).then_some(op);
         }
@@ -199,19 +203,11 @@ impl Scheduler {
     /// Counts an op as in flight on its drive; [`Line::Cached`] if the waiting caller runs it.
     fn count_in(&mut self, drive: usize, line: Line, op: &mut Op) {
         op.counted = Some(line);
-        let state = &mut self.drives[drive];
-        self.in_flight += 1;
-        if state.in_flight() == 0 {
-            self.busy += 1;
-            state.hardware.iter().for_each(|&piece| self.sharers[piece] += 1);
-        }
-        *state.flying(line) += 1;
-        self.pool.flying += usize::from(line == Line::Waits);
-        state.flying_len += op.segment.covered.len();
-        state.filled_len = state.flying_len;
-        if let OpKind::Move(direction) = op.kind {
-            state.direction = direction;
-        }
+        let direction = match op.kind {
+            OpKind::Move(direction) => Some(direction),
+            OpKind::Sync { .. } | OpKind::DropStale => None,
+        };
+        self.drives.begin(drive, line, op.segment.covered.len(), direction);
     }
 
     /// Feeds the completion of an op that waited for the drive to the drive's tuner.
@@ -219,7 +215,7 @@ impl Scheduler {
         let OpKind::Move(direction) = op.kind else { return };
         if op.counted.is_some() && (op.is_direct() || direction == Direction::Read) {
             let drive = &mut self.drives[self.transfers[key].request.drive];
-            let (len, filled_len) = (op.segment.covered.len(), drive.filled_len);
+            let (len, filled_len) = (op.segment.covered.len(), drive.filled_len());
             if drive.depth.completed(direction, Landed { at_ns, len, took_ns, filled_len }) {
                 // Transfers at the limit of slots that the drive needed may now have more.
                 (0..self.links.len()).for_each(|link| self.admit_waiting(link));
@@ -230,15 +226,8 @@ impl Scheduler {
     /// Uncounts an op from its drive, if it was counted.
     fn land(&mut self, key: usize, op: &mut Op) {
         if let Some(line) = op.counted.take() {
-            let state = &mut self.drives[self.transfers[key].request.drive];
-            *state.flying(line) -= 1;
-            self.pool.flying -= usize::from(line == Line::Waits);
-            state.flying_len -= op.segment.covered.len();
-            self.in_flight -= 1;
-            if state.in_flight() == 0 {
-                self.busy -= 1;
-                state.hardware.iter().for_each(|&piece| self.sharers[piece] -= 1);
-            }
+            let drive = self.transfers[key].request.drive;
+            self.drives.end(drive, line, op.segment.covered.len());
         }
     }
 
@@ -269,7 +258,7 @@ impl Scheduler {
         let active = &self.transfers[self.transfer_of(op)];
         let reads = op.kind == OpKind::Move(Direction::Read);
         let past_end = reads && op.segment.wanted.start >= active.end;
-        if !active.stopped && !past_end {
+        if !active.is_stopped() && !past_end {
             return true;
         }
         self.count_out(op);
@@ -285,7 +274,7 @@ impl Scheduler {
                 return self.finish_if_done(key);
             }
         };
-        let now = self.now_ns();
+        let now = self.stages.now_ns();
         let window = &mut self.windows[key];
         window.complete(piece);
         window.filled_ns = now;
@@ -306,7 +295,7 @@ impl Scheduler {
 
     fn take_back(&mut self, completion: Completion) {
         let Completion { mut op, result, refused, size, took_ns, at_ns } = completion;
-        self.count_file(took_ns, at_ns);
+        self.stages.count_file(took_ns, at_ns);
         let key = self.transfer_of(&op);
         if result.is_ok() {
             self.tell_tuner(key, &op, took_ns, at_ns);
@@ -317,7 +306,9 @@ impl Scheduler {
         state.add_file_time(took_ns);
         match result {
             // The op was cancelled; that says nothing about the file.
-            Err(Errno::CANCELED | Errno::INTR | Errno::AGAIN) if self.transfers[key].stopped => {
+            Err(Errno::CANCELED | Errno::INTR | Errno::AGAIN)
+                if self.transfers[key].is_stopped() =>
+            {
                 return self.count_out(&op);
             }
             Err(errno) if op.port.is_some() && !is_tried_again(errno, &op) => {
@@ -407,7 +398,7 @@ impl Scheduler {
     /// counted out: otherwise it might wait there for a drive that hangs.
     pub(super) fn requeue(&mut self, op: Op) {
         let key = self.transfer_of(&op);
-        if self.transfers[key].stopped {
+        if self.transfers[key].is_stopped() {
             return self.count_out(&op);
         }
         let line = self.line_of(key, &op);

@@ -9,10 +9,12 @@ use rustix::io::Errno;
 
 use super::tests::{LEN, Rig};
 use super::*;
+use crate::error::Error;
 use crate::file::{Port, PortError};
-use crate::gpu::{DeviceError, DeviceKind};
-use crate::plan::Route;
-use crate::queue::op::{Completion, OpKind};
+use crate::gpu::{DeviceError, DeviceId, DeviceKind};
+use crate::plan::{Alignment, Io, Reason, Route};
+use crate::queue::op::{Completion, Op, OpKind};
+use crate::transfer::State;
 
 /// A port whose unit is a quarter of a transfer; its GPU is used by no other test.
 #[derive(Debug)]
@@ -43,7 +45,6 @@ impl Rig {
     fn start_straight(&mut self, link: usize, way: (Direction, Reason)) -> (Arc<State>, Vec<Op>) {
         let (direction, reason) = way;
         let drive = self.scheduler.add_drive(Depth::Fixed(4), 4, &[]);
-        (self.scheduler.limits.in_flight, self.scheduler.limits.pool) = (8, 8);
         let port: Arc<dyn Port> = Arc::new(Named);
         self.file.ports().to(GPU, || Ok(Arc::clone(&port))).expect("it is made");
         let body = ByteRange { start: 0, end: LEN / 4 * 3 };
@@ -85,7 +86,7 @@ impl Rig {
 
 #[test]
 fn a_port_that_asks_to_try_again_for_ever_gives_over_to_slots() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::with(8, 8);
     let link = rig.add_ring_and_link();
     let (state, ops) = rig.start_straight(link, (Direction::Read, Reason::PeerToPeer));
     let mut op = ops.into_iter().next().expect("the first");
@@ -106,7 +107,7 @@ fn a_port_that_asks_to_try_again_for_ever_gives_over_to_slots() {
 #[test]
 fn of_two_requests_at_once_each_ends_with_its_own_refusal() {
     for (of_file, of_memory) in [(0, 1), (1, 0)] {
-        let mut rig = Rig::new();
+        let mut rig = Rig::with(8, 8);
         let link = rig.add_ring_and_link();
         let (_state, mut ops) = rig.start_straight(link, (Direction::Read, Reason::PeerToPeer));
         ops.truncate(2);
@@ -122,7 +123,7 @@ fn of_two_requests_at_once_each_ends_with_its_own_refusal() {
 #[test]
 fn one_whose_link_is_broken_fails_instead_of_waiting_for_a_slot() {
     for breaks_first in [true, false] {
-        let mut rig = Rig::new();
+        let mut rig = Rig::with(8, 8);
         let link = rig.add_ring_and_link();
         if breaks_first {
             rig.break_link(link);
@@ -138,7 +139,7 @@ fn one_whose_link_is_broken_fails_instead_of_waiting_for_a_slot() {
 
 #[test]
 fn the_edges_of_a_write_wait_until_its_body_is_on_the_drive() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::with(8, 8);
     let link = rig.add_ring_and_link();
     let (state, ops) = rig.start_straight(link, (Direction::Write, Reason::Demanded));
     for op in ops {
@@ -151,7 +152,7 @@ fn the_edges_of_a_write_wait_until_its_body_is_on_the_drive() {
     let claim = rig.scheduler.claim().expect("the edge");
     assert!(claim.range.start == LEN / 4 * 3 && Arc::ptr_eq(&claim.state, &state));
     // The edge of a read does not wait, since a read cannot overwrite anything.
-    let mut rig = Rig::new();
+    let mut rig = Rig::with(8, 8);
     let link = rig.add_ring_and_link();
     let _started = rig.start_straight(link, (Direction::Read, Reason::Demanded));
     assert!(rig.scheduler.claim().is_some(), "the edge of a read");
@@ -159,7 +160,7 @@ fn the_edges_of_a_write_wait_until_its_body_is_on_the_drive() {
 
 #[test]
 fn a_write_that_fails_leaves_no_edge_behind() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::with(8, 8);
     let link = rig.add_ring_and_link();
     let (state, ops) = rig.start_straight(link, (Direction::Write, Reason::Demanded));
     let (first, rest) = ops.split_first().expect("three");
@@ -173,7 +174,7 @@ fn a_write_that_fails_leaves_no_edge_behind() {
 #[test]
 fn who_demanded_it_is_told_what_failed() {
     let told = |result: Result<u64, Errno>| {
-        let mut rig = Rig::new();
+        let mut rig = Rig::with(8, 8);
         let link = rig.add_ring_and_link();
         let (state, ops) = rig.start_straight(link, (Direction::Read, Reason::Demanded));
         let mut ops = ops.into_iter();
@@ -194,7 +195,7 @@ fn who_demanded_it_is_told_what_failed() {
 
 #[test]
 fn a_port_that_moves_nothing_is_closed_for_that() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::with(8, 8);
     File::options().write(true).open(rig.file.path()).unwrap().set_len(LEN).unwrap();
     let link = rig.add_ring_and_link();
     let (_state, ops) = rig.start_straight(link, (Direction::Read, Reason::PeerToPeer));

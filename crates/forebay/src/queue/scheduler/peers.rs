@@ -5,50 +5,20 @@
 //! slots.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use forebay_base::units::ByteRange;
 use rustix::io::Errno;
 
-use super::{Active, Request, Scheduler, Share};
+use super::Scheduler;
+use super::active::{Active, Phase};
+use super::request::{Peer, Share};
 use crate::error::Error;
-use crate::file::{Port, PortError};
-use crate::plan::{Alignment, Io, Reason, Route};
+use crate::file::PortError;
+use crate::plan::{Io, Reason, Route};
 use crate::queue::op::{Direction, Op};
 
 /// Reason for closing a port that answers but makes no progress.
 const NO_FURTHER: &str = "it brought a request no further";
-
-/// A direct path between a drive and a GPU, and the staged path for what it does not take.
-#[derive(Debug, Clone)]
-pub(crate) struct Peer {
-    pub(crate) port: Arc<dyn Port>,
-    /// The link of the GPU, for staged bytes.
-    pub(crate) link: usize,
-    /// The alignment that O_DIRECT requires for staged bytes, if the file takes O_DIRECT.
-    pub(crate) alignment: Option<Alignment>,
-}
-
-impl Request {
-    /// The route of bytes that move between a file, by `io`, and the memory.
-    pub(super) fn route(&self, io: Io) -> Route {
-        match (&self.peer, self.link, io) {
-            (Some(_), ..) => Route::Direct,
-            (None, None, _) => Route::Host,
-            (None, Some(_), Io::Direct) => Route::Staged,
-            (None, Some(_), Io::Buffered) => Route::Cached,
-        }
-    }
-
-    /// A request for another share of the transfer: the same fields on another drive, never a peer.
-    pub(super) fn beside(&self, drive: usize, parts: VecDeque<(ByteRange, Io, Reason)>) -> Self {
-        let mut beside = Self { drive, parts, ..self.clone() };
-        if let Some(Peer { link, alignment, .. }) = beside.peer.take() {
-            (beside.link, beside.alignment) = (Some(link), alignment);
-        }
-        beside
-    }
-}
 
 impl Scheduler {
     /// Handles an op that its port refused with `error` or made no progress on. Unless the direct
@@ -59,7 +29,7 @@ impl Scheduler {
         let (Some(peer), Some(port)) = (active.request.peer.clone(), &op.port) else {
             unreachable!("only a peer's ops have ports")
         };
-        let stopped = active.stopped;
+        let stopped = active.is_stopped();
         self.count_bytes(key, op);
         if op.segment.reason == Reason::Demanded {
             self.tell_refusal(key, op, error);
@@ -125,7 +95,8 @@ impl Scheduler {
             request.peer.is_none() && request.drive == drive
         });
         // A share that syncs its files already accepts no more bytes.
-        let known = known.filter(|&other| !self.transfers[other].synced);
+        let is_syncing = |other: usize| matches!(self.transfers[other].phase, Phase::Syncing);
+        let known = known.filter(|&other| !is_syncing(other));
         let share = match known {
             Some(share) => {
                 self.unlist(share);

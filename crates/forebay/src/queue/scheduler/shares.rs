@@ -6,59 +6,13 @@
 //! cancel stop all of them, and the last share to end ends the transfer. A share of a write syncs
 //! the files on its drive.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use forebay_base::units::ByteRange;
-
 use super::Scheduler;
+use super::request::Share;
 use crate::error::Error;
-use crate::plan::{Io, Reason, Strip};
 use crate::queue::op::Direction;
 use crate::transfer::State;
-
-/// The part of a transfer that one drive moves.
-#[derive(Debug, Clone)]
-pub(crate) struct Share {
-    pub(crate) drive: usize,
-    /// Parts to move, in file order.
-    pub(crate) parts: VecDeque<(ByteRange, Io, Reason)>,
-}
-
-impl Share {
-    /// Splits a strip into one share per drive. `way` returns the drive and data path of a source;
-    /// adjacent stretches with the same result are merged. Sources of one drive must be adjacent in
-    /// the strip.
-    pub(crate) fn of_strip(strip: &Strip, way: impl Fn(usize) -> (usize, Io, Reason)) -> Vec<Self> {
-        let mut shares: Vec<Self> = Vec::new();
-        let mut last = None;
-        for stretch in strip.stretches() {
-            let this = way(stretch.source);
-            let (drive, io, reason) = this;
-            let part = (stretch.at, io, reason);
-            match shares.last_mut() {
-                Some(share) if last == Some(this) => {
-                    share.parts.back_mut().expect("none is empty").0.end = stretch.at.end;
-                }
-                Some(share) if share.drive == drive => share.parts.push_back(part),
-                _ => shares.push(Self { drive, parts: [part].into() }),
-            }
-            last = Some(this);
-        }
-        shares
-    }
-}
-
-impl Share {
-    /// An empty share for each of `drives` that has none.
-    pub(crate) fn of_nothing(shares: &[Self], drives: impl Iterator<Item = usize>) -> Vec<Self> {
-        let mut missing: Vec<usize> =
-            drives.filter(|drive| shares.iter().all(|share| share.drive != *drive)).collect();
-        missing.sort_unstable();
-        missing.dedup();
-        missing.into_iter().map(|drive| Self { drive, parts: VecDeque::new() }).collect()
-    }
-}
 
 impl Scheduler {
     /// Adds shares to the transfer at `key`.

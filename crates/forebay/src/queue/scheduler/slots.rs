@@ -76,6 +76,11 @@ impl Slots {
         }
     }
 
+    /// Bytes of a whole slot.
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
     /// Number of slots that were allocated and not lost.
     pub(super) fn made(&self) -> usize {
         self.made

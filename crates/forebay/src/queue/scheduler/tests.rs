@@ -5,9 +5,11 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::*;
-use crate::file::OpenHow;
-use crate::plan::Segment;
-use crate::queue::op::Completion;
+use crate::error::Error;
+use crate::file::{Handle, OpenHow};
+use crate::plan::{Io, Reason, Segment};
+use crate::queue::op::{Completion, Op};
+use crate::transfer::{State, SyncMode};
 
 pub(super) const LEN: u64 = 16 << 10;
 
@@ -28,12 +30,17 @@ impl Rig {
     }
 
     pub(super) fn new() -> Self {
+        Self::with(1, 4)
+    }
+
+    /// With `in_flight` ops on all drives, and `pool` threads, at most.
+    pub(super) fn with(in_flight: usize, pool: usize) -> Self {
         let mut scheduler = Scheduler::new(Limits {
             slot_size: 256 << 10,
             segment: 4 << 10,
-            in_flight: 1,
+            in_flight,
             readers: 1,
-            pool: 4,
+            pool,
             host_windows: 4,
         });
         let drive = scheduler.add_drive(Depth::Fixed(1), 1, &[]);

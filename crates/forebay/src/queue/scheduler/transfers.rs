@@ -1,38 +1,19 @@
 //! Start, scheduling, failure and end of transfers.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_base::units::ByteRange;
 
+use super::Scheduler;
+use super::active::{Active, Phase};
+use super::openable::Listed;
+use super::request::Request;
 use super::turns::{Priority, Turns};
-use super::{Active, Claim, Listed, Queue, Request, Scheduler};
+use super::work::Claim;
 use crate::error::Error;
-use crate::file::Handle;
 use crate::plan::{Io, Reason, Segment};
 use crate::queue::op::{Direction, Line, Op, OpKind, Owner};
 use crate::transfer::{State, SyncMode};
-
-/// Minimum ops queued for a drive while there are bytes left: planning the next window takes as
-/// long as a fast drive needs for these.
-const AHEAD_MIN: usize = 4;
-
-/// Or the drive's queue depth divided by this, if that is more, since several ops complete at once.
-/// Beyond that, queued windows only hold memory that then leaves the CPU cache
-/// (`docs/internals/hot-slots.md`).
-const AHEAD_SHARE: usize = 4;
-
-impl Active {
-    /// True if it is in a list to open its next window.
-    pub(super) fn is_listed(&self) -> bool {
-        self.listed != Listed::Nowhere
-    }
-
-    /// True if its gate allows no more reads.
-    pub(super) fn is_shut(&self) -> bool {
-        self.cursor >= self.request.limit()
-    }
-}
 
 impl Scheduler {
     /// Starts a transfer. The returned claim, if any, is its first window, which the caller plans
@@ -86,44 +67,13 @@ impl Scheduler {
 
     /// Adds a share without siblings; returns its key.
     pub(super) fn add(&mut self, request: Request) -> usize {
-        let cursor = request.parts.front().map_or(request.range.start, |part| part.0.start);
-        let end = request.end;
-        let writes = request.direction == Direction::Write;
-        let around = request.parts.iter().find(|part| writes && part.1 == Io::Direct);
-        let unchecked = around.map(|part| part.0);
         self.begun += 1;
         let has_ring = self.has_ring(&request);
         let pace = if request.cold && has_ring { Line::Direct } else { Line::Cached };
         let entry = self.transfers.vacant_entry();
-        let next = entry.key();
-        entry.insert(Active {
-            request,
-            serial: self.begun,
-            next,
-            cursor,
-            open: 0,
-            windows: Vec::new(),
-            has_opened: false,
-            insists: false,
-            end,
-            error: None,
-            stopped: false,
-            synced: false,
-            unchecked,
-            listed: Listed::Nowhere,
-            waits_since_ns: 0,
-            pace,
-            opens: false,
-            tried: 0,
-            slot: None,
-            promised: 0,
-            writes_waiting: BTreeMap::new(),
-            copied: 0,
-            direct: Queue::default(),
-            waits: Queue::default(),
-            cached: Queue::default(),
-        });
-        next
+        let key = entry.key();
+        entry.insert(Active::new(request, key, self.begun, pace));
+        key
     }
 
     /// Stops a transfer if `key` still belongs to `state`.
@@ -139,8 +89,7 @@ impl Scheduler {
     /// Stops a share: nothing new of it begins.
     pub(super) fn fail_share(&mut self, key: usize, error: Error) {
         let Some(active) = self.transfers.get_mut(key) else { return };
-        active.error.get_or_insert(error);
-        if !std::mem::replace(&mut active.stopped, true) {
+        if active.stop(error) {
             self.ask_back(key);
         }
         self.unlist(key);
@@ -169,9 +118,8 @@ impl Scheduler {
         let (link, drive) = (active.request.link, active.request.drive);
         let promised = std::mem::take(&mut active.promised);
         let slot = active.slot.take();
-        active.opens = false;
         match (std::mem::replace(&mut active.listed, Listed::Nowhere), link) {
-            (Listed::Openable(ticket), _) => self.openable.remove(ticket),
+            (Listed::Openable(ticket), _) => self.readers.openable.remove(ticket),
             (Listed::Drive(ticket), _) => self.drives[drive].waiting.remove(ticket),
             (Listed::Link(since), Some(link)) => self.links[link].waiting.remove(drive, since),
             (Listed::Nowhere | Listed::Ring | Listed::Link(_), _) => {}
@@ -212,12 +160,13 @@ impl Scheduler {
         let begins = next_part.is_some_and(|part| active.cursor == part.0.start);
         let writes = active.request.direction == Direction::Write;
         let barrier = writes && begins && active.open > 0;
-        let may = !active.is_listed() && !active.stopped && next_part.is_some() && room && !barrier;
+        let may =
+            !active.is_listed() && !active.is_stopped() && next_part.is_some() && room && !barrier;
         if !may || active.is_shut() || self.waits_for_peer(key) {
             return;
         }
         let drive = self.transfers[key].request.drive;
-        if self.is_ring_to_open(key) {
+        if self.transfers[key].is_ring_to_open() {
             self.offer_to_ring(key, Turns::push);
         } else if cached {
             self.add_openable(key);
@@ -231,14 +180,14 @@ impl Scheduler {
     /// Queues a transfer so that a reader opens its next window.
     fn add_openable(&mut self, key: usize) {
         let active = &mut self.transfers[key];
-        active.listed = Listed::Openable(self.openable.push(key, active.request.priority));
+        active.listed = Listed::Openable(self.readers.openable.push(key, active.request.priority));
         self.effects.work += 1;
     }
 
     /// Makes transfers that wait for a drive openable until enough ops are queued for it.
     pub(super) fn open_for(&mut self, drive: usize) {
         loop {
-            if !self.wants_more(drive) {
+            if !self.drives[drive].wants_more() {
                 return;
             }
             let Some(key) = self.drives[drive].waiting.pop() else { return };
@@ -250,13 +199,6 @@ impl Scheduler {
         }
     }
 
-    /// True if too few ops are queued for a drive to keep it busy until the next window is planned.
-    pub(super) fn wants_more(&self, drive: usize) -> bool {
-        let state = &self.drives[drive];
-        let enough = (state.depth.requests(state.direction) / AHEAD_SHARE).max(AHEAD_MIN);
-        state.queued + state.promised < enough
-    }
-
     /// Block size of a transfer's drive, in bytes.
     pub(super) fn request_size(&self, key: usize) -> u64 {
         let Request { drive, direction, .. } = self.transfers[key].request;
@@ -266,17 +208,12 @@ impl Scheduler {
 
     pub(super) fn finish_if_done(&mut self, key: usize) {
         let Some(active) = self.transfers.get_mut(key) else { return };
-        let more = !active.request.parts.is_empty() && !active.stopped;
+        let more = !active.request.parts.is_empty() && !active.is_stopped();
         if more || active.open > 0 {
             return;
         }
-        if let Some(range) = active.unchecked.take().filter(|_| active.error.is_none()) {
-            let file = Arc::clone(&active.request.file);
-            return self.queue_last(key, vec![file], OpKind::DropStale, range);
-        }
-        if active.request.sync != SyncMode::None && !active.synced && active.error.is_none() {
-            active.synced = true;
-            return self.queue_syncs(key);
+        if active.begin_next_phase() {
+            return self.queue_last(key);
         }
         if !self.leave_others(key) {
             return;
@@ -284,12 +221,12 @@ impl Scheduler {
         let active = self.transfers.remove(key);
         let start = active.request.range.start;
         let got = active.end.max(start) - start;
-        let result = match active.error {
-            Some(error) => Err(error),
-            None if active.request.exact && got < active.request.range.len() => {
+        let result = match active.phase {
+            Phase::Stopped(error) => Err(error),
+            _ if active.request.exact && got < active.request.range.len() => {
                 Err(active.request.early_end(got))
             }
-            None => Ok(got),
+            _ => Ok(got),
         };
         self.effects.finished.push((active.request.state, result));
         if self.has_ended() {
@@ -297,16 +234,19 @@ impl Scheduler {
         }
     }
 
-    /// Queues a sync of each file of a share.
-    fn queue_syncs(&mut self, key: usize) {
-        let request = &self.transfers[key].request;
-        let at = ByteRange::at(request.range.start, 0);
-        let kind = OpKind::Sync { metadata: request.sync == SyncMode::All };
-        self.queue_last(key, request.files(), kind, at);
-    }
-
-    /// Queues the final work on files, once all bytes of a share have moved.
-    fn queue_last(&mut self, key: usize, files: Vec<Arc<Handle>>, kind: OpKind, at: ByteRange) {
+    /// Queues the ops of a phase in which no bytes are moved.
+    fn queue_last(&mut self, key: usize) {
+        let Active { phase, request, around, .. } = &self.transfers[key];
+        let (files, kind, at) = match (phase, around) {
+            (Phase::DroppingStale, Some(around)) => {
+                (vec![Arc::clone(&request.file)], OpKind::DropStale, *around)
+            }
+            _ => {
+                let metadata = request.sync == SyncMode::All;
+                let at = ByteRange::at(request.range.start, 0);
+                (request.files(), OpKind::Sync { metadata }, at)
+            }
+        };
         let (io, reason, bounce) = (Io::Buffered, Reason::Demanded, false);
         self.transfers[key].open += u32::try_from(files.len()).expect("as many files as are open");
         for file in files {

@@ -4,9 +4,13 @@ use std::sync::Arc;
 
 use forebay_base::units::{ByteRange, align_down};
 
+use super::Scheduler;
+use super::link::Link;
+use super::openable::Listed;
+use super::request::Request;
 use super::turns::Turns;
 use super::waiting::Class;
-use super::{Claim, Link, Listed, Request, Scheduler};
+use super::work::Claim;
 use crate::plan::{Layout, Reason, Segment};
 use crate::queue::op::{Direction, Line, Op, OpKind, Owner, WindowKey};
 use crate::queue::window::{Slot, Window};
@@ -14,7 +18,7 @@ use crate::queue::window::{Slot, Window};
 impl Scheduler {
     /// Claims the next window to be planned, if one may be opened now.
     pub(crate) fn claim(&mut self) -> Option<Claim> {
-        while let Some(key) = self.openable.pop() {
+        while let Some(key) = self.readers.openable.pop() {
             if let Some(claim) = self.claim_of(key) {
                 return Some(claim);
             }
@@ -48,7 +52,7 @@ impl Scheduler {
     /// Queues a transfer for a slot, urgent ones first. Its drive serves other transfers until
     /// then.
     pub(super) fn wait_for_slot(&mut self, key: usize, link: usize) {
-        let now = self.now_ns();
+        let now = self.stages.now_ns();
         let active = &mut self.transfers[key];
         active.waits_since_ns = now;
         let promised = std::mem::take(&mut active.promised);
@@ -62,7 +66,7 @@ impl Scheduler {
 
     pub(super) fn open(&mut self, key: usize, slot: Option<Slot>) -> Claim {
         let len = slot.map_or(self.next_window_len(key), |slot| slot.len);
-        let (request_size, now) = (self.request_size(key), self.now_ns());
+        let (request_size, now) = (self.request_size(key), self.stages.now_ns());
         let active = &mut self.transfers[key];
         let request = &mut active.request;
         let (part, io, reason) = *request.parts.front().expect("listed only with bytes left");
@@ -78,7 +82,7 @@ impl Scheduler {
         active.open += 1;
         active.has_opened = true;
         let for_readers = active.pace == Line::Cached && request.direction == Direction::Read;
-        self.planned += usize::from(for_readers);
+        self.readers.planned += usize::from(for_readers);
         if range.end == part.end {
             request.parts.pop_front();
             if let Some(next) = request.parts.front() {
@@ -137,11 +141,11 @@ impl Scheduler {
         let state = &mut self.windows[window];
         state.piece = piece;
         let (key, promised) = (state.transfer, std::mem::take(&mut state.promised));
-        self.planned -= usize::from(std::mem::take(&mut state.for_readers));
+        self.readers.planned -= usize::from(std::mem::take(&mut state.for_readers));
         let Request { drive, link, .. } = self.transfers[key].request;
         let start = state.range.start;
         // Ops in the queue of a drive that hangs are never taken, so don't queue unwanted ones.
-        let segments = if self.transfers[key].stopped { Vec::new() } else { segments };
+        let segments = if self.transfers[key].is_stopped() { Vec::new() } else { segments };
         self.note_pace(key, start, &segments);
         let state = &mut self.windows[window];
         if state.direction == Direction::Write && state.slot.is_some() && !segments.is_empty() {
@@ -213,7 +217,7 @@ impl Scheduler {
 
     pub(super) fn close_if_done(&mut self, key: WindowKey) {
         let Some(window) = self.windows.get(key) else { return };
-        let stopped = self.transfers[window.transfer].stopped;
+        let stopped = self.transfers[window.transfer].is_stopped();
         let copied = match window.direction {
             Direction::Read => window.slot.is_none() || window.all_sent(),
             Direction::Write => window.waiting.is_empty(),
@@ -234,8 +238,7 @@ impl Scheduler {
         let Request { link, drive, .. } = self.transfers[transfer].request;
         if let (Some(link), Some(slot)) = (link, window.slot) {
             let state = &mut self.links[link];
-            state.filling.retain(|&k| k != key);
-            state.unloading.retain(|&k| k != key);
+            state.forget(key);
             state.slots.give(drive, slot);
             self.trace_slot(slot, None);
             self.admit_waiting(link);
@@ -285,14 +288,15 @@ impl Scheduler {
 
     /// Gives a waiting transfer its slot.
     fn give_waited_for(&mut self, key: usize, slot: Slot) {
-        self.count_slot_wait(key);
-        self.transfers[key].slot = Some(slot);
-        if self.is_ring_to_open(key) {
+        let active = &mut self.transfers[key];
+        self.stages.count_slot_wait(active.waits_since_ns);
+        active.slot = Some(slot);
+        if active.is_ring_to_open() {
             self.offer_to_ring(key, Turns::push_first);
         } else {
             // Before transfers that need no slot, but after urgent ones.
             let active = &mut self.transfers[key];
-            let ticket = self.openable.push_first(key, active.request.priority);
+            let ticket = self.readers.openable.push_first(key, active.request.priority);
             active.listed = Listed::Openable(ticket);
             self.effects.work += 1;
         }

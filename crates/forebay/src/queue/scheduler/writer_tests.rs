@@ -2,8 +2,10 @@
 
 use super::tests::Rig;
 use super::*;
-use crate::plan::Io;
-use crate::queue::op::OpKind;
+use crate::file::Handle;
+use crate::plan::{Io, Reason};
+use crate::queue::op::{Op, OpKind};
+use crate::transfer::State;
 
 /// A rig whose drive has a ring and room for all writes.
 struct Writing {
@@ -14,9 +16,8 @@ struct Writing {
 
 impl Writing {
     fn new() -> Self {
-        let mut rig = Rig::new();
+        let mut rig = Rig::with(16, 16);
         let scheduler = &mut rig.scheduler;
-        (scheduler.limits.in_flight, scheduler.limits.pool) = (16, 16);
         let drive = scheduler.add_drive(Depth::Fixed(16), 16, &[]);
         let ring = scheduler.add_ring();
         scheduler.attach(drive, ring);

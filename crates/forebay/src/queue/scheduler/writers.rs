@@ -5,37 +5,59 @@
 //! see [`SmallWrites`](crate::queue::SmallWrites)). The two kinds take turns: while one kind waits,
 //! no write of the other kind joins, and then all waiting writes start.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::Scheduler;
-use crate::queue::op::{Line, Op, Owner};
+use crate::queue::op::Op;
 use crate::queue::small_writes::{File, SmallWrites};
+
+/// The writes of all files that are being written.
+#[derive(Debug, Default)]
+pub(super) struct Writers {
+    files: HashMap<File, FileWrites>,
+    /// Number of writes that had to wait for their turn so far.
+    waited: u64,
+    /// The state shared with callers that write small ranges themselves.
+    small: Arc<SmallWrites>,
+}
 
 /// The writes of one file; idle files have no entry.
 #[derive(Debug, Default)]
-pub(super) struct Writers {
+struct FileWrites {
     /// True if a write through the page cache is queued or in flight.
-    pub(super) is_writing: bool,
+    is_writing: bool,
     /// Number of direct writes queued or in flight.
-    pub(super) around: usize,
+    around: usize,
     /// Writes waiting for their turn, by ticket; this map for cached writes, the next for direct
     /// ones.
-    pub(super) through_waits: BTreeMap<u64, Op>,
-    pub(super) around_waits: BTreeMap<u64, Op>,
+    through_waits: BTreeMap<u64, Op>,
+    around_waits: BTreeMap<u64, Op>,
     /// Number of cached writes that start before direct writes have their turn.
     turns: usize,
 }
 
-impl Writers {
+/// What becomes of a write.
+#[derive(Debug)]
+pub(super) enum Entry {
+    /// It starts now.
+    Starts(Op),
+    /// It waits for its turn under this ticket.
+    Waits(u64),
+}
+
+/// The writes of a file that start now, by ticket.
+#[derive(Debug)]
+pub(super) enum Next {
+    None,
+    /// One through the page cache.
+    Through(u64, Op),
+    /// All direct writes that have waited.
+    Around(BTreeMap<u64, Op>),
+}
+
+impl FileWrites {
     fn is_busy(&self) -> bool {
         self.is_writing || self.around > 0
-    }
-
-    /// All waiting writes.
-    #[cfg(test)]
-    pub(super) fn waiting(&self) -> impl Iterator<Item = &Op> {
-        self.through_waits.values().chain(self.around_waits.values())
     }
 
     fn is_waited_for(&self) -> bool {
@@ -43,110 +65,112 @@ impl Writers {
     }
 }
 
-impl Scheduler {
+impl Writers {
+    /// With the state of callers that write small ranges of the same files.
+    pub(super) fn new(small: Arc<SmallWrites>) -> Self {
+        Self { small, ..Self::default() }
+    }
+
     /// The state shared with callers that write small ranges themselves.
-    pub(crate) fn small_writes(&self) -> &Arc<SmallWrites> {
-        &self.small_writes
+    pub(super) fn small(&self) -> &Arc<SmallWrites> {
+        &self.small
     }
 
-    /// Queues a write, or makes it wait for its file's turn.
-    pub(super) fn push_write(&mut self, key: usize, op: Op) {
-        let file = op.file.identity();
-        let writers = self.writers.entry(file).or_default();
-        let (is_busy, is_waited_for) = (writers.is_busy(), writers.is_waited_for());
-        match op.is_cached_write() {
-            true if !is_busy && !is_waited_for => {
-                writers.is_writing = true;
-                return self.queue(key, op);
-            }
-            false if writers.around > 0 && !is_waited_for => {
-                writers.around += 1;
-                return self.queue(key, op);
-            }
-            true => writers.through_waits.insert(self.waited, op),
-            false => writers.around_waits.insert(self.waited, op),
-        };
-        self.transfers[key].writes_waiting.insert(self.waited, file);
+    /// Adds a write. If it waits, the caller must start [`next`](Self::next).
+    pub(super) fn add(&mut self, op: Op) -> Entry {
+        let writes = self.files.entry(op.file.identity()).or_default();
+        let (is_busy, is_waited_for) = (writes.is_busy(), writes.is_waited_for());
+        let is_cached = op.is_cached_write();
+        if is_cached && !is_busy && !is_waited_for {
+            writes.is_writing = true;
+            return Entry::Starts(op);
+        }
+        if !is_cached && writes.around > 0 && !is_waited_for {
+            writes.around += 1;
+            return Entry::Starts(op);
+        }
+        let waits = if is_cached { &mut writes.through_waits } else { &mut writes.around_waits };
+        let ticket = self.waited;
+        waits.insert(ticket, op);
         self.waited += 1;
-        self.next_write(file);
+        Entry::Waits(ticket)
     }
 
-    /// Uncounts a completed write, and starts the writes whose turn comes then.
-    pub(super) fn end_write(&mut self, op: &Op) {
-        if !op.is_write() {
-            return;
-        }
+    /// Uncounts a completed write. The caller must start [`next`](Self::next).
+    pub(super) fn end(&mut self, op: &Op) {
         let file = op.file.identity();
-        let Some(writers) = self.writers.get_mut(&file) else { return };
+        let Some(writes) = self.files.get_mut(&file) else { return };
         if op.is_cached_write() {
-            writers.is_writing = false;
-        } else {
-            writers.around -= 1;
-            if writers.around == 0 {
-                writers.turns = writers.through_waits.len();
-                self.small_writes.end_around(file);
-            }
-        }
-        self.next_write(file);
-    }
-
-    /// Counts out a transfer's writes that wait for their turn at a file.
-    pub(super) fn drop_waiting_writes(&mut self, key: usize) {
-        let mut files = Vec::new();
-        for (ticket, file) in std::mem::take(&mut self.transfers[key].writes_waiting) {
-            let writers = self.writers.get_mut(&file).expect("something waits there");
-            let op = writers.through_waits.remove(&ticket);
-            let op = op.or_else(|| writers.around_waits.remove(&ticket));
-            writers.turns = writers.turns.min(writers.through_waits.len());
-            if let Some(Op { owner: Owner::Piece(window, piece), .. }) = op {
-                self.windows[window].complete(piece);
-            }
-            if files.last() != Some(&file) {
-                files.push(file);
-            }
-        }
-        // The removed writes may have been the only ones to wait.
-        files.into_iter().for_each(|file| self.next_write(file));
-    }
-
-    /// Starts the writes that waited for callers' own writes to end.
-    pub(crate) fn small_writes_ended(&mut self) {
-        let waiting = |writers: &Writers| !writers.is_busy() && writers.is_waited_for();
-        let files = self.writers.iter().filter(|(_, writers)| waiting(writers));
-        let files: Vec<File> = files.map(|(file, _)| *file).collect();
-        files.into_iter().for_each(|file| self.next_write(file));
-    }
-
-    /// Starts a file's next writes if none is in flight.
-    pub(super) fn next_write(&mut self, file: File) {
-        let Some(writers) = self.writers.get_mut(&file).filter(|writers| !writers.is_busy()) else {
+            writes.is_writing = false;
             return;
-        };
-        if writers.turns > 0 || writers.around_waits.is_empty() {
-            writers.turns = writers.turns.saturating_sub(1);
-            if let Some((ticket, op)) = writers.through_waits.pop_first() {
-                writers.is_writing = true;
-                return self.queue_first(ticket, op);
-            }
         }
-        if writers.around_waits.is_empty() {
-            self.writers.remove(&file);
-        } else if self.small_writes.begin_around(file) {
-            let ops = std::mem::take(&mut writers.around_waits);
-            writers.around = ops.len();
-            for (ticket, op) in ops {
-                let key = self.transfer_of(&op);
-                self.transfers[key].writes_waiting.remove(&ticket);
-                self.queue(key, op);
-            }
+        writes.around -= 1;
+        if writes.around == 0 {
+            writes.turns = writes.through_waits.len();
+            self.small.end_around(file);
         }
     }
 
-    /// Queues a write at the head: the same thread takes it, with warm CPU caches.
-    fn queue_first(&mut self, ticket: u64, op: Op) {
-        let key = self.transfer_of(&op);
-        self.transfers[key].writes_waiting.remove(&ticket);
-        self.push_op_first(key, Line::Waits, op);
-        self.call_pool(self.transfers[key].request.drive);
+    /// Removes a write that waits. The caller must start [`next`](Self::next): it may have been the
+    /// only one to wait.
+    pub(super) fn remove(&mut self, file: File, ticket: u64) -> Option<Op> {
+        let writes = self.files.get_mut(&file)?;
+        let op = writes.through_waits.remove(&ticket);
+        let op = op.or_else(|| writes.around_waits.remove(&ticket));
+        writes.turns = writes.turns.min(writes.through_waits.len());
+        op
+    }
+
+    /// The files with writes that wait although none is in flight here: a caller writes them.
+    pub(super) fn waiting_for_callers(&self) -> Vec<File> {
+        let waits = |writes: &FileWrites| !writes.is_busy() && writes.is_waited_for();
+        self.files.iter().filter(|(_, writes)| waits(writes)).map(|(file, _)| *file).collect()
+    }
+
+    /// Takes a file's next writes if none is in flight.
+    pub(super) fn next(&mut self, file: File) -> Next {
+        let idle = self.files.get_mut(&file).filter(|writes| !writes.is_busy());
+        let Some(writes) = idle else { return Next::None };
+        if writes.turns > 0 || writes.around_waits.is_empty() {
+            writes.turns = writes.turns.saturating_sub(1);
+            if let Some((ticket, op)) = writes.through_waits.pop_first() {
+                writes.is_writing = true;
+                return Next::Through(ticket, op);
+            }
+        }
+        if writes.around_waits.is_empty() {
+            self.files.remove(&file);
+        } else if self.small.begin_around(file) {
+            let ops = std::mem::take(&mut writes.around_waits);
+            writes.around = ops.len();
+            return Next::Around(ops);
+        }
+        Next::None
+    }
+
+    /// All waiting writes.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &Op> {
+        let maps = self.files.values().flat_map(|file| [&file.through_waits, &file.around_waits]);
+        maps.flat_map(BTreeMap::values)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// Panics unless each file has one write through the page cache or any number of direct writes.
+    /// `writes`: for each file, the writes of both kinds that are queued or in flight.
+    #[cfg(test)]
+    pub(super) fn check(&self, mut writes: HashMap<File, [usize; 2]>) {
+        for (file, state) in &self.files {
+            let found = writes.remove(file).unwrap_or_default();
+            assert_eq!(found, [usize::from(state.is_writing), state.around], "{state:?}");
+            // Nothing is in flight if direct writes wait for a caller's write.
+            let waits_for_caller = found == [0, 0] && !state.around_waits.is_empty();
+            assert!((found[0] > 0) != (found[1] > 0) || waits_for_caller, "{state:?}");
+        }
+        assert!(writes.is_empty(), "writes that no list knows of: {writes:?}");
     }
 }

@@ -1,0 +1,144 @@
+//! The threads that serve the scheduler: which are parked, and which have a pending wake-up.
+//!
+//! A thread is counted here, under the lock, before it parks. A thread that adds work marks as many
+//! parked threads as the work needs, and wakes them after the lock is released. A marked thread
+//! does not park, so no wake-up is lost between its last look and its sleep.
+
+use std::collections::VecDeque;
+
+use super::openable::Openable;
+use super::turns::Turns;
+use crate::queue::op::WindowKey;
+
+/// Threads that share a wake-up primitive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Crew {
+    /// All readers.
+    Readers,
+    /// The worker of a ring.
+    Ring(usize),
+    /// The workers of the pool.
+    Pool,
+    /// The submitter of a link.
+    Link(usize),
+}
+
+/// Number of parked threads of a crew.
+#[derive(Debug, Default)]
+pub(super) struct Sleepers {
+    /// Parked, without a pending wake-up.
+    asleep: usize,
+    /// With a pending wake-up, not yet running.
+    called: usize,
+}
+
+impl Sleepers {
+    /// Counts a thread that is about to park.
+    pub(super) fn sleep(&mut self) {
+        self.asleep += 1;
+    }
+
+    /// Uncounts a thread that has resumed, with or without a wake-up. It does not matter which of
+    /// several threads was meant: the counts come out the same.
+    pub(super) fn wake(&mut self) {
+        if self.called > 0 {
+            self.called -= 1;
+        } else {
+            self.asleep -= 1;
+        }
+    }
+
+    /// Marks at most `most` parked threads for a wake-up; returns how many.
+    pub(super) fn call(&mut self, most: usize) -> usize {
+        let called = most.min(self.asleep);
+        self.asleep -= called;
+        self.called += called;
+        called
+    }
+
+    /// True if every parked thread has a pending wake-up.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.asleep == 0
+    }
+
+    /// Number of threads with a pending wake-up that are not yet running.
+    pub(super) fn called(&self) -> usize {
+        self.called
+    }
+}
+
+/// The readers, and their work.
+#[derive(Debug, Default)]
+pub(super) struct Readers {
+    /// Transfers that may open a window, in turn.
+    pub(super) openable: Openable,
+    /// Transfers with ops for the readers.
+    pub(super) turns: Turns,
+    /// Number of these ops.
+    pub(super) queued: usize,
+    /// Windows for readers that are being planned.
+    pub(super) planned: usize,
+    pub(super) sleepers: Sleepers,
+}
+
+/// A ring: one thread that serves one or several drives.
+#[derive(Debug, Default)]
+pub(super) struct RingState {
+    pub(super) drives: VecDeque<usize>,
+    /// True if it has failed and serves no drive.
+    pub(super) is_lost: bool,
+    /// Windows of stopped transfers; the ring may still hold some of their ops.
+    pub(super) unwanted: Vec<WindowKey>,
+    pub(super) sleepers: Sleepers,
+}
+
+/// Threads that run one blocking op at a time.
+#[derive(Debug, Default)]
+pub(super) struct PoolState {
+    /// Drives with ops for the pool, in turn.
+    pub(super) line: VecDeque<usize>,
+    pub(super) sleepers: Sleepers,
+    started: usize,
+    unstarted: usize,
+}
+
+impl PoolState {
+    /// Adds threads, to be started when first needed.
+    pub(super) fn add_unstarted(&mut self, threads: usize) {
+        self.unstarted += threads;
+    }
+
+    /// True if a thread is parked or can be started.
+    pub(super) fn can_call(&self) -> bool {
+        self.sleepers.asleep + self.unstarted > 0
+    }
+
+    /// Number of running threads without an op, of which `flying` are in flight. They look for one
+    /// before they park.
+    pub(super) fn awake(&self, flying: usize) -> usize {
+        self.started - self.sleepers.asleep - flying
+    }
+
+    /// Counts a thread that is started now; it has a pending wake-up.
+    pub(super) fn start(&mut self) {
+        self.unstarted -= 1;
+        self.started += 1;
+        self.sleepers.called += 1;
+    }
+
+    /// Uncounts a thread that could not be started. The next wake-up may start it. True if no
+    /// thread is left.
+    pub(super) fn cannot_start(&mut self) -> bool {
+        self.sleepers.called -= 1;
+        self.started -= 1;
+        self.unstarted += 1;
+        self.started == 0
+    }
+
+    /// Number of threads not started yet.
+    #[cfg(test)]
+    pub(super) fn unstarted(&self) -> usize {
+        self.unstarted
+    }
+}

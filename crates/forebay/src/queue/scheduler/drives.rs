@@ -1,0 +1,261 @@
+//! The queues of drives, and how many ops each drive may have in flight.
+
+use std::ops::{Index, IndexMut};
+
+use super::depth::Depth;
+use super::limits::Limits;
+use super::openable::Openable;
+use super::turns::Turns;
+use crate::queue::op::{Direction, Line};
+
+/// Maximum pool threads that wait for one drive. Without io_uring, a drive needs as many ops in
+/// flight from threads as from a ring. On a virtio drive with 2 cores, 4 threads reached 0.95 of
+/// the ring's rate, 8 reached 0.97, 32 reached 0.98. Each thread may need a huge page as bounce
+/// buffer, which sets the limit: 32 would take 64 MiB.
+pub(crate) const EACH_MAX: usize = 24;
+
+/// Minimum ops queued for a drive while there are bytes left: planning the next window takes as
+/// long as a fast drive needs for these.
+const AHEAD_MIN: usize = 4;
+
+/// Or the drive's queue depth divided by this, if that is more, since several ops complete at once.
+/// Beyond that, queued windows only hold memory that then leaves the CPU cache
+/// (`docs/internals/hot-slots.md`).
+const AHEAD_SHARE: usize = 4;
+
+/// The queues of one drive, and its ops in flight.
+#[derive(Debug)]
+pub(super) struct DriveQueue {
+    pub(super) depth: Depth,
+    /// Maximum number of ops in flight.
+    most: usize,
+    /// The hardware behind it, which other drives may share.
+    hardware: Vec<usize>,
+    /// The ring that serves it. Without a ring, the pool runs its direct ops as well.
+    pub(super) ring: Option<usize>,
+    /// Transfers with ops for its ring, or with windows that the ring is to open.
+    pub(super) direct: Turns,
+    /// Transfers with ops for the pool.
+    pub(super) waits: Turns,
+    /// True if the drive is queued for the pool.
+    pub(super) in_line: bool,
+    /// Number of ops in `direct` and `waits` together.
+    pub(super) queued: usize,
+    /// Expected ops of windows that are still being planned.
+    pub(super) promised: usize,
+    /// Transfers that open their next window when the drive needs more ops.
+    pub(super) waiting: Openable,
+    /// Ops in flight on its ring.
+    direct_flying: usize,
+    /// Ops in flight in the pool, and ops that waiting callers run themselves.
+    waits_flying: usize,
+    helped_flying: usize,
+    /// Bytes in flight now, and when the last op was handed out.
+    flying_len: u64,
+    filled_len: u64,
+    /// Direction of the last op.
+    direction: Direction,
+}
+
+impl DriveQueue {
+    fn flying(&mut self, line: Line) -> &mut usize {
+        match line {
+            Line::Direct => &mut self.direct_flying,
+            Line::Waits => &mut self.waits_flying,
+            Line::Cached => &mut self.helped_flying,
+        }
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.direct_flying + self.waits_flying + self.helped_flying
+    }
+
+    /// Bytes in flight when the last op was handed out.
+    pub(super) fn filled_len(&self) -> u64 {
+        self.filled_len
+    }
+
+    /// True if too few ops are queued to keep the drive busy until the next window is planned.
+    pub(super) fn wants_more(&self) -> bool {
+        let enough = (self.depth.requests(self.direction) / AHEAD_SHARE).max(AHEAD_MIN);
+        self.queued + self.promised < enough
+    }
+
+    /// Number of pool threads that the drive could use in addition, at least one.
+    pub(super) fn pool_room(&self) -> usize {
+        let most = self.depth.requests(self.direction).min(EACH_MAX);
+        most.saturating_sub(self.waits_flying).min(self.queued).max(1)
+    }
+}
+
+/// All drives.
+#[derive(Debug)]
+pub(super) struct Drives {
+    limits: Limits,
+    all: Vec<DriveQueue>,
+    /// Ops in flight on all drives, those of them in the pool, and the drives with ops in flight.
+    in_flight: usize,
+    in_pool: usize,
+    busy: usize,
+    /// For each piece of hardware, the number of drives with ops in flight.
+    sharers: Vec<usize>,
+}
+
+impl Drives {
+    pub(super) fn new(limits: Limits) -> Self {
+        let (all, sharers) = (Vec::new(), Vec::new());
+        Self { limits, all, in_flight: 0, in_pool: 0, busy: 0, sharers }
+    }
+
+    /// Adds a drive with a queue depth given by `depth`, at most `most` ops, on this hardware.
+    pub(super) fn add(&mut self, depth: Depth, most: usize, hardware: &[usize]) -> usize {
+        let pieces = hardware.iter().max().map_or(0, |last| last + 1);
+        self.sharers.resize(self.sharers.len().max(pieces), 0);
+        self.all.push(DriveQueue {
+            depth,
+            most,
+            hardware: hardware.to_vec(),
+            ring: None,
+            direct: Turns::default(),
+            waits: Turns::default(),
+            in_line: false,
+            queued: 0,
+            promised: 0,
+            waiting: Openable::default(),
+            direct_flying: 0,
+            waits_flying: 0,
+            helped_flying: 0,
+            flying_len: 0,
+            filled_len: 0,
+            direction: Direction::Read,
+        });
+        self.all.len() - 1
+    }
+
+    pub(super) fn get(&self, drive: usize) -> Option<&DriveQueue> {
+        self.all.get(drive)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, DriveQueue> {
+        self.all.iter()
+    }
+
+    /// Number of ops in flight in the pool.
+    pub(super) fn in_pool(&self) -> usize {
+        self.in_pool
+    }
+
+    /// Counts an op of `len` bytes as in flight; [`Line::Cached`] if the waiting caller runs it. A
+    /// request that moves no bytes has no direction.
+    pub(super) fn begin(
+        &mut self,
+        drive: usize,
+        line: Line,
+        len: u64,
+        direction: Option<Direction>,
+    ) {
+        let state = &mut self.all[drive];
+        self.in_flight += 1;
+        self.in_pool += usize::from(line == Line::Waits);
+        if state.in_flight() == 0 {
+            self.busy += 1;
+            state.hardware.iter().for_each(|&piece| self.sharers[piece] += 1);
+        }
+        *state.flying(line) += 1;
+        state.flying_len += len;
+        state.filled_len = state.flying_len;
+        state.direction = direction.unwrap_or(state.direction);
+    }
+
+    /// Uncounts an op that [`begin`](Self::begin) counted.
+    pub(super) fn end(&mut self, drive: usize, line: Line, len: u64) {
+        let state = &mut self.all[drive];
+        self.in_flight -= 1;
+        self.in_pool -= usize::from(line == Line::Waits);
+        *state.flying(line) -= 1;
+        state.flying_len -= len;
+        if state.in_flight() == 0 {
+            self.busy -= 1;
+            state.hardware.iter().for_each(|&piece| self.sharers[piece] -= 1);
+        }
+    }
+
+    /// True if a drive may have one more op of a line in flight. The limits:
+    ///
+    /// - its queue depth, divided by the number of busy drives on the same hardware;
+    /// - its share of the ops that all drives may have;
+    /// - half of its depth, if its other line has ops;
+    /// - for the pool, as many threads as it leaves free, at most `EACH_MAX`.
+    ///
+    /// One op of each line is always allowed, so that no other load can block it. A caller that
+    /// runs its own op does not need this, since the pool's op makes progress.
+    pub(super) fn has_room(&self, drive: usize, line: Line) -> bool {
+        let Limits { in_flight: most, pool, .. } = self.limits;
+        let state = &self.all[drive];
+        let all = state.in_flight();
+        let waits = state.waits_flying + state.helped_flying;
+        let (first, own, other) = match line {
+            Line::Direct => (state.direct_flying == 0, state.direct_flying, &state.waits),
+            Line::Waits => (state.waits_flying == 0, waits, &state.direct),
+            Line::Cached => (all == 0, waits, &state.direct),
+        };
+        let share = most / (self.busy + usize::from(all == 0)).max(1);
+        let sharers = state.hardware.iter().map(|&piece| self.sharers[piece]).max().unwrap_or(0);
+        let depth = state.most / (sharers + usize::from(all == 0)).max(1);
+        let half = if other.is_empty() { depth } else { depth / 2 };
+        let threads = match line {
+            Line::Waits => pool.saturating_sub(self.in_pool).min(EACH_MAX),
+            Line::Direct | Line::Cached => usize::MAX,
+        };
+        let admits = || state.depth.admits(state.direction, all, state.flying_len);
+        first
+            || (own < half
+                && all < depth
+                && state.waits_flying < threads
+                && all < share
+                && self.in_flight < most
+                && admits())
+    }
+
+    /// Panics if the counts of ops in flight contradict each other.
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        let in_flight: usize = self.all.iter().map(DriveQueue::in_flight).sum();
+        let in_pool: usize = self.all.iter().map(|drive| drive.waits_flying).sum();
+        let busy = self.all.iter().filter(|drive| drive.in_flight() > 0).count();
+        assert_eq!((in_flight, in_pool, busy), (self.in_flight, self.in_pool, self.busy));
+        // One for the drive's ring, one for the pool, and one for a caller whose drive had none.
+        let most = self.limits.in_flight + 3 * self.all.len();
+        assert!(in_flight <= most, "{in_flight} of {most} in flight");
+        let deepest = |drive: &DriveQueue| drive.in_flight() <= drive.most + 2;
+        assert!(self.all.iter().all(deepest), "deeper than it may be");
+        // Drives on the same hardware have no more in flight than one drive alone might. The
+        // exception is ops that were in flight before the other drives became busy.
+        for (piece, &sharers) in self.sharers.iter().enumerate() {
+            let on = || self.all.iter().filter(|drive| drive.hardware.contains(&piece));
+            assert_eq!(on().filter(|drive| drive.in_flight() > 0).count(), sharers);
+            let in_flight: usize = on().map(DriveQueue::in_flight).sum();
+            let one = on().map(|drive| drive.most).max().unwrap_or(0);
+            assert!(in_flight <= 2 * one + 2 * on().count(), "{in_flight} on hardware {piece}");
+        }
+    }
+}
+
+impl Index<usize> for Drives {
+    type Output = DriveQueue;
+
+    fn index(&self, drive: usize) -> &DriveQueue {
+        &self.all[drive]
+    }
+}
+
+impl IndexMut<usize> for Drives {
+    fn index_mut(&mut self, drive: usize) -> &mut DriveQueue {
+        &mut self.all[drive]
+    }
+}

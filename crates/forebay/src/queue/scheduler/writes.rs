@@ -1,0 +1,69 @@
+//! Writes that take turns at their files.
+
+use super::Scheduler;
+use super::writers::{Entry, Next};
+use crate::queue::op::{Line, Op, Owner};
+use crate::queue::small_writes::File;
+
+impl Scheduler {
+    /// Queues a write, or makes it wait for its file's turn.
+    pub(super) fn push_write(&mut self, key: usize, op: Op) {
+        let file = op.file.identity();
+        match self.writers.add(op) {
+            Entry::Starts(op) => self.queue(key, op),
+            Entry::Waits(ticket) => {
+                self.transfers[key].writes_waiting.insert(ticket, file);
+                self.start_next_writes(file);
+            }
+        }
+    }
+
+    /// Uncounts a completed write, and starts the writes whose turn comes then.
+    pub(super) fn end_write(&mut self, op: &Op) {
+        if op.is_write() {
+            self.writers.end(op);
+            self.start_next_writes(op.file.identity());
+        }
+    }
+
+    /// Counts out a transfer's writes that wait for their turn at a file.
+    pub(super) fn drop_waiting_writes(&mut self, key: usize) {
+        let mut files = Vec::new();
+        for (ticket, file) in std::mem::take(&mut self.transfers[key].writes_waiting) {
+            let op = self.writers.remove(file, ticket);
+            if let Some(Op { owner: Owner::Piece(window, piece), .. }) = op {
+                self.windows[window].complete(piece);
+            }
+            if files.last() != Some(&file) {
+                files.push(file);
+            }
+        }
+        files.into_iter().for_each(|file| self.start_next_writes(file));
+    }
+
+    /// Starts the writes that waited for callers' own writes to end.
+    pub(crate) fn small_writes_ended(&mut self) {
+        let files = self.writers.waiting_for_callers();
+        files.into_iter().for_each(|file| self.start_next_writes(file));
+    }
+
+    fn start_next_writes(&mut self, file: File) {
+        match self.writers.next(file) {
+            Next::None => {}
+            // At the head of the queue: the same thread takes it, with warm CPU caches.
+            Next::Through(ticket, op) => {
+                let key = self.transfer_of(&op);
+                self.transfers[key].writes_waiting.remove(&ticket);
+                self.push_op_first(key, Line::Waits, op);
+                self.call_pool(self.transfers[key].request.drive);
+            }
+            Next::Around(ops) => {
+                for (ticket, op) in ops {
+                    let key = self.transfer_of(&op);
+                    self.transfers[key].writes_waiting.remove(&ticket);
+                    self.queue(key, op);
+                }
+            }
+        }
+    }
+}
