@@ -20,8 +20,7 @@ use tracing::{Level, Span, debug, debug_span, enabled, info, warn};
 use crate::error::Error;
 use crate::gpu::{DeviceError, DeviceId, DeviceInfo};
 use crate::options::Options;
-use crate::plan::{Reason, Route};
-use crate::queue::Direction;
+use crate::plan::{Direction, Reason, Route};
 use crate::transfer::{Outcome, RouteShare};
 
 const ENGINE: &str = "forebay::engine";

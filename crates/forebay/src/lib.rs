@@ -64,13 +64,14 @@ pub mod blocks {
 
 pub use engine::{
     Engine, File, ManyOutcome, ManyTransfer, OpenOptions, Piece, PieceResult, RequestOptions,
+    Transfer,
 };
 pub use error::{Error, Operation, Place, Result};
 pub use file::Residency;
 pub use memory::{Buffer, Source, Target};
 pub use options::{DirectIo, Options, RingChoice, Variable};
-pub use plan::{Reason, Route};
-pub use queue::{Direction, Priority};
+pub use plan::{Direction, Reason, Route};
+pub use queue::Priority;
 pub use statistics::{Histogram, Statistics};
 pub use trace::Trace;
-pub use transfer::{Outcome, RouteShare, Stages, SyncMode, Transfer};
+pub use transfer::{Outcome, RouteShare, Stages, SyncMode};

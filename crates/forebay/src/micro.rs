@@ -16,10 +16,10 @@ use crate::gpu::Device;
 use crate::gpu::sim::{SimConfig, SimDevice};
 use crate::memory::Buffer;
 use crate::memory::HostMemory;
-use crate::plan::{Alignment, Io, Layout, Reason, Split, cut_read};
+use crate::plan::{Alignment, Direction, Io, Layout, Reason, Split, cut_read};
 use crate::queue::{
-    Bell, Claim, Completion, Core, Crew, Depth, Direction, Limits, Op, Plan, Planner, Priority,
-    Reader, Request, Ring, RingWorker, Scheduler, Slot, Tools,
+    Bell, Claim, Completion, Core, Crew, Depth, Limits, Op, Plan, Planner, Priority, Reader,
+    Request, Ring, RingWorker, Scheduler, Slot, Tools,
 };
 use crate::staging::Submitter;
 use crate::transfer::{State, SyncMode};

@@ -10,8 +10,7 @@ use crate::error::{Error, Operation, Result};
 use crate::events::Begin;
 use crate::file::{Handle, ResidencySource};
 use crate::memory::Span;
-use crate::plan::{Access, Io, Route};
-use crate::queue::Direction;
+use crate::plan::{Access, Direction, Io, Route};
 
 /// A call with its arguments.
 pub(super) struct Call<'a> {

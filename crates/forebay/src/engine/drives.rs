@@ -15,7 +15,8 @@ use crate::error::Error;
 use crate::events::{self, Found};
 use crate::file::Handle;
 use crate::options::{Options, RingChoice};
-use crate::queue::{Depth, Direction};
+use crate::plan::Direction;
+use crate::queue::Depth;
 use crate::tune::DepthLimits;
 
 /// The queues of all drives in use.

@@ -11,12 +11,13 @@ use super::call::Call;
 use super::lent::Borrowed;
 use super::request::RequestOptions;
 use super::{Engine, bad_request};
+use crate::engine::Transfer;
 use crate::error::{Error, Operation, Place, Result, refuse_child};
 use crate::file::{Handle, Residency};
 use crate::gpu::DeviceId;
 use crate::memory::{Buffer, Source, Span, Target};
-use crate::queue::Direction;
-use crate::transfer::{Outcome, Transfer};
+use crate::plan::Direction;
+use crate::transfer::Outcome;
 
 /// Initial memory for a whole file of unknown size: most kernel-generated files fit.
 const ROOM: u64 = 64 << 10;

@@ -22,7 +22,7 @@ use super::request::RequestOptions;
 use crate::error::{Error, Result};
 use crate::gpu::DeviceId;
 use crate::memory::Buffer;
-use crate::queue::Direction;
+use crate::plan::Direction;
 use crate::transfer::{Outcome, State};
 
 /// Interval between two calls of `go_on`.

@@ -26,6 +26,7 @@ mod start;
 mod tests;
 mod threads;
 mod trace;
+mod transfer;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -39,6 +40,7 @@ use forebay_topology::System;
 pub use many::{BlockRead, ManyOutcome, ManyTransfer, Piece, PieceResult};
 pub use request::{OpenOptions, RequestOptions};
 use rustix::io::Errno;
+pub use transfer::Transfer;
 
 use self::threads::ReaderTools;
 use crate::direct::Providers;
@@ -50,7 +52,7 @@ use crate::memory::{Buffer, HostMemory};
 use crate::options::{DirectIo, Options};
 use crate::queue::{Bell, Core, Idlers, Limits, Planner, PreadRing, Reader, Scheduler};
 use crate::staging::Arena;
-use crate::transfer::{State, Transfer};
+use crate::transfer::State;
 
 /// Open windows per transfer to or from host memory: enough to keep the readers and a drive's ring
 /// busy while the next window is planned.
@@ -303,20 +305,6 @@ impl Engine {
         let refused = self.inner.links.refused_lanes().into_iter();
         notes.extend(refused.map(|(gpu, error)| notes::no_lane(gpu, &error)));
         notes
-    }
-
-    /// Waits until one of `transfers`, all of this engine, has ended, and returns its index; `None`
-    /// if the bound expires first or the slice is empty. In a forked child all have ended.
-    #[must_use]
-    pub fn wait_any(&self, transfers: &[Transfer], bound: Duration) -> Option<usize> {
-        let ended = || transfers.iter().position(Transfer::is_done);
-        if transfers.is_empty() {
-            return None;
-        }
-        ended().or_else(|| {
-            self.inner.core.wait_for_end(bound, || ended().is_some());
-            ended()
-        })
     }
 
     /// Ends a transfer that the scheduler does not know.

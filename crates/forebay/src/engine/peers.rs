@@ -12,8 +12,8 @@ use crate::events::Begin;
 use crate::file::{Handle, Port};
 use crate::gpu::Device;
 use crate::options::DirectIo;
-use crate::plan::{Alignment, Io, Reason, Route};
-use crate::queue::{Direction, Peer, Request, Share};
+use crate::plan::{Alignment, Direction, Io, Reason, Route};
+use crate::queue::{Peer, Request, Share};
 
 /// The direct part of a transfer, and the rest.
 #[derive(Debug)]

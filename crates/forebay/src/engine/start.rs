@@ -12,8 +12,8 @@ use crate::error::Result;
 use crate::file::{Handle, ResidencySource};
 use crate::memory::Buffer;
 use crate::options::DirectIo;
-use crate::plan::{Access, Alignment, Reason, Route, split_write};
-use crate::queue::{Direction, Request, now_ns};
+use crate::plan::{Access, Alignment, Direction, Reason, Route, split_write};
+use crate::queue::{Request, now_ns};
 use crate::transfer::State;
 
 impl Engine {

@@ -9,6 +9,7 @@ use super::Handle;
 use super::calls::read_at;
 use super::kind::Kind;
 use super::reopen::{self, reopen};
+use crate::events;
 
 /// Alignment that O_DIRECT requires of a request. Both values are powers of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +43,7 @@ pub(crate) struct Direct {
 
 /// Why a file has no O_DIRECT descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Refusal {
+enum Refusal {
     /// Permanent.
     Lasting(String),
     /// Temporary: the system cannot open one now.
@@ -73,7 +74,7 @@ impl Refusal {
 
 impl Direct {
     /// Opens the second descriptor without waiting for a drive; the error says why there is none.
-    pub(super) fn open(handle: &Handle) -> Result<Self, Refusal> {
+    fn open(handle: &Handle) -> Result<Self, Refusal> {
         if handle.is_memory() {
             // Newer kernels accept the flag here but still copy from the page cache.
             return Err(Refusal::Lasting("the file lives in memory".into()));
@@ -104,7 +105,7 @@ impl Direct {
 
     /// Reads the first unit, since a file system may accept the flag and refuse the request. A
     /// smaller unit would prove nothing: some file systems read it through the page cache.
-    pub(super) fn confirm(&self, handle: &Handle) -> Result<(), Refusal> {
+    fn confirm(&self, handle: &Handle) -> Result<(), Refusal> {
         if !handle.readable() || handle.size().map_err(|e| e.to_string())? == 0 {
             return Ok(());
         }
@@ -122,8 +123,63 @@ impl Direct {
     }
 }
 
+impl Handle {
+    /// The O_DIRECT descriptor, opened on the first call, or why there is none. A temporary failure
+    /// is not kept: the next call tries again. This never waits for a drive, so only the first
+    /// request shows whether the file system supports O_DIRECT.
+    pub(crate) fn direct(&self) -> Result<&Direct, &str> {
+        if let Some(reason) = self.refused.get() {
+            return Err(reason);
+        }
+        let kept = match self.direct.get() {
+            Some(kept) => kept,
+            None => {
+                let found = match Direct::open(self) {
+                    Ok(direct) => Ok(direct),
+                    Err(Refusal::Lasting(reason)) => Err(reason),
+                    Err(Refusal::Passing(reason)) => {
+                        events::direct_refused(&self.path, reason, false);
+                        return Err(reason);
+                    }
+                };
+                let is_news = self.direct.set(found).is_ok();
+                let kept = self.direct.get().expect("set above, or by another");
+                match kept {
+                    Ok(direct) if is_news => {
+                        events::direct_opened(&self.path, direct.alignment().offset);
+                    }
+                    Err(reason) if is_news => events::direct_refused(&self.path, reason, true),
+                    _ => {}
+                }
+                kept
+            }
+        };
+        kept.as_ref().map_err(String::as_str)
+    }
+
+    /// The O_DIRECT descriptor, confirmed once by a read, which waits for the drive.
+    pub(crate) fn try_direct(&self) -> Result<&Direct, &str> {
+        let direct = self.direct()?;
+        if self.confirmed.get().is_none() {
+            match direct.confirm(self) {
+                Ok(()) => *self.confirmed.get_or_init(|| ()),
+                Err(Refusal::Lasting(reason)) => return Err(self.refused.get_or_init(|| reason)),
+                Err(Refusal::Passing(reason)) => return Err(reason),
+            }
+        }
+        Ok(direct)
+    }
+
+    /// Records that the file system failed a request with O_DIRECT. Returns the reason, and whether
+    /// this is the first such failure.
+    pub(crate) fn refuse_direct(&self, errno: Errno) -> (&str, bool) {
+        let is_news = self.refused.set(failed(errno)).is_ok();
+        (self.refused.get().expect("set above, or before"), is_news)
+    }
+}
+
 /// Why O_DIRECT is no longer used.
-pub(super) fn failed(errno: Errno) -> String {
+fn failed(errno: Errno) -> String {
     format!("a request with O_DIRECT failed: {errno}")
 }
 

@@ -12,8 +12,9 @@ use std::path::PathBuf;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::kind::identity;
 use super::reopen::{Refusal, lasting, reopen};
-use super::{Handle, identity, kind_of};
+use super::{Handle, kind_of};
 use crate::error::{Error, Operation, Place, Result};
 
 /// A given descriptor that is kept open although another one moves the bytes: closing its last

@@ -1,6 +1,6 @@
 //! Kinds of inodes.
 
-use rustix::fs::FileType;
+use rustix::fs::{FileType, Stat};
 
 /// Files that can be read and written at offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,5 +24,14 @@ impl Kind {
             FileType::Symlink => Err("symbolic link"),
             FileType::Unknown => Err("thing of unknown kind"),
         }
+    }
+}
+
+/// Device and inode of the file; for a block device its device number, since it may have several
+/// nodes.
+pub(super) fn identity(stat: &Stat) -> (u64, u64) {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::BlockDevice => (stat.st_rdev, 0),
+        _ => (stat.st_dev, stat.st_ino),
     }
 }

@@ -26,7 +26,6 @@ use rustix::io::Errno;
 
 pub(crate) use calls::{page_size, read_at_raw, read_nowait_raw, write_at_raw};
 pub(crate) use direct::Direct;
-use direct::Refusal;
 pub(crate) use kind::Kind;
 pub(crate) use port::{FoundPort, NoPort, Port, PortError, Ports};
 pub use residency::Residency;
@@ -122,7 +121,7 @@ impl Handle {
             flags: reopen::lasting(flags),
             is_named: false,
             spared: None,
-            identity: identity(stat),
+            identity: kind::identity(stat),
             block: u64::try_from(stat.st_blksize).unwrap_or(0),
             device: if kind == Kind::BlockDevice { stat.st_rdev } else { stat.st_dev },
             file_system: FileSystem::of(&file_system),
@@ -243,59 +242,6 @@ impl Handle {
     /// The drive that holds the file.
     pub(crate) fn drive(&self) -> &BlockDevice {
         self.drive.get_or_init(|| System::default().drive(self.device))
-    }
-
-    /// The O_DIRECT descriptor, opened on the first call, or why there is none. A temporary failure
-    /// is not kept: the next call tries again. This never waits for a drive, so only the first
-    /// request shows whether the file system supports O_DIRECT.
-    pub(crate) fn direct(&self) -> Result<&Direct, &str> {
-        if let Some(reason) = self.refused.get() {
-            return Err(reason);
-        }
-        let kept = match self.direct.get() {
-            Some(kept) => kept,
-            None => {
-                let found = match Direct::open(self) {
-                    Ok(direct) => Ok(direct),
-                    Err(Refusal::Lasting(reason)) => Err(reason),
-                    Err(Refusal::Passing(reason)) => {
-                        events::direct_refused(&self.path, reason, false);
-                        return Err(reason);
-                    }
-                };
-                let is_news = self.direct.set(found).is_ok();
-                let kept = self.direct.get().expect("set above, or by another");
-                match kept {
-                    Ok(direct) if is_news => {
-                        events::direct_opened(&self.path, direct.alignment().offset);
-                    }
-                    Err(reason) if is_news => events::direct_refused(&self.path, reason, true),
-                    _ => {}
-                }
-                kept
-            }
-        };
-        kept.as_ref().map_err(String::as_str)
-    }
-
-    /// The O_DIRECT descriptor, confirmed once by a read, which waits for the drive.
-    pub(crate) fn try_direct(&self) -> Result<&Direct, &str> {
-        let direct = self.direct()?;
-        if self.confirmed.get().is_none() {
-            match direct.confirm(self) {
-                Ok(()) => *self.confirmed.get_or_init(|| ()),
-                Err(Refusal::Lasting(reason)) => return Err(self.refused.get_or_init(|| reason)),
-                Err(Refusal::Passing(reason)) => return Err(reason),
-            }
-        }
-        Ok(direct)
-    }
-
-    /// Records that the file system failed a request with O_DIRECT. Returns the reason, and whether
-    /// this is the first such failure.
-    pub(crate) fn refuse_direct(&self, errno: Errno) -> (&str, bool) {
-        let is_news = self.refused.set(direct::failed(errno)).is_ok();
-        (self.refused.get().expect("set above, or before"), is_news)
     }
 
     /// True if io_uring may be used with O_DIRECT. Other files are left to threads: see
@@ -450,15 +396,6 @@ fn open_without_waiting(path: &Path, how: &OpenHow) -> Result<OwnedFd> {
 fn kind_of(path: &Path, stat: &Stat) -> Result<Kind> {
     Kind::of(FileType::from_raw_mode(stat.st_mode))
         .map_err(|kind| Error::NotAFile { path: path.to_owned(), kind })
-}
-
-/// Device and inode of the file; for a block device its device number, since it may have several
-/// nodes.
-fn identity(stat: &Stat) -> (u64, u64) {
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::BlockDevice => (stat.st_rdev, 0),
-        _ => (stat.st_dev, stat.st_ino),
-    }
 }
 
 #[cfg(test)]

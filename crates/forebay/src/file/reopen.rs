@@ -8,7 +8,7 @@ use rustix::fs::{CWD, Mode, OFlags, Stat, openat};
 use rustix::io::Errno;
 
 use super::calls::retry;
-use super::identity;
+use super::kind::identity;
 
 /// Why the file could not be reopened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

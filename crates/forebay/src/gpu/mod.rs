@@ -55,6 +55,23 @@ impl Display for DeviceId {
     }
 }
 
+/// Direction of a copy between host memory and a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CopyDirection {
+    ToDevice,
+    ToHost,
+}
+
+impl CopyDirection {
+    /// The name of the trait's call for one copy.
+    const fn call(self) -> &'static str {
+        match self {
+            Self::ToDevice => "copy_to_device",
+            Self::ToHost => "copy_to_host",
+        }
+    }
+}
+
 /// A GPU's identity and size, known before it is used. Unknown text is empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {

@@ -2,6 +2,7 @@
 //! segments with a route and a reason. No I/O, no clock, no thread, no `unsafe`.
 
 mod access;
+mod direction;
 mod packing;
 mod radix;
 mod route;
@@ -9,6 +10,7 @@ mod strip;
 mod window;
 
 pub(crate) use access::Access;
+pub use direction::Direction;
 pub use packing::{Packed, Packing, SKEW};
 pub use route::{Reason, Route};
 pub use strip::Wanted;

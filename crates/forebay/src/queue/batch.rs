@@ -12,7 +12,6 @@ use forebay_base::lock::Lock;
 use forebay_base::units::ByteRange;
 
 use super::gate::Gate;
-use super::op::Op;
 use crate::error::{Error, Place};
 use crate::file::{Handle, ResidencySource};
 use crate::plan::{Alignment, Stretch, Strip};
@@ -215,13 +214,6 @@ impl Batch {
         let shifted =
             |(part, host): (ByteRange, u64)| (part, Some(host + self.shift_at(part.start)));
         to_slot.chain(to_host.into_iter().flatten().map(shifted))
-    }
-
-    /// The parts of the rest of an op, with all addresses.
-    pub(crate) fn targets(&self, op: &Op) -> impl Iterator<Item = (ByteRange, u64)> {
-        let (first, in_slot) = (op.segment.covered.start, op.address);
-        self.parts(op.rest())
-            .map(move |(part, host)| (part, host.unwrap_or(in_slot + (part.start - first))))
     }
 
     /// The copies between host memory, where `range` begins at `host`, and the items' addresses.

@@ -7,8 +7,9 @@ use forebay_base::units::ByteRange;
 use forebay_base::user_copy::{copy_from_user, copy_to_user};
 use rustix::io::Errno;
 
-use super::op::{Direction, Op, OpKind};
+use super::op::{Op, OpKind};
 use crate::memory::HostMemory;
+use crate::plan::Direction;
 
 /// Requests of at least this size use a huge page even if they do not fill it: a drive served
 /// requests of 1 MiB on huge pages 2.5 times as fast as on 4 KiB pages.

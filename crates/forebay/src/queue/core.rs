@@ -1,5 +1,6 @@
 //! The scheduler behind its lock, and the primitives that wake waiting threads.
 
+use std::any::Any;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, RwLock, TryLockError};
 use std::time::{Duration, Instant};
@@ -8,7 +9,6 @@ use forebay_base::lock::{Lock, woken};
 use rustix::io::Errno;
 
 use super::closers::{Chore, Closers};
-use super::failure::EngineFailure;
 use super::idlers::Idlers;
 use super::op::now_ns;
 use super::pool::Pool;
@@ -97,6 +97,14 @@ pub(crate) struct Core {
     /// The kernel's error of the first ring that failed.
     ring_failure: OnceLock<Errno>,
     failure: EngineFailure,
+}
+
+/// Why the engine failed, and the memory to leak.
+#[derive(Debug, Default)]
+pub(super) struct EngineFailure {
+    pub(super) cause: OnceLock<Arc<str>>,
+    /// The memory of the slots.
+    pub(super) memory: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 /// Lets callers wait until any transfer ends.
@@ -330,6 +338,29 @@ impl Core {
     /// Makes all threads end once nothing is in flight.
     pub(crate) fn stop(&self) {
         self.with(Scheduler::stop);
+    }
+}
+
+/// A caller's write in flight; it ends on drop.
+#[derive(Debug)]
+pub(crate) struct SmallWrite<'a> {
+    core: &'a Core,
+    file: (u64, u64),
+}
+
+impl<'a> SmallWrite<'a> {
+    /// Begins a write. `None` if a direct write to the file is in flight or waiting.
+    pub(crate) fn begin(core: &'a Core, file: (u64, u64)) -> Option<Self> {
+        core.small_writes().begin(file).then(|| Self { core, file })
+    }
+}
+
+impl Drop for SmallWrite<'_> {
+    fn drop(&mut self) {
+        if self.core.small_writes().end(self.file) {
+            self.core.with(Scheduler::small_writes_ended);
+            self.core.small_writes().give_up(self.file);
+        }
     }
 }
 

@@ -6,19 +6,11 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use super::core::Core;
 use crate::error::Error;
 use crate::events;
-
-/// Why the engine failed, and the memory to leak.
-#[derive(Debug, Default)]
-pub(super) struct EngineFailure {
-    cause: OnceLock<Arc<str>>,
-    /// The memory of the slots.
-    memory: OnceLock<Arc<dyn Any + Send + Sync>>,
-}
 
 impl Core {
     /// Runs the loop of an engine thread; its panic fails the engine.
@@ -80,10 +72,10 @@ mod tests {
     use super::super::probe::Plan;
     use super::super::scheduler::{Claim, Crew, Depth, Limits, Request, Scheduler};
     use super::super::worker::{Reader, RingWorker, Tools};
-    use super::super::{Bell, Direction, Idlers, Planner, Priority, Ring, Slot};
+    use super::super::{Bell, Idlers, Planner, Priority, Ring, Slot};
     use super::*;
     use crate::file::{Handle, OpenHow};
-    use crate::plan::{Alignment, Io, Reason};
+    use crate::plan::{Alignment, Direction, Io, Reason};
     use crate::transfer::{State, SyncMode};
     use forebay_base::units::{ByteRange, KIB};
 

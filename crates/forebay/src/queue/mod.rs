@@ -33,11 +33,10 @@ use rustix::io::Errno;
 
 pub(crate) use batch::{Batch, Scatter};
 pub(crate) use closers::{Chore, Closers};
-pub(crate) use core::{Bell, Core};
+pub(crate) use core::{Bell, Core, SmallWrite};
 pub(crate) use gate::Gate;
 pub(crate) use idlers::Idlers;
 pub(crate) use kernel_threads::KernelThreads;
-pub use op::Direction;
 pub(crate) use op::{Completion, Op, WindowKey, now_ns};
 pub(crate) use pool::Pool;
 pub(crate) use pread::PreadRing;
@@ -46,7 +45,7 @@ pub use scheduler::Priority;
 pub(crate) use scheduler::{
     Claim, Copy, CopyFailure, Crew, Depth, EACH_MAX, Limits, Peer, Request, Scheduler, Share,
 };
-pub(crate) use small_writes::{SmallWrite, SmallWrites};
+pub(crate) use small_writes::SmallWrites;
 pub(crate) use uring::UringRing;
 pub(crate) use waker::Waker;
 pub(crate) use window::Slot;

@@ -6,38 +6,9 @@ use forebay_base::units::ByteRange;
 use rustix::io::Errno;
 
 use super::batch::Batch;
-use crate::error::Operation;
 use crate::file::{Handle, Port, PortError};
-use crate::plan::{Io, Reason, Segment};
+use crate::plan::{Direction, Io, Reason, Segment};
 use crate::transfer::Touch;
-
-/// Direction of a transfer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Direction {
-    /// File → memory.
-    Read,
-    /// Memory → file.
-    Write,
-}
-
-impl Direction {
-    /// The name in traces and reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-        }
-    }
-
-    /// The operation in errors.
-    pub(crate) fn operation(self) -> Operation {
-        match self {
-            Self::Read => Operation::Read,
-            Self::Write => Operation::Write,
-        }
-    }
-}
 
 /// Key of a window in the scheduler.
 pub(crate) type WindowKey = usize;
@@ -110,6 +81,14 @@ impl Op {
     pub(crate) fn rest(&self) -> ByteRange {
         let Segment { covered, .. } = self.segment;
         ByteRange { start: covered.start + self.moved, end: covered.end }
+    }
+
+    /// The parts of the range that is still to be moved, which belongs to `batch`, with their host
+    /// addresses.
+    pub(crate) fn targets(&self, batch: &Batch) -> impl Iterator<Item = (ByteRange, u64)> {
+        let (first, in_slot) = (self.segment.covered.start, self.address);
+        let parts = batch.parts(self.rest());
+        parts.map(move |(part, host)| (part, host.unwrap_or(in_slot + (part.start - first))))
     }
 
     /// The file offset of the byte at `position` of the transfer.

@@ -15,8 +15,9 @@ use rustix::io::Errno;
 use super::Ring;
 use super::batch::Batch;
 use super::bounce::Bounce;
-use super::op::{Completion, Direction, Op, OpKind, now_ns};
+use super::op::{Completion, Op, OpKind, now_ns};
 use crate::file::{Handle, Port, PortError, read_at_raw, read_nowait_raw, write_at_raw};
+use crate::plan::Direction;
 
 /// The first and the longest pause before a retry; each pause is twice as long as the one before.
 const PAUSES: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(10)];
@@ -115,7 +116,7 @@ pub(super) fn read_stretches(
     mut read: impl FnMut(&Handle, ByteRange, u64) -> Result<u64, Errno>,
 ) -> Result<u64, Errno> {
     let rest = op.rest();
-    for (mut part, mut host) in batch.targets(op) {
+    for (mut part, mut host) in op.targets(batch) {
         let stretch = batch.stretch_at(part.start);
         let file = batch.file_of(stretch);
         while !part.is_empty() {

@@ -5,12 +5,11 @@ use std::time::Instant;
 use forebay_base::units::{ByteRange, KIB, align_down};
 
 use super::batch::Batch;
-use super::op::Direction;
 use super::scheduler::Claim;
 use super::window::PIECES_MAX;
 use crate::file::{Handle, ResidencySource};
 use crate::plan::{
-    Io, Layout, Part, Reason, Segment, Split, cut_parts, cut_peer, cut_read, cut_write,
+    Direction, Io, Layout, Part, Reason, Segment, Split, cut_parts, cut_peer, cut_read, cut_write,
 };
 
 /// Shorter resident runs inside a partly resident window are ignored. A separate request for each

@@ -13,9 +13,6 @@ use std::sync::MutexGuard;
 
 use forebay_base::lock::Lock;
 
-use super::core::Core;
-use super::scheduler::Scheduler;
-
 /// Number of shards; files in the same shard share only its lock.
 const SHARDS: usize = 64;
 
@@ -42,29 +39,6 @@ struct Writes {
     /// True if a direct write is in flight; and true if one waits for callers to finish.
     around: bool,
     waited: bool,
-}
-
-/// A caller's write in flight; it ends on drop.
-#[derive(Debug)]
-pub(crate) struct SmallWrite<'a> {
-    core: &'a Core,
-    file: File,
-}
-
-impl<'a> SmallWrite<'a> {
-    /// Begins a write. `None` if a direct write to the file is in flight or waiting.
-    pub(crate) fn begin(core: &'a Core, file: File) -> Option<Self> {
-        core.small_writes().begin(file).then(|| Self { core, file })
-    }
-}
-
-impl Drop for SmallWrite<'_> {
-    fn drop(&mut self) {
-        if self.core.small_writes().end(self.file) {
-            self.core.with(Scheduler::small_writes_ended);
-            self.core.small_writes().give_up(self.file);
-        }
-    }
 }
 
 impl Default for SmallWrites {
@@ -103,7 +77,7 @@ impl SmallWrites {
     }
 
     /// Begins direct writes to a file. `false` if callers are writing it: the last of them calls
-    /// [`Scheduler::small_writes_ended`].
+    /// `Scheduler::small_writes_ended`.
     pub(super) fn begin_around(&self, file: File) -> bool {
         let mut shard = self.shard(file);
         let writes = of(&mut shard, file);

@@ -26,10 +26,11 @@ use super::Ring;
 use super::bounce::Bounce;
 use super::forks;
 use super::kernel_threads::{KernelThreads, Lent};
-use super::op::{Completion, Direction, Op, OpKind, Owner, WindowKey, now_ns};
+use super::op::{Completion, Op, OpKind, Owner, WindowKey, now_ns};
 use super::pread::{descriptor, size_if_short};
 use super::waker::Waker;
 use crate::memory::Parts;
+use crate::plan::Direction;
 
 /// User data of the waker's read.
 const WAKE: u64 = u64::MAX;

@@ -3,8 +3,7 @@
 
 use forebay_base::units::ByteRange;
 
-use super::op::Direction;
-use crate::plan::Segment;
+use crate::plan::{Direction, Segment};
 
 /// Maximum pieces of a window; a bit set holds them.
 pub(crate) const PIECES_MAX: u64 = PIECES as u64;

@@ -18,7 +18,8 @@ use super::Arena;
 use crate::error::{Error, Operation};
 use crate::events;
 use crate::gpu::{Device, DeviceCopy, DeviceError, DeviceResult, Event, Stream, is_quiet};
-use crate::queue::{Copy, CopyFailure, Core, Crew, Direction, Idlers, Scatter, now_ns};
+use crate::plan::Direction;
+use crate::queue::{Copy, CopyFailure, Core, Crew, Idlers, Scatter, now_ns};
 use crate::trace::{Recorder, Span, Track, What};
 
 /// Interval between two polls of a copy: a full slot takes 300 µs. Sleeping this way costs a third

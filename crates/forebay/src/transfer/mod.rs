@@ -1,6 +1,5 @@
 //! The state that a caller and the engine share during a transfer, and its outcome.
 
-mod caller;
 mod outcome;
 mod told;
 mod touch;
@@ -20,7 +19,6 @@ use crate::gpu::DeviceError;
 use crate::memory::{Buffer, Keep, Last};
 use crate::plan::{Reason, Route};
 use crate::queue::Batch;
-pub use caller::Transfer;
 use forebay_base::lock::Lock;
 use forebay_base::units::ByteRange;
 use outcome::trimmed;
@@ -162,7 +160,7 @@ impl State {
     }
 
     /// Like [`place`](Self::place), but without waiting for a lock or looking up the drive.
-    fn place_unlocked(&self) -> Option<Place> {
+    pub(crate) fn place_unlocked(&self) -> Option<Place> {
         let file = self.file.try_lock()?;
         let (offset, len) = (self.range.start, self.range.len());
         file.as_ref().map(|file| Place { offset, len, ..Place::whole(file.path()) })
@@ -179,6 +177,11 @@ impl State {
     pub(crate) fn add_bytes(&self, route: Route, reason: Reason, bytes: u64) {
         let index = route as usize * Reason::ALL.len() + reason as usize;
         self.bytes[index].fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Why bytes are not transferred directly, if that is known by now.
+    pub(crate) fn not_direct(&self) -> Option<Arc<str>> {
+        self.not_direct.get().cloned()
     }
 
     /// Records why bytes are not transferred directly; the first reason wins.
@@ -233,7 +236,8 @@ impl State {
         self.key.load(Ordering::Relaxed)
     }
 
-    fn routes(&self) -> Vec<RouteShare> {
+    /// Bytes by route and reason so far, the most first.
+    pub(crate) fn routes(&self) -> Vec<RouteShare> {
         let mut shares = Vec::new();
         for route in Route::ALL {
             for reason in Reason::ALL {
@@ -248,7 +252,8 @@ impl State {
         shares
     }
 
-    fn stages(&self) -> Stages {
+    /// Time by stage so far.
+    pub(crate) fn stages(&self) -> Stages {
         let load = |ns: &AtomicU64| Duration::from_nanos(ns.load(Ordering::Relaxed));
         Stages { probe: load(&self.probe_ns), file: load(&self.file_ns), copy: load(&self.copy_ns) }
     }
@@ -265,7 +270,7 @@ impl State {
         let result = result.map(|bytes| Outcome {
             bytes,
             routes: trimmed(self.routes(), bytes),
-            not_direct: self.not_direct.get().cloned(),
+            not_direct: self.not_direct(),
             stages: self.stages(),
             elapsed: self.started.elapsed(),
         });
@@ -329,6 +334,11 @@ impl State {
 
     pub(crate) fn is_asked_to_stop(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Number of requested bytes.
+    pub(crate) fn wanted(&self) -> u64 {
+        self.wanted
     }
 
     /// The requested range.

@@ -33,6 +33,11 @@ impl State {
         self.wait()
     }
 
+    /// The result; `None` while the transfer is in progress. Takes no lock until then.
+    pub(crate) fn ended(&self) -> Option<Result<Outcome>> {
+        self.ended.load(Ordering::Acquire).then(|| self.wait_for(Duration::ZERO))?
+    }
+
     /// Like [`wait_awake`](Self::wait_awake), but calls `go_on` about once per `every`. Returns
     /// whether the transfer has ended.
     pub(crate) fn wait_near_end(&self, every: Duration, go_on: &mut dyn FnMut() -> bool) -> bool {
@@ -121,7 +126,7 @@ impl State {
     }
 
     /// Waits briefly for the files of a finished transfer to be closed.
-    pub(super) fn wait_for_closing(&self) {
+    pub(crate) fn wait_for_closing(&self) {
         let waited = self.bell.wait_timeout_while(self.end.lock(), CLOSING_MAX, |end| end.closing);
         drop(waited);
     }

@@ -8,7 +8,7 @@
 use forebay_base::units::grown;
 
 use super::Session;
-use crate::queue::Direction;
+use crate::plan::Direction;
 
 /// The length of each level, before version 1.19 and since.
 const ENDS: [[usize; 3]; 2] = [[512, 1024, 5000], [624, 1136, 5112]];

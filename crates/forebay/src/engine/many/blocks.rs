@@ -11,7 +11,8 @@ use crate::engine::request::RequestOptions;
 use crate::error::{Error, Result};
 use crate::events::Begin;
 use crate::memory::Buffer;
-use crate::queue::{Batch, Direction, Gate, Request};
+use crate::plan::Direction;
+use crate::queue::{Batch, Gate, Request};
 use crate::transfer::{Outcome, RouteShare};
 
 /// The whole of any strip.

@@ -13,11 +13,12 @@ use super::lent::Borrowed;
 use super::lent::GoOn;
 use super::request::RequestOptions;
 use super::{Engine, File};
+use crate::engine::Transfer;
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Source, Span, Target};
-use crate::plan::Wanted;
-use crate::queue::{Batch, Chore, Direction};
-use crate::transfer::{Outcome, State, Transfer};
+use crate::plan::{Direction, Wanted};
+use crate::queue::{Batch, Chore};
+use crate::transfer::{Outcome, State};
 pub use blocks::BlockRead;
 pub(super) use start::Many;
 

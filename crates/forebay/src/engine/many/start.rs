@@ -16,8 +16,8 @@ use crate::events::Begin;
 use crate::file::Handle;
 use crate::gpu::Device;
 use crate::memory::{Buffer, Span};
-use crate::plan::{Access, Alignment, GAP_MAX, Io, Reason, Route, Strip, Wanted};
-use crate::queue::{Batch, Direction, Gate, Request, Share};
+use crate::plan::{Access, Alignment, Direction, GAP_MAX, Io, Reason, Route, Strip, Wanted};
+use crate::queue::{Batch, Gate, Request, Share};
 use crate::transfer::{State, SyncMode};
 
 /// Minimum distance of pieces in the strip. It limits a segment of 1 MiB to 2,048 pieces, because

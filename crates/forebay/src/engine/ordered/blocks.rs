@@ -8,7 +8,7 @@ use crate::engine::RequestOptions;
 use crate::error::Result;
 use crate::events::Begin;
 use crate::gpu::{Device, DeviceError};
-use crate::queue::Direction;
+use crate::plan::Direction;
 
 /// Maximum number of blocks of a transfer. Each takes three entries of a stream's queue, which
 /// holds 1,024 before a call blocks.

@@ -11,14 +11,15 @@ use forebay_base::lock::Lock;
 use forebay_base::units::ByteRange;
 
 use super::blocks::{BLOCKS_MAX, Blocks, Queued};
+use super::pieces::Moving;
 use super::track::Track;
-use super::work::{Moving, OrderedWork};
+use super::work::OrderedWork;
 use crate::engine::{Engine, RequestOptions};
 use crate::error::{Error, Place, Result};
 use crate::events;
 use crate::gpu::{Device, DeviceError, DeviceId};
-use crate::plan::{Reason, Route};
-use crate::queue::{Chore, Direction};
+use crate::plan::{Direction, Reason, Route};
+use crate::queue::Chore;
 use crate::transfer::{Outcome, State, SyncMode};
 
 /// Minimum and maximum polling interval; a full slot takes 300 µs. Without progress, for example

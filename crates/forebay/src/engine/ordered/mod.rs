@@ -12,6 +12,7 @@
 
 mod blocks;
 mod keeper;
+mod many;
 mod pieces;
 mod track;
 mod work;
@@ -28,13 +29,14 @@ use work::OrderedWork;
 use super::call::Call;
 use super::peers::IN_ORDER;
 use super::{Engine, File, RequestOptions, bad_request};
+use crate::engine::Transfer;
 use crate::error::{Error, Operation, Result};
 use crate::events::Begin;
 use crate::gpu::{CallerStream, Device, DeviceError, DeviceResult};
 use crate::memory::{Buffer, Span};
 use crate::options::DirectIo;
-use crate::queue::Direction;
-use crate::transfer::{State, Transfer};
+use crate::plan::Direction;
+use crate::transfer::State;
 
 impl Engine {
     /// Allocates the pinned memory for this many concurrent ordered `transfers` on `device`, four

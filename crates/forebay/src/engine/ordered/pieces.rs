@@ -1,28 +1,17 @@
-//! Many pieces in the order of a caller's stream: the calls, and the host's part of the work.
-
-#![expect(unsafe_code, reason = "queues copies on the caller's promise")]
+//! Many pieces in the order of a caller's stream: the host's part of the work.
 
 use std::collections::HashMap;
-use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
 use forebay_base::units::ByteRange;
 
-use super::blocks::{BLOCKS_MAX, Blocks, ENTRIES_MAX, Ordering, PARTS_MAX};
 use super::track::Track;
-use super::work::{Moving, OrderedWork};
-use crate::engine::call::Call;
-use crate::engine::many::{Many, ManyTransfer, Piece, PieceResult, Results};
-use crate::engine::peers::IN_ORDER;
-use crate::engine::{Engine, File, RequestOptions};
+use crate::engine::many::{Many, Piece, PieceResult, Results};
+use crate::engine::{Engine, File, RequestOptions, Transfer};
 use crate::error::{Error, Place, Result};
-use crate::events::Begin;
 use crate::file::Handle;
-use crate::gpu::{CallerStream, Device, DeviceCopy, DeviceResult};
-use crate::memory::{Buffer, Span};
-use crate::plan::{Packed, Packing, Wanted};
-use crate::queue::Direction;
-use crate::transfer::{State, Transfer};
+use crate::memory::Span;
+use crate::plan::{Direction, Packing, Wanted};
 
 /// The pieces of one ordered transfer.
 #[derive(Debug)]
@@ -40,99 +29,18 @@ pub(super) struct Pieces {
     told: Arc<OnceLock<Vec<PieceResult>>>,
 }
 
-impl Engine {
-    /// Like [`start_read_many`](Self::start_read_many), after the work queued on `stream` so far;
-    /// work queued there from now on sees the bytes. It relates to [`File::start_read_on`] as many
-    /// reads to one: the files' sizes are queried now. If a piece fails, or its file is truncated
-    /// during the transfer, its target may hold any bytes.
-    ///
-    /// # Safety
-    /// As for [`File::start_read_on`].
-    ///
-    /// # Errors
-    /// As for [`File::start_read_on`] and [`start_read_many`](Self::start_read_many).
-    pub unsafe fn start_read_many_on(
-        &self,
-        stream: CallerStream,
-        pieces: &[Piece<'_>],
-        targets: Vec<Buffer>,
-        options: &RequestOptions,
-    ) -> Result<ManyTransfer> {
-        // SAFETY: the caller's promise.
-        unsafe { self.start_many_on(stream, Direction::Read, pieces, targets, options) }
-    }
+/// A step in progress.
+#[derive(Debug)]
+pub(super) struct Moving {
+    pub(super) transfer: Transfer,
+    pub(super) step: u64,
+    /// For many pieces: the results of each.
+    pub(super) results: Option<Results>,
+}
 
-    /// Like [`start_write_many`](Self::start_write_many), after the work queued on `stream` so far.
-    /// Work queued there from now on may change the sources, because their bytes have been copied
-    /// by then.
-    ///
-    /// # Safety
-    /// As for [`File::start_read_on`].
-    ///
-    /// # Errors
-    /// As for [`File::start_read_on`] and [`start_write_many`](Self::start_write_many).
-    pub unsafe fn start_write_many_on(
-        &self,
-        stream: CallerStream,
-        pieces: &[Piece<'_>],
-        sources: Vec<Buffer>,
-        options: &RequestOptions,
-    ) -> Result<ManyTransfer> {
-        // SAFETY: the caller's promise.
-        unsafe { self.start_many_on(stream, Direction::Write, pieces, sources, options) }
-    }
-
-    /// # Safety
-    /// As for [`File::start_read_on`].
-    unsafe fn start_many_on(
-        &self,
-        stream: CallerStream,
-        direction: Direction,
-        pieces: &[Piece<'_>],
-        buffers: Vec<Buffer>,
-        options: &RequestOptions,
-    ) -> Result<ManyTransfer> {
-        let spans = Many::spans(direction, pieces, &buffers)?;
-        let many =
-            Many { direction, pieces, spans: &spans, options, is_block: false, blocks: None };
-        self.check_many(&many)?;
-        let Some(first) = pieces.first().filter(|_| pieces.iter().any(|piece| piece.len > 0))
-        else {
-            return self.start_owned(direction, pieces, buffers, options); // nothing to order
-        };
-        let (file, gpu) = (first.file.shared_handle(), spans[first.target].gpu.clone());
-        let span = Span { address: 0, len: first.len, gpu, keep: None };
-        let call = Call::new(file, direction, first.offset, span, options);
-        let asked = ByteRange::at(first.offset, first.len);
-        // SAFETY: the caller's promise.
-        let device = unsafe { first.file.check_order(&call, stream, asked) }?;
-        let work = self.work(&many)?;
-        let packing = Arc::clone(&work.packing);
-        if packing.blocks() == 0 {
-            return self.start_owned(direction, pieces, buffers, options); // all behind the end
-        }
-        many_fit(&packing, &*device).map_err(|reason| many.refusal(first, reason))?;
-        let told = Arc::clone(&work.told);
-        let keep = spans.iter().filter_map(|span| span.keep.clone()).collect();
-        let range = ByteRange::at(0, packing.bytes());
-        let state = Arc::new(State::new(Arc::clone(file), range, buffers, keep));
-        let begin = Begin::of_pieces(direction, pieces.len(), Some(device.id()));
-        let not_direct = self.why_not_direct(Some(&device), IN_ORDER);
-        let begin = Begin { not_direct, ..begin };
-        let blocks = Blocks::of(packing.blocks(), self.options().slot_size);
-        let how = Ordering { device: &device, direction, options, blocks, begin };
-        let copy = |track: &Track, block: u64| {
-            // SAFETY: the pieces are in the caller's memory, which the transfer owns until it has
-            // ended. Their places in the track's slots stay until the GPU has passed them.
-            unsafe { copy(&*device, track, direction, block, packing.parts_of(block)) }
-        };
-        // SAFETY: the stream is the caller's promise.
-        unsafe { self.order(stream, &how, &state, OrderedWork::Pieces(work), copy) }?;
-        Ok(ManyTransfer::new(state, Results::of_order(told), self))
-    }
-
+impl Pieces {
     /// The host's part of a call. Does the parts that may hang, because later steps must not wait.
-    fn work(&self, many: &Many<'_>) -> Result<Pieces> {
+    pub(super) fn new(engine: &Engine, many: &Many<'_>) -> Result<Self> {
         let mut files: Vec<File> = Vec::new();
         let mut ends: Vec<u64> = Vec::new();
         let mut numbers: HashMap<*const Handle, usize> = HashMap::new();
@@ -157,10 +65,10 @@ impl Engine {
             asked.push((number, ByteRange::at(offset, len)));
             wanted.push(Wanted { source: number, offset, len: there, address });
         }
-        let packing = Arc::new(Packing::new(&wanted, self.options().slot_size));
+        let packing = Arc::new(Packing::new(&wanted, engine.options().slot_size));
         let there: Vec<u64> = wanted.iter().map(|wanted| wanted.len).collect();
-        Ok(Pieces {
-            engine: self.clone(),
+        Ok(Self {
+            engine: engine.clone(),
             files,
             packing,
             results: vec![Ok(0); asked.len()],
@@ -170,50 +78,7 @@ impl Engine {
             told: Arc::default(),
         })
     }
-}
 
-/// Whether a stream's queue can hold all copies; otherwise returns a hint.
-fn many_fit(packing: &Packing, device: &dyn Device) -> Result<(), String> {
-    let (blocks, parts) = (packing.blocks(), packing.parts().len() as u64);
-    let copies = if device.has_batches() { blocks } else { parts };
-    if blocks <= BLOCKS_MAX && 2 * blocks + copies <= ENTRIES_MAX && parts <= PARTS_MAX {
-        return Ok(());
-    }
-    Err(format!(
-        "a stream's queue does not hold the copies of {parts} pieces of {} bytes in all: make \
-         several calls, each of {PARTS_MAX} pieces at most",
-        packing.bytes()
-    ))
-}
-
-/// Queues the copies of one block.
-///
-/// # Safety
-/// The parts' GPU memory and the track stay until the GPU has passed them.
-unsafe fn copy(
-    device: &dyn Device,
-    track: &Track,
-    direction: Direction,
-    block: u64,
-    parts: &[Packed],
-) -> DeviceResult<()> {
-    let slot = track.slot(block).address();
-    let of = |part: &Packed| DeviceCopy {
-        host: NonNull::new((slot + part.at) as *mut u8).expect("mapped memory is not at zero"),
-        device: part.address,
-        len: usize::try_from(part.len).expect("a slot fits memory"),
-    };
-    let copies: Vec<DeviceCopy> = parts.iter().map(of).collect();
-    // SAFETY: the caller's promise.
-    unsafe {
-        match direction {
-            Direction::Read => device.copy_batch_to_device(track.stream, &copies),
-            Direction::Write => device.copy_batch_to_host(track.stream, &copies),
-        }
-    }
-}
-
-impl Pieces {
     pub(super) fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -222,8 +87,13 @@ impl Pieces {
         &self.files[self.asked[0].0]
     }
 
-    pub(super) fn packing(&self) -> &Packing {
+    pub(super) fn packing(&self) -> &Arc<Packing> {
         &self.packing
+    }
+
+    /// The results of the pieces, published at the end.
+    pub(super) fn told(&self) -> &Arc<OnceLock<Vec<PieceResult>>> {
+        &self.told
     }
 
     pub(super) fn place(&self) -> Place {
@@ -344,7 +214,7 @@ mod tests {
             is_block: false,
             blocks: None,
         };
-        let mut work = engine.work(&call).expect("files that are there");
+        let mut work = Pieces::new(&engine, &call).expect("files that are there");
         assert_eq!((work.packing.blocks(), work.files.len()), (1, 2));
         let failed = Box::new(Error::Cancelled { place: work.place(), done: 0 });
         // Three of them have bytes: one by one in the order of the files.

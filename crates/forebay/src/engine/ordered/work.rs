@@ -5,14 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::blocks::Blocks;
-use super::pieces::Pieces;
+use super::pieces::{Moving, Pieces};
 use super::track::Track;
-use crate::engine::many::Results;
 use crate::engine::{Engine, File, RequestOptions};
 use crate::error::{Error, Place, Result};
 use crate::file::Handle;
-use crate::queue::Direction;
-use crate::transfer::{Outcome, SyncMode, Transfer};
+use crate::plan::Direction;
+use crate::transfer::{Outcome, SyncMode};
 
 /// The bytes that an ordered transfer moves.
 #[derive(Debug)]
@@ -21,15 +20,6 @@ pub(super) enum OrderedWork {
     Range(File, Blocks),
     /// Many pieces.
     Pieces(Pieces),
-}
-
-/// A step in progress.
-#[derive(Debug)]
-pub(super) struct Moving {
-    pub(super) transfer: Transfer,
-    pub(super) step: u64,
-    /// For many pieces: the results of each.
-    pub(super) results: Option<Results>,
 }
 
 impl OrderedWork {

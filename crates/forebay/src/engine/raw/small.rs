@@ -22,8 +22,8 @@ use crate::events;
 use crate::file::{ResidencySource, read_at_raw, read_nowait_raw, write_at_raw};
 use crate::gpu::{Device, DeviceError, DeviceId, DeviceResult, Stream, is_quiet};
 use crate::memory::{HostMemory, Room};
-use crate::plan::{Reason, Route};
-use crate::queue::{Direction, SmallWrite};
+use crate::plan::{Direction, Reason, Route};
+use crate::queue::SmallWrite;
 use crate::transfer::{Outcome, RouteShare, Stages, SyncMode};
 
 /// Minimum and maximum number of concurrent small transfers per GPU; further ones use the general

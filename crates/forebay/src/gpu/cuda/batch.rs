@@ -8,16 +8,9 @@
 use super::device::CudaDevice;
 use super::handles::InUse;
 use super::table::{CopyAttributes, Location, MemcpyBatchAsync, SOURCE_ORDER_STREAM, SUCCESS};
-use crate::gpu::{BATCH_MAX, DeviceCopy, DeviceError, DeviceResult, Stream};
+use crate::gpu::{BATCH_MAX, CopyDirection, DeviceCopy, DeviceError, DeviceResult, Stream};
 
 const CALL: &str = "cuMemcpyBatchAsync";
-
-/// Direction of a batch's copies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    ToDevice,
-    ToHost,
-}
 
 /// The parallel arrays that the driver takes, with `count` entries each.
 struct Lists {
@@ -32,11 +25,11 @@ impl Lists {
         Self { targets: [0; BATCH_MAX], sources: [0; BATCH_MAX], lens: [0; BATCH_MAX], count: 0 }
     }
 
-    fn push(&mut self, way: Way, copy: DeviceCopy) {
+    fn push(&mut self, direction: CopyDirection, copy: DeviceCopy) {
         let host = copy.host.as_ptr().expose_provenance() as u64;
-        let (target, source) = match way {
-            Way::ToDevice => (copy.device, host),
-            Way::ToHost => (host, copy.device),
+        let (target, source) = match direction {
+            CopyDirection::ToDevice => (copy.device, host),
+            CopyDirection::ToHost => (host, copy.device),
         };
         (self.targets[self.count], self.sources[self.count]) = (target, source);
         self.lens[self.count] = copy.len;
@@ -52,7 +45,7 @@ impl CudaDevice {
     pub(super) unsafe fn copy_batch(
         &self,
         stream: Stream,
-        way: Way,
+        direction: CopyDirection,
         copies: &[DeviceCopy],
     ) -> DeviceResult<()> {
         let stream = self.stream(CALL, stream)?;
@@ -64,14 +57,15 @@ impl CudaDevice {
         let _current = self.enter()?;
         let Some(batch) = self.cuda.memcpy_batch_async else {
             // SAFETY: the caller's promise; the context is current.
-            return copies.try_for_each(|copy| unsafe { self.copy_alone(&stream, way, copy) });
+            return copies
+                .try_for_each(|copy| unsafe { self.copy_alone(&stream, direction, copy) });
         };
         let mut lists = Lists::new();
         while copies.peek().is_some() {
             lists.count = 0;
-            copies.by_ref().take(BATCH_MAX).for_each(|copy| lists.push(way, copy));
+            copies.by_ref().take(BATCH_MAX).for_each(|copy| lists.push(direction, copy));
             // SAFETY: as above.
-            unsafe { self.queue(batch, &stream, way, &mut lists)? };
+            unsafe { self.queue(batch, &stream, direction, &mut lists)? };
         }
         Ok(())
     }
@@ -84,13 +78,13 @@ impl CudaDevice {
         &self,
         batch: MemcpyBatchAsync,
         stream: &InUse<'_>,
-        way: Way,
+        direction: CopyDirection,
         lists: &mut Lists,
     ) -> DeviceResult<()> {
         let gpu = Location::gpu(self.ordinal);
-        let (source_hint, target_hint) = match way {
-            Way::ToDevice => (Location::HOST, gpu),
-            Way::ToHost => (gpu, Location::HOST),
+        let (source_hint, target_hint) = match direction {
+            CopyDirection::ToDevice => (Location::HOST, gpu),
+            CopyDirection::ToHost => (gpu, Location::HOST),
         };
         let mut attributes = CopyAttributes {
             source_order: SOURCE_ORDER_STREAM,
@@ -132,19 +126,19 @@ impl CudaDevice {
     unsafe fn copy_alone(
         &self,
         stream: &InUse<'_>,
-        way: Way,
+        direction: CopyDirection,
         copy: DeviceCopy,
     ) -> DeviceResult<()> {
         let DeviceCopy { host, device, len } = copy;
-        match way {
-            Way::ToDevice => {
+        match direction {
+            CopyDirection::ToDevice => {
                 let source = host.as_ptr().cast_const().cast();
                 // SAFETY: the caller keeps both ranges valid; the stream is alive.
                 let status =
                     unsafe { (self.cuda.memcpy_htod_async)(device, source, len, stream.raw) };
                 self.cuda.check("cuMemcpyHtoDAsync", status)
             }
-            Way::ToHost => {
+            CopyDirection::ToHost => {
                 let target = host.as_ptr().cast();
                 // SAFETY: as above.
                 let status =

@@ -12,18 +12,17 @@ use std::time::Duration;
 
 use forebay_base::process::Home;
 
-use super::batch::Way;
 use super::capture::Relaxed;
-use super::events::EventKind;
+use super::driver::driver;
 use super::handles::{Handles, InUse};
 use super::kernels::{self, Kernels};
 use super::table::{
     Address, CudaTable, ERROR_INVALID_HANDLE, ERROR_NOT_READY, Opaque, Ordinal, nonsense,
 };
-use super::{address, driver, info};
+use super::{address, info};
 use crate::gpu::{
-    AddressKind, CallerStream, Device, DeviceCopy, DeviceError, DeviceInfo, DeviceResult, Event,
-    Stream, check_home,
+    AddressKind, CallerStream, CopyDirection, Device, DeviceCopy, DeviceError, DeviceInfo,
+    DeviceResult, Event, Stream, check_home, check_pairs,
 };
 
 /// `CU_MEMHOSTREGISTER_PORTABLE`: pinned for every context.
@@ -40,6 +39,16 @@ const WAIT_VALUE_GEQ: c_uint = 0;
 
 fn raw_of(stream: CallerStream) -> Opaque {
     ptr::without_provenance_mut(usize::try_from(stream.0).unwrap_or(usize::MAX))
+}
+
+/// Purpose of an event, as the driver's flag.
+#[derive(Debug, Clone, Copy)]
+#[repr(u32)]
+pub(super) enum EventKind {
+    /// `CU_EVENT_DEFAULT`: records when it completes.
+    Timer = 0,
+    /// `CU_EVENT_DISABLE_TIMING`: only marks a place; cheaper.
+    Mark = 2,
 }
 
 /// A device's context: an opaque pointer that every thread may use.
@@ -412,12 +421,12 @@ impl Device for CudaDevice {
         copies: &[DeviceCopy],
     ) -> DeviceResult<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.copy_batch(stream, Way::ToDevice, copies) }
+        unsafe { self.copy_batch(stream, CopyDirection::ToDevice, copies) }
     }
 
     unsafe fn copy_batch_to_host(&self, stream: Stream, copies: &[DeviceCopy]) -> DeviceResult<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.copy_batch(stream, Way::ToHost, copies) }
+        unsafe { self.copy_batch(stream, CopyDirection::ToHost, copies) }
     }
 
     unsafe fn fill(&self, stream: Stream, address: u64, byte: u8, len: u64) -> DeviceResult<()> {
@@ -434,8 +443,11 @@ impl Device for CudaDevice {
     }
 
     unsafe fn xor(&self, stream: Stream, address: u64, key: u64, len: u64) -> DeviceResult<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.queue_xor(stream, address, key, len) }
+        let stream = self.stream(kernels::LAUNCH, stream)?;
+        check_pairs(kernels::LAUNCH, address, len)?;
+        let _current = self.enter()?;
+        // SAFETY: the caller's promise; the stream is alive.
+        unsafe { self.kernels.queue_xor(self.cuda, stream.raw, (address, len), key) }
     }
 
     fn memory_rate(&self) -> Option<u64> {

@@ -6,19 +6,9 @@ use std::ffi::c_uint;
 use std::ptr;
 use std::time::Duration;
 
-use super::device::CudaDevice;
+use super::device::{CudaDevice, EventKind};
 use super::table::nonsense;
 use crate::gpu::{DeviceResult, Event};
-
-/// Purpose of an event, as the driver's flag.
-#[derive(Debug, Clone, Copy)]
-#[repr(u32)]
-pub(super) enum EventKind {
-    /// `CU_EVENT_DEFAULT`: records when it completes.
-    Timer = 0,
-    /// `CU_EVENT_DISABLE_TIMING`: only marks a place; cheaper.
-    Mark = 2,
-}
 
 impl CudaDevice {
     /// Creates an event.

@@ -5,15 +5,13 @@
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::mem;
-use std::ptr::{self, NonNull};
+use std::ffi::{CStr, c_int, c_uint};
+use std::ptr;
 
 use forebay_base::lock::Lock;
 
-use super::device::CudaDevice;
-use super::table::{Address, CudaTable, Opaque, Ordinal, Resolver, SUCCESS, Status, nonsense};
-use crate::gpu::{DeviceError, DeviceResult, Stream, check_pairs};
+use super::table::{Address, CudaTable, KernelTable, Opaque, Ordinal, SUCCESS, nonsense};
+use crate::gpu::{DeviceError, DeviceResult};
 
 /// The PTX, which ends in a zero as the driver requires.
 pub(crate) const TEXT: &CStr =
@@ -23,6 +21,9 @@ pub(crate) const TEXT: &CStr =
     };
 /// The kernel's name in the PTX.
 pub(crate) const XOR: &CStr = c"forebay_xor";
+
+/// The driver's call that starts a kernel.
+pub(super) const LAUNCH: &str = "cuLaunchKernel";
 
 /// Threads per block.
 const THREADS: c_uint = 256;
@@ -35,66 +36,6 @@ const BLOCKS_MAX: u64 = 1 << 16;
 const MEMORY_CLOCK: c_int = 36;
 /// `CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH`, in bits.
 const MEMORY_WIDTH: c_int = 37;
-
-/// Arguments: function, grid size (3), block size (3), bytes of shared memory, stream, kernel
-/// arguments, extra options.
-pub(crate) type LaunchKernel = unsafe extern "C" fn(
-    Opaque,
-    c_uint,
-    c_uint,
-    c_uint,
-    c_uint,
-    c_uint,
-    c_uint,
-    c_uint,
-    Opaque,
-    *mut *mut c_void,
-    *mut *mut c_void,
-) -> Status;
-
-/// The driver's functions that load and start kernels.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct KernelTable {
-    /// `cuModuleLoadData`: makes a module from PTX.
-    pub(crate) module_load_data: unsafe extern "C" fn(*mut Opaque, *const c_void) -> Status,
-    /// `cuModuleGetFunction`: looks up a function in a module.
-    pub(crate) module_get_function:
-        unsafe extern "C" fn(*mut Opaque, Opaque, *const c_char) -> Status,
-    /// `cuModuleUnload`.
-    pub(crate) module_unload: unsafe extern "C" fn(Opaque) -> Status,
-    /// `cuLaunchKernel`.
-    pub(crate) launch_kernel: LaunchKernel,
-}
-
-impl KernelTable {
-    /// All functions, or `None` if one is missing.
-    pub(super) fn find(resolver: &Resolver) -> Option<Self> {
-        let find = |name, version| resolver.find(name, version).ok();
-        let load = find(c"cuModuleLoadData", 2_000)?;
-        let get = find(c"cuModuleGetFunction", 2_000)?;
-        let unload = find(c"cuModuleUnload", 2_000)?;
-        let launch = find(c"cuLaunchKernel", 4_000)?;
-        // SAFETY: the driver returns the functions of these names as of these versions, whose
-        // signatures are the fields'.
-        unsafe {
-            Some(Self {
-                module_load_data: mem::transmute::<
-                    NonNull<c_void>,
-                    unsafe extern "C" fn(*mut Opaque, *const c_void) -> Status,
-                >(load),
-                module_get_function: mem::transmute::<
-                    NonNull<c_void>,
-                    unsafe extern "C" fn(*mut Opaque, Opaque, *const c_char) -> Status,
-                >(get),
-                module_unload: mem::transmute::<
-                    NonNull<c_void>,
-                    unsafe extern "C" fn(Opaque) -> Status,
-                >(unload),
-                launch_kernel: mem::transmute::<NonNull<c_void>, LaunchKernel>(launch),
-            })
-        }
-    }
-}
 
 /// The kernels of one GPU, loaded on first use.
 #[derive(Debug, Default)]
@@ -119,6 +60,46 @@ impl Kernels {
             None => *kernels.insert(load(cuda, table)?),
         };
         Ok(loaded.xor)
+    }
+
+    /// Queues the XOR kernel on `len` bytes at `address`. The context must be current.
+    ///
+    /// # Safety
+    /// The stream is alive, and the range stays valid until the kernel is done.
+    pub(super) unsafe fn queue_xor(
+        &self,
+        cuda: &CudaTable,
+        stream: Opaque,
+        (address, len): (Address, u64),
+        key: u64,
+    ) -> DeviceResult<()> {
+        let Some(table) = &cuda.kernels else { return Err(no_kernels()) };
+        if len == 0 {
+            return Ok(());
+        }
+        let xor = self.xor(cuda, table)?;
+        let (mut first, mut pairs, mut key) = (address, len / 16, key);
+        let mut arguments = [&raw mut first, &raw mut pairs, &raw mut key].map(<*mut u64>::cast);
+        let blocks = len.div_ceil(u64::from(THREADS) * BYTES_EACH).min(BLOCKS_MAX);
+        let blocks = c_uint::try_from(blocks).unwrap_or(c_uint::MAX);
+        // SAFETY: the function takes three 64-bit numbers, which the driver copies before it
+        // returns. It stays inside the range, which the caller keeps valid; the stream is alive.
+        let status = unsafe {
+            (table.launch_kernel)(
+                xor,
+                blocks,
+                1,
+                1,
+                THREADS,
+                1,
+                1,
+                0,
+                stream,
+                arguments.as_mut_ptr(),
+                ptr::null_mut(),
+            )
+        };
+        cuda.check(LAUNCH, status)
     }
 
     /// Unloads the kernels. Their context must be current, and none of them running.
@@ -153,57 +134,11 @@ fn load(cuda: &CudaTable, table: &KernelTable) -> DeviceResult<Loaded> {
     })
 }
 
-impl CudaDevice {
-    /// Queues the XOR kernel on `len` bytes at `address`.
-    ///
-    /// # Safety
-    /// The range stays valid until the kernel is done.
-    pub(super) unsafe fn queue_xor(
-        &self,
-        stream: Stream,
-        address: Address,
-        key: u64,
-        len: u64,
-    ) -> DeviceResult<()> {
-        let call = "cuLaunchKernel";
-        let stream = self.stream(call, stream)?;
-        check_pairs(call, address, len)?;
-        let Some(table) = &self.cuda.kernels else { return Err(no_kernels(call)) };
-        if len == 0 {
-            return Ok(());
-        }
-        let _current = self.enter()?;
-        let xor = self.kernels.xor(self.cuda, table)?;
-        let (mut first, mut pairs, mut key) = (address, len / 16, key);
-        let mut arguments = [&raw mut first, &raw mut pairs, &raw mut key].map(<*mut u64>::cast);
-        let blocks = len.div_ceil(u64::from(THREADS) * BYTES_EACH).min(BLOCKS_MAX);
-        let blocks = c_uint::try_from(blocks).unwrap_or(c_uint::MAX);
-        // SAFETY: the function takes three 64-bit numbers, which the driver copies before it
-        // returns. It stays inside the range, which the caller keeps valid; the stream is alive.
-        let status = unsafe {
-            (table.launch_kernel)(
-                xor,
-                blocks,
-                1,
-                1,
-                THREADS,
-                1,
-                1,
-                0,
-                stream.raw,
-                arguments.as_mut_ptr(),
-                ptr::null_mut(),
-            )
-        };
-        self.cuda.check(call, status)
-    }
-}
-
 #[cold]
-fn no_kernels(call: &'static str) -> DeviceError {
+fn no_kernels() -> DeviceError {
     let name = "CUDA_ERROR_NOT_FOUND".to_owned();
     let detail = "the driver has no functions that load and start kernels".to_owned();
-    DeviceError { call, code: 500, name, detail }
+    DeviceError { call: LAUNCH, code: 500, name, detail }
 }
 
 /// Theoretical memory bandwidth in bytes per second, from the driver's memory clock and bus width:

@@ -9,6 +9,7 @@ mod capture;
 #[cfg(test)]
 mod corrupt;
 mod device;
+mod driver;
 mod events;
 mod handles;
 mod info;
@@ -17,29 +18,9 @@ pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 
-use std::sync::OnceLock;
-
 use super::{AddressKind, DeviceId, DeviceInfo, DeviceKind};
 pub use device::CudaDevice;
-use forebay_base::process::Home;
-use table::CudaTable;
-
-/// The driver library's name for the loader.
-const LIBRARY: &str = "libcuda.so.1";
-
-/// The driver of this machine, or why it cannot be used.
-pub(crate) fn driver() -> Result<&'static CudaTable, String> {
-    static DRIVER: OnceLock<(Home, Result<CudaTable, String>)> = OnceLock::new();
-    let (home, driver) = DRIVER.get_or_init(|| (Home::here(), CudaTable::load(LIBRARY)));
-    if driver.is_ok() && !home.is_here() {
-        return Err(format!(
-            "process {} had started the CUDA driver before this one was forked from it, and the \
-             driver serves no child: fork first, or start a new program (`exec`)",
-            home.number()
-        ));
-    }
-    driver.as_ref().map_err(Clone::clone)
-}
+pub(crate) use driver::driver;
 
 /// The kind of memory at `address`, queried without a context.
 pub(super) fn address_kind(address: u64) -> AddressKind {

@@ -15,7 +15,6 @@ use std::ptr::{self, NonNull};
 
 use libloading::Library;
 
-use super::kernels::KernelTable;
 use crate::gpu::{DeviceError, DeviceResult, NONSENSE};
 
 /// `CUresult`.
@@ -336,4 +335,64 @@ fn loader_reason(path: &str, error: &libloading::Error) -> String {
     let source = std::error::Error::source(error);
     let words = source.map_or_else(|| error.to_string(), ToString::to_string);
     if words.starts_with(path) { words } else { format!("{path}: {words}") }
+}
+
+/// Arguments: function, grid size (3), block size (3), bytes of shared memory, stream, kernel
+/// arguments, extra options.
+pub(crate) type LaunchKernel = unsafe extern "C" fn(
+    Opaque,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    Opaque,
+    *mut *mut c_void,
+    *mut *mut c_void,
+) -> Status;
+
+/// The driver's functions that load and start kernels.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KernelTable {
+    /// `cuModuleLoadData`: makes a module from PTX.
+    pub(crate) module_load_data: unsafe extern "C" fn(*mut Opaque, *const c_void) -> Status,
+    /// `cuModuleGetFunction`: looks up a function in a module.
+    pub(crate) module_get_function:
+        unsafe extern "C" fn(*mut Opaque, Opaque, *const c_char) -> Status,
+    /// `cuModuleUnload`.
+    pub(crate) module_unload: unsafe extern "C" fn(Opaque) -> Status,
+    /// `cuLaunchKernel`.
+    pub(crate) launch_kernel: LaunchKernel,
+}
+
+impl KernelTable {
+    /// All functions, or `None` if one is missing.
+    fn find(resolver: &Resolver) -> Option<Self> {
+        let find = |name, version| resolver.find(name, version).ok();
+        let load = find(c"cuModuleLoadData", 2_000)?;
+        let get = find(c"cuModuleGetFunction", 2_000)?;
+        let unload = find(c"cuModuleUnload", 2_000)?;
+        let launch = find(c"cuLaunchKernel", 4_000)?;
+        // SAFETY: the driver returns the functions of these names as of these versions, whose
+        // signatures are the fields'.
+        unsafe {
+            Some(Self {
+                module_load_data: mem::transmute::<
+                    NonNull<c_void>,
+                    unsafe extern "C" fn(*mut Opaque, *const c_void) -> Status,
+                >(load),
+                module_get_function: mem::transmute::<
+                    NonNull<c_void>,
+                    unsafe extern "C" fn(*mut Opaque, Opaque, *const c_char) -> Status,
+                >(get),
+                module_unload: mem::transmute::<
+                    NonNull<c_void>,
+                    unsafe extern "C" fn(Opaque) -> Status,
+                >(unload),
+                launch_kernel: mem::transmute::<NonNull<c_void>, LaunchKernel>(launch),
+            })
+        }
+    }
 }

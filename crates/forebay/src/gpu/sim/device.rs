@@ -15,11 +15,11 @@ use super::config::{CuFilePlay, SimConfig};
 use super::fault::Fault;
 use super::hang::{Hang, SimCall};
 use super::memory::{HostAddress, Registrations, copied};
-use super::timeline::{Direction, Timeline};
+use super::timeline::Timeline;
 use super::uplink::Uplink;
 use crate::gpu::{
-    AddressKind, BATCH_MAX, CallerStream, Device, DeviceCopy, DeviceId, DeviceInfo, DeviceKind,
-    DeviceResult, Event, Stream, check_home, check_pairs,
+    AddressKind, BATCH_MAX, CallerStream, CopyDirection, Device, DeviceCopy, DeviceId, DeviceInfo,
+    DeviceKind, DeviceResult, Event, Stream, check_home, check_pairs,
 };
 
 /// Interval at which the background thread checks numbers.
@@ -235,10 +235,10 @@ impl SimDevice {
     unsafe fn copy(
         &self,
         stream: Stream,
-        direction: Direction,
+        direction: CopyDirection,
         copies: &[DeviceCopy],
     ) -> DeviceResult<()> {
-        if direction == Direction::ToDevice {
+        if direction == CopyDirection::ToDevice {
             self.hang.pass(SimCall::CopyToDevice);
         }
         let (now, mut timeline) = (self.clock.now(), self.timeline(direction.call())?);
@@ -365,7 +365,7 @@ impl Device for SimDevice {
     ) -> DeviceResult<()> {
         let copy = DeviceCopy { host: source, device: target, len };
         // SAFETY: the caller keeps the source readable until the copy is done.
-        unsafe { self.copy(stream, Direction::ToDevice, &[copy]) }
+        unsafe { self.copy(stream, CopyDirection::ToDevice, &[copy]) }
     }
 
     unsafe fn copy_to_host(
@@ -377,7 +377,7 @@ impl Device for SimDevice {
     ) -> DeviceResult<()> {
         let copy = DeviceCopy { host: target, device: source, len };
         // SAFETY: the caller keeps the target writable until the copy is done.
-        unsafe { self.copy(stream, Direction::ToHost, &[copy]) }
+        unsafe { self.copy(stream, CopyDirection::ToHost, &[copy]) }
     }
 
     fn no_gates(&self) -> Option<String> {
@@ -429,12 +429,12 @@ impl Device for SimDevice {
         copies: &[DeviceCopy],
     ) -> DeviceResult<()> {
         // SAFETY: the caller keeps the sources readable until the copies are done.
-        unsafe { self.copy(stream, Direction::ToDevice, copies) }
+        unsafe { self.copy(stream, CopyDirection::ToDevice, copies) }
     }
 
     unsafe fn copy_batch_to_host(&self, stream: Stream, copies: &[DeviceCopy]) -> DeviceResult<()> {
         // SAFETY: the caller keeps the targets writable until the copies are done.
-        unsafe { self.copy(stream, Direction::ToHost, copies) }
+        unsafe { self.copy(stream, CopyDirection::ToHost, copies) }
     }
 
     unsafe fn fill(&self, stream: Stream, address: u64, byte: u8, len: u64) -> DeviceResult<()> {

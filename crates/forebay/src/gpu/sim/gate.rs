@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::memory::HostAddress;
-use super::timeline::{Direction, EventState, SimWork, Timeline, unknown};
-use crate::gpu::{DeviceCopy, DeviceResult};
+use super::timeline::{EventState, SimWork, Timeline, unknown};
+use crate::gpu::{CopyDirection, DeviceCopy, DeviceResult};
 
 /// Work of a stream that is held back.
 #[derive(Debug)]
 pub(super) enum Held {
     /// Copies whose memory is already counted as in use, and the link's latency for the first.
-    Copies(Direction, Vec<(DeviceCopy, bool)>, Duration),
+    Copies(CopyDirection, Vec<(DeviceCopy, bool)>, Duration),
     Fill(u64, u8, u64),
     Xor(u64, u64, u64),
     Work(Duration),

@@ -19,7 +19,7 @@ use super::fault::{Dice, Fault};
 use super::gate::{Held, Number};
 use super::memory::{DeviceMemory, HostAddress, Registrations};
 use super::uplink::{Uplink, time_of_bytes};
-use crate::gpu::{DeviceCopy, DeviceError, DeviceResult};
+use crate::gpu::{CopyDirection, DeviceCopy, DeviceError, DeviceResult};
 
 /// Handles are unique across all simulated GPUs, so that no device accepts another's.
 static NEXT_HANDLE: AtomicU64 = AtomicU64::new(1);
@@ -28,27 +28,11 @@ fn new_handle() -> u64 {
     NEXT_HANDLE.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Direction of a copy. Each direction has its own side of the link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Direction {
-    ToDevice,
-    ToHost,
-}
-
-impl Direction {
-    pub(super) const fn call(self) -> &'static str {
-        match self {
-            Self::ToDevice => "copy_to_device",
-            Self::ToHost => "copy_to_host",
-        }
-    }
-}
-
 #[derive(Debug)]
 pub(super) enum SimWork {
     Copy {
         stream: u64,
-        direction: Direction,
+        direction: CopyDirection,
         host: HostAddress,
         device: u64,
         len: usize,
@@ -187,7 +171,7 @@ impl Timeline {
         &mut self,
         now: Duration,
         stream: u64,
-        direction: Direction,
+        direction: CopyDirection,
         copies: &[DeviceCopy],
     ) -> DeviceResult<()> {
         let is_held = !self.stream(direction.call(), stream)?.held.is_empty();
@@ -225,7 +209,7 @@ impl Timeline {
         &mut self,
         now: Duration,
         stream: u64,
-        direction: Direction,
+        direction: CopyDirection,
         copy: DeviceCopy,
         latency: Duration,
         fails: bool,
@@ -395,8 +379,8 @@ impl Timeline {
                 // been held since then.
                 unsafe {
                     match direction {
-                        Direction::ToDevice => self.memory.write(device, source, moved),
-                        Direction::ToHost => self.memory.read(device, host, moved),
+                        CopyDirection::ToDevice => self.memory.write(device, source, moved),
+                        CopyDirection::ToHost => self.memory.read(device, host, moved),
                     }
                 }
                 self.let_go(host, device);

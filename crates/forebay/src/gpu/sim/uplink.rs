@@ -6,9 +6,8 @@
 
 use std::time::Duration;
 
+use crate::gpu::CopyDirection;
 use forebay_base::lock::Lock;
-
-use super::timeline::Direction;
 
 /// The link above several simulated GPUs.
 #[derive(Debug)]
@@ -25,7 +24,7 @@ impl Uplink {
     }
 
     /// Charges `len` bytes queued at `now`; returns when they will have been carried.
-    pub(super) fn carries(&self, now: Duration, direction: Direction, len: u64) -> Duration {
+    pub(super) fn carries(&self, now: Duration, direction: CopyDirection, len: u64) -> Duration {
         let mut free = self.free.lock();
         let free = &mut free[direction as usize];
         *free = now.max(*free).saturating_add(time_of_bytes(len, Some(self.rate)));

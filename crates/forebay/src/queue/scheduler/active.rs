@@ -8,8 +8,8 @@ use super::openable::Listed;
 use super::request::Request;
 use super::turns::Turn;
 use crate::error::Error;
-use crate::plan::Io;
-use crate::queue::op::{Direction, Line, Op, WindowKey};
+use crate::plan::{Direction, Io};
+use crate::queue::op::{Line, Op, WindowKey};
 use crate::queue::window::Slot;
 use crate::transfer::SyncMode;
 

@@ -49,7 +49,7 @@ impl Scheduler {
             return self.count_out(op);
         }
         self.count_bytes(key, op);
-        for (part, address) in batch.targets(op) {
+        for (part, address) in op.targets(batch) {
             let (file, shift) = batch.source_of(part.start);
             let (io, reason, bounce) = (Io::Buffered, Reason::HadToWait, false);
             self.windows[window].expect(piece);

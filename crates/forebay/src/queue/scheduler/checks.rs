@@ -8,7 +8,8 @@ use super::active::{Active, Phase};
 use super::link::Link;
 use super::openable::Listed;
 use crate::error::Error;
-use crate::queue::op::{Direction, Op, Owner};
+use crate::plan::Direction;
+use crate::queue::op::{Op, Owner};
 use crate::queue::window::Window;
 use crate::transfer::State;
 

@@ -16,8 +16,8 @@ use super::request::Request;
 use super::slots::{self, Need};
 use super::turns::{Priority, Turn, Turns};
 use super::work::Claim;
-use crate::plan::{Io, Reason, Segment};
-use crate::queue::op::{Direction, Line, WindowKey};
+use crate::plan::{Direction, Io, Reason, Segment};
+use crate::queue::op::{Line, WindowKey};
 use crate::queue::window::PIECES_MAX;
 use crate::transfer::State;
 

@@ -8,7 +8,8 @@ use super::link::{COPIES_QUEUED_MAX, Link};
 use super::work::{Copy, CopyFailure};
 use crate::error::{Error, Operation};
 use crate::gpu::{DeviceError, DeviceId};
-use crate::queue::op::{Direction, Line, WindowKey};
+use crate::plan::Direction;
+use crate::queue::op::{Line, WindowKey};
 use crate::queue::window::Run;
 
 /// Maximum bytes of several windows in one group: 38 µs of a link of 55 GB/s. Two such groups keep

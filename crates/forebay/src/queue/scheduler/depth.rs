@@ -1,6 +1,6 @@
 //! Queue depth of a drive: fixed, or found by its tuners.
 
-use crate::queue::op::Direction;
+use crate::plan::Direction;
 use crate::tune::{DepthLimits, DepthTuner};
 
 /// How a drive's queue depth is determined.

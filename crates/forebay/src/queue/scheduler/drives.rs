@@ -6,7 +6,8 @@ use super::depth::Depth;
 use super::limits::Limits;
 use super::openable::Openable;
 use super::turns::Turns;
-use crate::queue::op::{Direction, Line};
+use crate::plan::Direction;
+use crate::queue::op::Line;
 
 /// Maximum pool threads that wait for one drive. Without io_uring, a drive needs as many ops in
 /// flight from threads as from a ring. On a virtio drive with 2 cores, 4 threads reached 0.95 of

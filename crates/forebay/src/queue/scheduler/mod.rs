@@ -66,8 +66,8 @@ pub(crate) use work::{Claim, Copy, CopyFailure, DriveWork, ReaderWork};
 use writers::Writers;
 
 use super::SmallWrites;
-use super::op::Direction;
 use super::window::{Slot, Window};
+use crate::plan::Direction;
 use crate::statistics::Statistics;
 
 /// Readers that one thread wakes; each of them wakes as many more while there is work. A wake-up

@@ -12,8 +12,8 @@ use super::openable::Listed;
 use super::request::Request;
 use super::work::{DriveWork, ReaderWork};
 use crate::error::{Error, Operation, Place};
-use crate::plan::{Alignment, Reason, Route};
-use crate::queue::op::{Completion, Direction, Line, Op, OpKind, Owner, WindowKey};
+use crate::plan::{Alignment, Direction, Reason, Route};
+use crate::queue::op::{Completion, Line, Op, OpKind, Owner, WindowKey};
 use crate::transfer::{State, Touch};
 
 /// Maximum consecutive completions without progress although the op has bytes left.

@@ -14,8 +14,8 @@ use super::active::{Active, Phase};
 use super::request::{Peer, Share};
 use crate::error::Error;
 use crate::file::PortError;
-use crate::plan::{Io, Reason, Route};
-use crate::queue::op::{Direction, Op};
+use crate::plan::{Direction, Io, Reason, Route};
+use crate::queue::op::Op;
 
 /// Reason for closing a port that answers but makes no progress.
 const NO_FURTHER: &str = "it brought a request no further";

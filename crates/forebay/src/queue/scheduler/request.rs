@@ -8,9 +8,9 @@ use forebay_base::units::ByteRange;
 use super::turns::Priority;
 use crate::error::{Error, Place};
 use crate::file::{Handle, Port};
-use crate::plan::{Alignment, Io, Reason, Route, Strip};
+use crate::plan::{Alignment, Direction, Io, Reason, Route, Strip};
 use crate::queue::batch::Batch;
-use crate::queue::op::{Direction, Op};
+use crate::queue::op::Op;
 use crate::transfer::{State, SyncMode};
 
 /// Maximum stretches of a window that is written. Each is a request, and all of them are queued in

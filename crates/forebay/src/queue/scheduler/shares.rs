@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::Scheduler;
 use super::request::Share;
 use crate::error::Error;
-use crate::queue::op::Direction;
+use crate::plan::Direction;
 use crate::transfer::State;
 
 impl Scheduler {

@@ -11,8 +11,8 @@ use super::request::Request;
 use super::turns::{Priority, Turns};
 use super::work::Claim;
 use crate::error::Error;
-use crate::plan::{Io, Reason, Segment};
-use crate::queue::op::{Direction, Line, Op, OpKind, Owner};
+use crate::plan::{Direction, Io, Reason, Segment};
+use crate::queue::op::{Line, Op, OpKind, Owner};
 use crate::transfer::{State, SyncMode};
 
 impl Scheduler {

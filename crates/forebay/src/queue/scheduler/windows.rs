@@ -11,8 +11,8 @@ use super::request::Request;
 use super::turns::Turns;
 use super::waiting::Class;
 use super::work::Claim;
-use crate::plan::{Layout, Reason, Segment};
-use crate::queue::op::{Direction, Line, Op, OpKind, Owner, WindowKey};
+use crate::plan::{Direction, Layout, Reason, Segment};
+use crate::queue::op::{Line, Op, OpKind, Owner, WindowKey};
 use crate::queue::window::{Slot, Window};
 
 impl Scheduler {

@@ -7,9 +7,9 @@ use forebay_base::units::ByteRange;
 use crate::error::Error;
 use crate::file::Handle;
 use crate::gpu::{DeviceError, DeviceId};
-use crate::plan::{Alignment, Io, Layout, Reason};
+use crate::plan::{Alignment, Direction, Io, Layout, Reason};
 use crate::queue::batch::Batch;
-use crate::queue::op::{Direction, Op, WindowKey};
+use crate::queue::op::{Op, WindowKey};
 use crate::queue::window::Run;
 use crate::transfer::State;
 

@@ -10,7 +10,8 @@ use super::memory::Memory;
 use super::peers::Straight;
 use super::ring::SimRing;
 use super::start::SimTools;
-use crate::queue::op::{Direction, Op};
+use crate::plan::Direction;
+use crate::queue::op::Op;
 use crate::queue::{Batch, Claim, Core, Plan, Reader, Ring, Tools};
 use crate::transfer::State;
 

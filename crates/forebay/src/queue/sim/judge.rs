@@ -10,9 +10,8 @@ use super::memory::{Memory, all_are};
 use super::peers::REFUSALS;
 use super::world::{Contents, InjectedFailure, World};
 use crate::error::{Error, Result};
-use crate::plan::Route;
+use crate::plan::{Direction, Route};
 use crate::queue::Batch;
-use crate::queue::op::Direction;
 use crate::transfer::Outcome;
 
 impl Job {

@@ -13,8 +13,7 @@ use super::start::{PAGE, SimTools, access, begin, drives, sync};
 use super::world::{World, below, noise};
 use crate::file::Handle;
 use crate::gpu::sim::Dice;
-use crate::plan::{Access, Alignment, GAP_MAX, Reason, Strip, Wanted};
-use crate::queue::op::Direction;
+use crate::plan::{Access, Alignment, Direction, GAP_MAX, Reason, Strip, Wanted};
 use crate::queue::{Batch, Core, Gate, Priority, Request, Share};
 use crate::transfer::{State, SyncMode};
 

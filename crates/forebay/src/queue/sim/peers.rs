@@ -16,8 +16,8 @@ use super::start::Wish;
 use super::world::{World, below};
 use crate::file::{Handle, Port, PortError};
 use crate::gpu::{Device as _, DeviceId, DeviceKind};
-use crate::plan::{Alignment, Io, Reason, Route};
-use crate::queue::op::{Direction, Op};
+use crate::plan::{Alignment, Direction, Io, Reason, Route};
+use crate::queue::op::Op;
 use crate::queue::{Peer, Request, Share};
 use crate::transfer::{Outcome, State};
 

@@ -17,8 +17,7 @@ use super::world::{Contents, World, below, noise};
 use crate::gpu::Device;
 use crate::gpu::sim::Dice;
 use crate::memory::HostMemory;
-use crate::plan::{Access, Reason, Split, split_write};
-use crate::queue::op::Direction;
+use crate::plan::{Access, Direction, Reason, Split, split_write};
 use crate::queue::{Claim, Core, Plan, Planner, Priority, Request, Slot, Tools};
 use crate::transfer::{State, SyncMode};
 

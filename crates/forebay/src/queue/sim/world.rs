@@ -18,8 +18,8 @@ use super::peers::Moved;
 use super::tally::Tally;
 use crate::file::Handle;
 use crate::gpu::sim::Dice;
-use crate::plan::{Alignment, Io, Reason};
-use crate::queue::op::{Direction, Op, OpKind};
+use crate::plan::{Alignment, Direction, Io, Reason};
+use crate::queue::op::{Op, OpKind};
 use crate::queue::pread::read_stretches;
 use crate::transfer::State;
 
@@ -197,7 +197,7 @@ impl World {
         let ranges: Vec<ByteRange> = match &op.batch {
             Some(batch) => {
                 assert!(op.is_in_memory() && !op.segment.bounce, "no one request: {op:?}");
-                batch.targets(op).map(|(part, host)| at(host, part.len())).collect()
+                op.targets(batch).map(|(part, host)| at(host, part.len())).collect()
             }
             None if op.segment.bounce => vec![at(op.address, op.segment.wanted.len())],
             None => vec![at(op.address + op.moved, op.rest().len())],

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use super::super::fault::Dice;
 use super::kernels::KERNELS;
 use super::{BATCH, BEFORE_12_8, TABLE, put, write};
-use crate::gpu::cuda::kernels::KernelTable;
+use crate::gpu::cuda::table::KernelTable;
 use crate::gpu::cuda::table::{
     Address, AllocationHandle, CopyAttributes, CudaTable, Location, Opaque, Ordinal, Status,
 };

@@ -7,7 +7,8 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
 
 use super::{beside_captures, handle, on_current, put};
-use crate::gpu::cuda::kernels::{KernelTable, TEXT, XOR};
+use crate::gpu::cuda::kernels::{TEXT, XOR};
+use crate::gpu::cuda::table::KernelTable;
 use crate::gpu::cuda::table::{Opaque, Status};
 use crate::gpu::{Device, Stream};
 

@@ -1,13 +1,12 @@
 //! The handle with which a caller waits for a transfer, cancels it or detaches from it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{Outcome, RouteShare, Stages, State};
-use crate::engine::Engine;
+use super::Engine;
 use crate::error::{Error, Operation, Result};
 use crate::memory::Buffer;
+use crate::transfer::{Outcome, RouteShare, Stages, State};
 
 /// A transfer in progress. Dropping it cancels what has not started; I/O in flight drains in the
 /// background, and only then is the memory that it owns freed.
@@ -115,7 +114,7 @@ impl Transfer {
 
     /// The result; `None` while the transfer is in progress.
     pub(crate) fn ended(&self) -> Option<Result<Outcome>> {
-        self.state.ended.load(Ordering::Acquire).then(|| self.state.wait_for(Duration::ZERO))?
+        self.state.ended()
     }
 
     /// The state shared with the engine.
@@ -132,7 +131,7 @@ impl Transfer {
     /// Bytes done so far, and bytes requested.
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
-        (self.state.done(), self.state.wanted)
+        (self.state.done(), self.state.wanted())
     }
 
     /// Bytes by route and reason so far.
@@ -145,7 +144,7 @@ impl Transfer {
     /// [`Outcome::not_direct`].
     #[must_use]
     pub fn not_direct(&self) -> Option<Arc<str>> {
-        self.state.not_direct.get().cloned()
+        self.state.not_direct()
     }
 
     /// Time by stage so far.
@@ -168,5 +167,21 @@ impl Drop for Transfer {
         if self.cancels && !self.is_done() {
             self.cancel();
         }
+    }
+}
+
+impl Engine {
+    /// Waits until one of `transfers`, all of this engine, has ended, and returns its index; `None`
+    /// if the bound expires first or the slice is empty. In a forked child all have ended.
+    #[must_use]
+    pub fn wait_any(&self, transfers: &[Transfer], bound: Duration) -> Option<usize> {
+        let ended = || transfers.iter().position(Transfer::is_done);
+        if transfers.is_empty() {
+            return None;
+        }
+        ended().or_else(|| {
+            self.inner.core.wait_for_end(bound, || ended().is_some());
+            ended()
+        })
     }
 }

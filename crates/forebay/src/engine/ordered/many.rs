@@ -1,0 +1,156 @@
+//! Many pieces in the order of a caller's stream: the calls, and the GPU's part of the work.
+
+#![expect(unsafe_code, reason = "queues copies on the caller's promise")]
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use forebay_base::units::ByteRange;
+
+use super::blocks::{BLOCKS_MAX, Blocks, ENTRIES_MAX, Ordering, PARTS_MAX};
+use super::pieces::Pieces;
+use super::track::Track;
+use super::work::OrderedWork;
+use crate::engine::call::Call;
+use crate::engine::many::{Many, ManyTransfer, Piece, Results};
+use crate::engine::peers::IN_ORDER;
+use crate::engine::{Engine, RequestOptions};
+use crate::error::Result;
+use crate::events::Begin;
+use crate::gpu::{CallerStream, Device, DeviceCopy, DeviceResult};
+use crate::memory::{Buffer, Span};
+use crate::plan::{Direction, Packed, Packing};
+use crate::transfer::State;
+
+impl Engine {
+    /// Like [`start_read_many`](Self::start_read_many), after the work queued on `stream` so far;
+    /// work queued there from now on sees the bytes. It relates to [`File::start_read_on`] as many
+    /// reads to one: the files' sizes are queried now. If a piece fails, or its file is truncated
+    /// during the transfer, its target may hold any bytes.
+    ///
+    /// # Safety
+    /// As for [`File::start_read_on`].
+    ///
+    /// # Errors
+    /// As for [`File::start_read_on`] and [`start_read_many`](Self::start_read_many).
+    pub unsafe fn start_read_many_on(
+        &self,
+        stream: CallerStream,
+        pieces: &[Piece<'_>],
+        targets: Vec<Buffer>,
+        options: &RequestOptions,
+    ) -> Result<ManyTransfer> {
+        // SAFETY: the caller's promise.
+        unsafe { self.start_many_on(stream, Direction::Read, pieces, targets, options) }
+    }
+
+    /// Like [`start_write_many`](Self::start_write_many), after the work queued on `stream` so far.
+    /// Work queued there from now on may change the sources, because their bytes have been copied
+    /// by then.
+    ///
+    /// # Safety
+    /// As for [`File::start_read_on`].
+    ///
+    /// # Errors
+    /// As for [`File::start_read_on`] and [`start_write_many`](Self::start_write_many).
+    pub unsafe fn start_write_many_on(
+        &self,
+        stream: CallerStream,
+        pieces: &[Piece<'_>],
+        sources: Vec<Buffer>,
+        options: &RequestOptions,
+    ) -> Result<ManyTransfer> {
+        // SAFETY: the caller's promise.
+        unsafe { self.start_many_on(stream, Direction::Write, pieces, sources, options) }
+    }
+
+    /// # Safety
+    /// As for [`File::start_read_on`].
+    unsafe fn start_many_on(
+        &self,
+        stream: CallerStream,
+        direction: Direction,
+        pieces: &[Piece<'_>],
+        buffers: Vec<Buffer>,
+        options: &RequestOptions,
+    ) -> Result<ManyTransfer> {
+        let spans = Many::spans(direction, pieces, &buffers)?;
+        let many =
+            Many { direction, pieces, spans: &spans, options, is_block: false, blocks: None };
+        self.check_many(&many)?;
+        let Some(first) = pieces.first().filter(|_| pieces.iter().any(|piece| piece.len > 0))
+        else {
+            return self.start_owned(direction, pieces, buffers, options); // nothing to order
+        };
+        let (file, gpu) = (first.file.shared_handle(), spans[first.target].gpu.clone());
+        let span = Span { address: 0, len: first.len, gpu, keep: None };
+        let call = Call::new(file, direction, first.offset, span, options);
+        let asked = ByteRange::at(first.offset, first.len);
+        // SAFETY: the caller's promise.
+        let device = unsafe { first.file.check_order(&call, stream, asked) }?;
+        let work = Pieces::new(self, &many)?;
+        let packing = Arc::clone(work.packing());
+        if packing.blocks() == 0 {
+            return self.start_owned(direction, pieces, buffers, options); // all behind the end
+        }
+        many_fit(&packing, &*device).map_err(|reason| many.refusal(first, reason))?;
+        let told = Arc::clone(work.told());
+        let keep = spans.iter().filter_map(|span| span.keep.clone()).collect();
+        let range = ByteRange::at(0, packing.bytes());
+        let state = Arc::new(State::new(Arc::clone(file), range, buffers, keep));
+        let begin = Begin::of_pieces(direction, pieces.len(), Some(device.id()));
+        let not_direct = self.why_not_direct(Some(&device), IN_ORDER);
+        let begin = Begin { not_direct, ..begin };
+        let blocks = Blocks::of(packing.blocks(), self.options().slot_size);
+        let how = Ordering { device: &device, direction, options, blocks, begin };
+        let copy = |track: &Track, block: u64| {
+            // SAFETY: the pieces are in the caller's memory, which the transfer owns until it has
+            // ended. Their places in the track's slots stay until the GPU has passed them.
+            unsafe { copy(&*device, track, direction, block, packing.parts_of(block)) }
+        };
+        // SAFETY: the stream is the caller's promise.
+        unsafe { self.order(stream, &how, &state, OrderedWork::Pieces(work), copy) }?;
+        Ok(ManyTransfer::new(state, Results::of_order(told), self))
+    }
+}
+
+/// Whether a stream's queue can hold all copies; otherwise returns a hint.
+fn many_fit(packing: &Packing, device: &dyn Device) -> Result<(), String> {
+    let (blocks, parts) = (packing.blocks(), packing.parts().len() as u64);
+    let copies = if device.has_batches() { blocks } else { parts };
+    if blocks <= BLOCKS_MAX && 2 * blocks + copies <= ENTRIES_MAX && parts <= PARTS_MAX {
+        return Ok(());
+    }
+    Err(format!(
+        "a stream's queue does not hold the copies of {parts} pieces of {} bytes in all: make \
+         several calls, each of {PARTS_MAX} pieces at most",
+        packing.bytes()
+    ))
+}
+
+/// Queues the copies of one block.
+///
+/// # Safety
+/// The parts' GPU memory and the track stay until the GPU has passed them.
+unsafe fn copy(
+    device: &dyn Device,
+    track: &Track,
+    direction: Direction,
+    block: u64,
+    parts: &[Packed],
+) -> DeviceResult<()> {
+    let slot = track.slot(block).address();
+    let of = |part: &Packed| DeviceCopy {
+        host: NonNull::new((slot + part.at) as *mut u8).expect("mapped memory is not at zero"),
+        device: part.address,
+        len: usize::try_from(part.len).expect("a slot fits memory"),
+    };
+    let copies: Vec<DeviceCopy> = parts.iter().map(of).collect();
+    // SAFETY: the caller's promise.
+    unsafe {
+        match direction {
+            Direction::Read => device.copy_batch_to_device(track.stream, &copies),
+            Direction::Write => device.copy_batch_to_host(track.stream, &copies),
+        }
+    }
+}
