@@ -108,7 +108,7 @@ impl Ties {
     }
 
     /// The units that share a file with this unit, including itself; some may be repeated.
-    pub(super) fn beside(&self, unit: usize) -> impl Iterator<Item = usize> {
+    pub(super) fn tied_to(&self, unit: usize) -> impl Iterator<Item = usize> {
         self.files[unit].iter().flat_map(|&file| self.units[file].iter().copied())
     }
 }
@@ -147,15 +147,15 @@ mod tests {
                 if let Some((part, other)) = ties.shared(number) {
                     prop_assert!(meets(part, other));
                 }
-                let mut beside: Vec<usize> = ties.beside(number).collect();
-                beside.sort_unstable();
-                beside.dedup();
+                let mut tied: Vec<usize> = ties.tied_to(number).collect();
+                tied.sort_unstable();
+                tied.dedup();
                 let has = |other: &[Bytes]| {
                     other.iter().any(|of| parts.iter().any(|part| part.0 == of.0))
                 };
                 let all: Vec<usize> =
                     (0..units.len()).filter(|&other| has(&units[other])).collect();
-                prop_assert_eq!(beside, all);
+                prop_assert_eq!(tied, all);
             }
         }
     }

@@ -118,7 +118,7 @@ impl Shared {
         // The host copy, if any, has old bytes now.
         self.group.homes().outdate(number);
         self.let_written_pages_go(ties, number);
-        let copied = state.copied.take(ties.beside(number));
+        let copied = state.copied.take(ties.tied_to(number));
         let write = Write { unit: number, buffer, store, marks: [ready, computed], copied };
         if let Err(SendError(mut write)) = self.writer().send(write) {
             state.copied.put_back(std::mem::take(&mut write.copied));
@@ -138,7 +138,7 @@ impl Shared {
     /// Unpins pages of files that a unit is written to. Otherwise a reader could not tell this
     /// write from another process's.
     fn let_written_pages_go(&self, ties: &Ties, number: usize) {
-        for other in ties.beside(number) {
+        for other in ties.tied_to(number) {
             let mut homes = self.group.homes();
             if homes.maps.is_open(other) {
                 let name = &self.units()[other].name;

@@ -212,13 +212,13 @@ impl Begin {
 
 /// State kept between a transfer's start event and its end event.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct OpenSpan {
     span: Span,
     direction: &'static str,
 }
 
 /// A transfer starts; its span is a child of the caller's.
-pub(crate) fn transfer_begins(path: &Path, range: ByteRange, len: u64, begin: &Begin) -> Told {
+pub(crate) fn transfer_begins(path: &Path, range: ByteRange, len: u64, begin: &Begin) -> OpenSpan {
     let Begin { direction, pieces, gpu, route, .. } = *begin;
     let not_direct = begin.not_direct.as_deref();
     // With several pieces the range is not one file's.
@@ -236,7 +236,7 @@ pub(crate) fn transfer_begins(path: &Path, range: ByteRange, len: u64, begin: &B
             gpu = gpu.map(display), route, reason, not_direct, "transfer begins"
         );
     });
-    Told { span, direction }
+    OpenSpan { span, direction }
 }
 
 /// Bytes by route, as text.
@@ -254,13 +254,13 @@ impl fmt::Display for Routes<'_> {
 
 /// A transfer ended. Emitted before waiting threads are notified.
 pub(crate) fn transfer_ended(
-    told: &Told,
+    open: &OpenSpan,
     path: &Path,
     took: Duration,
     result: &Result<Outcome, Error>,
 ) {
     guarded(|| {
-        let Told { span, direction } = told;
+        let OpenSpan { span, direction } = open;
         let (path, elapsed_ns) = (display(path.display()), ns(took));
         match result {
             Ok(Outcome { bytes, routes, not_direct, .. }) => debug!(

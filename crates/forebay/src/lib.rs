@@ -22,14 +22,15 @@
 //! The modules are the data path:
 //!
 //! ```text
-//! engine     turns a call into a request; small ones run on the caller's thread
+//! engine     turns a call into a request and a handle to wait on; small ones run on the caller's
+//!            thread
 //!   file       descriptors, alignment, page cache residency
 //!   plan       pure: chooses the route of each byte, and the reason
 //!   queue      windows and ops, their scheduler, and the rings that run them
 //!     staging    pinned slots, and the thread that copies them → gpu
 //!     direct     transfers without a copy in host memory (cuFile) → gpu
-//! tune       pure: chooses the queue depth and the number of reading threads
-//! transfer   the handle a caller waits on: progress, bytes by route, the first error
+//! tune       pure: chooses the queue depth
+//! transfer   the state that caller and engine share: progress, bytes by route, the first error
 //! statistics durations of the stages
 //! trace      optional recording of all of these, with times
 //! events     `tracing` events of the control path

@@ -18,8 +18,8 @@ use crate::memory::Buffer;
 use crate::memory::HostMemory;
 use crate::plan::{Alignment, Direction, Io, Layout, Reason, Split, cut_read};
 use crate::queue::{
-    Bell, Claim, Completion, Core, Crew, Depth, Limits, Op, Plan, Planner, Priority, Reader,
-    Request, Ring, RingWorker, Scheduler, Slot, Tools,
+    Claim, Completion, Core, Crew, Depth, Limits, Op, Plan, Planner, Priority, Reader, Request,
+    Ring, RingWorker, Scheduler, Slot, Tools, Wakeup,
 };
 use crate::staging::Submitter;
 use crate::transfer::{State, SyncMode};
@@ -123,7 +123,7 @@ impl DataPath {
             pool: 1,
             host_windows: 4,
         };
-        let bell = || Bell::List(Arc::default());
+        let bell = || Wakeup::List(Arc::default());
         let core = Core::new(Scheduler::new(limits), bell(), bell(), Arc::default());
         let drive = core.add_drive(Depth::Fixed(32), 32, &[]);
         let served = core.add_ring(bell());
@@ -191,7 +191,7 @@ impl DataPath {
             peer: None,
             drive: 0,
             parts: [(range, io, reason)].into(),
-            beside: Vec::new(),
+            shares: Vec::new(),
             alignment: (io == Io::Direct).then_some(ALIGNMENT),
             cold: false,
             exact: true,

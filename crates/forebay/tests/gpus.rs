@@ -31,7 +31,7 @@ mod tests {
         let clock = Arc::new(ManualClock::new());
         let first = SimDevice::new(0, "sim".parse().unwrap(), clock.clone());
         let others =
-            [first.beside(1, "sim".parse().unwrap()), first.beside(2, "sim".parse().unwrap())];
+            [first.sibling(1, "sim".parse().unwrap()), first.sibling(2, "sim".parse().unwrap())];
         let elsewhere = SimDevice::new(3, "sim".parse().unwrap(), clock);
         for device in std::iter::once(first).chain(others).chain([elsewhere]) {
             let device: Arc<dyn Device> = Arc::new(device);
@@ -48,7 +48,7 @@ mod tests {
         let clock = Arc::new(ManualClock::new());
         // The first GPU's copies are done when an hour has gone by on a clock that stands still.
         let slow = SimDevice::new(0, "sim:latency=3600s".parse().unwrap(), clock.clone());
-        let fast = slow.beside(1, "sim".parse().unwrap());
+        let fast = slow.sibling(1, "sim".parse().unwrap());
         let gpus: [Arc<dyn Device>; 2] = [Arc::new(slow), Arc::new(fast)];
         gpus.iter().for_each(|gpu| engine.add_device(gpu).unwrap());
         let folder = tempfile::tempdir().unwrap();

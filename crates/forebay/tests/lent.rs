@@ -36,7 +36,7 @@ impl Rig {
         options.ring = ring;
         let engine = Engine::new(options).expect("limits that fit");
         let first = SimDevice::new(0, "sim".parse().expect("a name"), Arc::new(SystemClock::new()));
-        let second = first.beside(1, "sim".parse().expect("a name"));
+        let second = first.sibling(1, "sim".parse().expect("a name"));
         let gpus: [Arc<dyn Device>; 2] = [Arc::new(first), Arc::new(second)];
         gpus.iter().for_each(|gpu| engine.add_device(gpu).expect("a new device"));
         let folder = tempfile::tempdir_in(".").expect("a folder");

@@ -214,7 +214,7 @@ fn closes_in_time(stream: &LayerStream) {
 fn a_driver_that_hangs_for_one_gpu_delays_neither_its_end_nor_the_other_gpu() {
     let _watchdog = Watchdog::start();
     let first = Rig::with_watchdog("sim:bandwidth=4GB/s", Duration::from_secs(1));
-    let second = first.beside("sim:bandwidth=4GB/s");
+    let second = first.sibling("sim:bandwidth=4GB/s");
     let model = first.model(6, LEN);
     let options = ordered(Order::Forward, Some(2 * model.layers[0].len()));
     let gpus = [first.gpu(), second.gpu()];

@@ -32,7 +32,7 @@ fn rigs(count: usize) -> Vec<Rig> {
     let mut rigs = vec![Rig::new()];
     while rigs.len() < count {
         let last = rigs.last().expect("the first");
-        rigs.push(last.beside("sim:bandwidth=4GB/s"));
+        rigs.push(last.sibling("sim:bandwidth=4GB/s"));
     }
     rigs
 }
@@ -388,7 +388,7 @@ fn what_cannot_be_read_is_told_to_all() {
 fn a_gpu_that_fails_ends_all_streams() {
     let _watchdog = Watchdog::start();
     let first = Rig::new();
-    let second = first.beside("sim:bandwidth=4GB/s,lost-after=20");
+    let second = first.sibling("sim:bandwidth=4GB/s,lost-after=20");
     let model = first.model(COUNT, LEN);
     let options = ordered(Order::Forward, Some(2 * model.layers[0].len()));
     let members = join(vec![first, second], &model.layers, options);
@@ -413,7 +413,7 @@ fn what_cannot_be_shared_is_refused() {
     let other = SimDevice::new(7, "sim".parse().expect("one"), Arc::new(SystemClock::new()));
     let refused = group(&[rig.gpu(), Arc::new(other)]);
     assert!(refused.contains("sim:0 and sim:7") && refused.contains("pinned"), "{refused}");
-    let (beside, layers) = (rig.beside("sim"), &model.layers);
+    let (beside, layers) = (rig.sibling("sim"), &model.layers);
     let members = join(vec![rig, beside], layers, StreamOptions::default());
     let layer = members[0].rig.next(&members[0].stream).expect("it can be read").expect("one");
     let error = write_back(&members[0].rig, &layer).expect_err("others have it");

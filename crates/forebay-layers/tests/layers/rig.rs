@@ -75,9 +75,9 @@ impl Rig {
     }
 
     /// Another GPU of the same host, of the same engine.
-    pub(crate) fn beside(&self, config: &str) -> Self {
+    pub(crate) fn sibling(&self, config: &str) -> Self {
         let config = config.parse().expect("a configuration");
-        let device = Arc::new(self.device.beside(self.device.id().index + 1, config));
+        let device = Arc::new(self.device.sibling(self.device.id().index + 1, config));
         let shared: Arc<dyn Device> = Arc::clone(&device) as _;
         self.engine.add_device(&shared).expect("a new device");
         let stream = device.create_stream().expect("a stream");

@@ -7,11 +7,11 @@
 mod answer;
 mod child;
 mod cufile;
+mod providers;
 #[cfg(test)]
 #[allow(dead_code, reason = "tests of the whole library use the rest")]
 #[path = "../../tests/lab/cufile/mod.rs"]
-mod played;
-mod providers;
+mod simulated_library;
 mod small;
 
 use std::time::Duration;

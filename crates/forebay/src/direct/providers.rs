@@ -29,7 +29,7 @@ pub(crate) struct Providers {
     program: OnceLock<Option<Program>>,
     /// Set once the driver is known to be absent. On most machines every transfer checks this.
     absent: AtomicBool,
-    played: Lock<Option<Arc<Session>>>,
+    simulated: Lock<Option<Arc<Session>>>,
     opens: Opens,
     missing: fn() -> Option<String>,
     finds: fn() -> Option<Program>,
@@ -76,7 +76,7 @@ impl Providers {
             found,
             program: OnceLock::new(),
             absent: AtomicBool::new(false),
-            played: Lock::default(),
+            simulated: Lock::default(),
             opens: |library| Session::open_direct_only(library, configured_compat()),
             missing: unreachable,
             finds: Program::found,
@@ -87,7 +87,7 @@ impl Providers {
     /// Whether a GPU may have a direct path, as far as is known without a probe.
     pub(crate) fn may_serve(&self, device: &dyn Device) -> bool {
         match device.id().kind {
-            DeviceKind::Sim => device.played_cufile().is_some(),
+            DeviceKind::Sim => device.simulated_cufile().is_some(),
             DeviceKind::Cuda => self.may_be_there(),
         }
     }
@@ -128,14 +128,14 @@ impl Providers {
         waits: bool,
     ) -> FoundPort {
         let session = match device.id().kind {
-            DeviceKind::Sim => self.played(&**device)?,
+            DeviceKind::Sim => self.simulated(&**device)?,
             DeviceKind::Cuda => self.session(program, waits)?,
         };
         file.ports().to(device.id(), || {
             let port = CuFilePort::open(&session, file, device);
             if let Err(no) = &port {
                 let (path, gpu, why) = (file.path().display(), device.id(), &no.why);
-                events::note(&format!("`{path}` has no way straight to {gpu} by cuFile: {why}"));
+                events::note(&format!("`{path}` has no direct path to {gpu} by cuFile: {why}"));
             }
             port.map(|port| Arc::new(port) as Arc<dyn Port>)
         })
@@ -146,22 +146,22 @@ impl Providers {
         if let Found::Here(session) = &*self.lock() {
             return Some(Arc::clone(session));
         }
-        self.played.lock().clone()
+        self.simulated.lock().clone()
     }
 
     /// The simulated driver of a simulated GPU.
-    fn played(&self, device: &dyn Device) -> Result<Arc<Session>, String> {
-        if device.played_cufile().is_none() {
+    fn simulated(&self, device: &dyn Device) -> Result<Arc<Session>, String> {
+        if device.simulated_cufile().is_none() {
             return Err("a simulated GPU has no `libcufile`, but with `--gpu sim:cufile` one is \
-                        played"
+                        simulated"
                 .into());
         }
-        let mut played = self.played.lock();
-        if let Some(session) = &*played {
+        let mut simulated = self.simulated.lock();
+        if let Some(session) = &*simulated {
             return Ok(Arc::clone(session));
         }
-        let session = Session::played().map_err(|failure| failure.in_words())?;
-        Ok(Arc::clone(played.insert(session)))
+        let session = Session::simulated().map_err(|failure| failure.in_words())?;
+        Ok(Arc::clone(simulated.insert(session)))
     }
 
     fn lock(&self) -> MutexGuard<'_, Found> {
@@ -214,7 +214,7 @@ impl Providers {
         let asks = move || {
             let answer = probe(&program, opens);
             if let Found::Absent(why) = &answer {
-                events::note(&format!("no bytes go straight to a GPU by cuFile: {why}"));
+                events::note(&format!("cuFile offers no direct path to a GPU: {why}"));
             }
             *found.0.lock() = answer;
             found.1.notify_all();
@@ -361,7 +361,7 @@ mod tests {
     const OPENED: &str = "echo library /opt/cufile/libcufile.so.0; echo opened; echo storage nvme";
 
     fn plays(_: Option<&Path>) -> Result<Arc<Session>, CuFileFailure> {
-        Session::played()
+        Session::simulated()
     }
 
     #[test]

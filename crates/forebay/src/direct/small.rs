@@ -39,7 +39,7 @@ pub(super) fn read_within(
 ) -> Result<Option<Vec<u8>>, Errno> {
     let path = path.to_owned();
     match within(limit, "forebay-look", move || read(&path, most)) {
-        Ok(told) => told.unwrap_or(Err(Errno::TIMEDOUT)),
+        Ok(answer) => answer.unwrap_or(Err(Errno::TIMEDOUT)),
         Err(_) => Err(Errno::AGAIN),
     }
 }

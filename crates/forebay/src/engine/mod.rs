@@ -50,7 +50,7 @@ use crate::file::Handle;
 use crate::gpu::{self, Device, DeviceId, GpuSelector};
 use crate::memory::{Buffer, HostMemory};
 use crate::options::{DirectIo, Options};
-use crate::queue::{Bell, Core, Idlers, Limits, Planner, PreadRing, Reader, Scheduler};
+use crate::queue::{Core, Limits, Parking, Planner, PreadRing, Reader, Scheduler, Wakeup};
 use crate::staging::Arena;
 use crate::transfer::State;
 
@@ -107,11 +107,11 @@ impl Engine {
             pool: shares.pool,
             host_windows: HOST_WINDOWS,
         };
-        let bell = Arc::<Idlers>::default();
+        let bell = Arc::<Parking>::default();
         let core = Arc::new_cyclic(|core| {
             let pool = threads.pool(core, options.segment_size);
-            let readers = Bell::List(Arc::clone(&bell));
-            let (pool, closers) = (Bell::Pool(pool), threads.closers(core));
+            let readers = Wakeup::List(Arc::clone(&bell));
+            let (pool, closers) = (Wakeup::Pool(pool), threads.closers(core));
             Core::new(Scheduler::new(limits), readers, pool, closers)
         });
         events::engine_made(&options, readers);
@@ -277,7 +277,7 @@ impl Engine {
     }
 
     fn file(&self, handle: Handle) -> File {
-        handle.tell_opened();
+        handle.emit_opened();
         // Queries that may need a server are made here, because starting a transfer must not wait
         // for them.
         if handle.opens_slowly() {
@@ -320,7 +320,7 @@ impl Engine {
         if !self.inner.home.is_here() {
             return; // the transfer belongs to the parent process
         }
-        state.tell_cancel();
+        state.emit_cancel();
         state.ask_to_stop();
         self.inner.core.with(|scheduler| scheduler.cancel(state.key(), state));
     }

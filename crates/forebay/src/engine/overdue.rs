@@ -46,24 +46,24 @@ impl Overdue {
         if self.0.lock().values().any(|owing| owing == peer) {
             return None;
         }
-        let (tell, told) = sync_channel(1);
+        let (send, answer) = sync_channel(1);
         let owed = Owed(self.clone());
         let asks = move || {
             let _owed = owed; // dropped after the channel, also by a panic
-            let tell = tell;
-            let _ = tell.send(question());
+            let send = send;
+            let _ = send.send(question());
         };
         let thread = Builder::new().name("forebay-ask".into()).spawn(asks);
         let thread = thread
             .inspect_err(|error| events::thread_refused("thread that asks drives", error))
             .ok()?;
-        match told.recv_timeout(most) {
+        match answer.recv_timeout(most) {
             Ok(answer) => Some(answer),
             Err(RecvTimeoutError::Disconnected) => None,
             Err(RecvTimeoutError::Timeout) => {
                 let mut overdue = self.0.lock();
                 // A thread that answers from now on finds its entry in the list.
-                match told.try_recv() {
+                match answer.try_recv() {
                     Ok(answer) => Some(answer),
                     Err(TryRecvError::Disconnected) => None,
                     Err(TryRecvError::Empty) => {

@@ -17,7 +17,7 @@ use crate::queue::{Peer, Request, Share};
 
 /// The direct part of a transfer, and the rest.
 #[derive(Debug)]
-pub(super) struct Straight {
+pub(super) struct DirectPart {
     port: Arc<dyn Port>,
     reason: Reason,
     /// Whole units, in one range.
@@ -27,13 +27,13 @@ pub(super) struct Straight {
 }
 
 /// The direct part; otherwise the reason why there is none, if there may be a path.
-pub(super) type FoundStraight = Result<Straight, Option<Arc<str>>>;
+pub(super) type FoundDirectPart = Result<DirectPart, Option<Arc<str>>>;
 
 /// Why pieces of one call, stream-ordered transfers and writes are not direct.
-pub(super) const OF_PIECES: &str = "pieces of one call go through slots";
-pub(super) const UNASKED_WRITE: &str = "writes go straight only where that is demanded";
-pub(super) const RESIDENT: &str = "the bytes are in the page cache, from where they come sooner";
-pub(super) const IN_ORDER: &str = "in the order of a stream bytes go through slots";
+pub(super) const OF_PIECES: &str = "pieces of one call use slots";
+pub(super) const WRITE_NOT_REQUIRED: &str = "writes are direct only if the route is required";
+pub(super) const RESIDENT: &str = "the bytes are in the page cache, which is faster";
+pub(super) const IN_ORDER: &str = "stream-ordered transfers use slots";
 
 impl Engine {
     /// Why a transfer to or from a GPU is not direct; `None` if there is no direct path anyway.
@@ -57,37 +57,37 @@ impl Engine {
     ///
     /// # Errors
     /// Why there is none, if the route was demanded.
-    pub(super) fn straight(
+    pub(super) fn direct_part(
         &self,
         call: &Call<'_>,
         range: ByteRange,
         is_sized: bool,
-    ) -> crate::Result<FoundStraight> {
+    ) -> crate::Result<FoundDirectPart> {
         let demanded = call.options.route == Some(Route::Direct);
         let is_sized = is_sized || call.direction == Direction::Write;
-        if !demanded && (call.options.route.is_some() || !is_sized || !may_be_straight(call)) {
+        if !demanded && (call.options.route.is_some() || !is_sized || !may_be_direct(call)) {
             let plain = call.direction == Direction::Write && call.options.route.is_none();
             let gpu = call.span.gpu.as_ref().filter(|_| plain && !call.is_block && !call.is_part);
-            let why = self.why_not_direct(gpu, UNASKED_WRITE);
+            let why = self.why_not_direct(gpu, WRITE_NOT_REQUIRED);
             return Ok(Err(why));
         }
         if !is_sized {
             let why = "its file system does not say how long the file is";
             return Err(call.unavailable(Route::Direct, why.into()));
         }
-        let found = self.straight_or_why(call, range, demanded);
+        let found = self.find_direct_part(call, range, demanded);
         if let (Err(Some(why)), true) = (&found, demanded) {
             return Err(call.unavailable(Route::Direct, why.to_string()));
         }
         Ok(found)
     }
 
-    fn straight_or_why(
+    fn find_direct_part(
         &self,
         call: &Call<'_>,
         range: ByteRange,
         demanded: bool,
-    ) -> Result<Straight, Option<Arc<str>>> {
+    ) -> Result<DirectPart, Option<Arc<str>>> {
         let why = |text: &str| Err(Some(text.into()));
         let Some(device) = &call.span.gpu else { return why("the memory is the host's") };
         let (options, providers) = (self.options(), &self.inner.providers);
@@ -132,18 +132,18 @@ impl Engine {
             return why(RESIDENT);
         }
         let reason = if demanded { Reason::Demanded } else { Reason::PeerToPeer };
-        Ok(Straight { port, reason, body, edges })
+        Ok(DirectPart { port, reason, body, edges })
     }
 
-    /// Converts a staged request to a direct one, as far as `straight` covers it.
-    pub(super) fn send_straight(&self, straight: Straight, request: &mut Request) {
+    /// Converts a staged request to a direct one, as far as `part` covers it.
+    pub(super) fn use_direct_part(&self, part: DirectPart, request: &mut Request) {
         let Request { link: Some(link), drive, alignment, .. } = *request else { return };
-        let Straight { port, reason, body, edges } = straight;
+        let DirectPart { port, reason, body, edges } = part;
         let unit = port.unit();
         let edges = edges.into_iter().map(|edge| (edge, Io::Buffered, Reason::UnalignedEdge));
         let parts: VecDeque<_> = edges.collect();
-        let beside = (!parts.is_empty()).then_some(Share { drive, parts });
-        request.beside = beside.into_iter().collect();
+        let share = (!parts.is_empty()).then_some(Share { drive, parts });
+        request.shares = share.into_iter().collect();
         request.peer = Some(Peer { port, link, alignment });
         request.link = None;
         request.parts = [(body, Io::Direct, reason)].into();
@@ -153,16 +153,16 @@ impl Engine {
 }
 
 /// Event fields of the transfer, with its direct part if there is one.
-pub(super) fn told(found: &FoundStraight, begin: Begin) -> Begin {
+pub(super) fn with_direct_part(found: &FoundDirectPart, begin: Begin) -> Begin {
     match found {
-        Ok(straight) => Begin { route: Some((Route::Direct, straight.reason)), ..begin },
+        Ok(part) => Begin { route: Some((Route::Direct, part.reason)), ..begin },
         Err(why) => Begin { not_direct: why.clone(), ..begin },
     }
 }
 
 /// Whether a call without a demanded route may be direct. Writes go through the page cache, and so
 /// do files that exist only there.
-fn may_be_straight(call: &Call<'_>) -> bool {
+fn may_be_direct(call: &Call<'_>) -> bool {
     call.direction == Direction::Read
         && call.span.gpu.is_some()
         && !call.is_part

@@ -42,7 +42,7 @@ impl Engine {
                 split_write(range, access.direct, call.file.cache_unit(), access.reason).into()
             }
         };
-        let straight = self.straight(call, ByteRange { start: range.start, end }, is_sized)?;
+        let direct = self.direct_part(call, ByteRange { start: range.start, end }, is_sized)?;
         let link = call.span.gpu.as_ref().map(|device| self.ready_link(device)).transpose()?;
         let drive = self.drive(call.file, access.is_direct())?;
         self.start_readers()?;
@@ -50,8 +50,8 @@ impl Engine {
             (buffer.into_iter().collect(), call.span.keep.iter().cloned().collect());
         let state = Arc::new(State::new(Arc::clone(call.file), range, buffers, keep));
         if !call.is_block {
-            let begin = peers::told(&straight, call.begin(Some(access)));
-            state.tell_begin(call.file, &begin);
+            let begin = peers::with_direct_part(&direct, call.begin(Some(access)));
+            state.emit_begin(call.file, &begin);
         }
         let mut request = Request {
             state: Arc::clone(&state),
@@ -66,14 +66,14 @@ impl Engine {
             peer: None,
             drive,
             parts,
-            beside: Vec::new(),
+            shares: Vec::new(),
             alignment: access.direct,
             cold: call.begins_cold(access),
             exact: call.options.exact,
             sync: call.options.sync,
             priority: call.options.priority,
         };
-        straight.into_iter().for_each(|straight| self.send_straight(straight, &mut request));
+        direct.into_iter().for_each(|part| self.use_direct_part(part, &mut request));
         self.launch(request);
         Ok(state)
     }
@@ -95,7 +95,7 @@ impl Engine {
         let _guard = OnUnwind::new(self, Some(&state));
         let now = now_ns();
         let claim = self.inner.core.with(|scheduler| {
-            scheduler.tell_time(now);
+            scheduler.set_time(now);
             let (key, claim) = scheduler.start(request);
             state.set_key(key);
             claim
@@ -133,7 +133,7 @@ impl Engine {
             return match route {
                 Route::Direct if call.is_part => Err(call.unavailable(
                     route,
-                    "pieces of one call go through slots: move each by a separate call".into(),
+                    "pieces of one call use slots: move each by a separate call".into(),
                 )),
                 // For the part that is not direct.
                 Route::Direct => Ok(self.best_access(call, around)),

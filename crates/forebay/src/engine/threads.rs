@@ -17,8 +17,8 @@ use crate::gpu::Device;
 use crate::memory::Parts;
 use crate::options::{Options, RingChoice};
 use crate::queue::{
-    Bell, Chore, Claim, Closers, Core, Crew, EACH_MAX, Idlers, KernelThreads, Plan, Planner, Pool,
-    PreadRing, Reader, RingWorker, Slot, Tools, UringRing, Waker,
+    Chore, Claim, Closers, Core, Crew, EACH_MAX, KernelThreads, Parking, Plan, Planner, Pool,
+    PreadRing, Reader, RingWorker, Slot, Tools, UringRing, Waker, Wakeup,
 };
 use crate::staging::{Arena, Submitter};
 
@@ -63,7 +63,7 @@ pub(super) struct ReaderTools {
     pub(super) arena: Arc<Arena>,
     pub(super) core: Arc<Core>,
     /// Wakes the readers.
-    pub(super) bell: Arc<Idlers>,
+    pub(super) bell: Arc<Parking>,
     /// CPU affinity of the readers.
     pub(super) seats: Arc<Seats>,
 }
@@ -219,7 +219,7 @@ impl Threads {
         core: &Arc<Core>,
         device: &Arc<dyn Device>,
         arena: &Arc<Arena>,
-        number: impl FnOnce(Bell) -> usize,
+        number: impl FnOnce(Wakeup) -> usize,
     ) -> Result<usize> {
         let submitter = Submitter::new(usize::MAX, Arc::clone(device));
         let submitter = submitter.map_err(|source| Error::Device {
@@ -229,15 +229,15 @@ impl Threads {
             place: None,
             source,
         })?;
-        let bell = Arc::<Idlers>::default();
-        let (tell, told) = sync_channel::<usize>(1);
+        let bell = Arc::<Parking>::default();
+        let (sender, receiver) = sync_channel::<usize>(1);
         let (core, arena, own) = (Arc::clone(core), Arc::clone(arena), Arc::clone(&bell));
         self.spawn(format!("forebay-copy-{}", device.id().index), "copy thread", move || {
-            let Ok(link) = told.recv() else { return };
+            let Ok(link) = receiver.recv() else { return };
             submitter.serving(link, arena).run(&core, &own);
         })?;
-        let link = number(Bell::List(bell));
-        tell.send(link).unwrap_or(());
+        let link = number(Wakeup::List(bell));
+        sender.send(link).unwrap_or(());
         Ok(link)
     }
 
@@ -279,7 +279,7 @@ impl Threads {
                 };
                 let run = move || {
                     let ring = PreadRing::new(segment);
-                    RingWorker::called(Crew::Pool, ring).run(&core, planner, Some(&pool));
+                    RingWorker::woken(Crew::Pool, ring).run(&core, planner, Some(&pool));
                 };
                 let started = threads.spawn(format!("forebay-wait-{number}"), "drive threads", run);
                 started.map_err(errno_of)
@@ -346,7 +346,7 @@ impl Threads {
                 Ok(ring) => ring,
                 Err(errno) => return answer.send(Err(errno)).unwrap_or(()),
             };
-            let index = core.add_ring(Bell::Ring(waker));
+            let index = core.add_ring(Wakeup::Ring(waker));
             answer.send(Ok(index)).unwrap_or(());
             events::ring_made(index);
             RingWorker::new(Crew::Ring(index), ring).run(&core, planner, None);

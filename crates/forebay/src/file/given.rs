@@ -131,7 +131,7 @@ fn not_without(hindrance: &Hindrance, refusal: Refusal) -> String {
 /// is unlinked; otherwise the descriptor's number.
 fn name_of(fd: BorrowedFd<'_>) -> PathBuf {
     let number = fd.as_raw_fd();
-    let told = std::fs::read_link(format!("/proc/self/fd/{number}")).ok();
+    let name = std::fs::read_link(format!("/proc/self/fd/{number}")).ok();
     // Pipes and unreachable files have names that are not paths.
-    told.filter(|path| path.is_absolute()).unwrap_or_else(|| format!("fd {number}").into())
+    name.filter(|path| path.is_absolute()).unwrap_or_else(|| format!("fd {number}").into())
 }

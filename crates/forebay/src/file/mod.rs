@@ -256,7 +256,7 @@ impl Handle {
     }
 
     /// Emits an event that the file was opened.
-    pub(crate) fn tell_opened(&self) {
+    pub(crate) fn emit_opened(&self) {
         events::file_opened(&self.path, self.file_system(), self.writable(), self.reopened());
     }
 

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 
 /// Upper bound of the overhead for `len` bytes: page tables take 1/512 with small pages, and each
 /// processor reserves a little from the group in advance.
-const fn beside(len: u64) -> u64 {
+const fn page_tables_of(len: u64) -> u64 {
     4 * MIB + len / 256
 }
 
@@ -41,7 +41,7 @@ impl Room {
         let Some(MemoryLimit { limit, available, file }) = self.system.memory_limit() else {
             return Ok(None);
         };
-        let needed = len.saturating_add(spare).saturating_add(beside(len));
+        let needed = len.saturating_add(spare).saturating_add(page_tables_of(len));
         if needed > available {
             return Err(Error::MemoryLimit { len, available, limit, file });
         }

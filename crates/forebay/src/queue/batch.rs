@@ -175,11 +175,11 @@ impl Batch {
     pub(crate) fn begins_cold(&self) -> bool {
         let Some(stretch) = self.strip.stretches().first() else { return false };
         let file = self.file_of(stretch);
-        let is_told = matches!(
+        let is_known = matches!(
             file.residency_source(),
             ResidencySource::Cachestat | ResidencySource::Mincore
         );
-        is_told && !file.is_resident(ByteRange::at(stretch.offset, 1))
+        is_known && !file.is_resident(ByteRange::at(stretch.offset, 1))
     }
 
     /// The place of a range of the strip, for an error message: the part in its first stretch.

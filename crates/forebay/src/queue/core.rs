@@ -9,8 +9,8 @@ use forebay_base::lock::{Lock, woken};
 use rustix::io::Errno;
 
 use super::closers::{Chore, Closers};
-use super::idlers::Idlers;
 use super::op::now_ns;
+use super::parking::Parking;
 use super::pool::Pool;
 use super::scheduler::{Depth, Effects, Scheduler};
 use super::small_writes::SmallWrites;
@@ -33,9 +33,9 @@ const READERS_MAX: usize = 1024;
 
 /// How to wake a parked thread.
 #[derive(Debug, Clone)]
-pub(crate) enum Bell {
+pub(crate) enum Wakeup {
     /// Parked in a list of threads of its kind.
-    List(Arc<Idlers>),
+    List(Arc<Parking>),
     /// Waiting in a ring.
     Ring(Waker),
     /// Parked in a pool, or not started yet.
@@ -45,13 +45,13 @@ pub(crate) enum Bell {
     Counted(Arc<AtomicUsize>),
 }
 
-impl Bell {
+impl Wakeup {
     /// Wakes one thread.
-    fn ring(&self) {
+    fn wake(&self) {
         match self {
-            Self::List(idlers) => idlers.call(),
+            Self::List(parking) => parking.wake(),
             Self::Ring(waker) => waker.wake(),
-            Self::Pool(pool) => pool.call(),
+            Self::Pool(pool) => pool.wake(),
             #[cfg(test)]
             Self::Counted(rung) => {
                 rung.fetch_add(1, Ordering::Relaxed);
@@ -63,14 +63,14 @@ impl Bell {
     fn start(&self) -> Result<(), Errno> {
         match self {
             Self::Pool(pool) => return pool.start(),
-            other => other.ring(),
+            other => other.wake(),
         }
         Ok(())
     }
 
     /// Wakes `count` threads.
-    fn ring_times(&self, count: usize) {
-        (0..count).for_each(|_| self.ring());
+    fn wake_times(&self, count: usize) {
+        (0..count).for_each(|_| self.wake());
     }
 
     /// Number of threads that are started on first use.
@@ -86,10 +86,10 @@ impl Bell {
 #[derive(Debug)]
 pub(crate) struct Core {
     scheduler: Mutex<Scheduler>,
-    readers: Bell,
-    pool: Bell,
-    rings: RwLock<Vec<Bell>>,
-    links: RwLock<Vec<Bell>>,
+    readers: Wakeup,
+    pool: Wakeup,
+    rings: RwLock<Vec<Wakeup>>,
+    links: RwLock<Vec<Wakeup>>,
     ends: Ends,
     closers: Arc<Closers>,
     recorder: Recorder,
@@ -120,8 +120,8 @@ impl Core {
     /// what ended transfers owned.
     pub(crate) fn new(
         mut scheduler: Scheduler,
-        readers: Bell,
-        pool: Bell,
+        readers: Wakeup,
+        pool: Wakeup,
         closers: Arc<Closers>,
     ) -> Self {
         scheduler.add_unstarted(pool.unstarted());
@@ -174,11 +174,11 @@ impl Core {
 
     /// Wakes all parked threads, regardless of the scheduler's counts.
     pub(super) fn wake_all(&self) {
-        self.readers.ring_times(READERS_MAX);
-        self.pool.ring_times(self.pool.unstarted());
+        self.readers.wake_times(READERS_MAX);
+        self.pool.wake_times(self.pool.unstarted());
         for bells in [&self.rings, &self.links] {
             let bells = woken(bells.read());
-            bells.iter().for_each(Bell::ring);
+            bells.iter().for_each(Wakeup::wake);
         }
         self.ends.tell();
     }
@@ -200,12 +200,12 @@ impl Core {
     /// Runs side effects. Must not be called under the lock. Events are emitted last, so that
     /// subscribers delay no waiting thread.
     pub(crate) fn act(&self, mut effects: Effects) {
-        self.readers.ring_times(effects.readers);
+        self.readers.wake_times(effects.readers);
         if !effects.rings.is_empty() {
             let bells = woken(self.rings.read());
-            effects.rings.iter().for_each(|&ring| bells[ring].ring_times(1));
+            effects.rings.iter().for_each(|&ring| bells[ring].wake_times(1));
         }
-        self.pool.ring_times(effects.pool);
+        self.pool.wake_times(effects.pool);
         let mut refused = Vec::new();
         for _ in 0..effects.starts {
             if let Err(errno) = self.pool.start() {
@@ -215,9 +215,9 @@ impl Core {
         }
         if !effects.links.is_empty() {
             let bells = woken(self.links.read());
-            effects.links.iter().for_each(|&link| bells[link].ring_times(1));
+            effects.links.iter().for_each(|&link| bells[link].wake_times(1));
         }
-        effects.gates.iter().for_each(|gate| gate.call());
+        effects.gates.iter().for_each(|gate| gate.notify());
         let has_ended = !effects.finished.is_empty();
         effects.finished.reverse();
         while let Some((state, result)) = effects.finished.pop() {
@@ -304,7 +304,7 @@ impl Core {
     }
 
     /// Adds a ring whose worker is woken by `bell`.
-    pub(crate) fn add_ring(&self, bell: Bell) -> usize {
+    pub(crate) fn add_ring(&self, bell: Wakeup) -> usize {
         let mut bells = woken(self.rings.write());
         bells.push(bell);
         self.lock().add_ring()
@@ -324,7 +324,7 @@ impl Core {
     }
 
     /// Adds a link whose submitter is woken by `bell`.
-    pub(crate) fn add_link(&self, slots_max: usize, bell: Bell) -> usize {
+    pub(crate) fn add_link(&self, slots_max: usize, bell: Wakeup) -> usize {
         let mut bells = woken(self.links.write());
         bells.push(bell);
         self.lock().add_link(slots_max)

@@ -54,7 +54,7 @@ impl Core {
         for (state, result) in waiting.finished.into_iter().chain(failed) {
             self.end(state, result);
         }
-        waiting.gates.iter().for_each(|gate| gate.call());
+        waiting.gates.iter().for_each(|gate| gate.notify());
         self.wake_all();
         events::engine_failed(&cause);
     }
@@ -72,7 +72,7 @@ mod tests {
     use super::super::probe::Plan;
     use super::super::scheduler::{Claim, Crew, Depth, Limits, Request, Scheduler};
     use super::super::worker::{Reader, RingWorker, Tools};
-    use super::super::{Bell, Idlers, Planner, Priority, Ring, Slot};
+    use super::super::{Parking, Planner, Priority, Ring, Slot, Wakeup};
     use super::*;
     use crate::file::{Handle, OpenHow};
     use crate::plan::{Alignment, Direction, Io, Reason};
@@ -127,7 +127,7 @@ mod tests {
     struct Rig {
         core: Arc<Core>,
         file: Arc<Handle>,
-        idlers: Arc<Idlers>,
+        parking: Arc<Parking>,
         memory: Vec<u8>,
         ring: usize,
     }
@@ -142,8 +142,8 @@ mod tests {
                 pool: 1,
                 host_windows: 4,
             };
-            let idlers = Arc::<Idlers>::default();
-            let bell = || Bell::List(Arc::clone(&idlers));
+            let parking = Arc::<Parking>::default();
+            let bell = || Wakeup::List(Arc::clone(&parking));
             let core = Core::new(Scheduler::new(limits), bell(), bell(), Arc::default());
             let drive = core.add_drive(Depth::Fixed(4), 4, &[]);
             let ring = core.add_ring(bell());
@@ -152,7 +152,7 @@ mod tests {
             Self {
                 core: Arc::new(core),
                 file: Arc::new(file.unwrap()),
-                idlers,
+                parking,
                 memory: vec![0; 256 << 10],
                 ring,
             }
@@ -174,7 +174,7 @@ mod tests {
                 peer: None,
                 drive: 0,
                 parts: [(range, io, reason)].into(),
-                beside: Vec::new(),
+                shares: Vec::new(),
                 alignment: (io == Io::Direct).then(|| Alignment::of(512, 512)),
                 cold: false,
                 exact: true,
@@ -221,8 +221,8 @@ mod tests {
         let broken = Broken::default();
         broken.panics.store(true, Ordering::Relaxed);
         let state = rig.start(Io::Buffered, Reason::InMemory);
-        let (core, idlers) = (Arc::clone(&rig.core), Arc::clone(&rig.idlers));
-        let thread = std::thread::spawn(move || Reader::new(broken).run(&core, &Plans, &idlers));
+        let (core, parking) = (Arc::clone(&rig.core), Arc::clone(&rig.parking));
+        let thread = std::thread::spawn(move || Reader::new(broken).run(&core, &Plans, &parking));
         rig.assert_failed(&state, "a ring that is broken");
         thread.join().expect("the panic ends there");
         state.wait_untouched();

@@ -111,7 +111,7 @@ impl Gate {
     }
 
     /// Wakes the waiting thread. Must not be called under the scheduler's lock.
-    pub(crate) fn call(&self) {
+    pub(crate) fn notify(&self) {
         self.caller.unpark();
     }
 }
@@ -171,9 +171,9 @@ mod tests {
             let mut came = Vec::new();
             for start in starts().step_by(2).chain(starts().skip(1).step_by(2)) {
                 let range = ByteRange { start, end: (start + cut).min(strip.len()) };
-                let told = gate.came(&strip, range);
+                let is_news = gate.came(&strip, range);
                 let arrived = gate.take_arrived();
-                prop_assert_eq!(told, !arrived.is_empty());
+                prop_assert_eq!(is_news, !arrived.is_empty());
                 came.extend(arrived);
             }
             came.sort_unstable();

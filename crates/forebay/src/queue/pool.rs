@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 
-use super::idlers::Idlers;
+use super::parking::Parking;
 
 /// Starts the thread with this number.
 type Start = Box<dyn Fn(usize) -> Result<(), Errno> + Send + Sync>;
 
 /// Started threads park here; further threads are started up to a maximum.
 pub(crate) struct Pool {
-    idlers: Idlers,
+    parking: Parking,
     started: AtomicUsize,
     most: usize,
     start: Start,
@@ -21,7 +21,7 @@ pub(crate) struct Pool {
 impl Pool {
     /// At most `most` threads, each started by `start`.
     pub(crate) fn new(most: usize, start: Start) -> Self {
-        Self { idlers: Idlers::default(), started: AtomicUsize::new(0), most, start }
+        Self { parking: Parking::default(), started: AtomicUsize::new(0), most, start }
     }
 
     /// Maximum number of threads.
@@ -38,13 +38,13 @@ impl Pool {
     }
 
     /// Wakes a thread that is parked or about to park.
-    pub(super) fn call(&self) {
-        self.idlers.call();
+    pub(super) fn wake(&self) {
+        self.parking.wake();
     }
 
     /// Parks until woken.
     pub(crate) fn sleep(&self) {
-        self.idlers.sleep();
+        self.parking.park();
     }
 }
 

@@ -7,8 +7,8 @@ use rustix::io::Errno;
 
 use super::Ring;
 use super::core::Core;
-use super::idlers::Idlers;
 use super::op::{Completion, Op};
+use super::parking::Parking;
 use super::pool::Pool;
 use super::probe::{Plan, Planner};
 use super::scheduler::{Claim, Crew, DriveWork, ReaderWork, Scheduler};
@@ -40,7 +40,7 @@ pub(crate) struct RingWorker<R> {
     done: Vec<Completion>,
     planned: Option<(usize, Plan)>,
     /// True if the scheduler counts it as parked.
-    asleep: bool,
+    parked: bool,
     track: Track,
 }
 
@@ -53,14 +53,14 @@ impl<R: Ring> RingWorker<R> {
             taken: Vec::new(),
             done: Vec::new(),
             planned: None,
-            asleep: false,
+            parked: false,
             track: Track::default(),
         }
     }
 
     /// For a thread that was woken before it began, so it counts as parked.
-    pub(crate) fn called(crew: Crew, ring: R) -> Self {
-        Self { asleep: true, ..Self::new(crew, ring) }
+    pub(crate) fn woken(crew: Crew, ring: R) -> Self {
+        Self { parked: true, ..Self::new(crew, ring) }
     }
 
     /// The ring, and its completions since the last step.
@@ -77,18 +77,18 @@ impl<R: Ring> RingWorker<R> {
         waits: bool,
         plan: impl FnOnce(&Claim) -> Plan,
     ) -> Next {
-        let ((claim, ended, unwanted), effects) = core.hold(|scheduler| {
+        let ((claim, ended, cancelled), effects) = core.hold(|scheduler| {
             let claim = self.exchange(scheduler);
             let ended = scheduler.has_ended();
             let may_sleep = waits || self.taken.len() + self.ring.in_flight() == 0;
             if may_sleep && claim.is_none() && !ended {
-                scheduler.sleeps(self.crew);
-                self.asleep = true;
+                scheduler.parks(self.crew);
+                self.parked = true;
             }
-            (claim, ended, scheduler.take_unwanted(self.crew))
+            (claim, ended, scheduler.take_cancelled(self.crew))
         });
         // Before anything new is submitted: a window's key may be reused by then.
-        unwanted.into_iter().for_each(|window| self.ring.cancel(window));
+        cancelled.into_iter().for_each(|window| self.ring.cancel(window));
         if waits {
             // The drive gets its next requests before the threads that wait for the last ones are
             // woken, since these may take this thread's core.
@@ -101,7 +101,7 @@ impl<R: Ring> RingWorker<R> {
         if ended {
             return Next::Stop;
         }
-        if self.asleep && !waits {
+        if self.parked && !waits {
             return Next::Wait;
         }
         // A ring that can be woken has many ops in flight.
@@ -135,8 +135,8 @@ impl<R: Ring> RingWorker<R> {
 
     /// Returns the results of the last step.
     fn hand_over(&mut self, scheduler: &mut Scheduler) {
-        if std::mem::take(&mut self.asleep) {
-            scheduler.wakes(self.crew);
+        if std::mem::take(&mut self.parked) {
+            scheduler.resumes(self.crew);
         }
         self.done.drain(..).for_each(|completion| scheduler.complete(completion));
         if let Some((window, (piece, segments))) = self.planned.take() {
@@ -205,7 +205,7 @@ pub(crate) struct Reader<R> {
     planned: Option<(usize, Plan)>,
     slots: Option<(usize, Vec<super::Slot>)>,
     /// True if the scheduler counts it as parked.
-    asleep: bool,
+    parked: bool,
     track: Track,
 }
 
@@ -216,7 +216,7 @@ impl<R: Ring> Reader<R> {
             done: Vec::new(),
             planned: None,
             slots: None,
-            asleep: false,
+            parked: false,
             track: Track::default(),
         }
     }
@@ -272,15 +272,15 @@ impl<R: Ring> Reader<R> {
     pub(crate) fn step(&mut self, core: &Core, tools: &impl Tools) -> Next {
         self.reap(core);
         let (work, ended) = core.with(|scheduler| {
-            if std::mem::take(&mut self.asleep) {
-                scheduler.wakes(Crew::Readers);
+            if std::mem::take(&mut self.parked) {
+                scheduler.resumes(Crew::Readers);
             }
             self.hand_back(scheduler);
             let work = scheduler.take_reader_work();
             let ended = work.is_none() && scheduler.has_ended();
             if work.is_none() && !ended {
-                scheduler.sleeps(Crew::Readers);
-                self.asleep = true;
+                scheduler.parks(Crew::Readers);
+                self.parked = true;
             }
             (work, ended)
         });
@@ -305,12 +305,12 @@ impl<R: Ring> Reader<R> {
     }
 
     /// Repeats the step until the engine ends.
-    pub(crate) fn run(mut self, core: &Core, tools: &impl Tools, idlers: &Idlers) {
+    pub(crate) fn run(mut self, core: &Core, tools: &impl Tools, parking: &Parking) {
         core.guard(|| {
             loop {
                 match self.step(core, tools) {
                     Next::Again => {}
-                    Next::Wait => idlers.sleep(),
+                    Next::Wait => parking.park(),
                     Next::Stop => return,
                 }
             }

@@ -31,13 +31,13 @@ pub(crate) struct Arena {
     parts: Arc<Parts>,
     /// Why slots may be on another NUMA node than their GPU: the kernel's first error.
     misplaced: OnceLock<Errno>,
-    misplaced_told: AtomicBool,
+    has_reported_misplaced: AtomicBool,
     /// The memory limits of the control groups.
     room: Room,
     /// Why there are fewer slots than the limit allows: the first error.
     refused: OnceLock<Error>,
     /// Whether that error has been emitted as an event.
-    refused_told: AtomicBool,
+    has_reported_refusal: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -61,10 +61,10 @@ impl Arena {
             used: AtomicU64::new(0),
             parts: Arc::default(),
             misplaced: OnceLock::new(),
-            misplaced_told: AtomicBool::new(false),
+            has_reported_misplaced: AtomicBool::new(false),
             room,
             refused: OnceLock::new(),
-            refused_told: AtomicBool::new(false),
+            has_reported_refusal: AtomicBool::new(false),
         }
     }
 
@@ -148,12 +148,12 @@ impl Arena {
             events::memory_made(slots.iter().map(|slot| slot.len).sum(), Some(gpu));
         }
         if let Some(error) = self.refused.get()
-            && !self.refused_told.swap(true, Ordering::Relaxed)
+            && !self.has_reported_refusal.swap(true, Ordering::Relaxed)
         {
             events::memory_refused(error);
         }
         if let Some(errno) = self.misplaced()
-            && !self.misplaced_told.swap(true, Ordering::Relaxed)
+            && !self.has_reported_misplaced.swap(true, Ordering::Relaxed)
         {
             events::refused("to place pinned memory near its GPU", errno);
         }

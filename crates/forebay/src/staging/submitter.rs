@@ -19,7 +19,7 @@ use crate::error::{Error, Operation};
 use crate::events;
 use crate::gpu::{Device, DeviceCopy, DeviceError, DeviceResult, Event, Stream, is_quiet};
 use crate::plan::Direction;
-use crate::queue::{Copy, CopyFailure, Core, Crew, Idlers, Scatter, now_ns};
+use crate::queue::{Copy, CopyFailure, Core, Crew, Parking, Scatter, now_ns};
 use crate::trace::{Recorder, Span, Track, What};
 
 /// Interval between two polls of a copy: a full slot takes 300 µs. Sleeping this way costs a third
@@ -80,9 +80,9 @@ pub(crate) struct Submitter {
     /// The slots' memory; never freed once a copy may not be over.
     arena: Option<Arc<Arena>>,
     /// Whether the loss of the GPU has been emitted as an event.
-    lost_told: bool,
+    has_reported_loss: bool,
     /// Whether the scheduler counts this thread as parked.
-    asleep: bool,
+    parked: bool,
 }
 
 /// How the thread waits after a step.
@@ -116,8 +116,8 @@ impl Submitter {
             done: Vec::new(),
             track: Track::default(),
             arena: None,
-            lost_told: false,
-            asleep: false,
+            has_reported_loss: false,
+            parked: false,
         })
     }
 
@@ -149,10 +149,10 @@ impl Submitter {
             let crew = Crew::Link(link);
             let mut group = self.lists.pop().unwrap_or_default();
             let (soon, ended) = core.with(|scheduler| {
-                if std::mem::take(&mut self.asleep) {
-                    scheduler.wakes(crew);
+                if std::mem::take(&mut self.parked) {
+                    scheduler.resumes(crew);
                 }
-                scheduler.tell_time(now);
+                scheduler.set_time(now);
                 for Done { copy, queued_ns, over_ns, failed, .. } in self.done.drain(..) {
                     scheduler.copied(link, &copy, over_ns.saturating_sub(queued_ns), failed);
                 }
@@ -160,8 +160,8 @@ impl Submitter {
                 let ended = scheduler.has_ended();
                 let naps = lingers && scheduler.fills_soon(link);
                 if group.is_empty() && idle && !ended && !naps {
-                    scheduler.sleeps(crew);
-                    self.asleep = true;
+                    scheduler.parks(crew);
+                    self.parked = true;
                 }
                 (!idle && scheduler.is_waited_for(link), ended)
             });
@@ -172,7 +172,7 @@ impl Submitter {
             self.lists.push(group);
             return match () {
                 () if ended => Pause::Stop,
-                () if self.asleep => Pause::Wait,
+                () if self.parked => Pause::Wait,
                 () if soon && self.is_fresh() => Pause::Watch,
                 () => Pause::Nap,
             };
@@ -265,7 +265,7 @@ impl Submitter {
     /// The failure to report for a copy. Memory of a copy that may still run is never freed.
     fn failure(&mut self, copy: &Copy, source: DeviceError) -> CopyFailure {
         let (device, len) = (self.device.id(), copy.run.range.len());
-        if source.is_loss() && !std::mem::replace(&mut self.lost_told, true) {
+        if source.is_loss() && !std::mem::replace(&mut self.has_reported_loss, true) {
             events::gpu_lost(device, &source);
         }
         let place = None; // the scheduler adds it
@@ -351,7 +351,7 @@ impl Submitter {
     }
 
     /// Repeats the step until the engine ends.
-    pub(crate) fn run(mut self, core: &Core, idlers: &Idlers) {
+    pub(crate) fn run(mut self, core: &Core, parking: &Parking) {
         // Otherwise the kernel may delay each nap by 50 µs.
         rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)).unwrap_or(());
         let mut active = Instant::now();
@@ -364,7 +364,7 @@ impl Submitter {
                     Pause::Watch => std::thread::yield_now(),
                     Pause::Nap => std::thread::sleep(NAP),
                     Pause::Wait => {
-                        idlers.sleep();
+                        parking.park();
                         active = Instant::now();
                     }
                     Pause::Stop => return,

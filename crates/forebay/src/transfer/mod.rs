@@ -1,7 +1,7 @@
 //! The state that a caller and the engine share during a transfer, and its outcome.
 
+mod emit;
 mod outcome;
-mod told;
 mod touch;
 mod wait;
 
@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::error::{Place, Result};
-use crate::events::Told;
+use crate::events::OpenSpan;
 use crate::file::Handle;
 use crate::gpu::DeviceError;
 use crate::memory::{Buffer, Keep, Last};
@@ -59,7 +59,7 @@ pub(crate) struct State {
     end: Lock<End>,
     bell: Condvar,
     /// `Some` between the start event and the end event.
-    told: Lock<Option<Told>>,
+    span: Lock<Option<OpenSpan>>,
 }
 
 /// The shares of [`State::keep`].
@@ -132,7 +132,7 @@ impl State {
             finished: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             bell: Condvar::new(),
-            told: Lock::default(),
+            span: Lock::default(),
         }
     }
 
@@ -276,7 +276,7 @@ impl State {
         });
         let memory = self.let_go();
         let file = self.file.lock().take();
-        file.iter().for_each(|file| self.tell_end(file, &result));
+        file.iter().for_each(|file| self.emit_end(file, &result));
         let file = file.and_then(Arc::into_inner);
         let batch = batch.and_then(Arc::into_inner);
         let unused = Unused { memory, file, batch };

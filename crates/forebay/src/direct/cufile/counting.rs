@@ -16,8 +16,8 @@ use super::table::Table;
 pub(super) fn level_of(table: &Table) -> Option<c_int> {
     let mut level = 0;
     // SAFETY: the output outlives the call.
-    let told = unsafe { table.get_stats_level?(&raw mut level) };
-    told.checked("").is_ok().then_some(level)
+    let status = unsafe { table.get_stats_level?(&raw mut level) };
+    status.checked("").is_ok().then_some(level)
 }
 
 /// `cuFileStatsStop`.

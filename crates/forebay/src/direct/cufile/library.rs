@@ -89,9 +89,9 @@ impl CuFile {
             .checked("cuFileGetVersion")
             .map_err(|error| Unusable::Bad(format!("`{shown}`: {error}")))?;
         if !VERSIONS.contains(&version) {
-            let told = version_text(version);
+            let found = version_text(version);
             return Err(Unusable::Bad(format!(
-                "`{shown}` is version {told}: 1.11 or a later one of 1 is needed"
+                "`{shown}` is version {found}: 1.11 or a later one of 1 is needed"
             )));
         }
         Ok(Self { table, version, path: path.into() })

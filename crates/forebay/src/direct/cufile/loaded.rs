@@ -14,13 +14,13 @@ use super::library::CuFile;
 use super::reach::Compat;
 use super::rig::{Rig, UNIT};
 use super::session::{ALLOW_COMPAT, Session, setting, uses};
-use crate::direct::played;
+use crate::direct::simulated_library;
 use crate::gpu::sim::{SimConfig, SimDevice};
 
 /// Compiles a library with this behavior in a temporary folder; `None` if there is no compiler.
 fn library(as_of: u32, does: &str) -> Option<(tempfile::TempDir, PathBuf)> {
     let folder = tempfile::tempdir().unwrap();
-    let library = played::compile_to(folder.path(), as_of, does);
+    let library = simulated_library::compile_to(folder.path(), as_of, does);
     let library = library.map_err(|reason| println!("skipped: {reason}")).ok()?;
     Some((folder, library))
 }

@@ -165,8 +165,8 @@ fn register(
         let mut registered = Err(CuFileFailure::Io(Errno::NODEV));
         let entered = device.within(&mut || {
             let Some(file) = file.take() else { return };
-            registered = match device.played_cufile() {
-                Some(play) => own.register_played(file, play),
+            registered = match device.simulated_cufile() {
+                Some(play) => own.register_simulated(file, play),
                 None => own.register(file),
             };
         });

@@ -97,8 +97,8 @@ pub fn look(named: Option<&Path>, packages: &[PathBuf], line: &mut dyn FnMut(&st
     line("opened", "");
     let mut properties = Properties::default();
     // SAFETY: the output outlives the call.
-    let told = unsafe { (cufile.table.get_properties)(&raw mut properties) };
-    if told.checked("cuFileDriverGetProperties").is_ok() {
+    let status = unsafe { (cufile.table.get_properties)(&raw mut properties) };
+    if status.checked("cuFileDriverGetProperties").is_ok() {
         tell(&cufile, &properties, line);
     }
     if let Some(get) = cufile.table.get_parameter_bool {
@@ -119,12 +119,12 @@ fn tell(cufile: &CuFile, properties: &Properties, line: &mut dyn FnMut(&str, &st
     for (bit, name) in STORAGE {
         let mut text = name.to_owned();
         let mut ways: c_int = 0;
-        let told = cufile.table.get_p2p_flags.is_some_and(|get| {
+        let is_known = cufile.table.get_p2p_flags.is_some_and(|get| {
             let bit = c_int::try_from(bit).unwrap_or(c_int::MAX);
             // SAFETY: the output outlives the call.
             unsafe { get(bit, &raw mut ways) }.checked("").is_ok()
         });
-        let ways = if told { ways.cast_unsigned() } else { 0 };
+        let ways = if is_known { ways.cast_unsigned() } else { 0 };
         for (_, way) in WAYS.iter().filter(|(bit, _)| ways >> bit & 1 == 1) {
             let _ = write!(text, " {way}");
         }

@@ -33,7 +33,7 @@ impl Rig {
     pub(super) fn played_by(table: Table, play: CuFilePlay) -> Option<Self> {
         let config = SimConfig { cufile: Some(play), ..SimConfig::default() };
         let device = Arc::new(SimDevice::new(0, config, Arc::new(SystemClock::new())));
-        Self::of(Arc::new(Session::of_played_by(table).unwrap()), device)
+        Self::of(Arc::new(Session::of_simulated_by(table).unwrap()), device)
     }
 
     /// Creates it with an open library; `None` as above.

@@ -125,21 +125,21 @@ impl Session {
     }
 
     /// The simulated driver.
-    pub(crate) fn played() -> Result<Arc<Self>, CuFileFailure> {
-        Self::of_played().map(Arc::new)
+    pub(crate) fn simulated() -> Result<Arc<Self>, CuFileFailure> {
+        Self::of_simulated().map(Arc::new)
     }
 
-    pub(super) fn of_played() -> Result<Self, CuFileFailure> {
-        Self::of_played_by(simulated::table())
+    pub(super) fn of_simulated() -> Result<Self, CuFileFailure> {
+        Self::of_simulated_by(simulated::table())
     }
 
     /// Opens a simulated driver with changed functions.
-    pub(super) fn of_played_by(table: Table) -> Result<Self, CuFileFailure> {
+    pub(super) fn of_simulated_by(table: Table) -> Result<Self, CuFileFailure> {
         Self::of(CuFile { table, version: simulated::VERSION, path: "simulated".into() })
     }
 
     /// Like [`register`](Self::register), with a simulated driver of this behavior.
-    pub(crate) fn register_played(
+    pub(crate) fn register_simulated(
         self: &Arc<Self>,
         file: File,
         (play, seed): (CuFilePlay, u64),
@@ -217,8 +217,8 @@ impl Session {
         self.check_home().ok()?;
         let mut counters = Box::new(RawCounters([0; 8192]));
         // SAFETY: the buffer is larger than any version fills.
-        let told = unsafe { get((&raw mut *counters).cast::<c_void>()) };
-        told.checked("cuFileGetStatsL3").ok()?;
+        let status = unsafe { get((&raw mut *counters).cast::<c_void>()) };
+        status.checked("cuFileGetStatsL3").ok()?;
         Some(counters.0.into())
     }
 
@@ -236,9 +236,9 @@ impl Session {
         let mut handle: FileHandle = ptr::null_mut();
         let mut descriptor = Descriptor::of(file.as_raw_fd());
         // SAFETY: the outputs outlive the call, and the descriptor outlives the registration.
-        let told =
+        let status =
             unsafe { (self.cufile.table.handle_register)(&raw mut handle, &raw mut descriptor) };
-        told.checked("cuFileHandleRegister")?;
+        status.checked("cuFileHandleRegister")?;
         Ok(RegisteredFile { session: Arc::clone(self), handle, file })
     }
 }

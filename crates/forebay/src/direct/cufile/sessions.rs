@@ -107,7 +107,7 @@ mod tests {
         let of = |library| {
             sessions.of(library, || {
                 opened.fetch_add(1, Ordering::Relaxed);
-                Session::of_played()
+                Session::of_simulated()
             })
         };
         let one = of(1).unwrap();
@@ -119,7 +119,7 @@ mod tests {
     fn what_did_not_open_is_opened_again() {
         let sessions = Sessions::within(LONG);
         assert_eq!(sessions.of(1, fails).unwrap_err().to_string(), "it fails");
-        assert!(sessions.of(1, Session::of_played).is_ok());
+        assert!(sessions.of(1, Session::of_simulated).is_ok());
     }
 
     #[test]
@@ -135,7 +135,7 @@ mod tests {
             let first = sessions.of(1, || {
                 begin.send(()).unwrap();
                 thread::sleep(Duration::from_millis(50)); // so that it has to wait
-                Session::of_played()
+                Session::of_simulated()
             });
             assert!(Arc::ptr_eq(&first.unwrap(), &second.join().unwrap()));
         });
@@ -150,8 +150,11 @@ mod tests {
                 assert_eq!(late, CuFileFailure::Opening);
                 assert!(late.to_string().contains("has not come to an end"), "{late}");
             }
-            assert!(sessions.of(2, Session::of_played).is_ok(), "another library is not held up");
-            Session::of_played()
+            assert!(
+                sessions.of(2, Session::of_simulated).is_ok(),
+                "another library is not held up"
+            );
+            Session::of_simulated()
         });
         assert!(Arc::ptr_eq(&first.unwrap(), &sessions.of(1, fails).unwrap()));
     }

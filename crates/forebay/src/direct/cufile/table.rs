@@ -18,13 +18,13 @@ pub(super) type FileHandle = *mut c_void;
 macro_rules! cufile_table {
     (
         required { $($field:ident: $name:literal fn($($argument:ty),*) -> $result:ty;)* }
-        optional { $($option:ident: $other:literal fn($($given:ty),*) -> $told:ty;)* }
+        optional { $($option:ident: $other:literal fn($($given:ty),*) -> $output:ty;)* }
     ) => {
         /// The library's functions.
         #[derive(Debug)]
         pub(super) struct Table {
             $(pub(super) $field: unsafe extern "C" fn($($argument),*) -> $result,)*
-            $(pub(super) $option: Option<unsafe extern "C" fn($($given),*) -> $told>,)*
+            $(pub(super) $option: Option<unsafe extern "C" fn($($given),*) -> $output>,)*
         }
 
         impl Table {

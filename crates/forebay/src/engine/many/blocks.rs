@@ -85,7 +85,7 @@ impl BlockRead {
         self.gate().open(count);
         if let Some(request) = self.request.take() {
             let begin = Begin::of_pieces(Direction::Read, self.pieces, None);
-            request.state.tell_begin(&request.file, &begin);
+            request.state.emit_begin(&request.file, &begin);
             // This thread, which is awake, plans the first window.
             return self.transfer.engine.launch(request);
         }

@@ -131,15 +131,15 @@ impl ManyTransfer {
     /// without the buffers.
     pub fn wait(mut self) -> (Result<ManyOutcome>, Vec<Buffer>) {
         let (end, buffers) = self.transfer.wait_for_all();
-        let told = self.told(end);
+        let outcome = self.outcome(end);
         drop(self.ended.take()); // avoids a copy of the results
-        (told.map(Arc::unwrap_or_clone), buffers)
+        (outcome.map(Arc::unwrap_or_clone), buffers)
     }
 
     /// Waits for the end for at most `bound`; `None` if the transfer is still running.
     #[must_use]
     pub fn wait_for(&self, bound: Duration) -> Option<Result<Arc<ManyOutcome>>> {
-        self.transfer.wait_for(bound).map(|end| self.told(end))
+        self.transfer.wait_for(bound).map(|end| self.outcome(end))
     }
 
     /// Drops it without cancelling, like [`Transfer::detach`].
@@ -148,12 +148,12 @@ impl ManyTransfer {
     }
 
     /// The results of all pieces, once the transfer has ended with `end`.
-    fn told(&self, end: Result<Outcome>) -> Result<Arc<ManyOutcome>> {
+    fn outcome(&self, end: Result<Outcome>) -> Result<Arc<ManyOutcome>> {
         let is_here = self.engine.inner.home.is_here();
         if let (false, Err(forked)) = (is_here, &end) {
             return Err(forked.clone()); // the locks belong to the parent
         }
-        let told = self.ended.get_or_init(|| {
+        let outcome = self.ended.get_or_init(|| {
             let whole = end?;
             let mut results = self.results.lock();
             let results = results.as_mut().expect("there until the end is known");
@@ -161,7 +161,7 @@ impl ManyTransfer {
         });
         let results = self.results.lock().take();
         self.let_go(results);
-        told.clone()
+        outcome.clone()
     }
 
     /// Drops the files: this may be the last reference, and closing a file may hang.

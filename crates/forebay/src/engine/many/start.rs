@@ -112,7 +112,7 @@ impl Engine {
             let plain = gpu.filter(|_| many.options.route.is_none());
             let not_direct = self.why_not_direct(plain, OF_PIECES);
             let begin = Begin { not_direct, ..begin };
-            state.tell_begin(&file, &begin);
+            state.emit_begin(&file, &begin);
         }
         let none = Share { drive: sources[0].drive, parts: Vec::new().into() };
         let first = if shares.is_empty() { none } else { shares.remove(0) };
@@ -131,7 +131,7 @@ impl Engine {
             drive: first.drive,
             cold: begins_direct && batch.begins_cold(),
             parts: first.parts,
-            beside: shares,
+            shares,
             alignment: alignment(&sources),
             exact: false, // per read
             sync: many.sync(),

@@ -414,7 +414,7 @@ impl Ordered {
         let track = self.track.take().and_then(Arc::into_inner);
         let track = track.expect("whoever had a share has queued all");
         if let Some(Err(source)) = self.queued.get().cloned() {
-            self.state.tell_refused(&self.not_over(source.clone()));
+            self.state.emit_refused(&self.not_over(source.clone()));
             let state = Arc::clone(&self.state);
             let core = &self.work.engine().inner.core;
             core.aside(Chore::Free, move || track.settle(&state, &source));

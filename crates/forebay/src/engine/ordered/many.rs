@@ -94,7 +94,7 @@ impl Engine {
             return self.start_owned(direction, pieces, buffers, options); // all behind the end
         }
         many_fit(&packing, &*device).map_err(|reason| many.refusal(first, reason))?;
-        let told = Arc::clone(work.told());
+        let published = Arc::clone(work.published());
         let keep = spans.iter().filter_map(|span| span.keep.clone()).collect();
         let range = ByteRange::at(0, packing.bytes());
         let state = Arc::new(State::new(Arc::clone(file), range, buffers, keep));
@@ -110,7 +110,7 @@ impl Engine {
         };
         // SAFETY: the stream is the caller's promise.
         unsafe { self.order(stream, &how, &state, OrderedWork::Pieces(work), copy) }?;
-        Ok(ManyTransfer::new(state, Results::of_order(told), self))
+        Ok(ManyTransfer::new(state, Results::of_order(published), self))
     }
 }
 

@@ -76,14 +76,14 @@ impl Engine {
         let expected = self.keepers().expect()?;
         let track = Arc::new(self.keepers().track(self, device, blocks)?);
         let queued = Arc::new(Queued::new());
-        state.tell_begin(work.handle(), begin);
+        state.emit_begin(work.handle(), begin);
         let (of, shares) = (Arc::clone(state), (Arc::clone(&track), Arc::clone(&queued)));
         expected.add(Ordered::new(of, work, direction, options, shares));
         // SAFETY: the stream is the caller's promise. The transfer owns the GPU memory until it has
         // ended, and the track keeps its memory until the GPU has passed all of it.
         let result = unsafe { queue(&track, stream, direction, blocks.count(), copy) };
         drop(track); // before the keeper is notified
-        queued.set(result.clone()).expect("it is told once");
+        queued.set(result.clone()).expect("it is set once");
         result.map_err(|source| {
             // Part of it may be queued, behind work of the caller that this call cannot wait for.
             let (device, place) = (device.id(), Some(Box::new(place)));
@@ -254,7 +254,7 @@ impl File {
             return Err(refused("a stream orders memory of a GPU, and this is the host's"));
         };
         if let Some(route) = call.options.route {
-            let reason = "in the order of a stream the best way is taken".to_owned();
+            let reason = "stream-ordered transfers use the fastest available route".to_owned();
             return Err(call.unavailable(route, reason));
         }
         if let Some(reason) = device.no_gates() {

@@ -26,7 +26,7 @@ pub(super) struct Pieces {
     exact: bool,
     /// The results so far.
     results: Vec<PieceResult>,
-    told: Arc<OnceLock<Vec<PieceResult>>>,
+    published: Arc<OnceLock<Vec<PieceResult>>>,
 }
 
 /// A step in progress.
@@ -75,7 +75,7 @@ impl Pieces {
             asked,
             there,
             exact: many.options.exact && many.direction == Direction::Read,
-            told: Arc::default(),
+            published: Arc::default(),
         })
     }
 
@@ -92,8 +92,8 @@ impl Pieces {
     }
 
     /// The results of the pieces, published at the end.
-    pub(super) fn told(&self) -> &Arc<OnceLock<Vec<PieceResult>>> {
-        &self.told
+    pub(super) fn published(&self) -> &Arc<OnceLock<Vec<PieceResult>>> {
+        &self.published
     }
 
     pub(super) fn place(&self) -> Place {
@@ -176,7 +176,7 @@ impl Pieces {
                 }
             }
         }
-        self.told.set(results).expect("it ends once");
+        self.published.set(results).expect("it ends once");
         got
     }
 
@@ -222,10 +222,10 @@ mod tests {
         assert_eq!(order, [2, 1, 3]);
         work.note(0, vec![Ok(2000), Err(failed.clone()), Ok(2999)]);
         work.note(1, vec![Err(failed), Ok(0)]);
-        let told = Arc::clone(&work.told);
+        let published = Arc::clone(&work.published);
         assert_eq!(work.end(), 2999);
-        let told = told.get().expect("it has ended").iter();
-        let errors: Vec<&Error> = told.map(|result| &**result.as_ref().unwrap_err()).collect();
+        let published = published.get().expect("it has ended").iter();
+        let errors: Vec<&Error> = published.map(|result| &**result.as_ref().unwrap_err()).collect();
         match errors[..] {
             [
                 Error::Cancelled { .. },

@@ -107,8 +107,8 @@ impl Engine {
     fn address_kind(&self, address: u64) -> AddressKind {
         let known = self.inner.links.devices();
         let mut kinds = known.iter().map(|device| device.address_kind(address));
-        let told = kinds.find(|kind| *kind != AddressKind::Unknown);
-        told.unwrap_or_else(|| gpu::address_kind(address))
+        let known = kinds.find(|kind| *kind != AddressKind::Unknown);
+        known.unwrap_or_else(|| gpu::address_kind(address))
     }
 }
 

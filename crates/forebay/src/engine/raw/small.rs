@@ -15,7 +15,7 @@ use forebay_base::units::{ByteRange, MIB};
 
 use crate::engine::Engine;
 use crate::engine::call::Call;
-use crate::engine::peers::{RESIDENT, UNASKED_WRITE};
+use crate::engine::peers::{RESIDENT, WRITE_NOT_REQUIRED};
 use crate::engine::readers::cores;
 use crate::error::{Error, Operation, Result};
 use crate::events;
@@ -288,7 +288,7 @@ impl Engine {
         Some(Ok(Outcome {
             bytes: range.len(),
             routes: vec![share],
-            not_direct: self.why_not_direct(call.span.gpu.as_ref(), UNASKED_WRITE),
+            not_direct: self.why_not_direct(call.span.gpu.as_ref(), WRITE_NOT_REQUIRED),
             stages: Stages {
                 probe: std::time::Duration::ZERO,
                 file: ended - copied,

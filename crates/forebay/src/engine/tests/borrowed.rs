@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::gpu::Device;
 use crate::gpu::cuda::CudaDevice;
 use crate::gpu::sim::SimDevice;
-use crate::gpu::sim::table::{Capture, PLAIN, Played, TABLE, handles, play, swap_mode};
+use crate::gpu::sim::table::{Capture, PLAIN, SimulatedAddress, TABLE, handles, play, swap_mode};
 use crate::memory::Buffer;
 use crate::options::Options;
 
@@ -88,7 +88,7 @@ fn memory_of_others_is_used_and_not_freed() {
 #[test]
 fn a_range_of_virtual_memory_may_span_mappings_of_one_gpu() {
     let ordinals = [7, 8].map(|place: usize| i32::try_from(PLAIN[place]).unwrap());
-    let mapped = |ordinal, accessible| Played::Mapping { ordinal, accessible };
+    let mapped = |ordinal, accessible| SimulatedAddress::Mapping { ordinal, accessible };
     let (engine, gpus) = driven(&[PLAIN[7], PLAIN[8]]);
     let base = gpus[0].allocate(16 * MIB).unwrap();
     let at = |mib: u64| base + mib * MIB;
@@ -98,7 +98,7 @@ fn a_range_of_virtual_memory_may_span_mappings_of_one_gpu() {
     play(at(8), 2 * MIB, mapped(ordinals[1], true));
     play(at(10), 2 * MIB, mapped(ordinals[0], true));
     play(at(12), 2 * MIB, mapped(ordinals[0], false));
-    play(at(14), 2 * MIB, Played::Reserved);
+    play(at(14), 2 * MIB, SimulatedAddress::Reserved);
     let buffer = borrow(&engine, at(1), 7 * MIB).unwrap();
     assert_eq!(buffer.device(), Some(gpus[0].id()));
     there_and_back(&engine, buffer);
@@ -124,7 +124,7 @@ fn a_range_of_virtual_memory_may_span_mappings_of_one_gpu() {
 fn managed_memory_is_used_like_any_other() {
     let (engine, gpus) = driven(&[PLAIN[9]]);
     let base = gpus[0].allocate(4 * MIB).unwrap();
-    play(base, 3 * MIB, Played::Managed);
+    play(base, 3 * MIB, SimulatedAddress::Managed);
     there_and_back(&engine, borrow(&engine, base, 3 * MIB).unwrap());
     let beyond = format!("the allocation {base:#x}+{} ends 1 bytes before it", 3 * MIB);
     assert_eq!(refusal(&engine, base, 3 * MIB + 1), beyond);

@@ -20,7 +20,7 @@ pub struct SimConfig {
     /// Time that each copy takes on the link in addition to its bytes.
     pub latency: Duration,
     /// Bytes per second, each direction, of the link above its switch. It is shared with
-    /// [sibling](super::SimDevice::beside) GPUs that have the same uplink rate; `None`: not
+    /// [sibling](super::SimDevice::sibling) GPUs that have the same uplink rate; `None`: not
     /// limited.
     pub uplink: Option<u64>,
     /// Bytes of device memory. Only address space is used until it is written.

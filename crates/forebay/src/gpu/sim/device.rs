@@ -34,7 +34,7 @@ pub struct SimDevice {
     timeline: Arc<Lock<Timeline>>,
     uplink: Option<Arc<Uplink>>,
     /// Whether a background thread runs due work; otherwise calls run it.
-    played: Arc<AtomicBool>,
+    is_run_apart: Arc<AtomicBool>,
     /// Copies left until it is lost.
     left: AtomicU64,
     lost: AtomicBool,
@@ -60,7 +60,7 @@ impl SimDevice {
     /// Another device on the same host. It has the same clock, and memory registered with one of
     /// the two serves copies of both. If the uplink rates are equal they share the uplink.
     #[must_use]
-    pub fn beside(&self, index: u32, config: SimConfig) -> Self {
+    pub fn sibling(&self, index: u32, config: SimConfig) -> Self {
         let uplink = config.uplink.map(|rate| match &self.uplink {
             Some(own) if own.rate == rate => Arc::clone(own),
             _ => Arc::new(Uplink::new(rate)),
@@ -97,7 +97,7 @@ impl SimDevice {
         let pages = config.pages;
         let timeline = Timeline::new(config, Arc::clone(&registered), uplink.clone());
         let timeline = Arc::new(Lock::new(timeline));
-        let (played, lost, home) = (Arc::default(), AtomicBool::new(false), Home::here());
+        let (is_run_apart, lost, home) = (Arc::default(), AtomicBool::new(false), Home::here());
         let hang = Hang::default();
         let (refuses_pinning, pinnings) = (AtomicBool::new(false), AtomicU64::new(0));
         Self {
@@ -106,7 +106,7 @@ impl SimDevice {
             registered,
             timeline,
             uplink,
-            played,
+            is_run_apart,
             left,
             lost,
             hang,
@@ -180,7 +180,7 @@ impl SimDevice {
     /// work still runs, so tests detect code that frees its memory too early.
     pub fn lose(&self) {
         self.lost.store(true, Ordering::Release);
-        self.play();
+        self.run_apart();
     }
 
     fn check_lost(&self, call: &'static str) -> DeviceResult<()> {
@@ -202,28 +202,28 @@ impl SimDevice {
 
     /// Starts a background thread that runs due work while any is pending: code that waits for a
     /// number that the GPU writes makes no calls.
-    fn play(&self) {
-        if self.played.swap(true, Ordering::AcqRel) {
+    fn run_apart(&self) {
+        if self.is_run_apart.swap(true, Ordering::AcqRel) {
             return;
         }
         let (timeline, clock) = (Arc::downgrade(&self.timeline), Arc::clone(&self.clock));
-        let played = Arc::clone(&self.played);
-        let play = move || {
+        let is_run_apart = Arc::clone(&self.is_run_apart);
+        let run = move || {
             while let Some(timeline) = timeline.upgrade() {
                 let mut timeline = timeline.lock();
                 timeline.run_due(clock.now());
                 if !timeline.is_busy() {
                     // The timeline is locked, so nothing can be queued before the flag is cleared.
-                    played.store(false, Ordering::Release);
+                    is_run_apart.store(false, Ordering::Release);
                     return;
                 }
                 drop(timeline);
                 std::thread::sleep(LOOK);
             }
         };
-        let started = std::thread::Builder::new().name("forebay-sim".into()).spawn(play);
+        let started = std::thread::Builder::new().name("forebay-sim".into()).spawn(run);
         if started.is_err() {
-            self.played.store(false, Ordering::Release); // the next call tries again
+            self.is_run_apart.store(false, Ordering::Release); // the next call tries again
         }
     }
 
@@ -287,7 +287,7 @@ impl Device for SimDevice {
         Some(stream.0)
     }
 
-    fn played_cufile(&self) -> Option<(CuFilePlay, u64)> {
+    fn simulated_cufile(&self) -> Option<(CuFilePlay, u64)> {
         self.cufile
     }
 
@@ -391,7 +391,7 @@ impl Device for SimDevice {
         least: u32,
     ) -> DeviceResult<()> {
         self.timeline("wait_number")?.wait_number(stream.0, number, least)?;
-        self.play();
+        self.run_apart();
         Ok(())
     }
 
@@ -402,7 +402,7 @@ impl Device for SimDevice {
         value: u32,
     ) -> DeviceResult<()> {
         self.timeline("write_number")?.write_number(self.clock.now(), stream.0, number, value)?;
-        self.play();
+        self.run_apart();
         Ok(())
     }
 

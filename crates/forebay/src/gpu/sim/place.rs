@@ -28,13 +28,13 @@ mod tests {
     fn gpus_of_one_uplink_are_below_one_switch() {
         let config: SimConfig = "sim:bandwidth=1GB/s,uplink=2GB/s".parse().unwrap();
         let first = SimDevice::new(0, config.clone(), Arc::new(ManualClock::new()));
-        let second = first.beside(1, config);
+        let second = first.sibling(1, config);
         let places = [&first, &second].map(|gpu| place(gpu.info()).unwrap());
         assert_eq!(Distance::between(&places[0], &places[1]), Distance::SameSwitch);
         assert_eq!(places[1].address, "sim:1");
         assert_eq!(places[1].link.bytes_per_s(), Some(1_000_000_000));
         assert_eq!(places[1].bridges[1].link.bytes_per_s(), Some(2_000_000_000));
-        let alone = first.beside(2, SimConfig::default());
+        let alone = first.sibling(2, SimConfig::default());
         let alone = place(alone.info()).unwrap();
         assert_eq!((alone.bridges.len(), alone.link.bytes_per_s()), (0, None));
         let mut real = first.info().clone();

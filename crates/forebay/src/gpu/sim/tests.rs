@@ -116,7 +116,7 @@ fn an_uplink_is_shared_by_those_beside_each_other() {
     let below = "sim:bandwidth=1GB/s,uplink=2GB/s";
     let others = [below, below, below, "sim:bandwidth=1GB/s"].into_iter();
     let others: Vec<_> =
-        (1..).zip(others).map(|(at, text)| first.beside(at, config(text))).collect();
+        (1..).zip(others).map(|(at, text)| first.sibling(at, config(text))).collect();
     let all: Vec<_> = std::iter::once(first).chain(others).collect();
     let mut bytes = Pinned::new(&all[0], vec![1; 2000]);
     // For each GPU that many copies, of 2 µs on its own link and 1 µs on the shared uplink.
@@ -406,7 +406,7 @@ fn addresses_are_known_for_what_they_are() {
     assert_eq!(device.address_kind(memory + 100), AddressKind::Unknown);
     assert_eq!(device.address_kind(start + 63), AddressKind::PinnedHost);
     assert_eq!(device.address_kind(8), AddressKind::Unknown);
-    let beside = device.beside(1, SimConfig::default());
+    let beside = device.sibling(1, SimConfig::default());
     assert_eq!(beside.address_kind(start), AddressKind::PinnedHost);
     assert_eq!(beside.address_kind(memory), AddressKind::Unknown);
     assert_eq!(beside.id().to_string(), "sim:1");
@@ -415,7 +415,7 @@ fn addresses_are_known_for_what_they_are() {
 #[test]
 fn a_device_that_goes_with_copies_queued_leaves_the_host_memory_free() {
     let (device, _) = stepped("sim");
-    let beside = device.beside(1, "sim:latency=1s".parse().unwrap());
+    let beside = device.sibling(1, "sim:latency=1s".parse().unwrap());
     let mut bytes = Pinned::new(&device, vec![1; 64]);
     let memory = beside.allocate(64).unwrap();
     let stream = beside.create_stream().unwrap();

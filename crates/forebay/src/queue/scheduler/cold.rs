@@ -30,7 +30,7 @@ impl Scheduler {
         if let Some(turn) = active.turn(key, Line::Direct) {
             push(&mut self.drives[drive].direct, turn);
         }
-        self.call_ring(drive);
+        self.wake_ring_for(drive);
     }
 
     /// Claims the next window of the transfer in turn. `None` if the transfer has ended, opens no
@@ -60,7 +60,7 @@ impl Scheduler {
     /// Moves the drives of a failed ring to threads.
     pub(crate) fn lose_ring(&mut self, ring: usize) {
         self.rings[ring].is_lost = true;
-        self.rings[ring].unwanted.clear();
+        self.rings[ring].cancelled.clear();
         for drive in std::mem::take(&mut self.rings[ring].drives) {
             self.drives[drive].ring = None;
             self.drives[drive].direct = Turns::default();

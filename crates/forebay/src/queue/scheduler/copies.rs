@@ -220,7 +220,7 @@ impl Scheduler {
         let drive = request.drive;
         for share in std::iter::once(key).chain(self.others(key)) {
             if self.transfers[share].stop_for_loss(error) {
-                self.ask_back(share);
+                self.cancel_in_ring(share);
             }
         }
         if let Some(slot) = slot {

@@ -25,46 +25,46 @@ pub(crate) enum Crew {
 
 /// Number of parked threads of a crew.
 #[derive(Debug, Default)]
-pub(super) struct Sleepers {
+pub(super) struct Parked {
     /// Parked, without a pending wake-up.
-    asleep: usize,
+    waiting: usize,
     /// With a pending wake-up, not yet running.
-    called: usize,
+    woken: usize,
 }
 
-impl Sleepers {
+impl Parked {
     /// Counts a thread that is about to park.
-    pub(super) fn sleep(&mut self) {
-        self.asleep += 1;
+    pub(super) fn park(&mut self) {
+        self.waiting += 1;
     }
 
     /// Uncounts a thread that has resumed, with or without a wake-up. It does not matter which of
     /// several threads was meant: the counts come out the same.
-    pub(super) fn wake(&mut self) {
-        if self.called > 0 {
-            self.called -= 1;
+    pub(super) fn resume(&mut self) {
+        if self.woken > 0 {
+            self.woken -= 1;
         } else {
-            self.asleep -= 1;
+            self.waiting -= 1;
         }
     }
 
     /// Marks at most `most` parked threads for a wake-up; returns how many.
-    pub(super) fn call(&mut self, most: usize) -> usize {
-        let called = most.min(self.asleep);
-        self.asleep -= called;
-        self.called += called;
-        called
+    pub(super) fn wake(&mut self, most: usize) -> usize {
+        let woken = most.min(self.waiting);
+        self.waiting -= woken;
+        self.woken += woken;
+        woken
     }
 
     /// True if every parked thread has a pending wake-up.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.asleep == 0
+        self.waiting == 0
     }
 
     /// Number of threads with a pending wake-up that are not yet running.
-    pub(super) fn called(&self) -> usize {
-        self.called
+    pub(super) fn woken(&self) -> usize {
+        self.woken
     }
 }
 
@@ -79,7 +79,7 @@ pub(super) struct Readers {
     pub(super) queued: usize,
     /// Windows for readers that are being planned.
     pub(super) planned: usize,
-    pub(super) sleepers: Sleepers,
+    pub(super) parked: Parked,
 }
 
 /// A ring: one thread that serves one or several drives.
@@ -89,8 +89,8 @@ pub(super) struct RingState {
     /// True if it has failed and serves no drive.
     pub(super) is_lost: bool,
     /// Windows of stopped transfers; the ring may still hold some of their ops.
-    pub(super) unwanted: Vec<WindowKey>,
-    pub(super) sleepers: Sleepers,
+    pub(super) cancelled: Vec<WindowKey>,
+    pub(super) parked: Parked,
 }
 
 /// Threads that run one blocking op at a time.
@@ -98,7 +98,7 @@ pub(super) struct RingState {
 pub(super) struct PoolState {
     /// Drives with ops for the pool, in turn.
     pub(super) line: VecDeque<usize>,
-    pub(super) sleepers: Sleepers,
+    pub(super) parked: Parked,
     started: usize,
     unstarted: usize,
 }
@@ -110,27 +110,27 @@ impl PoolState {
     }
 
     /// True if a thread is parked or can be started.
-    pub(super) fn can_call(&self) -> bool {
-        self.sleepers.asleep + self.unstarted > 0
+    pub(super) fn can_wake(&self) -> bool {
+        self.parked.waiting + self.unstarted > 0
     }
 
     /// Number of running threads without an op, of which `flying` are in flight. They look for one
     /// before they park.
     pub(super) fn awake(&self, flying: usize) -> usize {
-        self.started - self.sleepers.asleep - flying
+        self.started - self.parked.waiting - flying
     }
 
     /// Counts a thread that is started now; it has a pending wake-up.
     pub(super) fn start(&mut self) {
         self.unstarted -= 1;
         self.started += 1;
-        self.sleepers.called += 1;
+        self.parked.woken += 1;
     }
 
     /// Uncounts a thread that could not be started. The next wake-up may start it. True if no
     /// thread is left.
     pub(super) fn cannot_start(&mut self) -> bool {
-        self.sleepers.called -= 1;
+        self.parked.woken -= 1;
         self.started -= 1;
         self.unstarted += 1;
         self.started == 0

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::crews::Sleepers;
+use super::crews::Parked;
 use super::slots::Slots;
 use super::waiting::Waiting;
 use crate::gpu::{DeviceError, DeviceId};
@@ -36,7 +36,7 @@ pub(super) struct Link {
     pub(super) overtook: bool,
     /// The GPU and its error, if nothing is copied there any more.
     pub(super) broken: Option<(DeviceId, DeviceError)>,
-    pub(super) sleepers: Sleepers,
+    pub(super) parked: Parked,
 }
 
 impl Link {
@@ -54,7 +54,7 @@ impl Link {
             busy_len: 0,
             overtook: false,
             broken: None,
-            sleepers: Sleepers::default(),
+            parked: Parked::default(),
         }
     }
 

@@ -10,7 +10,6 @@
 
 mod active;
 mod batches;
-mod calls;
 #[cfg(test)]
 mod cancel_tests;
 #[cfg(test)]
@@ -39,6 +38,7 @@ mod tests;
 mod transfers;
 mod turns;
 mod waiting;
+mod wakeups;
 mod windows;
 mod work;
 #[cfg(test)]
@@ -72,7 +72,7 @@ use crate::statistics::Statistics;
 
 /// Readers that one thread wakes; each of them wakes as many more while there is work. A wake-up
 /// costs the waking thread 3 µs, and the woken thread runs after 40 to 200 µs.
-const CALLED_AT_ONCE: usize = 8;
+const WOKEN_AT_ONCE: usize = 8;
 
 /// The scheduler's state. Each field is changed through its own methods or by the files of this
 /// folder that extend the scheduler.
@@ -170,11 +170,11 @@ impl Scheduler {
     /// Returns and clears the pending side effects, to be run without the lock.
     pub(crate) fn take_effects(&mut self) -> Effects {
         let mut effects = std::mem::take(&mut self.effects);
-        if effects.work == 0 && self.readers.sleepers.called() == 0 && self.link_wants_slots() {
+        if effects.work == 0 && self.readers.parked.woken() == 0 && self.link_wants_slots() {
             effects.work = 1; // whatever left a transfer without a slot
         }
-        let most = effects.work.min(CALLED_AT_ONCE);
-        effects.readers += self.readers.sleepers.call(most);
+        let most = effects.work.min(WOKEN_AT_ONCE);
+        effects.readers += self.readers.parked.wake(most);
         effects
     }
 
@@ -210,7 +210,7 @@ impl Scheduler {
     }
 
     /// Sets the current time; an earlier time is ignored.
-    pub(crate) fn tell_time(&mut self, now_ns: u64) {
+    pub(crate) fn set_time(&mut self, now_ns: u64) {
         self.stages.set_now(now_ns);
     }
 
@@ -231,7 +231,7 @@ impl Scheduler {
         if !self.is_closed() {
             self.life = Life::Ends;
         }
-        self.call_all();
+        self.wake_all();
     }
 
     /// True if the engine is shutting down and nothing is in flight or queued.

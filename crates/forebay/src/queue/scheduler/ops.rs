@@ -34,7 +34,7 @@ impl Scheduler {
         // Don't wake another reader for work that this one took or that no longer exists.
         let taken = if work.is_some() { 1 } else { self.effects.work };
         self.effects.work = self.effects.work.saturating_sub(taken);
-        self.call_more(work.is_some());
+        self.wake_more(work.is_some());
         work
     }
 
@@ -69,12 +69,12 @@ impl Scheduler {
             // Wake the readers spared so far: they must take over the work that this thread leaves.
             _ => self.effects.work.max(self.readers.queued + self.readers.openable.len()),
         };
-        self.call_more(work.is_some());
+        self.wake_more(work.is_some());
         work
     }
 
     /// Has more readers woken for the remaining work: only a few are woken at once.
-    fn call_more(&mut self, has_taken: bool) {
+    fn wake_more(&mut self, has_taken: bool) {
         if has_taken {
             self.effects.work = self.effects.work.max(self.readers.queued);
         }
@@ -145,18 +145,18 @@ impl Scheduler {
             if state.in_line {
                 self.pool.line.push_back(drive);
             }
-            if op.is_some() && self.pool.can_call() {
-                self.call_more_of_pool();
+            if op.is_some() && self.pool.can_wake() {
+                self.wake_more_of_pool();
             }
             op
         })
     }
 
     /// Only a few workers are woken at once: each that takes an op wakes another for the rest.
-    fn call_more_of_pool(&mut self) {
+    fn wake_more_of_pool(&mut self) {
         let ready = self.pool.line.iter().find(|drive| self.drives.has_room(**drive, Line::Waits));
         if let Some(&drive) = ready {
-            self.call_pool(drive);
+            self.wake_pool_for(drive);
         }
     }
 
@@ -211,7 +211,7 @@ impl Scheduler {
     }
 
     /// Feeds the completion of an op that waited for the drive to the drive's tuner.
-    fn tell_tuner(&mut self, key: usize, op: &Op, took_ns: u64, at_ns: u64) {
+    fn update_tuner(&mut self, key: usize, op: &Op, took_ns: u64, at_ns: u64) {
         let OpKind::Move(direction) = op.kind else { return };
         if op.counted.is_some() && (op.is_direct() || direction == Direction::Read) {
             let drive = &mut self.drives[self.transfers[key].request.drive];
@@ -224,7 +224,7 @@ impl Scheduler {
     }
 
     /// Uncounts an op from its drive, if it was counted.
-    fn land(&mut self, key: usize, op: &mut Op) {
+    fn uncount(&mut self, key: usize, op: &mut Op) {
         if let Some(line) = op.counted.take() {
             let drive = self.transfers[key].request.drive;
             self.drives.end(drive, line, op.segment.covered.len());
@@ -232,23 +232,23 @@ impl Scheduler {
     }
 
     /// Makes the ring of a transfer's drive cancel the transfer's ops.
-    pub(super) fn ask_back(&mut self, transfer: usize) {
+    pub(super) fn cancel_in_ring(&mut self, transfer: usize) {
         let drive = self.transfers[transfer].request.drive;
         let Some(ring) = self.drives.get(drive).and_then(|state| state.ring) else { return };
         let windows = &self.transfers[transfer].windows;
         let open = windows.iter().filter(|window| self.windows[**window].outstanding > 0);
-        let unwanted = &mut self.rings[ring].unwanted;
-        let before = unwanted.len();
-        unwanted.extend(open);
-        if unwanted.len() > before {
-            self.call_back(ring);
+        let cancelled = &mut self.rings[ring].cancelled;
+        let before = cancelled.len();
+        cancelled.extend(open);
+        if cancelled.len() > before {
+            self.wake_ring(ring);
         }
     }
 
     /// Takes the windows whose ops the ring of `crew` is to cancel; each is returned once.
-    pub(crate) fn take_unwanted(&mut self, crew: Crew) -> Vec<WindowKey> {
+    pub(crate) fn take_cancelled(&mut self, crew: Crew) -> Vec<WindowKey> {
         match crew {
-            Crew::Ring(ring) => std::mem::take(&mut self.rings[ring].unwanted),
+            Crew::Ring(ring) => std::mem::take(&mut self.rings[ring].cancelled),
             _ => Vec::new(),
         }
     }
@@ -279,7 +279,7 @@ impl Scheduler {
         window.complete(piece);
         window.filled_ns = now;
         if let Some(link) = self.transfers[window.transfer].request.link {
-            self.call_link(link);
+            self.wake_link(link);
         }
         self.close_if_done(key);
     }
@@ -298,9 +298,9 @@ impl Scheduler {
         self.stages.count_file(took_ns, at_ns);
         let key = self.transfer_of(&op);
         if result.is_ok() {
-            self.tell_tuner(key, &op, took_ns, at_ns);
+            self.update_tuner(key, &op, took_ns, at_ns);
         }
-        self.land(key, &mut op);
+        self.uncount(key, &mut op);
         let alignment = self.transfers[key].request.alignment_of(&op);
         let state = Arc::clone(&self.transfers[key].request.state);
         state.add_file_time(took_ns);
@@ -403,7 +403,7 @@ impl Scheduler {
         }
         let line = self.line_of(key, &op);
         self.push_op_first(key, line, op);
-        self.call_for(key, line);
+        self.wake_for(key, line);
     }
 
     /// The queue that an op belongs to.
@@ -420,11 +420,11 @@ impl Scheduler {
     }
 
     /// Wakes a thread for a transfer's queue.
-    pub(super) fn call_for(&mut self, key: usize, line: Line) {
+    pub(super) fn wake_for(&mut self, key: usize, line: Line) {
         let drive = self.transfers[key].request.drive;
         match line {
-            Line::Direct => self.call_ring(drive),
-            Line::Waits => self.call_pool(drive),
+            Line::Direct => self.wake_ring_for(drive),
+            Line::Waits => self.wake_pool_for(drive),
             Line::Cached => self.effects.work += 1,
         }
     }

@@ -42,7 +42,7 @@ impl Port for Named {
 
 impl Rig {
     /// Starts a transfer whose first three quarters are direct, and takes their ops.
-    fn start_straight(&mut self, link: usize, way: (Direction, Reason)) -> (Arc<State>, Vec<Op>) {
+    fn start_direct(&mut self, link: usize, way: (Direction, Reason)) -> (Arc<State>, Vec<Op>) {
         let (direction, reason) = way;
         let drive = self.scheduler.add_drive(Depth::Fixed(4), 4, &[]);
         let port: Arc<dyn Port> = Arc::new(Named);
@@ -55,7 +55,7 @@ impl Rig {
             peer: Some(Peer { port, link, alignment: None }),
             drive,
             parts: [(body, Io::Direct, reason)].into(),
-            beside: vec![Share { drive, parts }],
+            shares: vec![Share { drive, parts }],
             alignment: Some(Alignment::of(LEN / 4, LEN / 4)),
             ..self.request(None, reason, Priority::Normal)
         };
@@ -88,7 +88,7 @@ impl Rig {
 fn a_port_that_asks_to_try_again_for_ever_gives_over_to_slots() {
     let mut rig = Rig::with(8, 8);
     let link = rig.add_ring_and_link();
-    let (state, ops) = rig.start_straight(link, (Direction::Read, Reason::PeerToPeer));
+    let (state, ops) = rig.start_direct(link, (Direction::Read, Reason::PeerToPeer));
     let mut op = ops.into_iter().next().expect("the first");
     op.again = 10_000;
     rig.complete(op, Err(Errno::AGAIN));
@@ -109,7 +109,7 @@ fn of_two_requests_at_once_each_ends_with_its_own_refusal() {
     for (of_file, of_memory) in [(0, 1), (1, 0)] {
         let mut rig = Rig::with(8, 8);
         let link = rig.add_ring_and_link();
-        let (_state, mut ops) = rig.start_straight(link, (Direction::Read, Reason::PeerToPeer));
+        let (_state, mut ops) = rig.start_direct(link, (Direction::Read, Reason::PeerToPeer));
         ops.truncate(2);
         for (at, op) in ops.into_iter().enumerate() {
             let words = if at == of_file { "the file" } else { "the memory" };
@@ -128,7 +128,7 @@ fn one_whose_link_is_broken_fails_instead_of_waiting_for_a_slot() {
         if breaks_first {
             rig.break_link(link);
         }
-        let (state, ops) = rig.start_straight(link, (Direction::Read, Reason::PeerToPeer));
+        let (state, ops) = rig.start_direct(link, (Direction::Read, Reason::PeerToPeer));
         rig.break_link(link);
         ops.into_iter().for_each(|op| rig.complete(op, Err(Errno::OPNOTSUPP)));
         let error = rig.ended(&state);
@@ -141,7 +141,7 @@ fn one_whose_link_is_broken_fails_instead_of_waiting_for_a_slot() {
 fn the_edges_of_a_write_wait_until_its_body_is_on_the_drive() {
     let mut rig = Rig::with(8, 8);
     let link = rig.add_ring_and_link();
-    let (state, ops) = rig.start_straight(link, (Direction::Write, Reason::Demanded));
+    let (state, ops) = rig.start_direct(link, (Direction::Write, Reason::Demanded));
     for op in ops {
         assert!(rig.scheduler.claim().is_none(), "an edge begins beside the body");
         rig.complete(op, Ok(LEN / 4));
@@ -154,7 +154,7 @@ fn the_edges_of_a_write_wait_until_its_body_is_on_the_drive() {
     // The edge of a read does not wait, since a read cannot overwrite anything.
     let mut rig = Rig::with(8, 8);
     let link = rig.add_ring_and_link();
-    let _started = rig.start_straight(link, (Direction::Read, Reason::Demanded));
+    let _started = rig.start_direct(link, (Direction::Read, Reason::Demanded));
     assert!(rig.scheduler.claim().is_some(), "the edge of a read");
 }
 
@@ -162,7 +162,7 @@ fn the_edges_of_a_write_wait_until_its_body_is_on_the_drive() {
 fn a_write_that_fails_leaves_no_edge_behind() {
     let mut rig = Rig::with(8, 8);
     let link = rig.add_ring_and_link();
-    let (state, ops) = rig.start_straight(link, (Direction::Write, Reason::Demanded));
+    let (state, ops) = rig.start_direct(link, (Direction::Write, Reason::Demanded));
     let (first, rest) = ops.split_first().expect("three");
     rig.complete(first.clone(), Err(Errno::NOSPC));
     assert!(rig.ended(&state).is_none(), "two are in flight");
@@ -176,7 +176,7 @@ fn who_demanded_it_is_told_what_failed() {
     let told = |result: Result<u64, Errno>| {
         let mut rig = Rig::with(8, 8);
         let link = rig.add_ring_and_link();
-        let (state, ops) = rig.start_straight(link, (Direction::Read, Reason::Demanded));
+        let (state, ops) = rig.start_direct(link, (Direction::Read, Reason::Demanded));
         let mut ops = ops.into_iter();
         let mut op = ops.next().expect("the first");
         op.empty = 2;
@@ -198,7 +198,7 @@ fn a_port_that_moves_nothing_is_closed_for_that() {
     let mut rig = Rig::with(8, 8);
     File::options().write(true).open(rig.file.path()).unwrap().set_len(LEN).unwrap();
     let link = rig.add_ring_and_link();
-    let (_state, ops) = rig.start_straight(link, (Direction::Read, Reason::PeerToPeer));
+    let (_state, ops) = rig.start_direct(link, (Direction::Read, Reason::PeerToPeer));
     let mut op = ops.into_iter().next().expect("the first");
     op.empty = 2;
     rig.complete(op, Ok(0));

@@ -32,7 +32,7 @@ impl Scheduler {
         let stopped = active.is_stopped();
         self.count_bytes(key, op);
         if op.segment.reason == Reason::Demanded {
-            self.tell_refusal(key, op, error);
+            self.fail_refused(key, op, error);
         } else if !stopped {
             let of_memory = error.as_ref().is_some_and(|error| error.of_memory);
             let reason = error.map_or_else(|| NO_FURTHER.into(), |error| error.words);
@@ -47,7 +47,7 @@ impl Scheduler {
     }
 
     /// Fails a transfer whose route was demanded; with the drive's own error, if the drive failed.
-    fn tell_refusal(&mut self, key: usize, op: &Op, error: Option<PortError>) {
+    fn fail_refused(&mut self, key: usize, op: &Op, error: Option<PortError>) {
         let (operation, place) = self.about(key, op);
         let error = match error {
             None => Error::NoProgress { operation, place },

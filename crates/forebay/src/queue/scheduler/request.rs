@@ -41,7 +41,7 @@ pub(crate) struct Request {
     /// Parts to move, in order. A part of a write starts when all parts before it are done.
     pub(crate) parts: VecDeque<(ByteRange, Io, Reason)>,
     /// Shares of the transfer on other drives.
-    pub(crate) beside: Vec<Share>,
+    pub(crate) shares: Vec<Share>,
     pub(crate) alignment: Option<Alignment>,
     /// True if the first byte is expected to come from the drive, as far as is known before
     /// planning.
@@ -116,12 +116,12 @@ impl Request {
     }
 
     /// A request for another share of the transfer: the same fields on another drive, never a peer.
-    pub(super) fn beside(&self, drive: usize, parts: VecDeque<(ByteRange, Io, Reason)>) -> Self {
-        let mut beside = Self { drive, parts, ..self.clone() };
-        if let Some(Peer { link, alignment, .. }) = beside.peer.take() {
-            (beside.link, beside.alignment) = (Some(link), alignment);
+    pub(super) fn share_on(&self, drive: usize, parts: VecDeque<(ByteRange, Io, Reason)>) -> Self {
+        let mut share = Self { drive, parts, ..self.clone() };
+        if let Some(Peer { link, alignment, .. }) = share.peer.take() {
+            (share.link, share.alignment) = (Some(link), alignment);
         }
-        beside
+        share
     }
 
     /// The files that it writes, restricted to those on its drive.

@@ -20,7 +20,7 @@ impl Scheduler {
         for Share { drive, parts } in shares {
             let first = &self.transfers[key];
             let next = first.next;
-            let request = first.request.beside(drive, parts);
+            let request = first.request.share_on(drive, parts);
             let share = self.add(request);
             self.transfers[share].next = next;
             self.transfers[key].next = share;

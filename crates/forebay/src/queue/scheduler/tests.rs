@@ -105,7 +105,7 @@ impl Rig {
             peer: None,
             drive: self.drive,
             parts: [(range, Io::Buffered, reason)].into(),
-            beside: Vec::new(),
+            shares: Vec::new(),
             alignment: None,
             cold: false,
             exact: false,
@@ -209,7 +209,7 @@ fn callers_who_help_keep_to_what_a_drive_may_have_in_flight() {
 fn urgent_transfers_get_the_first_slot_and_a_reader_is_called_to_make_it() {
     let mut rig = Rig::new();
     let link = rig.scheduler.add_link(4);
-    rig.scheduler.sleeps(Crew::Readers);
+    rig.scheduler.parks(Crew::Readers);
     let start = |rig: &mut Rig, priority| {
         let (state, claim) = rig.start_to(Some(link), Reason::Resident, priority);
         assert!(claim.is_none(), "there is no slot yet");
@@ -252,11 +252,11 @@ fn what_is_short_or_a_drive_has_to_bring_begins_in_a_part_of_a_slot() {
 fn start_on_two(rig: &mut Rig) -> (Arc<State>, [Claim; 2]) {
     let other = rig.scheduler.add_drive(Depth::Fixed(1), 1, &[]);
     let part = |start, end| (ByteRange { start, end }, Io::Buffered, Reason::NoDirectIo);
-    let beside = vec![Share { drive: other, parts: [part(LEN / 2, LEN)].into() }];
+    let shares = vec![Share { drive: other, parts: [part(LEN / 2, LEN)].into() }];
     let request = rig.request(None, Reason::NoDirectIo, Priority::Normal);
     let state = Arc::clone(&request.state);
     let parts = [part(0, LEN / 2)].into();
-    let (key, first) = rig.scheduler.start(Request { parts, beside, ..request });
+    let (key, first) = rig.scheduler.start(Request { parts, shares, ..request });
     state.set_key(key);
     let claims = [first, rig.scheduler.claim()].map(|claim| claim.expect("no slot is needed"));
     for claim in &claims {

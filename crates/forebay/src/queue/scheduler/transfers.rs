@@ -23,11 +23,11 @@ impl Scheduler {
             self.effects.finished.push((request.state, Err(error)));
             return (usize::MAX, None);
         }
-        let beside = std::mem::take(&mut request.beside);
+        let shares = std::mem::take(&mut request.shares);
         let key = self.add(request);
-        self.add_shares(key, beside);
-        let shares = std::iter::once(key).chain(self.others(key));
-        let mut links = shares.filter_map(|share| self.transfers[share].request.link);
+        self.add_shares(key, shares);
+        let all = std::iter::once(key).chain(self.others(key));
+        let mut links = all.filter_map(|share| self.transfers[share].request.link);
         let broken = links.find(|&link| self.links[link].broken.is_some());
         broken.into_iter().for_each(|link| self.fail_if_broken(key, link));
         self.finish_if_done(key);
@@ -90,7 +90,7 @@ impl Scheduler {
     pub(super) fn fail_share(&mut self, key: usize, error: Error) {
         let Some(active) = self.transfers.get_mut(key) else { return };
         if active.stop(error) {
-            self.ask_back(key);
+            self.cancel_in_ring(key);
         }
         self.unlist(key);
         self.drop_queued(key);
@@ -230,7 +230,7 @@ impl Scheduler {
         };
         self.effects.finished.push((active.request.state, result));
         if self.has_ended() {
-            self.call_all();
+            self.wake_all();
         }
     }
 

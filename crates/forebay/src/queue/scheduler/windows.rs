@@ -126,7 +126,7 @@ impl Scheduler {
             readers: self.limits.readers,
         };
         if let Some(link) = filled_link.filter(|_| self.transfers[key].pace == Line::Cached) {
-            self.call_link(link); // so that it is running when the first piece is filled
+            self.wake_link(link); // so that it is running when the first piece is filled
         }
         slot.into_iter().for_each(|slot| self.trace_slot(slot, Some(range)));
         self.list(key);
@@ -152,7 +152,7 @@ impl Scheduler {
             state.waiting = segments;
             let link = link.expect("a slot has a link");
             self.links[link].unloading.push_back(window);
-            self.call_link(link);
+            self.wake_link(link);
         } else {
             self.push_segments(window, &segments);
         }
@@ -212,7 +212,7 @@ impl Scheduler {
     pub(super) fn queue(&mut self, key: usize, op: Op) {
         let line = self.line_of(key, &op);
         self.push_op(key, line, op);
-        self.call_for(key, line);
+        self.wake_for(key, line);
     }
 
     pub(super) fn close_if_done(&mut self, key: WindowKey) {

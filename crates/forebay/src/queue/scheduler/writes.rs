@@ -55,7 +55,7 @@ impl Scheduler {
                 let key = self.transfer_of(&op);
                 self.transfers[key].writes_waiting.remove(&ticket);
                 self.push_op_first(key, Line::Waits, op);
-                self.call_pool(self.transfers[key].request.drive);
+                self.wake_pool_for(self.transfers[key].request.drive);
             }
             Next::Around(ops) => {
                 for (ticket, op) in ops {

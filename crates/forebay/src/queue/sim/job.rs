@@ -7,7 +7,7 @@ use forebay_base::units::ByteRange;
 
 use super::gates::Opens;
 use super::memory::Memory;
-use super::peers::Straight;
+use super::peers::DirectPart;
 use super::ring::SimRing;
 use super::start::SimTools;
 use crate::plan::Direction;
@@ -56,7 +56,7 @@ pub(super) struct Job {
     pub(super) memory: Memory,
     pub(super) on_gpu: bool,
     /// The direct part, if any.
-    pub(super) straight: Option<Straight>,
+    pub(super) direct: Option<DirectPart>,
     pub(super) exact: bool,
     pub(super) caller: Caller,
     pub(super) blocking: bool,

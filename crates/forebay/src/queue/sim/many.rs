@@ -68,7 +68,7 @@ fn pieces(
         left -= len;
         at += if dice.roll(0.5) { 0 } else { below(dice, 100) };
         let (number, start) = match pieces.last() {
-            Some((number, last)) if dice.roll(0.6) => (*number, beside(dice, last.range)),
+            Some((number, last)) if dice.roll(0.6) => (*number, near(dice, last.range)),
             _ => {
                 let number = usize::try_from(below(dice, sources.len() as u64)).expect("few");
                 let size = files[sources[number].file].bytes.len() as u64;
@@ -96,7 +96,7 @@ fn pieces(
 }
 
 /// Start of a range that touches the last one, nearly does, or overlaps it.
-fn beside(dice: &mut Dice, last: ByteRange) -> u64 {
+fn near(dice: &mut Dice, last: ByteRange) -> u64 {
     match below(dice, 4) {
         0 | 1 => last.end,
         2 => last.end + below(dice, 2 * PAGE),
@@ -155,7 +155,7 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
         drives,
         memory,
         on_gpu: link.is_some(),
-        straight: None,
+        direct: None,
         exact: false,
         caller: begin(core, request),
         blocking,
@@ -197,7 +197,7 @@ fn request(
         peer: None,
         drive: share.drive,
         parts: share.parts,
-        beside: shares,
+        shares,
         alignment: alignment(sources),
         cold: dice.roll(0.5),
         exact: false,

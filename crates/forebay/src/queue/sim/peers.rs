@@ -59,7 +59,7 @@ pub(super) fn refused(op: &Op, result: Result<u64, Errno>) -> Option<PortError> 
 }
 
 /// The direct part of a transfer.
-pub(super) struct Straight {
+pub(super) struct DirectPart {
     port: Arc<dyn Port>,
     handle: Arc<Handle>,
     reason: Reason,
@@ -73,7 +73,7 @@ pub(super) struct Moved {
     range: ByteRange,
 }
 
-impl Straight {
+impl DirectPart {
     /// Chooses the direct part of a transfer, if any, like the engine does.
     pub(super) fn of(
         world: &mut World,
@@ -83,7 +83,7 @@ impl Straight {
     ) -> Option<Self> {
         let index = u32::try_from(wish.link?).expect("few GPUs");
         world.files[wish.file].alignment?;
-        if !world.dice.roll(shape.straight) {
+        if !world.dice.roll(shape.by_port) {
             return None;
         }
         let (gpu, unit) = (DeviceId { kind: DeviceKind::Sim, index }, shape.port_unit);
@@ -119,9 +119,9 @@ impl Straight {
         ];
         let edges = edges.into_iter().filter(|edge| !edge.is_empty());
         let parts: Vec<_> = edges.map(|e| (e, Io::Buffered, Reason::UnalignedEdge)).collect();
-        let beside = (!parts.is_empty()).then(|| Share { drive, parts: parts.into() });
+        let share = (!parts.is_empty()).then(|| Share { drive, parts: parts.into() });
         let unit = self.port.unit();
-        request.beside = beside.into_iter().collect();
+        request.shares = share.into_iter().collect();
         request.peer =
             Some(Peer { port: Arc::clone(&self.port), link, alignment: request.alignment });
         request.link = None;
@@ -137,15 +137,15 @@ impl Straight {
             let shares = outcome.routes.iter().filter(|share| what(share.route, share.reason));
             shares.map(|share| share.bytes).sum()
         };
-        let straight = by(&|route, _| route == Route::Direct);
+        let direct = by(&|route, _| route == Route::Direct);
         let named = by(&|route, reason| route == Route::Direct && reason == self.reason);
-        assert_eq!(straight, named, "another reason: {outcome:?}");
-        assert_eq!(straight, world.straight_of(state), "straight: {outcome:?}");
+        assert_eq!(direct, named, "another reason: {outcome:?}");
+        assert_eq!(direct, world.direct_bytes_of(state), "direct: {outcome:?}");
         let failed = by(&|_, reason| reason == Reason::PeerFailed);
         let demanded = self.reason == Reason::Demanded;
-        assert!(!demanded || straight == self.body.len(), "demanded: {outcome:?}");
+        assert!(!demanded || direct == self.body.len(), "demanded: {outcome:?}");
         assert!(!demanded || failed == 0, "demanded, and gone elsewhere: {outcome:?}");
-        if straight < self.body.len() {
+        if direct < self.body.len() {
             let port = self.handle.ports().to(self.port.gpu(), || unreachable!("it is known"));
             assert!(port.is_err(), "open although it refused: {outcome:?}");
         }
@@ -158,15 +158,15 @@ const NO_FURTHER: &str = "it brought a request no further";
 impl Job {
     /// Checks the routes of a successful transfer.
     pub(super) fn judge_ways(&self, world: &World, outcome: &Outcome) {
-        match &self.straight {
-            Some(straight) if self.pieces.iter().any(Piece::is_cut) => {
+        match &self.direct {
+            Some(direct) if self.pieces.iter().any(Piece::is_cut) => {
                 let known = outcome.routes.iter().filter(|share| share.route == Route::Direct);
-                assert!(known.map(|share| share.bytes).sum::<u64>() <= straight.body.len());
+                assert!(known.map(|share| share.bytes).sum::<u64>() <= direct.body.len());
             }
-            Some(straight) => straight.judge(world, &self.state, outcome),
+            Some(direct) => direct.judge(world, &self.state, outcome),
             None => {
-                let straight = |share: &crate::transfer::RouteShare| share.route == Route::Direct;
-                assert!(!outcome.routes.iter().any(straight), "no port: {outcome:?}");
+                let direct = |share: &crate::transfer::RouteShare| share.route == Route::Direct;
+                assert!(!outcome.routes.iter().any(direct), "no port: {outcome:?}");
             }
         }
     }
@@ -264,7 +264,7 @@ impl World {
     }
 
     /// Number of distinct bytes of a transfer that ports have transferred.
-    fn straight_of(&self, state: &Arc<State>) -> u64 {
+    fn direct_bytes_of(&self, state: &Arc<State>) -> u64 {
         let own = self.moved.iter().filter(|moved| Arc::ptr_eq(&moved.state, state));
         let mut ranges: Vec<ByteRange> = own.map(|moved| moved.range).collect();
         ranges.sort_unstable_by_key(|range| range.start);

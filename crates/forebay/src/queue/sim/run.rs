@@ -23,7 +23,7 @@ use super::tally::Tally;
 use super::world::{World, below};
 use crate::gpu::Device;
 use crate::gpu::sim::{Dice, SimConfig, SimDevice};
-use crate::queue::core::Bell;
+use crate::queue::core::Wakeup;
 use crate::queue::op::Op;
 use crate::queue::worker::Next;
 use crate::queue::{Core, Crew, Depth, Planner, Reader, Ring, RingWorker, Scheduler, Tools as _};
@@ -132,9 +132,9 @@ impl Run {
         (world.hung, world.lost) = (shape.hung, shape.lost);
         world.files = shape::files(&mut dice, &shape, folder);
         let readers = Arc::new(AtomicUsize::new(0));
-        let bell = Bell::Counted(Arc::clone(&readers));
+        let bell = Wakeup::Counted(Arc::clone(&readers));
         let pool = Arc::new(AtomicUsize::new(0));
-        let pool_bell = Bell::Counted(Arc::clone(&pool));
+        let pool_bell = Wakeup::Counted(Arc::clone(&pool));
         let core =
             Arc::new(Core::new(Scheduler::new(shape.limits), bell, pool_bell, Arc::default()));
         let tools = SimTools {
@@ -177,16 +177,16 @@ impl Run {
         self.machines.push(Machine { kind, crew, phase: Phase::Runs });
     }
 
-    fn bell(&mut self, crew: Crew) -> Bell {
+    fn bell(&mut self, crew: Crew) -> Wakeup {
         let rung = Arc::new(AtomicUsize::new(0));
         self.bells.push((crew, Arc::clone(&rung)));
-        Bell::Counted(rung)
+        Wakeup::Counted(rung)
     }
 
     fn add_drives(&mut self) {
         for _ in 0..self.shape.limits.pool {
             let ring = self.ring(1);
-            let worker = RingWorker::called(Crew::Pool, ring);
+            let worker = RingWorker::woken(Crew::Pool, ring);
             let kind = ActorKind::Drive(worker, false);
             self.machines.push(Machine { kind, crew: Crew::Pool, phase: Phase::Sleeps });
         }

@@ -36,7 +36,7 @@ pub(super) struct Shape {
     pub(super) at_once: usize,
     /// Fraction of GPU transfers that are direct if the file allows it, fraction of these that
     /// demand the route, and the alignment unit of the ports.
-    pub(super) straight: f64,
+    pub(super) by_port: f64,
     pub(super) demands: f64,
     pub(super) port_unit: u64,
     /// Fraction of transfers that write (if the file may be written), that involve a GPU, that use
@@ -115,7 +115,7 @@ impl Shape {
             slots: (slots, slots + count(dice, 0, 2)),
             transfers: count(dice, 2, 12),
             at_once: count(dice, 1, 8),
-            straight: one_of(dice, &[0.3, 0.7, 1.0]),
+            by_port: one_of(dice, &[0.3, 0.7, 1.0]),
             demands: one_of(dice, &[0.0, 0.3, 1.0]),
             port_unit: one_of(dice, &[4 * KIB, segment.min(64 * KIB)]),
             writes: one_of(dice, &[0.1, 0.5, 1.0]),

@@ -11,7 +11,7 @@ use super::device::FaultyDevice;
 use super::job::{Caller, Job, Piece, UNTOUCHED, note_races};
 use super::many;
 use super::memory::{GUARD, Memory};
-use super::peers::Straight;
+use super::peers::DirectPart;
 use super::shape::Shape;
 use super::world::{Contents, World, below, noise};
 use crate::gpu::Device;
@@ -172,7 +172,7 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
         return many::start(core, tools, shape, jobs);
     }
     let wish = wish(&mut tools.world.borrow_mut(), shape, jobs)?;
-    let (mut piece, handle, straight) = {
+    let (mut piece, handle, direct) = {
         let world = &mut *tools.world.borrow_mut();
         let World { dice, files, .. } = world;
         let file = &files[wish.file];
@@ -182,12 +182,12 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
         };
         let handle = Arc::clone(&file.handles[usize::from(dice.roll(0.5))]);
         let piece = Piece::new(wish.file, wish.range, bytes, file.bytes.len() as u64);
-        let straight = Straight::of(world, shape, &wish, &handle);
-        (piece, handle, straight)
+        let direct = DirectPart::of(world, shape, &wish, &handle);
+        (piece, handle, direct)
     };
     note_races(jobs, wish.direction, std::slice::from_mut(&mut piece));
     let device = wish.link.map(|link| &tools.devices[link]);
-    let skew = straight.as_ref().map_or(wish.skew, |it| it.skew(wish.range, GUARD as u64));
+    let skew = direct.as_ref().map_or(wish.skew, |it| it.skew(wish.range, GUARD as u64));
     let skew = usize::try_from(skew).expect("below a unit");
     let memory = match wish.direction {
         Direction::Write => Memory::new(&piece.bytes, skew, device)?,
@@ -198,8 +198,8 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
     };
     let state = Arc::new(State::new(Arc::clone(&handle), wish.range, Vec::new(), Vec::new()));
     let mut request = request(&wish, &state, &memory, shape);
-    if let Some(straight) = &straight {
-        straight.send(&mut request);
+    if let Some(direct) = &direct {
+        direct.send(&mut request);
     }
     let drives = drives(&request);
     let caller = begin(core, request);
@@ -212,7 +212,7 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
         drives,
         memory,
         on_gpu: wish.link.is_some(),
-        straight,
+        direct,
         exact: wish.exact,
         caller,
         blocking: wish.blocking,
@@ -223,8 +223,8 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
 
 /// The drives that a request may wait for.
 pub(super) fn drives(request: &Request) -> Vec<usize> {
-    let beside = request.beside.iter().map(|share| share.drive);
-    std::iter::once(request.drive).chain(beside).collect()
+    let others = request.shares.iter().map(|share| share.drive);
+    std::iter::once(request.drive).chain(others).collect()
 }
 
 /// Hands a request to the scheduler; returns the caller's next action.
@@ -263,7 +263,7 @@ fn request(wish: &Wish, state: &Arc<State>, memory: &Memory, shape: &Shape) -> R
         peer: None,
         drive,
         parts,
-        beside: Vec::new(),
+        shares: Vec::new(),
         alignment: wish.access.direct,
         cold: wish.cold,
         exact: wish.exact,

@@ -13,7 +13,7 @@ use super::super::failure::{Answer, KNOWN};
 use super::super::probe::{FEATURES, SETTINGS, STORAGE, WAYS};
 use super::super::session::{ALLOW_COMPAT, FORCE_COMPAT};
 use super::{Descriptor, Properties, RawCounters};
-use crate::direct::played;
+use crate::direct::simulated_library;
 use crate::direct::{Counters, GpuCounters, Moves, Paths};
 
 /// Variable with a folder that contains one folder per version, named by its number.
@@ -148,7 +148,7 @@ impl Header {
         fs::write(folder.path().join("cuda.h"), CUDA).unwrap();
         let out = folder.path().join("program");
         let folders = [folder.path(), &self.path].map(|path| format!("-I{}", path.display()));
-        let built = played::build(folder.path(), program, &folders, &out);
+        let built = simulated_library::build(folder.path(), program, &folders, &out);
         built.map_err(|reason| println!("skipped: {reason}")).ok()?;
         let output = Command::new(&out).output().unwrap();
         assert!(output.status.success(), "{}: {output:?}", self.version);
@@ -217,7 +217,8 @@ fn errors_have_the_numbers_and_names_of_the_header() {
 fn the_library_that_tests_load_has_the_functions_of_the_header() {
     for header in Header::all() {
         let begin = format!("#define AS_OF {}\n#define HEADER \"cufile.h\"\n", header.number);
-        let program = format!("{begin}{}\nint main(void) {{ return 0; }}\n", played::SOURCE);
+        let program =
+            format!("{begin}{}\nint main(void) {{ return 0; }}\n", simulated_library::SOURCE);
         assert_eq!(header.run(&program).unwrap_or_default(), b"");
     }
 }

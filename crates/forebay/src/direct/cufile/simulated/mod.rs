@@ -39,7 +39,7 @@ const SHORT_UNIT: u64 = 4096;
 const SHORT_EVERY: u64 = 3;
 
 #[derive(Debug, Clone, Copy)]
-struct Played {
+struct SimulatedFile {
     fd: c_int,
     play: CuFilePlay,
     /// State of the random generator.
@@ -57,7 +57,7 @@ struct Counted {
 
 #[derive(Debug, Default)]
 struct Library {
-    files: Option<HashMap<usize, Played>>,
+    files: Option<HashMap<usize, SimulatedFile>>,
     next: usize,
     counted: [Counted; 2],
 }
@@ -146,8 +146,8 @@ unsafe extern "C" fn handle_register(out: *mut FileHandle, descriptor: *mut Desc
     let mut library = library();
     library.next += 1;
     let key = library.next;
-    let played = Played { fd, play, random: seed ^ 0x9e37_79b9_7f4a_7c15, requests: 0 };
-    library.files.get_or_insert_default().insert(key, played);
+    let file = SimulatedFile { fd, play, random: seed ^ 0x9e37_79b9_7f4a_7c15, requests: 0 };
+    library.files.get_or_insert_default().insert(key, file);
     // SAFETY: the caller's output. The handle is a number that is never dereferenced.
     unsafe { out.write(key as FileHandle) };
     OK
@@ -155,7 +155,7 @@ unsafe extern "C" fn handle_register(out: *mut FileHandle, descriptor: *mut Desc
 
 unsafe extern "C" fn handle_deregister(handle: FileHandle) {
     let file = library().files.get_or_insert_default().remove(&(handle as usize));
-    if file.is_some_and(|played| played.play == CuFilePlay::HangClose) {
+    if file.is_some_and(|file| file.play == CuFilePlay::HangClose) {
         hang();
     }
 }
@@ -209,26 +209,26 @@ fn act(
     way: usize,
     moves: impl FnOnce(BorrowedFd<'_>, usize) -> std::io::Result<usize>,
 ) -> isize {
-    let Some(played) = library().begin(handle) else { return -(NOT_SUPPORTED as isize) };
-    let asked = match played.play {
-        CuFilePlay::Fail if played.requests > FAILS_AFTER => return -IO_ERROR,
-        CuFilePlay::Hang if played.requests > FAILS_AFTER => hang(),
-        CuFilePlay::Short if played.random.is_multiple_of(SHORT_EVERY) => {
-            let fewer = align_down(played.random % (len as u64).max(1), SHORT_UNIT);
+    let Some(file) = library().begin(handle) else { return -(NOT_SUPPORTED as isize) };
+    let asked = match file.play {
+        CuFilePlay::Fail if file.requests > FAILS_AFTER => return -IO_ERROR,
+        CuFilePlay::Hang if file.requests > FAILS_AFTER => hang(),
+        CuFilePlay::Short if file.random.is_multiple_of(SHORT_EVERY) => {
+            let fewer = align_down(file.random % (len as u64).max(1), SHORT_UNIT);
             usize::try_from(fewer.max(SHORT_UNIT)).unwrap_or(len).min(len)
         }
         _ => len,
     };
-    if played.play == CuFilePlay::Lie {
-        library().count(way, &played, len);
+    if file.play == CuFilePlay::Lie {
+        library().count(way, &file, len);
         return isize::try_from(len).unwrap_or(isize::MAX);
     }
     // SAFETY: the caller that registered the file keeps its descriptor open until it is
     // deregistered.
-    let fd = unsafe { BorrowedFd::borrow_raw(played.fd) };
+    let fd = unsafe { BorrowedFd::borrow_raw(file.fd) };
     match moves(fd, asked) {
         Ok(moved) => {
-            library().count(way, &played, moved);
+            library().count(way, &file, moved);
             isize::try_from(moved).unwrap_or(isize::MAX)
         }
         Err(_) => -1, // the error is the thread's `errno`
@@ -237,21 +237,21 @@ fn act(
 
 impl Library {
     /// Begins a request and returns the behavior of its file for it.
-    fn begin(&mut self, handle: FileHandle) -> Option<Played> {
-        let played = self.files.get_or_insert_default().get_mut(&(handle as usize))?;
-        played.requests += 1;
+    fn begin(&mut self, handle: FileHandle) -> Option<SimulatedFile> {
+        let file = self.files.get_or_insert_default().get_mut(&(handle as usize))?;
+        file.requests += 1;
         // A step of a linear congruential generator (Knuth), of which the upper bits are used.
-        played.random = played
+        file.random = file
             .random
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        Some(Played { random: played.random >> 20, ..*played })
+        Some(SimulatedFile { random: file.random >> 20, ..*file })
     }
 
-    fn count(&mut self, way: usize, played: &Played, bytes: usize) {
+    fn count(&mut self, way: usize, file: &SimulatedFile, bytes: usize) {
         let counted = &mut self.counted[way];
         counted.bytes += bytes as u64;
-        match played.play {
+        match file.play {
             CuFilePlay::NvidiaFs => counted.nvidia_fs += 1,
             _ => counted.p2p += 1,
         }

@@ -14,7 +14,7 @@ use crate::gpu::{AddressKind, Device};
 
 /// The kind that part of a simulated GPU's memory is presented as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Played {
+pub(crate) enum SimulatedAddress {
     /// Mapped virtual memory that the GPU with this ordinal may or may not access.
     Mapping { ordinal: c_int, accessible: bool },
     /// Reserved virtual memory with nothing mapped.
@@ -23,13 +23,13 @@ pub(crate) enum Played {
     Managed,
 }
 
-static PLAYED: Lock<BTreeMap<u64, (u64, Played)>> = Lock::new(BTreeMap::new());
+static PLAYED: Lock<BTreeMap<u64, (u64, SimulatedAddress)>> = Lock::new(BTreeMap::new());
 
 /// Number of retained mapping handles.
 static HANDLES: AtomicI32 = AtomicI32::new(0);
 
 /// Presents part of an allocation as another kind from now on. Addresses are never reused.
-pub(crate) fn play(base: u64, len: u64, as_what: Played) {
+pub(crate) fn play(base: u64, len: u64, as_what: SimulatedAddress) {
     PLAYED.lock().insert(base, (len, as_what));
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn handles() -> i32 {
     HANDLES.load(Ordering::SeqCst)
 }
 
-fn played(address: Address) -> Option<(u64, u64, Played)> {
+fn simulated(address: Address) -> Option<(u64, u64, SimulatedAddress)> {
     let (base, (len, what)) =
         PLAYED.lock().range(..=address).next_back().map(|(&base, &it)| (base, it))?;
     (address - base < len).then_some((base, len, what))
@@ -67,10 +67,10 @@ pub(super) unsafe extern "C" fn pointer_get_attributes(
     };
     let (mut managed, mut mapped) = (0, u32::from(memory_type == 2));
     // For virtual memory the driver reports the bounds of the reservation: here the allocation.
-    match played(address).map(|(_, _, what)| what) {
-        Some(Played::Mapping { ordinal: on, .. }) => ordinal = on,
-        Some(Played::Reserved) => (memory_type, ordinal, mapped) = (0, NO_GPU, 0),
-        Some(Played::Managed) => (managed, ordinal) = (1, NO_GPU),
+    match simulated(address).map(|(_, _, what)| what) {
+        Some(SimulatedAddress::Mapping { ordinal: on, .. }) => ordinal = on,
+        Some(SimulatedAddress::Reserved) => (memory_type, ordinal, mapped) = (0, NO_GPU, 0),
+        Some(SimulatedAddress::Managed) => (managed, ordinal) = (1, NO_GPU),
         None => {}
     }
     for place in 0..count as usize {
@@ -99,8 +99,8 @@ pub(super) unsafe extern "C" fn mem_get_address_range(
     if STACK.with_borrow(Vec::is_empty) {
         return 201;
     }
-    let (start, size) = match (played(address), kind_of(address)) {
-        (Some((_, _, Played::Reserved)), _) => return 500,
+    let (start, size) = match (simulated(address), kind_of(address)) {
+        (Some((_, _, SimulatedAddress::Reserved)), _) => return 500,
         (Some((start, size, _)), _) => (start, size),
         (None, AddressKind::Device { base, len, .. }) => (base, len),
         _ => return 500,
@@ -113,13 +113,15 @@ pub(super) unsafe extern "C" fn mem_retain_allocation_handle(
     handle: *mut AllocationHandle,
     address: Opaque,
 ) -> Status {
-    let Some((base, _, Played::Mapping { .. })) = played(address.addr() as u64) else { return 1 };
+    let Some((base, _, SimulatedAddress::Mapping { .. })) = simulated(address.addr() as u64) else {
+        return 1;
+    };
     HANDLES.fetch_add(1, Ordering::SeqCst);
     write(handle, base)
 }
 
 pub(super) unsafe extern "C" fn mem_release(handle: AllocationHandle) -> Status {
-    let Some((_, _, Played::Mapping { .. })) = played(handle) else { return 1 };
+    let Some((_, _, SimulatedAddress::Mapping { .. })) = simulated(handle) else { return 1 };
     HANDLES.fetch_sub(1, Ordering::SeqCst);
     0
 }
@@ -131,8 +133,8 @@ pub(super) unsafe extern "C" fn mem_get_access(
 ) -> Status {
     // SAFETY: the table's callers pass a readable location.
     let asked = unsafe { *location }.ordinal();
-    match played(address) {
-        Some((_, _, Played::Mapping { ordinal, accessible })) => {
+    match simulated(address) {
+        Some((_, _, SimulatedAddress::Mapping { ordinal, accessible })) => {
             write(flags, if accessible && asked == Some(ordinal) { 3 } else { 0 })
         }
         _ => 1,

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
 
-use super::{beside_captures, handle, on_current, put};
+use super::{handle, on_current, outside_captures, put};
 use crate::gpu::cuda::kernels::{TEXT, XOR};
 use crate::gpu::cuda::table::KernelTable;
 use crate::gpu::cuda::table::{Opaque, Status};
@@ -44,7 +44,7 @@ unsafe extern "C" fn module_load_data(module: *mut Opaque, text: *const c_void) 
     if unsafe { CStr::from_ptr(text.cast()) } != TEXT {
         return 218;
     }
-    beside_captures(|_| {
+    outside_captures(|_| {
         LOADED.set(LOADED.get() + 1);
         put(module, ptr::without_provenance_mut(MODULE));
         Ok(())
@@ -71,7 +71,7 @@ unsafe extern "C" fn module_unload(module: Opaque) -> Status {
     if module.addr() != MODULE {
         return 400;
     }
-    beside_captures(|_| {
+    outside_captures(|_| {
         LOADED.set(LOADED.get() - 1);
         Ok(())
     })

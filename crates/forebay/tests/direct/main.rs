@@ -3,7 +3,7 @@
 mod ends;
 #[path = "../lab/mod.rs"]
 mod lab;
-mod told;
+mod reasons;
 
 use std::fs;
 use std::path::{Path, PathBuf};

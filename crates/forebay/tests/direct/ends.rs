@@ -232,10 +232,10 @@ fn pieces_of_one_call_and_what_streams_order_go_through_slots() {
     let outcome = end.expect("in order");
     assert_eq!((outcome.bytes, bytes_by(&outcome, Route::Direct)), (LEN as u64, 0), "{outcome:?}");
     let told = outcome.not_direct.as_deref();
-    assert!(told.is_some_and(|why| why.contains("the order of a stream")), "{outcome:?}");
+    assert!(told.is_some_and(|why| why.contains("stream-ordered")), "{outcome:?}");
     assert!(bytes_of(&buffer.expect("its memory")) == rig.bytes);
     let refused = start(&demanded()).expect_err("demanded").to_string();
-    assert!(refused.contains("in the order of a stream"), "{refused}");
+    assert!(refused.contains("stream-ordered"), "{refused}");
     device.destroy_stream(stream).expect("its end");
 }
 
@@ -304,7 +304,7 @@ fn threads_of_one_file_lose_nothing_by_paths_that_break() {
     const PART: usize = 1 << 20;
     let _watchdog = Watchdog::start();
     let seed = std::env::var("FOREBAY_SEED").ok().map_or(1, |seed| seed.parse().expect("a seed"));
-    note(format!("FOREBAY_SEED={seed} cargo test -p forebay --test straight threads_of_one_file"));
+    note(format!("FOREBAY_SEED={seed} cargo test -p forebay --test direct threads_of_one_file"));
     let mut dice = Dice(seed);
     for _ in 0..3 {
         let play = dice.one_of(&["", "=short", "=fail", "=nvidia-fs"]);

@@ -4,46 +4,46 @@ use rustix::io::Errno;
 
 use super::Scheduler;
 use super::active::Active;
-use super::crews::{Crew, Sleepers};
+use super::crews::{Crew, Parked};
 use crate::error::Error;
 use crate::queue::op::Line;
 
 impl Scheduler {
     /// Counts a thread that is about to park.
-    pub(crate) fn sleeps(&mut self, crew: Crew) {
-        self.sleepers(crew).sleep();
+    pub(crate) fn parks(&mut self, crew: Crew) {
+        self.parked(crew).park();
     }
 
     /// Uncounts a thread that has resumed, with or without a wake-up.
-    pub(crate) fn wakes(&mut self, crew: Crew) {
+    pub(crate) fn resumes(&mut self, crew: Crew) {
         // The counts were reset when it closed.
         if !self.is_closed() {
-            self.sleepers(crew).wake();
+            self.parked(crew).resume();
         }
     }
 
-    fn sleepers(&mut self, crew: Crew) -> &mut Sleepers {
+    fn parked(&mut self, crew: Crew) -> &mut Parked {
         match crew {
-            Crew::Readers => &mut self.readers.sleepers,
-            Crew::Ring(ring) => &mut self.rings[ring].sleepers,
-            Crew::Pool => &mut self.pool.sleepers,
-            Crew::Link(link) => &mut self.links[link].sleepers,
+            Crew::Readers => &mut self.readers.parked,
+            Crew::Ring(ring) => &mut self.rings[ring].parked,
+            Crew::Pool => &mut self.pool.parked,
+            Crew::Link(link) => &mut self.links[link].parked,
         }
     }
 
     /// Wakes the worker of a drive's ring if the drive may have one more op in flight. Otherwise
     /// the completion of an op in flight brings the worker back.
-    pub(super) fn call_ring(&mut self, drive: usize) {
+    pub(super) fn wake_ring_for(&mut self, drive: usize) {
         if let Some(ring) = self.drives[drive].ring
             && self.drives.has_room(drive, Line::Direct)
         {
-            self.call_back(ring);
+            self.wake_ring(ring);
         }
     }
 
     /// Wakes the worker of a ring, however many ops its drives have in flight.
-    pub(super) fn call_back(&mut self, ring: usize) {
-        if self.rings[ring].sleepers.call(1) > 0 {
+    pub(super) fn wake_ring(&mut self, ring: usize) {
+        if self.rings[ring].parked.wake(1) > 0 {
             self.effects.rings.push(ring);
         }
     }
@@ -51,16 +51,16 @@ impl Scheduler {
     /// Wakes a pool worker for a drive if the drive may have one more op in flight. Otherwise a
     /// worker that completes an op takes the next. Running workers without an op look for one
     /// before they park, so only as many more are woken as the drive can use in addition.
-    pub(super) fn call_pool(&mut self, drive: usize) {
-        if !self.pool.can_call()
+    pub(super) fn wake_pool_for(&mut self, drive: usize) {
+        if !self.pool.can_wake()
             || !self.drives.has_room(drive, Line::Waits)
             || self.pool.awake(self.drives.in_pool()) >= self.drives[drive].pool_room()
         {
             return;
         }
-        let called = self.pool.sleepers.call(1);
-        self.effects.pool += called;
-        if called == 0 {
+        let woken = self.pool.parked.wake(1);
+        self.effects.pool += woken;
+        if woken == 0 {
             // No worker is parked.
             self.pool.start();
             self.effects.starts += 1;
@@ -81,17 +81,17 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn call_link(&mut self, link: usize) {
-        if self.links[link].sleepers.call(1) > 0 {
+    pub(super) fn wake_link(&mut self, link: usize) {
+        if self.links[link].parked.wake(1) > 0 {
             self.effects.links.push(link);
         }
     }
 
     /// Wakes all threads: the engine shuts down.
-    pub(super) fn call_all(&mut self) {
-        self.effects.readers += self.readers.sleepers.call(usize::MAX);
-        (0..self.rings.len()).for_each(|ring| self.call_back(ring));
-        self.effects.pool += self.pool.sleepers.call(usize::MAX);
-        (0..self.links.len()).for_each(|link| self.call_link(link));
+    pub(super) fn wake_all(&mut self) {
+        self.effects.readers += self.readers.parked.wake(usize::MAX);
+        (0..self.rings.len()).for_each(|ring| self.wake_ring(ring));
+        self.effects.pool += self.pool.parked.wake(usize::MAX);
+        (0..self.links.len()).for_each(|link| self.wake_link(link));
     }
 }

@@ -45,7 +45,7 @@ fn by_slots(rig: &Rig) -> [Outcome; 7] {
 fn what_goes_through_slots_says_why_where_there_is_a_path() {
     let _watchdog = Watchdog::start();
     let cached = Some("in the page cache");
-    let unasked = Some("only where that is demanded");
+    let unasked = Some("only if the route is required");
     let pieces = Some("pieces of one call");
     let offset = Some("the file's offset within units of 4096");
     let refused = Some("5008");

@@ -1,0 +1,83 @@
+//! Idle threads, each parked on its own lock.
+//!
+//! With one shared lock, threads woken together would get it one after the other, each a wake-up
+//! later than the one before: 50 µs on an idle virtual machine.
+
+use std::sync::{Arc, Condvar};
+
+use forebay_base::lock::{Lock, woken};
+
+/// Parked threads of one kind. A wake-up without a parked thread is kept for the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Parking {
+    state: Lock<ParkingState>,
+}
+
+#[derive(Debug, Default)]
+struct ParkingState {
+    parked: Vec<Arc<ParkedThread>>,
+    pending: usize,
+}
+
+#[derive(Debug, Default)]
+struct ParkedThread {
+    is_woken: Lock<bool>,
+    bell: Condvar,
+}
+
+impl ParkedThread {
+    fn wake(&self) {
+        *self.is_woken.lock() = true;
+        self.bell.notify_one();
+    }
+}
+
+impl Parking {
+    /// Wakes one thread: the last to park, whose core is the warmest.
+    pub(crate) fn wake(&self) {
+        let mut state = self.state.lock();
+        match state.parked.pop() {
+            Some(thread) => {
+                drop(state);
+                thread.wake();
+            }
+            None => state.pending += 1,
+        }
+    }
+
+    /// Parks until woken.
+    pub(crate) fn park(&self) {
+        let mut state = self.state.lock();
+        if state.pending > 0 {
+            state.pending -= 1;
+            return;
+        }
+        let thread = Arc::new(ParkedThread::default());
+        state.parked.push(Arc::clone(&thread));
+        drop(state);
+        let mut is_woken = thread.is_woken.lock();
+        while !*is_woken {
+            is_woken = woken(thread.bell.wait(is_woken));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_wake_up_resumes_one_thread_and_none_is_lost() {
+        let parking = Parking::default();
+        parking.wake();
+        parking.park(); // the wake-up came first
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..1000).for_each(|_| parking.park()));
+            }
+            (0..4000).for_each(|_| parking.wake());
+        });
+        let state = parking.state.lock();
+        assert!(state.parked.is_empty() && state.pending == 0);
+    }
+}
