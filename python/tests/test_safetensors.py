@@ -13,6 +13,7 @@ import pytest
 from conftest import content
 from forebay.safetensors import (
     FormatError,
+    _load,
     iterate,
     load_file,
     load_model,
@@ -225,6 +226,19 @@ def test_a_rank_gets_its_share(tmp_path: Path) -> None:
     for wrong, why in [((0, 0, 3), "has no part"), ((2, 0, 2), "no dimension"), ((0, 1), "a rank")]:
         with pytest.raises(ValueError, match=why):
             load_file(path, names="a", shard=wrong, **HOST)
+
+
+def test_a_load_that_takes_longer_than_a_look_reports_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"weight": numpy.ones(64 << 20, numpy.uint8)}, path)
+    monkeypatch.setattr(_load, "_LOOK", 0)
+    seen: list[tuple[int, int]] = []
+    tensors = load_file(path, progress=lambda done, total: seen.append((done, total)), **HOST)
+    assert tensors["weight"].all()
+    assert len(seen) > 1 and seen[-1] == (64 << 20, 64 << 20)
+    assert seen == sorted(seen)
 
 
 def test_progress_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,6 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from .. import _process
-from .._errors import TimedOut
 from ._frameworks import Framework
 from ._frameworks import framework as chosen
 from ._plan import Names, Part, opened
@@ -185,7 +184,7 @@ class _Loading:
             while True:
                 try:
                     return transfer.result(_LOOK).report()
-                except TimedOut:
+                except TimeoutError:
                     if transfer.done():
                         return transfer.result().report()  # it may have timed out itself
                     tell(self._done(), self._total)
