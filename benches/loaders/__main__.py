@@ -1,4 +1,4 @@
-"""Loads one model by Forebay and by other loaders, and compares: see ``docs/peers.md``."""
+"""Loads one model by Forebay and by other loaders, and compares them: see ``docs/peers.md``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PACKAGES = (
 
 
 def main() -> int:
-    """Measures the cases one after another. 1 where a loader failed, 2 where nothing can begin."""
+    """Measures the cases. Returns 1 if a loader failed, 2 if the run cannot start."""
     given = arguments()
     try:
         devices = devices_of(given.device)
@@ -46,17 +46,17 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("path", type=Path, metavar="PATH", help="a safetensors file or a folder of them")
     add("--make", metavar="GIB", type=float, help="write each case's model of this size into PATH")
-    add("--case", action="append", choices=CASES, help="what is measured (load); may be repeated")
-    add("--loader", action="append", metavar="TEXT", help="only loaders whose name has this text")
-    add("--state", action="append", choices=State, type=State, help="only this one")
-    add("--device", default="auto", help="`cuda`, `cpu` or `auto`: GPUs where there are some")
+    add("--case", action="append", choices=CASES, help="a case to measure (load); may be repeated")
+    add("--loader", action="append", metavar="TEXT", help="only loaders with this in the name")
+    add("--state", action="append", choices=State, type=State, help="only this state of the files")
+    add("--device", default="auto", help="`cuda`, `cpu` or `auto`: GPUs if there are any")
     add("--rounds", type=int, default=5, metavar="N", help="timed rounds; 0: only checks (5)")
     add("--loads", type=int, default=4, metavar="N", help="timed loads of each process (4)")
-    add("--timeout", type=float, default=600, metavar="S", help="seconds of one process (600)")
-    add("--out", type=Path, default="loaders.jsonl", help="samples are added to it (loaders.jsonl)")
+    add("--timeout", type=float, default=600, metavar="S", help="time limit of a process (600)")
+    add("--out", type=Path, default="loaders.jsonl", help="appends samples to it (loaders.jsonl)")
     given = parser.parse_args()
     if given.rounds < 0 or given.loads < 1:
-        parser.error("`--rounds` is 0 or more, `--loads` 1 or more")
+        parser.error("`--rounds` must be 0 or more, and `--loads` 1 or more")
     given.path = given.path.absolute()
     given.case = given.case or ["load"]
     return given
@@ -68,14 +68,14 @@ def devices_of(wanted: str) -> list[str]:
 
     there = torch.cuda.is_available()
     if wanted not in ("auto", "cpu", "cuda") or wanted == "cuda" and not there:
-        raise ValueError(f"`--device {wanted}`: give `cpu`, or `cuda` where torch finds a GPU")
+        raise ValueError(f"`--device` cannot be `{wanted}`: use `cpu`, or `cuda` if there is a GPU")
     if wanted == "cpu" or not there:
         return ["cpu"]
     return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
 
 
 def files(given: argparse.Namespace, case: Case) -> list[Path]:
-    """The files of a case's model, which are made where that is asked for."""
+    """The files of a case's model; `--make` makes them first."""
     if given.make is None:
         return model.files(given.path)
     folder = given.path / f"{given.make:g}GiB-{case.tensors}-tensors-{case.shards}-files"
@@ -97,7 +97,7 @@ def environment(path: Path, devices: list[str]) -> dict[str, Any]:
 
 
 class Samples:
-    """Lines of JSON, written as they come, so that no crash loses any."""
+    """Lines of JSON, written at once, so that a crash loses none."""
 
     def __init__(self, out: Any) -> None:
         self._out = out
@@ -151,8 +151,8 @@ def wanted(side: Side, texts: list[str] | None) -> bool:
 
 
 def order(sides: list[Side], states: list[State], number: int) -> list[tuple[Side, State]]:
-    """The turns of a round. Each round begins with another side; every second one goes backwards,
-    so that no side always comes after the same one."""
+    """The turns of a round. Each round begins with another side, and every second one runs
+    backwards, so that no side always comes after the same one."""
     turns_of = []
     for state in State:
         taking = [side for side in sides if state in side.states and state in states]

@@ -26,11 +26,11 @@ class Use(StrEnum):
     """What a load does with the tensors."""
 
     KEEP = "keep"
-    """Has all of them at its end."""
+    """Keeps all of them until its end."""
     DROP = "drop"
-    """Looks at each and lets it go."""
+    """Drops each one."""
     WRITE = "write"
-    """Writes them; afterwards they are read back for the check only."""
+    """Writes them. They are read back only for the check."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Case:
-    """Sides that are compared. The first one is what the others are compared with."""
+    """Sides that are compared with the first one."""
 
     sides: list[Side]
     tensors: int = 8

@@ -1,6 +1,7 @@
-"""The loaders. Each function imports its library and returns what loads a model once.
+"""The loaders. Each function imports its library and returns a function that loads a model once.
 
-That is a context: its beginning is the load, it gives names and tensors, and its end frees them.
+That returns a context manager: its entry is the load, it yields names and tensors, and its exit
+frees them.
 """
 
 from __future__ import annotations
@@ -295,7 +296,7 @@ def link(job: Job) -> Load:
 
 
 def drive(job: Job, write: bool = False, direct: bool = True) -> Load:
-    """All files by threads, with O_DIRECT or not, through memory that is used again and again."""
+    """All files by threads, with O_DIRECT or not, through memory that is reused."""
     local = threading.local()
     sizes = [os.path.getsize(path) for path in job.paths]
     paths = [f"{job.folder}/written-{number}" if write else path
@@ -310,7 +311,7 @@ def drive(job: Job, write: bool = False, direct: bool = True) -> Load:
         else:
             done = os.preadv(file, [local.memory], at)
         if done < min(BLOCK, size - at):
-            raise OSError(f"{done} bytes came of a block at {at}")
+            raise OSError(f"short transfer of {done} bytes at {at}")
 
     @contextmanager
     def load() -> Iterator[Pairs]:
@@ -363,7 +364,7 @@ def dcp_load(job: Job, library: str) -> Load:
 
 
 def dcp_save(job: Job, library: str) -> Load:
-    """Saves, and gives what torch's reader finds then."""
+    """Saves, and yields the tensors that torch's reader loads then."""
     make = _dcp(library, "Writer")
     dcp = _module("torch.distributed.checkpoint")
     torch = _module("torch")

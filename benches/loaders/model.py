@@ -19,7 +19,7 @@ def files(path: Path) -> list[Path]:
 
 
 def make(folder: Path, nbytes: int, tensors: int, shards: int) -> None:
-    """Writes random tensors of equal shape, `nbytes` in all; does nothing where they are."""
+    """Writes random tensors of equal shape, `nbytes` in all; does nothing if they exist."""
     import torch
     from forebay.safetensors import save_file
 
@@ -53,17 +53,17 @@ def mapped(paths: Iterable[Name]) -> Iterator[tuple[Name, str, Any]]:
 
 
 def check(paths: list[str], pairs: Iterable[tuple[str, Any]], rank: int, ranks: int) -> None:
-    """Fails unless `pairs` are the tensors of the files, or a rank's equal shares of them."""
+    """Raises unless `pairs` are the tensors of the files, or a rank's equal shares of them."""
     import torch
 
     expected = {name: tensor for _, name, tensor in mapped(paths)}
     for name, tensor in pairs:
         whole = expected.pop(name, None)
         if whole is None:
-            raise ValueError(f"`{name}` is not in the files, or came twice")
+            raise ValueError(f"`{name}` is not in the files, or was loaded twice")
         share = whole.chunk(ranks)[rank]
         if (tensor.dtype, tensor.shape) != (share.dtype, share.shape):
-            raise ValueError(f"`{name}` is {tensor.dtype} {tuple(tensor.shape)}, and "
+            raise ValueError(f"`{name}` is {tensor.dtype} {tuple(tensor.shape)}, but "
                              f"{share.dtype} {tuple(share.shape)} in the file")  # fmt: skip
         ours, theirs = (one.reshape(-1).view(torch.uint8) for one in (tensor, share))
         if not torch.equal(ours, theirs.to(ours.device)):

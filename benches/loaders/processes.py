@@ -1,4 +1,4 @@
-"""Runs turns: fresh processes that load a model, whose pages are brought in or dropped before."""
+"""Runs turns: fresh processes that load a model, whose pages are cached or evicted before."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from loaders import Job
 
 
 class Ended(Exception):
-    """A process that loads no more: its last answer, with `missing` or `failed`."""
+    """A process has ended early: its last answer, with `missing` or `failed`."""
 
     def __init__(self, answer: dict[str, Any]) -> None:
         super().__init__(answer)
@@ -30,7 +30,7 @@ class Ended(Exception):
 
 
 class Child:
-    """A process in a session of its own, so that what it starts ends with it."""
+    """A process in its own session, so that its children end with it."""
 
     def __init__(self, given: dict[str, Any], variables: dict[str, str] | None) -> None:
         self._talk = tempfile.TemporaryFile()
@@ -80,7 +80,7 @@ class Child:
 def children(
     given: list[dict[str, Any]], side: Side, timeout_s: float
 ) -> Iterator[list[Child]]:
-    """Processes of one side, which are ended after `timeout_s` seconds."""
+    """Processes of one side, which are killed after `timeout_s` seconds."""
     started = [Child(one, side.variables) for one in given]
 
     def late() -> None:
@@ -107,9 +107,9 @@ def run(
     folder: Path,
     timeout_s: float,
 ) -> dict[str, Any]:
-    """The `loads` of one turn, or why there are none: `missing` or `failed`.
+    """The `loads` of one turn, or the reason if there are none: `missing` or `failed`.
 
-    Rank r loads to the device r, or again to the first where there are fewer.
+    Rank r loads to the device r, modulo their number.
     """
     prepared = folder / side.prepare.__name__ if side.prepare else None
     files = paths
@@ -154,7 +154,7 @@ def _load(started: list[Child], state: State, files: list[Path]) -> dict[str, An
 
 
 def brought(files: list[Path], state: State) -> float:
-    """Makes files resident or cold; the share of their pages that is in the page cache then."""
+    """Makes files resident or cold; returns the share of their pages in the page cache."""
     resident = length = 0
     for path in files:
         with forebay.open(path) as file:

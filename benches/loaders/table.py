@@ -1,4 +1,4 @@
-"""What the turns of a case come to: medians, ratios of medians, and doubts."""
+"""The results of a case: medians, ratios of medians, and doubts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cases import Case, Side, State
 
 GB, MIB = 1e9, 2**20
 SPREAD = 2.0
-"""The fastest load over the slowest one, from which on the machine is said to be busy."""
+"""The ratio of the fastest to the slowest load above which the machine counts as busy."""
 
 HEAD = (
     f"{'loader':29} {'first':>6} {'then':>6} {'ratio':>5} {'s/GB':>5} {'host':>6} {'GPU':>6} "
@@ -27,9 +27,9 @@ class Row:
     first: float
     """GB/s of the first load of a process."""
     then: float
-    """GB/s of its further loads, or of the first where there are no others."""
+    """GB/s of its further loads, or of the first if there are no others."""
     cpu: float
-    """Seconds of the processor for each GB."""
+    """CPU seconds per GB."""
     host: float
     """MiB of host memory at the peak, beyond the tensors."""
     gpu: float
@@ -37,12 +37,12 @@ class Row:
     drive: float
     """Bytes that all processes had drives read, over the bytes of the model."""
     read: float
-    """Bytes that the greediest process read, over the bytes of its tensors; 0 if unknown."""
+    """The most bytes that a process read, over the bytes of its tensors; 0 if unknown."""
     doubts: list[str]
 
 
 def row(side: Side, state: State, nbytes: int, lines: list[dict[str, Any]]) -> Row | None:
-    """None where nothing was measured."""
+    """The medians; `None` if nothing was measured."""
     turns = [line["loads"] for line in lines if line["round"] >= 0 and "loads" in line]
     watched = [load for line in lines if line["round"] < 0 for load in line.get("loads", [])]
     if not turns:
@@ -80,7 +80,7 @@ def row(side: Side, state: State, nbytes: int, lines: list[dict[str, Any]]) -> R
 
 
 def text(name: str, about: str, nbytes: int, case: Case, lines: list[dict[str, Any]]) -> str:
-    """The tables of a case, of at most 80 columns, and what was not measured."""
+    """The tables of a case, of at most 80 columns, and the loaders without a measurement."""
     out = []
     for state in State:
         rows = []

@@ -1,4 +1,4 @@
-"""One process that loads a model a few times. It takes a job and answers in lines of JSON."""
+"""One process that loads a model a few times. It reads a job and writes lines of JSON."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _load(side: Side, load: Load, job: Job, watched: bool) -> dict[str, Any]:
 
 
 def _used(side: Side, pairs: Any) -> dict[str, Any]:
-    """What is kept of the tensors."""
+    """Uses the tensors, and returns those to keep."""
     if side.use is Use.KEEP:
         return dict(pairs)
     if side.use is Use.DROP:
@@ -108,7 +108,7 @@ def _check(side: Side, pairs: Any, job: Job) -> None:
 
 
 class Watch:
-    """Looks from a thread how much of a GPU is in use, and keeps the most that it saw."""
+    """Samples on a thread how much memory of a GPU is in use, and keeps the maximum."""
 
     def __init__(self, device: str) -> None:
         self._device, self._end = device, threading.Event()
@@ -129,7 +129,7 @@ class Watch:
 
 
 def _gpu(device: str) -> int:
-    """Bytes of the GPU that are not free, of all processes."""
+    """Bytes of GPU memory in use, by all processes."""
     if device == "cpu":
         return 0
     import torch
@@ -146,7 +146,7 @@ def _peak(field: str) -> int:
 
 
 def _io(since: dict[str, int] | None = None) -> dict[str, int]:
-    """Bytes that calls read, and bytes that were read from drives, by all threads."""
+    """Bytes read by calls, and bytes read from drives, of all threads."""
     with open("/proc/self/io") as file:
         fields = dict(line.split(": ") for line in file)
     found = {name: int(fields[name]) for name in ("rchar", "read_bytes")}
@@ -154,6 +154,6 @@ def _io(since: dict[str, int] | None = None) -> dict[str, int]:
 
 
 def _cpu_s() -> float:
-    """Seconds of all threads and of children that ended."""
+    """CPU seconds of all threads and of ended children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)

@@ -7,9 +7,8 @@
 ...     file.read_into(weights)
 4194304
 
-Targets and sources are whatever holds bytes in one piece: tensors and arrays on a GPU or on the
-host, buffers, or ``(address, length, device)``. What every call does is documented with it:
-``help(forebay.File)``.
+Targets and sources are contiguous memory: tensors and arrays on a GPU or on the host, buffers, or
+``(address, length, device)``. ``help(forebay.File)`` describes the calls.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> typing.Any:
-    """`load_file`, whose module is imported when the name is first used."""
+    """Imports `load_file` on first use."""
     if name == "load_file":
         from .safetensors import load_file
 

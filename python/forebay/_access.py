@@ -14,25 +14,26 @@ _ACL_VERSION = 2
 _USER_OBJ, _USER, _GROUP_OBJ, _GROUP, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
 
 _COPIED = ("user.", "system.", "security.selinux", "security.SMACK64")
-"""Attributes that describe a file, or say who may use it.
+"""Prefixes of the attributes to copy: those that describe a file or control access to it.
 
-Those that belong to the old bytes (capabilities, hashes) are left out, as a write removes them.
+Attributes of the old bytes (capabilities, hashes) are left out: a write removes them, too.
 """
 
 _Entry = tuple[int, int, int]
-"""Tag, permissions and number of an ACL's entry."""
+"""Tag, permissions and ID of an ACL entry."""
 
 
 def keep(old: int, new: int, path: str) -> None:
     """Gives a new file the owner, group, ACL, attributes and permissions of the old one.
 
-    Both are descriptors, `old` of `O_PATH`; `path` is the old file's name. The set-user-ID and
-    set-group-ID bits go, as with every write. What the system refuses is left out, and permissions
-    are reduced so that no user gains any:
+    Both are descriptors, `old` one with `O_PATH`; `path` is the old file's name. The set-user-ID
+    and set-group-ID bits are cleared, as by every write. What the system refuses is left out, and
+    permissions are reduced so that no user gains any:
 
-    - Without the old group, the new group and all others may do what both the old group and all
-      others might.
-    - Without the old ACL, the group may do what the ACL's own entry for it says.
+    - If the group cannot be kept, the new group and all others may do only what both the old group
+      and all others might.
+    - If the ACL cannot be kept, the group may do what the ACL's own entry for it says. All others
+      may do only what each user and group named in the ACL might, too.
     """
     there = os.fstat(old)
     source = f"/proc/self/fd/{old}"
@@ -45,14 +46,14 @@ def keep(old: int, new: int, path: str) -> None:
     if acl is not None:
         mode = _keep_acl(new, acl, same_group)
     else:
-        _remove_acl(new)  # the folder may have given it one
+        _remove_acl(new)  # it may have inherited one from the folder
         if not same_group:
             mode = _without_group(mode)
     os.fchmod(new, mode)
 
 
 def _own(new: int, user: int, group: int) -> bool:
-    """Sets owner and group where that is allowed; whether the group is the wanted one."""
+    """Sets owner and group if allowed; returns whether the group is the wanted one."""
     made = os.fstat(new)
     if (made.st_uid, made.st_gid) != (user, group):
         for owner in (user, -1):
@@ -71,7 +72,7 @@ def _copy_attributes(source: str, new: int) -> None:
     try:
         names = os.listxattr(source)
     except OSError:
-        return  # the file system has none
+        return  # the file system has no attributes
     for name in names:
         if name.startswith(_COPIED) and name != _ACL:
             with suppress(OSError):
@@ -90,7 +91,7 @@ def _acl_of(source: str) -> list[_Entry] | None:
 
 
 def _keep_acl(new: int, acl: list[_Entry], same_group: bool) -> int:
-    """Gives a file an ACL, or what of it permissions can express; the permissions that result."""
+    """Sets an ACL, or the part of it that permissions express; returns the permissions."""
     plain = {tag: permissions for tag, permissions, _ in acl}
     mask = plain.get(_MASK, 7)
     user, group, other = plain[_USER_OBJ], plain[_GROUP_OBJ], plain[_OTHER]
@@ -102,7 +103,7 @@ def _keep_acl(new: int, acl: list[_Entry], same_group: bool) -> int:
     raw += b"".join(struct.pack("<HHI", *entry) for entry in entries)
     try:
         os.setxattr(new, _ACL, raw)
-        shown = plain.get(_MASK, group)  # the mask stands in the group's place
+        shown = plain.get(_MASK, group)  # with an ACL, the bits of the group are the mask
     except OSError:
         _remove_acl(new)
         shown = group & mask

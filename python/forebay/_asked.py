@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# What budgets and parts of files take.
+# Expected values of budgets, offsets and lengths.
 BYTES = "a whole number of bytes, from 0 to 2**64 - 1"
 
-_ORDERS = "`forward`, `backward`, `training`, `told`, or a list of layers' numbers"
+_ORDERS = "`forward`, `backward`, `training`, `told`, or a list of layer numbers"
 
 _LAYERS = "a list of layers, each a list of `(file, offset, length)`"
 
@@ -44,7 +44,7 @@ def opened(
     names: Sequence[str] | None = None,
     engine: Engine | None = None,
 ) -> list[_LayerStream]:
-    """Streams of the engine's own, one to each of ``devices``."""
+    """Streams of the compiled part, one for each of ``devices``."""
     names = _names(names, len(layers))
     return _LayerStream.group(
         engine or default_engine(),
@@ -59,12 +59,12 @@ def opened(
     )
 
 
-# What a group of streams takes as one stream does.
+# The options of one stream that a group of streams has, too.
 _OPTIONS = frozenset(opened.__kwdefaults__ or ())
 
 
 def listed(layers: Iterable[Iterable[Part]]) -> list[Iterable[Part]]:
-    """The layers, however they are given."""
+    """The layers as a list."""
     found = None if isinstance(layers, str | bytes) else _items(layers)
     if found is None:
         raise _wrong("layers", layers, _LAYERS)
@@ -72,29 +72,29 @@ def listed(layers: Iterable[Iterable[Part]]) -> list[Iterable[Part]]:
 
 
 def several(devices: Iterable[Device]) -> list[Device]:
-    """GPUs, of which one is none."""
+    """The devices of a group as a list; the name of a single one is refused."""
     found = None if isinstance(devices, str | bytes) else _items(devices)
     if found is None:
-        raise _wrong("devices", devices, "a list of GPUs, as `cuda:0` and `cuda:1`")
+        raise _wrong("devices", devices, "a list of GPUs, such as `cuda:0` and `cuda:1`")
     return found
 
 
 def callable_or_none(progress: T) -> T:
-    """The callable that gets each layer, if there is one."""
+    """Refuses a ``progress`` that is not callable; ``None`` is allowed."""
     if progress is None or callable(progress):
         return progress
-    raise _wrong("progress", progress, "what can be called with a layer")
+    raise _wrong("progress", progress, "a callable that takes a layer")
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Refuses what a group of streams does not take."""
+    """Refuses options that a group of streams does not have."""
     if unknown := sorted(options.keys() - _OPTIONS):
         one = ": give `streams`, one for each GPU" if unknown == ["stream"] else ""
         raise TypeError(f"a group of streams takes no `{_errors.shown(unknown[0])}`{one}")
 
 
 def one_for_each(streams: Sequence[Stream] | None, devices: int) -> list[Stream]:
-    """The compute's stream on each GPU."""
+    """The compute stream of each GPU."""
     computes = ["current"] * devices if streams is None else _items(streams)
     if computes is None:
         raise _wrong("streams", streams, "a list of streams, one for each GPU")
@@ -109,7 +109,7 @@ def _names(names: Sequence[str] | None, layers: int) -> list[str]:
         return [f"layer {number}" for number in range(layers)]
     found = None if isinstance(names, str) else _items(names)
     if found is None or not all(isinstance(name, str) for name in found):
-        raise _wrong("names", names, "a list of texts, one for each layer")
+        raise _wrong("names", names, "a list of strings, one for each layer")
     if len(found) != layers:
         text = f"{_counted(len(found), 'name')} for {_counted(layers, 'layer')}"
         raise _errors.refused(f"`names` cannot be `{text}`: it takes one for each")
@@ -117,7 +117,7 @@ def _names(names: Sequence[str] | None, layers: int) -> list[str]:
 
 
 def _items(several: Any) -> list[Any] | None:
-    """The items of a value, if it has items."""
+    """The items of an iterable; ``None`` for other values."""
     try:
         return list(several)
     except TypeError:
@@ -134,15 +134,15 @@ def _wrong(name: str, value: object, expected: str) -> TypeError:
 
 
 def _parts(name: str, parts: Iterable[Part]) -> list[tuple[File, int, int]]:
-    """A layer's parts, whose offsets and lengths are numbers from zero up."""
+    """The parts of a layer, with checked offsets and lengths."""
     found = _items(parts)
     if found is None:
-        raise _wrong("layers", parts, f"{_LAYERS}, and `{name}` is none")
+        raise _wrong("layers", parts, f"{_LAYERS}, and `{name}` is no list")
     described = []
     for number, part in enumerate(found):
         three = _items(part)
         if three is None or len(three) != 3 or not isinstance(three[0], File):
-            raise _wrong("layers", part, f"{_LAYERS}, and part {number} of `{name}` is none")
+            raise _wrong("layers", part, f"{_LAYERS}; see part {number} of `{name}`")
         file, offset, length = three
         offset = _count(f"offset of part {number} of {name}", offset, BYTES)
         length = _count(f"length of part {number} of {name}", length, BYTES)
@@ -151,7 +151,7 @@ def _parts(name: str, parts: Iterable[Part]) -> list[tuple[File, int, int]]:
 
 
 def _order(order: Order, layers: int) -> str | list[int]:
-    """An order by its name, or as numbers from zero up."""
+    """An order as a name, or as a list of layer numbers."""
     if isinstance(order, str):
         return order
     listed = None if isinstance(order, bytes) else _items(order)
@@ -162,9 +162,9 @@ def _order(order: Order, layers: int) -> str | list[int]:
 
 
 def numbers(layers: Any, expected: str) -> Iterable[SupportsIndex]:
-    """One number, or several."""
+    """The layer numbers of one number or of an iterable."""
     try:
-        # Asked first: an array without dimensions is a number, though it has `__iter__` as well.
+        # First, because an array without dimensions is a number, although it has `__iter__`.
         return [operator.index(layers)]
     except TypeError:
         pass
@@ -176,19 +176,19 @@ def numbers(layers: Any, expected: str) -> Iterable[SupportsIndex]:
 
 
 def _given(name: str, value: SupportsIndex | None, expected: str) -> int | None:
-    """An option that is a number from zero up, if it is given."""
+    """An optional number that is not negative."""
     return None if value is None else _count(name, value, expected)
 
 
 def _count(name: str, value: SupportsIndex, expected: str) -> int:
-    """A number from zero up, which a truth value is not."""
+    """A number that is not negative, and not a `bool`."""
     if isinstance(value, bool):
         raise _wrong(name, value, expected)
     return whole(name, value, expected)
 
 
 def whole(name: str, value: SupportsIndex, expected: str, *, shown: str = "{}") -> int:
-    """A number from zero up that an engine can hold."""
+    """A whole number from 0 to 2**64 - 1."""
     try:
         number = operator.index(value)
     except TypeError as error:
@@ -199,6 +199,6 @@ def whole(name: str, value: SupportsIndex, expected: str, *, shown: str = "{}") 
         return number
     try:
         text = str(number)
-    except ValueError:  # more digits than Python writes
+    except ValueError:  # more digits than Python prints
         text = f"a number of {number.bit_length()} bits"
     raise _errors.refused(f"`{name}` cannot be `{shown.format(text)}`: it takes {expected}")

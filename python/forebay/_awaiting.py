@@ -1,4 +1,4 @@
-"""How a transfer is awaited: imported when the first one is."""
+"""``await`` of a transfer; imported when the first one is awaited."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def steps(transfer: Transfer | ManyTransfer) -> Generator[Any, None, Any]:
-    """What an event loop steps through until the transfer has ended."""
+    """The steps of an event loop until the transfer has ended."""
     return _ended(transfer).__await__()
 
 
@@ -27,7 +27,7 @@ async def _ended(transfer: Transfer | ManyTransfer) -> Any:
         try:
             loop.call_soon_threadsafe(wake)
         except RuntimeError:
-            pass  # the loop was closed meanwhile
+            pass  # the loop has been closed
 
     transfer.add_done_callback(tell)
     try:

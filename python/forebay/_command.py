@@ -14,16 +14,16 @@ sys.path.insert(0, sys.argv.pop(1))
 from forebay._command import main
 sys.exit(main())
 """
-"""Runs this package, and no other that the current folder or the path may have."""
+"""Runs this package, even if the current folder or the path has another one."""
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def interpreter() -> list[str]:
-    """This Python, which never imports from the current folder.
+    """The command line of this Python, without imports from the current folder.
 
-    What this process ignores (``-I``, ``-E``, ``-s``) the new one ignores as well.
+    The flags ``-I``, ``-E`` and ``-s`` of this process are passed on.
     """
-    # Without an executable, where Python is embedded, the path is searched for one.
+    # An embedded Python has no executable: then the path is searched for one.
     words = [sys.executable or "python3", "-P"]
     if sys.flags.isolated:
         words.append("-I")
@@ -35,17 +35,17 @@ def interpreter() -> list[str]:
 
 
 def program() -> list[str]:
-    """The words that start this command in a new process; a verb follows them."""
+    """The command line that starts this command in a new process; a verb follows."""
     return [*interpreter(), "-c", START, PACKAGE]
 
 
 def main() -> int:
     """Runs the command that ``sys.argv`` names."""
-    if sys.argv[1:2] == ["stream-bench"]:  # what `forebay stream` becomes
+    if sys.argv[1:2] == ["stream-bench"]:  # the command line of `forebay stream`
         from .stream_bench.__main__ import main as measure
 
         del sys.argv[1]
         return measure()
-    # The command has its own handlers; a closed pipe ends it.
+    # Python's handler would act only after the command, which has its own handlers.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     return run_command(["forebay", *sys.argv[1:]], program())

@@ -30,32 +30,32 @@ __all__ = [
 ]
 
 
-# Control characters, those that turn text around, and bytes that are no text.
+# Control characters, those that reverse the text direction, and bytes that are not UTF-8.
 _ACTS = [*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F]
 _ACTS += [*range(0x2028, 0x202F), *range(0x2066, 0x206A), *range(0xDC80, 0xDD00)]
 _ESCAPED = {number: repr(chr(number))[1:-1] for number in _ACTS}
 
 
 def shown(name: object) -> str:
-    """A name of a file, a tensor or a layer as messages have it: it acts on no terminal."""
+    """A name for messages; characters that act on a terminal are escaped."""
     text = os.fsdecode(name) if isinstance(name, bytes | os.PathLike) else str(name)
     return text.translate(_ESCAPED)
 
 
 class Error(OSError):
-    """Something that the engine could not do.
+    """An error of the engine.
 
     Attributes:
-        errno: the system's number for it.
-        strerror: what was tried, on what, and why it failed.
+        errno: the system's error number.
+        strerror: the operation, its object, and the cause.
         filename: the file's path, or ``None``.
-        hint: what to do about it, or ``None``.
-        route: the route that was demanded, where that is the reason.
-        offset: where the bytes that it was about begin in the file.
-        length: how many there were.
-        bytes: how many of them had arrived.
-        layer: what the layer of a stream is called that it concerns, or ``None``.
-        report: what a command had measured that failed, or ``None``.
+        hint: what to do, or ``None``.
+        route: the required route, if it is not available.
+        offset: the offset in the file of the bytes concerned.
+        length: how many bytes are concerned.
+        bytes: how many of them had been transferred.
+        layer: the name of the layer concerned, or ``None``.
+        report: the measurements of a command that failed, or ``None``.
     """
 
     hint: str | None = None
@@ -73,7 +73,7 @@ class Error(OSError):
 
 
 class RequestError(Error, ValueError):
-    """A call that makes no sense."""
+    """The call is invalid."""
 
 
 class EndOfFile(Error, EOFError):
@@ -96,27 +96,27 @@ class RouteUnavailable(Error):
 
 
 class NoDevice(Error):
-    """No such GPU, or none at all."""
+    """There is no such GPU, or no GPU at all."""
 
 
 class DeviceError(Error):
-    """A GPU or its driver refused."""
+    """A GPU or its driver failed."""
 
 
 class OutOfMemory(Error, MemoryError):
-    """The host has no memory for it."""
+    """The host has not enough memory."""
 
 
 class TimedOut(Error, TimeoutError):
-    """A bound expired."""
+    """A time limit expired."""
 
 
 class Cancelled(Error):
-    """Somebody cancelled the transfer."""
+    """The transfer was cancelled."""
 
 
 class Forked(Error):
-    """It belongs to the process that this one was forked from."""
+    """The object belongs to the parent process, from before a fork."""
 
 
 class MissingFile(Error, FileNotFoundError):
@@ -124,27 +124,27 @@ class MissingFile(Error, FileNotFoundError):
 
 
 class FileThere(Error, FileExistsError):
-    """The file is there already."""
+    """The file already exists."""
 
 
 class NotPermitted(Error, PermissionError):
-    """This user may not do it."""
+    """The user lacks the permission."""
 
 
 class IsFolder(Error, IsADirectoryError):
-    """It is a folder, and no file."""
+    """The path is a folder, not a file."""
 
 
 class NoFolder(Error, NotADirectoryError):
-    """A part of the path that should be a folder is none."""
+    """A part of the path is not a folder."""
 
 
 class WouldBlock(Error, BlockingIOError):
-    """It is not available at once."""
+    """The operation would block."""
 
 
 class Interrupted(Error, InterruptedError):
-    """A signal was in the way."""
+    """A signal interrupted the operation."""
 
 
 _KINDS: dict[str, tuple[type[Error], int]] = {
@@ -177,9 +177,9 @@ _NUMBERS: dict[int, type[Error]] = {
 
 
 _HINTS = {
-    _errno.ENOENT: "look at the path's spelling; a relative path starts at this folder",
+    _errno.ENOENT: "check the path's spelling; a relative path starts at the current folder",
     _errno.EISDIR: "give a regular file or a block device",
-    _errno.EEXIST: "give another path, or open it with `rw`, which keeps it, or `w`, which cuts it",
+    _errno.EEXIST: "give another path, or open it with `rw` to keep it, or `w` to truncate it",
 }
 
 
@@ -200,19 +200,19 @@ def make(about: dict[str, Any]) -> Error:
 
 
 def refused(message: str) -> Error:
-    """The exception for an option that cannot be what it is, as the compiled part raises it."""
+    """The exception for an invalid option, as the compiled part raises it."""
     about = dict.fromkeys(("errno", "path", "hint", "route"))
     return make({**about, "kind": "request", "message": message})
 
 
 def of_system(error: OSError, tried: str, path: str | bytes, hint: str | None = None) -> Error:
-    """The exception for what the system refused to Python itself."""
+    """The exception for a system error that Python raised."""
     about = {"kind": "system", "message": f"{tried}: {error.strerror}", "errno": error.errno}
     return make({**about, "hint": hint, "route": None, "path": path})
 
 
 def close(closing: Callable[[], None], raised: BaseException | None) -> None:
-    """Closes something at the end of a ``with`` block, whose own exception is raised first."""
+    """Closes something at the end of a ``with`` block; the block's own exception is raised."""
     try:
         closing()
     except Exception as error:

@@ -25,7 +25,7 @@ def run_command(arguments: list[str], program: list[str]) -> int: ...
 
 @final
 class Buffer:
-    """Bytes in memory of an engine."""
+    """Memory of an engine, on a GPU or pinned on the host."""
 
     @property
     def nbytes(self) -> int: ...
@@ -243,7 +243,7 @@ class File:
 
 @final
 class ManyResult:
-    """What many reads or writes came to."""
+    """The results of many reads or writes."""
 
     @property
     def bytes(self) -> int: ...
@@ -257,7 +257,7 @@ class ManyResult:
 
 @final
 class Transfer:
-    """Bytes on their way."""
+    """A transfer in progress."""
 
     def result(self, timeout: float | None = None) -> int: ...
     def exception(self, timeout: float | None = None) -> Exception | None: ...
@@ -272,7 +272,7 @@ class Transfer:
 
 @final
 class ManyTransfer:
-    """Many reads or writes on their way."""
+    """Many reads or writes in progress."""
 
     def result(self, timeout: float | None = None) -> ManyResult: ...
     def exception(self, timeout: float | None = None) -> Exception | None: ...
@@ -287,7 +287,7 @@ class ManyTransfer:
 
 @final
 class LayerStream:
-    """Brings layers to a GPU, each while the one before it is computed."""
+    """Loads layers to a GPU, each while the one before it is computed."""
 
     @staticmethod
     def group(

@@ -1,4 +1,4 @@
-"""Files that this process has mapped: bytes that are mapped from a file are lost if it changes."""
+"""Files that this process has mapped: truncating such a file loses the mapped bytes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ._types import Path
 _MAPS = "/proc/self/maps"
 
 _PROBE = "---s"
-"""The permissions of the mapping that `_identity` makes; programs do not make such ones."""
+"""The permissions of the mapping that `_identity` makes; programs make no such mappings."""
 
 _HINT = (
-    "write another file and rename it over this one, as `forebay.torch.save` does, or copy what "
-    "is mapped and drop the mapping first"
+    "write another file and rename it over this one, as `forebay.torch.save` does, or copy the "
+    "mapped bytes and drop the mapping first"
 )
 
 _Mapped = tuple[str, str, bytes]
@@ -27,10 +27,10 @@ _Mapped = tuple[str, str, bytes]
 
 
 def refuse_cut(path: Path, mode: str) -> None:
-    """Raises if opening `path` with `mode` would cut a file that this process has mapped.
+    """Raises if opening `path` with `mode` would truncate a file that this process has mapped.
 
-    A mapped tensor or array may be what is about to be written. Without ``/proc`` nothing is known
-    of mappings, and nothing is refused.
+    The bytes to write may be those of a mapped tensor or array. Without ``/proc`` the mappings are
+    unknown, and nothing is refused.
     """
     file = _File(path)
     if file.size == 0:
@@ -39,8 +39,8 @@ def refuse_cut(path: Path, mode: str) -> None:
         if permissions != _PROBE and file.is_mapped_as(mapped):
             name = os.fsdecode(path)
             text = (
-                f"cannot open `{shown(name)}` with mode `{mode}`: that cuts the file, and this "
-                f"process has it mapped at 0x{address}"
+                f"cannot open `{shown(name)}` with mode `{mode}`: that truncates the file, and "
+                f"this process has it mapped at 0x{address}"
             )
             about = {"kind": "request", "errno": errno.EBUSY, "message": text, "hint": _HINT}
             raise _errors.make({**about, "route": None, "path": name})
@@ -75,7 +75,7 @@ class _File:
         try:
             return os.path.samestat(os.stat(path.replace(rb"\012", b"\n")), self._there)
         except (OSError, ValueError):
-            return False  # it has no name, as memory that processes share
+            return False  # it has no name, like memory that processes share
 
 
 def _mappings() -> Iterator[tuple[str, str, _Mapped]]:
@@ -94,9 +94,9 @@ def _mappings() -> Iterator[tuple[str, str, _Mapped]]:
 
 
 def _identity(path: Path) -> tuple[str, str] | None:
-    """The device and inode that the kernel shows for mappings of a file, if one can be made.
+    """The device and inode that the kernel shows for mappings of a file; ``None`` if unknown.
 
-    On btrfs and overlayfs they are not those of `os.stat`, so a page is mapped to see them.
+    On btrfs and overlayfs they are not those of `os.stat`, so a page is mapped to find out.
     """
     try:
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

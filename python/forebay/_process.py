@@ -1,4 +1,4 @@
-"""The engine that a process has by default, and the calls that use it."""
+"""The default engine of a process, and the calls that use it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _engine: Engine | None = None
 
 
 def default_engine() -> Engine:
-    """The engine of this process, made with the first call.
+    """The engine of this process, made by the first call.
 
-    A forked child makes its own. Its limits are those of the ``FOREBAY_`` variables.
+    A forked child makes its own. The limits are those of the ``FOREBAY_`` variables.
     """
     global _engine
     engine = _engine
@@ -42,9 +42,9 @@ os.register_at_fork(after_in_child=_in_child)
 def open(file: Path | int, mode: str = "r") -> File:
     """Opens a file: by its path, or by a descriptor, which stays the caller's.
 
-    The modes are ``r`` and ``r+`` for a file that is there, ``w`` for one that is cut to nothing,
-    ``x`` for one that must not be there, and ``rw`` for one that is kept, and made where it is
-    missing. All is bytes, so a ``b`` changes nothing.
+    Modes: ``r`` and ``r+`` open an existing file, ``w`` truncates it or creates it, ``x`` creates
+    it and fails if it exists, and ``rw`` keeps it or creates it. All modes are binary, so a ``b``
+    changes nothing.
     """
     return default_engine().open(file, mode)
 
@@ -54,26 +54,26 @@ def read(path: Path, device: Any = "auto") -> Buffer:
 
     ``None`` is the host. `Engine.read` has the same default.
 
-    The buffer speaks DLPack, and ``__cuda_array_interface__`` or the buffer protocol.
+    The buffer supports DLPack, and ``__cuda_array_interface__`` or the buffer protocol.
     """
     return default_engine().read(path, device)
 
 
 def read_many(*requests: Any, **arrays: Any) -> Any:
-    """As `Engine.read_many`, by the engine that all use."""
+    """`Engine.read_many` of the default engine."""
     return default_engine().read_many(*requests, **arrays)
 
 
 def write_many(*requests: Any, **arrays: Any) -> Any:
-    """As `Engine.write_many`, by the engine that all use."""
+    """`Engine.write_many` of the default engine."""
     return default_engine().write_many(*requests, **arrays)
 
 
 def start_read_many(*requests: Any, **arrays: Any) -> Any:
-    """As `Engine.start_read_many`, by the engine that all use."""
+    """`Engine.start_read_many` of the default engine."""
     return default_engine().start_read_many(*requests, **arrays)
 
 
 def start_write_many(*requests: Any, **arrays: Any) -> Any:
-    """As `Engine.start_write_many`, by the engine that all use."""
+    """`Engine.start_write_many` of the default engine."""
     return default_engine().start_write_many(*requests, **arrays)

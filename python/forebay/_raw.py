@@ -1,4 +1,4 @@
-"""A file of an engine as Python's own kind of raw file."""
+"""A file of an engine as a raw file of Python."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class RawFile(io.RawIOBase):
 
     @property
     def mode(self) -> str:
-        """As Python writes it: always with a ``b``."""
+        """The mode as Python names it, always with a ``b``."""
         plain = self._file.mode.replace("b", "")
         return {"x+": "xb+", "w+": "rb+", "r+": "rb+", "rw": "rb+"}.get(plain, plain + "b")
 
     def readable(self) -> bool:
-        """Always: an engine reads what it may write."""
+        """Always true: every mode of an engine allows reading."""
         self._check()
         return True
 
@@ -46,37 +46,37 @@ class RawFile(io.RawIOBase):
         return self._file.mode.replace("b", "") != "r"
 
     def seekable(self) -> bool:
-        """Always."""
+        """Always true."""
         self._check()
         return True
 
     def tell(self) -> int:
-        """Where the next byte is read or written."""
+        """The position of the next byte to read or write."""
         self._check()
         return self._at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Goes to a place counted from the start, from here, or from the end."""
+        """Sets the position, counted from the start, from the current one, or from the end."""
         self._check()
         bases = {os.SEEK_SET: 0, os.SEEK_CUR: self._at}
         if whence not in bases and whence != os.SEEK_END:
-            raise ValueError(f"`whence` is {whence}: it takes 0, 1 or 2")
+            raise ValueError(f"`whence` cannot be `{whence}`: it takes 0, 1 or 2")
         offset = operator.index(offset)
         base = self._file.size if whence == os.SEEK_END else bases[whence]
         if base + offset < 0:
-            raise ValueError(f"{base + offset} lies before the start of the file")
+            raise ValueError(f"position {base + offset} is before the start of the file")
         self._at = base + offset
         return self._at
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fills a buffer from here on, up to the end of the file."""
+        """Fills a buffer from the position on, up to the end of the file."""
         self._check()
         count = self._file.read_into(buffer, self._at, exact=False)
         self._at += count
         return count
 
     def readall(self) -> bytes:
-        """All that is left."""
+        """Reads up to the end of the file."""
         self._check()
         left = bytearray(max(self._file.size - self._at, 0))
         count = self.readinto(left)
@@ -84,7 +84,7 @@ class RawFile(io.RawIOBase):
         return bytes(memoryview(left)[:count]) + rest
 
     def write(self, data: Any, /) -> int:
-        """Writes a buffer here."""
+        """Writes a buffer at the position."""
         if not self.writable():
             raise io.UnsupportedOperation("the file is open for reading only")
         count = self._file.write_from(data, self._at)

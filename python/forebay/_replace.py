@@ -1,7 +1,7 @@
-"""A file that takes the place of another at once, or not at all.
+"""Replaces a file atomically.
 
-The new file is written next to the old one, synced, and renamed over it: nothing changes for
-others before the rename. The folder is synced last, since the name is in it.
+The new file is written next to the old one, synced, and renamed over it: other programs see no
+change before the rename. The folder is synced last, since the name is in it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ._forebay import File
 from ._types import Path, Place
 
 _NAME_MAX = 255
-"""Bytes of a name on Linux's file systems."""
+"""Most bytes of a file name on Linux."""
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
-"""What file systems answer that cannot sync a folder; there is nothing else to do."""
+"""Errors of file systems that cannot sync a folder; they are ignored."""
 
 _HINTS = {
-    errno.ENOSPC: "free room on that file system: both files are there until the old one goes",
-    errno.EDQUOT: "free room within the quota: both files are there until the old one goes",
+    errno.ENOSPC: "free space on the file system: it holds both files until the rename",
+    errno.EDQUOT: "free space within the quota: it covers both files until the rename",
     errno.EPERM: (
         "the file or its folder may be immutable or append-only (`lsattr`, `chattr -i`), or the "
         "folder lets only owners replace files (the sticky bit)"
@@ -39,7 +39,7 @@ _HINTS = {
 
 
 def write(path: Path, places: list[Place], sync: bool) -> int:
-    """Replaces a file by one with these bytes, and returns how many they are; gaps are zeros."""
+    """Replaces a file by one with these bytes, and returns their number; gaps are zeros."""
     end = max((begin + length for begin, length, _ in places), default=0)
     total = sum(length for _, length, _ in places)
     with replaced(path, sync) as file:
@@ -49,7 +49,7 @@ def write(path: Path, places: list[Place], sync: bool) -> int:
 
 
 def by_device(places: Iterable[Place]) -> list[list[Place]]:
-    """The places in groups: one call of an engine has all its memory on one device."""
+    """Groups places by device: the memory of one engine call is on one device."""
     groups: dict[Any, list[Place]] = {}
     for place in places:
         groups.setdefault(getattr(place[2], "device", None), []).append(place)
@@ -62,7 +62,7 @@ def replaced(path: Path, sync: bool = True) -> Iterator[File]:
 
     A link is followed: the file that it names is replaced. Owner, group, permissions and ACL are
     those of the old file, as far as `forebay._access.keep` can keep them. Without `sync` the bytes
-    are not on the drive when the file takes its name.
+    may not be on the drive when the file gets its name.
     """
     whole = os.path.realpath(os.fsdecode(path))
     parent, name = os.path.split(whole)
@@ -72,7 +72,7 @@ def replaced(path: Path, sync: bool = True) -> Iterator[File]:
     old = None
     try:
         old = _old(folder, name, whole)
-        with _tried(f"cannot make a file next to `{whole}`", parent):
+        with _tried(f"cannot create a file next to `{whole}`", parent):
             temporary, number = _new(folder, name, 0o666 if old is None else 0o600)
         try:
             try:
@@ -81,13 +81,13 @@ def replaced(path: Path, sync: bool = True) -> Iterator[File]:
                 if old is not None:
                     _access.keep(old, number, whole)
                 if sync:
-                    with _tried(f"cannot sync what replaces `{whole}`", whole):
+                    with _tried(f"cannot sync the replacement of `{whole}`", whole):
                         os.fsync(number)
             except BaseException:
                 with suppress(OSError):
                     os.close(number)
                 raise
-            with _tried(f"cannot close what replaces `{whole}`", whole):
+            with _tried(f"cannot close the replacement of `{whole}`", whole):
                 os.close(number)
             with _tried(f"cannot replace `{whole}`", whole):
                 os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -104,7 +104,7 @@ def replaced(path: Path, sync: bool = True) -> Iterator[File]:
 
 @contextmanager
 def _tried(what: str, path: str) -> Iterator[None]:
-    """Names what was tried in the system's error."""
+    """Names the operation in errors of the system."""
     try:
         yield
     except OSError as error:
@@ -112,7 +112,7 @@ def _tried(what: str, path: str) -> Iterator[None]:
 
 
 def _old(folder: int, name: str, whole: str) -> int | None:
-    """A descriptor of the file that is there, which cannot read it; `None` if there is none."""
+    """An `O_PATH` descriptor of the old file; `None` if there is no file."""
     try:
         old = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
@@ -129,7 +129,7 @@ def _old(folder: int, name: str, whole: str) -> int | None:
 
 
 def _new(folder: int, name: str, permissions: int) -> tuple[str, int]:
-    """A file with a name that cannot be guessed, and its descriptor."""
+    """Creates a file with a random name; returns the name and the descriptor."""
     ending = f".{secrets.token_hex(16)}.tmp"
     room = _NAME_MAX - len(ending) - 1
     start = os.fsdecode(os.fsencode(name)[:room])
@@ -143,7 +143,7 @@ def _sync(folder: int, parent: str, whole: str) -> None:
     except OSError as error:
         if error.errno not in _NO_SYNC:
             what = f"the new file is in place as `{whole}`, but its folder cannot be synced"
-            hint = "after a power cut the old file may be back: look at the kernel's log (`dmesg`)"
+            hint = "after a power cut the old file may be back: see the kernel's log (`dmesg`)"
             raise of_system(error, what, parent, hint) from None
 
 

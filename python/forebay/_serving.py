@@ -1,4 +1,4 @@
-"""What the loaders of vLLM and SGLang share: options, ranks, and how a function is exchanged."""
+"""Shared by the loaders for vLLM and SGLang: options, ranks, and replacing a function."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in given.items():
         if key not in OPTIONS:
             known = ", ".join(f"`{name}`" for name in OPTIONS)
-            raise ValueError(f"{tried}: it takes {known}, and no `{shown(key)}`")
+            raise ValueError(f"{tried}: unknown option `{shown(key)}`; use {known}")
         if not isinstance(value, OPTIONS[key]):
             raise ValueError(f"{tried}: `{key}` cannot be `{shown(value)}`")
     if "window" in given:
@@ -36,7 +36,7 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ranks() -> dict[str, int]:
-    """The arguments of `iterate` for a process of a server that loads what the others load."""
+    """The arguments `rank` and `world_size` of `iterate`, if ranks load the same tensors."""
     from torch import distributed  # type: ignore[import-not-found,unused-ignore]
 
     if not distributed.is_available() or not distributed.is_initialized():
@@ -47,7 +47,7 @@ def ranks() -> dict[str, int]:
 
 @contextmanager
 def exchanged(module: Any, function: Callable[..., Any], *names: str) -> Iterator[None]:
-    """Has a function take the place of a module's functions.
+    """Replaces functions of a module by another function, within the block.
 
     Raises:
         AttributeError: the module does not have one of them.

@@ -1,4 +1,4 @@
-"""Sizes as people write them."""
+"""Sizes as text."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def size_of(text: str | int) -> int:
     """Bytes of `8GiB`, `64M` (powers of two), `1.5 GB` (of ten), or a plain number."""
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", str(text))
     if found is None or found[2] not in _UNITS or float(found[1]) * _UNITS[found[2]] < 1:
-        raise ValueError(f"`{text}` is no size: write it as `8GiB`, `64M`, `8GB` or in bytes")
+        raise ValueError(f"invalid size `{text}`: write it as `8GiB`, `64M`, `8GB` or in bytes")
     return int(float(found[1]) * _UNITS[found[2]])

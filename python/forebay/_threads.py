@@ -1,4 +1,4 @@
-"""What threads of the compiled part run of Python, each time by one call.
+"""Python functions that threads of the compiled part call, each by a single call.
 
 Exceptions here go to ``sys.unraisablehook``: no other code can catch them.
 """
@@ -16,11 +16,11 @@ def call_back(job: list[Any]) -> None:
 
 
 def tell(level: int, logger: str, text: str) -> None:
-    """Hands a line on to `logging`."""
+    """Logs a line."""
     import logging
 
     package = logging.getLogger("forebay")
     if not package.handlers:
-        # Without a handler of the program's, `logging` would print warnings.
+        # Without any handler, `logging` would print warnings.
         package.addHandler(logging.NullHandler())
     logging.getLogger(logger).log(level, "%s", text)

@@ -1,4 +1,4 @@
-"""What the `forebay` command measures and finds, as plain data that shows itself."""
+"""Runs the `forebay` command, and returns its JSON with a table and a picture."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Report(dict[str, Any]):
         self.verb = verb
 
     def rows(self) -> list[dict[str, Any]]:
-        """The table, a dictionary for each row."""
+        """The rows of the table, each a dictionary."""
         return _ROWS[self.verb](self)
 
     def _notes(self) -> list[str]:
@@ -74,29 +74,29 @@ class Report(dict[str, Any]):
 
 
 def bench(*paths: Path, **options: Any) -> Report:
-    """Measures every way to move bytes against what the machine can do.
+    """Measures all methods to move bytes, and the limits of the machine.
 
     The options are the command's: ``size="8G"``, ``gpu="none"``, ``resident=True``, ``repeats=5``.
-    Data that came back wrong raise `Error`, whose ``report`` has the measurements.
+    A mismatch of data raises `Error`, whose ``report`` has the measurements.
     """
     return _run("bench", paths, options)
 
 
 def map(*paths: Path, **options: Any) -> Report:
-    """The drives under paths, how far they are from each GPU, and what costs speed."""
+    """Finds the drives below paths, their distance from each GPU, and what limits speed."""
     return _run("map", paths, options)
 
 
 def tune(*paths: Path, **options: Any) -> Report:
-    """Finds how much to keep in flight on a drive, as settings for programs."""
+    """Finds the queue depth and block size of a drive, as settings for programs."""
     return _run("tune", paths, options)
 
 
 def doctor(path: Path | None = None, **options: Any) -> Report:
-    """What keeps bytes from going to the GPU directly, and what to do about it.
+    """Finds what prevents direct transfers between drive and GPU, and what to do.
 
-    Without a path it is this folder, or of a record (``fixture="DIR"``) the path that it holds. A
-    few MiB are moved each way as well: ``found["sentence"]`` says how bytes travel here,
+    The default path is the current folder, or that of a record (``fixture="DIR"``). A few MiB are
+    moved by each route as well. ``found["sentence"]`` says how bytes travel here,
     ``found["broken"]`` whether something that was set up does not work.
     """
     return _run("doctor", [] if path is None else [path], options)
@@ -115,7 +115,7 @@ def _run(verb: str, paths: Sequence[Path], options: Mapping[str, Any]) -> Report
         elif value is not None and value is not False:
             command += [flag, str(value)]
     command += ["--", *(os.fsdecode(path) for path in paths)]
-    # The text next to the data counts if there is no data, or if the verb failed.
+    # The text on stderr counts if there is no data, or if the verb failed.
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
     found = Report(verb, json.loads(done.stdout)) if done.stdout else None
     # A `doctor` that finds something broken ends with 1, and its report says what.
@@ -132,17 +132,17 @@ def _run(verb: str, paths: Sequence[Path], options: Mapping[str, Any]) -> Report
     hints = [line.removeprefix("hint: ") for line in said if line.startswith("hint: ")]
     if found is not None:
         error.report = found
-        hints.append("`report` of this exception has what was measured")
+        hints.append("`report` of this exception has the measurements")
     error.hint = "; ".join(hints) or None
     raise error
 
 
 def _wrong(found: Report | None, code: int) -> str:
-    """What a command found that printed its data and failed."""
+    """Why a command failed that printed its data."""
     rows = found.get("results", []) if found is not None else []
     failed = [row for row in rows if row.get("verified") is False]
     wrong = [f"{row['method']} ({row['direction']})" for row in failed]
-    return f"wrong data by {', '.join(wrong)}" if wrong else f"ended with {code}"
+    return f"wrong data: {', '.join(wrong)}" if wrong else f"exit code {code}"
 
 
 def _text(value: Any) -> str:
@@ -163,7 +163,7 @@ def _bench_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
             "of limit": row["share_of_limit"],
             "CPU s/GB": row["cpu_s_per_gb"],
             "route": row["route"],
-            "right": row["verified"],
+            "verified": row["verified"],
         }
         for row in data["results"]
     ]
@@ -196,7 +196,7 @@ def _tune_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
             rows.append(
                 {
                     "direction": search["direction"],
-                    "request": point["request_size"],
+                    "block size": point["request_size"],
                     "depth": point["depth"],
                     "GB/s": point["bytes_per_second"]["median"] / 1e9,
                     "latency, ms": point["latency_s"] * 1e3,

@@ -1,4 +1,4 @@
-"""What the calls take, for type checkers only."""
+"""Types of arguments, for type checkers only."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any, Literal, Protocol, TypeAlias
 Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 Device: TypeAlias = Any
-"""``"cuda:0"``, a GPU's number, its UUID or PCI address, ``"cpu"``, a device of torch."""
+"""``"cuda:0"``, a GPU's number, UUID or PCI address, ``"cpu"``, or a device of torch."""
 
 Memory: TypeAlias = Any
 """An array or tensor, a buffer, or ``(address, length, device)``, contiguous."""
 
 Place: TypeAlias = tuple[int, int, Memory]
-"""An offset, a length and the memory: what `forebay.File.readv` and `writev` take."""
+"""An offset, a length and the memory: a request of `forebay.File.readv` and `writev`."""
 
 Stream: TypeAlias = Any
-"""``"current"``, ``None``, a stream of torch, cupy, numba or ``cuda.core``, or a raw one."""
+"""``"current"``, ``None``, a stream of torch, cupy, numba or ``cuda.core``, or a raw stream."""
 
 Numbers: TypeAlias = Any
-"""Whole numbers from zero up: an array with the buffer protocol, or a list."""
+"""Whole numbers, none negative: an array with the buffer protocol, or a list."""
 
 Route: TypeAlias = Literal["direct", "staged", "cached", "host"]
 

@@ -22,7 +22,7 @@ _READERS = ("safetensors_weights_iterator", "buffered_multi_thread_safetensors_w
 
 @functools.cache
 def register() -> None:
-    """Has SGLang's own loader read safetensors files by Forebay where its options say so."""
+    """Makes SGLang's own loader read safetensors files by Forebay if its options say so."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     check = f"{_LOADER}._validate_default_loader_extra_config"
@@ -32,7 +32,7 @@ def register() -> None:
 
 
 def _options(extra: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The options under ``forebay``; ``None`` where SGLang is to load by itself."""
+    """The options under ``forebay``; ``None`` if SGLang loads by itself."""
     given = (extra or {}).get(_KEY, False)
     if given is False:
         return None
@@ -44,14 +44,14 @@ def _options(extra: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _check(*, extra_config: dict[str, Any], **others: Any) -> tuple[tuple[()], dict[str, Any]]:
-    """Before SGLang checks its options: it refuses those that it does not know."""
+    """Runs before SGLang checks its options, and removes ours, which it would refuse."""
     _options(extra_config)
     rest = {key: value for key, value in extra_config.items() if key != _KEY}
     return (), {"extra_config": rest, **others}
 
 
 def _weights(original: Any, loader: Any, *args: Any, **others: Any) -> Any:
-    """Around the method that chooses files and reads them."""
+    """Runs around the method that chooses files and reads them."""
     options = _options(loader.load_config.model_loader_extra_config)
     if options is None:
         return original(loader, *args, **others)

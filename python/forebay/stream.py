@@ -5,8 +5,8 @@
 ...     for layer in layers:  # one pass; the next loop makes the next
 ...         compute(layer.memory)
 
-A layer is valid until the next one is taken, and its memory is any library's by DLPack.
-`forebay.torch.LayerStream` hands out tensors.
+A layer is valid until the next one is taken. Any library can use its memory by DLPack.
+`forebay.torch.LayerStream` returns tensors.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Layer:
 
     @property
     def name(self) -> str:
-        """What errors and reports call it."""
+        """Its name in errors and reports."""
         return self._taken.name
 
     @property
@@ -69,7 +69,7 @@ class Layer:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes of files it has."""
+        """The bytes of all its parts."""
         return sum(length for _, length in self.places)
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ class Layer:
         return (self[part] for part in range(len(self)))
 
     def keep(self) -> Self:
-        """Keeps it beyond the next one, until it is released."""
+        """Keeps it when the next one is taken, until it is released."""
         self._taken.keep()
         return self
 
@@ -98,8 +98,8 @@ class Layer:
         """Writes it back to its files, after the work queued on ``stream`` now.
 
         Default: the stream for which the layer was taken. The call does not wait, and the layer may
-        not be changed before it is written. It may be released before; taken again, it has the
-        written bytes. `LayerStream.flush` waits. Its files must be open for writing.
+        not be changed before it is written. It may be released before; if it is taken again, it
+        has the written bytes. `LayerStream.flush` waits. Its files must be open for writing.
         """
         self._taken.write_back(*self._given(stream))
 
@@ -111,7 +111,7 @@ class Layer:
         self._taken.release(*self._given(stream))
 
     def _given(self, stream: Stream) -> list[Stream]:
-        """The stream that a call is given, if it is."""
+        """The stream as an argument, if it was given."""
         return [] if stream is ... else [self._stream._named(stream)]
 
     def __repr__(self) -> str:
@@ -129,7 +129,7 @@ class LayerStream:
 
     ``layers`` are lists of ``(file, offset, length)``; ``names`` are their names in errors.
     ``order`` is ``"forward"``, ``"backward"``, ``"training"`` (forward and back again), a list of
-    layers' numbers, or ``"told"``, in which `prefetch` appends to the order. ``passes`` is the
+    layer numbers, or ``"told"``, in which `prefetch` appends to the order. ``passes`` is the
     number of loops; later ones are empty.
     ``gpu_budget`` is the bytes of GPU memory for layers. If two layers exceed it, each is cut into
     slices. The default has room for three, or for two if the GPU has no memory for three.
@@ -225,7 +225,7 @@ class LayerStream:
 
     @property
     def slices(self) -> int:
-        """In how many slices each layer comes: one, unless two layers are more than the budget."""
+        """The number of slices of each layer: one, unless two layers exceed the budget."""
         return self._stream.slices
 
     @property
@@ -247,23 +247,23 @@ class LayerStream:
         return layer
 
     def __len__(self) -> int:
-        """How many layers, or slices, a loop over it takes from its first one on."""
+        """The number of layers, or slices, in a whole pass."""
         count = self._stream.pass_len()
         if count is None:
-            raise TypeError("a stream whose order is told has no length")
+            raise TypeError("a stream with the order `told` has no length")
         return count
 
     def __bool__(self) -> bool:
         return True
 
     def rewind(self) -> None:
-        """Begins again at the first layer; a pass that was left in its middle is made again."""
+        """Starts again at the first layer; an unfinished pass is repeated."""
         self._stream.rewind()
 
     def prefetch(self, layers: SupportsIndex | Iterable[SupportsIndex]) -> None:
-        """Appends the layers that are taken next.
+        """Appends layers to the order.
 
-        One layer's number, or several; they may be numpy's or torch's.
+        ``layers`` is one number, or several; numbers of numpy and torch are accepted.
         """
         expected = f"numbers of the {self._count} layers, from 0"
         numbers = _asked.numbers(layers, expected)
@@ -289,7 +289,7 @@ class LayerStream:
         self._stream.flush()
 
     def write_trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes what layers took as a trace that https://ui.perfetto.dev opens."""
+        """Writes a trace of the layers for https://ui.perfetto.dev."""
         with open(path, "wb") as file:
             file.write(self._stream.trace())
 
@@ -337,7 +337,7 @@ class LayerStream:
         _errors.close(self.close, value)
 
     def _named(self, stream: Stream) -> Stream:
-        """A stream, or torch's current one on the layers' GPU where that is meant."""
+        """The stream; for ``"current"`` torch's current one on the layers' GPU."""
         if not (isinstance(stream, str) and stream == "current"):
             return stream
         torch, device = sys.modules.get("torch"), self._stream.device

@@ -121,7 +121,7 @@ def test_modes_are_those_of_python(engine: forebay.Engine, tmp_path: Path) -> No
     with engine.open(path, "w") as file:
         assert file.size == 0
     for wrong in ["a", "", "rr", "q", "r w"]:
-        with pytest.raises(ValueError, match="no mode"):
+        with pytest.raises(ValueError, match="unknown mode"):
             engine.open(path, wrong)
 
 

@@ -116,7 +116,7 @@ def test_a_loader_that_hangs_or_dies_is_reported(tmp_path: Path) -> None:
     ("words", "says"),
     [
         (["nothing"], "error: no safetensors file at `.*nothing`: `--make 8` writes a model there"),
-        (["nothing", "--rounds", "-1"], "`--rounds` is 0 or more"),
+        (["nothing", "--rounds", "-1"], "`--rounds` must be 0 or more"),
         (["nothing", "--case", "fly"], "invalid choice: 'fly'"),
     ],
 )

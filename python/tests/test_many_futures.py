@@ -151,7 +151,7 @@ def test_a_wait_that_is_too_short_leaves_the_transfer(
         target = SimArray(slow_gpu.allocate(nbytes, "sim"))
         with slow_gpu.open(path) as file:
             transfer = slow_gpu.start_read_many(large(file, target, nbytes), device="sim")
-            left = "on its way" in repr(transfer) and transfer.running()
+            left = "in progress" in repr(transfer) and transfer.running()
             left = left and waits_in_vain(
                 lambda: transfer.result(0.01), lambda: transfer.exception(0)
             )

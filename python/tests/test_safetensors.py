@@ -257,7 +257,7 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     for wrong, kind, why in [
         ({"a": array, "b": array}, ValueError, "`a` and `b` share memory"),
         ({"a": array, "b": array[1:]}, ValueError, "`a` and `b` share memory"),
-        ({"a": array.T}, ValueError, "do not lie in one piece"),
+        ({"a": array.T}, ValueError, "not contiguous"),
         ({"a": array.astype(">i4")}, ValueError, "another byte order"),
         ({"a": numpy.array(["x"])}, ValueError, "safetensors has no type"),
         ({"a": [1, 2]}, TypeError, "`a` is a `list`"),
@@ -269,7 +269,7 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
         with pytest.raises(kind, match=why):
             save_file(wrong, path)
         assert path.read_bytes() == b"before" and os.listdir(tmp_path) == [path.name]
-    with pytest.raises(TypeError, match="`metadata` takes texts"):
+    with pytest.raises(TypeError, match="`metadata` takes strings"):
         save_file({"a": array}, path, {"step": 5})  # type: ignore[dict-item]
 
 

@@ -207,7 +207,7 @@ def test_all_of_a_group_fail_where_one_fails(files: Any, tmp_path: Path) -> None
     assert "RequestError" in theirs
     (tmp_path / "store").unlink(missing_ok=True)
     ours, theirs = in_group(tmp_path, 2, missing, folder)
-    assert "rank 1 of the group could not begin" in ours and "none" in theirs
+    assert "rank 1 of the group could not start" in ours and "none" in theirs
     (tmp_path / "store").unlink(missing_ok=True)
     ours, theirs = in_group(tmp_path, 2, cut, folder)
     assert "EndOfFile" in theirs or "FileTruncated" in theirs

@@ -228,7 +228,7 @@ def test_what_cannot_be_streamed_is_refused(
 ) -> None:
     layers, _ = model
     file = layers[0][0][0]
-    with pytest.raises(ValueError, match="layers go to a GPU"):
+    with pytest.raises(ValueError, match="layers need a GPU"):
         LayerStream(layers, "cpu", engine=engine)
     with pytest.raises(TypeError, match="`order` cannot be `random`: it takes `forward`"):
         LayerStream(layers, "sim", order="random", engine=engine)
@@ -457,5 +457,5 @@ def test_streams_to_several_gpus_share_what_is_read(
         LayerStream.group(layers, ["sim", "sim"], streams=[None], engine=engine)
     with pytest.raises(ValueError, match="one GPU at least"):
         LayerStream.group(layers, [], engine=engine)
-    with pytest.raises(ValueError, match="`device` cannot be `none`: layers go to a GPU"):
+    with pytest.raises(ValueError, match="`device` cannot be `none`: layers need a GPU"):
         LayerStream.group(layers, ["sim", "none"], engine=engine)

@@ -48,7 +48,7 @@ def test_what_is_there_is_left_as_it_is(
     path.write_bytes(old)
     if kind == "a late one":  # another program makes it between a look and the opening
         monkeypatch.setattr(Path, "exists", lambda path: False)
-    with pytest.raises(ValueError, match="layers` holds something else.*or remove it"):
+    with pytest.raises(ValueError, match="layers` has other contents.*or remove it"):
         made(path)
     assert path.read_bytes() == old
 

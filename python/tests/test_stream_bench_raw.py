@@ -21,7 +21,7 @@ def test_plain_reads_bring_whole_layers_by_any_kind(tmp_path: Path) -> None:
     assert kinds == raw.KINDS and (told["threads"], told["request_bytes"]) == reads.kind
     assert told["past_page_cache"] == reads.is_direct
     threads, size = reads.kind
-    said = f"plain reads: {threads} threads that read {size >> 20} MiB"
+    said = f"plain reads: {threads} threads, block size {size >> 20} MiB, with"
     assert table.plain_reads(told).startswith(said) and table.plain_reads(None) == ""
     os.truncate(path, 3 * nbytes + 4096)
     with pytest.raises(OSError, match="cannot read `.*` at .*: it ends there"):

@@ -24,7 +24,7 @@ def layers(engine: forebay.Engine, tmp_path: Path) -> list[Parts]:
     return [[(file, layer * NBYTES, NBYTES)] for layer in range(4)]
 
 
-ORDERS = "it takes `forward`, `backward`, `training`, `told`, or a list of layers' numbers"
+ORDERS = "it takes `forward`, `backward`, `training`, `told`, or a list of layer numbers"
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"order": None}, TypeError, f"`order` cannot be `None`: {ORDERS}"),
@@ -33,15 +33,15 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"order": "sideways"}, TypeError, f"`order` cannot be `sideways`: {ORDERS}"),
     ({"order": [7]}, ValueError, "`order` cannot be `a list with 7`: it takes numbers of the 4"),
     ({"order": []}, ValueError, "`order` cannot be `an empty list`: it takes one layer at least"),
-    ({"progress": 5}, TypeError, "`progress` cannot be `5`: it takes what can be called with a"),
+    ({"progress": 5}, TypeError, "`progress` cannot be `5`: it takes a callable that takes a"),
     ({"gpu_budget": True}, TypeError, "`gpu_budget` cannot be `True`: it takes a whole number"),
     ({"host_budget": False}, TypeError, "`host_budget` cannot be `False`: it takes a whole number"),
     ({"passes": True}, TypeError, "`passes` cannot be `True`: it takes a whole number of loops"),
     ({"names": []}, ValueError, "`names` cannot be `0 names for 4 layers`: it takes one for each"),
     ({"names": ["a"]}, ValueError, "`names` cannot be `1 name for 4 layers`: it takes one"),
-    ({"names": "abcd"}, TypeError, "`names` cannot be `abcd`: it takes a list of texts"),
+    ({"names": "abcd"}, TypeError, "`names` cannot be `abcd`: it takes a list of strings"),
     ({"names": [1, 2, 3, 4]}, TypeError, "`names` cannot be `[1, 2, 3, 4]`: it takes a list of"),
-    ({"names": 4}, TypeError, "`names` cannot be `4`: it takes a list of texts"),
+    ({"names": 4}, TypeError, "`names` cannot be `4`: it takes a list of strings"),
 ]
 
 
@@ -64,12 +64,12 @@ def test_what_is_no_list_of_layers_is_told_so(
 ) -> None:
     takes = re.escape("it takes a list of layers, each a list of `(file, offset, length)`")
     [(file, _, _)] = layers[0]
-    part = f"{takes}, and part 0 of `layer 0` is none"
+    part = f"{takes}; see part 0 of `layer 0`"
     wrong: list[tuple[Any, str]] = [
         (None, f"`layers` cannot be `None`: {takes}"),
         ("model", f"`layers` cannot be `model`: {takes}"),
         (file, f"`layers` cannot be `.*`: {takes}"),
-        ([file], f"{takes}, and `layer 0` is none"),
+        ([file], f"{takes}, and `layer 0` is no list"),
         ([[file]], part),
         ([(file, 0, NBYTES)], part),
         ([[(file, 0)]], part),
@@ -86,7 +86,7 @@ def test_a_place_that_is_no_gpu_is_told_as_the_device(
     engine: forebay.Engine, layers: list[Parts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for device in [None, "cpu", "none"]:
-        expected = f"`device` cannot be `{device}`: layers go to a GPU"
+        expected = f"`device` cannot be `{device}`: layers need a GPU"
         with pytest.raises(ValueError, match=expected):
             LayerStream(layers, device, engine=engine)
     with pytest.raises(ValueError, match="`device` cannot be `nowhere`: it takes `auto`, `cpu`"):

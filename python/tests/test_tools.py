@@ -82,7 +82,7 @@ def test_a_bench_is_plain_data_with_a_picture(tmp_path: Path) -> None:
     found = forebay.bench(tmp_path, size="4M", gpu="sim", resident=True, read=True)
     rows = found.rows()
     assert {row["method"] for row in rows} >= {"forebay", "standard"}
-    assert all(row["right"] is not False for row in rows)
+    assert all(row["verified"] is not False for row in rows)
     assert found.plot().count("<rect") == len(rows) and "forebay" in found.plot()
     assert not list(tmp_path.iterdir()), "scratch stays"
 

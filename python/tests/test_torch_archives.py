@@ -106,11 +106,11 @@ def test_an_archive_needs_no_torch(tmp_path: Path) -> None:
 GOOD = archive(named(a=tensor()))
 SIZE = struct.pack("<II", 400, 400)
 WRONG = {
-    "cut": (GOOD[:-1], "no whole zip"),
-    "no directory": (GOOD[: len(GOOD) // 2], "no whole zip"),
+    "cut": (GOOD[:-1], "not a complete zip"),
+    "no directory": (GOOD[: len(GOOD) // 2], "not a complete zip"),
     "no pickle": (GOOD.replace(b"data.pkl", b"dada.pkl"), "no entry `model/data.pkl`"),
     "a script": (archive(named(a=tensor()), constants_pkl=b""), "a program of TorchScript"),
-    "another byte order": (archive(named(a=tensor()), byteorder=b"big"), "lowest byte first"),
+    "another byte order": (archive(named(a=tensor()), byteorder=b"big"), "not little-endian"),
     "a changed pickle": (GOOD.replace(b"_v2", b"_v4"), "Bad CRC-32"),
     "compressed": (
         patched(GOOD, b"PK\1\2", b"\0\0", b"\0\0").replace(
@@ -120,15 +120,15 @@ WRONG = {
     ),
     "entries over each other": (
         GOOD.replace(b"\0\0model/data/0", b"\xff\0model/data/0", 1),
-        "reaches into the next one",
+        "overlaps the next one",
     ),
     "an entry beyond the end": (
         patched(GOOD, b"PK\1\2", SIZE, struct.pack("<II", 2**31, 2**31)),
-        "reaches into the next one",
+        "overlaps the next one",
     ),
     "no storage": (archive(named(a=tensor("7"))), "no entry for its tensor `a`"),
-    "a longer storage": (archive(named(a=tensor(count=101))), "has 400 bytes, and not 404"),
-    "a huge storage": (archive(named(a=tensor(count=2**50))), "has 400 bytes, and not 450"),
+    "a longer storage": (archive(named(a=tensor(count=101))), "has 400 bytes, not 404"),
+    "a huge storage": (archive(named(a=tensor(count=2**50))), "has 400 bytes, not 450"),
     "beyond its storage": (archive(named(a=tensor(first=1))), "more elements than its storage"),
     "a huge shape": (archive(named(a=tensor(shape=(2**40,)))), "more elements than its storage"),
     "repeated elements": (
@@ -139,7 +139,7 @@ WRONG = {
         archive(named(a=tensor(shape=(2**62, 2**62, 0), strides=(0, 0, 0)))),
         "more elements than its storage",
     ),
-    "a stride below zero": (archive(named(a=tensor(strides=(-1,)))), "no whole numbers"),
+    "a stride below zero": (archive(named(a=tensor(strides=(-1,)))), "invalid shape or strides"),
     "dimensions": (archive(named(a=tensor(strides=()))), "1 dimensions and 0 strides"),
     "no type": (archive(named(a=tensor(storage="system"))), "the type `torch.system`"),
     "a program": (archive(b"cos\nsystem\n(" + text("touch run") + b"tR"), "calls `os.system`"),
@@ -149,9 +149,9 @@ WRONG = {
     "nested": (archive(named(a=named(b=tensor()))), "`a` in it is a `dict`"),
     "a number": (archive(named(a=tensor(), step=number(5))), "`step` in it is a `int`"),
     "an endless key": (archive(b"}(" + b"))\x86q\0h\0\x86" + number(1) + b"u"), "is a `tuple`"),
-    "no mark": (archive(b"u"), "its pickle is none"),
-    "a long number": (archive(b"\x8b\xff\xff\xff\x7f"), "its pickle is none"),
-    "a long text": (archive(b"B\xff\xff\xff\x7f"), "its pickle is none"),
+    "no mark": (archive(b"u"), "its pickle does not hold"),
+    "a long number": (archive(b"\x8b\xff\xff\xff\x7f"), "its pickle does not hold"),
+    "a long text": (archive(b"B\xff\xff\xff\x7f"), "its pickle does not hold"),
 }
 
 

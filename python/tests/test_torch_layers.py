@@ -102,9 +102,9 @@ def test_layers_without_names_are_numbered_and_cut_between_tensors(model: Model)
 def test_tensors_that_do_not_fit_their_bytes_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(4096))
     wrong = [
-        ((torch.float32, (2, -1)), "tensor 'up' has the shape (2, -1)"),
-        ((torch.float32, (2, 3), 25), "'up' has 25 bytes: torch.float32, of 4, does not divide"),
-        ((torch.float32, (2, 3), 28), "'up' has 28 bytes: the shape (2, 3) of torch.float32 takes 24"),
+        ((torch.float32, (2, -1)), "tensor 'up' cannot have the shape (2, -1)"),
+        ((torch.float32, (2, 3), 25), "25 bytes, which is not a multiple of 4, the size of torch."),
+        ((torch.float32, (2, 3), 28), "28 bytes, but the shape (2, 3) of torch.float32 takes 24"),
     ]  # fmt: skip
     with forebay.open(tmp_path / "file") as file:
         for given, expected in wrong:

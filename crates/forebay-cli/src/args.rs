@@ -25,7 +25,7 @@ pub use self::stream::StreamArgs;
 pub use self::sweep::SweepArgs;
 use crate::gdsio::options::GdsioArgs;
 
-/// Moves bytes between files and GPU memory at the speed of the slowest link on the way
+/// Move bytes between files and GPU memory at the speed of the slowest link
 #[derive(Debug, Parser)]
 #[command(
     name = "forebay",
@@ -36,187 +36,189 @@ use crate::gdsio::options::GdsioArgs;
     after_long_help = help::beyond_flags(),
 )]
 pub struct Arguments {
-    /// What to do.
+    /// The verb.
     #[command(subcommand)]
     pub verb: Verb,
 }
 
-/// What the command can do.
+/// The verbs of the command.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// Measure how fast bytes move, by every way, against what the machine can do
+    /// Measure each method's throughput against the machine's limits
     ///
-    /// One interleaved run measures the ceilings (the link to the GPU, the storage) and the ways to
-    /// move bytes: `standard` (read into pageable memory, then copy), `mmap` (map, then copy),
-    /// `cufile-compat` (cuFile's compat mode, where there are a GPU and cuFile: at its defaults and
-    /// in its best settings) and `forebay`; of several paths `one-queue`, `kvikio` and `forebay`.
-    /// Every byte that a way moved is checked. Without a GPU the target is host memory.
+    /// One interleaved run measures the limits (the PCIe link and the storage) and each method. The
+    /// methods are `standard` (read into pageable memory, then copy), `mmap` (map, then copy),
+    /// `cufile-compat` (cuFile's compat mode, at its defaults and at its best settings; requires
+    /// cuFile and a GPU) and `forebay`. With several paths they are `one-queue` (one pool of
+    /// threads for all files), `kvikio` and `forebay`. Every byte that was moved is verified.
+    /// Without a GPU the target is host memory.
     Bench(BenchArgs),
-    /// Compare the standard way with the direct path and with ours, run by run
+    /// Compare a standard copy with Forebay and the direct route
     ///
-    /// A file is written from the GPU and read back: in the standard way (by pageable memory and
-    /// the page cache), by our engine as it chooses, and straight where there is a path for that.
-    /// Every byte of every run is checked, the first run is shown apart from the others, and
-    /// whether bytes went by DMA is said by what others counted, never by a speed. Without a GPU
-    /// the target is host memory.
+    /// A file is written from the GPU and read back, by each method in turn: a standard copy
+    /// (pageable memory and the page cache), Forebay by the route that it chooses, and the direct
+    /// route if it is available. Every byte of every run is verified. The first run is shown
+    /// separately, since it includes setup. Counters of the kernel, the driver and libraries decide
+    /// whether bytes went by DMA, not the speed. Without a GPU the target is host memory.
     Compare(CompareArgs),
-    /// Move a file to the GPU (or host memory) and say what moved and how
+    /// Read a file into GPU or host memory, and report the route
     ///
-    /// The engine takes the fastest route that this file and this machine have, and says why it
-    /// was that one.
+    /// The engine takes the fastest route that this file and this machine allow, and reports the
+    /// reason.
     Read(ReadArgs),
-    /// Show the drives under a path, how far from each GPU, and what costs speed
+    /// Show the drives under a path and their distance to each GPU
     ///
-    /// Every step is shown, from the path through mounts, file systems, arrays and volumes to the
-    /// drives (marked `●`) and their PCI devices. Nothing is read from a file or a drive and
-    /// nothing is written: the kernel is asked. What it does not tell is said to be unknown.
+    /// The map leads from the path through mounts, file systems, arrays and volumes to the drives
+    /// (marked `●`) and their PCI devices. Warnings name settings that cost speed. All facts come
+    /// from the kernel: no file or drive is read or written. What the kernel does not report is
+    /// shown as unknown.
     Map(MapArgs),
-    /// Find how much to keep in flight on a drive, and show the curve
+    /// Find the best queue depth and block size of a drive
     ///
-    /// A search of a few seconds measures throughput and latency against depth and size of request,
-    /// past the page cache, by the engine itself. What was found is kept for the engines to come
-    /// (they find it by themselves too, a little later), and shown as settings of other programs.
+    /// The engine measures throughput and latency for some seconds, at several block sizes and
+    /// queue depths, with O_DIRECT. The result is a curve, the best setting, and settings for other
+    /// programs. Nothing is stored: each engine finds its queue depth while it works.
     Tune(TuneArgs),
-    /// Measure every size, depth and way that is named, and keep the results
+    /// Measure every combination of block size, queue depth and more
     ///
-    /// One value of each axis with each of the others is a point; each is measured several times,
-    /// in turn. Each sample says throughput, latency, processor time, which way the bytes took and
-    /// what binds. Results are kept as soon as they are there, so the same command goes on where
-    /// it was stopped.
+    /// Each combination of the values that you name is a point, and is measured several times. A
+    /// sample has throughput, latency, CPU time, the verified path and the limit. Each one is saved
+    /// at once, so the same command continues where it was stopped.
     Sweep(Box<SweepArgs>),
-    /// Stream a model's layers to the GPU behind their compute, beside other ways
+    /// Measure how well compute hides the transfer of a model's layers
     ///
-    /// Layers come while the ones before them are computed, as in a mixture of experts: by Forebay,
-    /// by two buffers from pinned memory (the ceiling of the link), by a mapped file, and by KvikIO
-    /// where it is installed, turn by turn; every layer's bytes are checked on the GPU. The compute
-    /// is torch's, so this takes the Python package and a GPU.
+    /// Layers of a mixture of experts are transferred while the ones before them compute. Forebay,
+    /// two buffers in pinned memory (the limit of the PCIe link), a mapped file and KvikIO, if it
+    /// is installed, take turns. The bytes of the layers are verified on the GPU. torch computes,
+    /// so this requires the Python package and a GPU.
     Stream(Box<StreamArgs>),
-    /// Say what keeps bytes from going to the GPU directly, and what to do
+    /// Find what prevents direct transfers to the GPU, and how to fix it
     ///
-    /// Kernel, driver, PCI, storage, network, limits and cuFile's settings are looked at. A check
-    /// says what was seen, why it matters and the next step; what holds this path back most is
-    /// first. Then a few MiB are moved each way by every route, each byte is compared, and the
-    /// last line says how bytes travel here. Works without root and without a GPU, and says what it
-    /// could not see. Ends with 1 where something that was set up does not work.
+    /// The checks cover kernel, driver, PCI, storage, network, limits and cuFile's settings. Each
+    /// reports what it found, why that matters and the next step; the largest obstacle comes first.
+    /// Then a few MiB are read by each route, and written too if the path is a folder. Every byte
+    /// is verified. The last line says how bytes travel here. Neither root nor a GPU is required;
+    /// the output says what could not be checked. The exit code is 1 if something that was set up
+    /// does not work.
     Doctor(DoctorArgs),
-    /// Make a report of results: a page for a browser, text, or tables
+    /// Show results as text, a page of HTML, or tables
     ///
-    /// Results files and what `forebay bench --json` or `forebay compare --json` printed stand in
-    /// one report, each as a run of its own. Without `-o` it is shown here.
+    /// Results files and output of `bench --json`, `compare --json` or `stream --out` are combined
+    /// in one report, each as a run of its own. Without `-o` the report goes to stdout.
     Report(ReportArgs),
-    /// Show results side by side: ratios, and how far to trust them
+    /// Compare results by ratios with confidence intervals
     ///
-    /// Local against remote, before against after, one way against another: the same points of two
-    /// files or more, or of what differs within one (`--by`). Each ratio of medians has the
-    /// interval that so few samples allow, and a difference is only told where it is no chance
-    /// among so many points.
+    /// The sides are two or more files (local and remote, before and after), or the values of one
+    /// axis (`--by`). Points that both sides have are compared by the ratio of their medians. A
+    /// difference is reported only if it is significant, given the number of points.
     Diff(DiffArgs),
-    /// Run gdsio's command lines and job files, and print its result line
+    /// Run gdsio's command lines and job files; print its result line
     ///
-    /// Takes gdsio's own options, and prints what scripts that read its output expect. `-x` 1 to 4
-    /// do plainly what gdsio does; 0, 5, 6 and 7 go straight to the GPU where there is such a path,
-    /// and else as well as the engine can, which the line and a warning say. A file that it did not
-    /// make is never written to, unless `--overwrite` says so.
+    /// The options are gdsio's, and scripts can parse the output as before. `-x` 1 to 4 do what
+    /// gdsio does. `-x` 0, 5, 6 and 7 take the direct route if it is available. Otherwise the
+    /// engine takes its fastest route, and the result line and a warning say so. A file that
+    /// `forebay gdsio` did not make is written only with `--overwrite`.
     Gdsio(GdsioArgs),
-    /// Read what gdsio, fio, nixlbench or any table measured, to stand beside ours
+    /// Import results of gdsio, fio, nixlbench or any table
     ///
-    /// Each result becomes a record of a results file, which `forebay report` shows. Records say
-    /// whose they are and which line they come from; what a tool does not tell is null, and nothing
-    /// of it counts as proven.
+    /// Each result becomes a record of a results file, which `forebay report` shows next to your
+    /// own. A record names its tool and its line. Values that the tool does not report are null,
+    /// and no path counts as verified.
     Import(Box<ImportArgs>),
-    /// Open cuFile's driver and write down what it says of this machine, line by line
+    /// Open cuFile's driver and report what it says, line by line
     ///
-    /// Opening it may hang and may end the process, so the engine asks this program, for a limited
-    /// time, before it uses the library itself. Made to be read by a program.
+    /// Opening the driver may hang or end the process. So the engine runs this program first, with
+    /// a time limit, before it uses the library itself. The output is for programs.
     #[command(hide = true)]
     Probe(ProbeArgs),
-    /// Look whether paths answer, one after the other
+    /// Check whether paths answer, one after the other
     ///
-    /// A file server that is gone holds up whoever asks it, also when that process is to end. So
-    /// `forebay doctor` and `forebay map` ask in a process of its own. Made to be read by a
-    /// program.
+    /// A file server that does not answer blocks the calling process, even as it exits. So `forebay
+    /// doctor` and `forebay map` check paths in a child process. The output is for programs.
     #[command(hide = true)]
     Reach(ReachArgs),
-    /// Move bytes by cuFile as `forebay bench` orders, line by line
+    /// Move bytes by cuFile on orders of `forebay bench`, line by line
     ///
-    /// What the library does to its process must not be done to the one that measures. Made to be
-    /// used by a program.
+    /// The library changes the process that loads it, so the measuring process does not load it.
+    /// The interface is for programs.
     #[command(hide = true)]
     Cufile(ProbeArgs),
     /// Print completions for a shell
     Completions {
-        /// Which shell
+        /// Name of the shell
         shell: Shell,
     },
     /// Print the manual page
     Man,
 }
 
-/// What `forebay bench` takes.
+/// Arguments of `forebay bench`.
 #[derive(Debug, Clone, Args)]
 #[command(after_long_help = "Examples:\n  \
-        forebay bench                                  a scratch file in this folder\n  \
-        forebay bench model.safetensors                a file of yours; it is never written\n  \
-        forebay bench --size 256M,8G --resident        two sizes, from the page cache only\n  \
-        forebay bench /mnt/a /mnt/b /mnt/c             a folder on each drive, all at once\n  \
-        forebay bench --gpu sim:bandwidth=50GB/s       a simulated GPU\n  \
-        forebay bench --json >run.json                 for a program to read")]
+        forebay bench                             scratch file in this folder\n  \
+        forebay bench model.safetensors           your file; it is only read\n  \
+        forebay bench --size 256M,8G --resident   two sizes, page cache only\n  \
+        forebay bench /mnt/a /mnt/b /mnt/c        one folder on each drive\n  \
+        forebay bench --gpu sim:bandwidth=50GB/s  simulated GPU\n  \
+        forebay bench --json >run.json            JSON for a program")]
 pub struct BenchArgs {
-    /// Files or block devices to read, or folders for scratch files; by default this folder
+    /// Files or block devices to read, or folders for scratch files [default: this folder]
     ///
-    /// Files are only ever read. Writes go to a scratch file beside them, and scratch is removed
-    /// afterwards. Several paths, on several drives say, are measured each alone and all together
-    /// in one engine, beside one pool of threads for all and KvikIO, where Python has it.
+    /// Your files are only read. Writes go to a scratch file in the same folder, which is removed
+    /// afterwards. Several paths, such as one on each drive, are measured one by one and all at
+    /// once. All at once, one engine is compared with one pool of threads and with KvikIO, if
+    /// Python has it.
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
 
-    /// How many bytes to move, or a list of sizes
+    /// Bytes to move, or a list of sizes
     ///
-    /// By default as much as suits the memory, the free room and the speed of this machine.
+    /// By default a size that suits the free memory, the free disk space and the speed of the
+    /// storage.
     #[arg(
         long, value_name = "SIZE,…", value_delimiter = ',',
         value_parser = positive_size, allow_negative_numbers = true
     )]
     pub size: Vec<u64>,
 
-    /// How often each way is measured, 3 or more
+    /// Samples of each method, 3 or more
     #[arg(
         long, value_name = "N", default_value_t = 3,
         value_parser = repeats, allow_negative_numbers = true
     )]
     pub repeats: u32,
 
-    /// Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
+    /// GPU: an index, a UUID, a PCI address, `none`, or `sim`
     ///
-    /// By default the first GPU, else host memory. `sim:bandwidth=50GB/s,latency=10us` sets what a
-    /// simulated GPU plays.
+    /// By default the first GPU, or host memory if there is none.
+    /// `sim:bandwidth=50GB/s,latency=10us` configures a simulated GPU.
     #[arg(long, value_name = "WHICH", value_parser = gpu)]
     pub gpu: Option<GpuSelector>,
 
-    /// Take this route in `forebay` rows, or fail: `direct`, `staged`, `cached` or `host`
+    /// Require this route in `forebay` rows: `direct`, `staged`, `cached` or `host`
     #[arg(long, value_name = "ROUTE", value_parser = route)]
     pub route: Option<Route>,
 
-    /// Measure reading (the default; with one place for scratch both are)
+    /// Measure reads (default; for one folder, writes as well)
     #[arg(long)]
     pub read: bool,
 
-    /// Measure writing, to a scratch file
+    /// Measure writes, to a scratch file
     #[arg(long)]
     pub write: bool,
 
-    /// Measure with the pages dropped from the page cache (the default; with one path both are)
+    /// Measure cold files, not in the page cache (default; for one path, warm as well)
     ///
-    /// Only the file's own pages are dropped, never the machine's, and the drop is checked. A cold
-    /// write counts only once its bytes are on the drive.
+    /// Only the file's own pages are dropped from the page cache, and the drop is verified. A cold
+    /// write ends when its bytes are on the drive.
     #[arg(long)]
     pub cold: bool,
 
-    /// Measure with the file in the page cache (with one path the default as well)
+    /// Measure warm files, in the page cache (also the default for one path)
     #[arg(long)]
     pub resident: bool,
 
-    /// Threads that read resident bytes in `forebay` rows, instead of the engine's choice
+    /// Threads that read warm bytes in `forebay` rows [default: the engine chooses]
     #[arg(long, value_name = "N", value_parser = threads, allow_negative_numbers = true)]
     pub threads: Option<u16>,
 
@@ -225,7 +227,7 @@ pub struct BenchArgs {
     pub json: bool,
 }
 
-/// What `forebay read` takes.
+/// Arguments of `forebay read`.
 #[derive(Debug, Clone, Args)]
 #[command(after_long_help = "Examples:\n  \
     forebay read model.safetensors\n  \
@@ -238,29 +240,29 @@ pub struct ReadArgs {
     /// File or block device to read
     pub file: PathBuf,
 
-    /// Where to begin
+    /// Offset of the first byte
     #[arg(
         long, value_name = "SIZE", default_value = "0",
         value_parser = size, allow_negative_numbers = true
     )]
     pub offset: u64,
 
-    /// How many bytes; by default all up to the end
+    /// Bytes to read [default: all up to the end]
     #[arg(long, value_name = "SIZE", value_parser = size, allow_negative_numbers = true)]
     pub len: Option<u64>,
 
-    /// Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
+    /// GPU: an index, a UUID, a PCI address, `none`, or `sim`
     ///
-    /// By default the first GPU, else host memory. `sim:bandwidth=50GB/s,latency=10us` sets what a
-    /// simulated GPU plays.
+    /// By default the first GPU, or host memory if there is none.
+    /// `sim:bandwidth=50GB/s,latency=10us` configures a simulated GPU.
     #[arg(long, value_name = "WHICH", value_parser = gpu)]
     pub gpu: Option<GpuSelector>,
 
-    /// Take this route, or fail: `direct`, `staged`, `cached` or `host`
+    /// Require this route: `direct`, `staged`, `cached` or `host`
     #[arg(long, value_name = "ROUTE", value_parser = route)]
     pub route: Option<Route>,
 
-    /// Print the XXH3-64 of the bytes as they lie in the target
+    /// Print the XXH3-64 checksum of the bytes in the target
     #[arg(long)]
     pub checksum: bool,
 
@@ -268,15 +270,17 @@ pub struct ReadArgs {
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// Write what the engine did, thread by thread, to this new file of JSON
+    /// Write a trace of the engine's threads to this new JSON file
     ///
-    /// `https://ui.perfetto.dev` opens it: readers, rings, slots and copies, each on a track of its
-    /// own, with an arrow from each request to the copy that took its bytes away.
+    /// Open it in `https://ui.perfetto.dev`. Readers, rings, slots and copies have a track each. An
+    /// arrow leads from each request to the copy of its bytes.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
-    /// Show how long the stages took: requests, copies, and the waits for slots and for the link;
-    /// and why bytes did not go straight to the GPU, where there may be a path
+    /// Show the time of each stage, and why the direct route was not taken
+    ///
+    /// The stages are requests, copies, and the waits for slots and for the link. The reason is
+    /// shown only if a direct path may exist.
     #[arg(long)]
     pub stages: bool,
 
@@ -285,34 +289,34 @@ pub struct ReadArgs {
     pub json: bool,
 }
 
-/// What `forebay map` takes.
+/// Arguments of `forebay map`.
 #[derive(Debug, Clone, Args)]
 #[command(after_long_help = "Examples:\n  \
     forebay map                          this folder\n  \
     forebay map /data/model.safetensors --extents\n  \
     forebay map /data /scratch --json\n  \
-    forebay map /data --record DIR       write down what it was made from\n  \
-    forebay map --fixture DIR            show that again, on any machine")]
+    forebay map /data --record DIR       record what the map is made from\n  \
+    forebay map --fixture DIR            show the record, on any machine")]
 pub struct MapArgs {
-    /// Files, folders or block devices, there or to be made; by default this folder
+    /// Files, folders or block devices; they need not exist [default: this folder]
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
 
-    /// Show where the bytes of the files lie, as far as the kernel tells
+    /// Show where the bytes of the files are, as far as the kernel reports it
     #[arg(long)]
     pub extents: bool,
 
-    /// Copy to each GPU for a moment and read its link meanwhile
+    /// Copy to each GPU for a moment, and read the speed of its link meanwhile
     ///
-    /// An idle GPU rests at a lower speed, so only then can a link that is too slow be told.
+    /// An idle GPU lowers the speed of its link, so only a copy shows whether the link is too slow.
     #[arg(long, conflicts_with_all = ["record", "fixture"])]
     pub measure_link: bool,
 
-    /// Write a record of this system, as far as these paths touch it, to a new folder
+    /// Record the system, as far as these paths use it, in a new folder
     #[arg(long, value_name = "DIR", conflicts_with_all = ["fixture", "extents", "json"])]
     pub record: Option<PathBuf>,
 
-    /// Show the system that was recorded in this folder instead of this machine
+    /// Show the system recorded in this folder instead of this machine
     ///
     /// Without a path, all recorded paths are shown.
     #[arg(long, value_name = "DIR")]
@@ -323,31 +327,30 @@ pub struct MapArgs {
     pub json: bool,
 }
 
-/// What `forebay doctor` takes.
+/// Arguments of `forebay doctor`.
 #[derive(Debug, Clone, Args)]
 #[command(after_long_help = "Examples:\n  \
     forebay doctor                       this folder and the first GPU\n  \
     forebay doctor /data --gpu 1 --json\n  \
-    forebay doctor /data --record DIR    write down what it looks at\n  \
-    forebay doctor --fixture DIR         diagnose that again, on any machine")]
+    forebay doctor /data --record DIR    record what is checked\n  \
+    forebay doctor --fixture DIR         diagnose the record, on any machine")]
 pub struct DoctorArgs {
-    /// File, folder or block device; by default this folder
+    /// File, folder or block device [default: this folder]
     ///
-    /// A file or device is only ever read. In a folder a scratch file is made, and removed
-    /// afterwards.
+    /// A file or device is only read. In a folder a scratch file is made, and removed afterwards.
     pub path: Option<PathBuf>,
 
-    /// Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
+    /// GPU: an index, a UUID, a PCI address, `none`, or `sim`
     ///
-    /// By default the first GPU. Of a record an index or a PCI address.
+    /// By default the first GPU. With `--fixture`, an index or a PCI address.
     #[arg(long, value_name = "WHICH", value_parser = gpu)]
     pub gpu: Option<GpuSelector>,
 
-    /// Write a record of what is looked at to a new folder, and move nothing
+    /// Record what is checked in a new folder, and move nothing
     #[arg(long, value_name = "DIR", conflicts_with_all = ["fixture", "json"])]
     pub record: Option<PathBuf>,
 
-    /// Diagnose the system that was recorded in this folder instead of this machine
+    /// Diagnose the system recorded in this folder instead of this machine
     #[arg(long, value_name = "DIR")]
     pub fixture: Option<PathBuf>,
 
@@ -356,22 +359,22 @@ pub struct DoctorArgs {
     pub json: bool,
 }
 
-/// What `forebay probe` and `forebay cufile` take.
+/// Arguments of `forebay probe` and `forebay cufile`.
 #[derive(Debug, Clone, Args)]
 pub struct ProbeArgs {
-    /// The library to open, instead of looking for one
+    /// Library to open, instead of searching for one
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,
 
-    /// A folder of Python's packages, which may hold the vendor's wheel; may be given again
+    /// Folder of Python packages that may hold the vendor's wheel; may be repeated
     #[arg(long, value_name = "DIR")]
     pub packages: Vec<PathBuf>,
 }
 
-/// What `forebay reach` takes.
+/// Arguments of `forebay reach`.
 #[derive(Debug, Clone, Args)]
 pub struct ReachArgs {
-    /// Open them too
+    /// Open the paths as well
     #[arg(long)]
     pub open: bool,
 
@@ -380,29 +383,31 @@ pub struct ReachArgs {
     pub paths: Vec<PathBuf>,
 }
 
-/// What `forebay tune` takes.
+/// Arguments of `forebay tune`.
 #[derive(Debug, Clone, Args)]
 #[command(after_long_help = "Examples:\n  \
-    forebay tune                         the drive of this folder, by a scratch file\n  \
-    forebay tune /data/model.safetensors the drive of a file, which is only read\n  \
-    forebay tune /data --write           how writes fare there\n  \
-    forebay tune /data --json >tune.json for a program to read")]
+    forebay tune                          drive of this folder, with scratch\n  \
+    forebay tune /data/model.safetensors  drive of a file, which is only read\n  \
+    forebay tune /data --write            writes instead of reads\n  \
+    forebay tune /data --json >tune.json  JSON for a program")]
 pub struct TuneArgs {
-    /// File, block device or folder on the drive; by default this folder
+    /// File, block device or folder on the drive [default: this folder]
     ///
-    /// A file or device is only ever read, and the file's pages are dropped from the page cache. In
-    /// a folder a scratch file is made, and removed afterwards.
+    /// A file or device is only read, and the file's pages are dropped from the page cache. In a
+    /// folder a scratch file is made, and removed afterwards.
     pub path: Option<PathBuf>,
 
-    /// Measure reading (the default)
+    /// Measure reads (default)
     #[arg(long)]
     pub read: bool,
 
-    /// Measure writing, to a scratch file: as from a GPU, whose writes go past the page cache
+    /// Measure writes from a GPU to a scratch file, with O_DIRECT
+    ///
+    /// Without a GPU, a simulated one takes its place.
     #[arg(long)]
     pub write: bool,
 
-    /// How long each direction is searched
+    /// Time to search each direction
     #[arg(
         long, value_name = "TIME", default_value = "6s",
         value_parser = search_time, allow_negative_numbers = true

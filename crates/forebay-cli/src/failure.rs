@@ -53,7 +53,7 @@ impl Failure {
     pub fn io(message: impl Into<String>, error: &io::Error) -> Self {
         if error.kind() == io::ErrorKind::UnexpectedEof {
             // The standard library mentions a buffer, which means nothing to the user.
-            let remedy = "let nothing else change the file meanwhile, or give one that is larger";
+            let remedy = "give a larger file, or stop the program that truncates it";
             return Self::new(message).because("the file ends before that").hint(remedy);
         }
         let errno = Errno::from_io_error(error);
@@ -69,7 +69,7 @@ impl Failure {
         Self { hint, ..Self::new(message).because(cause) }
     }
 
-    /// No thread with a stack of so many bytes can be started.
+    /// A thread with a stack of `stack` bytes cannot be started.
     #[must_use]
     pub fn thread(error: &io::Error, stack: u64) -> Self {
         let limit = control_group::of_threads(stack)
@@ -180,9 +180,9 @@ impl From<Error> for Failure {
             source = cause.source();
         }
         let hint = match &error {
-            Error::BadOption { name, .. } if name.starts_with("FOREBAY_") => Some(
-                "`forebay --help` tells what each variable is for; none needs to be set".into(),
-            ),
+            Error::BadOption { name, .. } if name.starts_with("FOREBAY_") => {
+                Some("`forebay --help` describes the variables; all of them are optional".into())
+            }
             Error::Resource { source: Errno::AGAIN, .. } => {
                 let limit = control_group::of_threads(ENGINE_STACK_LEN);
                 limit.map(|limit| format!("raise the limit on {limit}")).or_else(|| error.hint())
@@ -226,7 +226,7 @@ mod tests {
         insta::assert_snapshot!(plain(&Failure::io("cannot read `cut` at 4096", &error)), @r"
         error: cannot read `cut` at 4096
           caused by: the file ends before that
-        hint: let nothing else change the file meanwhile, or give one that is larger
+        hint: give a larger file, or stop the program that truncates it
         ");
     }
 
@@ -243,7 +243,7 @@ mod tests {
             plain(&failure),
             @"
         error: `FOREBAY_DEPTH` cannot be `no`: it takes a number of requests from 1 to 1024
-        hint: `forebay --help` tells what each variable is for; none needs to be set
+        hint: `forebay --help` describes the variables; all of them are optional
         "
         );
     }

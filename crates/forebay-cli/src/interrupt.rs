@@ -1,8 +1,8 @@
 //! The cleanup when the user stops the command: scratch and half-written output are removed, and
 //! child processes are ended.
 //!
-//! A thread receives the signals of [`wanted`], undoes everything registered here, and then lets
-//! the signal take its default action, so that the shell sees how the command ended. If the cleanup
+//! A thread receives the signals of [`wanted`] and undoes everything registered here. Then the
+//! signal takes its default action, so that the shell sees how the command ended. If the cleanup
 //! hangs, `watched` abandons it; it holds no lock that another thread waits for. During the cleanup
 //! the thread holds the lock that registering needs, so nothing new can be registered in between.
 
@@ -36,7 +36,7 @@ struct Undo {
     outputs: Vec<Output>,
     /// Folders of ours, with all their contents.
     folders: Vec<PathBuf>,
-    /// By the number of the process.
+    /// By process id.
     children: Vec<(u32, OwnedFd)>,
     /// Children that lead their own process group.
     groups: Vec<u32>,
@@ -143,9 +143,9 @@ pub(crate) fn say_left() {
 }
 
 fn say_kept(text: &str) {
-    // The last line of a terminal is that of a bar.
+    // A progress bar may be in the last line of the terminal.
     let start = if io::stderr().is_terminal() { "\n" } else { "" };
-    // Nobody may be reading this.
+    // stderr may be closed.
     let _ = writeln!(anstream::stderr(), "{start}{}", plain(text));
 }
 

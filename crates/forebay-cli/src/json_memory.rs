@@ -17,9 +17,7 @@ pub(crate) fn check(json: &[u8], kept: u64) -> Result<u64, String> {
     let memory = estimate(json);
     if kept + memory > MEMORY_MAX {
         let (size, most) = (format_size(kept + memory), format_size(MEMORY_MAX));
-        return Err(format!(
-            "its values would take about {size} of memory, and {most} is the most"
-        ));
+        return Err(format!("its values would take about {size} of memory; the limit is {most}"));
     }
     Ok(memory)
 }
@@ -81,7 +79,7 @@ mod tests {
         let line = format!("[{}null]", format!("{point},").repeat(100_000));
         check(line.as_bytes(), 0).unwrap();
         let refused = |value: &str, count| check(value.repeat(count).as_bytes(), 0).unwrap_err();
-        assert!(refused("0,", 9 << 20).contains("about 576 MiB of memory, and 512 MiB is"));
+        assert!(refused("0,", 9 << 20).contains("about 576 MiB of memory; the limit is 512 MiB"));
         assert!(refused("{\"\":0},", 1 << 20).contains("of memory"));
     }
 }

@@ -4,7 +4,7 @@
 //! [`mod@sweep`], [`tune`], [`read`], [`doctor`], [`gdsio`], [`import`], `stream`, `probe`,
 //! `manual`).
 //!
-//! [`program`] starts the command anew, [`workload`] keeps files busy, and [`results`] stores
+//! [`program`] starts the command again, [`workload`] keeps files busy, and [`results`] stores
 //! measurements. [`report`] shows them, [`mod@diff`] compares them. [`failure`] is the error of a
 //! verb, `log` shows the engine's events, [`power`] reads power sensors. `watched` runs a verb in a
 //! process that can be abandoned; `steps` detects operations that never return. Data go to stdout,
@@ -54,7 +54,7 @@ use failure::Failure;
 use program::Program;
 
 /// Runs the command of `arguments`, which begin with the program's own name. It may start this
-/// process's program anew, with other arguments that must reach this function; a caller that needs
+/// process's program again, with other arguments that must reach this function. A caller that needs
 /// another program calls [`run_as`].
 ///
 /// The code is 0 on success, 1 if something failed or wrong data were found, and 2 if the command
@@ -63,10 +63,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     run_as(&Program::of_this_process(), arguments)
 }
 
-/// Like `run`, in a process that runs something else as well, such as an interpreter. `program`
-/// starts the command anew, since code that touches files runs in a process that can be abandoned.
+/// Like `run`, in a process with another program, such as an interpreter. `program` starts the
+/// command again, since code that touches files runs in a process that can be abandoned.
 pub fn run_as(program: &Program, arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    stdio::hold(); // an interpreter does not
+    stdio::hold(); // an interpreter has not done it
     // Otherwise the kernel ends the process if a file grows beyond a limit (`ulimit -f`), without
     // cleanup or a message. With a handler, the write fails.
     let _ = signal_hook::flag::register(libc::SIGXFSZ, Arc::default());
@@ -168,7 +168,7 @@ fn end(result: failure::Result<()>) -> ExitCode {
         watched::wait_for_the_end();
     }
     if watched::tell(watched::End::Regular(code)) {
-        watched::let_go(); // something may still be waited for
+        watched::let_go(); // another thread may still block
     }
     ExitCode::from(code)
 }
@@ -190,7 +190,7 @@ fn not_a_verb(error: &clap::Error, verb: Option<&str>) -> ExitCode {
     }
 }
 
-/// The command as the user may type it again: words that a shell would split are quoted.
+/// The command line for a shell: words that it would split are quoted.
 fn command_line(arguments: &[OsString]) -> String {
     let words = arguments.iter().enumerate().map(|(index, word)| {
         let word = if index == 0 { "forebay".into() } else { word.to_string_lossy() };
@@ -199,7 +199,7 @@ fn command_line(arguments: &[OsString]) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The bytes of a text without the mark of UTF-8 that some editors put before it.
+/// The bytes of a text without the byte order mark that some editors write first.
 pub(crate) fn without_mark(bytes: &[u8]) -> &[u8] {
     bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
 }

@@ -1,7 +1,7 @@
 //! Events of the engine, line by line on stderr, as `FOREBAY_LOG` selects.
 //!
 //! A small subscriber of ours: `tracing-subscriber` would bring four more crates, for spans,
-//! filters and formats that a command of four verbs does not need.
+//! filters and formats that this command does not need.
 
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
@@ -38,7 +38,7 @@ pub(crate) fn begin() -> Result<()> {
     Ok(())
 }
 
-/// Whether lines may be printed at any time: no progress is shown then.
+/// Whether logging is on. Then no progress is shown, since lines may be printed at any time.
 pub(crate) fn is_on() -> bool {
     LevelFilter::current() > LevelFilter::OFF
 }
@@ -53,7 +53,7 @@ fn level(text: &str) -> Option<LevelFilter> {
     })
 }
 
-/// See the module's own text.
+/// Writes events up to the level `most` to stderr.
 struct Log {
     most: LevelFilter,
     since: Instant,

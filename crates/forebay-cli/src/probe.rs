@@ -13,7 +13,7 @@ use rustix::process::{Signal, getpid, getppid, kill_process};
 use crate::args::ProbeArgs;
 use crate::failure::{Failure, Result};
 
-/// How long the library may take in all. Engines give it less, and end this process themselves.
+/// Time limit of the library. Engines have a shorter one, and end this process themselves.
 const BOUND: Duration = Duration::from_secs(30);
 /// How often to check whether the requesting process still runs.
 const LOOKS_EVERY: Duration = Duration::from_millis(100);
@@ -71,9 +71,9 @@ fn guard() {
 }
 
 fn too_long() {
-    let late = format!("it gave no answer within {} s", BOUND.as_secs());
-    let failure = Failure::new("cannot ask cuFile").because(late);
-    failure.hint("`forebay doctor` looks for what makes it hang").print();
+    let late = format!("no response within {} s", BOUND.as_secs());
+    let failure = Failure::new("cannot query cuFile").because(late);
+    failure.hint("`forebay doctor` looks for the cause").print();
     #[expect(clippy::exit, reason = "the thread that would return hangs in the library")]
     std::process::exit(1);
 }

@@ -29,11 +29,11 @@ pub fn hold() {
     }
 }
 
-/// Whether results can be written to stdout. The standard library takes a write to a stream that is
-/// closed, or open for reading only, for a success.
+/// Checks that stdout can be written to. The standard library reports success for a write to a
+/// stream that is closed or open for reading only.
 ///
 /// # Errors
-/// They cannot, and why.
+/// It cannot; the cause says why.
 pub(crate) fn check() -> Result<()> {
     let failed = |cause: &str| {
         let failure = Failure::new("cannot write to stdout").because(cause);

@@ -18,8 +18,8 @@ use crate::failure::Failure;
 use crate::{interrupt, watched};
 
 /// The hint for paths that do not answer.
-pub(crate) const REMEDY: &str = "`forebay doctor PATH` names the mount: see whether its server \
-                               or program still works; `umount -f MOUNT` lets go of those who wait";
+pub(crate) const REMEDY: &str = "`forebay doctor PATH` names the mount: check whether its server \
+                               or program works; `umount -f MOUNT` releases waiting processes";
 
 /// How often steps are checked within their time limit.
 const LOOKS: u32 = 20;
@@ -31,7 +31,7 @@ const CUFILE_MAX: Duration = Duration::from_secs(60);
 /// Time limit of a removal: a large file in many pieces on a spinning disk.
 const LONG: Duration = Duration::from_secs(600);
 
-/// Tells how far a step is, by any number that changes.
+/// The progress of a step: any number that changes.
 type Life = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// A step in progress.
@@ -43,7 +43,7 @@ struct Open {
     /// The last value of `life`, and how long it has been observed unchanged.
     last: u64,
     stood: Option<Duration>,
-    /// The least time that it has.
+    /// Minimum time limit.
     least: Duration,
 }
 
@@ -53,7 +53,7 @@ fn steps() -> MutexGuard<'static, Vec<Open>> {
     STEPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Something that touches a file; it is over when this is dropped.
+/// An operation on a file; it ends when this is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Step {
@@ -99,7 +99,7 @@ impl Step {
         signs_of_thread().map(|life| Self::with_life(operation, path, Duration::ZERO, life))
     }
 
-    /// As above, and extended while `count` changes.
+    /// Like [`of_thread`](Self::of_thread); a change of `count` is progress as well.
     pub(crate) fn of_requests(
         operation: &'static str,
         path: &Path,
@@ -192,10 +192,9 @@ fn look(steps: &mut [Open], passed: Duration, most: Duration) -> Option<Failure>
 fn failure(operation: &str, path: &Path, most: Duration) -> Failure {
     Failure::new(format!("cannot {operation} `{}`", path.display()))
         .because(format!(
-            "nothing answered within {most:?}: the server of the file may be gone, or the program \
-             behind FUSE may hang"
+            "no response within {most:?}: the file server may be gone, or the FUSE program may hang"
         ))
-        .hint(format!("{REMEDY}; `FOREBAY_WATCHDOG` sets how long is waited"))
+        .hint(format!("{REMEDY}; `FOREBAY_WATCHDOG` sets the time limit"))
 }
 
 /// From now on, ends the command if a step makes no progress for too long.
@@ -222,8 +221,8 @@ pub(crate) fn watch() {
     let _ = thread::Builder::new().name("steps".into()).spawn(watch);
 }
 
-/// Ends the command, with a thread that cannot end.
-#[expect(clippy::exit, reason = "there is no way back to `main`")]
+/// Ends the command although a thread cannot end.
+#[expect(clippy::exit, reason = "`main` may never return")]
 fn end(failure: &Failure) -> ! {
     failure.print();
     interrupt::say_left();
@@ -262,7 +261,7 @@ mod tests {
         assert_eq!(signs("", ""), None);
         assert_eq!(signs("rchar: x\n", stat), None);
         let Some(step) = Step::of_thread("read", Path::new("/a")) else {
-            println!("skipped: what a thread does: the kernel does not tell");
+            println!("skipped: progress of a thread: the kernel does not report it");
             return;
         };
         let now = || {
@@ -303,7 +302,7 @@ mod tests {
             assert_eq!(look(&mut steps, second, most), None, "turn {turn}");
         }
         let looks = (0..100).position(|_| look(&mut steps, second, most).is_some());
-        assert_eq!(looks, Some(9), "it stood for a second already");
+        assert_eq!(looks, Some(9), "it made no progress for a second already");
     }
 
     #[test]
@@ -315,7 +314,7 @@ mod tests {
         moves.fetch_add(1, Ordering::Relaxed);
         let failure = look(&mut steps, half_a_minute, half_a_minute).unwrap();
         assert_eq!(failure.message, "cannot open `/a/b`");
-        assert!(failure.causes[0].starts_with("nothing answered within 30s"), "{failure:?}");
+        assert!(failure.causes[0].starts_with("no response within 30s"), "{failure:?}");
         assert!(failure.hint.unwrap().contains("umount -f"));
         assert!(!failure.usage);
     }

@@ -1,5 +1,5 @@
-//! `forebay stream`: layers behind compute. The compute is torch's, so it is measured in Python, by
-//! the package that this command is a part of.
+//! `forebay stream`: transfers of layers during compute. torch computes, so the measurement runs in
+//! Python, in the package that this command is a part of.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -13,8 +13,8 @@ use crate::program::Program;
 /// The measuring module of the package.
 const MODULE: &str = "forebay.stream_bench";
 
-const HINT: &str = "install it there with torch (`pip install forebay torch`), or begin this \
-                    command where `python3` is the one that has both";
+const HINT: &str = "install both packages (`pip install forebay torch`), or run this command in \
+                    an environment whose `python3` has them";
 
 /// Replaces this process by the measurement; returns only on failure.
 ///
@@ -53,7 +53,7 @@ fn check_memory(args: &StreamArgs) -> Result<()> {
 
 /// The `python3` of the path, if it has the package.
 fn own_python() -> Result<Command> {
-    let text = "`forebay stream` computes by torch, and so in Python";
+    let text = "`forebay stream` requires Python with the packages `forebay` and `torch`";
     let looks = format!(
         "import importlib.util as u, sys\n\
          if not u.find_spec('{MODULE}'): sys.exit(1)\n\
@@ -66,17 +66,17 @@ fn own_python() -> Result<Command> {
     let output = match output {
         Ok(output) => output,
         Err(error) => {
-            let why = format!("no `python3` starts: {error}");
+            let why = format!("cannot start `python3`: {error}");
             return Err(Failure::new(text).because(why).hint(HINT));
         }
     };
     if !output.status.success() {
-        let why = "`python3` has no package `forebay` with its measurements";
+        let why = format!("`python3` has no package `forebay` with the module `{MODULE}`");
         let failure = Failure::new(text).because(why).hint(HINT);
         let said = String::from_utf8_lossy(&output.stderr);
         let last = said.lines().rfind(|line| !line.trim().is_empty());
         return Err(match last {
-            Some(last) => failure.because(format!("it says: {last}")),
+            Some(last) => failure.because(format!("its last line was: {last}")),
             None => failure,
         });
     }
@@ -84,7 +84,7 @@ fn own_python() -> Result<Command> {
     if !version.is_empty() && version != env!("CARGO_PKG_VERSION") {
         let own = env!("CARGO_PKG_VERSION");
         return Err(Failure::new(text)
-            .because(format!("the package `forebay` of `python3` is {version}, this command {own}"))
+            .because(format!("`python3` has `forebay` {version}, but this command is {own}"))
             .hint(format!("install the same version of both (`pip install forebay=={own}`)")));
     }
     let mut python = Command::new("python3");

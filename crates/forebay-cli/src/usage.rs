@@ -1,4 +1,4 @@
-//! Errors of a command line, in the form of all our errors.
+//! Errors of a command line, in the form of all errors of the command.
 
 use std::error::Error as _;
 
@@ -11,22 +11,22 @@ use crate::failure::Failure;
 pub(crate) fn failure(error: &clap::Error, verb: Option<&str>) -> Failure {
     let known = |verb: &&str| definition().find_subcommand(verb).is_some();
     let help = match verb.filter(known) {
-        Some(verb) => format!("`forebay {verb} --help` tells what it takes"),
-        None => "`forebay --help` tells what there is".into(),
+        Some(verb) => format!("`forebay {verb} --help` lists its arguments"),
+        None => "`forebay --help` lists the verbs".into(),
     };
     let suggested = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand];
     let close = suggested.into_iter().find_map(|kind| first(error, kind));
     let close = close.or_else(|| in_other_case(verb?, &first(error, ContextKind::InvalidArg)?));
     let hint = match first(error, ContextKind::InvalidSubcommand).as_deref() {
         // Other programs have these as verbs.
-        Some("help") => "`forebay --help` tells what there is, `forebay VERB --help` more".into(),
-        Some("version") => "`forebay --version` tells it".into(),
+        Some("help") => "`forebay --help` lists verbs, `forebay VERB --help` their flags".into(),
+        Some("version") => "`forebay --version` prints it".into(),
         _ => close.map_or(help, |close| format!("perhaps `{close}` was meant")),
     };
     Failure::usage(message(error)).hint(hint)
 }
 
-/// The flag of `verb` that is `flag`, a single letter that no flag is, in the other case.
+/// The one-letter flag of `verb` that is `flag` in the other case, if `flag` itself is unknown.
 fn in_other_case(verb: &str, flag: &str) -> Option<String> {
     let mut letters = flag.strip_prefix('-')?.chars();
     let (letter, None) = (letters.next()?, letters.next()) else { return None };
@@ -60,17 +60,17 @@ fn message(error: &clap::Error) -> String {
             format!("`{name}` cannot be `{value}`: {reason}")
         }
         ErrorKind::UnknownArgument if name.starts_with('-') => format!("there is no flag `{name}`"),
-        ErrorKind::UnknownArgument => format!("`{name}` is one word too many"),
+        ErrorKind::UnknownArgument => format!("unexpected argument `{name}`"),
         ErrorKind::InvalidSubcommand => {
             let verb = first(error, ContextKind::InvalidSubcommand).unwrap_or_default();
             format!("there is no verb `{verb}`")
         }
         ErrorKind::MissingRequiredArgument => format!("`{name}` is missing"),
-        ErrorKind::TooManyValues => format!("`{name}` takes no value such as `{value}`"),
+        ErrorKind::TooManyValues => format!("`{name}` takes no value, but has `{value}`"),
         ErrorKind::ArgumentConflict => {
             let prior = first(error, ContextKind::PriorArg).map(|name| word(&name));
             match prior.filter(|prior| *prior != name) {
-                Some(prior) => format!("`{name}` cannot stand beside `{prior}`"),
+                Some(prior) => format!("`{name}` cannot be combined with `{prior}`"),
                 None => format!("`{name}` cannot be given twice"),
             }
         }

@@ -19,12 +19,12 @@ pub(crate) struct OfCommand {
 /// Which events of the engine are shown.
 pub(crate) const LOG: OfCommand = OfCommand {
     name: "FOREBAY_LOG",
-    about: "what the engine decides and what befalls it, line by line on stderr",
+    about: "log level of engine events, on stderr",
     default: "off",
     takes: "`off`, `warn`, `info` or `debug`",
 };
 
-/// All of them.
+/// All variables of the command.
 const OF_COMMAND: [OfCommand; 1] = [LOG];
 
 /// Variables of the tests and the build, which are valid here.
@@ -44,7 +44,7 @@ const OF_TESTS: [&str; 11] = [
 
 /// The engine's variables and the command's, for the long help.
 pub(crate) fn help() -> String {
-    let mut text = "Variables that set limits of the engine; none needs to be set:".to_owned();
+    let mut text = "Variables that set limits of the engine, all optional:".to_owned();
     for variable in Options::VARIABLES {
         // Writing to a string cannot fail.
         let _ = write!(text, "\n  {} [default: {}]", variable.name, variable.default);
@@ -65,13 +65,13 @@ pub(crate) fn set() -> BTreeMap<String, String> {
     set.collect()
 }
 
-/// Warns of unknown variables with our prefix: the intended limit would not apply.
+/// Warns of unknown variables with the prefix `FOREBAY_`: the intended limit would not apply.
 pub(crate) fn warn_of_unknown() {
     let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
     let mut names: Vec<String> = names.filter(|name| is_unknown(name)).collect();
     names.sort();
     for name in names {
-        say(&format!("`{name}` is no variable of ours: `forebay --help` lists those that are"));
+        say(&format!("unknown variable `{name}`: `forebay --help` lists the known ones"));
     }
 }
 

@@ -37,11 +37,11 @@ use crate::interrupt;
 use crate::program::Program;
 use crate::steps;
 
-/// The verb that a child is started by.
+/// The verb that starts a child.
 pub(crate) const VERB: &str = "watched";
 /// Time limit of a child's cleanup after a signal.
 const STOP_MAX: Duration = Duration::from_secs(5);
-/// Time limit from its last word to its end: pinned memory is freed, and GPU drivers close.
+/// Time limit from its last report to its end: pinned memory is freed, and GPU drivers close.
 const END_MAX: Duration = Duration::from_secs(5);
 /// Like the limit above, when a signal ends it, since the user waits for that.
 const STOPPED_MAX: Duration = Duration::from_secs(2);
@@ -49,7 +49,7 @@ const STOPPED_MAX: Duration = Duration::from_secs(2);
 const SILENT_MAX: Duration = Duration::from_millis(300);
 /// The stack of a process's first thread, as Linux has it.
 const STACK_LEN: usize = 8 << 20;
-/// That of a thread which only waits.
+/// The stack of a thread that only waits.
 const SMALL_STACK_LEN: usize = 1 << 20;
 /// The exit code of Rust programs that panic.
 const PANICKED: u8 = 101;
@@ -134,8 +134,7 @@ fn watch(
             match why {
                 Why::Code(code) => ExitCode::from(code),
                 Why::Lost => {
-                    let text = "cannot see how the process that does the work has ended";
-                    Failure::new(text).print();
+                    Failure::new("cannot get the exit status of the worker process").print();
                     ExitCode::FAILURE
                 }
                 Why::Signal(signal) => {
@@ -213,7 +212,7 @@ fn pid(id: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(id).ok()?)
 }
 
-/// Tells of the signals that end a command.
+/// Forwards the signals that end a command.
 fn pass_signals(mut signals: Signals, news: Sender<News>) {
     let pass = move || {
         let mut signals = signals.forever();
@@ -222,7 +221,7 @@ fn pass_signals(mut signals: Signals, news: Sender<News>) {
     let _ = thread::Builder::new().name("signals".into()).spawn(pass);
 }
 
-/// Passes on the child's last word, and records the folders that it names before.
+/// Forwards the child's last report, and records the scratch folders that it named before.
 fn pass_words(hear: PipeReader, news: Sender<News>, scratch: Scratch) {
     let pass = move || {
         let mut hear = BufReader::new(hear);
@@ -242,7 +241,7 @@ fn pass_words(hear: PipeReader, news: Sender<News>, scratch: Scratch) {
     let _ = thread::Builder::new().name("word".into()).spawn(pass);
 }
 
-/// Ends as the child has.
+/// Ends this process as the child ended.
 fn as_ended(status: ExitStatus, scratch: &Scratch) -> ExitCode {
     match (status.code(), status.signal()) {
         (Some(code), _) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
@@ -274,19 +273,19 @@ fn end_by(signal: i32) -> ExitCode {
 }
 
 fn killed() -> Failure {
-    Failure::new("the process that does the work was killed (signal 9)")
-        .because("where memory is short the kernel ends processes so: see its log (`dmesg`)")
+    Failure::new("the worker process was killed (signal 9)")
+        .because("the kernel kills processes if memory runs out: see its log (`dmesg`)")
         .hint("move less at a time, or raise the memory limit")
 }
 
-/// Whether the child took as many seconds of CPU time as it may.
+/// Whether the child used up its CPU time.
 fn is_used_up(limit: Option<u64>) -> bool {
     limit.is_some_and(|seconds| cpu::used() >= Duration::from_secs(seconds))
 }
 
 fn out_of_time(signal: i32) -> Failure {
-    Failure::new(format!("the process that does the work was stopped (signal {signal})"))
-        .because("it has used all the CPU time that its limit allows")
+    Failure::new(format!("the worker process was stopped (signal {signal})"))
+        .because("its limit on CPU time is used up")
         .hint("move less, or raise the limit on CPU time (`ulimit -t`)")
 }
 
@@ -302,7 +301,7 @@ fn leaves(mut failure: Failure, scratch: &Scratch) -> Failure {
 
 fn left_behind(id: u32) -> Failure {
     Failure::new(format!("stopped, but process {id} has not ended"))
-        .because("it may wait for a file that does not answer: such a process cannot be ended")
+        .because("it may wait for a file that does not respond; such a process cannot be killed")
         .hint(steps::REMEDY)
 }
 
@@ -313,8 +312,8 @@ static TELL: Mutex<Option<File>> = Mutex::new(None);
 /// with it.
 pub(crate) fn begin(word: &OsStr) -> Result<(), Failure> {
     let failed = |error: &io::Error| {
-        Failure::io(format!("cannot tell anybody through `{}`", word.display()), error)
-            .hint("this verb is not made to be typed: leave it and the number out")
+        Failure::io(format!("cannot report through `{}`", word.display()), error)
+            .hint("this verb is internal: omit it and the number")
     };
     let number = word.to_str().and_then(|word| word.parse::<u16>().ok());
     let number = number.ok_or_else(|| failed(&io::ErrorKind::InvalidInput.into()))?;
@@ -432,7 +431,7 @@ mod tests {
         wait.send(News::Ended(Ok(ExitStatus::from_raw(0x300)))).unwrap();
         assert_eq!(ended(&told, &nobody).unwrap().code(), Some(3), "sooner than that");
         drop(wait);
-        assert_eq!(ended(&told, &nobody).unwrap_err(), Why::Lost, "nobody tells any more");
+        assert_eq!(ended(&told, &nobody).unwrap_err(), Why::Lost, "all senders are gone");
     }
 
     #[test]
@@ -441,15 +440,15 @@ mod tests {
         drop(hear);
         let failure = begin(OsStr::new(&tell.as_raw_fd().to_string())).unwrap_err();
         assert!(failure.causes[0].contains("broken pipe"), "{failure:?}");
-        assert!(!super::tell(End::Regular(0)), "nobody hears it");
+        assert!(!super::tell(End::Regular(0)), "the pipe is closed");
     }
 
     #[test]
     fn what_is_no_number_of_a_pipe_is_refused() {
         for word in ["", "-1", "x", "70000", "60000"] {
             let failure = begin(OsStr::new(word)).unwrap_err();
-            assert!(failure.message.contains("cannot tell anybody"), "{failure:?}");
-            assert!(failure.hint.unwrap().contains("not made to be typed"));
+            assert!(failure.message.contains("cannot report through"), "{failure:?}");
+            assert!(failure.hint.unwrap().contains("is internal"));
         }
     }
 }

@@ -3,13 +3,13 @@
 //! stream is a group of one.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use forebay::gpu::Device;
 use forebay::{Engine, Error, Operation, Result};
-use forebay_base::lock::{Lock, woken};
+use forebay_base::lock::{Condvar, Lock, Mutex, MutexGuard, woken};
 
 use super::StreamOptions;
 use super::homes::{Home, Homes};

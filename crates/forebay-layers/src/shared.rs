@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use forebay::gpu::{CallerStream, Device, DeviceError, DeviceResult, Stream};
 use forebay::{Engine, Error, Operation, Result, RouteShare};
+
+use forebay_base::lock::{Condvar, Mutex, MutexGuard};
 
 use super::after::Copied;
 use super::group::Group;

@@ -7,10 +7,11 @@
 //! pages are unpinned; only closing a stream waits for it, for at most the watchdog time.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::MutexGuard;
 use std::time::Duration;
 
 use forebay::Result;
+
+use forebay_base::lock::MutexGuard;
 
 use super::shared::{Shared, State, closed, panicked};
 

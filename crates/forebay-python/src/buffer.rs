@@ -1,5 +1,5 @@
-//! Memory of the engine, for Python: bytes on a GPU or pinned on the host, which every library
-//! takes by DLPack, `__cuda_array_interface__` or the buffer protocol.
+//! Memory of the engine, for Python: bytes on a GPU or pinned on the host. Libraries use it by
+//! DLPack, `__cuda_array_interface__` or the buffer protocol.
 
 #![expect(
     unsafe_code,
@@ -19,13 +19,13 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::dlpack;
 use crate::waiting::{Apart, interruptible};
 
-/// Bytes in memory of an engine.
+/// Memory of an engine, on a GPU or pinned on the host.
 #[pyclass(frozen, module = "forebay", weakref)]
 pub(crate) struct Buffer {
     buffer: Apart<Memory>,
 }
 
-/// Whose memory it is.
+/// The owner of the memory.
 enum Memory {
     Own(forebay::Buffer),
     Layer(LayerMemory),
@@ -62,8 +62,8 @@ impl Buffer {
         crate::failure::raised(py, waited).map(drop)
     }
 
-    /// Makes a stream, given by DLPack's number, wait for a layer's bytes. Other memory is always
-    /// ready: its readers wait, or order the access themselves.
+    /// Makes a stream, given by DLPack's number, wait for a layer's bytes. Other memory needs no
+    /// order: its users wait for the transfer, or order the access themselves.
     fn order(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let Memory::Layer(memory) = &*self.buffer else { return Ok(()) };
         // `None` means the default stream, and -1 that the consumer orders it itself.
@@ -74,10 +74,10 @@ impl Buffer {
         crate::failure::raised(py, ordered)
     }
 
-    /// First address and length; a forked child does not have this memory.
+    /// First address and length. Fails in a forked child, which does not have this memory.
     pub(crate) fn extent(&self) -> PyResult<(u64, u64)> {
         if self.buffer.device().is_none() && self.buffer.as_slice().is_none() {
-            let text = "memory of the process that this one was forked from: allocate anew";
+            let text = "the buffer belongs to the parent process: allocate one after the fork";
             return Err(PyBufferError::new_err(text));
         }
         Ok((self.buffer.address(), self.buffer.len()))
@@ -112,7 +112,7 @@ impl Buffer {
         format!("<forebay.Buffer of {} bytes on {}>", self.buffer.len(), self.device())
     }
 
-    /// Its bytes as an object of Python.
+    /// A copy of its bytes, as `bytes`.
     fn tobytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyBytes>> {
         self.extent()?;
         self.wait(py)?;
@@ -141,7 +141,7 @@ impl Buffer {
         let own = this.get();
         own.order(this.py(), stream)?;
         if dl_device.is_some_and(|device| device != own.__dlpack_device__()) || copy == Some(true) {
-            return Err(PyBufferError::new_err("its bytes are handed out where they are"));
+            return Err(PyBufferError::new_err("a `Buffer` is exported in place, without a copy"));
         }
         let versioned = dlpack::wants_version(max_version)?;
         dlpack::capsule(this.as_any(), own.extent()?, own.id(), versioned)
@@ -152,7 +152,7 @@ impl Buffer {
         if self.buffer.device().is_none() {
             return Err(PyAttributeError::new_err("__cuda_array_interface__"));
         }
-        self.wait(py)?; // it names no stream
+        self.wait(py)?; // the interface names no stream
         let interface = PyDict::new(py);
         interface.set_item("version", 3)?;
         interface.set_item("data", (self.buffer.address(), false))?;
@@ -164,7 +164,7 @@ impl Buffer {
     }
 
     /// # Safety
-    /// Python's own: `view` has room for a view.
+    /// Called by Python, with room for a view at `view`.
     unsafe fn __getbuffer__(
         this: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
@@ -175,7 +175,7 @@ impl Buffer {
             // SAFETY: the caller's view.
             unsafe { (*view).obj = std::ptr::null_mut() };
             let text =
-                format!("its bytes lie on {}: `.tobytes()` copies them to the host", own.device());
+                format!("the buffer is on {}: copy it to the host by `.tobytes()`", own.device());
             return Err(PyBufferError::new_err(text));
         }
         let (address, len) = own.extent()?;

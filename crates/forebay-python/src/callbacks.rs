@@ -1,4 +1,4 @@
-//! Calls back when a transfer has ended, on a dedicated thread.
+//! Runs the callbacks of ended transfers, on a dedicated thread.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -22,12 +22,12 @@ pub(crate) trait Future: PyClass<Frozen = True> + Sync {
 pub(crate) fn add<F: Future>(future: &Bound<'_, F>, callback: Py<PyAny>) -> PyResult<()> {
     let py = future.py();
     let job = Job { callback, future: future.clone().into_any().unbind(), reclaim: reclaim::<F> };
-    call_back(py)?; // imported here, and not by the thread
+    call_back(py)?; // import it here, not on the callback thread
     match future.get().transfer().filter(|transfer| !transfer.is_done()) {
         Some(transfer) => {
             let jobs = jobs()?;
-            // The thread that ends the transfer wakes the callback thread, which handles the
-            // interpreter.
+            // The thread that ends the transfer does not attach to the interpreter: it wakes the
+            // callback thread.
             transfer.on_end(move || drop(jobs.send(job)));
             Ok(())
         }
@@ -35,7 +35,7 @@ pub(crate) fn add<F: Future>(future: &Bound<'_, F>, callback: Py<PyAny>) -> PyRe
     }
 }
 
-/// A callback whose transfer has ended.
+/// A callback to run once its transfer has ended.
 struct Job {
     callback: Py<PyAny>,
     future: Py<PyAny>,
@@ -62,8 +62,8 @@ fn jobs() -> PyResult<&'static Sender<Job>> {
     Ok(JOBS.get_or_make(start)?)
 }
 
-/// Runs callbacks until the process ends. The thread stays attached to the interpreter all the
-/// time, like that of `logs`.
+/// Runs callbacks until the process ends. The thread keeps its Python thread state while it waits,
+/// like that of `logs`.
 fn call_back_all(py: Python<'_>, mut jobs: Receiver<Job>) {
     let next = |jobs: Receiver<Job>| jobs.recv().ok().map(|job| (job, jobs));
     while let Some((job, rest)) = py.detach(move || next(jobs)) {
@@ -74,7 +74,7 @@ fn call_back_all(py: Python<'_>, mut jobs: Receiver<Job>) {
     }
 }
 
-/// Runs a callback, and drops it and its future while the interpreter is attached.
+/// Runs a callback, and drops it and its future while attached to the interpreter.
 fn run(py: Python<'_>, job: Job) -> PyResult<()> {
     let Job { callback, future, reclaim } = job;
     let future = future.into_bound(py);

@@ -3,7 +3,7 @@
 //! The structures are those of `dlpack.h` 1.0. Capsules follow the Python specification of DLPack:
 //! the consumer of an array renames its capsule, and a capsule that keeps its name frees the array.
 
-#![expect(unsafe_code, reason = "reads and makes structures that others made and read")]
+#![expect(unsafe_code, reason = "reads and makes the structures of DLPack")]
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
@@ -71,7 +71,7 @@ struct Versioned {
     tensor: DlTensor,
 }
 
-/// An array that was handed over.
+/// An array received by DLPack.
 pub(crate) struct Array {
     pub(crate) address: u64,
     pub(crate) len: u64,
@@ -80,7 +80,7 @@ pub(crate) struct Array {
     pub(crate) is_ordered: bool,
     pub(crate) is_read_only: bool,
     pub(crate) is_contiguous: bool,
-    /// Keeps it alive.
+    /// Keeps the array alive.
     pub(crate) capsule: Py<PyAny>,
 }
 
@@ -95,7 +95,7 @@ fn kind_of(object: &Bound<'_, PyAny>) -> PyResult<Option<i32>> {
     Ok(Some(kind))
 }
 
-/// Whether an object with DLPack reports to be on a GPU.
+/// Whether an object reports by DLPack that it is on a GPU.
 pub(crate) fn is_on_gpu(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(kind_of(object)?.is_some_and(|kind| !matches!(kind, CPU | CUDA_HOST)))
 }
@@ -108,7 +108,7 @@ pub(crate) fn array_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Array>> {
         CPU | CUDA_HOST => false,
         CUDA | CUDA_MANAGED | OTHER => true,
         other => {
-            let text = format!("arrays on devices of DLPack's kind {other} cannot be moved");
+            let text = format!("DLPack device type {other} is not supported: use CUDA or the host");
             return Err(PyBufferError::new_err(text));
         }
     };
@@ -120,7 +120,7 @@ pub(crate) fn array_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Array>> {
     let call = object.getattr(intern!(py, "__dlpack__"))?;
     arguments.set_item(intern!(py, "max_version"), (1, 0))?;
     let capsule = match call.call((), Some(&arguments)) {
-        // It was written before there were versions.
+        // The exporter is older than versioned DLPack.
         Err(error) if error.is_instance_of::<PyTypeError>(py) => {
             arguments.del_item(intern!(py, "max_version"))?;
             call.call((), Some(&arguments))?
@@ -144,7 +144,7 @@ fn tensor_of<'a>(capsule: &'a Bound<'_, PyCapsule>) -> PyResult<(&'a DlTensor, b
         // is renamed, and nothing renames a capsule that only we hold.
         let versioned = unsafe { pointer.cast::<Versioned>().as_ref() };
         if versioned.major != 1 {
-            let text = format!("DLPack {}.{} is not known", versioned.major, versioned.minor);
+            let text = format!("DLPack {}.{} is not supported", versioned.major, versioned.minor);
             return Err(PyBufferError::new_err(text));
         }
         return Ok((&versioned.tensor, versioned.flags & READ_ONLY != 0));
@@ -164,13 +164,13 @@ fn extent(tensor: &DlTensor) -> PyResult<(u64, bool)> {
     };
     let (shape, strides) = (list(tensor.shape), list(tensor.strides));
     if tensor.dtype.code == OPAQUE {
-        let text = "its elements are opaque handles, whose bytes are not values";
+        let text = "its elements are opaque handles: give an array of numbers";
         return Err(PyBufferError::new_err(text));
     }
     let bits = u64::from(tensor.dtype.bits) * u64::from(tensor.dtype.lanes);
     let items = shape.iter().try_fold(1_u64, |all, &len| all.checked_mul(u64::try_from(len).ok()?));
     let bytes = items.and_then(|items| Some(items.checked_mul(bits)?.div_ceil(8)));
-    let bytes = bytes.ok_or_else(|| PyBufferError::new_err("an array larger than memory"))?;
+    let bytes = bytes.ok_or_else(|| PyBufferError::new_err("its shape is larger than memory"))?;
     let is_contiguous = strides.is_empty() || is_in_one_piece(shape, strides, 1);
     Ok((bytes, is_contiguous))
 }
@@ -201,7 +201,7 @@ pub(crate) fn device_of(device: Option<DeviceId>) -> (i32, i32) {
     }
 }
 
-/// The data that an array of bytes needs as long as it lives.
+/// Data that an exported array refers to, freed with the array.
 struct Context {
     shape: [i64; 1],
     strides: [i64; 1],
@@ -209,14 +209,14 @@ struct Context {
     _owner: Py<PyAny>,
 }
 
-/// A capsule with `len` bytes at `address` as an array of unsigned bytes, which keeps `owner`.
+/// A capsule with `len` bytes at `address` as an array of `uint8`, which keeps `owner` alive.
 pub(crate) fn capsule<'py>(
     owner: &Bound<'py, PyAny>,
     (address, len): (u64, u64),
     device: Option<DeviceId>,
     versioned: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let len = i64::try_from(len).map_err(|_| PyBufferError::new_err("larger than an array"))?;
+    let len = i64::try_from(len).map_err(|_| PyBufferError::new_err("too large for DLPack"))?;
     let context = Context { shape: [len], strides: [1], _owner: owner.clone().unbind() };
     let context = Box::into_raw(Box::new(context));
     let (kind, index) = device_of(device);

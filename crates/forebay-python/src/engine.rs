@@ -1,4 +1,4 @@
-//! An engine with its limits, and the memory that it hands out.
+//! An engine with its limits, and the memory that it allocates.
 
 #![expect(unsafe_code, reason = "queries callers' streams")]
 
@@ -23,8 +23,8 @@ use crate::stream::Ordering;
 use crate::waiting::{Apart, interruptible};
 use crate::whole;
 
-/// The program that probes cuFile's driver: this Python with this package, whose folder may hold
-/// the vendor's wheels too.
+/// The program that probes cuFile's driver: this Python with this package. The package's folder may
+/// hold the vendor's wheels too.
 fn probe(py: Python<'_>) -> PyResult<Option<Program>> {
     let file: Option<PathBuf> = py.import("sys")?.getattr("executable")?.extract()?;
     let Some(file) = file.filter(|file| !file.as_os_str().is_empty()) else { return Ok(None) };
@@ -36,8 +36,8 @@ fn probe(py: Python<'_>) -> PyResult<Option<Program>> {
     Ok(Some(Program { file, arguments }))
 }
 
-/// Moves bytes between files and memory. The limits are keywords, and the defaults need no change:
-/// `options()` lists their names, and docs/variables.md explains them.
+/// Moves bytes between files and memory. Keywords set limits, and the defaults need no change:
+/// `options()` lists the names, and docs/variables.md explains them.
 #[pyclass(frozen, module = "forebay", subclass, weakref)]
 pub(crate) struct Engine {
     pub(crate) engine: Apart<forebay::Engine>,
@@ -58,13 +58,13 @@ impl Engine {
         Ok(Self { engine: Apart::new(engine) })
     }
 
-    /// Opens a file by its path, or takes the descriptor of one that stays the caller's.
+    /// Opens a file by its path, or by a descriptor, which stays the caller's.
     #[pyo3(signature = (file, mode = "r"))]
     fn open(this: &Bound<'_, Self>, file: &Bound<'_, PyAny>, mode: &str) -> PyResult<File> {
         opened(this, file, mode)
     }
 
-    /// Memory for `nbytes` bytes: on a GPU, or pinned on the host.
+    /// Allocates `nbytes` bytes on a GPU, or pinned on the host.
     #[pyo3(signature = (nbytes, device = None))]
     fn allocate(
         &self,
@@ -80,8 +80,8 @@ impl Engine {
         Ok(Buffer::new(raised(py, made)?))
     }
 
-    /// Reads a whole file into new memory: by default (`"auto"`) on the first GPU, or on the host
-    /// without one; `None` is the host.
+    /// Reads a whole file into new memory. By default (`"auto"`) that is on the first GPU, or on
+    /// the host if there is none; `None` is the host.
     #[pyo3(signature = (path, device = Where::First))]
     fn read(&self, py: Python<'_>, path: &Bound<'_, PyAny>, device: Where<'_>) -> PyResult<Buffer> {
         let path = path_of(path)?;
@@ -97,7 +97,7 @@ impl Engine {
         Ok(Buffer::new(raised(py, read)?.0))
     }
 
-    /// The GPU that `name` names, opened by the engine: its name and facts; `None` if there is no
+    /// Opens the GPU `name` and returns its properties; `None` for the host, or if `auto` finds no
     /// GPU.
     fn gpu<'py>(
         &self,
@@ -119,7 +119,7 @@ impl Engine {
         Ok(Some(known))
     }
 
-    /// Notes on this engine for a report: io_uring refused, memory not pinned, and so on.
+    /// Notes on this engine, for example that io_uring was refused or memory is not pinned.
     fn notes(&self, py: Python<'_>) -> Vec<String> {
         py.detach(|| self.engine.notes())
     }
@@ -179,7 +179,7 @@ impl Engine {
         Ok(found.map(|device| device.id()))
     }
 
-    /// The GPU that `device` names, brought in, as the engine has it; `None` is the host.
+    /// The engine's handle of the GPU that `device` names, opened; `None` is the host.
     pub(crate) fn gpu_of(
         &self,
         py: Python<'_>,
@@ -189,8 +189,8 @@ impl Engine {
         raised(py, py.detach(|| self.engine.device(&wanted)))
     }
 
-    /// Waits for the work that the memory's own library has queued on it, if the call is ordered
-    /// so.
+    /// Waits for the work that the memory's own library has queued on it, if the call has the order
+    /// `Ready`.
     pub(crate) fn make_ready(
         &self,
         py: Python<'_>,
@@ -202,13 +202,13 @@ impl Engine {
         };
         let Some(device) = lent.buffer.device() else { return Ok(()) };
         let wait = |go_on: &mut dyn FnMut() -> bool| {
-            // SAFETY: the library has just returned it, as a stream of that GPU.
+            // SAFETY: the library has just returned the stream, as one of that GPU.
             unsafe { self.engine.wait_for_stream(device, stream, go_on) }
         };
         raised(py, interruptible(py, wait)?)
     }
 
-    /// Waits for several, each once.
+    /// Like `make_ready`, for several objects; waits for each stream once.
     pub(crate) fn make_all_ready<'a>(
         &self,
         py: Python<'_>,
@@ -228,7 +228,7 @@ impl Engine {
     }
 }
 
-/// The GPU that Python calls so: `"cuda"`, `"cuda:1"`, `1`, `"sim"`, `"cpu"`, a UUID, a PCI
+/// Parses a device as Python names it: `"cuda"`, `"cuda:1"`, `1`, `"sim"`, `"cpu"`, a UUID, a PCI
 /// address, or a device of torch.
 fn selector(device: &Bound<'_, PyAny>) -> PyResult<GpuSelector> {
     let text = whole::text_of(device)?;
@@ -254,7 +254,7 @@ fn selector(device: &Bound<'_, PyAny>) -> PyResult<GpuSelector> {
 /// Sets one limit.
 fn set(limits: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
     if value.is_none() {
-        return Ok(()); // as it is
+        return Ok(()); // keeps the default
     }
     if name == "watchdog" {
         let seconds = value.extract::<f64>()?;
@@ -266,7 +266,7 @@ fn set(limits: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<(
     if !Options::VARIABLES.iter().any(|known| known.name == variable) {
         let names = Options::VARIABLES.iter().map(|known| option_name(known.name));
         let names = names.collect::<Vec<_>>().join(", ");
-        let text = format!("an engine has no limit `{name}`: it has {names}");
+        let text = format!("unknown limit `{name}`: the limits are {names}");
         return Err(PyTypeError::new_err(text));
     }
     let text = match value.extract::<bool>() {
@@ -276,7 +276,7 @@ fn set(limits: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<(
     raised(value.py(), limits.set(&variable, &text))
 }
 
-/// A variable's word for a truth value here.
+/// A boolean as the value of a variable.
 fn switch(name: &str, on: bool) -> &'static str {
     match (name, on) {
         ("direct_io" | "cufile", true) => "auto",
@@ -289,7 +289,7 @@ fn option_name(variable: &str) -> String {
     variable.trim_start_matches("FOREBAY_").to_lowercase()
 }
 
-/// A list of dictionaries for bytes by route.
+/// Bytes by route, as a list of dictionaries.
 pub(crate) fn routes<'py>(
     py: Python<'py>,
     shares: &[forebay::RouteShare],

@@ -59,7 +59,7 @@ pub(crate) fn message(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What to do; in Python's words where the engine would mention the command's flags.
+/// The hint; in Python's terms if the engine's own names flags of the command.
 fn hint(error: &Error) -> Option<String> {
     match error {
         Error::NoDevice { .. } => {

@@ -54,7 +54,7 @@ impl<'a, 'py> Call<'a, 'py> {
     }
 }
 
-/// Opens the path `file`, or uses the descriptor that it is.
+/// Opens `file`: a path, or a descriptor.
 pub(crate) fn opened(
     engine: &Bound<'_, Engine>,
     file: &Bound<'_, PyAny>,
@@ -66,9 +66,9 @@ pub(crate) fn opened(
     let opened = if whole::is_number(file)? && !file.is_instance_of::<PyBool>() {
         let number: i32 = file.extract()?;
         if number < 0 {
-            return Err(PyValueError::new_err(format!("{number} is no file descriptor")));
+            return Err(PyValueError::new_err(format!("`{number}` is not a file descriptor")));
         }
-        // SAFETY: a number of the caller's; one that is closed is answered with an error.
+        // SAFETY: the caller's number; the engine reports a closed descriptor as an error.
         let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
         py.detach(|| inner.open_borrowed_fd(borrowed))
     } else {
@@ -108,7 +108,7 @@ fn how(mode: &str) -> PyResult<OpenOptions> {
         "x" | "x+" => (how.write, how.create_new) = (true, true),
         "rw" => (how.write, how.create) = (true, true),
         _ => {
-            let text = format!("no mode `{mode}`: there are `r`, `r+`, `w`, `w+`, `x`, `x+`, `rw`");
+            let text = format!("unknown mode `{mode}`: use `r`, `r+`, `w`, `w+`, `x`, `x+`, `rw`");
             return Err(PyValueError::new_err(text));
         }
     }
@@ -140,13 +140,13 @@ pub(crate) fn options(
 
 #[pymethods]
 impl File {
-    /// Its path; for a descriptor, the system's name.
+    /// Its path; for a descriptor, the kernel's name of the file.
     #[getter]
     fn name(&self) -> PathBuf {
         self.path.clone()
     }
 
-    /// The mode that it was opened in.
+    /// The mode in which it was opened.
     #[getter]
     fn mode(&self) -> &str {
         &self.mode
@@ -177,7 +177,7 @@ impl File {
     }
 
     /// Closes it. Transfers in progress continue; closing it again does nothing. For a file opened
-    /// for writing, the file system's last error is raised, and the file is closed all the same.
+    /// for writing, the last error of the file system is raised, and the file is closed anyway.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let file = self.lock().take();
         raised(py, py.detach(|| file.map_or(Ok(()), forebay::File::close)))
@@ -197,7 +197,7 @@ impl File {
         _trace: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         match (self.close(py), value) {
-            // The block's own exception is raised.
+            // The exception of the `with` block is raised, with a note.
             (Err(error), Some(value)) => {
                 let note = format!("closing failed as well: {}", error.value(py));
                 value.call_method1("add_note", (note,)).map(drop)
@@ -209,10 +209,10 @@ impl File {
     /// Reads bytes from `offset` into a target, all of it or its first `size` bytes, and returns
     /// how many were read. If the file ends early, `EndOfFile` is raised, unless `exact` is false.
     ///
-    /// `stream` orders it. Omitted or `"current"`: the call waits for the work that the target's
-    /// library has queued on it. A stream of a GPU: it begins after the work queued there. `None`:
-    /// no order. `route` demands one of `staged`, `cached`, `host`, and `urgent` goes ahead of
-    /// other reads.
+    /// `stream` orders the call. Omitted or `"current"`: the call waits for the work that the
+    /// target's library has queued on it. A stream of a GPU: the transfer begins after the work
+    /// queued there. `None`: no order. `route` requires one of `direct`, `staged`, `cached` and
+    /// `host`. `urgent` requests go ahead of other reads.
     #[pyo3(signature = (
         target, offset = 0, *, size = None, exact = true, stream = Given::Current, route = None,
         urgent = false
@@ -235,7 +235,7 @@ impl File {
     }
 
     /// Writes a source, all of it or its first `size` bytes, at `offset`, and returns how many
-    /// bytes that were. With `sync`, `data` or `all`, they are on the drive by then. The other
+    /// bytes were written. With `sync="data"` or `"all"` they are then on the drive. The other
     /// keywords are those of `read_into`.
     #[pyo3(signature = (
         source, offset = 0, *, size = None, sync = None, stream = Given::Current, route = None,
@@ -302,14 +302,14 @@ impl File {
         self.start(py, &call)
     }
 
-    /// Syncs the written bytes: with all metadata, or only what reading them again needs.
+    /// Syncs the file: with all metadata, or only with the metadata that reading needs.
     #[pyo3(signature = (*, data_only = false))]
     fn sync(&self, py: Python<'_>, data_only: bool) -> PyResult<()> {
         let file = self.file()?;
         raised(py, py.detach(|| if data_only { file.sync_data() } else { file.sync_all() }))
     }
 
-    /// Reserves room for `length` bytes at `offset`; `False` if the file system cannot.
+    /// Reserves space for `length` bytes at `offset`; `False` if the file system cannot.
     fn preallocate(
         &self,
         py: Python<'_>,
@@ -320,7 +320,7 @@ impl File {
         raised(py, py.detach(|| file.preallocate(offset, length)))
     }
 
-    /// How many bytes of a range are in the page cache, how many are not, and how that is known.
+    /// Counts the bytes of a range that are in the page cache; `unknown` says why it cannot.
     #[pyo3(signature = (offset = 0, length = None))]
     fn residency<'py>(
         &self,
@@ -333,7 +333,7 @@ impl File {
         residency(py, &raised(py, asked)?)
     }
 
-    /// Writes its dirty pages out and drops its pages from the page cache; reports what stayed.
+    /// Writes its dirty pages and drops its pages from the page cache; reports what stayed.
     fn evict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let file = self.file()?;
         residency(py, &raised(py, py.detach(|| file.evict()))?)
@@ -406,7 +406,7 @@ impl File {
         let (offset, buffer, options) = (call.offset, lent.buffer, &call.options);
         let (usage, ordering) = (call.usage, call.ordering);
         let started = py.detach(|| match (usage, ordering) {
-            // SAFETY: the stream is the caller's, who names it as one of that GPU, and alive.
+            // SAFETY: the caller promises that the stream is alive and belongs to that GPU.
             (Use::Target, Ordering::Stream(stream)) => unsafe {
                 file.start_read_on(stream, offset, buffer, options)
             },

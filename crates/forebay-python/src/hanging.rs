@@ -2,7 +2,7 @@
 //!
 //! Before Python 3.14, a thread that attaches to the interpreter after its end is ended by
 //! `pthread_exit`, which unwinds its stack. PyO3's values on it would then be released to an
-//! interpreter that is gone, and the process would crash. Such a thread sleeps here instead, until
+//! interpreter that is gone, and the process would crash. Such a thread parks here instead, until
 //! the process has ended. PyO3 does the same when it attaches by itself.
 
 #![expect(unsafe_code, reason = "declares calls that may be unwound, which PyO3 does not")]
@@ -22,7 +22,7 @@ mod raw {
     }
 }
 
-/// Sleeps without end when it is dropped, which happens only when its thread is being ended.
+/// Parks forever when it is dropped, which happens only when its thread is unwound.
 struct Hang;
 
 impl Drop for Hang {

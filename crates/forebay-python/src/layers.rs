@@ -19,17 +19,17 @@ use crate::file::File;
 use crate::stream::{Given, number};
 use crate::waiting::{Apart, interruptible};
 
-/// A name, and files with offsets and lengths.
+/// A layer: its name, and its parts as files with offsets and lengths.
 type Described<'py> = (String, Vec<(Bound<'py, File>, u64, u64)>);
 
-/// Brings layers to a GPU, each while the one before it is computed.
+/// Loads layers to a GPU, each while the one before it is computed.
 #[pyclass(frozen, module = "forebay", weakref)]
 pub(crate) struct LayerStream {
     stream: Apart<forebay_layers::LayerStream>,
-    /// The streams of held layers, by position. The end waits for the work queued there, so it must
-    /// come before these are released.
+    /// The compute streams of held layers, by position. Closing waits for the work queued there, so
+    /// it must come before these are released.
     computes: Mutex<Vec<(u64, Py<PyAny>)>>,
-    /// Whose files are read.
+    /// The engine of the files.
     _engine: Py<Engine>,
 }
 
@@ -104,12 +104,12 @@ impl LayerStream {
         }
     }
 
-    /// Announces the layers that are taken next.
+    /// Appends layers to the order.
     fn prefetch(&self, py: Python<'_>, layers: Vec<usize>) -> PyResult<()> {
         raised(py, py.detach(|| self.stream.prefetch(&layers)))
     }
 
-    /// Waits until all that was to be written back is.
+    /// Waits until all layers to be written back are written.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         let written = interruptible(py, |go_on| self.stream.flush_while(go_on))?;
         raised(py, written).map(drop)
@@ -122,7 +122,7 @@ impl LayerStream {
         Ok(json)
     }
 
-    /// Ends it; returns the names of layers whose memory is still in use.
+    /// Closes it; returns the names of layers whose memory is still in use.
     fn close(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         raised(py, py.detach(|| self.stream.close()))
     }
@@ -205,7 +205,7 @@ impl LayerStream {
         *computes = kept;
         drop(computes);
         let gone: Vec<(u64, Py<PyAny>)> = gone;
-        drop(gone); // which may run anybody's code
+        drop(gone); // after the lock is released: it may run user code
     }
 }
 
@@ -229,7 +229,7 @@ impl TakenLayer {
         self.taken.slice()
     }
 
-    /// The layer's part that its first one is.
+    /// The index in the layer of its first part.
     #[getter]
     fn first_part(&self) -> usize {
         self.taken.first_part()
@@ -261,7 +261,7 @@ impl TakenLayer {
         Ok(Buffer::of_layer(raised(py, self.taken.part(part))?))
     }
 
-    /// Keeps it beyond the next one.
+    /// Keeps it when the next one is taken.
     fn keep(&self, py: Python<'_>) -> PyResult<()> {
         raised(py, self.taken.keep())
     }
@@ -299,17 +299,17 @@ impl TakenLayer {
 fn gpu_of(py: Python<'_>, engine: &Engine, device: &Bound<'_, PyAny>) -> PyResult<Arc<dyn Device>> {
     let refused = |given: String| {
         PyValueError::new_err(format!(
-            "`device` cannot be `{given}`: layers go to a GPU, as `cuda:0`, or to a simulated one, \
-             `sim`"
+            "`device` cannot be `{given}`: layers need a GPU, such as `cuda:0`, or a simulated \
+             one, `sim`"
         ))
     };
     if device.is_none() {
         return Err(refused("None".into()));
     }
     let found = engine.gpu_of(py, device).inspect_err(|error| {
-        // Host memory, which is accepted elsewhere, cannot hold layers.
+        // The engine's own hint suggests host memory, which cannot hold layers.
         if error.get_type(py).name().is_ok_and(|name| name == "NoDevice") {
-            let hint = "layers go to a GPU: `forebay doctor` says why there is none, and \
+            let hint = "layers need a GPU: `forebay doctor` reports why there is none, and \
                         `device=\"sim\"` is a simulated one";
             let _ = error.value(py).setattr("hint", hint);
         }
@@ -335,7 +335,7 @@ fn unknown_order(order: &Bound<'_, PyAny>) -> PyErr {
     let given = order.str().map_or_else(|_| "that".into(), |text| text.to_string());
     PyTypeError::new_err(format!(
         "`order` cannot be `{given}`: it takes `forward`, `backward`, `training`, `told`, or a \
-         list of layers' numbers"
+         list of layer numbers"
     ))
 }
 

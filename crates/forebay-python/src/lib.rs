@@ -8,7 +8,7 @@
 //!
 //! `waiting` waits in a call without the interpreter, `moving` waits in a future, `callbacks` runs
 //! callbacks on a thread. `failure` converts errors, `logs` forwards the engine's events, `hanging`
-//! lets threads of ours call Python, `per_process` holds state that a forked child makes anew.
+//! calls Python from our own threads, `per_process` holds state that a forked child makes anew.
 
 mod buffer;
 mod callbacks;
@@ -74,8 +74,8 @@ fn attach_once(py: Python<'_>) {
 }
 
 /// Refuses all but the first interpreter of a process: exceptions, callbacks and the default engine
-/// are one process's. From Python 3.12 on the interpreter refuses by itself.
-#[expect(unsafe_code, reason = "asks which interpreter it is loaded by")]
+/// exist once per process. From Python 3.12 on the interpreter itself refuses.
+#[expect(unsafe_code, reason = "queries which interpreter loads the module")]
 fn check_interpreter() -> PyResult<()> {
     // SAFETY: this thread is attached, since it imports the module.
     let number = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };
@@ -83,8 +83,8 @@ fn check_interpreter() -> PyResult<()> {
         return Ok(());
     }
     Err(PyImportError::new_err(
-        "forebay cannot be used in subinterpreters: import it in the main one, or in a process of \
-         its own (`multiprocessing`)",
+        "forebay cannot be used in subinterpreters: import it in the main one, or in a separate \
+         process (`multiprocessing`)",
     ))
 }
 
@@ -96,7 +96,7 @@ fn reader_count() -> usize {
 }
 
 /// Runs the `forebay` command with these arguments, the program's name first; returns its exit
-/// code. The words of `program` start it anew.
+/// code. `program` is the command line that starts another `forebay`.
 #[pyfunction]
 fn run_command(py: Python<'_>, arguments: Vec<OsString>, program: Vec<OsString>) -> PyResult<u8> {
     if program.is_empty() {

@@ -20,7 +20,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use crate::hanging;
 use crate::per_process::PerProcess;
 
-/// Most events that may wait to be forwarded.
+/// Most events that may be pending.
 const WAITING_MAX: usize = 1024;
 
 /// How long the interpreter's exit waits for pending events, and the pause between two checks.
@@ -38,7 +38,7 @@ static WAY: PerProcess<Way> = PerProcess::new();
 /// The channel to the forwarding thread.
 struct Way {
     sender: SyncSender<Told>,
-    /// Of a thread that is not started yet.
+    /// Present until the thread starts.
     receiver: Mutex<Option<Receiver<Told>>>,
 }
 
@@ -56,7 +56,7 @@ enum Told {
 pub(crate) fn follow(py: Python<'_>) -> PyResult<()> {
     static ONCE: Once = Once::new();
     LEVEL.store(level(py)?, Ordering::Relaxed);
-    tell(py)?; // imported here, and not by the thread
+    tell(py)?; // import it here, not on the forwarding thread
     WAY.get_or_make(|| {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         DROPPED.store(0, Ordering::Relaxed);
@@ -74,7 +74,7 @@ pub(crate) fn follow(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// The logger's level in our numbers: warnings if `logging` was not imported yet.
+/// The logger's level as a number of `LEVEL`: warnings if `logging` was not imported yet.
 fn level(py: Python<'_>) -> PyResult<u8> {
     let modules = py.import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
     let Some(logging) = modules.get_item("logging")? else { return Ok(2) };
@@ -94,7 +94,7 @@ impl Way {
     fn send(&self, told: Told) -> Result<(), TrySendError<Told>> {
         if let Some(receiver) = self.receiver().take() {
             let thread = std::thread::Builder::new().name("forebay-log".into());
-            // Without the thread nothing is forwarded, which does no harm.
+            // If it cannot be spawned, events are dropped.
             drop(thread.spawn(move || hand_on(receiver)));
         }
         self.sender.try_send(told)
@@ -105,9 +105,9 @@ impl Way {
     }
 }
 
-/// Forwards events until the process ends. The thread stays attached to the interpreter while it
-/// waits: attaching it for each line takes a lock of CPython's (3.11), which a fork at that moment
-/// would leave held in the child.
+/// Forwards events until the process ends. The thread keeps its Python thread state while it waits:
+/// making one for each line takes a lock of CPython's (3.11), which a fork at that moment would
+/// leave held in the child.
 fn hand_on(told: Receiver<Told>) {
     Python::try_attach(|py| {
         let mut told = told;
@@ -117,7 +117,7 @@ fn hand_on(told: Receiver<Told>) {
                 Told::Line { level, target, text } => say(py, level, &target, &text),
                 Told::Flush(done) => {
                     say_dropped(py);
-                    let _ = done.send(()); // who asked may have gone on
+                    let _ = done.send(()); // `flush_logs` may have timed out
                 }
             }
         }
@@ -141,8 +141,8 @@ fn say_dropped(py: Python<'_>) {
         return;
     }
     let text = format!(
-        "dropped {dropped} lines: {WAITING_MAX} were waiting for `logging`; a quicker handler or a \
-         higher level keeps up"
+        "dropped {dropped} lines: {WAITING_MAX} were pending; use a faster handler of `logging`, \
+         or a higher level"
     );
     say(py, number(Level::WARN), "forebay::logs", &text);
 }
@@ -172,7 +172,7 @@ fn flush_logs(py: Python<'_>) {
     py.detach(|| {
         let ((done, ended), start) = (sync_channel(1), Instant::now());
         let running = WAY.get().filter(|way| way.receiver().is_none());
-        // If the queue is full, there is room for this in a moment.
+        // If the queue is full, the thread makes room in a moment.
         let sent = running.is_some_and(|way| {
             loop {
                 match way.send(Told::Flush(done.clone())) {
@@ -199,7 +199,7 @@ impl Subscriber for Logs {
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1) // lines say themselves what they are about
+        Id::from_u64(1) // spans are not used: each line names its subject
     }
 
     fn record(&self, _: &Id, _: &Record<'_>) {}
@@ -212,7 +212,7 @@ impl Subscriber for Logs {
         let metadata = event.metadata();
         let (level, target) = (number(*metadata.level()), metadata.target().to_owned());
         let text = line.message + &line.fields;
-        // A forked child has none before it makes an engine.
+        // A forked child has no channel before it makes an engine.
         if let Some(way) = WAY.get()
             && way.send(Told::Line { level, target, text }).is_err()
         {
@@ -243,7 +243,7 @@ struct Line {
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // Writing to a text never fails.
+        // Writing to a `String` never fails.
         let _ = match field.name() {
             "message" => write!(Escaped(&mut self.message), "{value:?}"),
             name => write!(Escaped(&mut self.fields), " {name}={value:?}"),

@@ -1,9 +1,8 @@
 //! The bytes of Python's objects: arrays of any library, buffers, plain addresses.
 //!
-//! Each becomes a buffer of the engine that keeps the object alive until no transfer can touch its
-//! bytes any more, however a call ends. The last reference may be dropped by a thread of the
-//! engine, which has no interpreter: the object is then released when a thread with the interpreter
-//! next comes by.
+//! Each becomes a buffer of the engine that keeps the object alive until no transfer can access its
+//! bytes any more, however a call ends. An engine thread may drop the last reference. It is not
+//! attached to the interpreter, so the object is released when another thread next attaches.
 
 #![expect(unsafe_code, reason = "borrows memory of Python's objects, which it keeps alive")]
 
@@ -39,23 +38,23 @@ impl Use {
     }
 }
 
-/// The stream order that its own library gives to work on an object.
+/// How an object's own library orders work on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     /// No stream, or an unknown one.
     None,
-    /// That of this stream.
+    /// By this stream.
     Stream(CallerStream),
 }
 
-/// An object's bytes.
+/// An object's bytes, lent to the engine.
 pub(crate) struct Lent {
     pub(crate) buffer: forebay::Buffer,
     pub(crate) order: Order,
 }
 
 impl Lent {
-    /// Memory that no library orders.
+    /// Memory without a stream order.
     pub(crate) fn unordered(buffer: forebay::Buffer) -> Self {
         Self { buffer, order: Order::None }
     }
@@ -84,7 +83,7 @@ pub(crate) fn lend(
     if let Some(size) = size {
         if size > found.len {
             let len = found.len;
-            let text = format!("`size` is {size}, and the memory given has {len} bytes");
+            let text = format!("`size` is {size}, but the memory has {len} bytes");
             return Err(PyValueError::new_err(text));
         }
         found.len = size;
@@ -93,13 +92,12 @@ pub(crate) fn lend(
     if address == 0 && len > 0 {
         return Err(refused(
             usage,
-            "it has no memory: it was freed, or never had any (a fake tensor, a storage of no \
-             bytes)",
+            "it has no memory: it was freed, or never allocated (a fake tensor, an empty storage)",
         ));
     }
     if !on_gpu || len == 0 {
-        // SAFETY: the object has these bytes for as long as it is kept. That nothing else uses them
-        // during the transfer is its users' promise, as for every array in Python.
+        // SAFETY: the object has these bytes for as long as it is kept. The caller promises that
+        // nothing else uses them during the transfer, as for every array in Python.
         let buffer = unsafe { engine.borrow_host_memory(address, len) };
         return Ok(Lent { buffer: buffer.kept_by(keep), order });
     }
@@ -107,7 +105,7 @@ pub(crate) fn lend(
     let buffer = raised(py, unsafe { engine.borrow_device_memory(address, len) })?;
     if let Some(said) = device.filter(|&said| buffer.device() != Some(said)) {
         let is = buffer.device().map_or("the host".to_owned(), |device| device.to_string());
-        let text = format!("the memory at {address:#x} lies on {is}, and not on {said}");
+        let text = format!("the memory at {address:#x} is on {is}, not on {said}");
         return Err(PyValueError::new_err(text));
     }
     Ok(Lent { buffer: buffer.kept_by(keep), order })
@@ -127,7 +125,7 @@ fn find(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Found> {
     }
     // SAFETY: the object is alive.
     if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0 {
-        // Some libraries promise it for arrays on a GPU as well, and then refuse.
+        // Some libraries offer the buffer protocol for GPU arrays as well, and then refuse.
         return view_of(object, usage).or_else(|refused| {
             let on_gpu = of_gpu(object, usage)?;
             on_gpu.ok_or(refused)
@@ -161,12 +159,12 @@ fn of_gpu(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Option<Found>> {
 
 /// `(address, length, device)`.
 fn address_of(triple: &Bound<'_, PyTuple>) -> PyResult<Found> {
-    let expected = "plain memory is given as `(address, length, device)`";
+    let expected = "plain memory must be `(address, length, device)`";
     let (address, len, device) = triple
         .extract::<(u64, u64, Bound<'_, PyAny>)>()
-        .map_err(|_| PyTypeError::new_err(format!("{expected}, and not as {triple}")))?;
+        .map_err(|_| PyTypeError::new_err(format!("{expected}, not `{triple}`")))?;
     if address.checked_add(len).is_none() || (address == 0 && len > 0) {
-        let text = format!("there is no memory of {len} bytes at {address:#x}");
+        let text = format!("invalid address range: {len} bytes at {address:#x}");
         return Err(PyValueError::new_err(text));
     }
     let device = device_named(&device)?;
@@ -197,7 +195,7 @@ pub(crate) fn device_named(device: &Bound<'_, PyAny>) -> PyResult<Option<DeviceI
 }
 
 fn unknown_device(text: &str) -> String {
-    format!("no device `{text}`: give `cpu`, `cuda:0` or a GPU's number")
+    format!("unknown device `{text}`: use `cpu`, `cuda:0` or the number of a GPU")
 }
 
 /// A view of an object with the buffer protocol; released on drop.
@@ -215,7 +213,7 @@ impl View {
         if self.0.format.is_null() {
             return false;
         }
-        // SAFETY: a text of the exporter, which lives as long as the view.
+        // SAFETY: the exporter's string, which lives as long as the view.
         let format = unsafe { CStr::from_ptr(self.0.format) };
         format.to_bytes().split(|&byte| byte == b':').step_by(2).any(|part| part.contains(&b'O'))
     }
@@ -229,9 +227,9 @@ impl Drop for View {
 }
 
 /// Why an array's bytes are not its values.
-const REFERENCES: &str = "its elements are objects of Python, or refer to other memory \
-                          (`StringDType`), and its bytes are addresses: give an array of numbers, \
-                          or of texts of a fixed length (`astype(\"S\")`)";
+const REFERENCES: &str = "its bytes are addresses: its elements are Python objects, or refer to \
+                          other memory (`StringDType`); give an array of numbers, or of text of a \
+                          fixed length (`astype(\"S\")`)";
 
 /// Whether elements of a numpy type refer to other memory; `None` for objects without such a type.
 fn holds_references(object: &Bound<'_, PyAny>) -> PyResult<Option<bool>> {
@@ -272,7 +270,7 @@ fn view_of(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Found> {
     Ok(Found { address, len, on_gpu, device, order, keep })
 }
 
-/// Why a view is unavailable, with what to do about it.
+/// Why a view is unavailable, with the remedy.
 fn explained(object: &Bound<'_, PyAny>, usage: Use, error: PyErr) -> PyErr {
     let py = object.py();
     let text = error.value(py).to_string();
@@ -291,11 +289,9 @@ fn explained(object: &Bound<'_, PyAny>, usage: Use, error: PyErr) -> PyErr {
 
 fn not_contiguous(usage: Use) -> &'static str {
     match usage {
-        Use::Target => {
-            "its bytes do not lie in one piece: read into a contiguous array, and copy from that"
-        }
+        Use::Target => "it is not contiguous: read into a contiguous array, and copy from that",
         Use::Source => {
-            "its bytes do not lie in one piece: make a contiguous copy first (`.contiguous()`, \
+            "it is not contiguous: make a contiguous copy first (`.contiguous()`, \
              `numpy.ascontiguousarray`)"
         }
     }
@@ -303,10 +299,10 @@ fn not_contiguous(usage: Use) -> &'static str {
 
 fn read_only(object: &Bound<'_, PyAny>) -> &'static str {
     if never_changes(object) {
-        return "jax's arrays never change: `forebay.read` makes a buffer that \
-                `jax.dlpack.from_dlpack` takes";
+        return "arrays of jax are immutable: give a buffer of `forebay.read` to \
+                `jax.dlpack.from_dlpack`";
     }
-    "it is read-only: give memory that may be written"
+    "it is read-only: give writable memory"
 }
 
 /// Whether an array belongs to a library with immutable arrays, which DLPack 0 does not report.
@@ -320,7 +316,7 @@ fn refused(usage: Use, reason: &str) -> PyErr {
 }
 
 /// A tensor of torch, of any type: only its bytes matter, and its attributes are cheaper to query
-/// than an exchange.
+/// than DLPack.
 fn tensor_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Found>> {
     let py = object.py();
     let Some(data_ptr) = object.getattr_opt(intern!(py, "data_ptr"))? else { return Ok(None) };
@@ -331,33 +327,27 @@ fn tensor_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Found>> {
         && layout.str()?.to_str()? != "torch.strided"
     {
         let text = format!(
-            "cannot move the bytes of this tensor: its layout is `{layout}`; give its \
-             `.to_dense()`, or the tensors that it is made of (`.indices()` and `.values()`)"
+            "cannot transfer this tensor: its layout is `{layout}`; give its `.to_dense()`, or its \
+             `.indices()` and `.values()`"
         );
         return Err(PyBufferError::new_err(text));
     }
     let is_contiguous: bool = object.call_method0(intern!(py, "is_contiguous"))?.extract()?;
     let is_lazy = |name| object.call_method0(name)?.extract::<bool>();
     if !is_contiguous {
-        let text = "its elements do not lie in one piece in their order: use `.contiguous()`, and \
-                    for a target copy back from that";
-        return Err(PyBufferError::new_err(format!(
-            "cannot move the bytes of this tensor: {text}"
-        )));
+        let text = "it is not contiguous: use `.contiguous()`, and copy a target back from that";
+        return Err(PyBufferError::new_err(format!("cannot transfer this tensor: {text}")));
     }
     if is_lazy(intern!(py, "is_conj"))? || is_lazy(intern!(py, "is_neg"))? {
         let text = "its bytes are not its values (a conjugate or negative view): use \
                     `.resolve_conj().resolve_neg()`";
-        return Err(PyBufferError::new_err(format!(
-            "cannot move the bytes of this tensor: {text}"
-        )));
+        return Err(PyBufferError::new_err(format!("cannot transfer this tensor: {text}")));
     }
     let address: u64 = data_ptr.call0()?.extract()?;
     let items: u64 = object.call_method0(intern!(py, "numel"))?.extract()?;
     let len = items.saturating_mul(element_size.call0()?.extract()?);
     let on_gpu: bool = object.getattr(intern!(py, "is_cuda"))?.extract()?;
-    // Its storage is kept as well: the tensor may get another one during the transfer (`.data =
-    // …`).
+    // Its storage is kept too: the tensor may get another one during the transfer (`.data = …`).
     let keep = match object.getattr_opt(intern!(py, "untyped_storage"))? {
         Some(storage) => (object.clone(), storage.call0()?).into_pyobject(py)?.into_any().unbind(),
         None => object.clone().unbind(),
@@ -365,7 +355,7 @@ fn tensor_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Found>> {
     if !on_gpu {
         let kind = object.getattr(intern!(py, "device"))?.getattr(intern!(py, "type"))?;
         if !kind.eq(intern!(py, "cpu"))? {
-            let text = format!("tensors on `{kind}` cannot be moved: give one on `cuda` or `cpu`");
+            let text = format!("cannot transfer a tensor on `{kind}`: give one on `cuda` or `cpu`");
             return Err(PyBufferError::new_err(text));
         }
         let order = Order::None;
@@ -406,7 +396,7 @@ fn interface_of(
     let shape: Vec<i64> = item("shape")?.extract()?;
     let kind: String = item("typestr")?.extract()?;
     if interface.get_item("mask")?.is_some_and(|mask| !mask.is_none()) {
-        return Err(refused(usage, "it is masked"));
+        return Err(refused(usage, "it has a mask"));
     }
     if usage == Use::Target && is_read_only {
         return Err(refused(usage, read_only(object)));
@@ -434,7 +424,7 @@ fn interface_of(
     Ok(Found { address, len, on_gpu: true, device: None, order, keep })
 }
 
-/// An object that speaks DLPack.
+/// An object that supports DLPack.
 fn exchanged(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Option<Found>> {
     let Some(array) = dlpack::array_of(object)? else { return Ok(None) };
     if usage == Use::Target && (array.is_read_only || never_changes(object)) {

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use crate::failure::raised;
 
-/// Time between two questions for signals.
+/// Time between two checks for signals.
 const ASKS_EVERY: Duration = Duration::from_millis(50);
 
 /// How long an interrupted wait waits for requests in flight.
@@ -50,8 +50,8 @@ impl Moving for ManyTransfer {
     }
 }
 
-/// Its outcome, waiting at most for `bound`; `None` if that expires first. An interrupt of the wait
-/// cancels it.
+/// Waits for the outcome, at most for `bound`; `None` if that expires first. A signal whose handler
+/// raises cancels the transfer.
 pub(crate) fn end<M: Moving>(
     py: Python<'_>,
     moving: &M,
@@ -74,7 +74,7 @@ pub(crate) fn end<M: Moving>(
     }
 }
 
-/// The outcome.
+/// Waits for the outcome without a bound.
 pub(crate) fn outcome<M: Moving>(py: Python<'_>, moving: &M) -> PyResult<M::End> {
     raised(py, end(py, moving, None)?.expect("there is no bound"))
 }
@@ -87,7 +87,7 @@ fn give_up<M: Moving>(py: Python<'_>, moving: &M) {
     });
 }
 
-/// Stops it; whether there was something to stop.
+/// Cancels it; returns whether there was something to cancel.
 pub(crate) fn cancel<M: Moving>(py: Python<'_>, moving: &M) -> bool {
     let is_moving = !moving.transfer().is_done();
     py.detach(|| moving.transfer().cancel());

@@ -1,9 +1,9 @@
 //! Arrays of whole numbers, of any library with the buffer protocol.
 //!
-//! They are read in place: a copy of each would be more memory for the kernel to clear, which is
-//! most of the cost of a call of 100,000 requests.
+//! They are read in place. A copy would be more memory that the kernel has to clear, which is most
+//! of the cost of a call with 100,000 requests.
 
-#![expect(unsafe_code, reason = "reads what an exporter says is there")]
+#![expect(unsafe_code, reason = "reads memory as its exporter describes it")]
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-/// The numbers of an array or a list, each from zero up.
+/// The numbers of an array or a list, none of them negative.
 pub(crate) struct Numbers<'a> {
     name: &'a str,
     view: View,
@@ -45,7 +45,7 @@ impl<'a> Numbers<'a> {
         let kind = py.import("array")?.getattr("array")?;
         let array = kind.call1(("q", object)).or_else(|_| kind.call1(("Q", object)));
         let array = array.map_err(|error| {
-            let text = format!("`{name}` is not an array of whole numbers from zero up");
+            let text = format!("`{name}` must be an array of whole numbers, none of them negative");
             let better = PyTypeError::new_err(text);
             better.set_cause(py, Some(error));
             better
@@ -70,9 +70,8 @@ impl<'a> Numbers<'a> {
             _ => None,
         };
         let kind = kind.ok_or_else(|| {
-            let text = format!(
-                "`{name}` is no array of whole numbers in one dimension: its items are `{format}`"
-            );
+            let text =
+                format!("`{name}` must be a flat array of whole numbers: its items are `{format}`");
             PyTypeError::new_err(text)
         })?;
         let bytes = if view.0.buf.is_null() { 0 } else { view.0.len };
@@ -85,7 +84,7 @@ impl<'a> Numbers<'a> {
         self.name
     }
 
-    /// How many there are.
+    /// How many numbers there are.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -104,7 +103,7 @@ impl<'a> Numbers<'a> {
             Kind::I8 => i8::from_ne_bytes(self.item(index)).into(),
         };
         u64::try_from(number).map_err(|_| {
-            let text = format!("`{}[{index}]` is {number}: below zero", self.name);
+            let text = format!("`{}[{index}]` cannot be negative: {number}", self.name);
             PyValueError::new_err(text)
         })
     }
@@ -112,11 +111,11 @@ impl<'a> Numbers<'a> {
     /// The bytes of an item.
     #[inline]
     fn item<const N: usize>(&self, index: usize) -> [u8; N] {
-        assert!(index < self.len, "the caller knows how many there are");
-        // Other threads may write to it concurrently, so it is read through a pointer, once: that
-        // changes a number, which is checked afterwards, and nothing else.
+        assert!(index < self.len, "the caller checks the index");
+        // Other threads may write to it concurrently. So it is read once, through a pointer: a race
+        // changes only the number, which is checked afterwards.
         //
-        // SAFETY: this many items of this size are there, contiguous, as long as the view is.
+        // SAFETY: the view has `len` contiguous items of this size as long as it exists.
         unsafe { self.view.0.buf.cast::<[u8; N]>().add(index).read_volatile() }
     }
 }
@@ -149,7 +148,7 @@ impl View {
         let format = if self.0.format.is_null() {
             c"B"
         } else {
-            // SAFETY: a text of the exporter, which lives as long as the view.
+            // SAFETY: the exporter's string, which lives as long as the view.
             unsafe { CStr::from_ptr(self.0.format) }
         };
         format.to_str().unwrap_or_default().trim_start_matches(['@', '=', '<'])

@@ -1,9 +1,9 @@
 //! State that exists once per process: a forked child makes its own and leaves the parent's alone.
 //!
-//! A lock would not do. Another thread may hold it while a process forks, and the child, which
-//! lacks that thread, would wait without end.
+//! A lock is not enough. Another thread may hold it while the process forks. The child lacks that
+//! thread and would wait forever.
 
-#![expect(unsafe_code, reason = "hands out what is never freed")]
+#![expect(unsafe_code, reason = "returns references to values that are never freed")]
 
 use std::io;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -26,7 +26,7 @@ impl<T: Send + Sync> PerProcess<T> {
         self.made().filter(|made| made.process == std::process::id()).map(|made| &made.value)
     }
 
-    /// This process's. Of two threads that make one at once, one drops its own.
+    /// This process's value, made if needed. If two threads make one at once, one drops its own.
     ///
     /// # Errors
     /// Those of `make`.

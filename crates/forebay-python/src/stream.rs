@@ -1,4 +1,4 @@
-//! The streams that a caller names, of any library.
+//! Callers' streams, of any library.
 
 use forebay::gpu::CallerStream;
 use pyo3::exceptions::PyTypeError;
@@ -11,11 +11,11 @@ use crate::whole;
 /// The order of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ordering {
-    /// It waits, on the host, for the work that the target's own library has queued on it.
+    /// The call waits on the host for the work that the memory's own library has queued on it.
     Ready,
-    /// None: the caller ensures it.
+    /// No order: the caller ensures it.
     None,
-    /// This stream, without blocking the host.
+    /// After the work queued on this stream, without blocking the host.
     Stream(CallerStream),
 }
 
@@ -23,7 +23,7 @@ pub(crate) enum Ordering {
 pub(crate) enum Given<'py> {
     /// Omitted.
     Current,
-    /// Something.
+    /// A value, `None` included.
     Stream(Bound<'py, PyAny>),
 }
 
@@ -37,8 +37,8 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Given<'py> {
 
 impl<'py> Given<'py> {
     /// Marks an object as used by the stream of a call, if its library supports that
-    /// (`record_stream` of torch). The library then reuses the memory only after the work queued
-    /// there by then, even if the object was made on another stream.
+    /// (`record_stream` of torch). Once the object is freed, the library reuses the memory only
+    /// after the work queued on that stream, even if the object was made on another one.
     pub(crate) fn mark(&self, ordering: Ordering, object: &Bound<'py, PyAny>) -> PyResult<()> {
         let (Self::Stream(stream), Ordering::Stream(number)) = (self, ordering) else {
             return Ok(());
@@ -75,7 +75,7 @@ fn ordering(stream: &Bound<'_, PyAny>) -> PyResult<Ordering> {
         return Ok(Ordering::None);
     }
     if stream.is(py.Ellipsis()) {
-        return Ok(Ordering::Ready); // what help shows as the default
+        return Ok(Ordering::Ready); // the default that `help` shows
     }
     if let Ok(word) = stream.cast::<PyString>() {
         return match word.to_cow()?.as_ref() {
@@ -127,7 +127,7 @@ fn as_its_own<'py>(
 fn unknown(stream: &Bound<'_, PyAny>) -> PyErr {
     let kind = stream.get_type().name().map_or("?".into(), |name| name.to_string());
     PyTypeError::new_err(format!(
-        "`stream` cannot be a `{kind}`: give a stream of torch or cupy, a raw one as a number, \
+        "`stream` cannot be a `{kind}`: give a stream of torch or cupy, a raw stream as a number, \
          `\"current\"`, or `None`"
     ))
 }

@@ -19,7 +19,7 @@ pub(crate) struct Transfer {
     transfer: Apart<Going>,
 }
 
-/// Continues if it is dropped.
+/// A transfer that continues when this is dropped.
 struct Going(Option<forebay::Transfer>);
 
 impl Drop for Going {
@@ -34,10 +34,10 @@ impl Transfer {
     }
 
     fn inner(&self) -> &forebay::Transfer {
-        self.transfer.0.as_ref().expect("there until it is dropped")
+        self.transfer.0.as_ref().expect("present until it is dropped")
     }
 
-    /// The outcome.
+    /// Waits for the outcome.
     pub(crate) fn outcome(&self, py: Python<'_>) -> PyResult<Outcome> {
         moving::outcome(py, self.inner())
     }
@@ -107,8 +107,8 @@ impl Transfer {
         this.py().import("forebay._awaiting")?.getattr("steps")?.call1((this,))
     }
 
-    /// The outcome so far: bytes by route, with the reason, why they did not take the direct route
-    /// if it might exist, and time by stage.
+    /// The outcome so far: bytes by route, with the reason, and time by stage. `not_direct` says
+    /// why bytes did not take the direct route, if there may be one.
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let inner = self.inner();
         let end = inner.is_done().then(|| inner.wait_for(Duration::ZERO)).flatten();
@@ -120,7 +120,7 @@ impl Transfer {
 
     fn __repr__(&self) -> String {
         let (done, asked) = self.inner().progress();
-        let state = if self.done() { "ended" } else { "on its way" };
+        let state = if self.done() { "ended" } else { "in progress" };
         format!("<forebay.Transfer {state}, {done} of {asked} bytes>")
     }
 }

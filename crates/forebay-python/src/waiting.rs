@@ -5,8 +5,8 @@ use std::ops::Deref;
 
 use pyo3::prelude::*;
 
-/// A value whose drop may wait for a drive or a GPU: it is dropped without the interpreter,
-/// although Python drops it.
+/// A value whose drop may wait for a drive or a GPU. When Python drops it, it is dropped without
+/// the interpreter.
 pub(crate) struct Apart<T: Send>(Option<T>);
 
 impl<T: Send> Apart<T> {
@@ -19,24 +19,24 @@ impl<T: Send> Deref for Apart<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.0.as_ref().expect("there until it is dropped")
+        self.0.as_ref().expect("present until it is dropped")
     }
 }
 
 impl<T: Send> Drop for Apart<T> {
     fn drop(&mut self) {
         let value = self.0.take();
-        // While the interpreter is ending, no other thread needs it, and the value is dropped here.
+        // If the interpreter is ending, the value is dropped without attaching.
         Python::try_attach(|py| py.detach(move || drop(value)));
     }
 }
 
 thread_local! {
-    /// The process in which this was determined for this thread, and the answer.
+    /// The process in which this was determined for the thread, and the answer.
     static HANDLES_SIGNALS: Cell<(u32, bool)> = const { Cell::new((0, false)) };
 }
 
-/// Whether handlers of signals run on this thread: Python runs them on its main thread alone, which
+/// Whether signal handlers run on this thread. Python runs them only on its main thread, which
 /// after a fork is the one that forked.
 fn handles_signals(py: Python<'_>) -> bool {
     let process = std::process::id();

@@ -1,4 +1,4 @@
-//! Arguments that are a whole number of bytes: values out of range are refused by name.
+//! Arguments that are a whole number of bytes. Errors for values out of range name the argument.
 
 use forebay::Error;
 use pyo3::exceptions::PyOverflowError;
@@ -49,7 +49,7 @@ fn whole(name: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
 
 fn within(name: &str, value: &Bound<'_, PyAny>, expected: &str) -> PyResult<u64> {
     value.extract().map_err(|error: PyErr| {
-        // A value that is not a number is reported by the caller.
+        // The caller reports a value that is not a number.
         if !error.is_instance_of::<PyOverflowError>(value.py()) {
             return error;
         }

@@ -1,4 +1,4 @@
-"""KvikIO's Python interface, moved by Forebay's engine.
+"""KvikIO's Python interface, on top of Forebay's engine.
 
 >>> import forebay.kvikio as kvikio
 >>> with kvikio.CuFile("model.safetensors", "r") as file:
@@ -34,7 +34,7 @@ from .statistics import Summary, SummaryMonitor
 from .stream import stream_deregister, stream_register
 
 __version__ = "26.10.00"
-"""The KvikIO whose interface this is."""
+"""The version of KvikIO whose interface this is."""
 
 __git_commit__ = ""
 

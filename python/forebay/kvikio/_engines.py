@@ -1,4 +1,4 @@
-"""The engine that a file is opened by: the one that all use, or one with the limits set here."""
+"""The engine that opens a file: the default one, or one with the limits of `defaults`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .._process import default_engine
 from . import defaults
 
 _lock = threading.Lock()
-# Files keep their engine; settings that come back find it again for as long as one is open.
+# Files keep their engine. While one is open, the same settings find the same engine.
 _made: weakref.WeakValueDictionary[tuple[tuple[str, object], ...], Engine]
 _made = weakref.WeakValueDictionary()
 _latest: Engine | None = None
@@ -29,7 +29,7 @@ def engine() -> Engine:
         if found is None:
             found = Engine(**limits)
             _made[key] = found
-        # The last one stays, so that a program that opens and closes files has one, not many.
+        # The last one is kept, so that opening and closing files does not make many.
         _latest = found
         return found
 

@@ -65,10 +65,10 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def read(environment: Mapping[str, str]) -> list[tuple[str, str, Any]]:
-    """The settings there: the variable, the setting's name, its value.
+    """The settings in the environment: the variable, the setting's name, its value.
 
     Raises:
-        ValueError: a value that makes no sense, or two names of one setting that differ.
+        ValueError: a value is invalid, or two variables of one setting differ.
     """
     found: dict[str, tuple[str, str, Any]] = {}
     for variable, (name, value_of) in _VARIABLES.items():
@@ -87,7 +87,7 @@ def read(environment: Mapping[str, str]) -> list[tuple[str, str, Any]]:
 
 
 def unread(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Variables of KvikIO that nothing here reads."""
+    """Notes on variables of KvikIO that have no effect here."""
     names = (name for name in environment if name.startswith("KVIKIO_"))
     idle = (shown(name) for name in names if name not in _VARIABLES)
-    return [f"the variable `{name}` changes nothing" for name in idle]
+    return [f"the variable `{name}` has no effect" for name in idle]

@@ -1,7 +1,7 @@
-"""Failures as KvikIO's users know them.
+"""Errors that are those of Forebay and of KvikIO.
 
-KvikIO raises ``RuntimeError`` for whatever the system refused. Here it is the class that Forebay
-raises, and also a ``RuntimeError``, so that an ``except`` written for either catches it.
+KvikIO raises ``RuntimeError`` for errors of the system. Here such an error has Forebay's class and
+is also a ``RuntimeError``, so that an ``except`` for either catches it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from .. import _errors as engine_errors
 
 
 class ClosedFile(ValueError, RuntimeError):
-    """A call on a file that is closed."""
+    """A call on a closed file."""
 
 
 class UnfitMemory(ValueError, BufferError):
-    """Memory that cannot be moved: its bytes are not in one piece, or may not be written."""
+    """Memory that cannot be used: it is not contiguous, or read-only."""
 
 
 class NotOffered(NotImplementedError):
-    """What KvikIO has, and Forebay does not; it is a ``RuntimeError`` as well."""
+    """A part of KvikIO that Forebay does not offer; it is a ``RuntimeError`` as well."""
 
 
 _made: dict[type[engine_errors.Error], type[engine_errors.Error]] = {}
@@ -33,12 +33,12 @@ def _both(kind: type[engine_errors.Error]) -> type[engine_errors.Error]:
         return _made[kind]
     body = {"__doc__": kind.__doc__, "__module__": kind.__module__, "__reduce__": _reduced}
     made = type(kind.__name__, (kind, RuntimeError), body)
-    # Two threads that make it at once end with the same one.
+    # If two threads make it at once, both get the same one.
     return _made.setdefault(kind, made)
 
 
 def _reduced(error: engine_errors.Error) -> tuple[Any, ...]:
-    # Its class has no name by which another process could find it.
+    # Another process cannot import its class by name.
     return _again, (type(error).__mro__[1], error.args, error.filename, error.__dict__)
 
 
@@ -51,7 +51,7 @@ def _again(
 
 
 def with_runtime_error(error: engine_errors.Error) -> engine_errors.Error:
-    """The same failure as a ``RuntimeError`` too."""
+    """The same error, as a ``RuntimeError`` as well."""
     if isinstance(error, RuntimeError):
         return error
     made = _both(type(error))(error.errno, error.strerror, error.filename)
@@ -62,7 +62,7 @@ def with_runtime_error(error: engine_errors.Error) -> engine_errors.Error:
 
 @contextlib.contextmanager
 def told() -> Iterator[None]:
-    """Whatever fails within is raised in the classes of this module."""
+    """Raises errors of the block in the classes of this module."""
     try:
         yield
     except engine_errors.Error as error:
@@ -72,5 +72,5 @@ def told() -> Iterator[None]:
 
 
 def missing(error: OSError, tried: str) -> engine_errors.Error:
-    """What the system refused to Python itself, as the engine would say it."""
+    """A system error that Python raised, as an error of the engine."""
     return with_runtime_error(engine_errors.of_system(error, tried, error.filename))

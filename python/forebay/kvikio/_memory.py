@@ -1,4 +1,4 @@
-"""Where a caller's bytes are, as far as KvikIO's calls have to know it before the engine does."""
+"""Place and size of a caller's memory, for calls that need them before the engine does."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from .._forebay import Buffer
 
 _HOST_KINDS = {1, 3, 11}
-"""What DLPack calls host memory: plain, and pinned by CUDA or ROCm."""
+"""DLPack's types of host memory: plain, and pinned by CUDA or ROCm."""
 
 
 class Part:
-    """Bytes of an array on a GPU, from a place in it on; it keeps the array."""
+    """A part of an array on a GPU; it keeps the array."""
 
     def __init__(self, array: Any, offset: int, size: int) -> None:
         whole = array.__cuda_array_interface__
@@ -42,7 +42,7 @@ def is_on_gpu(memory: Any) -> bool:
 
 
 def size_of(memory: Any) -> int | None:
-    """How many bytes it has; `None` where that is the engine's to find out."""
+    """Its size in bytes; `None` if only the engine can find out."""
     if isinstance(memory, tuple) and len(memory) == 3:
         return operator.index(memory[1])
     size = getattr(memory, "nbytes", None)
@@ -66,13 +66,13 @@ def _size_of_interface(interface: dict[str, Any]) -> int:
 
 
 def part_of(memory: Any, offset: int, size: int | None) -> tuple[Any, int | None]:
-    """Memory on a GPU from `offset` on, and how many bytes of it are meant.
+    """GPU memory from `offset` on, and how many bytes of it to use.
 
     Raises:
-        ValueError: it is in host memory, has fewer bytes, or cannot be divided.
+        ValueError: it is host memory, has fewer bytes, or cannot be divided.
     """
     if not is_on_gpu(memory):
-        text = "a `raw_` call moves the bytes of memory on a GPU: use `read` or `write` for others"
+        text = "a `raw_` call needs memory on a GPU: use `read` or `write` for other memory"
         raise ValueError(text)
     if offset == 0:
         return memory, size
@@ -81,7 +81,7 @@ def part_of(memory: Any, offset: int, size: int | None) -> tuple[Any, int | None
         raise ValueError("`dev_offset` needs an array with `nbytes`: give a slice of it instead")
     wanted = whole - offset if size is None else size
     if offset > whole or wanted > whole - offset:
-        text = f"`dev_offset` {offset} and `size` {wanted} lie beyond the memory's {whole} bytes"
+        text = f"`dev_offset` {offset} with `size` {wanted} exceeds the memory's {whole} bytes"
         raise ValueError(text)
     return _divided(memory, offset, wanted), wanted
 
@@ -89,7 +89,7 @@ def part_of(memory: Any, offset: int, size: int | None) -> tuple[Any, int | None
 def _divided(memory: Any, offset: int, size: int) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(memory, torch.Tensor):
-        # Not all of its types have a name in the interface.
+        # The interface has no names for some of torch's types.
         flat = memory.detach().view(-1).view(torch.uint8)
         return flat[offset : offset + size]
     if getattr(memory, "__cuda_array_interface__", None) is None:
@@ -101,27 +101,27 @@ def _divided(memory: Any, offset: int, size: int) -> Any:
 
 
 def _refuse_gaps(memory: Any) -> None:
-    # A part has no strides any more that the engine could refuse.
+    # A part has no strides, so the engine could not refuse them.
     interface = memory.__cuda_array_interface__
     strides, step = interface.get("strides"), int(interface["typestr"][2:])
     if strides is None:
         return
     for length, stride in reversed(list(zip(interface["shape"], strides, strict=True))):
         if length > 1 and stride != step:
-            text = "its bytes do not lie in one piece: make a contiguous copy first"
+            text = "it is not contiguous: make a contiguous copy first"
             raise ValueError(text)
         step *= length
 
 
 def count(name: str, value: Any) -> int:
-    """A number that counts bytes, or is a place among them.
+    """A size or an offset in bytes.
 
     Raises:
         OverflowError: it is negative, or 2**64 or more.
     """
     number = operator.index(value)
     if number < 0:
-        raise OverflowError(f"`{name}` is {number}: give a positive number")
+        raise OverflowError(f"`{name}` cannot be negative: {number}")
     if number >= 1 << 64:
-        raise OverflowError(f"`{name}` is 2**64 or more: give a smaller number")
+        raise OverflowError(f"`{name}` must be less than 2**64")
     return number

@@ -1,4 +1,4 @@
-"""What of a file the page cache holds, and how it is emptied."""
+"""Counts and drops pages in the page cache."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _DROP = "/proc/sys/vm/drop_caches"
 
 
 def get_page_cache_info(file: FileLike, offset: int = 0, length: int = 0) -> tuple[int, int]:
-    """Pages of a file that are in the page cache, and pages there are.
+    """Counts the pages of a file that are in the page cache, and all its pages.
 
     Args:
-        file: its path, a descriptor, or a file of Python.
-        offset: the first byte; its page counts.
-        length: how many bytes; 0 is all from there on.
+        file: its path, a descriptor, or a Python file.
+        offset: the first byte; its page counts as a whole.
+        length: the number of bytes; 0 means up to the end.
 
     Raises:
         RuntimeError: the kernel does not report it to this user, or on this file system.
@@ -43,10 +43,10 @@ def get_page_cache_info(file: FileLike, offset: int = 0, length: int = 0) -> tup
         with engine().open(fd) as opened:
             known = opened.residency(first * page, (after - first) * page)
         if known["resident"] is None:
-            # Nothing else counts pages and leaves them as they are: a read that must not wait
-            # (`RWF_NOWAIT`) still has the kernel read ahead what it does not find.
+            # No other method leaves the pages unchanged: even a read with `RWF_NOWAIT` starts
+            # read-ahead of missing pages.
             name = getattr(file, "name", file)
-            text = f"what of `{shown(name)}` is in the page cache is not known: {known['unknown']}"
+            text = f"cannot count pages of `{shown(name)}` in the page cache: {known['unknown']}"
             raise RuntimeError(text)
         return -(-int(known["resident"]) // page), after - first
 
@@ -54,13 +54,13 @@ def get_page_cache_info(file: FileLike, offset: int = 0, length: int = 0) -> tup
 def drop_file_page_cache(
     file: FileLike, offset: int = 0, length: int = 0, sync_first: bool = True
 ) -> None:
-    """Asks the kernel to drop a file's pages that lie wholly within a range.
+    """Asks the kernel to drop a file's pages that are completely within a range.
 
     Args:
-        file: its path, a descriptor, or a file of Python.
-        offset: where to begin.
-        length: how many bytes; 0 is all from there on.
-        sync_first: whether to write dirty pages out before; they would stay.
+        file: its path, a descriptor, or a Python file.
+        offset: the first byte.
+        length: the number of bytes; 0 means up to the end.
+        sync_first: whether to write dirty pages first; dirty pages are not dropped.
     """
     offset, length = _memory.count("offset", offset), _memory.count("length", length)
     with _descriptor(file) as fd:
@@ -72,10 +72,9 @@ def drop_file_page_cache(
 def drop_system_page_cache(
     reclaim_dentries_and_inodes: bool = True, sync_first: bool = True
 ) -> bool:
-    """Drops the page cache of the whole machine; `False` where this user may not.
+    """Drops the page cache of the whole machine; `False` if this user may not.
 
-    It writes to ``/proc``, and where that is refused asks ``sudo``, which must not want a
-    password.
+    It writes to ``/proc``. If that is refused, it uses ``sudo``, if that needs no password.
     """
     if sync_first:
         os.sync()

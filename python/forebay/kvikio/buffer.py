@@ -8,20 +8,20 @@ from . import _memory
 
 
 def memory_register(buf: Any) -> None:
-    """Nothing: the engine moves bytes to any memory of a GPU at its full speed.
+    """Does nothing: the engine moves bytes to any memory of a GPU at full speed.
 
     Raises:
-        TypeError: it is no memory.
+        TypeError: `buf` is not memory.
     """
     if _memory.size_of(buf) is None and not _memory.is_on_gpu(buf):
-        raise TypeError(f"a `{type(buf).__name__}` is no memory: give an array or a buffer")
+        raise TypeError(f"`buf` cannot be a `{type(buf).__name__}`: give an array or a buffer")
 
 
 def memory_deregister(buf: Any) -> None:
-    """Nothing, as `memory_register`."""
+    """Does nothing, like `memory_register`."""
     memory_register(buf)
 
 
 def bounce_buffer_free() -> int:
-    """Frees nothing, and returns 0: pinned memory is the engine's, and goes when that goes."""
+    """Returns 0 and frees nothing: pinned memory belongs to the engine, and is freed with it."""
     return 0

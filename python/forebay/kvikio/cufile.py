@@ -1,4 +1,4 @@
-"""Files, as KvikIO has them."""
+"""Files with KvikIO's interface."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _MODE_OF_NEW_FILES = 0o644
 
 
 class IOFuture:
-    """Bytes on their way. It keeps the memory and the file that they are moved between."""
+    """A transfer in progress. It keeps the memory and the file."""
 
     __slots__ = ("_operation", "transfer")
 
     transfer: Transfer
-    """The engine's own future, which can be awaited, cancelled and asked for its progress."""
+    """The engine's own future, which can be awaited, cancelled and queried for progress."""
 
     def __init__(self, transfer: Transfer, operation: Operation | None = None) -> None:
         self.transfer, self._operation = transfer, operation
@@ -57,7 +57,7 @@ class IOFuture:
             transfer.add_done_callback(operation.ended)
 
     def get(self) -> int:
-        """Waits for the end and returns how many bytes there were; again where asked again."""
+        """Waits for the end and returns the number of bytes; it may be called again."""
         try:
             with told():
                 return self.transfer.result()
@@ -71,39 +71,39 @@ class IOFuture:
         return self.transfer.done()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError(f"cannot copy or pickle an `{type(self).__name__}`: it is this process's")
+        kind = type(self).__name__
+        raise TypeError(f"cannot copy or pickle an `{kind}`: it belongs to this process")
 
 
 class IOFutureStream(IOFuture):
-    """Bytes on their way in the order of a stream."""
+    """A transfer in progress, in the order of a stream."""
 
     __slots__ = ()
 
     def check_bytes_done(self) -> int:
-        """Waits for the end and returns how many bytes there were."""
+        """Waits for the end and returns the number of bytes."""
         return self.get()
 
 
 class CuFile:
-    """A file whose bytes are moved to and from memory on the host or on a GPU."""
+    """A file to read to, and write from, memory on the host or on a GPU."""
 
     def __init__(self, file: pathlib.Path | str, flags: str = "r") -> None:
         """Opens a file by its path.
 
         Args:
             file: the path.
-            flags: ``r``, ``r+``, ``w`` (which cuts it to nothing) or ``w+``; a ``b`` changes
-                nothing.
+            flags: ``r``, ``r+``, ``w`` (truncates the file) or ``w+``; a ``b`` changes nothing.
 
         Raises:
             forebay.RequestError: the file would be truncated, but is mapped in this process.
-            FileNotFoundError: there is none; it is a ``RuntimeError`` as well.
+            FileNotFoundError: there is no such file; it is a ``RuntimeError`` as well.
             ValueError: other flags.
         """
         path = os.fspath(file)
         number = _FLAGS.get(flags.replace("b", ""))
         if number is None:
-            text = f"no flags `{shown(flags)}`: there are `r`, `r+`, `w` and `w+`"
+            text = f"unknown flags `{shown(flags)}`: use `r`, `r+`, `w` or `w+`"
             raise ValueError(text)
         self._path = path
         if number & os.O_TRUNC:
@@ -126,8 +126,8 @@ class CuFile:
         Copies by `copy.copy` share the file, and are closed with it.
 
         Raises:
-            OSError: the file system reports that bytes written before may be lost; the file is
-                closed all the same. It is a ``RuntimeError`` as well.
+            OSError: the file system reports that bytes written earlier may be lost; the file is
+                closed anyway. It is a ``RuntimeError`` as well.
         """
         try:
             self._descriptor.close()
@@ -151,14 +151,14 @@ class CuFile:
         return self._file
 
     def fileno(self) -> int:
-        """Its descriptor, or -1 where it is closed."""
+        """Its descriptor, or -1 if it is closed."""
         return self._descriptor.number
 
     def open_flags(self) -> int:
         """The flags of its descriptor, as open(2) takes them."""
         import fcntl
 
-        self.file  # noqa: B018 (raises where it is closed)
+        self.file  # noqa: B018 (raises if it is closed)
         return fcntl.fcntl(self.fileno(), fcntl.F_GETFL)
 
     def __enter__(self) -> CuFile:
@@ -178,16 +178,16 @@ class CuFile:
         file_offset: int = 0,
         task_size: int | None = None,
     ) -> IOFuture:
-        """Begins to read into memory, and does not wait.
+        """Starts reading into memory, without waiting.
 
         Args:
             buf: an array, a tensor or a buffer, contiguous.
-            size: how many bytes; all that the memory holds where it is `None`.
-            file_offset: where they begin in the file.
-            task_size: is KvikIO's, and changes nothing here.
+            size: the number of bytes; by default the size of the memory.
+            file_offset: the offset in the file.
+            task_size: has no effect here.
 
         Raises:
-            ValueError: the memory has fewer bytes, or they cannot be written.
+            ValueError: the memory has fewer bytes, or is read-only.
         """
         return self._start("read", buf, size, file_offset, task_size)
 
@@ -198,7 +198,7 @@ class CuFile:
         file_offset: int = 0,
         task_size: int | None = None,
     ) -> IOFuture:
-        """Begins to write from memory, and does not wait; the arguments are those of `pread`."""
+        """Starts writing from memory, without waiting; the arguments are those of `pread`."""
         return self._start("write", buf, size, file_offset, task_size)
 
     def read(
@@ -208,10 +208,10 @@ class CuFile:
         file_offset: int = 0,
         task_size: int | None = None,
     ) -> int:
-        """Reads into memory and returns how many bytes there were, as `pread` and `get` do.
+        """Reads into memory and returns the number of bytes, as `pread` and `get` do.
 
         Raises:
-            EOFError: the file ends before; it is a ``RuntimeError`` as well.
+            EOFError: the file ends early; it is a ``RuntimeError`` as well.
         """
         with told():
             return self._run("read", buf, size, file_offset, task_size)
@@ -223,7 +223,7 @@ class CuFile:
         file_offset: int = 0,
         task_size: int | None = None,
     ) -> int:
-        """Writes from memory and returns how many bytes there were, as `pwrite` and `get` do."""
+        """Writes from memory and returns the number of bytes, as `pwrite` and `get` do."""
         with told():
             return self._run("write", buf, size, file_offset, task_size)
 
@@ -249,7 +249,7 @@ class CuFile:
         file_offset: int = 0,
         dev_offset: int = 0,
     ) -> IOFutureStream:
-        """Reads into memory on a GPU in the order of a stream, and does not wait."""
+        """Reads into memory on a GPU in the order of a stream, without waiting."""
         part, size = self._part(buf, size, dev_offset)
         return self._queue("read", part, raw_stream, size, file_offset)
 
@@ -261,12 +261,12 @@ class CuFile:
         file_offset: int = 0,
         dev_offset: int = 0,
     ) -> IOFutureStream:
-        """Writes from memory on a GPU in the order of a stream, and does not wait."""
+        """Writes from memory on a GPU in the order of a stream, without waiting."""
         part, size = self._part(buf, size, dev_offset)
         return self._queue("write", part, raw_stream, size, file_offset)
 
     def is_direct_io_supported(self) -> bool:
-        """Whether its bytes can be read around the page cache, as far as that is known."""
+        """Whether it can be read with O_DIRECT, as far as that is known."""
         return not self.closed and defaults.direct_io() and not self.file.about()["no_direct_io"]
 
     def _start(
@@ -337,7 +337,7 @@ def _opened(path: str | bytes, flags: int) -> int:
 
 
 class _failing:
-    """Counts an operation as failed that raises."""
+    """Counts an operation as failed if it raises."""
 
     def __init__(self, counted: Operation | None) -> None:
         self.counted = counted

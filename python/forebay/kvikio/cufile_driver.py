@@ -1,6 +1,6 @@
 """Settings of NVIDIA's cuFile driver, which the engine does not use.
 
-They can be read and set so that programs which do run on; nothing comes of them.
+They can be read and set, for programs that do, and have no effect.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _values: dict[str, Any] = {
 
 
 class ConfigContextManager:
-    """Settings that stay, or that are given back when a ``with`` block ends."""
+    """Settings that stay, or that are restored at the end of a ``with`` block."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         for name in config:
             if name in _FIXED:
-                raise KeyError(f"`{name}` can only be read")
+                raise KeyError(f"`{name}` is read-only")
             get(name)
         self._before = {name: _values[name] for name in config}
         _values.update(config)
@@ -43,11 +43,11 @@ class ConfigContextManager:
 
 
 def set(*config: Any) -> ConfigContextManager:
-    """Sets one by its name and value, or several from a dictionary: for good, or for a ``with``.
+    """Sets one by its name and value, or several by a dictionary: permanently, or for a ``with``.
 
     Raises:
-        KeyError: there is no such setting, or it can only be read.
-        ValueError: a call that makes no sense.
+        KeyError: there is no such setting, or it is read-only.
+        ValueError: other arguments.
     """
     match config:
         case (dict() as several,):
@@ -61,22 +61,22 @@ def get(config_name: str) -> Any:
     """The value of a setting."""
     known = {**_FIXED, **_values}
     if config_name not in known:
-        raise KeyError(f"no setting `{config_name}`: there are {', '.join(known)}")
+        raise KeyError(f"unknown setting `{config_name}`: the settings are {', '.join(known)}")
     return known[config_name]
 
 
 def libcufile_version() -> tuple[int, int]:
-    """``(0, 0)``: none is loaded."""
+    """``(0, 0)``: no libcufile is loaded."""
     return 0, 0
 
 
 def driver_open() -> None:
-    """Nothing: there is no driver to open."""
+    """Does nothing: there is no driver to open."""
 
 
 def driver_close() -> None:
-    """Nothing, as `driver_open`."""
+    """Does nothing, like `driver_open`."""
 
 
 def initialize() -> None:
-    """Nothing, as `driver_open`."""
+    """Does nothing, like `driver_open`."""

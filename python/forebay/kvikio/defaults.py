@@ -1,8 +1,9 @@
 """KvikIO's settings, by name.
 
-Two of them mean something here: ``num_threads``, and the two ``auto_direct_io_`` ones where both
-are off. Files opened from then on belong to an engine with these limits. Older files keep theirs, so
-that who sets one reads it again, and change nothing: `notes` says which and why.
+Two have an effect here: ``num_threads``, and the pair ``auto_direct_io_read`` and
+``auto_direct_io_write`` if both are off. Files opened afterwards belong to an engine with these
+limits; older files keep theirs. The other settings can be set and read back, without effect:
+`notes` lists them with the reasons.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from . import _environment
 
 
 class CompatMode(enum.IntEnum):
-    """Whether bytes may go straight from a drive to a GPU."""
+    """Whether bytes may go directly from a drive to a GPU."""
 
     OFF = 0
     ON = 1
@@ -26,14 +27,14 @@ class CompatMode(enum.IntEnum):
 
 
 class RemoteIOBackend(enum.IntEnum):
-    """How KvikIO would reach remote files."""
+    """KvikIO's backends for remote files."""
 
     EASY_THREADPOOL = 0
     MULTI_POLL = 1
 
 
 class RemoteReactorDispatch(enum.IntEnum):
-    """How KvikIO would spread requests for remote files."""
+    """How KvikIO distributes requests for remote files."""
 
     PER_CHUNK = 0
     PER_PREAD = 1
@@ -42,20 +43,20 @@ class RemoteReactorDispatch(enum.IntEnum):
 _REMOTE = "remote files are not offered"
 
 _KNOWN: dict[str, tuple[Any, str | None]] = {
-    "compat_mode": (CompatMode.AUTO, "every route goes by host memory, whatever the mode"),
-    # So that setting what was read changes nothing.
+    "compat_mode": (CompatMode.AUTO, "the engine chooses the route in each mode"),
+    # The engine's default, so that setting the value that was read has no effect.
     "thread_pool_nthreads": (reader_count(), None),
-    "task_size": (4 << 20, "the engine cuts a transfer by what the drive and the link need"),
+    "task_size": (4 << 20, "the engine divides a transfer by what the drive and the link need"),
     "gds_threshold": (
         16 << 10,
-        "the engine's limit `small_size` (FOREBAY_SMALL_SIZE) says what the caller moves itself",
+        "the engine's limit `small_size` (FOREBAY_SMALL_SIZE) says what the calling thread moves",
     ),
     "bounce_buffer_size": (
         16 << 20,
         "the engine's limits `slot_size` and `arena_size` (FOREBAY_SLOT_SIZE, FOREBAY_ARENA_SIZE) "
-        "bound what is pinned",
+        "bound the pinned memory",
     ),
-    "auto_direct_io_read": (True, "the engine reads around the page cache what is not in it"),
+    "auto_direct_io_read": (True, "the engine reads what is not in the page cache with O_DIRECT"),
     "auto_direct_io_write": (True, "the engine writes through the page cache"),
     "http_max_attempts": (3, _REMOTE),
     "http_status_codes": ([429, 500, 502, 503, 504], _REMOTE),
@@ -71,18 +72,18 @@ _SET_ALONE = {
     "remote_io_reactor_dispatch",
     "remote_io_max_concurrent_requests",
 }
-"""What KvikIO fixes for good with the first remote file; it takes none of them in a ``with``."""
+"""What KvikIO fixes with the first remote file; it accepts none of them in a ``with``."""
 
 _CALL = "call `set({name: value, ...})` or `set(name, value)`"
 
 _values: dict[str, Any] = {}
-"""The settings made by the environment or by a call."""
+"""The settings from the environment and from calls."""
 
 
 def _name_of(name: str) -> str:
     known = "thread_pool_nthreads" if name == "num_threads" else name
     if known not in _KNOWN:
-        raise KeyError(f"no setting `{name}`: there are num_threads, {', '.join(_KNOWN)}")
+        raise KeyError(f"unknown setting `{name}`: use num_threads, {', '.join(_KNOWN)}")
     return known
 
 
@@ -103,7 +104,7 @@ def _checked(name: str, value: Any) -> Any:
 
 
 class ConfigContextManager:
-    """Settings that stay, or that are given back when a ``with`` block ends."""
+    """Settings that stay, or that are restored at the end of a ``with`` block."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         wanted = {_name_of(name): _checked(name, value) for name, value in config.items()}
@@ -122,17 +123,17 @@ class ConfigContextManager:
 
 
 def set(*config: Any) -> ConfigContextManager | None:
-    """Sets one by its name and value, or several from a dictionary: for good, or for a ``with``.
+    """Sets one by its name and value, or several by a dictionary: permanently, or for a ``with``.
 
     Raises:
         KeyError: the name is unknown.
-        ValueError: a value or a call that makes no sense.
+        ValueError: a value is invalid, or other arguments.
     """
     match config:
         case (dict() as several,):
             alone = sorted(_SET_ALONE.intersection(several))
             if alone:
-                raise ValueError(f"{alone} cannot be given back: set each by `set(name, value)`")
+                raise ValueError(f"{alone} cannot be restored: set each by `set(name, value)`")
             return ConfigContextManager(several)
         case (str() as name, value):
             made = ConfigContextManager({name: value})
@@ -143,21 +144,21 @@ def set(*config: Any) -> ConfigContextManager | None:
 def get(config_name: str) -> Any:
     """The value of a setting.
 
-    Without a setting, ``num_threads`` is the engine's default, and not KvikIO's 1.
+    ``num_threads`` is by default that of the engine, not KvikIO's 1.
     """
     name = _name_of(config_name)
     return _values.get(name, _KNOWN[name][0])
 
 
 def is_compat_mode_preferred() -> bool:
-    """Whether bytes go by host memory: true unless ``compat_mode`` is ``OFF``, as in KvikIO."""
+    """As in KvikIO: true unless ``compat_mode`` is ``OFF``."""
     return bool(get("compat_mode") != CompatMode.OFF)
 
 
 def notes() -> list[str]:
-    """The settings that change nothing here, with the reason."""
+    """The settings that have no effect here, with the reasons."""
     idle = (
-        f"`{name}` changes nothing: {_KNOWN[name][1]}"
+        f"`{name}` has no effect: {_KNOWN[name][1]}"
         for name in _values
         if _KNOWN[name][1] and not (name.startswith("auto_direct_io") and not direct_io())
     )
@@ -165,13 +166,13 @@ def notes() -> list[str]:
 
 
 def direct_io() -> bool:
-    """Whether a file may be read around the page cache: not where both settings are off."""
+    """Whether files may be read with O_DIRECT: false if both settings are off."""
     both = ("auto_direct_io_read", "auto_direct_io_write")
     return any(_values.get(name, True) for name in both)
 
 
 def limits() -> dict[str, Any]:
-    """The limits of the requested engine; ``None`` is the shared engine."""
+    """The limits of the engine for new files; empty for the default engine."""
     asked: dict[str, Any] = {}
     if "thread_pool_nthreads" in _values:
         asked["readers"] = _values["thread_pool_nthreads"]

@@ -1,4 +1,4 @@
-"""The drives below a file, which KvikIO's Python package does not report."""
+"""The drive of a file, which KvikIO's Python package does not report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ._errors import told
 
 
 def block_device_info(path: os.PathLike[str] | str) -> dict[str, Any]:
-    """The file system and the drive below a file, and whether it can be read past the page cache.
+    """The file system and the drive of a file, and whether it can be read with O_DIRECT.
 
     The names are those of `forebay.File.about`: ``file_system``, ``drive``, ``drive_model``,
     ``is_rotational``, ``no_direct_io`` (why not, or `None`), ``reopened``.

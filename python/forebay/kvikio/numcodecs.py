@@ -1,6 +1,6 @@
-"""KvikIO's base class for codecs on a GPU, which moves no bytes and is not offered."""
+"""KvikIO's codecs on a GPU, which move no bytes and are not offered."""
 
 raise ImportError(
-    "forebay.kvikio has no codecs: take `CudaCodec` from `kvikio.numcodecs`, "
-    "which works next to this package"
+    "forebay.kvikio has no codecs: use `CudaCodec` of `kvikio.numcodecs`, "
+    "which works with this package"
 )

@@ -14,7 +14,7 @@ from .cufile import CuFile
 
 @runtime_checkable
 class FileLike(Protocol):
-    """A file of Python that the system knows."""
+    """A Python file with a descriptor."""
 
     def fileno(self) -> int:
         """Its descriptor."""
@@ -46,7 +46,7 @@ class LikeWrapper:
 def _path_of(file: Any) -> Any:
     if not isinstance(file, FileLike):
         return os.fspath(file)
-    # By its name another file may be found by now, or none.
+    # By now its name may belong to another file, or to none.
     known = f"/proc/self/fd/{file.fileno()}"
     return known if os.path.exists(known) else file.name
 
@@ -63,29 +63,29 @@ def fromfile(
     """Reads a file of numbers, as `numpy.fromfile` does.
 
     Args:
-        file: its path, or a file of Python, whose own position does not count.
-        dtype: what the numbers are.
-        count: how many; -1 is all; never more than the file has.
+        file: its path, or a Python file, whose own position is ignored.
+        dtype: the type of the numbers.
+        count: how many numbers, at most as many as the file has; -1 means all.
         sep: must be empty: text is not read.
-        offset: bytes to leave out at the start.
-        like: an array, such as ``cupy.empty(())``, that says where the new one is to lie.
+        offset: bytes to skip at the start.
+        like: an array, such as ``cupy.empty(())``, of the library and the device of the new one.
 
     Raises:
         NotImplementedError: text mode.
-        ValueError: `offset` lies beyond the end, `count` is negative, or elements of `dtype` have
-            no bytes.
+        ValueError: `offset` is beyond the end, `count` is below -1, or elements of `dtype` have no
+            bytes.
     """
     if sep != "":
-        raise NotImplementedError("`sep` is not empty: use `numpy.fromfile` for files of text")
+        raise NotImplementedError("`sep` must be empty: use `numpy.fromfile` for text files")
     path, kind = _path_of(file), np.dtype(dtype)
     count, offset = operator.index(count), operator.index(offset)
     if kind.itemsize == 0:
         raise ValueError(f"`dtype` is {kind!r}, whose elements have no bytes: give a length")
     there = os.path.getsize(path)
     if not 0 <= offset <= there:
-        raise ValueError(f"`offset` is {offset}, and the file has {there} bytes")
+        raise ValueError(f"`offset` is {offset}, but the file has {there} bytes")
     if count < -1:
-        raise ValueError(f"`count` is {count}: give how many, or -1 for all")
+        raise ValueError(f"`count` cannot be {count}: give a number from 0 up, or -1 for all")
     most = (there - offset) // kind.itemsize
     shape = (most if count == -1 else min(count, most),)
     made = np.empty(shape, kind) if like is None else np.empty_like(like, shape=shape, dtype=kind)
@@ -95,11 +95,11 @@ def fromfile(
 
 
 def tofile(ary: Any, file: Any) -> None:
-    """Writes an array's numbers, row by row, into a file that is cut to nothing before.
+    """Truncates a file and writes an array's numbers to it, row by row.
 
     Args:
         ary: the array, on the host or on a GPU.
-        file: the file's path, or a file of Python, whose own position does not count.
+        file: the file's path, or a Python file, whose own position is ignored.
     """
     like = ary if hasattr(ary, "__array_function__") else None
     whole = np.ascontiguousarray(ary, like=like)

@@ -1,4 +1,4 @@
-"""Remote files, which are not offered: every way to open one says so."""
+"""Remote files, which are not offered: every call raises."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ._errors import NotOffered
 
 
 class RemoteEndpointType(enum.Enum):
-    """What KvikIO calls the kinds of servers."""
+    """KvikIO's kinds of servers."""
 
     AUTO = 0
     S3 = 1
@@ -22,60 +22,60 @@ class RemoteEndpointType(enum.Enum):
 
 def _refuse(tried: str) -> NoReturn:
     text = f"cannot {shown(tried)}: remote files are not offered by forebay.kvikio"
-    raise NotOffered(f"{text}; open them by `kvikio.RemoteFile`, or fetch them to a drive first")
+    raise NotOffered(f"{text}; use `kvikio.RemoteFile`, or copy them to a drive first")
 
 
 def is_remote_file_available() -> bool:
-    """No."""
+    """Always false."""
     return False
 
 
 def infer_remote_endpoint_type(url: str) -> RemoteEndpointType:
-    """Is not offered.
+    """Not offered.
 
     Raises:
         NotImplementedError: always; it is a ``RuntimeError`` as well.
     """
-    _refuse(f"tell the kind of `{url}`")
+    _refuse(f"infer the kind of `{url}`")
 
 
 class RemoteFile:
-    """Is not offered: every call raises ``NotImplementedError``, which is a ``RuntimeError``."""
+    """Not offered: every call raises ``NotImplementedError``, which is a ``RuntimeError``."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         _refuse("make a remote file")
 
     @classmethod
     def open(cls, url: str, *_: Any, **__: Any) -> RemoteFile:
-        """Is not offered."""
+        """Not offered."""
         _refuse(f"open `{url}`")
 
     @classmethod
     def open_http(cls, url: str, nbytes: int | None = None) -> RemoteFile:
-        """Is not offered."""
+        """Not offered."""
         _refuse(f"open `{url}`")
 
     @classmethod
     def open_s3(cls, bucket_name: str, object_name: str, nbytes: int | None = None) -> RemoteFile:
-        """Is not offered."""
+        """Not offered."""
         _refuse(f"open `{object_name}` of `{bucket_name}`")
 
     @classmethod
     def open_s3_url(cls, url: str, nbytes: int | None = None) -> RemoteFile:
-        """Is not offered."""
+        """Not offered."""
         _refuse(f"open `{url}`")
 
     @classmethod
     def open_s3_public(cls, url: str, nbytes: int | None = None) -> RemoteFile:
-        """Is not offered."""
+        """Not offered."""
         _refuse(f"open `{url}`")
 
     @classmethod
     def open_s3_presigned_url(cls, presigned_url: str, nbytes: int | None = None) -> RemoteFile:
-        """Is not offered."""
+        """Not offered."""
         _refuse("open a presigned URL")
 
     @classmethod
     def open_webhdfs(cls, url: str, nbytes: int | None = None) -> RemoteFile:
-        """Is not offered."""
+        """Not offered."""
         _refuse(f"open `{url}`")

@@ -1,6 +1,6 @@
-"""How many bytes were moved by this package's calls, and how long that took.
+"""Counts the bytes and the time of this package's calls.
 
-Nothing is counted while there is no monitor. Each monitor counts what begins while it is there.
+Nothing is counted without a monitor. Each monitor counts the calls that begin during its life.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _COUNTERS = (
     "http_retries",
     "http_retry_backoff_ns",
 )
-"""What KvikIO counts for remote files, which there are none of here."""
+"""KvikIO's counters of remote files, all 0 here."""
 
 
 class BackendTotals(TypedDict):
-    """What one backend moved."""
+    """The counts of one backend."""
 
     num_ops: int
     bytes_transferred: int
@@ -51,7 +51,7 @@ def _no_backends() -> dict[str, BackendTotals]:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a monitor has counted, as it was when it was read. All times are nanoseconds."""
+    """The counts of a monitor at the time of `SummaryMonitor.get`. All times are nanoseconds."""
 
     start_unix_ns: int
     end_unix_ns: int
@@ -65,15 +65,15 @@ class Summary:
     bytes_written: int = 0
     num_errors: int = 0
     busy_ns: int = 0
-    """Time in which at least one call was under way."""
+    """Time with at least one call in progress."""
     total_duration_ns: int = 0
-    """The times of all calls together."""
+    """The sum of the times of all calls."""
     by_backend: dict[str, BackendTotals] = field(default_factory=_no_backends, hash=False)
     counters: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(_COUNTERS, 0), hash=False
     )
     span: str | None = field(default=None, repr=False)
-    """What it was read from; `None` for the difference of two readings."""
+    """The monitor and its last reset; `None` for the difference of two summaries."""
 
     @property
     def wall_ns(self) -> int:
@@ -82,27 +82,27 @@ class Summary:
 
     @property
     def busy_bytes_per_sec(self) -> float:
-        """Bytes for each second in which something was under way."""
+        """Bytes per second of busy time."""
         return self.bytes_transferred * 1e9 / self.busy_ns if self.busy_ns else 0.0
 
     @property
     def busy_fraction(self) -> float:
-        """How much of the time something was under way, from 0 to 1."""
+        """The share of busy time, from 0 to 1."""
         return min(1.0, self.busy_ns / self.wall_ns) if self.wall_ns else 0.0
 
     @property
     def mean_duration_ns(self) -> int:
-        """Time that a call took."""
+        """The mean time of a call."""
         return self.total_duration_ns // self.num_ops if self.num_ops else 0
 
     def since(self, previous: Summary) -> Summary:
-        """The counts since an earlier reading of the same monitor.
+        """The counts since an earlier summary of the same monitor.
 
         Raises:
-            ValueError: it is none, or the monitor was reset between them.
+            ValueError: `previous` is no such summary, or the monitor was reset since.
         """
         if self.span is None or previous.span != self.span or previous.num_ops > self.num_ops:
-            text = "`previous` is no earlier reading of this monitor since it was last reset"
+            text = "`previous` must be an earlier summary of this monitor, since its last reset"
             raise ValueError(text)
         now, before = asdict(self), asdict(previous)
         backends: dict[str, Any] = {
@@ -124,27 +124,27 @@ class Summary:
         return known
 
     def to_json(self) -> str:
-        """All of it as an object of JSON."""
+        """The summary as a JSON object."""
         return json.dumps(self._known())
 
     def serialize(self) -> bytes:
-        """All of it as bytes that `deserialize` reads."""
+        """The summary as bytes, for `deserialize`."""
         return json.dumps(asdict(self)).encode()
 
     @staticmethod
     def deserialize(data: bytes) -> Summary:
-        """What `serialize` made bytes of.
+        """The summary in bytes of `serialize`.
 
         Raises:
-            ValueError: these bytes are something else.
+            ValueError: the bytes are something else.
         """
         try:
             return Summary(**json.loads(data))
         except (TypeError, ValueError):
-            raise ValueError("these bytes are no summary of this version") from None
+            raise ValueError("the bytes are not a summary of this version") from None
 
     def report(self, all_rows: bool = False) -> str:
-        """All of it as text, one field to a line; backends without a call only if asked for."""
+        """The summary as text, one field per line; with `all_rows` also idle backends."""
         rows = [
             ("wall time", f"{self.wall_ns / 1e9:.6f} s"),
             ("busy time", f"{self.busy_ns / 1e9:.6f} s ({100 * self.busy_fraction:.2f} %)"),
@@ -167,7 +167,7 @@ class Summary:
 
 
 class Operation:
-    """A call that is being counted, by the monitors that were there when it began."""
+    """A call that is being counted, by the monitors that existed when it began."""
 
     def __init__(
         self, monitors: list[tuple[SummaryMonitor, str]], way: str, backend: str, size: int
@@ -177,7 +177,7 @@ class Operation:
         self._begun = time.monotonic_ns()
 
     def ended(self, transfer: Transfer) -> None:
-        """Counts what a transfer did that has ended."""
+        """Counts a transfer that has ended."""
         if transfer.exception() is not None:
             self.end(0, failed=True)
         else:
@@ -197,7 +197,7 @@ _monitors: weakref.WeakSet[SummaryMonitor] = weakref.WeakSet()
 
 
 def operation(way: str, memory: Any, size: int | None, backend: str = "POSIX") -> Operation | None:
-    """Counts a call that begins, if counting is on."""
+    """Begins to count a call; `None` if there is no monitor."""
     if not _monitors:
         return None
     with _lock:
@@ -208,7 +208,7 @@ def operation(way: str, memory: Any, size: int | None, backend: str = "POSIX") -
 
 
 class SummaryMonitor:
-    """Counts this process's calls of this package from when it is made until it is stopped."""
+    """Counts this process's calls of this package, until it is stopped."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -237,7 +237,7 @@ class SummaryMonitor:
         self, span: str, way: str, backend: str, sizes: tuple[int, int], took: int, failed: bool
     ) -> None:
         with self._lock:
-            # What began before a reset is not of this span; what a stop cut off is not counted.
+            # Calls that a reset or a stop interrupted are not counted.
             if span != self._span or self._stopped is not None:
                 return
             self._under_way -= 1
@@ -268,22 +268,22 @@ class SummaryMonitor:
             return Summary(self._wall, end, by_backend=backends, span=self._span, **counted)
 
     def reset(self) -> None:
-        """Begins again at nothing."""
+        """Sets all counts to 0."""
         with self._lock:
             self._restart()
             if self._stopped is not None:
                 self._stopped = self._clock
 
     def since(self, previous: Summary) -> Summary:
-        """The counts since an earlier reading.
+        """The counts since an earlier summary.
 
         Raises:
-            ValueError: it is none of this monitor since it was last reset.
+            ValueError: `previous` is no summary of this monitor since its last reset.
         """
         return self.get().since(previous)
 
     def stop(self) -> None:
-        """Counts no more, for good."""
+        """Stops counting permanently."""
         with _lock:
             _monitors.discard(self)
         with self._lock:

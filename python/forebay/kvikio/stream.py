@@ -6,11 +6,11 @@ import operator
 
 
 def stream_register(raw_stream: int, flags: int) -> None:
-    """Nothing: every stream can order a transfer."""
+    """Does nothing: every stream can order a transfer."""
     operator.index(raw_stream)
     operator.index(flags)
 
 
 def stream_deregister(raw_stream: int) -> None:
-    """Nothing, as `stream_register`."""
+    """Does nothing, like `stream_register`."""
     operator.index(raw_stream)

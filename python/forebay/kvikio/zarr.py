@@ -56,7 +56,7 @@ def _read(path: Path, prototype: Any, asked: Any) -> Buffer:
 
 def _write(path: Path, value: Buffer, exclusive: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A concurrent reader finds the old bytes or the new ones, and never a part of them.
+    # A concurrent reader finds the old bytes or the new ones, never a mixture.
     number, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".partial")
     try:
         try:
@@ -90,7 +90,7 @@ def _set_access(number: int, path: Path) -> None:
 
 
 def _umask() -> int:
-    # Asking by `os.umask` would change it for all threads.
+    # `os.umask` would change it for all threads.
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:
         for line in status:
             if line.startswith("Umask:"):
@@ -99,7 +99,7 @@ def _umask() -> int:
 
 
 class GDSStore(zarr.storage.LocalStore):
-    """A folder of chunks, which go straight to the memory that zarr's buffers are in."""
+    """A folder of chunks, which are read directly into the memory of zarr's buffers."""
 
     def __repr__(self) -> str:
         return f"<forebay.kvikio.zarr.GDSStore of {str(self.root)!r}>"
@@ -118,7 +118,7 @@ class GDSStore(zarr.storage.LocalStore):
             raise
 
     async def set(self, key: str, value: Buffer) -> None:
-        """Keeps the bytes of a key."""
+        """Stores the bytes of a key."""
         await self._set(key, value)
 
     async def _set(self, key: str, value: Buffer, exclusive: bool = False) -> None:

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from .._forebay import File
 
 _LOCAL = struct.Struct("<4s2xHH16xHH")
-"""The header before an entry's bytes: magic, flags, method, lengths of the name and of more."""
+"""The header before an entry: magic, flags, method, lengths of the name and of extra fields."""
 
 _ENCRYPTED = 1
 
 _BAD_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, RuntimeError)
-"""What `zipfile` raises for a file that is no zip, or one of a kind that it cannot read."""
+"""Errors of `zipfile` for a file that is not a zip, or one that it cannot read."""
 
-_HINT = "load it by `torch.load(path, weights_only=True)`, and write tensors by `save_file`"
+_HINT = "load it by `torch.load(path, weights_only=True)`, and save its tensors by `save_file`"
 
 _MODEL = "state_dict"
-"""The name under which a checkpoint has its tensors, next to the state of the training."""
+"""The key of the tensors in a checkpoint that has the state of the training, too."""
 
 
 class _Reader:
@@ -71,7 +71,7 @@ def read(file: File, path: str) -> Header:
     """Reads and checks where the tensors of an archive are.
 
     Raises:
-        FormatError: it is broken, or holds something else than tensors by name.
+        FormatError: it is broken, or does not hold tensors by name.
     """
     try:
         archive = _opened(file)
@@ -83,15 +83,15 @@ def read(file: File, path: str) -> Header:
         text = _whole(archive, entries, f"{root}/data.pkl")
         order = f"{root}/byteorder"
         if order in entries and _whole(archive, entries, order) != b"little":
-            raise ValueError("its numbers do not have their lowest byte first")
+            raise ValueError("its numbers are not little-endian")
     except FormatError:
         raise
     except _BAD_ZIP as error:
-        _refuse(path, f"it is no whole zip as `torch.save` writes it: {shown(error)}")
+        _refuse(path, f"it is not a complete zip of `torch.save`: {shown(error)}")
     try:
         views = _views(unpickled(text))
     except BAD_PICKLE as error:
-        _refuse(path, f"its pickle is none of tensors by name: {shown(error)}")
+        _refuse(path, f"its pickle does not hold tensors by name: {shown(error)}")
     by_key: dict[str, dict[str, View]] = defaultdict(dict)
     for name, view in views.items():
         by_key[view.storage.key][name] = view
@@ -119,15 +119,15 @@ def _whole(archive: zipfile.ZipFile, entries: dict[str, zipfile.ZipInfo], name: 
 
 
 def _begins(file: File, entries: list[zipfile.ZipInfo]) -> Iterator[tuple[str, int]]:
-    """Where the bytes of each entry begin; they lie as they are, one behind another."""
+    """Where the bytes of each entry begin; entries must be uncompressed and not overlap."""
     entries = sorted(entries, key=lambda entry: entry.header_offset)
     if len({entry.filename for entry in entries}) < len(entries):
-        raise ValueError("two of its entries have one name")
+        raise ValueError("two of its entries have the same name")
     ends = [entry.header_offset for entry in entries[1:]] + [file.size]
     heads = [bytearray(_LOCAL.size) for _ in entries]
     for entry in entries:
         if not 0 <= entry.header_offset <= file.size - _LOCAL.size:
-            raise ValueError(f"its entry `{entry.filename}` lies outside")
+            raise ValueError(f"its entry `{entry.filename}` is outside the file")
     file.readv([(one.header_offset, len(head), head) for one, head in zip(entries, heads)])
     for entry, head, end in zip(entries, heads, ends, strict=True):
         magic, flags, method, name, more = _LOCAL.unpack(head)
@@ -137,7 +137,7 @@ def _begins(file: File, entries: list[zipfile.ZipInfo]) -> Iterator[tuple[str, i
             raise ValueError(f"its entry `{entry.filename}` is compressed or encrypted")
         begin = entry.header_offset + _LOCAL.size + name + more
         if entry.compress_size != entry.file_size or begin + entry.file_size > end:
-            raise ValueError(f"its entry `{entry.filename}` reaches into the next one")
+            raise ValueError(f"its entry `{entry.filename}` overlaps the next one")
         yield entry.filename, begin
 
 
@@ -156,8 +156,9 @@ def _views(found: Any) -> dict[str, View]:
 def _of_storage(path: str, views: dict[str, View], begin: int, nbytes: int) -> Iterator[Stored]:
     """The tensors of a storage.
 
-    Each is read alone, or is the same as another one. If that is not so, they are views of the
-    whole storage: what is read is never more than the file has.
+    If they are contiguous and do not overlap, each is read alone; equal ones are read once.
+    Otherwise they are views of the whole storage, which is read once. So no more bytes are read
+    than the file has.
     """
     ranges: set[tuple[int, int, str, tuple[int, ...]]] = set()
     is_alone = True
@@ -180,11 +181,11 @@ def _of_storage(path: str, views: dict[str, View], begin: int, nbytes: int) -> I
 
 
 def _checked(path: str, name: str, view: View, nbytes: int) -> int:
-    """How many bytes of its storage a tensor reaches over."""
+    """Checks a tensor, and returns how many bytes of its storage it spans."""
     its, bits = f"its tensor `{shown(name)}`", BITS[view.dtype]
     claimed = _size(view.storage)
     if claimed != nbytes:
-        _refuse(path, f"the storage of {its[4:]} has {nbytes} bytes, and not {claimed}")
+        _refuse(path, f"the storage of {its[4:]} has {nbytes} bytes, not {claimed}")
     if bits % 8:
         _refuse(path, f"{its} has elements of {bits} bits")
     own = product(list(view.shape), bits)
@@ -201,7 +202,7 @@ def _size(storage: Storage) -> int:
 
 
 def _is_row(view: View) -> bool:
-    """Whether its elements lie one after another."""
+    """Whether its elements are contiguous, in row order."""
     step = 1
     for size, own in zip(reversed(view.shape), reversed(view.strides), strict=True):
         if size != 1 and own != step:

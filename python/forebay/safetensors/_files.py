@@ -1,4 +1,4 @@
-"""Which files a model consists of."""
+"""Finds the files of a model."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Paths: TypeAlias = Path | Sequence[Path]
 """A file, an index, a folder, or a list of them."""
 
 _KINDS = ["*.safetensors", "*pytorch_model*.bin"]
-"""Files of a folder; only those of the first kind that is there belong to the model."""
+"""Patterns of a folder's files: those of the first one with a match belong to the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A file of a model; `names` are those of its tensors that belong to it, ``None``: all."""
+    """A file of a model; `names` are its tensors that belong to the model, ``None`` all."""
 
     path: str
     names: frozenset[str] | None = None
@@ -32,12 +32,12 @@ class ModelFile:
 def files(paths: Paths) -> list[ModelFile]:
     """The files that `paths` name.
 
-    A folder means its index, or all its ``.safetensors`` files, or else for its
+    A folder means the files of its index, or all its ``.safetensors`` files, or else its
     ``pytorch_model.bin`` files. A folder of the Hugging Face cache (``models--…``) means the
     snapshot that ``refs/main`` names.
 
     Raises:
-        FormatError: a folder has no such files, or an index is none.
+        FormatError: a folder has no such files, or an index is invalid.
     """
     if isinstance(paths, str | bytes | os.PathLike):
         return _of(os.fsdecode(paths))
@@ -86,7 +86,7 @@ def _of_index(path: FolderPath) -> list[ModelFile]:
         order = sorted(names, key=str.encode)
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         why = "its `weight_map` does not say which file each tensor is in"
-        raise refused(str(path), why, "is it the index of a model's files?") from error
+        raise refused(str(path), why, "give the index of a model's files") from error
     for name in order:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
             why = f"it names the file `{shown(name)}`, which is not in its folder"

@@ -1,4 +1,4 @@
-"""Tensors of torch and arrays of NumPy over bytes that were read."""
+"""Tensors of torch and arrays of NumPy in memory that is read or written."""
 
 from __future__ import annotations
 
@@ -37,29 +37,29 @@ NAMES = {
     "I64": "int64",
     "U64": "uint64",
 }
-"""The types by the names that torch, NumPy and `ml_dtypes` have for them; none has all."""
+"""The types with their names in torch, NumPy and `ml_dtypes`; none of these has all types."""
 
 
 class Framework(Protocol):
-    """What makes memory and tensors.
+    """Makes memory and tensors.
 
     Attributes:
-        on_host: whether its memory is the host's.
+        on_host: whether its memory is host memory.
     """
 
     on_host: bool
 
     def memory(self, nbytes: int) -> Any:
-        """New memory of whole bytes, in one piece."""
+        """New contiguous memory, with one byte per element."""
 
     def tensor(self, memory: Any, stored: Stored, shape: Sequence[int]) -> Any:
-        """What `memory` holds, as a tensor of a shape and of the type of `stored`."""
+        """The bytes of `memory` as a tensor of a shape and of the type of `stored`."""
 
     def view(self, flat: Any, shape: Sequence[int], first: int, strides: Sequence[int]) -> Any:
-        """A tensor of elements of another one, from `first` on with strides."""
+        """A view of a flat tensor: elements from `first` on, with strides."""
 
     def converted(self, tensor: Any, dtype: Any) -> Any:
-        """A tensor of floating-point numbers in another type; any other as it is."""
+        """A tensor of floating-point numbers in another type; other tensors are unchanged."""
 
     def copied(self, tensor: Any) -> Any:
         """A tensor with separate memory."""
@@ -88,7 +88,7 @@ class Torch:
         if dtype is None:
             raise no_type("torch", self._torch.__version__, stored)
         if stored.dtype == "F4":
-            # Two to an element.
+            # An element of torch holds two.
             if not shape or shape[-1] % 2:
                 raise no_type("torch", f"{self._torch.__version__} for an odd row", stored)
             shape = [*shape[:-1], shape[-1] // 2]
@@ -118,7 +118,7 @@ class Numpy:
 
         self._numpy = numpy
         if device not in ("cpu", None):
-            raise ValueError(f"`device` cannot be `{device}`: arrays of NumPy lie on the host")
+            raise ValueError(f"`device` cannot be `{device}`: arrays of NumPy are in host memory")
 
     def memory(self, nbytes: int) -> Any:
         return self._numpy.empty(nbytes, dtype=self._numpy.uint8)
@@ -165,10 +165,10 @@ class Given:
 
 
 def described(name: str, tensor: Any) -> Given:
-    """A tensor of torch or NumPy, as the format has it.
+    """Describes a tensor of torch or NumPy as the format does.
 
     Raises:
-        TypeError: it is no tensor.
+        TypeError: it is not a tensor.
         ValueError: it is not contiguous, or the format has no type for its elements.
     """
     if not isinstance(name, str):
@@ -182,10 +182,10 @@ def described(name: str, tensor: Any) -> Given:
     hint = ""
     if isinstance(tensor, Mapping | list | tuple):
         hint = (
-            ": give its tensors names of their own, such as `optimizer.0.exp_avg`, or save by "
+            ": give its tensors names of their own, such as `optimizer.0.exp_avg`, or save it by "
             "`torch.distributed.checkpoint`"
         )
-    raise TypeError(f"tensor `{shown(name)}` is a `{kind}`, and none of torch or NumPy{hint}")
+    raise TypeError(f"tensor `{shown(name)}` is a `{kind}`, not of torch or NumPy{hint}")
 
 
 def _of_torch(name: str, tensor: Any) -> Given:
@@ -217,8 +217,8 @@ def _of_numpy(name: str, array: Any) -> Given:
     if not array.flags.c_contiguous or not array.dtype.isnative:
         order = "array.dtype.newbyteorder('=')"
         raise ValueError(
-            f"the elements of tensor `{shown(name)}` do not lie in one piece, or have another byte "
-            f"order: give `numpy.ascontiguousarray(array, {order})`"
+            f"tensor `{shown(name)}` is not contiguous, or has another byte order: "
+            f"give `numpy.ascontiguousarray(array, {order})`"
         )
     memory = array.reshape(-1).view(numpy.uint8)
     begin = array.__array_interface__["data"][0]
@@ -230,12 +230,12 @@ def no_type(library: str, version: str, stored: Stored) -> FormatError:
     why = f"{f'{library} {version}'.strip()} has no type for `{stored.dtype}`"
     text = f"cannot load the tensor `{shown(stored.name)}`: {why}"
     made = FormatError(errno.EOPNOTSUPP, text, None)
-    made.hint = "leave it out by `names=`"
+    made.hint = "omit it by `names=`"
     return made
 
 
 def framework(name: str, device: Any) -> Framework:
-    """The framework of a name, as safetensors has them."""
+    """The framework by its name in safetensors."""
     if name in ("torch", "pt", "pytorch"):
         return Torch(device)
     if name in ("numpy", "np"):

@@ -1,7 +1,7 @@
-"""The header of a safetensors file: which of its bytes are whose.
+"""The header of a safetensors file: the place of each tensor.
 
 The format is that of safetensors 0.8: eight bytes with the length of the header, the header in
-JSON, and the tensors' bytes, which lie one after another without gaps up to the file's end.
+JSON, and the bytes of the tensors, one after another without gaps up to the end of the file.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from .._forebay import File
 
 LENGTH = 8
-"""Bytes of the number with which a file begins."""
+"""Bytes of the header's length, with which a file begins."""
 
 METADATA = "__metadata__"
-"""The name in a header that is no tensor's."""
+"""The name in a header that does not name a tensor."""
 
 HEADER_MAX = 100_000_000
-"""Bytes of a header at most, as safetensors has it."""
+"""Most bytes of a header, as in safetensors."""
 
 BITS = {
     "BOOL": 8,
@@ -51,13 +51,13 @@ BITS = {
     "I64": 64,
     "U64": 64,
 }
-"""The types, and how many bits an element has."""
+"""The types, with the bits of an element."""
 
 _SIZE_MAX = 2**64 - 1
 
 
 class FormatError(Error, ValueError):
-    """A file is not what its kind of file has to be."""
+    """A file is not valid in its format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class Stored:
         dtype: its type, by the format's name, such as ``BF16``.
         shape: its shape, in elements of that type.
         offset: where its bytes begin, from the start of the file.
-        nbytes: how many bytes it has, or those that it is a view of.
-        view: its first element among those, and its strides, in elements.
+        nbytes: how many bytes it has; for a view, those of its whole storage.
+        view: for a view, its first element in the storage and its strides, in elements.
     """
 
     name: str
@@ -83,11 +83,11 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a file's header says.
+    """The content of a file's header.
 
     Attributes:
         path: the file.
-        metadata: the texts under ``__metadata__``, or ``None``.
+        metadata: the strings under ``__metadata__``, or ``None``.
         tensors: the tensors by name, in the order of their bytes.
         begin: where the first tensor's bytes begin.
         end: the size of the file.
@@ -104,18 +104,18 @@ def read(file: File, path: str) -> Header:
     """Reads and checks the header of a file.
 
     Raises:
-        FormatError: it is no safetensors file.
+        FormatError: it is not a safetensors file.
     """
     size = file.size
     if size < LENGTH:
-        _refuse(path, f"it has {size} bytes, and the length of its header takes {LENGTH}")
+        _refuse(path, f"it has {size} bytes, but the length of its header takes {LENGTH}")
     head = bytearray(LENGTH)
     file.read_into(head)
     length = int.from_bytes(head, "little")
     if length > HEADER_MAX:
-        _refuse(path, f"its header would have {length} bytes, and {HEADER_MAX} are the most")
+        _refuse(path, f"its header would have {length} bytes, more than {HEADER_MAX}")
     if length > size - LENGTH:
-        _refuse(path, f"its header would have {length} bytes, and the file has {size}")
+        _refuse(path, f"its header would have {length} bytes, but the file has {size}")
     text = bytearray(length)
     file.read_into(text, LENGTH)
     return parse(bytes(text), size, path)
@@ -126,23 +126,23 @@ def parse(text: bytes, size: int, path: str) -> Header:
     try:
         found = json.loads(text.decode(), object_pairs_hook=_once, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        _refuse(path, f"its header is no JSON: {error}")
+        _refuse(path, f"its header is not JSON: {error}")
     if not isinstance(found, dict):
-        _refuse(path, "its header is no JSON object")
+        _refuse(path, "its header is not a JSON object")
     metadata = found.pop(METADATA, None)
     if metadata is not None and not are_texts(metadata):
-        _refuse(path, f"`{METADATA}` of its header is no object of texts")
+        _refuse(path, f"`{METADATA}` of its header is not an object of strings")
     begin = LENGTH + len(text)
     tensors = [_stored(path, name, about, begin) for name, about in found.items()]
     tensors.sort(key=lambda tensor: (tensor.offset, tensor.nbytes))
     end = begin
     for tensor in tensors:
         if tensor.offset != end:
-            kind = "overlap" if tensor.offset < end else "are a gap"
-            _refuse(path, f"bytes before its tensor `{shown(tensor.name)}` {kind}")
+            kind = "overlap with" if tensor.offset < end else "gap before"
+            _refuse(path, f"{kind} its tensor `{shown(tensor.name)}`")
         end += tensor.nbytes
     if end != size:
-        _refuse(path, f"its tensors end at byte {end}, and the file at byte {size}")
+        _refuse(path, f"its tensors end at byte {end}, but the file at byte {size}")
     return Header(path, metadata, {tensor.name: tensor for tensor in tensors}, begin, end)
 
 
@@ -153,30 +153,30 @@ def _stored(path: str, name: str, about: Any, begin: int) -> Stored:
         _refuse(path, f"its tensor `{shown(name)}` {why}")
 
     if not isinstance(about, dict):
-        refuse("is no JSON object")
+        refuse("is not a JSON object")
     dtype: Any = about.get("dtype")
     shape: Any = about.get("shape")
     offsets: Any = about.get("data_offsets")
     if not isinstance(dtype, str) or dtype not in BITS:
-        refuse(f"has the type `{shown(dtype)}`, which is none of safetensors'")
+        refuse(f"has the type `{shown(dtype)}`, which safetensors does not have")
     if not _are_sizes(shape):
-        refuse("has no shape of whole numbers")
+        refuse("has an invalid shape")
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        refuse("has no `data_offsets` of two rising numbers")
+        refuse("has invalid `data_offsets`")
     bits = product(shape, BITS[dtype])
     if bits is None:
         refuse("has more than 2**64 bits")
     if bits % 8:
-        refuse(f"has {bits} bits, which are no whole bytes")
+        refuse(f"has {bits} bits, which is not a whole number of bytes")
     nbytes = offsets[1] - offsets[0]
     if nbytes != bits // 8:
         kind = f"`{dtype}` of shape {shape}"
-        refuse(f"has {nbytes} bytes, and {kind} takes {bits // 8}")
+        refuse(f"has {nbytes} bytes, but {kind} takes {bits // 8}")
     return Stored(name, dtype, tuple(shape), begin + offsets[0], nbytes)
 
 
 def product(shape: list[int], bits: int) -> int | None:
-    """The bits of all elements; ``None`` if a step overflows, also where a later size is zero."""
+    """The bits of all elements; ``None`` if a step overflows, even if a later size is zero."""
     total = 1
     for size in [*shape, bits]:
         total *= size
@@ -186,25 +186,25 @@ def product(shape: list[int], bits: int) -> int | None:
 
 
 def _are_sizes(found: Any) -> bool:
-    """Whether it is a list of whole numbers that are no less than zero."""
+    """Whether it is a list of whole numbers, none of them negative."""
     return isinstance(found, list) and all(
         type(size) is int and 0 <= size <= _SIZE_MAX for size in found
     )
 
 
 def are_texts(found: Any) -> bool:
-    """Whether it is an object of texts."""
+    """Whether it maps strings to strings."""
     return isinstance(found, Mapping) and all(
         isinstance(text, str) for pair in found.items() for text in pair
     )
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose names are all different; names and texts can be written as UTF-8."""
+    """An object; refuses equal names, and strings that are not valid UTF-8."""
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"the name `{shown(twice)}` stands in it twice")
+        raise ValueError(f"it has the name `{shown(twice)}` twice")
     for name, value in pairs:
         name.encode()
         if isinstance(value, str):
@@ -213,11 +213,11 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"`{text}` is no number")
+    raise ValueError(f"`{text}` is not a number in JSON")
 
 
 def _refuse(path: str, why: str) -> NoReturn:
-    raise refused(path, why, "is it a whole safetensors file?")
+    raise refused(path, why, "check that it is a complete safetensors file")
 
 
 def refused(path: str, why: str, hint: str | None) -> FormatError:

@@ -1,4 +1,4 @@
-"""Tensors one after another, with bounded memory: some are read ahead of the one that is used."""
+"""Tensors one after another, with bounded memory: some are read ahead."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from ._files import Paths
 
 PARTS = 4
-"""Parts of a window: one is used, and three are on their way."""
+"""Parts of a window: one is in use, and three are being read."""
 
 
 class Ahead:
-    """Fills memory for parts, in their order, up to a window ahead of the one that was taken."""
+    """Reads parts in their order, up to a window ahead of the one that was taken last."""
 
     def __init__(
         self,
@@ -45,14 +45,14 @@ class Ahead:
         self._coming: deque[tuple[Part, Any, ManyTransfer]] = deque()
 
     def take(self) -> tuple[Part, Any] | None:
-        """The next part and its memory; the one before counts as used. ``None`` behind the last."""
+        """The next part and its memory; the one before counts as used. ``None`` after the last."""
         self._left += self._taken
         while self._next and (not self._coming or self._next.nbytes <= self._left):
             part, self._next = self._next, next(self._wanted, None)
             room = self._ranks.room(part.nbytes)
             with self._ranks.planning():
                 memory = self._framework.memory(room)
-            # It waits for what torch's stream does with the memory's tensors of before.
+            # It waits for the work on torch's stream that still uses earlier tensors there.
             transfer = self._ranks.start(self._engine, part, memory, (0, room))
             self._coming.append((part, memory, transfer))
             self._left -= part.nbytes
@@ -64,7 +64,7 @@ class Ahead:
         return part, memory
 
     def close(self) -> None:
-        """Cancels what is on its way."""
+        """Cancels pending reads."""
         while self._coming:
             self._coming.popleft()[2].cancel()
 
@@ -85,15 +85,15 @@ def iterate(
 ) -> Iterator[tuple[str, Any]]:
     """The tensors of a model one after another, as ``(name, tensor)``.
 
-    They come in the order of the files, or in that of `names` where that is a list.
+    They come in the order of the files, or in that of `names` if it is a list.
 
     Args:
         paths: as for `load_file`.
         names: as for `load_file`.
         device: as for `load_file`.
-        window: bytes of memory for tensors that are on their way or in use. A tensor that is larger
+        window: bytes of memory for tensors that are being read or in use. A tensor that is larger
             than a quarter of it has separate memory of its size.
-        copy: tensors with memory of their own. Without it those that are read together share
+        copy: gives each tensor its own memory. Without it, tensors that are read together share
             memory, which stays as long as one of them is kept.
         framework: as for `load_file`.
         shard: as for `load_file`.
@@ -103,7 +103,7 @@ def iterate(
         engine: as for `load_file`.
 
     Raises:
-        As `load_file` does, with the first tensor or when it comes to the one that fails.
+        As `load_file` does, at the first tensor or at the one that fails.
     """
     together = ranks(rank, world_size, group, shard)
     with ExitStack() as stack:

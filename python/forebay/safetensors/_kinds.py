@@ -1,4 +1,4 @@
-"""Which kind of file it is, by its first bytes."""
+"""Detects the kind of a file by its first bytes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from .._forebay import File
 
 _HEAD = 512
-"""Bytes that show the kind of a file."""
+"""Bytes at the start that show the kind of a file."""
 
 _ZIP = b"PK\x03\x04"
 
 _PICKLE = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
-"""How the files begin that torch wrote before version 1.6."""
+"""The start of files that torch wrote before version 1.6."""
 
 _TAR = (b"ustar", 257)
 """Bytes of a tar archive and where they are; torch before version 0.2 wrote such files."""
@@ -41,7 +41,7 @@ def header(file: File, path: str) -> Header:
 
 
 def refuse_formats(file: File) -> None:
-    """Refuses a file that begins with a header, where the elements of a tensor should be.
+    """Refuses a file with a header, where the plain elements of a tensor are expected.
 
     Raises:
         FormatError: it is a file of safetensors or of `torch.save`.
@@ -56,7 +56,7 @@ def refuse_formats(file: File) -> None:
         kind, hint = "safetensors", load_file
     else:
         return
-    raise refused(str(file.name), f"it is a file of {kind}, and no elements of a tensor", hint)
+    raise refused(str(file.name), f"it is a file of {kind}, not plain elements", hint)
 
 
 def _head(file: File) -> bytes:

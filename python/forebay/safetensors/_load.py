@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from ._files import Paths
 
 Progress: TypeAlias = bool | Callable[[int, int], object]
-"""``True`` shows a line on stderr; a function is called with the bytes that came and all bytes."""
+"""``True`` shows a line on stderr; a function gets the bytes read so far and all bytes."""
 
 _LOOK = 0.1
-"""Seconds between two looks at the progress."""
+"""Seconds between two reports of the progress."""
 
 _AT_ONCE = 2
-"""Windows that are filled at once: one is read while the other goes to the other ranks."""
+"""Windows that are filled at once: one is read while the other is sent to other ranks."""
 
 
 class _Window(NamedTuple):
-    """A piece of a part's memory that is filled at once."""
+    """A piece of a part's memory that one transfer fills."""
 
     part: Part
     memory: Any
@@ -43,14 +43,14 @@ class Loaded(dict[str, Any]):
     """Tensors by name, in the order of their files.
 
     Attributes:
-        metadata: the texts that the files have under ``__metadata__``.
+        metadata: the strings that the files have under ``__metadata__``.
     """
 
     metadata: dict[str, str]
     _report: dict[str, Any]
 
     def report(self) -> dict[str, Any]:
-        """Which way the bytes went: as `forebay.ManyResult.report`."""
+        """The routes of the bytes, as in `forebay.ManyResult.report`."""
         return self._report
 
 
@@ -70,29 +70,30 @@ def load_file(
 ) -> Loaded:
     """Loads the tensors of a model, all files at once.
 
-    The tensors of a file share one allocation, which is freed with the last of them: `clone` one
-    that is to outlive the others, or use `iterate`.
+    The tensors of a file share one allocation, which is freed with the last of them. To keep only
+    some, `clone` them, or use `iterate`.
 
     Args:
         path: a file of safetensors or of `torch.save` (``.pt``, ``.bin``), an ``.index.json``, a
             folder, a snapshot of the Hugging Face cache, or a list of these.
-        device: where the tensors lie; by default torch's current GPU, and the host for NumPy.
-        names: which tensors: a list, a pattern such as ``model.layers.*``, or a function that is
-            called with a name. By default all.
+        device: the device of the tensors; by default torch's current GPU, for NumPy the host.
+        names: which tensors: a list, a pattern such as ``model.layers.*``, or a function of a
+            name. By default all.
         framework: ``torch`` or ``numpy``.
         dtype: converts tensors of floating-point numbers to it.
         shard: the share of each tensor that is read: ``(dimension, rank, size)``, or a function of
             a name and a shape that returns that, an index such as ``(slice(0, 8),)``, or ``None``
             for the whole tensor.
-        rank: of several processes of this machine that load the same files at once, the number of
-            this one, with `world_size`: all read through the page cache, each from another place
-            on, so that the drive is read once.
-        world_size: how many such processes there are.
-        group: a group of `torch.distributed`: each of its processes reads its part of the bytes,
-            and all get all of them. All make the same call. They may run on several machines.
-        progress: ``True`` for a line on stderr, or a function that is called with the bytes that
-            have come and with all bytes.
-        engine: by default the one of the process.
+        rank: the number of this process, if several of this machine load the same files at once;
+            requires `world_size`. All read through the page cache, each starting at another
+            place, so that the drive is read once.
+        world_size: the number of these processes.
+        group: a group of `torch.distributed`: each of its processes reads a part of the bytes, and
+            gets the rest from the others. All make the same call. They may run on several
+            machines.
+        progress: ``True`` for a line on stderr, or a function that gets the bytes read so far and
+            all bytes.
+        engine: by default that of the process.
 
     Raises:
         FormatError: a file is of neither kind, is broken, or has a type that the framework does not
@@ -116,7 +117,7 @@ def load_file(
                 for stored in one.tensors:
                     part.add(one.file, stored, of_shard(shard, stored))
                 if together.is_alone:
-                    # Its bytes come while the headers of later files are read.
+                    # Its bytes are read while the headers of later files are read.
                     loading.start(part)
                     part = Part()
             show(part.tensors)
@@ -132,7 +133,7 @@ def load_file(
 
 
 class _Loading:
-    """Parts of a model that are on their way, and the tensors in their memory."""
+    """Parts of a model that are being read, and the tensors in their memory."""
 
     def __init__(self, engine: Engine, framework: Framework, ranks: Ranks) -> None:
         self.tensors: dict[str, Any] = {}
@@ -154,7 +155,7 @@ class _Loading:
         self.tensors.update(part.made(self._framework, memory))
 
     def finish(self, progress: Progress) -> dict[str, Any]:
-        """Waits for all parts, and returns the report of them."""
+        """Waits for all parts, and returns their report."""
         tell = _line if progress is True else progress or (lambda done, total: None)
         wait = self._watched(tell) if progress else result
         reports = []
@@ -169,7 +170,7 @@ class _Loading:
         return _merged(reports)
 
     def cancel(self) -> None:
-        """Cancels what is on its way."""
+        """Cancels pending reads."""
         for _, transfer in self._coming:
             transfer.cancel()
 
@@ -186,13 +187,13 @@ class _Loading:
                     return transfer.result(_LOOK).report()
                 except TimeoutError:
                     if transfer.done():
-                        return transfer.result().report()  # it may have timed out itself
+                        return transfer.result().report()  # the transfer itself may have timed out
                     tell(self._done(), self._total)
 
         return wait
 
     def _done(self) -> int:
-        """How many bytes have come, those of other ranks among them."""
+        """How many bytes have been read, including those of other ranks."""
         done = self._finished
         for (_, _, (begin, end)), transfer in self._coming:
             own, all_ = transfer.progress()

@@ -22,11 +22,11 @@ def load_model(
         model: a `torch.nn.Module`.
         filename: as for `load_file`.
         strict: whether a name that is missing in the files, or unknown to the module, is an error.
-        device: where the tensors lie before they are copied into the module.
+        device: the device of the tensors before they are copied into the module.
 
     Returns:
-        The names of the module that the files do not have, and those that the module does not have.
-        Of parameters that share memory one name is enough.
+        The names of the module that the files do not have, and the names of the files that the
+        module does not have. Of parameters that share memory, one name is enough.
     """
     loaded = load_file(filename, device)
     state = model.state_dict()
@@ -50,8 +50,8 @@ def save_model(
 ) -> int:
     """Writes a module's tensors, as `save_file` does; each memory once.
 
-    Of names that share memory the first in the alphabet is written, and ``__metadata__`` says for
-    each other one which that is.
+    Of names that share memory, the first in the alphabet is written, and ``__metadata__`` maps the
+    others to it.
     """
     state = dict(model.state_dict())
     texts = dict(metadata or {})

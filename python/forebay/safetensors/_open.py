@@ -34,9 +34,9 @@ class safe_open:  # noqa: N801, the name that programs import
     Args:
         filename: the file.
         framework: ``torch`` (or ``pt``) or ``numpy`` (or ``np``).
-        device: where the tensors lie.
+        device: the device of the tensors.
         window: bytes of memory for tensors that are read ahead.
-        engine: by default the one of the process.
+        engine: by default that of the process.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class safe_open:  # noqa: N801, the name that programs import
         self._places = {name: place for place, name in enumerate(self._header.tensors)}
         self._tensors = opened.tensors
         self._ahead: Ahead | None = None
-        # The tensors of the part that was taken last, and the place of the one behind it.
+        # The tensors of the part that was taken last, and the place of the next one.
         self._ready: dict[str, Any] = {}
         self._behind = 0
         self._last = -2
@@ -80,7 +80,7 @@ class safe_open:  # noqa: N801, the name that programs import
         return list(self._places)
 
     def metadata(self) -> dict[str, str] | None:
-        """The texts under ``__metadata__``."""
+        """The strings under ``__metadata__``."""
         return self._header.metadata
 
     def get_tensor(self, name: str) -> Any:
@@ -103,7 +103,7 @@ class safe_open:  # noqa: N801, the name that programs import
         except BaseException:
             self._stop()
             raise
-        assert taken is not None, "the tensor is behind the last one"
+        assert taken is not None, "the tensor is after the last one"
         self._ready = dict(taken[0].made(self._framework, taken[1]))
         self._behind += len(self._ready)
         return self._ready.pop(name)
@@ -119,7 +119,7 @@ class safe_open:  # noqa: N801, the name that programs import
         return dict(part.made(self._framework, memory))
 
     def get_slice(self, name: str) -> Slice:
-        """A tensor of which parts are read, by ``[...]``."""
+        """A tensor whose parts are read by ``[...]``."""
         return Slice(self, self._stored(name))
 
     def _stored(self, name: str) -> Stored:
@@ -129,7 +129,7 @@ class safe_open:  # noqa: N801, the name that programs import
             raise KeyError(f"no tensor `{shown(name)}` in `{shown(self._header.path)}`") from None
 
     def _alone(self, stored: Stored, index: Index) -> Any:
-        """A tensor, or a part of it, that is read by itself."""
+        """Reads a tensor, or a part of it, alone."""
         part = Part()
         part.add(self._file, stored, index)
         memory = self._framework.memory(part.nbytes)
@@ -138,16 +138,16 @@ class safe_open:  # noqa: N801, the name that programs import
         return tensor
 
     def _stop(self) -> None:
-        """Ends reading ahead."""
+        """Stops reading ahead."""
         if self._ahead is not None:
             self._ahead.close()
         self._ahead, self._ready = None, {}
 
 
 class Slice:
-    """A tensor of a file, of which ``[...]`` reads a part and no more.
+    """A tensor of a file, of which ``[...]`` reads only a part.
 
-    Between the brackets stand whole numbers, slices without a step, and ``...``.
+    The index has whole numbers, slices without a step, and ``...``.
     """
 
     def __init__(self, opened: safe_open, stored: Stored) -> None:

@@ -1,4 +1,4 @@
-"""Other packages' loading of safetensors files, done by Forebay."""
+"""Makes other packages load safetensors files by Forebay."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _lock = threading.RLock()
 
 @contextmanager
 def patched(device: Device = None) -> Iterator[None]:
-    """Has transformers, diffusers and other packages load safetensors files by Forebay.
+    """Makes transformers, diffusers and other packages load safetensors files by Forebay.
 
-    `safe_open` takes the place of `safetensors.safe_open`, under every name that a module has
-    for it, in all threads. Another thread that enters waits until this one has left. The block
-    may stand in another one.
+    `safe_open` replaces `safetensors.safe_open`, under every name that a module has for it, in all
+    threads. Another thread that enters such a block waits until this one has left it. Blocks may be
+    nested.
 
     Args:
-        device: where tensors are loaded first, whatever a package asks for: ``"cuda"`` spares them
-            the way over the host's memory. By default the package decides.
+        device: where tensors are loaded first, whatever a package requests: ``"cuda"`` avoids a
+            copy in host memory. By default the package decides.
 
     >>> with forebay.safetensors.patched():
     ...     model = AutoModel.from_pretrained("folder")

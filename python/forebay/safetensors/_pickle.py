@@ -1,8 +1,8 @@
 """Reads the pickle of a file that `torch.save` wrote, and runs nothing that it names.
 
-The opcodes are those of `pickletools`. A name in the pickle, such as ``os.system``, is a text that
-is compared with the few names that tensors need. Numbers that it claims are kept, and no memory is
-allocated for them.
+The opcodes are those of `pickletools`. A name in the pickle, such as ``os.system``, is only
+compared with the few names that tensors need. Sizes that it claims are kept as numbers: no memory
+is allocated for them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ._frameworks import NAMES
 BAD_PICKLE = (
     ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, struct.error,
 )
-"""What `unpickled` raises for bytes that are no pickle of tensors."""
+"""Errors of `unpickled` for bytes that are not a pickle of tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A tensor: which elements of a storage are its own."""
+    """A tensor: its elements in a storage."""
 
     storage: Storage
     dtype: str
@@ -43,7 +43,7 @@ class View:
 
 
 class _Name(str):
-    """A name that the pickle asks for."""
+    """A name of a class or function in the pickle."""
 
 
 _DTYPES = {name: dtype for dtype, name in NAMES.items()}
@@ -74,17 +74,17 @@ _TEXTS = {"BINUNICODE", "SHORT_BINSTRING"}
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 _DIMENSIONS = 64
-"""Dimensions of a tensor at most, as NumPy has it."""
+"""Most dimensions of a tensor, as in NumPy."""
 
 _KEYS = (str, int, float, type(None))
 
 
 def unpickled(text: bytes) -> Any:
-    """What a pickle holds: dictionaries, lists, tuples, numbers, texts, `View` and `Storage`.
+    """The content of a pickle: dictionaries, lists, tuples, numbers, strings, `View`, `Storage`.
 
     Raises:
         ValueError: it needs something else.
-        One of `BAD_PICKLE`: it is no pickle.
+        One of `BAD_PICKLE`: it is not a pickle.
     """
     stack: list[Any] = []
     marks: list[list[Any]] = []
@@ -151,7 +151,7 @@ def unpickled(text: bytes) -> Any:
                 return stack.pop()
             case name:
                 raise ValueError(f"it has the opcode `{name}`, which no tensor needs")
-    raise ValueError("it has no end")
+    raise ValueError("it has no opcode `STOP`")
 
 
 def _extend(stack: list[Any], items: list[Any]) -> None:
@@ -164,14 +164,14 @@ def _set(stack: list[Any], items: list[Any]) -> None:
     if type(stack[-1]) is not dict:
         raise TypeError(f"it sets an item of a `{type(stack[-1]).__name__}`")
     for key, value in zip(items[::2], items[1::2], strict=True):
-        # No tuples: to hash one that holds others many times may take forever.
+        # No tuples: hashing a deeply nested one may take forever.
         if not isinstance(key, _KEYS):
             raise TypeError(f"a name in it is a `{type(key).__name__}`")
         stack[-1][key] = value
 
 
 def _storage(kind: str, typed: str, key: str, place: str, count: int) -> Storage:
-    """What a persistent identifier names."""
+    """The storage that a persistent identifier names."""
     name = _named(typed)
     dtype = _STORAGES.get(name)
     if dtype is None and name not in ("torch.storage.UntypedStorage", "torch.UntypedStorage"):
@@ -221,7 +221,7 @@ def _view(
     if len(shape) != len(strides) or len(shape) > _DIMENSIONS:
         raise ValueError(f"a tensor has {len(shape)} dimensions and {len(strides)} strides")
     if not all(map(_is_size, (first, *shape, *strides))):
-        raise ValueError("a tensor has a shape or strides that are no whole numbers")
+        raise ValueError("a tensor has an invalid shape or strides")
     return View(storage, dtype, first, shape, strides)
 
 

@@ -18,10 +18,10 @@ from ._requests import Requests
 from ._slices import Index, bounds, nbytes, runs
 
 Names: TypeAlias = str | Collection[str] | Callable[[str], bool] | None
-"""Tensors by name: a list, a pattern such as ``model.layers.*``, or a function; ``None``: all."""
+"""Tensors by name: a list, a pattern such as ``model.layers.*``, or a function; ``None`` is all."""
 
 ALIGNMENT = 256
-"""Tensors begin at multiples of it, as memory of a GPU's driver does."""
+"""Tensors begin at multiples of it, as allocations of a GPU's driver do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ def opened(engine: Engine, paths: Paths, names: Names) -> Iterator[Opened]:
     """Opens the files of a model one after another; the caller closes them.
 
     Raises:
-        FormatError: a file is broken, or of neither kind, or two have a tensor of one name.
-        KeyError: a tensor that is listed is in none of them.
+        FormatError: a file is broken, or of neither kind, or two have a tensor of the same name.
+        KeyError: a listed tensor is in none of them.
     """
     is_wanted = _filter(names)
     seen: dict[str, str] = {}
@@ -55,7 +55,7 @@ def opened(engine: Engine, paths: Paths, names: Names) -> Iterator[Opened]:
         if missing:
             text = (
                 f"cannot load `{shown(found.header.path)}`: it has no tensor "
-                f"`{shown(min(missing))}`, which the index says is there"
+                f"`{shown(min(missing))}`, which the index lists"
             )
             raise FormatError(errno.EINVAL, text, found.header.path)
     if names is not None and not isinstance(names, str) and not callable(names):
@@ -95,7 +95,7 @@ class Part:
     _starts: dict[Any, int] = field(default_factory=dict)
 
     def add(self, file: File, stored: Stored, index: Index = ...) -> None:
-        """Gives a tensor, or a part of it, its place behind the others."""
+        """Adds a tensor, or a part of it, after the others."""
         wanted, shape = bounds(index, stored)
         length = nbytes(stored, shape)
         start = free = -(-self.nbytes // ALIGNMENT) * ALIGNMENT

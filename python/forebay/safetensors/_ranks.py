@@ -1,4 +1,4 @@
-"""Several processes that load the same model at once: which bytes each of them reads."""
+"""Processes that load the same model at once: which bytes each of them reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ._slices import Shard
 
 CHUNK = 64 << 20
-"""Bytes that a rank of a group reads before they go to the others."""
+"""Bytes that a rank of a group reads before they are sent to the others."""
 
 Wait: TypeAlias = "Callable[[ManyTransfer], dict[str, Any]]"
 """Waits for a transfer, and returns its report."""
@@ -29,9 +29,10 @@ def result(transfer: ManyTransfer) -> dict[str, Any]:
 
 
 class Ranks:
-    """Processes that each read all bytes, through the page cache, each from another place on.
+    """Processes that each read all bytes, through the page cache, each starting at another place.
 
-    What one has read is in the page cache when the others come to it, so the drive is read once.
+    Bytes that one has read are in the page cache when the others reach them. So the drive is read
+    once.
 
     Attributes:
         is_alone: whether there are no other processes, and a part can be read as soon as it is
@@ -45,11 +46,11 @@ class Ranks:
 
     @contextmanager
     def planning(self) -> Iterator[Callable[[object], None]]:
-        """Runs before the first read; the function takes the plan, the same in all ranks."""
+        """Runs before the first read; the function gets the plan, which all ranks must share."""
         yield lambda plan: None
 
     def room(self, nbytes: int) -> int:
-        """How much memory is needed for so many bytes."""
+        """Bytes of memory for a part of `nbytes` bytes."""
         return nbytes
 
     def windows(self, room: int) -> Iterator[tuple[int, int]]:
@@ -59,7 +60,7 @@ class Ranks:
     def start(
         self, engine: Engine, part: Part, memory: Any, window: tuple[int, int]
     ) -> ManyTransfer:
-        """Begins to fill a piece of memory."""
+        """Starts filling a piece of memory."""
         if self._size == 1:
             return part.requests.start(engine, memory)
         begin = window[1] * self._rank // self._size
@@ -73,7 +74,7 @@ class Ranks:
 
 
 class _Failed:
-    """A transfer that could not begin, so that its process still takes part in what follows."""
+    """A transfer that could not start; its process still takes part in later group calls."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -89,9 +90,9 @@ class _Failed:
 
 
 class Group(Ranks):
-    """Processes that each read a part of the bytes, and get the others from each other.
+    """Processes that each read a part of the bytes, and get the rest from the others.
 
-    All take part in all of it, also where one fails, so that none waits for one that has gone.
+    If one fails, it still takes part in all group calls, so that no other waits for it.
     """
 
     def __init__(self, group: Any) -> None:
@@ -160,26 +161,26 @@ class Group(Ranks):
         return begin + self._rank * own, begin + (self._rank + 1) * own
 
     def _compare(self, digest: bytes | None) -> None:
-        """Fails where another rank failed, or is to load something else."""
+        """Raises if another rank failed, or loads other tensors."""
         found: list[bytes | None] = [None] * self._size
         self._distributed.all_gather_object(found, digest, group=self._group)
         if digest is None:
             return
         if None in found:
-            raise _of_another(found.index(None), "could not begin")
+            raise _of_another(found.index(None), "could not start")
         others = [rank for rank, other in enumerate(found) if other != digest]
         if others:
-            ours = f"the ranks {self._rank} and {others[0]} of the group ask for different tensors"
+            ours = f"the ranks {self._rank} and {others[0]} of the group load different tensors"
             raise RequestError(errno.EINVAL, f"cannot load the model: {ours}")
 
 
 def _of_another(rank: int, why: str) -> Error:
-    text = f"rank {rank} of the group {why}, and its own error says why"
+    text = f"rank {rank} of the group {why}; its own error has the cause"
     return Error(errno.EIO, f"cannot load the model: {text}")
 
 
 def ranks(rank: int | None, world_size: int | None, group: Any, shard: Shard) -> Ranks:
-    """The processes that arguments name."""
+    """The processes for the arguments of a call."""
     if group is not None:
         for name, value in {"rank": rank, "world_size": world_size, "shard": shard}.items():
             if value is not None:
@@ -194,6 +195,6 @@ def ranks(rank: int | None, world_size: int | None, group: Any, shard: Shard) ->
     if not 0 <= own < size:
         raise ValueError(
             f"`rank` and `world_size` cannot be {rank} and {world_size}: a rank is a number from 0 "
-            "on, and there are more processes than that"
+            "to `world_size` - 1"
         )
     return Ranks(own, size)

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def _numbers() -> array[int]:
-    """An empty array of whole numbers, as `read_many` takes them without a look at each."""
+    """An empty array of whole numbers, which `read_many` reads in place."""
     return array("Q")
 
 
 @dataclass(slots=True)
 class Requests:
-    """Neighbours in a file that are neighbours in memory are one request."""
+    """Requests; those adjacent in a file and in memory are merged."""
 
     files: list[File] = field(default_factory=list)
     _file_of: Any = field(default_factory=_numbers)
@@ -31,14 +31,14 @@ class Requests:
     def add(
         self, file: File, first: int, run: int, repeats: list[tuple[int, int]], at: int
     ) -> None:
-        """Adds rows of `run` bytes that fill memory from `at` on, which is behind all others.
+        """Adds rows of `run` bytes that fill memory from `at` on, after all others.
 
         Args:
             file: the file.
             first: where the first row begins in it.
             run: bytes of a row.
-            repeats: how often rows repeat, and with how many bytes from one to the next; the
-                outermost first.
+            repeats: how often rows repeat, and the bytes from one row to the next, the outermost
+                repetition first.
             at: where the first row's bytes go.
         """
         if not self.files or self.files[-1] is not file:
@@ -61,7 +61,7 @@ class Requests:
         self._file_of.extend(repeat(number, total))
 
     def cut(self, begin: int, end: int) -> Requests:
-        """Those that fill memory from `begin` to `end`."""
+        """The requests that fill memory from `begin` to `end`."""
         low = max(bisect_right(self._at, begin) - 1, 0)
         high = bisect_left(self._at, end)
         part = Requests(
@@ -86,7 +86,7 @@ class Requests:
                 del numbers[0]
 
     def turned(self, place: int, end: int) -> Requests:
-        """The same ones, those from `place` to `end` first."""
+        """The same requests, those of memory from `place` to `end` first."""
         first, last = self.cut(place, end), self.cut(0, place)
         for own, more in (
             (first._file_of, last._file_of),
@@ -98,7 +98,7 @@ class Requests:
         return first
 
     def start(self, engine: Engine, memory: Any, route: Route | None = None) -> ManyTransfer:
-        """Begins to fill the memory."""
+        """Starts filling the memory."""
         return engine.start_read_many(
             files=self.files,
             file_of=self._file_of,

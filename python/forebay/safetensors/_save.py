@@ -1,4 +1,4 @@
-"""Writes safetensors files: a file is replaced as a whole, or stays as it was."""
+"""Writes safetensors files: a file is replaced as a whole, or unchanged."""
 
 from __future__ import annotations
 
@@ -26,34 +26,35 @@ def save_file(
 
     A program that opens the file finds the old one whole or the new one whole, at any moment and
     after any crash. When the call returns, the new one is on the drive, under its name. If it
-    raises, the old one is as it was, and nothing else is left. Only if the last step fails, syncing
-    the folder, is the new one in place already, and the error says so.
+    raises, the old one is unchanged, and no other file is left. Only if the last step fails,
+    syncing the folder, is the new one in place already, and the error says so.
 
-    The new file keeps the old one's owner, group, permissions, ACL and attributes. Permissions that
-    the system does not let it keep are cut: no user may do more than before. Other names of the old
+    The new file keeps the old one's owner, group, permissions, ACL and attributes. If the system
+    refuses some, permissions are reduced: no user may do more than before. Other names of the old
     file (hard links) keep the old bytes.
 
-    The new file is written next to the old one, so the file system needs room for both. A process
-    that is killed leaves what it had written, as `.NAME.*.tmp`: remove such files when no process
+    The new file is written next to the old one, so the file system needs space for both. A process
+    that is killed leaves what it had written as `.NAME.*.tmp`: remove such files when no process
     writes.
 
     Args:
         tensors: of torch or NumPy, by name; on GPUs or on the host, each contiguous.
         filename: the file; a link is followed.
-        metadata: texts for ``__metadata__``.
-        sync: whether the bytes are on the drive before the file takes its name. Without it the call
-            does not wait for the drive, and after a power cut the file may be empty or cut off.
+        metadata: strings for ``__metadata__``.
+        sync: whether the bytes are on the drive before the file gets its name. Without it the call
+            does not wait for the drive, and after a power cut the file may be empty or truncated.
 
     Raises:
-        TypeError: a value is no tensor, as in the state of an optimizer, or metadata is no text.
-        ValueError: a tensor has gaps, or shares its memory with another.
+        TypeError: a value is not a tensor, as in the state of an optimizer, or metadata is not a
+            string.
+        ValueError: a tensor is not contiguous, or shares its memory with another.
         forebay.Error: the file cannot be written.
     """
     if not isinstance(tensors, Mapping):
         kind = type(tensors).__name__
         raise TypeError(f"`tensors` cannot be a `{kind}`: give tensors by name")
     if metadata and not are_texts(metadata):
-        raise TypeError("`metadata` takes texts by name: give numbers as `str(number)`")
+        raise TypeError("`metadata` takes strings by name: give numbers as `str(number)`")
     if METADATA in tensors:
         raise ValueError(f"a tensor cannot have the name `{METADATA}`: the header uses it")
     about = sorted(
@@ -82,14 +83,14 @@ def save_file(
 
 
 def _refuse_shared(about: list[Given]) -> None:
-    """Refuses tensors that share memory: they would be loaded as several."""
+    """Refuses tensors that share memory: loaded again, they would be separate."""
     last: Given | None = None
     for one in sorted(about, key=lambda one: (str(one.device), one.begin)):
         if one.nbytes == 0:
             continue
         if last and last.device == one.device and one.begin < last.begin + last.nbytes:
             raise ValueError(
-                f"the tensors `{shown(last.name)}` and `{shown(one.name)}` share memory: leave one "
-                "out, or use `save_model`, which does"
+                f"the tensors `{shown(last.name)}` and `{shown(one.name)}` share memory: omit one, "
+                "or use `save_model`, which does"
             )
         last = one

@@ -1,4 +1,4 @@
-"""Parts of tensors: which bytes of a file an index or a share asks for."""
+"""Parts of tensors: the bytes of a file for an index or a share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ._header import Stored
 
 Share: TypeAlias = tuple[int, int, int]
-"""A dimension, which of its equal parts, and how many parts there are: ``(0, rank, size)``."""
+"""A dimension, the number of one of its equal parts, and how many: ``(0, rank, size)``."""
 
 Index: TypeAlias = int | slice | EllipsisType | tuple[int | slice | EllipsisType, ...]
 """The index of ``tensor[...]``; slices have no step."""
@@ -37,11 +37,11 @@ def of_shard(shard: Shard, stored: Stored) -> Index:
     except (TypeError, ValueError):
         raise ValueError(
             f"`shard` of the tensor `{name}` cannot be `{wanted}`: it takes a dimension, a rank, "
-            "and how many ranks there are"
+            "and the number of ranks"
         ) from None
     if not -len(shape) <= dimension < len(shape):
         raise ValueError(
-            f"the tensor `{name}` has no dimension {dimension}: let `shard` be a function that "
+            f"the tensor `{name}` has no dimension {dimension}: give `shard` as a function that "
             "returns `None` for it"
         )
     length = shape[dimension]
@@ -58,9 +58,9 @@ def of_shard(shard: Shard, stored: Stored) -> Index:
 def bounds(
     index: Index, stored: Stored
 ) -> tuple[list[tuple[int, int]] | None, tuple[int, ...]]:
-    """The first element of each dimension and the one behind the last, and the shape of the part.
+    """Start and end of the part in each dimension, and the shape of the part.
 
-    There are no bounds for ``...``, the whole tensor.
+    The bounds are ``None`` for ``...``, the whole tensor.
     """
     if index is ...:
         return None, stored.shape
@@ -68,7 +68,7 @@ def bounds(
     name, shape = shown(stored.name), stored.shape
     missing = len(shape) - sum(part is not ... for part in given)
     if missing < 0 or sum(part is ... for part in given) > 1:
-        text = f"the tensor `{name}` has {len(shape)} dimensions, and not those of `{index}`"
+        text = f"the tensor `{name}` has {len(shape)} dimensions, which `{index}` does not fit"
         raise IndexError(text)
     full: list[Any] = []
     for part in given:
@@ -92,9 +92,9 @@ def bounds(
 
 
 def runs(stored: Stored, wanted: list[tuple[int, int]]) -> tuple[int, int, list[tuple[int, int]]]:
-    """The place of the first bytes, the length of a run, and how runs repeat.
+    """The offset of the first run, the length of a run, and how runs repeat.
 
-    A repetition is a number and the bytes from one row to the next, the outermost first.
+    A repetition is a count and the bytes from one run to the next, the outermost first.
     """
     run = BITS[stored.dtype]
     first, stride, is_whole = 0, 0, True

@@ -1,4 +1,4 @@
-"""``python -m forebay.stream_bench``: layers behind compute, way by way, in one run."""
+"""``python -m forebay.stream_bench``: compares methods of loading layers, in one run."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from .ways.pinned import Pinned
     from .ways.way import Way
 
-#: Grows when a key of what is written changes its meaning or goes away.
+#: Incremented when a key of the results changes its meaning or is removed.
 SCHEMA = 6
 
-# A mapped layer's pages are registered when it first comes, but not those of a file that was written
-# just before.
+# A mapped layer's pages are registered when it is first loaded, except if its file was written just
+# before.
 _WARM = {"mapped": 3}
 _CHECKED = {"mapped": 3, "pinned": 2, "half": 2}
 
 
 def main() -> int:
-    """Measures, prints a table, and writes what was measured."""
+    """Measures, prints a table, and writes the results."""
     given = arguments.given()
     try:
         import torch  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
         hint = f"install it for this Python: `{sys.executable} -m pip install torch`"
-        return _refuse(f"it computes by torch, which is not there: {error}", hint)
+        return _refuse(f"torch is not available: {error}", hint)
     if not torch.cuda.is_available():
-        hint = "`forebay doctor` says what there is; torch for processors alone sees no GPU"
-        return _refuse("it computes on a GPU, and torch sees none", hint)
+        hint = "`forebay doctor` shows the GPU; a build of torch for CPUs finds none"
+        return _refuse("torch finds no GPU", hint)
     try:
         if given.out is not None:
             given.out.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ def _measured(given: Namespace) -> dict[str, Any]:
 
 
 def _open(given: Namespace, model: Model, device: str, ways: dict[str, Way]) -> dict[str, str]:
-    """Makes and checks the ways; why those that cannot be taken are left out."""
+    """Makes and checks the methods; returns the reasons why some are left out."""
     from . import rounds
     from .ways import ALL
 
@@ -102,10 +102,10 @@ def _open(given: Namespace, model: Model, device: str, ways: dict[str, Way]) -> 
             continue
         if given.source in COLD:
             for way in ways.values():
-                way.forget()  # pages that are mapped stay in memory
+                way.forget()  # mapped pages are not evicted
         ways[name] = kind(model, given.source, device, given.buffers)
         rounds.check(model, ways[name], given.order, _CHECKED.get(given.source, 1))
-        _say(f"{name}: {kind.checked} is what the file holds")
+        _say(f"{name}: verified {kind.checked}")
     return absent
 
 
@@ -137,7 +137,7 @@ def _sweep(
     ways: dict[str, Way],
     result: dict[str, Any],
 ) -> None:
-    """Measures at each number of tokens, and writes what there is after each."""
+    """Measures at each number of tokens, and writes the results after each."""
     import torch
 
     from . import planned, rounds

@@ -1,7 +1,7 @@
-"""What a layer computes: attention, a shared expert and the active of the routed ones, in bf16.
+"""The compute of a layer: attention, a shared expert and the active routed ones, in bf16.
 
-The weights are the program's own, so that the time does not hang on what is streamed; memory is
-taken before, and the work is a graph, so that neither an allocator nor Python is measured.
+The weights are not the streamed ones, so that the time does not depend on the streamed bytes.
+Memory is allocated before, and the work is a graph: neither an allocator nor Python is measured.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class Compute:
-    """A layer's work on so many tokens."""
+    """A layer's work on a number of tokens."""
 
     def __init__(self, shape: Shape, tokens: int, device: str, *, backward: bool) -> None:
         self.stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
         pieces = _Pieces(shape, tokens, device)
         gradients = _Gradients(pieces) if backward else None
-        torch.cuda.synchronize()  # what they hold was filled on another stream
+        torch.cuda.synchronize()  # their tensors were filled on another stream
         self._forward = self._graph(pieces.forward)
         self._backward = self._graph(gradients.backward) if gradients else None
-        self._held = pieces, gradients  # a graph does not keep the memory that it works on
-        torch.cuda.empty_cache()  # what the runs before the graphs took
+        self._held = pieces, gradients  # a graph does not keep its memory
+        torch.cuda.empty_cache()  # frees the memory of the runs before the graphs
 
     def run(self, *, backward: bool = False) -> None:
         """Queues the work on `stream`."""
@@ -43,14 +43,14 @@ class Compute:
                 work()
         self.stream.synchronize()
         graph = torch.cuda.CUDAGraph()
-        # The graphs run one after the other, and none needs what another left.
+        # The graphs share memory: they run one after the other, and need nothing of each other.
         with torch.cuda.graph(graph, stream=self.stream, pool=self._pool):
             work()
         return graph
 
 
 class _Pieces:
-    """Weights and activations. Each expert is done with before the next, in the same memory."""
+    """Weights and activations. The experts use the same memory, one after the other."""
 
     def __init__(self, shape: Shape, tokens: int, device: str) -> None:
         def made(*size: int) -> torch.Tensor:
@@ -68,7 +68,7 @@ class _Pieces:
         self.out = made(tokens, shape.hidden)
 
     def heads(self, mixed: torch.Tensor) -> list[torch.Tensor]:
-        """Queries, keys and values, head by head, in the memory that was given."""
+        """Queries, keys and values, by head, as views of `mixed`."""
         shape = self.shape
         keys = shape.key_heads * shape.head
         return [
@@ -85,7 +85,7 @@ class _Pieces:
         return attended.transpose(1, 2).reshape(self.tokens, self.shape.queries)
 
     def widen(self, up: torch.Tensor) -> None:
-        """An expert's first half."""
+        """The first half of an expert."""
         torch.mm(self.x, up, out=self.wide)
         left, right = self.wide.split(self.shape.expert, dim=1)
         torch.mul(left, right, out=self.gated)
@@ -100,7 +100,7 @@ class _Pieces:
 
 
 class _Gradients:
-    """The way back: the forward work once more, and the gradients of the input and all weights."""
+    """The backward work: forward once more, and the gradients of the input and all weights."""
 
     def __init__(self, pieces: _Pieces) -> None:
         like = torch.empty_like

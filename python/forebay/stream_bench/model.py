@@ -1,4 +1,4 @@
-"""The file with the layers, and the sums by which their bytes are checked."""
+"""The file with the layers, and the checksums of their bytes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-#: Words that are weighed at once, so that little memory is taken for it.
+#: Words of one step of a checksum, which bounds its memory.
 _PART = 1 << 22
 
 
 @dataclass(frozen=True)
 class Model:
-    """Two sets of layers, one behind the other: a pass takes one while the other is forgotten."""
+    """Two sets of layers in one file. Passes alternate between them."""
 
     path: Path
     layers: int
@@ -34,18 +34,18 @@ class Model:
         return layer * self.nbytes
 
     def passes(self, order: str, number: int) -> list[int]:
-        """The layers that the pass with this number takes."""
+        """The layers of the pass with this number."""
         first = number % 2 * self.layers
         return [first + layer for layer in theory.turns(order, self.layers)]
 
 
 def made(path: Path, layers: int, nbytes: int, device: str, seed: int) -> Model:
-    """Writes the file if there is none, and never over another; removes it if that fails."""
+    """Writes the file if it is missing, else checks it; removes it if writing fails."""
     generator = torch.Generator(device).manual_seed(seed)
     words = torch.empty(nbytes // 8, dtype=torch.int64, device=device)
     words.random_(generator=generator)
     first, count = int(weighed(words)), nbytes // 8
-    # Each layer is the first with all its words changed alike; the weights add up to a square.
+    # Each layer is the first one with a key added to each word. The weights add up to count**2.
     keys = [(0x9E3779B97F4A7C15 * (layer + 1)) % (1 << 62) for layer in range(2 * layers)]
     sums = [_signed(first + count**2 * key) for key in keys]
     model = Model(path, layers, nbytes, sums)
@@ -70,19 +70,19 @@ def made(path: Path, layers: int, nbytes: int, device: str, seed: int) -> Model:
 
 
 def _check(model: Model, device: str) -> None:
-    """Raises if the file that is there was not made whole by `made` with the same layers."""
+    """Raises if the file was not completely written by `made` with the same layers."""
     path, wanted = model.path, 2 * model.layers * model.nbytes
     if path.stat().st_size == wanted:
         count = model.nbytes // 8
         begin = torch.from_file(str(path), size=count, dtype=torch.int64)
         if int(weighed(begin.to(device))) == model.sums[0]:
             return
-    raise ValueError(f"`{shown(path)}` holds something else: give another file, or remove it")
+    raise ValueError(f"`{shown(path)}` has other contents: give another file, or remove it")
 
 
 def weighed(words: torch.Tensor) -> torch.Tensor:
-    """The sum of the words, each as often as two times its place and once more: other words, or
-    these in another order, have another one.
+    """A checksum: the sum of all words, each times twice its index plus one. It depends on the
+    order of the words.
     """
     total = torch.zeros((), dtype=torch.int64, device=words.device)
     weights = torch.arange(1, 2 * _PART, 2, dtype=torch.int64, device=words.device)

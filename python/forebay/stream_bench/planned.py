@@ -19,28 +19,28 @@ if TYPE_CHECKING:
     from .model import Model
     from .raw import Raw
 
-#: Passes until one is predicted, and those that are measured then.
+#: Passes before the first prediction, and measured passes after it.
 _BEFORE, _PASSES = 2, 5
 
-# More than a layer takes beyond its bytes where it is pinned.
+# More than the padding of a pinned layer.
 _ROUNDED = 1 << 16
 
 
 def trials(
     model: Model, compute: Compute, raw: Raw, device: str, given: Namespace
 ) -> list[dict[str, Any]]:
-    """As many streams of the first set of layers as there are rounds.
+    """Measures a stream of the first set of layers for each round.
 
-    Passes follow each other: the next layers come while one ends.
+    Passes follow each other: the next layers are loaded while a pass ends.
     """
     return [_trial(model, compute, raw, device, given.buffers) for _ in range(given.rounds)]
 
 
 def _predicted(stream: LayerStream) -> float:
-    """How long the next pass takes, by the one before it."""
+    """The predicted time of the next pass."""
     prediction = stream.prediction()
     if prediction is None:
-        raise RuntimeError("a stream whose second pass is over predicts nothing")
+        raise RuntimeError("no prediction after the second pass of a stream")
     return float(prediction["pass_s"])
 
 
@@ -81,6 +81,6 @@ def _trial(
         "tiers": tiers,
         "before_s": before,
         "passes_s": passes,
-        # How fast the drive was just behind it.
+        # The drive's time right after the passes.
         "raw_s": raw.read(drives),
     }

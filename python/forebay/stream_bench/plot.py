@@ -1,4 +1,4 @@
-"""Pass time over the line, by tokens: as text, with a mark for each way."""
+"""Pass time over the line, by tokens: as text, with a mark for each method."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def drawn(result: dict[str, Any], width: int = 64, height: int = 14) -> str:
 
 
 def span(points: list[dict[str, Any]], *, bars: bool = False) -> tuple[float, float]:
-    """What the upright axis reaches from and to: the line and all that was measured."""
+    """The range of the vertical axis: the line and all measurements."""
     ratios = [1.0]
     for point in points:
         for found in point["ways"].values():
             ratios.append(over_line(found))
             if bars:
                 ratios += range_over_line(found) or ()
-    # Passes that take what the line says are not to be blown up into noise.
+    # A minimum range, so that noise around the line is not magnified.
     return min(0.95, *ratios), max(1.05, *ratios)
 
 
 def scale(least: float, most: float, length: float) -> Any:
-    """Places on a logarithmic axis; the middle of one that has a single value."""
+    """Places on a logarithmic axis; a single value is in its middle."""
     wide = math.log(most / least)
 
     def place(value: float) -> float:
@@ -64,7 +64,7 @@ def scale(least: float, most: float, length: float) -> Any:
 
 
 def _ticks(points: list[dict[str, Any]], column_of: Any, width: int) -> str:
-    """The numbers of tokens below their columns, but those that would run into others."""
+    """The numbers of tokens below their columns, without those that would overlap."""
     cells, free = [" "] * width, 0
     for point in points:
         text = f"{point['tokens']:,}"

@@ -1,4 +1,4 @@
-"""Plain reads past the page cache: what a drive gives with nothing behind it."""
+"""Plain reads with O_DIRECT: the rate of a drive, without copies to a GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Kind = tuple[int, int]
 
 KINDS: list[Kind] = [(threads, mib << 20) for threads in (4, 8, 16, 32, 64) for mib in (1, 4)]
 
-#: Kinds that are tried again after each was tried once, and how often.
+#: How many of the fastest kinds are tried again, and how often.
 _LIKELY, _AGAIN = 3, 2
 
 # Reads into ordinary pages can be slower than the drive (docs/internals/huge-pages.md).
@@ -30,13 +30,13 @@ _HUGE = 2 << 20
 
 
 class Raw:
-    """Reads of layers by the kind that was the fastest on this drive."""
+    """Reads of layers by the kind that is the fastest on this drive."""
 
     def __init__(self, path: Path, nbytes: int, layers: Sequence[int]) -> None:
         self._path, self._nbytes = path, nbytes
         self._flags = os.O_RDONLY | os.O_CLOEXEC | _direct(path)
-        # Kept from read to read: what is read to memory that was just used can come sooner, so new
-        # memory would be another limit each time (docs/internals/layers.md).
+        # Kept between reads: a read to memory that was just used can be faster. So new memory would
+        # be another limit each time (docs/internals/layers.md).
         self._rooms: dict[Kind, list[memoryview]] = {}
         self.tried: dict[Kind, list[float]] = {}
         for kind in KINDS:
@@ -51,11 +51,11 @@ class Raw:
 
     @property
     def is_direct(self) -> bool:
-        """Whether it goes past the page cache, which not every file system allows."""
+        """Whether it uses O_DIRECT, which not every file system supports."""
         return bool(self._flags & os.O_DIRECT)
 
     def described(self) -> dict[str, Any]:
-        """The kind that was taken, and what each kind needed when it was tried."""
+        """The chosen kind, and the times of all kinds that were tried."""
         tried = [
             {"threads": threads, "request_bytes": nbytes, "passes_s": passes_s}
             for (threads, nbytes), passes_s in self.tried.items()
@@ -69,7 +69,7 @@ class Raw:
         }
 
     def read(self, layers: Sequence[int], kind: Kind | None = None) -> float:
-        """Reads whole layers; the seconds that it took."""
+        """Reads whole layers; returns the seconds."""
         kind = kind or self.kind
         threads, piece = kind
         starts = (layer * self._nbytes for layer in layers)
@@ -124,9 +124,9 @@ class Raw:
 
 
 def _room(size: int) -> memoryview:
-    """So many bytes of memory that is there, of huge pages where the kernel gives them."""
+    """Populated memory of `size` bytes, on huge pages if the kernel has them."""
     memory = mmap.mmap(-1, size + _HUGE)
-    with suppress(OSError):  # a kernel without them
+    with suppress(OSError):  # a kernel without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % _HUGE
     room = memoryview(memory)[start : start + size]
@@ -135,7 +135,7 @@ def _room(size: int) -> memoryview:
 
 
 def _direct(path: Path) -> int:
-    """O_DIRECT, where the file can be opened and read with it."""
+    """O_DIRECT if the file can be opened and read with it, else 0."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
     except OSError:

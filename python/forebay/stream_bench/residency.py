@@ -1,4 +1,4 @@
-"""Whether the kernel holds a file's bytes."""
+"""Evicts a file from the page cache, or reads it into it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 def evict(path: Path) -> None:
-    """Has the kernel forget the file's bytes."""
+    """Evicts the file from the page cache."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def touch(path: Path) -> None:
-    """Has the kernel hold the file's bytes."""
+    """Reads the file into the page cache."""
     part = bytearray(64 << 20)
     with path.open("rb", buffering=0) as file:
         while file.readinto(part):

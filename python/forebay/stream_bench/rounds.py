@@ -1,4 +1,4 @@
-"""Passes in turn, and what they took."""
+"""Measures passes of all methods, interleaved."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from .ways.way import Way
 
 
-#: Seconds of compute before each turn, untimed, so that none finds a GPU that has rested longer, or
-#: less, than another did: what was done a while ago counts (docs/internals/layers.md). How long it
-#: has to be is a guess, which no run has measured.
+#: Seconds of untimed compute before each turn, so that the GPU has rested equally long before each:
+#: earlier work counts (docs/internals/layers.md). The length is a guess, which no run has measured.
 _BUSY_S = 0.25
 
 
 class Clock:
-    """The GPU's clock, around each layer's compute. Its marks are made once."""
+    """Times each layer's compute by events of the GPU, which are made once."""
 
     def __init__(self, compute: Compute, turns: int, back: int) -> None:
         def mark() -> torch.cuda.Event:
@@ -42,12 +41,12 @@ class Clock:
         self._turn = 0
 
     def begin(self) -> None:
-        """A pass begins."""
+        """Starts a pass."""
         self._turn = 0
         self._begun.record(self._compute.stream)
 
     def run(self) -> None:
-        """Queues the compute whose turn it is."""
+        """Queues the compute of the next turn."""
         before, behind = self._marks[self._turn]
         before.record(self._compute.stream)
         self._compute.run(backward=self._turn >= self._back)
@@ -55,7 +54,7 @@ class Clock:
         self._turn += 1
 
     def times(self) -> dict[str, float]:
-        """What the pass took, when the GPU is done with it."""
+        """The times of the pass, once the GPU has ended it."""
         if self._turn < len(self._marks):
             return {}
         took = [before.elapsed_time(behind) / 1e3 for before, behind in self._marks]
@@ -65,7 +64,7 @@ class Clock:
 
 
 class Rounds:
-    """All ways, and compute and transfer alone, in turn."""
+    """All methods, and compute and transfer alone, in turn."""
 
     def __init__(
         self,
@@ -84,16 +83,15 @@ class Rounds:
         self._compute, self._clock = compute, Clock(compute, turns, back)
         self._end = torch.cuda.Event(blocking=True)
         self._told: dict[str, dict[str, float]] = {}
-        #: How often passes took memory of the GPU, which they are not to.
+        #: How often passes allocated GPU memory, which they should not.
         self.allocations = 0
 
     def run(
         self, rounds: int, passes: int, *, warm: int, cold: bool
     ) -> dict[str, list[Sample]]:
-        """``rounds`` turns of each, behind ``warm`` more that only warm up.
+        """Runs ``rounds`` turns of each method, after ``warm`` more that only warm up.
 
-        A turn is ``passes``, one behind the other. The files' bytes are forgotten before each where
-        they are to come ``cold``.
+        A turn is ``passes`` without a pause. With ``cold``, the file is evicted before each pass.
         """
         names = ["compute", "transfer", *(["raw"] if self._raw else []), *self._ways]
         samples: dict[str, list[Sample]] = {name: [] for name in names}
@@ -109,19 +107,19 @@ class Rounds:
         return samples
 
     def _reads(self, name: str) -> bool:
-        """Whether it may find bytes in the page cache that it is to read from the drive."""
+        """Whether it reads through the page cache."""
         if name == "raw":
             return self._raw is not None and not self._raw.is_direct
         return name not in ALONE
 
     def _forget(self) -> None:
-        """Drops the files' bytes from all memory."""
+        """Evicts the file from all memory."""
         for way in self._ways.values():
             way.forget()
         residency.evict(self._model.path)
 
     def _keep_busy(self) -> None:
-        """Computes for a while, whatever came before."""
+        """Computes for a while."""
         until = time.perf_counter() + _BUSY_S
         while time.perf_counter() < until:
             self._compute.run()
@@ -129,17 +127,17 @@ class Rounds:
             self._end.synchronize()
 
     def _measured(self, name: str, layers: list[int], turn: tuple[int, int]) -> Sample:
-        """A pass, from the first call to the end of all that it queued."""
+        """A pass, from the first call to the end of all queued work."""
         number, place = turn
         way = self._ways.get(name)
         work = self._work(name, layers)
-        # Asked once for each pass, so that the next one follows soon.
+        # Queried once per pass, so that the next one follows soon.
         told = self._told.get(name) or (way.told() if way else {})
         torch.cuda.synchronize()
         allocated = _allocated()
         before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
         work()
-        # Sleeps: spinning until the GPU is done would take a whole processor.
+        # Blocks: spinning until the GPU has ended would use a whole processor.
         self._end.record(self._link.copies if name == "transfer" else self._compute.stream)
         self._end.synchronize()
         torch.cuda.synchronize()
@@ -166,7 +164,7 @@ class Rounds:
 
         def raw() -> None:
             if self._raw is not None:
-                # Bytes that Forebay has in memory say nothing about the drive.
+                # Layers that Forebay has in memory are not read.
                 self._raw.read(from_drive(self._source, layers, self._model.layers))
 
         works = {"compute": alone, "transfer": lambda: self._link.transfer(layers), "raw": raw}
@@ -178,9 +176,9 @@ def _allocated() -> int:
 
 
 def check(model: Model, way: Way, order: str, times: int) -> None:
-    """Passes of their own, in which the GPU weighs every layer's bytes, each ``times`` times.
+    """Verifies every layer's bytes on the GPU, in separate passes, each ``times`` times.
 
-    Raises an error for the first layer that is not what the file holds.
+    Raises an error for the first layer with a mismatch.
     """
     stream = torch.cuda.Stream()
     found: list[tuple[int, torch.Tensor]] = []
@@ -194,4 +192,4 @@ def check(model: Model, way: Way, order: str, times: int) -> None:
         torch.cuda.synchronize()
     for layer, total in found:
         if int(total) != model.sums[layer]:
-            raise RuntimeError(f"{way.name}: layer {layer} is not what the file holds")
+            raise RuntimeError(f"{way.name}: mismatch in layer {layer}")

@@ -1,4 +1,4 @@
-"""What passes took, as it was measured and summed up."""
+"""Samples of passes, and their medians."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ if TYPE_CHECKING:
 
 _BYTES = ("pinned_bytes", "mapped_bytes", "file_bytes")
 
-#: Measured in addition to the ways.
+#: Measured in addition to the methods.
 ALONE = ("compute", "transfer", "raw")
 
-#: The way whose bytes cross the link and nothing else, wherever the others' come from, and the one
-#: of whose bytes a part may be kept in memory.
+#: The method that reads no files, and the one that may keep a part of the layers in memory.
 _OF_THE_LINK, _KEEPS_A_PART = "two-buffers", "forebay"
 
 
@@ -27,65 +26,65 @@ class Sample:
 
     #: Which round; those before round 0 only warm up.
     round: int
-    #: Which pass of its turn: before the first the way had nothing to do.
+    #: Which pass of its turn; before the first, the method was idle.
     place: int
-    #: From the first call to the end of all that was queued.
+    #: From the first call to the end of all queued work.
     wall_s: float
-    #: Of the processor, all threads together.
+    #: CPU seconds of all threads.
     cpu_s: float
-    #: Of the compute, by the GPU's clock: the way there, and the way back.
+    #: Compute by the GPU's clock, forward and backward.
     forward_s: float = 0.0
     backward_s: float = 0.0
-    #: What the compute's stream stood still from the beginning to the end of the last compute.
+    #: Idle time of the compute's stream, from the start of the pass to the end of its compute.
     stall_s: float = 0.0
-    #: What the stream's own statistics say of the pass, where it has some.
+    #: The method's own statistics of the pass, if it has any.
     told: dict[str, float] = field(default_factory=dict)
 
     @property
     def compute_s(self) -> float:
-        """Of the compute, by the same marks for every way: a stream's own lie further apart."""
+        """Compute by the same events for every method: a stream's own are further apart."""
         return self.forward_s + self.backward_s
 
 
 @dataclass(frozen=True)
 class Point:
-    """The settings for all ways."""
+    """The settings for all methods."""
 
     order: str
     layers: int
     layer_bytes: int
     tokens: int
-    #: Which part of a pass's bytes is to come from the drive, by Forebay.
+    #: The share of a pass's bytes that Forebay reads from the drive.
     from_drive: float = 0.0
 
 
 def in_turn(names: list[str], round_: int) -> list[str]:
-    """All in the order of this round. Every other one goes backwards, so that what drifts is the
-    same for all, and any two that stand side by side alternate.
+    """All in the order of this round. Every second round runs backwards, so that a drift affects
+    all alike.
     """
     return names if round_ % 2 == 0 else names[::-1]
 
 
 def counted(samples: Sequence[Sample]) -> list[Sample]:
-    """Those that do not only warm up."""
+    """The samples without the warm-up."""
     return [sample for sample in samples if sample.round >= 0]
 
 
 def following(samples: Sequence[Sample]) -> list[Sample]:
-    """Those that count and follow another, or all that count where none does."""
+    """Counted samples that follow another of their turn, or all counted ones if none does."""
     own = counted(samples)
     return [sample for sample in own if sample.place] or own
 
 
 def middle(samples: Sequence[Sample], of: Callable[[Sample], float]) -> float:
-    """The median of those that follow another."""
+    """The median of the samples of `following`."""
     return median(of(sample) for sample in following(samples))
 
 
 def summed_up(
     point: Point, samples: dict[str, list[Sample]], rooms: dict[str, int]
 ) -> dict[str, Any]:
-    """A number of tokens' results; ``rooms`` is how many layers the GPU holds for each way."""
+    """The results of one number of tokens; ``rooms`` is each method's layers on the GPU."""
     taken = theory.turns(point.order, point.layers)
     alone, raw = samples["compute"], samples.get("raw")
     link = middle(samples["transfer"], lambda sample: sample.wall_s) / len(taken)
@@ -95,7 +94,7 @@ def summed_up(
     work = _work(point, alone)
 
     def transfer(name: str, drive: float | None) -> float:
-        """Of a layer: all bytes cross the link, and some come from the drive before that."""
+        """Seconds of a layer: all bytes cross the link, and some are read from the drive first."""
         part = {_OF_THE_LINK: 0.0, _KEEPS_A_PART: point.from_drive}.get(name, 1.0)
         return max(link, part * (drive or 0.0))
 
@@ -104,7 +103,7 @@ def summed_up(
         return theory.line(point.order, compute, transfer(name, drive), point.layers, rooms[name])
 
     def over_line(name: str, found: Sequence[Sample]) -> float:
-        """A drive's rate changes: each pass is compared with the raw one of its round."""
+        """Compares each pass with the plain reads of its round: a drive's rate changes."""
         if not raw:
             return middle(found, lambda sample: sample.wall_s) / line(name, None).time
         reads = {sample.round: sample.wall_s / read for sample in counted(raw)}
@@ -136,10 +135,10 @@ def summed_up(
 def _least(
     point: Point, work: list[float], samples: Sequence[Sample], alone: Sequence[Sample]
 ) -> list[float]:
-    """The turns' compute alone, or during this way if that took less, for each direction.
+    """The turns' compute alone, or during this method if that took less, for each direction.
 
-    A GPU at its limit of power is slower by itself in one tenth of a second than in another, and
-    most of all where it never rests (docs/internals/layers.md).
+    A GPU at its power limit changes its speed by itself, and is slowest if it never rests
+    (docs/internals/layers.md).
     """
 
     def to_alone(of: Callable[[Sample], float]) -> float:
@@ -153,11 +152,11 @@ def _least(
 
 
 def _work(point: Point, alone: Sequence[Sample]) -> list[float]:
-    """Seconds of each turn's compute, none of which is told from others of the same direction."""
+    """Seconds of each turn's compute, equal for all turns of a direction."""
     wall = middle(alone, lambda sample: sample.wall_s)
     if point.order != "train":
         return [wall / point.layers] * point.layers
-    # The passes say how long one takes, the GPU's clock how much of it is the way there.
+    # The total is that of the passes; the forward share is by the GPU's clock.
     there = middle(
         alone, lambda sample: sample.forward_s / (sample.forward_s + sample.backward_s)
     )

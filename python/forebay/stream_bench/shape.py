@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shape:
-    """What the layer's products are made of."""
+    """The sizes of a layer."""
 
     hidden: int = 5120
     query_heads: int = 96
@@ -18,28 +18,28 @@ class Shape:
 
     @property
     def queries(self) -> int:
-        """The width of all queries side by side."""
+        """The width of all queries."""
         return self.query_heads * self.head
 
     @property
     def mixed(self) -> int:
-        """The width of queries, keys and values side by side."""
+        """The width of all queries, keys and values."""
         return self.queries + 2 * self.key_heads * self.head
 
     @property
     def experts(self) -> int:
-        """Those that a token passes: the shared one, and the active of the routed ones."""
+        """Experts of a token: the shared one and the active routed ones."""
         return self.active + 1
 
     def operations(self, tokens: int, *, backward: bool) -> int:
-        """Multiplications and additions of one turn's products, attention's causal half included.
+        """Multiplications and additions of one turn, with the causal half of attention.
 
-        The way back takes three times as many: forward once more, and for each product the
-        gradients of both its sides.
+        Backward takes three times as many: forward once more, and for each product the gradients of
+        both factors.
         """
         weights = self.hidden * (self.mixed + self.queries)
         weights += self.experts * 3 * self.hidden * self.expert
-        # Each token looks at those before it and itself, once for weights and once for values.
+        # Each token attends to itself and all before, once for weights and once for values.
         attention = self.queries * tokens * (tokens + 1)
         forward = 2 * tokens * weights + 2 * attention
         return 3 * forward if backward else forward

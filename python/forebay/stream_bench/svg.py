@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _WIDTH, _HEIGHT = 760, 460
 _LEFT, _TOP, _RIGHT, _BOTTOM = 80, 50, 560, 390  # of the field
 
-# Colours that most eyes distinguish; shapes distinguish the ways without them.
+# Colours that most eyes distinguish; shapes distinguish the methods without them.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#806000", "#444444")
 
 Place = tuple[float, float]
@@ -77,9 +77,9 @@ def _head(result: dict[str, Any]) -> str:
     )
     ways = ", ".join(ways_of(result))
     about = (
-        "Across: tokens of a pass, logarithmic. Up: a pass's median time as a multiple of what "
-        f"theory says, logarithmic; 1 is the line. Ways: {ways}. Bars reach from the shortest to "
-        "the longest pass."
+        "Horizontal: tokens of a pass, logarithmic. Vertical: the median time of a pass as a "
+        f"multiple of the line, logarithmic; 1 is the line. Methods: {ways}. Bars reach from the "
+        "shortest to the longest pass."
     )
     return "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
@@ -123,7 +123,7 @@ def _axes(
 
 
 def _marked(least: float, most: float) -> list[float]:
-    """The ratios that the upright axis names: round ones, few."""
+    """The ratios at the vertical axis: round ones, few."""
     for step in (0.02, 0.05, 0.1, 0.2, 0.5):
         if (most - least) / step <= 8:
             first, last = math.ceil(least / step), math.floor(most / step)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: What a pass may take more than it is held against, and still be called as long: 1.5 %.
+#: How much longer than its reference a pass may take and still count as equally long: 1.5 %.
 AS_LONG = 1.015
 
 Found = dict[str, Any]
@@ -17,7 +17,7 @@ Found = dict[str, Any]
 #: Head and cell of each column.
 COLUMNS: list[tuple[str, Callable[[Found, str, Found], str]]] = [
     ("tokens", lambda point, way, found: f"{point['tokens']:,}"),
-    ("way", lambda point, way, found: way),
+    ("method", lambda point, way, found: way),
     ("compute ms", lambda point, way, found: f"{point['compute_s'] / point['turns'] * 1e3:.2f}"),
     ("transfer ms", lambda point, way, found: f"{found['transfer_layer_s'] * 1e3:.2f}"),
     ("reads", lambda point, way, found: f"{found['reads']:.4g}"),
@@ -27,19 +27,21 @@ COLUMNS: list[tuple[str, Callable[[Found, str, Found], str]]] = [
     ("from rest", lambda point, way, found: _from_rest(found)),
     ("over compute", lambda point, way, found: f"{found['pass_s'] / point['compute_s'] - 1:+.1%}"),
     ("stall ms", lambda point, way, found: f"{found['stall_s'] * 1e3:.1f}"),
-    ("compute beside", lambda point, way, found: f"{found['compute_beside']:.3f}"),
+    ("compute ratio", lambda point, way, found: f"{found['compute_beside']:.3f}"),
     ("CPU s/GB", lambda point, way, found: f"{found['cpu_s_per_gb']:.3f}"),
 ]
 
 LEGEND = """\
-compute, transfer: of a layer, each alone in this run; over all turns of a pass for compute
-transfer: over the link; from a drive as plain reads past the page cache bring it, where that takes longer
-reads: layers that come in a pass; what is on the GPU at the turn is not read again
-line: what a pass takes at best with the way's buffers, this transfer and this compute, or the same beside where that took less
-overhead: a pass beyond its line, from a drive each with the plain reads of its round; over compute: beyond compute alone
-from rest: the overhead of a turn's first pass, before which the way had nothing to do
-stall: what the compute waits in a pass
-compute beside: the compute's time while layers come, to the same alone"""
+compute, transfer: of a layer, each alone in this run
+transfer: over the link, or by plain reads of the drive if these take longer
+reads: layers loaded in a pass; layers on the GPU at the turn are not read again
+line: the least time of a pass with the method's buffers, this transfer and
+  this compute, alone or during transfers if that took less
+overhead: a pass beyond its line; from a drive, beyond that of its own round
+from rest: the overhead of a turn's first pass, before which the method was idle
+over compute: a pass beyond compute alone
+stall: how long the compute waits in a pass
+compute ratio: compute during transfers, divided by compute alone"""
 
 
 def _from_rest(found: Found) -> str:
@@ -49,19 +51,19 @@ def _from_rest(found: Found) -> str:
 
 
 def over_line(found: Found) -> float:
-    """How many times its line a pass takes."""
+    """The time of a pass as a multiple of its line."""
     return float(found["over_line"])
 
 
 def range_over_line(found: Found) -> tuple[float, float] | None:
-    """The same of the shortest pass and of the longest; ``None`` where each has a line of its own."""
+    """As `over_line`, of the shortest and the longest pass; ``None`` if each has its own line."""
     if not math.isclose(over_line(found), found["pass_s"] / found["line_s"], rel_tol=1e-9):
         return None
     return found["pass_low_s"] / found["line_s"], found["pass_high_s"] / found["line_s"]
 
 
 def drawn(result: Found) -> str:
-    """The table: a line for each number of tokens and way."""
+    """The table: a row for each number of tokens and method."""
     lines = [[head for head, _ in COLUMNS]]
     for point in result["points"]:
         for way, found in point["ways"].items():
@@ -77,18 +79,18 @@ def drawn(result: Found) -> str:
 
 
 def is_free(point: Found, found: Found) -> bool:
-    """Whether a pass takes as long as compute alone and the one transfer that nothing can hide."""
+    """Whether a pass takes only as long as compute and the one transfer that cannot be hidden."""
     least = point["compute_s"] + found["transfer_layer_s"]
     return bool(found["pass_s"] <= AS_LONG * least)
 
 
 def is_on_line(_: Found, found: Found) -> bool:
-    """Whether a pass takes as long as theory says, whatever binds."""
+    """Whether a pass takes as long as its line, whatever binds."""
     return over_line(found) <= AS_LONG
 
 
 def tokens_from(result: Found, way: str, holds: Callable[[Found, Found], bool]) -> int | None:
-    """The tokens from which something holds at every measured number; ``None``: at none."""
+    """The tokens from which on a condition holds at every measured number; ``None`` at none."""
     found = None
     for point in sorted(result["points"], key=lambda point: -point["tokens"]):
         if way not in point["ways"] or not holds(point, point["ways"][way]):
@@ -98,7 +100,7 @@ def tokens_from(result: Found, way: str, holds: Callable[[Found, Found], bool]) 
 
 
 def free_from(result: Found) -> str:
-    """A line for each way."""
+    """From how many tokens on each method is free, and on its line."""
     lines = []
     for way in ways_of(result):
         free = _from(tokens_from(result, way, is_free))
@@ -108,20 +110,20 @@ def free_from(result: Found) -> str:
         *lines,
         "free: a pass takes at most 1.5 % more than compute alone and its first transfer",
         "on its line: at most 1.5 % more than the line, whether compute or the link binds",
-        "from: there, and at every greater number of tokens that was measured",
+        "from: at this and every greater number of tokens that was measured",
     ])  # fmt: skip
 
 
 def planned(result: Found) -> str:
-    """A line for each number of tokens at which passes were predicted."""
+    """Measured over predicted times, for each number of tokens with predictions."""
     lines = []
     for point in result["points"]:
         if not (trials := point.get("planned")):
             continue
         ratios = [median(trial["passes_s"]) / trial["predicted_s"] for trial in trials]
         lines.append(
-            f"predicted at {point['tokens']:,} tokens: a pass takes {median(ratios):.3f} of what was "
-            f"predicted ({_spread(ratios)}, {len(trials)} streams)"
+            f"predicted at {point['tokens']:,} tokens: a pass takes {median(ratios):.3f} of the "
+            f"first prediction ({_spread(ratios)}, {len(trials)} streams)"
         )
         each = [
             took / predicted
@@ -132,19 +134,18 @@ def planned(result: Found) -> str:
         ]
         if each:
             lines[-1] += (
-                f", and {median(each):.3f} of what was by the pass before it ({_spread(each)}, "
-                f"{len(each)} passes)"
+                f", and {median(each):.3f} of its own ({_spread(each)}, {len(each)} passes)"
             )
     return "\n".join(lines)
 
 
 def plain_reads(found: Found | None) -> str:
-    """How the drive was read that lines are of; nothing where no drive takes part."""
+    """The kind of the plain reads; empty if no drive is read."""
     if found is None:
         return ""
-    past = "past" if found["past_page_cache"] else "through, for want of O_DIRECT,"
+    how = "with" if found["past_page_cache"] else "without"
     size = found["request_bytes"] >> 20
-    return f"plain reads: {found['threads']} threads that read {size} MiB {past} the page cache"
+    return f"plain reads: {found['threads']} threads, block size {size} MiB, {how} O_DIRECT"
 
 
 def _spread(ratios: list[float]) -> str:
@@ -157,7 +158,7 @@ def _from(tokens: int | None) -> str:
 
 
 def strays(result: Found) -> str:
-    """A warning for each way that had bytes from another source than requested."""
+    """A warning for each method that had bytes from another source than requested."""
     lines = []
     for point in result["points"]:
         for way, found in point["ways"].items():
@@ -177,5 +178,5 @@ def strays(result: Found) -> str:
 
 
 def ways_of(result: Found) -> list[str]:
-    """All ways that were measured anywhere, in their order."""
+    """All methods that were measured at some point, in their order."""
     return list(dict.fromkeys(way for point in result["points"] for way in point["ways"]))

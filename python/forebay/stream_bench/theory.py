@@ -1,6 +1,6 @@
-"""How long a pass takes at best: so many buffers, one link, one compute, and nothing in between.
+"""The least time of a pass: a number of buffers, one link, one compute, and nothing else.
 
-It knows nothing of the engine: what that does is held against this.
+It is independent of the engine, which is compared with it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ORDERS = ("forward", "backward", "train")
 
 
 def turns(order: str, layers: int) -> list[int]:
-    """The layers that a pass takes, from the first to the last."""
+    """The layers that a pass takes, in order."""
     forward = list(range(layers))
     return {
         "forward": forward,
@@ -28,20 +28,20 @@ def turns(order: str, layers: int) -> list[int]:
 class Turn:
     """One layer's turn."""
 
-    #: Where its layer lies.
+    #: The buffer of its layer.
     buffer: int
-    #: Whether it has to be read for this turn.
+    #: Whether the layer is read for this turn.
     read: bool
-    #: The turn whose compute has to be over before the buffer is written; ``None``: it is empty.
+    #: The turn whose compute must end before the buffer is written; ``None`` if it is empty.
     after: int | None
 
 
 def plan(layers: Sequence[int], buffers: int) -> list[Turn]:
-    """Where each layer comes to, so that as few as possible are read.
+    """Assigns buffers to layers, so that as few as possible are read.
 
-    What gives way is the layer that is needed again last (Belady), but not the one whose turn
-    has just been: the read could not begin before that turn's end. Of those that are never needed
-    again, the one used longest ago gives way.
+    It evicts the layer that is needed again last (Belady), but not that of the turn before: the
+    read could not begin before that turn's end. Of layers that are never needed again, it evicts
+    the one used longest ago.
     """
     if buffers < 1:
         raise ValueError(f"{buffers} buffers hold no layer")
@@ -66,7 +66,7 @@ def plan(layers: Sequence[int], buffers: int) -> list[Turn]:
 
 
 def _used_again(layers: Sequence[int]) -> list[int]:
-    """The next turn of each turn's layer; a turn behind the last if there is no such turn."""
+    """The next turn of each turn's layer; the number of turns if there is none."""
     coming: dict[int, int] = {}
     found = [len(layers)] * len(layers)
     for number in reversed(range(len(layers))):
@@ -77,7 +77,7 @@ def _used_again(layers: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class Pass:
-    """What a pass takes, in seconds."""
+    """The times of a pass, in seconds."""
 
     time: float
     compute: float
@@ -86,12 +86,12 @@ class Pass:
 
     @property
     def stall(self) -> float:
-        """What the compute waits."""
+        """How long the compute waits."""
         return self.time - self.compute
 
 
 def simulated(planned: Sequence[Turn], compute: Sequence[float], transfer: float) -> Pass:
-    """Lets every read begin as soon as link and buffer are free, and every turn with its layer."""
+    """Simulates a pass: a read begins once link and buffer are free, a turn with its layer."""
     link = 0.0
     over: list[float] = []
     for turn, work in zip(planned, compute, strict=True):
@@ -108,10 +108,10 @@ def simulated(planned: Sequence[Turn], compute: Sequence[float], transfer: float
 def line(
     order: str, compute: Sequence[float], transfer: float, layers: int, buffers: int
 ) -> Pass:
-    """A pass that begins with nothing on the GPU.
+    """The line: a pass that begins with nothing on the GPU.
 
-    ``compute`` is each turn's, ``transfer`` one layer's. Where every turn takes as long and none
-    finds its layer there, it is the greater of compute and transfer, and the edge that nothing can
-    hide: one turn of the other.
+    ``compute`` is that of each turn, ``transfer`` that of one layer. If all turns take equally long
+    and each reads its layer, it is the longer of compute and transfer, plus one turn of the
+    shorter, which nothing can hide.
     """
     return simulated(plan(turns(order, layers), buffers), compute, transfer)

@@ -16,14 +16,14 @@ from .._errors import Forked
 T = TypeVar("T")
 
 _LEAVES_WITHIN_S = 10.0
-"""How long an end waits for the value that is being made: a drive that hangs is not waited for."""
+"""How long `close` waits for the value that is being made: a drive may hang."""
 
 
 class Ahead(Generic[T]):
     """Takes values from a generator in a separate thread, at most `most` ahead.
 
-    What the generator raises is raised to who takes, after the values that came before it. It is
-    run, and closed, by that thread alone.
+    `take` raises what the generator raised, after the values before it. Only that thread runs and
+    closes the generator.
     """
 
     def __init__(self, values: Generator[T, None, None], most: int, name: str) -> None:
@@ -35,7 +35,7 @@ class Ahead(Generic[T]):
         self._stopped = False
         self._error: BaseException | None = None
         self._process = os.getpid()
-        # Nobody has to close this for the process to end.
+        # A daemon, so that the process can end without `close`.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         _running.add(self)
         self._thread.start()
@@ -43,7 +43,7 @@ class Ahead(Generic[T]):
     def take(self) -> T:
         """The next value; `StopIteration` at the end."""
         if self._process != os.getpid():
-            text = "the loop belongs to the process that this one was forked from: begin another"
+            text = "the loop belongs to the parent process, from before a fork: begin another"
             raise Forked(errno.EPERM, text)
         with self._changed:
             self._changed.wait_for(lambda: self._made or self._ended)
@@ -59,12 +59,12 @@ class Ahead(Generic[T]):
     def close(self) -> None:
         """Stops the thread, and drops the values."""
         if self._process != os.getpid():
-            return  # a fork has no such thread, and the lock may be held for ever
+            return  # a forked child lacks the thread, and the lock may be held forever
         with self._changed:
             self._stopped = True
             self._made.clear()
             self._changed.notify_all()
-        # The garbage collector may close a loop from whatever thread it runs in.
+        # The garbage collector may close a loop on any thread, this one included.
         if self._thread is not threading.current_thread():
             self._thread.join(_LEAVES_WITHIN_S)
         _running.discard(self)
@@ -84,7 +84,7 @@ class Ahead(Generic[T]):
             self._changed.notify_all()
 
     def _has_room(self) -> bool:
-        """Waits until one more may be made; false where none is wanted any more."""
+        """Waits until one more value may be made; false after `close`."""
         with self._changed:
             # The one that is about to be made counts.
             self._changed.wait_for(lambda: self._stopped or len(self._made) < self._most)
@@ -102,6 +102,6 @@ _running: weakref.WeakSet[Ahead[Any]] = weakref.WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """A thread that is within torch while the interpreter goes would abort the process."""
+    """Stops all threads: one within torch at the interpreter's end would abort the process."""
     for one in list(_running):
         one.close()

@@ -1,4 +1,4 @@
-"""Checkpoints: a file is replaced as a whole, or stays as it was."""
+"""Checkpoints: a file is replaced as a whole, or unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def save_checkpoint(
     Args:
         path: the file.
         tensors: tensors by name, such as a module's `state_dict()`.
-        metadata: texts that the file keeps, such as the number of the step.
+        metadata: strings that the file keeps, such as the number of the step.
 
     Raises:
         As `save_file` does.

@@ -1,4 +1,4 @@
-"""Layers of tensors that come to a GPU ahead of the compute."""
+"""Layers of tensors, loaded to a GPU ahead of the compute."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class TensorAt(NamedTuple):
     """A tensor's bytes in a file.
 
-    ``length`` is how many they are, where something says so, as a checkpoint's header does: a
-    stream refuses a tensor whose type and shape make them others.
+    ``length`` is their number, if it is known, for example from a checkpoint's header. A stream
+    refuses a tensor whose type and shape need another number.
     """
 
     file: File
@@ -57,7 +57,7 @@ class Layer(forebay.stream.Layer):
 
 
 class LayerStream(forebay.stream.LayerStream):
-    """As `forebay.stream.LayerStream`, of layers that are tensors by name.
+    """`forebay.stream.LayerStream` of layers that are tensors by name.
 
     >>> layers = [{"up": TensorAt(file, 0, torch.bfloat16, (5120, 3072))}, ...]
     >>> with LayerStream(layers, "cuda", order="training") as stream:
@@ -83,7 +83,7 @@ class LayerStream(forebay.stream.LayerStream):
         devices: Iterable[Any],
         **options: Any,
     ) -> list[Self]:
-        """As `forebay.stream.LayerStream.group`."""
+        """`forebay.stream.LayerStream.group` of such layers."""
         described = _described(layers)
         group = super().group(_parts(described), devices, **options)
         for stream in group:
@@ -104,24 +104,24 @@ def _described(
 
 def _check(name: str, tensor: TensorAt) -> None:
     if any(length < 0 for length in tensor.shape):
-        raise ValueError(f"tensor {name!r} has the shape {tuple(tensor.shape)}")
+        raise ValueError(f"tensor {name!r} cannot have the shape {tuple(tensor.shape)}")
     if tensor.length is None:
         return
     size = int(tensor.dtype.itemsize)
     if tensor.length % size:
         raise ValueError(
-            f"tensor {name!r} has {tensor.length} bytes: {tensor.dtype}, of {size}, does not "
-            "divide them"
+            f"tensor {name!r} has {tensor.length} bytes, which is not a multiple of {size}, the "
+            f"size of {tensor.dtype}"
         )
     if tensor.length != tensor.nbytes:
         raise ValueError(
-            f"tensor {name!r} has {tensor.length} bytes: the shape {tuple(tensor.shape)} of "
+            f"tensor {name!r} has {tensor.length} bytes, but the shape {tuple(tensor.shape)} of "
             f"{tensor.dtype} takes {tensor.nbytes}"
         )
 
 
 def _parts(described: list[list[tuple[str, TensorAt]]]) -> list[list[tuple[File, int, int]]]:
-    """Where the tensors of each layer lie."""
+    """The places of the tensors of each layer."""
     return [
         [(tensor.file, tensor.offset, tensor.nbytes) for _, tensor in layer]
         for layer in described
@@ -137,7 +137,7 @@ def _named(
 
 
 def _tensor(tensor: TensorAt) -> TensorAt:
-    """A tensor whose numbers are Python's own, which do not overflow."""
+    """A tensor with numbers of Python, which do not overflow."""
     file, offset, dtype, shape, length = TensorAt(*tensor)
     length = None if length is None else operator.index(length)
     return TensorAt(file, offset, dtype_of(dtype), tuple(map(operator.index, shape)), length)

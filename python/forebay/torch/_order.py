@@ -1,9 +1,9 @@
-"""Which record comes when: pure, without a list of all of them.
+"""The order of records: pure, without a list of all of them.
 
-A shuffled order is a permutation that is computed on request: a Feistel network over
-the next power of four, and what falls outside is sent through again until it falls inside. So a
-billion records need no memory and no time beforehand, an epoch can begin anywhere, and the order
-depends on nothing but the seed, the epoch and the number of records.
+A shuffled order is a permutation that is computed on request: a Feistel network over the next power
+of four. A number outside the range passes it again until it is inside. So a billion records need
+no memory and no time beforehand, and an epoch can begin anywhere. The order depends only on the
+seed, the epoch and the number of records.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Order:
 
     def __init__(self, total: int, shuffle: bool, seed: int, epoch: int) -> None:
         self.total = total
-        # Half of a position's bits. With one alone the network has too few states to mix well.
+        # Half of a position's bits. With only one, the network has too few states to mix well.
         self._half = max(2, ((total - 1).bit_length() + 1) // 2)
         self._keys = _keys(seed, epoch) if shuffle else []
 
@@ -59,10 +59,10 @@ def _keys(seed: int, epoch: int) -> list[int]:
 
 
 def share(total: int, rank: int, world_size: int, equal: bool) -> tuple[int, int]:
-    """The positions of one process of several: from the first to the one behind the last.
+    """Start and end of the positions of one process.
 
-    Each position is one process's, and shares differ by one at most; where they are to be
-    `equal`, some positions at the end are left out.
+    Each position belongs to one process, and shares differ by at most one. If they must be `equal`,
+    some positions at the end are left out.
     """
     if equal:
         each = total // world_size

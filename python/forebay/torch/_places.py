@@ -1,4 +1,4 @@
-"""Which bytes of a file are whose: tensors by name or by number, each with its offset."""
+"""The places of tensors in a file: by name or by number, each with its offset."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Tensors: TypeAlias = torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.
 """One tensor, several, or several by name."""
 
 Offsets: TypeAlias = int | Sequence[int] | Mapping[str, int]
-"""Where each begins in the file, given as the tensors are."""
+"""The offset of each in the file, in the form of the tensors."""
 
 
 def places(tensors: Tensors, offsets: Offsets | None) -> list[Place]:
-    """A place for each tensor that has bytes: where `offsets` says, or one after another.
+    """A place for each tensor that has bytes: at its offset, or one after another.
 
-    One number for several tensors is where the first of them begins.
+    A single number for several tensors is the offset of the first.
     """
     if not isinstance(tensors, torch.Tensor | Mapping):
         tensors = listed("tensors", tensors)
@@ -37,16 +37,14 @@ def places(tensors: Tensors, offsets: Offsets | None) -> list[Place]:
     found: list[Place] = []
     for (name, tensor), begin in zip(named, begins, strict=True):
         if begin < 0:
-            raise ValueError(
-                f"{name} would begin at {begin}: an offset counts from the file's start"
-            )
+            raise ValueError(f"the offset of {name} cannot be negative: {begin}")
         if nbytes(tensor) > 0:
             found.append((begin, nbytes(tensor), tensor.detach()))
     return found
 
 
 def nbytes(tensor: torch.Tensor) -> int:
-    """How many bytes a tensor's elements have."""
+    """The bytes of a tensor's elements."""
     return int(tensor.numel() * tensor.element_size())
 
 
@@ -67,7 +65,7 @@ def shape_of(name: str, shape: Any) -> tuple[int, ...]:
 
 
 def dtype_of(dtype: Any) -> torch.dtype:
-    """A type of torch's elements, and of no other library."""
+    """A type of torch; types of other libraries are refused."""
     if isinstance(dtype, torch.dtype):
         return dtype
     text = f"`dtype` cannot be `{dtype!r}`: it takes a type of torch, such as `torch.float32`"
@@ -75,7 +73,7 @@ def dtype_of(dtype: Any) -> torch.dtype:
 
 
 def _number(value: Any) -> int | None:
-    """A whole number of any library; `None` for a list of them, as an array has it."""
+    """A whole number of any library; `None` for other values, such as an array."""
     if getattr(value, "ndim", 0) != 0:
         return None
     try:
@@ -105,10 +103,10 @@ def _given(tensors: Tensors, offsets: Any) -> list[int]:
         if not isinstance(offsets, Mapping):
             raise TypeError("the tensors are given by name: give `offsets` by the same names")
         if missing := [name for name in tensors if name not in offsets]:
-            raise ValueError(f"`offsets` does not say where tensor `{shown(missing[0])}` begins")
+            raise ValueError(f"`offsets` has no number for tensor `{shown(missing[0])}`")
         return [_index(offsets[name]) for name in tensors]
     if isinstance(offsets, Mapping):
-        raise TypeError("`offsets` is given by name, and the tensors are not")
+        raise TypeError("`offsets` is given by name, but the tensors are not")
     count = 1 if isinstance(tensors, torch.Tensor) else len(tensors)
     try:
         found = [_index(offset) for offset in offsets]
@@ -125,13 +123,12 @@ def _index(offset: Any) -> int:
 
 
 def check(name: str, tensor: torch.Tensor) -> None:
-    """Refuses what the engine would refuse too, which does not know the tensor's name."""
+    """Refuses tensors that the engine would refuse, with an error that names the tensor."""
     if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{name} is a `{type(tensor).__name__}`, and no tensor of torch")
+        raise TypeError(f"{name} is a `{type(tensor).__name__}`, not a tensor of torch")
     if tensor.layout != torch.strided:
         raise ValueError(
-            f"{name} is sparse: give its `.to_dense()`, or the tensors that it is made of "
-            "(`.indices()` and `.values()`)"
+            f"{name} is sparse: give its `.to_dense()`, or its `.indices()` and `.values()`"
         )
     if tensor.is_quantized:
         raise ValueError(
@@ -139,6 +136,5 @@ def check(name: str, tensor: torch.Tensor) -> None:
         )
     if not tensor.is_contiguous():
         raise ValueError(
-            f"the elements of {name} do not lie in one piece in their order: give its "
-            "`.contiguous()`, and where it is read into, copy back from that"
+            f"{name} is not contiguous: give its `.contiguous()`, and copy a target back from that"
         )

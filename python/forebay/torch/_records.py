@@ -1,4 +1,4 @@
-"""Records of one size, read in batches to where they are needed, ahead of their use."""
+"""Records of one size, read in batches ahead of their use."""
 
 from __future__ import annotations
 
@@ -37,32 +37,32 @@ class RecordDataset(
     """Batches of fixed-size records of one or more files, on a GPU or on the host.
 
     Args:
-        paths: the files; their records are numbered through, in the order of the files.
-        record_shape: of one record.
-        dtype: of its elements.
-        device: where batches lie; torch's own default where none is given.
+        paths: the files; records are numbered in the order of the files.
+        record_shape: the shape of one record.
+        dtype: the type of its elements.
+        device: the device of the batches; by default torch's own default.
         batch_size: records of a batch.
-        shuffle: whether the order is a random one, another in each epoch.
+        shuffle: whether the order is random, and different in each epoch.
         seed: the same seed and epoch give the same order, on every machine.
         prefetch: batches that are read ahead of the one in use.
-        drop_last: leaves out the last batch where it is not full, and gives each rank as many
-            batches as the others. Otherwise every record comes exactly once, and ranks may
-            differ by one batch.
-        header: bytes at the start of each file that are no records.
-        rank, world_size: which share of the records this is, of how many.
-        engine: what reads them; the process's own where none is given.
+        drop_last: leaves out the last batch if it is not full, and gives all ranks the same number
+            of batches. Otherwise every record comes exactly once, and ranks may differ by one
+            batch.
+        header: bytes to skip at the start of each file.
+        rank, world_size: the number of this share of the records, and the number of shares.
+        engine: by default that of the process.
 
-    Each loop over it is one epoch, read by a separate thread with one call for each batch. A
-    batch is a new tensor, `(records, *record_shape)`, and the loop's own to keep. On a GPU it is
-    ready on every stream; used on another stream than the one that was current when it was handed
-    out, it needs torch's `record_stream`, as all tensors do. What goes wrong while reading ahead
-    is raised when the batch's turn comes.
+    Each loop over it is one epoch, read by a separate thread with one call for each batch. A batch
+    is a new tensor of the shape `(records, *record_shape)`, which the caller may keep. On a GPU it
+    is ready on every stream. If it is used on another stream than the one that was current when
+    the loop returned it, it needs torch's `record_stream`, as all tensors do. An error of reading
+    ahead is raised at the turn of its batch.
 
     It needs no `DataLoader`. In the workers of one, ``DataLoader(records, batch_size=None)``, each
     worker reads a share of the batches.
 
     Raises:
-        ValueError: a file holds no whole number of records, or a number makes no sense.
+        ValueError: a file does not hold a whole number of records, or a number is invalid.
     """
 
     def __init__(
@@ -86,9 +86,7 @@ class RecordDataset(
         header, world_size = _need("header", header, 0), _need("world_size", world_size, 1)
         rank, seed = _index("rank", rank), _index("seed", seed)
         if not 0 <= rank < world_size:
-            raise ValueError(
-                f"`rank` is {rank}: of {world_size} ranks the last is {world_size - 1}"
-            )
+            raise ValueError(f"`rank` cannot be {rank}: it takes 0 to {world_size - 1}")
         self.paths = _listed(paths)
         self.record_shape = _shape(record_shape)
         self.dtype = dtype_of(dtype)
@@ -99,7 +97,7 @@ class RecordDataset(
         self.header = header
         self.record_bytes = math.prod(self.record_shape) * dtype.itemsize
         counts = [_records_of(path, header, self.record_bytes) for path in self.paths]
-        # The number of the first record behind each file.
+        # The number of the first record after each file.
         self._ends = torch.tensor(counts, dtype=torch.int64, device="cpu").cumsum(0)
         self.records = sum(counts)
         self._share = share(self.records, rank, world_size, drop_last)
@@ -113,11 +111,11 @@ class RecordDataset(
 
     @property
     def epoch(self) -> int:
-        """Which epoch's order loops have that begin now."""
+        """The epoch of loops that begin now."""
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the order of the loops that begin from now on, in running workers too."""
+        """Sets the epoch of loops that begin from now on, in running workers too."""
         self._epoch.fill_(_need("epoch", epoch, 0))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -145,10 +143,10 @@ class RecordDataset(
                 except StopIteration:
                     return
                 if batch.is_cuda:
-                    # Its memory is of another stream: it is used again when this one is done.
+                    # It was allocated on another stream, and is reused when this one is done.
                     batch.record_stream(torch.cuda.current_stream(batch.device))
                 yield batch
-                del batch  # nothing here keeps it while the next one is awaited
+                del batch  # it is not kept during the wait for the next one
         finally:
             ahead.close()
 
@@ -156,7 +154,7 @@ class RecordDataset(
         """Runs in the thread that reads ahead."""
         engine = self._engine or _process.default_engine()
         files = _Files(engine, self.paths)
-        # A stream on which nothing ever runs: what is allocated on it waits for nothing.
+        # A stream without work: memory allocated on it is ready at once.
         cuda: Any = torch.cuda
         on_own = (
             cuda.stream(cuda.Stream(self.device)) if self.device.type == "cuda" else nullcontext()
@@ -175,7 +173,7 @@ class RecordDataset(
     def _fill(
         self, engine: Engine, files: _Files, batch: torch.Tensor, records: torch.Tensor
     ) -> None:
-        # In the files' order: neighbours in a file are read in one piece.
+        # In the order of the files, so that adjacent records are read together.
         records, places = records.sort()
         file_of = torch.searchsorted(self._ends, records, right=True)
         needed, counts = torch.unique_consecutive(file_of, return_counts=True)
@@ -184,7 +182,7 @@ class RecordDataset(
         offsets = ((records - begins) * self.record_bytes + self.header).tolist()
         at = (places * self.record_bytes).tolist()
         first = 0
-        # All in one call, unless that needs more open files than there may be.
+        # One call, unless it needs more open files than allowed.
         for some, lengths in zip(needed.split(files.most), counts.split(files.most), strict=True):
             after = first + int(lengths.sum())
             engine.read_many(
@@ -200,7 +198,7 @@ class RecordDataset(
 
 
 class _Files:
-    """Files by number, opened when they are needed; the `most` that were used last stay open."""
+    """Files by number, opened on use; the `most` files that were used last stay open."""
 
     def __init__(self, engine: Engine, paths: list[Path]) -> None:
         self._engine, self._paths = engine, paths
@@ -230,22 +228,22 @@ def _listed(paths: Path | Iterable[Path]) -> list[Path]:
 def _shape(shape: Sequence[int] | int) -> tuple[int, ...]:
     found = shape_of("record_shape", shape)
     if any(length < 1 for length in found):
-        raise ValueError(f"`record_shape` is {found}: a record has bytes")
+        raise ValueError(f"`record_shape` cannot be {found}: a record needs bytes")
     return found
 
 
 def _shared(number: torch.Tensor) -> torch.Tensor:
-    """A number in memory that worker processes share, where the system has such memory."""
+    """A number in memory that worker processes share, if the system has such memory."""
     untyped: Any = number
     try:
         untyped.share_memory_()
     except RuntimeError:
-        pass  # there, loaders have no workers either
+        pass  # on such a system loaders have no workers either
     return number
 
 
 def _records_of(path: Path, header: int, record_bytes: int) -> int:
-    """How many whole records a file holds, and nothing else."""
+    """The number of records in a file, which must hold nothing else."""
     try:
         there = os.stat(path)
         if stat.S_ISDIR(there.st_mode):
@@ -255,8 +253,8 @@ def _records_of(path: Path, header: int, record_bytes: int) -> int:
     size = there.st_size
     if size < header or (size - header) % record_bytes:
         raise ValueError(
-            f"`{shown(path)}` has {size} bytes: behind a header of {header} that is no whole "
-            f"number of records of {record_bytes}; look at `record_shape`, `dtype` and `header`"
+            f"`{shown(path)}` has {size} bytes: after a header of {header} that is not a multiple "
+            f"of a record's {record_bytes}; check `record_shape`, `dtype` and `header`"
         )
     return (size - header) // record_bytes
 
@@ -264,7 +262,7 @@ def _records_of(path: Path, header: int, record_bytes: int) -> int:
 def _need(name: str, value: Any, least: int) -> int:
     number = _index(name, value)
     if number < least:
-        raise ValueError(f"`{name}` is {number}: it is a whole number from {least} up")
+        raise ValueError(f"`{name}` cannot be {number}: it takes a whole number from {least} up")
     return number
 
 

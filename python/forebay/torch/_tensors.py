@@ -29,16 +29,16 @@ def load(
 
     Args:
         path: the file.
-        dtype: what its bytes are elements of.
-        shape: of the tensor; without one it is flat, and ends where the file ends.
-        device: where the tensor lies; torch's own default where none is given.
-        offset: bytes of the file that come before it.
+        dtype: the type of its elements.
+        shape: its shape; by default it is flat, up to the end of the file.
+        device: its device; by default torch's own default.
+        offset: its offset in the file.
 
     Raises:
         forebay.EndOfFile: the file ends before the tensor is full.
         forebay.safetensors.FormatError: the file is one of safetensors or of `torch.save`, and
             `offset` is 0; `forebay.safetensors.load_file` loads it.
-        ValueError: without a shape, the bytes up to the file's end are no whole elements.
+        ValueError: without a shape, the bytes are not a whole number of elements.
     """
     offset, dtype = whole("offset", offset, BYTES), dtype_of(dtype)
     with _process.open(path) as file:
@@ -52,16 +52,16 @@ def load(
 
 
 def load_into(path: Path, tensors: Tensors, offsets: Offsets | None = None) -> int:
-    """Fills tensors with the bytes of a file, in one call for each device, and returns their sum.
+    """Fills tensors with the bytes of a file, in one call per device; returns the bytes read.
 
     Args:
         path: the file.
         tensors: one, several, or several by name; on GPUs or on the host, each contiguous.
-        offsets: where each begins in the file, given as the tensors are. A single number says
-            where the first begins, and the others follow without gaps, as `save` puts them.
+        offsets: the offset of each in the file, in the form of the tensors. A single number is the
+            offset of the first; the others follow without gaps, as `save` writes them.
 
-    All have their bytes when the call returns, on whatever stream they are used next. Where it
-    raises, some may have them.
+    When the call returns, the tensors are ready on every stream. If it raises, some may have been
+    filled.
 
     Raises:
         forebay.safetensors.FormatError: as `load`, if a tensor begins at offset 0.
@@ -79,15 +79,15 @@ def load_into(path: Path, tensors: Tensors, offsets: Offsets | None = None) -> i
 def save(
     path: Path, tensors: Tensors, offsets: Offsets | None = None, *, sync: bool = True
 ) -> int:
-    """Replaces a file by tensors' bytes and returns how many those are.
+    """Replaces a file by the bytes of tensors, and returns their number.
 
     Args:
-        path: the file; as with `save_checkpoint` the old one stays whole until the new one takes
+        path: the file. As with `save_checkpoint`, the old one stays whole until the new one gets
             its name, so the tensors may be mapped from it.
         tensors: one, several, or several by name; one after another, in their order.
-        offsets: where each begins instead. Bytes between them are zero.
-        sync: whether the bytes are on the drive before the file takes its name. Without it the call
-            does not wait for the drive, and after a power cut the file may be empty or cut off.
+        offsets: the offset of each instead. Bytes between them are zero.
+        sync: whether the bytes are on the drive before the file gets its name. Without it the call
+            does not wait for the drive, and after a power cut the file may be empty or truncated.
     """
     wanted = places(tensors, offsets)
     _refuse_overlap(wanted)
@@ -95,13 +95,13 @@ def save(
 
 
 def _length(size: int, dtype: torch.dtype, path: Path, offset: int) -> int:
-    """Elements from `offset` to the file's end."""
+    """The number of elements from `offset` to the end of the file."""
     item = nbytes(torch.empty(1, dtype=dtype, device="cpu"))
     left = size - offset
     if left < 0 or left % item:
         raise ValueError(
-            f"`{shown(path)}` has {max(left, 0)} bytes from {offset} on, which are no whole "
-            f"elements of {item} bytes ({dtype}): give the tensor's `shape`"
+            f"`{shown(path)}` has {max(left, 0)} bytes from {offset} on, not a multiple of {item}, "
+            f"the size of {dtype}: give the tensor's `shape`"
         )
     return left // item
 
@@ -110,12 +110,12 @@ def _refuse_overlap(wanted: list[Place]) -> None:
     last = -math.inf
     for begin, length, _ in sorted(wanted, key=lambda place: place[0]):
         if begin < last:
-            raise ValueError(f"two tensors would both be written at {begin}: look at `offsets`")
+            raise ValueError(f"two tensors overlap at offset {begin}: check `offsets`")
         last = begin + length
 
 
 def _tell_autograd(wanted: list[Place]) -> None:
-    """Counts as a change in place, so that a backward pass which needs the old values fails."""
+    """Counts as an in-place change, so that a backward pass that needs the old values fails."""
     told: Any = getattr(torch.autograd.graph, "increment_version", None)
     for _, _, tensor in wanted:
         if told is not None and not tensor.is_inference():

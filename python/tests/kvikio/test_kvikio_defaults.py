@@ -84,8 +84,8 @@ def test_what_changes_nothing_is_noted_with_the_reason() -> None:
     defaults.set("compat_mode", kvikio.CompatMode.OFF)
     notes = defaults.notes()
     assert len(notes) == 2
-    assert notes[0].startswith("`task_size` changes nothing: the engine cuts")
-    assert "host memory" in notes[1]
+    assert notes[0].startswith("`task_size` has no effect: the engine divides")
+    assert "the engine chooses the route" in notes[1]
 
 
 def test_nothing_is_set_where_one_value_makes_no_sense() -> None:

@@ -61,7 +61,7 @@ def test_pages_that_nobody_counts_are_an_error_and_stay_as_they_are(
 
     with monkeypatch.context() as patched:
         patched.setattr(_page_cache, "engine", Engine)
-        with pytest.raises(RuntimeError, match="paged` is in .* not known: this user is told nothing"):
+        with pytest.raises(RuntimeError, match="pages of `.*paged` in the page cache: this"):
             kvikio.get_page_cache_info(paged)
     assert kvikio.get_page_cache_info(paged) == (0, PAGES)
 

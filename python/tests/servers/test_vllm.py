@@ -169,5 +169,5 @@ def test_other_formats_are_loaded_by_vllm(tmp_path: Path) -> None:
 
 
 def test_unknown_options_are_refused() -> None:
-    with pytest.raises(ValueError, match="it takes `copy`, `device`, `window`, and no `windows`"):
+    with pytest.raises(ValueError, match="unknown option `windows`; use `copy`, `device`, `window`"):
         made(windows="1GiB")

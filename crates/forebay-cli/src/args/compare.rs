@@ -11,14 +11,14 @@ use super::gpu;
 /// Sizes are whole multiples of this, which suits every drive and every GPU.
 const UNIT: u64 = 4 * KIB;
 
-/// What is compared.
+/// The methods to compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
-    /// The standard way, ours, and the direct path where there is one
+    /// The standard copy, Forebay, and the direct route if it is available
     Compare,
-    /// The standard way and the direct path, which has to be there
+    /// The standard copy and the direct route, which is required
     Dma,
-    /// As `compare`, and a kernel that works on the GPU's memory, alone and beside a read
+    /// As `compare`, and a GPU kernel alone and during a read
     All,
 }
 
@@ -34,56 +34,56 @@ impl Mode {
     }
 }
 
-/// What `forebay compare` takes.
+/// Arguments of `forebay compare`.
 #[derive(Debug, Clone, Args)]
 #[command(after_long_help = "Examples:\n  \
-    forebay compare                        a scratch file of 512 MiB in this folder\n  \
-    forebay compare -s 8G -r 5 -f /data    a larger one in `/data`, five runs\n  \
-    forebay compare -m dma -f /data/new    straight to the GPU, or an error\n  \
-    forebay compare --gpu sim              a simulated GPU\n  \
-    forebay compare --json >compare.json   for a program to read")]
+    forebay compare                        scratch file of 512 MiB in this folder\n  \
+    forebay compare -s 8G -r 5 -f /data    8 GiB in `/data`, five runs\n  \
+    forebay compare -m dma -f /data/new    the direct route, or an error\n  \
+    forebay compare --gpu sim              simulated GPU\n  \
+    forebay compare --json >compare.json   JSON for a program")]
 pub struct CompareArgs {
     /// What to compare
     #[arg(short, long, value_name = "MODE", value_enum, default_value_t = Mode::All)]
     pub mode: Mode,
 
-    /// Bytes of each run, in MiB, or a size such as `512M` or `8G`
+    /// Bytes of each run: a number of MiB, or a size such as `512M` or `8G`
     #[arg(
         short, long, value_name = "SIZE_MB", default_value = "512",
         value_parser = size, allow_negative_numbers = true
     )]
     pub size: u64,
 
-    /// A new file, or a folder for a scratch file; by default this folder
+    /// New file, or folder for a scratch file [default: this folder]
     ///
-    /// What is made is removed afterwards. A file that is there already is not touched without
-    /// `--overwrite`, nor a block device without `--overwrite-device`.
+    /// A new file is removed afterwards. An existing one requires `--overwrite`, a block device
+    /// `--overwrite-device`.
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
 
-    /// How often each way is run; the first run is shown apart from the others
+    /// Runs of each method; the first is shown separately
     #[arg(
         short, long, value_name = "RUNS", default_value_t = 3,
         value_parser = runs, allow_negative_numbers = true
     )]
     pub runs: u32,
 
-    /// Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
+    /// GPU: an index, a UUID, a PCI address, `none`, or `sim`
     ///
-    /// By default the first GPU, else host memory. `sim:bandwidth=50GB/s,latency=10us` sets what a
-    /// simulated GPU plays.
+    /// By default the first GPU, or host memory if there is none.
+    /// `sim:bandwidth=50GB/s,latency=10us` configures a simulated GPU.
     #[arg(long, value_name = "WHICH", value_parser = gpu)]
     pub gpu: Option<GpuSelector>,
 
-    /// Take a FILE that is there already: all that it holds is lost
+    /// Overwrite FILE if it exists; its content is lost
     ///
-    /// It has SIZE_MB of test data afterwards, and stays.
+    /// Afterwards it holds SIZE_MB of test data, and is not removed.
     #[arg(long, requires = "file")]
     pub overwrite: bool,
 
-    /// Take a block device as FILE: all that is on it is lost
+    /// Overwrite FILE if it is a block device; its content is lost
     ///
-    /// A device that is mounted, or part of another, is refused all the same.
+    /// A device that is mounted, or part of another, is still refused.
     #[arg(long, requires = "file")]
     pub overwrite_device: bool,
 

@@ -8,41 +8,41 @@ use clap::Args;
 use crate::diff::quantity::Quantity;
 use crate::diff::sides::{By, by};
 
-/// What `forebay diff` takes.
+/// Arguments of `forebay diff`.
 #[derive(Debug, Clone, Args)]
 #[command(after_long_help = "Examples:\n  \
     forebay diff before.jsonl after.jsonl\n  \
     forebay diff local.jsonl remote.jsonl --metric p99\n  \
-    forebay diff queues.jsonl --by queues        a sweep with `--io-queues`\n  \
+    forebay diff queues.jsonl --by queues        sweep with `--io-queues`\n  \
     forebay diff dpu.jsonl --by label            runs labelled 1, 7, 15, 23, 31\n  \
     forebay diff sweep.jsonl --by way --base cpu-gpu\n  \
     forebay diff base.jsonl new.jsonl --fail-if-worse 5%")]
 pub struct DiffArgs {
-    /// Results files, and what `forebay bench --json` or `forebay compare --json` printed; the
-    /// first is the base
+    /// Results files, or output of `bench --json` or `compare --json`; the first is the base
     #[arg(value_name = "RESULTS", required = true)]
     pub results: Vec<PathBuf>,
 
-    /// What to compare within the files, instead of one file with another: `label`, `path`, `way`,
-    /// `route`, `gpu`, or another axis
+    /// Compare the values of this axis, instead of one file with another
+    ///
+    /// Axes are `label`, `path`, `queues`, `way`, `settings`, `route`, `gpu`, `cache`, `pattern`,
+    /// `direction`, `request-size`, `depth`, `batch`, `threads` and `files`.
     #[arg(long, value_name = "AXIS", value_parser = by)]
     pub by: Option<By>,
 
-    /// With `--by`: the value that the others are held against; by default the first, of numbers
-    /// the smallest
+    /// Value of the axis that is the base [default: the first, or the smallest number]
     #[arg(long, value_name = "VALUE", requires = "by")]
     pub base: Option<String>,
 
-    /// What is drawn and judged first: `throughput` (the default), `requests`, `mean`, `p50`,
-    /// `p90`, `p99`, `p99.9`, `max` (the slowest request), `cpu`, `gpu-energy`, `package-energy`,
+    /// Quantity to draw and judge first: `throughput` (default), `requests`, `mean`, `p50`, `p90`,
+    /// `p99`, `p99.9`, `max` (the slowest request), `cpu`, `gpu-energy`, `package-energy`,
     /// `server-energy`
     #[arg(long, value_name = "WHAT", value_parser = Quantity::from_str)]
     pub metric: Option<Quantity>,
 
-    /// End with 1 where a side is worse than the base by more than this, and the data show it
+    /// Exit with 1 if a side is significantly worse than the base by more than this
     ///
-    /// A point, or the mean over all points, whose whole interval is worse; and a point at which
-    /// the base succeeded and the other side failed.
+    /// That is a point, or the mean of all points, whose whole confidence interval is worse. A
+    /// point that fails more often than on the base counts too.
     #[arg(long, value_name = "PERCENT", value_parser = share, allow_negative_numbers = true)]
     pub fail_if_worse: Option<f64>,
 

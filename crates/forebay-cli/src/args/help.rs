@@ -13,27 +13,27 @@ pub(super) const STYLES: Styles = Styles::styled()
 
 const EXAMPLES: &str = "\
 Examples:
-  forebay bench                          measure a scratch file in this folder
-  forebay bench model.safetensors        measure reading your file; it is never written
-  forebay bench --size 1G,8G --repeats 5 choose how much and how often
-  forebay bench --gpu sim --json         a simulated GPU, results as JSON
-  forebay compare                        standard against direct and ours, run by run
-  forebay read model.safetensors         move a file to the GPU and say how it went
-  forebay map /data                      the drives under it, and how far from the GPUs
-  forebay sweep /data                    every size and depth, with latencies
-  forebay stream --tokens 1024,8192      a model's layers behind their compute
-  forebay tune /data                     how much to keep in flight there
-  forebay doctor /data                   what keeps bytes from going to the GPU directly
-  forebay import fio f.json -o results   what another tool measured, beside ours
-  forebay report results -o report.html  results as a page for a browser
-  forebay diff before.jsonl after.jsonl  two results side by side";
+  forebay bench                           measure a scratch file in this folder
+  forebay bench model.safetensors         measure reads of your file
+  forebay bench --size 1G,8G --repeats 5  two sizes, five samples of each
+  forebay bench --gpu sim --json          simulated GPU, results as JSON
+  forebay compare                         standard copy, Forebay, direct route
+  forebay read model.safetensors          read a file into GPU memory
+  forebay map /data                       drives, and their distance to each GPU
+  forebay sweep /data                     block sizes and queue depths
+  forebay stream --tokens 1024,8192       a model's layers during compute
+  forebay tune /data                      best queue depth of a drive
+  forebay doctor /data                    what prevents direct transfers
+  forebay import fio f.json -o results    results of another tool
+  forebay report results -o report.html   results as a page for a browser
+  forebay diff before.jsonl after.jsonl   ratios of two results";
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0    done
-  1    something failed, or wrong data were found
-  2    the command makes no sense
-  130  stopped by Ctrl-C, as a shell tells it
+  0    success
+  1    failure, or a mismatch in the data
+  2    wrong command line or variable
+  130  stopped by Ctrl-C, as a shell reports it
 
 Sizes: K, M, G, KiB, MiB, GiB are powers of two; kB, MB, GB are powers of ten
 (of two for `gdsio`).

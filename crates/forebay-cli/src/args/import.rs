@@ -6,14 +6,14 @@ use clap::{Args, ValueEnum};
 
 use crate::import::{Map, Said};
 
-/// Whose results are read.
+/// The tool whose results are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ImportTool {
-    /// The result lines of NVIDIA's gdsio, also within a log
+    /// Result lines of NVIDIA's gdsio, also within a log
     Gdsio,
     /// fio's `--output-format=json` or `json+`
     Fio,
-    /// The table of NIXL's nixlbench
+    /// Table of NIXL's nixlbench
     Nixlbench,
     /// Any table with a heading, by its columns (`--map`)
     Csv,
@@ -32,19 +32,20 @@ impl ImportTool {
     }
 }
 
-/// What `forebay import` takes.
+/// Arguments of `forebay import`.
 #[derive(Debug, Clone, Args)]
 #[command(after_long_help = "Examples:\n  \
-    forebay import fio fio.json -o results         then: forebay report results\n  \
+    forebay import fio fio.json -o results    then: forebay report results\n  \
     forebay import gdsio *.log --label h200 -o results\n  \
     forebay import nixlbench out.txt --set cache=cold -o results\n  \
     forebay import csv t.csv --way elbencho --set direction=read \\\n    \
     --map 'size=Block,throughput=\"BW (MiB/s)\",p99=lat99:us' -o results\n\n\
-    --map names columns: throughput, iops, bytes, requests, seconds, mean, p50, p90, p99,\n\
-    p99.9, max, way, and what --set takes: path, target, direction, pattern, size, depth,\n\
-    batch, threads, files, cache. docs/import.md has each key of each tool.")]
+    Names for `--map`: throughput, iops, bytes, requests, seconds, mean, p50, p90,\n\
+    p99, p99.9, max, way, and the axes. Axes for `--set`: path, target, direction,\n\
+    pattern, size, depth, batch, threads, files, cache. docs/import.md lists the\n\
+    keys of each tool.")]
 pub struct ImportArgs {
-    /// Whose results these are
+    /// Tool that made the results
     #[arg(value_name = "TOOL")]
     pub tool: ImportTool,
 
@@ -52,26 +53,26 @@ pub struct ImportArgs {
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 
-    /// A results file to make, or to add to; without it records go to stdout
+    /// Results file to create or append to [default: stdout]
     #[arg(short, long, value_name = "RESULTS")]
     pub output: Option<PathBuf>,
 
-    /// What to call these results in a report; by default the name of the file
+    /// Name of these results in a report [default: the name of the file]
     #[arg(long, value_name = "TEXT")]
     pub label: Option<String>,
 
-    /// Which column of a table is what: `NAME=COLUMN[:UNIT],…`
+    /// Meaning of the columns of a table: `NAME=COLUMN[:UNIT],…`
     ///
-    /// A unit that stands in the heading or in the cells need not be named. Columns with commas
-    /// stand in double quotes.
+    /// The unit may be left out if the heading or the cells have it. Columns with commas need
+    /// double quotes.
     #[arg(long, value_name = "NAME=COLUMN,…")]
     pub map: Option<Map>,
 
-    /// What moved the bytes of a table, where no column tells
+    /// Method that moved the bytes of a table, if no column names it
     #[arg(long, value_name = "NAME")]
     pub way: Option<String>,
 
-    /// What the files do not tell, the same for all of it: `cache=cold`, `target=cuda:0`, …
+    /// Values that the files lack, for all results: `cache=cold`, `target=cuda:0`, …
     #[arg(long, value_name = "AXIS=VALUE,…", value_delimiter = ',')]
     pub set: Vec<Said>,
 }

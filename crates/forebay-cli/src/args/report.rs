@@ -4,29 +4,29 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// What `forebay report` takes.
+/// Arguments of `forebay report`.
 #[derive(Debug, Clone, Args)]
 #[command(after_long_help = "Examples:\n  \
-    forebay report results -o report.html      a page to open in a browser\n  \
-    forebay report results                     the same for a terminal\n  \
+    forebay report results -o report.html      page for a browser\n  \
+    forebay report results                     text for a terminal\n  \
     forebay report local remote -o both.html   two runs in one report\n  \
     forebay bench --json >b.json; forebay report b.json\n  \
-    forebay report layers/stream_bench.json    what `forebay stream --out layers` wrote\n  \
-    forebay report results --csv >results.csv  for a spreadsheet")]
+    forebay report layers/stream_bench.json    output of `stream --out layers`\n  \
+    forebay report results --csv >results.csv  table for a spreadsheet")]
 pub struct ReportArgs {
-    /// Results files, and what `bench --json`, `compare --json` or `stream --out` wrote
+    /// Results files, or output of `bench --json`, `compare --json` or `stream --out`
     #[arg(value_name = "RESULTS", required = true)]
     pub results: Vec<PathBuf>,
 
-    /// Write to this new file, by default one page of HTML that needs nothing else
+    /// Write to this new file, by default one self-contained page of HTML
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// Replace FILE if it is there
+    /// Replace an existing FILE
     #[arg(long, requires = "output")]
     pub overwrite: bool,
 
-    /// Write Markdown: the answer, the tables, and the warnings
+    /// Write Markdown: the summary, the tables and the warnings
     #[arg(long, conflicts_with_all = ["csv", "prometheus"])]
     pub markdown: bool,
 

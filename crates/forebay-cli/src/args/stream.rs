@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// What `forebay stream` takes.
+/// Arguments of `forebay stream`.
 #[derive(Debug, Clone, Args)]
 #[command(after_long_help = "Examples:\n  \
     forebay stream --layers 6 --tokens 1024,8192,32768   layers in the page cache\n  \
@@ -14,74 +14,80 @@ use clap::Args;
     forebay stream --from drive --ways forebay,mmap\n  \
     forebay stream --order train --layers 8 --from pinned --tokens 4096")]
 pub struct StreamArgs {
-    /// Layers of a pass (3)
+    /// Layers of a pass [default: 3]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub layers: Option<OsString>,
 
-    /// 10^6 bytes of each layer (1237)
+    /// Size of a layer, in 10^6 bytes [default: 1237]
     #[arg(long, value_name = "MB", allow_negative_numbers = true)]
     pub layer_mb: Option<OsString>,
 
-    /// Tokens of a pass, one number or several (8192)
+    /// Tokens of a pass, one number or several [default: 8192]
     #[arg(long, value_name = "N,…", allow_negative_numbers = true)]
     pub tokens: Option<OsString>,
 
-    /// How layers are taken: forward, backward, or train, which goes there and, with recompute and
-    /// gradients, back again (forward)
+    /// Order of the layers: `forward`, `backward` or `train` [default: forward]
+    ///
+    /// `train` goes forward, then backward with recompute and gradients.
     #[arg(long, value_name = "ORDER")]
     pub order: Option<OsString>,
 
-    /// Where Forebay finds the layers: drive, page-cache, mapped (the page cache's own pages,
-    /// registered), pinned, or half (half of them pinned, the others on the drive) (page-cache)
+    /// Where Forebay finds the layers: `drive`, `page-cache`, `mapped`, `pinned` or `half`
+    /// [default: page-cache]
+    ///
+    /// `mapped` is the pages of the page cache, registered. With `half`, half of the layers are
+    /// pinned and the others are on the drive.
     #[arg(long, value_name = "PLACE")]
     pub from: Option<OsString>,
 
-    /// Only these ways beside compute and transfer alone: forebay, two-buffers, mmap, kvikio
+    /// Methods, besides compute and transfer alone: `forebay`, `two-buffers`, `mmap`, `kvikio`
+    /// [default: all]
     #[arg(long, value_name = "NAME,…")]
     pub ways: Option<OsString>,
 
-    /// Layers on the GPU at once, for Forebay (3)
+    /// Layers on the GPU at once, for Forebay [default: 3]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub buffers: Option<OsString>,
 
-    /// Turns of each way (5)
+    /// Turns of each method [default: 5]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub rounds: Option<OsString>,
 
-    /// Passes of a turn, one behind the other; the first, which begins from rest, is told apart
-    /// where others follow (2; 1 where a drive takes part)
+    /// Passes of a turn, without a pause [default: 2, or 1 if a drive is read]
+    ///
+    /// The first pass starts from rest. It is reported separately if others follow.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub passes: Option<OsString>,
 
-    /// The file, two times the layers, made where it is not there (layers.bin)
+    /// File with two sets of the layers, made if it is missing [default: layers.bin]
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
 
-    /// What the file's bytes are made from (1)
+    /// Seed of the file's bytes [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub seed: Option<OsString>,
 
-    /// Hidden size (5120)
+    /// Hidden size [default: 5120]
     #[arg(long, value_name = "N", help_heading = "The model", allow_negative_numbers = true)]
     pub hidden: Option<OsString>,
 
-    /// Heads of queries (96)
+    /// Query heads [default: 96]
     #[arg(long, value_name = "N", help_heading = "The model", allow_negative_numbers = true)]
     pub query_heads: Option<OsString>,
 
-    /// Heads of keys and values (8)
+    /// Key and value heads [default: 8]
     #[arg(long, value_name = "N", help_heading = "The model", allow_negative_numbers = true)]
     pub key_heads: Option<OsString>,
 
-    /// Size of a head (128)
+    /// Size of a head [default: 128]
     #[arg(long, value_name = "N", help_heading = "The model", allow_negative_numbers = true)]
     pub head: Option<OsString>,
 
-    /// Size of an expert (1536)
+    /// Size of an expert [default: 1536]
     #[arg(long, value_name = "N", help_heading = "The model", allow_negative_numbers = true)]
     pub expert: Option<OsString>,
 
-    /// Routed experts of a token (8)
+    /// Routed experts of a token [default: 8]
     #[arg(long, value_name = "N", help_heading = "The model", allow_negative_numbers = true)]
     pub active: Option<OsString>,
 

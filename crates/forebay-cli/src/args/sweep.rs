@@ -16,217 +16,219 @@ use crate::sweep::kv::Kv;
 use crate::workload::issuer::Plain;
 use crate::workload::pattern::Pattern;
 
-/// What `forebay sweep` takes.
+/// Arguments of `forebay sweep`.
 #[derive(Debug, Clone, Default, Args)]
 #[command(after_long_help = "Examples:\n  \
-    forebay sweep                                    sizes and depths, in this folder\n  \
+    forebay sweep                           block sizes and queue depths\n  \
     forebay sweep /data --request-size 64K,1M --depth 1,8,32\n  \
     forebay sweep /data --way forebay,cpu-gpu --threads 1,8,24\n  \
     forebay sweep /data --kv llama-70b:bf16:tp8:page64 --depth 64\n  \
     forebay sweep /data --direction mixed:70 --pattern random\n  \
     forebay sweep /mnt/local --vs /mnt/remote\n  \
     forebay sweep /mnt/remote --io-queues 1,2,4,8 --set-queues './connect {}'\n  \
-    forebay sweep /data --until-steady 60s           until a rate holds still\n  \
+    forebay sweep /data --until-steady 60s  until the rate is steady\n  \
     forebay sweep --job nightly.toml -o nightly.jsonl\n\n\
-    A job file has the flags by their long names: `request-size = [\"64K\", \"1M\"]`.")]
+    A job file holds flags by their long names: `request-size = [\"64K\", \"1M\"]`.")]
 pub struct SweepArgs {
-    /// Files or block devices to read, or folders for scratch files; by default this folder
+    /// Files or block devices to read, or folders for scratch files [default: this folder]
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
 
-    /// Measure the same on this path too, turn by turn, and show both side by side at the end
+    /// Measure this path as well, in turn, and compare both at the end
     ///
-    /// `forebay diff FILE --by path` shows it again.
+    /// `forebay diff FILE --by path` shows the comparison again.
     #[arg(long, value_name = "PATH")]
     pub vs: Option<PathBuf>,
 
-    /// Take flags from this file of TOML as well; those that are given here come first
+    /// Read flags from this TOML file; flags on the command line take precedence
     #[arg(long, value_name = "FILE")]
     pub job: Option<PathBuf>,
 
-    /// Bytes of one request; by default `4K,64K,1M,16M`
+    /// Block size [default: 4K,64K,1M,16M]
     #[arg(
         long, value_name = "SIZE,…", value_delimiter = ',',
         value_parser = positive_size, allow_negative_numbers = true
     )]
     pub request_size: Vec<u64>,
 
-    /// Requests as of a cache of keys and values: `MODEL[:TYPE][:tpN][:pageN][:layer|block]`
+    /// Block size of a KV cache: `MODEL[:TYPE][:tpN][:pageN][:layer|block]`
     ///
-    /// Sizes follow from the model (`deepseek-r1`, `llama-8b`, `llama-70b`, `llama-405b`), the type
-    /// of its numbers (`bf16`), over how many GPUs a layer is divided (`tp1`), the tokens of a page
-    /// (`page16`) and whether one request has a page of one layer or of all of them (`layer`).
-    /// They lie at random. Instead of request sizes.
+    /// MODEL is `deepseek-r1`, `llama-8b`, `llama-70b` or `llama-405b`. TYPE is the type of its
+    /// numbers: `fp8`, `int8`, `fp16` or `bf16` (default). `tpN` is the number of GPUs that share a
+    /// layer (default `tp1`). `pageN` is the number of tokens of a page (default `page16`). A
+    /// request moves one page, of one layer (`layer`, default) or of all layers (`block`). Offsets
+    /// are random. This flag replaces `--request-size`.
     #[arg(
         long, value_name = "MODEL…,…", value_delimiter = ',', conflicts_with = "request_size",
         value_parser = Kv::from_str
     )]
     pub kv: Vec<Kv>,
 
-    /// Calls in flight of each thread; by default `1,32`
+    /// Queue depth of each thread, in calls [default: 1,32]
     #[arg(
         long, value_name = "N,…", value_delimiter = ',',
         value_parser = count, allow_negative_numbers = true
     )]
     pub depth: Vec<u32>,
 
-    /// Requests in one call; by default 1
+    /// Requests of one call [default: 1]
     #[arg(
         long, value_name = "N,…", value_delimiter = ',',
         value_parser = count, allow_negative_numbers = true
     )]
     pub batch: Vec<u32>,
 
-    /// Threads that make requests, for each GPU; by default 1
+    /// Threads that make requests, for each GPU [default: 1]
     #[arg(
         long, value_name = "N,…", value_delimiter = ',',
         value_parser = count, allow_negative_numbers = true
     )]
     pub threads: Vec<u32>,
 
-    /// Scratch files that the threads share; by default 1
+    /// Scratch files that the threads share [default: 1]
     #[arg(
         long, value_name = "N,…", value_delimiter = ',',
         value_parser = count, allow_negative_numbers = true
     )]
     pub files: Vec<u32>,
 
-    /// Numbers of queues for I/O, or of connections, that `--set-queues` sets one after the other
+    /// Numbers of I/O queues or connections, which `--set-queues` sets one by one
     ///
-    /// All points are measured with one before the next is set. Beside each stands what the kernel
-    /// tells then, which may be another. `forebay diff FILE --by queues` compares them.
+    /// All points are measured with one number before the next is set. Results show the number that
+    /// the kernel reports, which may differ. `forebay diff FILE --by queues` compares them.
     #[arg(
         long, value_name = "N,…", value_delimiter = ',',
         value_parser = count, allow_negative_numbers = true
     )]
     pub io_queues: Vec<u32>,
 
-    /// What a shell runs to connect PATH with so many queues: a command with `{}` for the number
+    /// Shell command to reconnect PATH; `{}` is the number of queues
     ///
-    /// It has to unmount what PATH lies in, connect anew and mount again, in 60 s; at the end the
-    /// last number stays. docs/diff.md has such commands for NVMe over fabrics and NFS. A job file
-    /// cannot hold it.
+    /// It must unmount the file system of PATH, connect and mount again, within 60 s. The last
+    /// number stays set. docs/diff.md has commands for NVMe over fabrics and NFS. A job file cannot
+    /// hold this flag.
     #[arg(long, value_name = "COMMAND")]
     pub set_queues: Option<String>,
 
-    /// Where requests lie: `sequential` (the default), `random`, `strided:SIZE`
+    /// Order of offsets: `sequential` (default), `random`, or `strided:SIZE`
     #[arg(
         long, value_name = "ORDER,…", value_delimiter = ',', conflicts_with = "kv",
         value_parser = Pattern::from_str
     )]
     pub pattern: Vec<Pattern>,
 
-    /// `read` (the default), `write`, or `mixed:70`, where 70 of 100 calls are reads
+    /// `read` (default), `write`, or `mixed:70` for 70 % reads
     #[arg(long, value_name = "WHICH,…", value_delimiter = ',', value_parser = direction)]
     pub direction: Vec<u8>,
 
-    /// What moves the bytes: `forebay` (the default), or a plain way
+    /// Method that moves the bytes: `forebay` (default), or a plain one
     ///
-    /// `cpu` reads past the page cache into host memory, `cpu-gpu` copies to the GPU then,
-    /// `cpu-async-gpu` does so while the next request is read, `cpu-cached-gpu` reads through the
-    /// page cache. Each thread has a buffer of its own, and makes one request at a time. `io-uring`
-    /// reads past the page cache into host memory with `--depth` calls of a thread in flight, as
-    /// `fio` does: what the drive gives by itself.
+    /// `cpu` uses O_DIRECT and host memory. `cpu-gpu` adds a copy between host memory and the GPU.
+    /// `cpu-async-gpu` does so during the next request. `cpu-cached-gpu` uses the page cache
+    /// instead of O_DIRECT. Each thread of these makes one request at a time. `io-uring` uses
+    /// O_DIRECT and host memory with `--depth` calls in flight for each thread, as `fio` does.
     #[arg(long, value_name = "WAY,…", value_delimiter = ',', value_parser = way)]
     pub way: Vec<WayName>,
 
-    /// Routes that are demanded of `forebay`: `direct`, `staged`, `cached`, `host`; or `any`
+    /// Routes required of `forebay`: `any` (default), `direct`, `staged`, `cached`, `host`
     #[arg(long, value_name = "ROUTE,…", value_delimiter = ',', value_parser = any_route)]
     pub route: Vec<Demand>,
 
-    /// Which GPU, one point for each: an index, a UUID, a PCI address, `none`, or `sim`
+    /// GPU: an index, a UUID, a PCI address, `none`, or `sim`; repeat for more points
     ///
-    /// By default the first GPU, else host memory.
+    /// By default the first GPU, or host memory if there is none.
     #[arg(long, value_name = "WHICH", value_parser = gpu)]
     pub gpu: Vec<GpuSelector>,
 
-    /// GPUs that work at once, as `0-3` or `0,2`: a point for the first, for the first two, and so
-    /// on; `sim:4` are four simulated ones, `sim:4,uplink=2GB/s` four below one switch
+    /// GPUs that work concurrently, such as `0-3` or `0,2`
+    ///
+    /// There is a point for the first GPU, one for the first two, and so on. `sim:4` is four
+    /// simulated GPUs, `sim:4,uplink=2GB/s` four below one switch.
     #[arg(long, value_name = "LIST", conflicts_with = "gpu", value_parser = gpus)]
     pub gpus: Option<GpuList>,
 
-    /// Where the files' pages are at first: `cold` (the default), `resident`
+    /// Page cache before a sample: `cold` (default) or `resident`
     ///
-    /// A cold write counts only once its bytes are on the drive.
+    /// A cold write ends when its bytes are on the drive.
     #[arg(long, value_name = "STATE,…", value_delimiter = ',', value_parser = cache)]
     pub cache: Vec<Cache>,
 
-    /// How long each sample takes; by default `2s`
+    /// Duration of a sample [default: 2s]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub time: Option<Duration>,
 
-    /// Goes on with a sample until a span of `--time` is steady, for this long at most
+    /// Repeat a sample until its rate is steady, for this long at most
     ///
-    /// Spans follow each other without a pause, and the first whose rate rises or falls by no more
-    /// than 5 % of its mean is the one that counts; the last, and told as not steady, where none
-    /// is. What goes over the files once (cold writes, cold reads through the page cache) has one
-    /// span.
+    /// A sample becomes spans of `--time`, without a pause. The first steady span counts: its rate
+    /// rises or falls by 5 % of its mean at most. If no span is steady, the last one counts and is
+    /// marked. Cold writes, and cold reads through the page cache, go over the files once and have
+    /// one span.
     #[arg(long, value_name = "LIMIT", value_parser = time, conflicts_with = "bytes")]
     pub until_steady: Option<Duration>,
 
-    /// Instead: how many bytes each thread moves for a sample
+    /// Bytes that each thread moves for a sample, instead of `--time`
     #[arg(
         long, value_name = "SIZE", value_parser = positive_size, conflicts_with = "time",
         allow_negative_numbers = true
     )]
     pub bytes: Option<u64>,
 
-    /// What goes before a sample and does not count; by default a tenth of its time
+    /// Time before each sample that does not count [default: a tenth of `--time`]
     ///
-    /// Cold writes, and cold reads through the page cache, have none: what it leaves there would be
-    /// in the way.
+    /// Cold writes, and cold reads through the page cache, have no warm-up: it would fill the page
+    /// cache.
     #[arg(long, value_name = "TIME", value_parser = time_or_none)]
     pub warm_up: Option<Duration>,
 
-    /// How often each point is measured; by default 3
+    /// Samples of each point [default: 3]
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub repeats: Option<u32>,
 
-    /// Bytes that the files of a path hold together; by default 1G, or what a point needs
+    /// Size of all files of a path together [default: 1G, or what a point needs]
     #[arg(long, value_name = "SIZE", value_parser = positive_size, allow_negative_numbers = true)]
     pub size: Option<u64>,
 
-    /// Requests per second of all threads together, instead of as many as it goes
+    /// Requests per second of all threads together [default: no limit]
     ///
-    /// Each is due at its time whether those before it have ended or not, and is measured from
-    /// then on, so that a drive that stalls is not asked less for it.
+    /// Requests are due at even intervals, whether or not earlier ones have ended. Latency counts
+    /// from the time when a request was due. So a drive that stalls does not get fewer requests.
     #[arg(long, value_name = "N", value_parser = rate, allow_negative_numbers = true)]
     pub rate: Option<f64>,
 
-    /// What random places follow from; by default 1
+    /// Seed of random offsets [default: 1]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// What a shell runs once a second to measure power: a command that prints watts
+    /// Shell command that prints watts; runs once a second
     ///
-    /// Beside it the GPUs' own sensors are read, and the processors' and the server's, where the
-    /// system lets them.
+    /// Sensors of the GPUs, the processors and the server are read as well, if the system permits
+    /// it.
     #[arg(long, value_name = "COMMAND")]
     pub power_command: Option<String>,
 
-    /// Write to files that are named here; else writes go to scratch in folders
+    /// Overwrite the files named here; otherwise only scratch in folders is written
     #[arg(long)]
     pub overwrite: bool,
 
-    /// Write to block devices that are named here: what is on them is lost
+    /// Overwrite the block devices named here; their content is lost
     #[arg(long)]
     pub overwrite_device: bool,
 
-    /// What these results are called where they are compared
+    /// Name of these results in comparisons
     #[arg(long, value_name = "TEXT")]
     pub label: Option<String>,
 
-    /// Write results to this file, one record of JSON to a line
+    /// Write results to this file, one JSON record per line
     ///
-    /// By default a file in `forebay` under `$XDG_STATE_HOME` or `~/.local/state`, whose name is
-    /// told. A file that holds a part of the same sweep is continued.
+    /// By default the file is in `$XDG_STATE_HOME/forebay` or `~/.local/state/forebay`, and its
+    /// name is printed. A file with a part of the same sweep is continued.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// Begin anew where there is a part of the same sweep
+    /// Start over instead of continuing the same sweep
     ///
-    /// A new file beside the old one is begun then. A file that is named by `--output` and is there
-    /// is never begun anew: the command is refused. Name another file instead.
+    /// The results go to a new file in the same folder. If `--output` names an existing file, the
+    /// command is refused: name another one.
     #[arg(long)]
     pub anew: bool,
 

@@ -15,7 +15,7 @@ use super::parallel::{cores, each_range};
 use crate::failure::{Failure, Result};
 use crate::steps::Step;
 
-/// How often a file is read in: other processes may evict its pages in between.
+/// Attempts to read a file in: other processes may evict its pages in between.
 const TRIES: usize = 3;
 
 /// Queries and drops the cached pages of one file.
@@ -26,7 +26,7 @@ pub trait PageCache {
     /// System errors.
     fn evict(&self) -> Result<()>;
 
-    /// How much of the first `len` bytes is in the page cache.
+    /// The part of the first `len` bytes that is in the page cache.
     ///
     /// # Errors
     /// System errors.
@@ -50,8 +50,8 @@ impl PageCache for forebay::File {
 pub fn make_cold(file: &dyn PageCache, len: u64) -> Result<Result<(), String>> {
     file.evict()?;
     Ok(match file.residency(len)? {
-        Residency::Unknown(reason) => Err(format!("the drop cannot be checked: {reason}")),
-        // The kernel may hold a few pages back for a moment; a hundredth changes no number.
+        Residency::Unknown(reason) => Err(format!("the eviction cannot be checked: {reason}")),
+        // The kernel may keep a few pages for a moment; 1 % does not change the result.
         Residency::Known { resident, .. } if resident > len / 100 => {
             let (resident, len) = (format_size(resident), format_size(len));
             Err(format!("{resident} of {len} stayed in the page cache"))
@@ -84,11 +84,11 @@ pub fn make_resident(path: &Path, file: &dyn PageCache, len: u64) -> Result<Resu
     Ok(Err(format!("{lost} of {len} did not stay in the page cache")))
 }
 
-/// Reads the first `len` bytes through the page cache by several threads and shows each MiB, with
-/// its position, to `see`.
+/// Reads the first `len` bytes through the page cache with several threads. `see` gets each MiB and
+/// its offset.
 ///
 /// # Errors
-/// The system's, an early end of the file, and those of `see`.
+/// System errors, an early end of the file, and errors of `see`.
 pub fn read_plainly(
     path: &Path,
     len: u64,
@@ -138,7 +138,7 @@ mod tests {
         let text = make_cold(&stubborn(known(500)), 1000).unwrap().unwrap_err();
         assert_eq!(text, "500 B of 1000 B stayed in the page cache");
         let text = make_cold(&stubborn(Residency::Unknown("why")), 1000).unwrap().unwrap_err();
-        assert_eq!(text, "the drop cannot be checked: why");
+        assert_eq!(text, "the eviction cannot be checked: why");
     }
 
     /// A page cache that loses pages after reading them in, this many times.

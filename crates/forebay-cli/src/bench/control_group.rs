@@ -13,7 +13,7 @@ use rustix::process::{Resource, getrlimit, getuid};
 
 use super::environment::unescaped;
 
-/// A limit of this size or above means no limit; version 1 writes a number all the same.
+/// A limit of this size or above means no limit: version 1 always reports a number.
 const NO_LIMIT: u64 = 1 << 60;
 
 /// The memory that a group grants, in bytes.
@@ -21,7 +21,7 @@ const NO_LIMIT: u64 = 1 << 60;
 pub struct Grant {
     /// All that its processes may use.
     pub limit: u64,
-    /// What remains of that; file pages that the kernel can drop count as free.
+    /// The unused part of the limit; file pages that the kernel can drop count as unused.
     pub available: u64,
     /// The limit that applies.
     pub by: By,
@@ -49,7 +49,7 @@ impl By {
         }
     }
 
-    /// What the user should raise.
+    /// The remedy, for a hint.
     #[must_use]
     pub const fn remedy(self) -> &'static str {
         match self {
@@ -128,7 +128,7 @@ pub(crate) fn of_threads(stack: u64) -> Option<&'static str> {
     (threads_of_user() >= limit).then_some("processes (`ulimit -u`)")
 }
 
-/// Whether a control group has as many processes and threads as it may have.
+/// Whether a control group has reached its maximum number of processes and threads.
 fn is_full(groups: &str, mounts: &str) -> bool {
     VERSIONS.iter().any(|names| {
         let folders = place(names.kind, "pids", groups, mounts).map(|(top, own)| way_up(&top, own));
@@ -168,7 +168,7 @@ fn granted(groups: &str, mounts: &str) -> Option<Grant> {
     })
 }
 
-/// The folder of the topmost group that can be seen, and that of this process's own.
+/// The folders of the topmost visible group and of this process's own group.
 fn place(
     version: &str,
     controller: &str,
@@ -264,7 +264,7 @@ mod tests {
         write(&top.path().join("pod"), &[("pids.current", "9\n")]);
         assert!(is_full(groups, &old) && is_full(groups, &new));
         assert!(!is_full("8:cpu:/pod/box\n", &old) && !is_full(groups, ""));
-        assert!(threads_of_user() > 1, "those of the tests");
+        assert!(threads_of_user() > 1, "the tests have several threads");
     }
 
     #[test]
@@ -289,10 +289,10 @@ mod tests {
         };
         let grant = Some(Grant { limit: 5000, available: 3000, by: By::Group });
         assert_eq!(granted("4:cpu,memory:/box\n0::/\n", &mount("/")), grant);
-        // The tree that is mounted begins further down.
+        // The mounted tree begins below the root.
         assert_eq!(granted("4:memory:/docker/box\n", &mount("/docker")), grant);
         assert_eq!(granted("4:memory:/\n", &mount("/")), None);
-        // The path to our own group is not visible, so only the top group remains to be read.
+        // The path to this process's group is not visible, so only the top group is read.
         assert_eq!(granted("4:memory:/elsewhere/box\n", &mount("/docker")), None);
     }
 }

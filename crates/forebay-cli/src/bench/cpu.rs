@@ -1,5 +1,4 @@
-//! Processor time of this process and its ended children, without that of threads that only read
-//! counters.
+//! CPU time of this process and its ended children, without threads that only read counters.
 
 #![expect(unsafe_code, reason = "getrusage fills a struct through a pointer")]
 
@@ -11,7 +10,7 @@ use forebay_evidence::observers;
 /// The time that a piece of work took.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spent {
-    /// Time on the wall.
+    /// Wall-clock time.
     pub seconds: f64,
     /// User and system time of this process and of children that ended.
     pub cpu_seconds: f64,
@@ -37,7 +36,7 @@ pub(crate) fn used() -> Duration {
 pub(crate) fn used_apart() -> (Duration, Duration) {
     let observing = observers::total();
     let (user, system) = used_with_observers();
-    // They wait in calls of drivers and of the kernel.
+    // Observers mostly use system time: they wait in calls of drivers and of the kernel.
     let in_kernel = observing.min(system);
     (user.saturating_sub(observing - in_kernel), system - in_kernel)
 }
@@ -49,7 +48,7 @@ fn used_with_observers() -> (Duration, Duration) {
 
 fn usage(who: libc::c_int) -> (Duration, Duration) {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the pointer is to a whole struct of ours, which the call only fills.
+    // SAFETY: the pointer is to a whole `rusage`, which the call only fills.
     unsafe { libc::getrusage(who, usage.as_mut_ptr()) };
     // SAFETY: zeroed above, and zeroes are a valid value; the call fails only for a bad `who`.
     let usage = unsafe { usage.assume_init() };

@@ -2,8 +2,7 @@
 //!
 //! Any eight bytes follow from a key and their position, so data of any size are generated and
 //! checked in place by all cores, without a stored copy. All bytes of a pattern are odd and all
-//! bytes of its inverse are even. So a byte that was not moved is always found, whatever the target
-//! held before.
+//! bytes of its inverse are even. So a byte that was not moved is always found.
 
 use forebay::units::{ByteRange, MIB};
 use twox_hash::XxHash3_64;
@@ -103,7 +102,7 @@ impl Pattern {
 /// The expected contents of a target after a move.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expected {
-    /// Bytes that we made.
+    /// Test data of this program.
     Pattern(Pattern),
     /// A user's file: the XXH3-64 of each [`PIECE`] of a plain read.
     Pieces(Vec<u64>),
@@ -210,7 +209,7 @@ mod tests {
             let len = bytes.len() as u64;
             assert!(expected.sums_match(0, len, &sums));
             assert!(expected.sums_match(2 * PIECE, PIECE + 5, &sums[2..]));
-            assert!(!expected.sums_match(PIECE, PIECE, &sums[..1]), "another place");
+            assert!(!expected.sums_match(PIECE, PIECE, &sums[..1]), "wrong offset");
             assert!(!expected.sums_match(0, len, &sums[..3]), "too few");
             let mut wrong = sums.clone();
             wrong[3] ^= 1;

@@ -1,5 +1,5 @@
-//! The host memory that a run needs. A run that cannot get it is refused before it makes anything,
-//! instead of being killed by the kernel midway.
+//! The host memory that a run needs. A run that cannot get it is refused at its start, instead of
+//! being killed by the kernel midway.
 //!
 //! A move is only refused for a limit of a control group or of the process: the machine's own
 //! memory may grow while it is used, as in some virtual machines.
@@ -15,21 +15,19 @@ use crate::failure::{Failure, Result};
 
 /// Memory of the program itself.
 pub(crate) const PROGRAM: u64 = 16 * MIB;
-/// Most pinned memory of the engine, by default.
+/// Maximum pinned memory of the engine, by default.
 const ARENA: u64 = 256 * MIB;
-/// Least pinned memory of the engine: four slots.
+/// Minimum pinned memory of the engine, in slots.
 const SLOTS: u64 = 4;
-/// Buffers through which a GPU's memory is filled and checked, of 16 MiB each.
+/// Maximum number of buffers, of 16 MiB each, that fill and check GPU memory.
 const CHECKS_MAX: u64 = 8;
 
 /// Host memory that a run needs, per byte moved and in addition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Demand {
-    /// Bytes for each byte moved: a target in host memory, scratch on a file system that lives
-    /// there.
+    /// Bytes per byte moved: a target in host memory, and scratch on a file system in memory.
     pub copies: u64,
-    /// Most bytes of the memory that the link measurement copies from; 0 if the link is not
-    /// measured.
+    /// Maximum bytes that the link measurement copies from; 0 if the link is not measured.
     pub link: u64,
     /// Bytes that do not depend on the size moved.
     pub fixed: u64,
@@ -46,15 +44,15 @@ impl Demand {
         }
     }
 
-    /// The memory of layers that pin this much.
+    /// The memory of layers of which `pinned` bytes are pinned.
     #[must_use]
     pub fn of_layers(pinned: u64) -> Self {
         Self { copies: 0, link: 0, fixed: pinned.saturating_add(PROGRAM) }
     }
 
-    /// What a comparison needs. `host`: the target is in host memory. `gpu`: it is a GPU, simulated
-    /// or real. `files` counts scratch in memory; `storages` are the directions in which the
-    /// storage is measured.
+    /// The memory of a comparison. `host`: the target is in host memory. `gpu`: it is a GPU,
+    /// simulated or real. `files` is the number of scratch files in memory, `storages` the number
+    /// of directions in which the storage is measured.
     #[must_use]
     pub fn of_comparison(
         options: &forebay::Options,
@@ -88,10 +86,11 @@ impl Demand {
             .saturating_add(self.fixed)
     }
 
-    /// Whether the control group and the process's limits leave that much. `flag` makes it less.
+    /// Checks that the control group and the process's limits leave that much. `flag` sets the
+    /// size.
     ///
     /// # Errors
-    /// It does not.
+    /// If they leave less.
     pub fn check(&self, len: u64, flag: &str) -> Result<()> {
         control_group::grant().map_or(Ok(()), |grant| self.fits(grant, len, flag))
     }
@@ -103,17 +102,17 @@ impl Demand {
         }
         let (len, bytes) = (format_size(len), format_size(bytes));
         let (available, limit) = (format_size(grant.available), format_size(grant.limit));
-        Err(Failure::new(format!("cannot move {len}: it takes {bytes} of host memory"))
-            .because(format!("of the {limit} of {} {available} are left", grant.by.name()))
+        Err(Failure::new(format!("cannot move {len}: {bytes} of host memory are required"))
+            .because(format!("{} leaves {available} of {limit}", grant.by.name()))
             .hint(format!("give a smaller `{flag}`, or {}", grant.by.remedy())))
     }
 }
 
-/// Refuses requests that need `bytes` of host memory together, if that is more than half of the
-/// free memory; `remedy` names a way to need less.
+/// Checks that requests, which need `bytes` of host memory in total, leave half of the free memory.
+/// `remedy` is the hint.
 ///
 /// # Errors
-/// It says how much they need.
+/// If they need more.
 pub(crate) fn check_requests(bytes: u64, remedy: &str) -> Result<()> {
     let available = environment::memory().available;
     if bytes <= available / 2 {
@@ -121,12 +120,12 @@ pub(crate) fn check_requests(bytes: u64, remedy: &str) -> Result<()> {
     }
     let (bytes, available) = (format_size(bytes), format_size(available));
     Err(Failure::new(format!("cannot keep {bytes} of requests in memory"))
-        .because(format!("{available} are free, half of which may be taken"))
+        .because(format!("{available} are available, and requests may use half of that"))
         .hint(remedy))
 }
 
-/// `most` bytes for a buffer of which `buffers` are filled at a time, or as many as leave half of
-/// the free memory: buffers that measure a limit are made to fit.
+/// The size of a buffer that measures a limit: `most` bytes, or less so that `buffers` of them
+/// leave half of the free memory.
 pub(crate) fn fitting(most: u64, buffers: u64) -> u64 {
     let each = environment::memory().available / 2 / buffers;
     most.min(align_down(each, MIB)).max(MIB)
@@ -171,8 +170,8 @@ mod tests {
         let grant = Grant { limit: 3 * GIB, available: 2 * GIB, by: By::Group };
         assert!(demand.fits(grant, GIB, "--size").is_ok());
         let failure = demand.fits(grant, GIB + MIB, "--size").unwrap_err();
-        assert_eq!(failure.message, "cannot move 1 GiB: it takes 2 GiB of host memory");
-        assert_eq!(failure.causes, ["of the 3 GiB of this control group 2 GiB are left"]);
+        assert_eq!(failure.message, "cannot move 1 GiB: 2 GiB of host memory are required");
+        assert_eq!(failure.causes, ["this control group leaves 2 GiB of 3 GiB"]);
         let hint = "give a smaller `--size`, or raise the group's memory limit";
         assert_eq!(failure.hint.as_deref(), Some(hint));
         let failure = demand.fits(Grant { by: By::AddressSpace, ..grant }, 2 * GIB, "--size");
@@ -184,7 +183,7 @@ mod tests {
         let available = environment::memory().available;
         assert!(check_requests(MIB, "less").is_ok());
         let failure = check_requests(available.saturating_mul(2), "less").unwrap_err();
-        assert!(failure.causes[0].ends_with("are free, half of which may be taken"), "{failure:?}");
+        assert!(failure.causes[0].ends_with("requests may use half of that"), "{failure:?}");
         assert_eq!(failure.hint.as_deref(), Some("less"));
         assert_eq!(fitting(2 * MIB, 1), 2 * MIB);
         assert_eq!(fitting(GIB, u64::MAX), MIB);

@@ -1,7 +1,6 @@
 //! The environment of a measurement: kernel, processor, memory, GPU, file system, drive, versions.
 //!
-//! Everything is read from files of the kernel. Missing facts stay empty: no measurement fails
-//! because its machine has no name.
+//! Everything is read from files of the kernel. Missing facts stay empty and fail no measurement.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -147,15 +146,15 @@ pub fn memory() -> HostMemoryFacts {
 /// The file system that `path` is on.
 #[must_use]
 pub fn file_system(path: &Path) -> Option<FileSystem> {
-    // Opening a FIFO would block, but none reaches this point. A device that does not answer would
-    // too, but then nothing can be measured either.
+    // Opening a FIFO would block, but none reaches this point. A device that does not answer also
+    // blocks, but then nothing can be measured.
     let file = File::open(path).ok()?;
     let facts = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
     let id = field(&facts, "mnt_id")?;
     mounted(&fs::read_to_string("/proc/self/mountinfo").ok()?, &id)
 }
 
-/// The mount of number `id` in the text of `mountinfo` (proc(5)).
+/// The mount with number `id` in the text of `mountinfo` (proc(5)).
 fn mounted(mounts: &str, id: &str) -> Option<FileSystem> {
     let line = mounts.lines().find(|line| line.split(' ').next() == Some(id))?;
     let (place, what) = line.split_once(" - ")?;
@@ -165,7 +164,7 @@ fn mounted(mounts: &str, id: &str) -> Option<FileSystem> {
     Some(FileSystem { kind, mount_point, source: unescaped(what.next()?) })
 }
 
-/// Undoes the kernel's `\040` for a space and its like.
+/// Decodes the kernel's octal escapes, such as `\040` for a space.
 pub(crate) fn unescaped(text: &str) -> String {
     let mut parts = text.split('\\');
     let mut plain = parts.next().unwrap_or_default().to_owned();
@@ -185,7 +184,7 @@ pub(crate) fn unescaped(text: &str) -> String {
     plain
 }
 
-/// The drive below `path`, or below the mounted device where the file system has its own device
+/// The drive below `path`, or below the mounted device if the file system has its own device
 /// number, as btrfs does.
 fn drive(sys: &Path, path: &Path, mounted: Option<&str>) -> Option<Drive> {
     let number = |path: &Path| {

@@ -1,6 +1,6 @@
-//! Paths that lead to an open descriptor, whatever its file or folder is called by now.
+//! Paths that lead to an open descriptor, even if its file or folder was renamed.
 //!
-//! Every method, the engine and other programs accept a path. Where another user may rename the
+//! Every method, the engine and other programs accept a path. If another user can rename the
 //! folders above a file, a path by names may lead to that user's file. A path through
 //! `/proc/PID/fd/N` leads to the file that descriptor `N` of this process has open.
 
@@ -40,16 +40,17 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 /// Checks that `name` still leads to `file`.
 ///
 /// # Errors
-/// It does not, or system errors.
+/// If it does not; system errors.
 pub(crate) fn check(file: &File, name: &Path) -> io::Result<()> {
     let number = |facts: Metadata| (facts.dev(), facts.ino());
     if number(fs::symlink_metadata(name)?) == number(file.metadata()?) {
         return Ok(());
     }
-    Err(io::Error::other("another file was put in its place"))
+    Err(io::Error::other("another file has its name now"))
 }
 
-/// A new file of ours. It can be removed even if another folder takes the name of its folder.
+/// A file that this process made. It can be removed even if another folder takes the name of its
+/// folder.
 #[derive(Debug)]
 pub(crate) struct Made {
     folder: OwnedFd,
@@ -62,7 +63,7 @@ impl Made {
     /// Makes the file `path`, which must not exist.
     ///
     /// # Errors
-    /// It exists, or system errors.
+    /// If it exists; system errors.
     pub(crate) fn create(path: &Path, how: OFlags, mode: u32) -> io::Result<(Self, File)> {
         let bytes = path.as_os_str().as_bytes();
         let name = path.file_name().filter(|name| bytes.ends_with(name.as_bytes()));
@@ -76,7 +77,7 @@ impl Made {
         Ok((Self { folder, name, number: (facts.dev(), facts.ino()) }, file))
     }
 
-    /// Removes the file, wherever its folder is now, if it still has its name.
+    /// Removes the file if it still has its name, even if its folder was moved.
     pub(crate) fn remove(&self) {
         let found = statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW);
         if found.is_ok_and(|facts| (facts.st_dev, facts.st_ino) == self.number) {

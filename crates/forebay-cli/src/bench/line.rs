@@ -1,4 +1,4 @@
-//! The lines of a run, from the plan to the rows of the report: pure, but for the names of paths.
+//! The lines of a run, from the plan to the rows of the report. Pure.
 
 use forebay::Route;
 
@@ -19,7 +19,7 @@ pub struct Line {
     pub direction: Direction,
     /// The file's page cache state; `None` for limits.
     pub cache: Option<Cache>,
-    /// The route that our engine must take; `None` if it chooses, and for all other methods.
+    /// The route that the engine must take; `None` if it chooses, and for all other methods.
     pub demand: Option<Route>,
     /// How cuFile is used; `None` for all other methods.
     pub tuning: Option<Tuning>,
@@ -31,7 +31,7 @@ pub struct Line {
     pub samples: Vec<Spent>,
     /// Routes and reasons, each route once.
     pub routes: Vec<(Option<String>, Option<String>)>,
-    /// Whether every byte of every sample was right; `None` for limits.
+    /// Whether every byte of every sample matches; `None` for limits.
     pub verified: Option<bool>,
     /// The proven routes of each sample's bytes.
     pub proofs: Vec<Proof>,
@@ -96,39 +96,38 @@ impl Line {
     }
 }
 
-/// What to measure.
+/// The measurements of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan<'a> {
-    /// From or to the file, or both.
+    /// Reads, writes, or both.
     pub directions: &'a [Direction],
-    /// The wanted page cache states.
+    /// The page cache states to measure.
     pub caches: &'a [Cache],
     /// Whether the storage's limit is measured.
     pub storage: bool,
     /// Whether `fio` measures it too.
     pub fio: bool,
-    /// The route that the user demands of our engine.
+    /// The route that the user requires of the engine.
     pub route: Option<Route>,
-    /// Which other routes our engine shows.
+    /// The engine's other routes to show.
     pub others: Others,
     /// Whether cuFile's compat mode is measured.
     pub cufile: bool,
 }
 
-/// The other routes of our engine to show, next to the one that it chooses: those to and from a
-/// GPU.
+/// Routes to and from a GPU that are shown in addition to the one that the engine chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Others {
-    /// None: there is no other route, or the user demands one.
+    /// None: there is no other route, or the user requires one.
     None,
-    /// `staged` or `cached`, whichever it did not choose.
+    /// The one of `staged` and `cached` that it did not choose.
     Staged,
     /// Both others, if `direct` is available.
     Direct,
 }
 
 impl Others {
-    /// How many for each move.
+    /// Number of other routes of each move.
     #[must_use]
     pub const fn count(self) -> u32 {
         match self {
@@ -138,13 +137,13 @@ impl Others {
         }
     }
 
-    /// The routes that our engine does not choose by itself.
+    /// The routes that the engine does not choose by itself.
     const fn routes(self, direction: Direction, cache: Cache) -> &'static [Route] {
         match (self, direction, cache) {
             (Self::None, ..) => &[],
             (Self::Staged, Direction::Read, Cache::Cold) => &[Route::Cached],
             (Self::Staged, ..) => &[Route::Staged],
-            // Bytes that are not in the page cache take the direct route by themselves.
+            // By itself the engine reads bytes outside the page cache by the direct route.
             (Self::Direct, Direction::Read, Cache::Cold) => &[Route::Staged, Route::Cached],
             (Self::Direct, ..) => &[Route::Direct, Route::Staged],
         }
@@ -161,8 +160,7 @@ pub fn plan(plan: &Plan<'_>) -> Vec<Line> {
         if storage {
             lines.push(Line::new(MethodName::Storage, *direction, None));
         }
-        // Only our own scratch may be written, and `fio` would leave bytes there that no check
-        // knows.
+        // `fio` would leave unknown bytes in scratch, which no check could verify.
         if fio && storage && *direction == Direction::Read {
             lines.push(Line::new(MethodName::Fio, *direction, None));
         }
@@ -447,7 +445,7 @@ mod tests {
         assert_eq!(up(&lines, MethodName::Link, None), None);
         for wrong in [standard, ours] {
             lines[wrong].verified = Some(false);
-            assert_eq!(up(&lines, MethodName::Forebay, cold), None, "wrong data have no speed-up");
+            assert_eq!(up(&lines, MethodName::Forebay, cold), None, "a mismatch has no speed-up");
             lines[wrong].verified = Some(true);
         }
         lines[standard].left_out = Some("gone".into());

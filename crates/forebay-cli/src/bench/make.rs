@@ -1,4 +1,4 @@
-//! Fills scratch files, and keeps them from filling a disk.
+//! Fills scratch files, and prevents that they fill a disk.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Seek as _, SeekFrom};
@@ -19,11 +19,11 @@ use crate::steps::Step;
 /// Bytes that are made in memory before they are written.
 pub(crate) const STEP: u64 = 32 * MIB;
 
-/// Fills `path`, an existing file of ours or a device that is long enough, with `len` bytes of
-/// `pattern`, all on the drive.
+/// Fills `path`, existing scratch or a device that is long enough, with `len` bytes of `pattern`,
+/// and syncs them.
 ///
-/// Room is reserved first and checked afterwards: another run may have found the same room free at
-/// the same time, and then at least one of the two gives it back.
+/// Room is reserved first and checked afterwards: a concurrent run may have found the same room
+/// free, and then at least one of the two gives it back.
 ///
 /// # Errors
 /// System errors, above all for lack of space.
@@ -33,7 +33,7 @@ pub fn fill(path: &Path, pattern: Pattern, len: u64) -> Result<()> {
         let failure = Failure::io(verb, &error);
         match error.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                failure.hint("give a smaller `--size`, or go where there is more room")
+                failure.hint("give a smaller `--size`, or a folder with more free space")
             }
             _ => failure,
         }
@@ -42,7 +42,7 @@ pub fn fill(path: &Path, pattern: Pattern, len: u64) -> Result<()> {
     let file = open(path).map_err(failed)?;
     let facts = file.metadata().map_err(failed)?;
     let (had, has_length) = (facts.len(), !facts.file_type().is_block_device());
-    drop(writing); // to take room may mean to write it
+    drop(writing); // reserving room may write all of it, so it has no time limit
     if has_length && len > had {
         reserve(&file, path, len).inspect_err(|_| drop(file.set_len(had)))?;
     }
@@ -74,10 +74,10 @@ fn reserve(file: &File, path: &Path, len: u64) -> Result<()> {
             let text =
                 format!("cannot make {} of scratch in `{}`", format_size(len), folder.display());
             Err(Failure::new(text)
-                .because("a quota of this user, group or project is used up (`quota -s`)")
-                .hint("give a smaller `--size`, or go where there is more room"))
+                .because("a quota of this user, group or project is exceeded (`quota -s`)")
+                .hint("give a smaller `--size`, or a folder with more free space"))
         }
-        // Where the space cannot be reserved, check the free space as well as possible.
+        // Space cannot be reserved, so only the free space is checked.
         Err(_) => before.check(folder, len),
     }
 }
@@ -91,10 +91,10 @@ pub struct Claimed {
 }
 
 impl Claimed {
-    /// Whether it has `len` bytes.
+    /// Checks that it has `len` bytes.
     ///
     /// # Errors
-    /// It is smaller.
+    /// If it is smaller.
     pub fn check(&self, path: &Path, len: u64) -> Result<()> {
         if len <= self.len {
             return Ok(());
@@ -106,10 +106,10 @@ impl Claimed {
     }
 }
 
-/// Takes a block device to write to it.
+/// Claims a block device for writing.
 ///
 /// # Errors
-/// Somebody has it: a file system that is mounted from it, an array, a volume. Or the system's.
+/// If it is in use: mounted, or part of an array or a volume. System errors.
 pub fn claim(path: &Path) -> Result<Claimed> {
     let _step = Step::begin("open", path);
     let cannot = || format!("cannot write to the device `{}`", path.display());
@@ -119,15 +119,15 @@ pub fn claim(path: &Path) -> Result<Claimed> {
     let mut file = opened.map_err(|error| match error.kind() {
         ErrorKind::ResourceBusy => Failure::new(cannot())
             .because("it is in use: mounted, or part of an array or a volume")
-            .hint("`forebay map` shows what is made of it; give a folder on it instead"),
+            .hint("`forebay map` shows what uses it; give a folder on it instead"),
         _ => Failure::io(cannot(), &error),
     })?;
     let len = file.seek(SeekFrom::End(0)).map_err(|error| Failure::io(cannot(), &error))?;
     Ok(Claimed { file, len })
 }
 
-/// Writes the bytes of `pattern` from `start`, a multiple of eight, to `end` into `path`, a file
-/// of ours.
+/// Writes the bytes of `pattern` from `start`, a multiple of eight, to `end` into scratch at
+/// `path`.
 ///
 /// # Errors
 /// System errors.
@@ -170,7 +170,7 @@ fn put_range(
 pub struct Room {
     /// The bytes that this user may still write.
     pub free: u64,
-    /// All of it.
+    /// Size of the file system.
     pub total: u64,
 }
 
@@ -197,10 +197,10 @@ impl Room {
         (self.total / 10).min(GIB)
     }
 
-    /// Whether `len` bytes of scratch fit into `folder`.
+    /// Checks that `len` bytes of scratch fit into `folder`.
     ///
     /// # Errors
-    /// They do not.
+    /// If they do not fit.
     pub fn check(self, folder: &Path, len: u64) -> Result<()> {
         if len <= self.usable() { Ok(()) } else { Err(self.refusal(folder, len)) }
     }
@@ -209,8 +209,8 @@ impl Room {
         let (len, free, kept) =
             (format_size(len), format_size(self.free), format_size(self.kept()));
         Failure::new(format!("cannot make {len} of scratch in `{}`", folder.display()))
-            .because(format!("{free} are free there, of which {kept} stay free"))
-            .hint("give a smaller `--size`, or go where there is more room")
+            .because(format!("{free} are free, of which {kept} must stay free"))
+            .hint("give a smaller `--size`, or a folder with more free space")
     }
 }
 
@@ -276,7 +276,7 @@ mod tests {
             println!("skipped: a small file system: it cannot be mounted");
             return;
         };
-        // As if two runs had found 28 MiB free, and each wants 20.
+        // Simulates two runs that found 28 MiB free, of which each needs 20 MiB.
         let path = |name: &str| small.0.path().join(name);
         let free = || Room::of(small.0.path()).unwrap().free;
         File::create(path("first")).unwrap();
@@ -303,6 +303,6 @@ mod tests {
         assert!(small.check(Path::new("x"), 200 * MIB).is_ok());
         let failure = small.check(Path::new("x"), 201 * MIB).unwrap_err();
         assert_eq!(failure.message, "cannot make 201 MiB of scratch in `x`");
-        assert_eq!(failure.causes, ["300 MiB are free there, of which 100 MiB stay free"]);
+        assert_eq!(failure.causes, ["300 MiB are free, of which 100 MiB must stay free"]);
     }
 }

@@ -1,8 +1,8 @@
 //! One sample of one method: prepare, move (timed), check.
 //!
-//! Before a read the target is filled with other bytes, which differ from repeat to repeat, so that
-//! a byte that is never moved cannot be right each time. A write moves bytes that all differ from
-//! the file's previous contents, and the file is read back after its pages have been dropped.
+//! Before a read the target is filled with other bytes, which differ from repeat to repeat. So a
+//! byte that is never moved cannot match each time. A write moves bytes that all differ from the
+//! file's previous contents, and the file is read back after its pages have been evicted.
 
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
@@ -20,12 +20,12 @@ use super::proof::{Proof, Prover};
 use crate::failure::{Failure, Result};
 use crate::report::json::{Cache, Direction};
 
-/// The time of one move, and whether its data were right.
+/// The time of one move, and whether its data match.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
-    /// Time and processor time.
+    /// Wall-clock time and CPU time.
     pub spent: Spent,
-    /// What the method itself reports.
+    /// The method's own report.
     pub moved: Moved,
     /// Whether every byte arrived.
     pub verified: bool,
@@ -38,12 +38,12 @@ pub struct Sample {
 pub enum Content<'a> {
     /// A file that is read.
     Read(&'a Expected),
-    /// Our own file, which is written: the pattern that it holds now.
+    /// Scratch that is written: the pattern that it holds now.
     Write(&'a mut Pattern),
 }
 
-/// Takes one sample, with `counters` read around it; the text says why the file's pages are not in
-/// the wanted state.
+/// Takes one sample, with `counters` read before and after; the text says why the file could not be
+/// made cold or resident.
 ///
 /// # Errors
 /// Errors of the method, and of the system.
@@ -65,7 +65,7 @@ pub fn sample(
 }
 
 /// The byte that fills a target before a read. Both values are even, so both differ from every byte
-/// of our own data.
+/// of test data.
 pub(crate) const fn other_byte(repeat: u32) -> u8 {
     if repeat.is_multiple_of(2) { 0xA4 } else { 0x5A }
 }
@@ -90,7 +90,7 @@ fn opened(
     if let Err(reason) = ready {
         return Ok(Err(reason));
     }
-    // Not for writes, whose sync may take any time.
+    // Writes have no time limit, since they may sync.
     let reading = matches!(job.direction, Direction::Read).then(|| method.reading(job));
     let counted = method.counters();
     let span = counters.map(|(prover, sources)| (prover, sources.begin()));
@@ -112,11 +112,11 @@ fn opened(
         Content::Read(expected) => method.holds(memory, expected, job.len)?,
         Content::Write(pattern) => {
             **pattern = pattern.inverse();
-            // On a file system that lives in memory nothing can be dropped, nor be lost by it.
+            // On a file system in memory this has no effect.
             file.evict()?;
             let right = file_holds(&job.path, job.len, **pattern)?;
             if !right {
-                // The next method must find the file as the pattern says, whatever this one left.
+                // The next method requires a file that matches the pattern.
                 make::fill(&job.path, **pattern, job.len)?;
             }
             right
@@ -130,7 +130,7 @@ fn opened(
 fn grown(before: Seen<Counters>, after: Seen<Counters>) -> Seen<Counters> {
     match (before, after) {
         (Seen::Told(before), Seen::Told(after)) => {
-            let again = "measure once more: its counters began anew";
+            let again = "measure again: its counters were reset";
             after.since(&before).map_or_else(|why| Seen::missing(why, again), Seen::Told)
         }
         (Seen::Told(_), missing) | (missing, _) => missing,
@@ -179,7 +179,7 @@ mod tests {
 
     const LEN: u64 = 3 * MIB + 4099;
 
-    /// A page cache that always does what it should.
+    /// A page cache that always obeys.
     struct Obedient;
 
     impl PageCache for Obedient {
@@ -230,7 +230,7 @@ mod tests {
                     told -= 1;
                 }
                 Fault::LastTime => {
-                    // Never the bytes of this turn, but those of the previous one.
+                    // The bytes of the previous turn.
                     std::mem::swap(&mut bytes, &mut self.earlier);
                 }
             }
@@ -274,7 +274,7 @@ mod tests {
         file
     }
 
-    /// Whether `repeats` samples are all right.
+    /// Whether all of `repeats` samples match.
     fn all_right(
         method: &mut dyn Method,
         file: &tempfile::NamedTempFile,
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn broken_ways_are_found_reading_a_file_that_is_not_ours() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        // Its last byte is the one that targets are filled with at first.
+        // Its last byte equals the byte that fills targets at first.
         let mut bytes: Vec<u8> = (0..LEN).map(|at| u8::try_from(at / MIB * 7).unwrap()).collect();
         *bytes.last_mut().unwrap() = 0xA4;
         std::fs::write(file.path(), &bytes).unwrap();
@@ -336,7 +336,7 @@ mod tests {
             let mut broken = Broken { fault, earlier: Vec::new() };
             let content = &mut Content::Write(&mut pattern);
             assert!(!all_right(&mut broken, &file, content, Cache::Cold, 1), "{fault:?}");
-            // Whatever it left, the next method is judged independently.
+            // The next method is judged independently.
             let content = &mut Content::Write(&mut pattern);
             assert!(all_right(&mut Standard::default(), &file, content, Cache::Cold, 1));
         }

@@ -24,7 +24,7 @@ use super::data::{Expected, PIECE, Pattern};
 use super::parallel::{cores, each_piece, each_range};
 use crate::failure::{Failure, Result};
 
-/// Bytes of one step where a GPU's memory is filled or checked: large enough for the link.
+/// Bytes of one step when GPU memory is filled or checked: enough for the link's full rate.
 const STEP: u64 = 16 * MIB;
 
 /// Closes a file. Some file systems report a failed write only here: network file systems, or those
@@ -33,11 +33,11 @@ const STEP: u64 = 16 * MIB;
 /// # Errors
 /// System errors.
 pub(crate) fn close(file: File) -> io::Result<()> {
-    // SAFETY: the descriptor was given up just now, so nothing else closes it.
+    // SAFETY: `file` has given up its descriptor, so nothing else closes it.
     match unsafe { libc::close(file.into_raw_fd()) } {
         0 => Ok(()),
         _ => match io::Error::last_os_error() {
-            // Linux has closed it nevertheless.
+            // Linux has closed it anyway.
             error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             error => Err(error),
         },
@@ -94,11 +94,10 @@ impl HostMemory {
         let bytes = usize::try_from(len).map_err(|_| too_large())?;
         let mapped = usize::try_from(align_up(len.max(1), 2 * MIB)).map_err(|_| too_large())?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours.
+        // SAFETY: a new mapping at an address of the kernel's choice affects no other memory.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), mapped, access, MapFlags::PRIVATE) }
             .map_err(|error| failed(error.into()))?;
-        // SAFETY: the range is the mapping made above. If huge pages are refused, small ones do as
-        // well.
+        // SAFETY: the range is the mapping made above. Huge pages are optional.
         let _ = unsafe { madvise(start, mapped, Advice::LinuxHugepage) };
         let start = NonNull::new(start.cast()).expect("a mapping is never at address zero");
         Ok(Self { start, len: bytes, mapped })
@@ -112,7 +111,7 @@ impl HostMemory {
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
-    /// Its bytes, to be changed.
+    /// Its bytes, mutable.
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`; the exclusive borrow of `self` excludes all other access.
@@ -122,7 +121,7 @@ impl HostMemory {
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nothing borrows it any more.
+        // SAFETY: this value owns the mapping, and nothing borrows it any more.
         let _ = unsafe { munmap(self.start.as_ptr().cast::<c_void>(), self.mapped) };
     }
 }
@@ -139,9 +138,9 @@ pub struct GpuMemory {
 /// The target of reads and source of writes.
 #[derive(Debug)]
 pub enum Memory {
-    /// Host memory, if the target is no GPU.
+    /// Host memory, if the target is not a GPU.
     Host(HostMemory),
-    /// A GPU's.
+    /// GPU memory.
     Gpu(GpuMemory),
 }
 
@@ -194,7 +193,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether the first `len` bytes are as expected, each of them.
+    /// Whether all of the first `len` bytes are as expected.
     ///
     /// # Errors
     /// GPU errors.
@@ -206,7 +205,7 @@ impl Memory {
     }
 }
 
-/// Sets every byte to `byte`, by all cores.
+/// Sets every byte to `byte`, on all cores.
 pub(crate) fn set_bytes(bytes: &mut [u8], byte: u8) {
     let set: Result<(), Infallible> = each_piece(bytes, piece(), cores(), |_, bytes| {
         bytes.fill(byte);
@@ -215,7 +214,7 @@ pub(crate) fn set_bytes(bytes: &mut [u8], byte: u8) {
     set.unwrap_or_else(|never| match never {});
 }
 
-/// Puts the part of `pattern` that begins at `start` into `bytes`, by all cores.
+/// Fills `bytes` with the part of `pattern` that begins at `start`, on all cores.
 pub(crate) fn put_bytes(bytes: &mut [u8], pattern: Pattern, start: u64) {
     let put: Result<(), Infallible> = each_piece(bytes, piece(), cores(), |at, bytes| {
         pattern.fill(start + at, bytes);
@@ -244,7 +243,7 @@ pub(crate) fn put_into(buffer: &mut Buffer, pattern: Pattern, len: u64) -> Resul
     Ok(())
 }
 
-/// Whether `bytes` are the first ones that are expected, each of them.
+/// Whether all `bytes` match the beginning of `expected`.
 pub(crate) fn bytes_hold(bytes: &[u8], expected: &Expected) -> bool {
     let check = |(): &mut (), range: ByteRange| {
         let part = &bytes[whole(range.start)..whole(range.end)];
@@ -265,7 +264,7 @@ pub(crate) fn buffer_holds(buffer: &Buffer, expected: &Expected, len: u64) -> Re
     let check = |scratch: &mut Vec<u8>, range: ByteRange| -> Result<(), Option<Failure>> {
         scratch.resize(whole(range.len()), 0);
         buffer.download(range.start, scratch).map_err(|error| Some(error.into()))?;
-        // There is no error to report, and nothing more to compare either.
+        // One mismatch is enough: stop comparing.
         if expected.matches(range.start, scratch) { Ok(()) } else { Err(None) }
     };
     match each_range(len, STEP, cores().min(8), Vec::new, check) {

@@ -1,4 +1,4 @@
-//! `forebay bench`: measures limits and methods to move bytes, interleaved, and checks every byte.
+//! `forebay bench`: measures limits and methods, interleaved, and verifies every byte.
 //!
 //! `subject` finds or makes the files, `run` takes the samples line by line, `measure` takes one
 //! sample, `line` turns samples into the rows of the report.
@@ -64,11 +64,11 @@ const WAYS: u32 = 3;
 const CUFILE_WAYS: u32 = 2;
 /// Time limit of probing the storage's speed before a size is chosen.
 const LOOK: Duration = Duration::from_millis(400);
-/// Bytes read to estimate the speed.
+/// Bytes moved to estimate the rate.
 const LOOK_LEN: u64 = 64 * MIB;
 /// Bytes read to find out if a route is available.
 pub(crate) const TRY_LEN: u64 = MIB;
-/// How often a sign of life changes.
+/// Interval of the spinner's steps.
 const TICK: Duration = Duration::from_millis(100);
 /// Bytes per second assumed if the storage cannot be probed.
 const UNKNOWN_RATE: f64 = 1e9;
@@ -90,17 +90,16 @@ pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Res
     verdict(&report, shown.map_err(|error| Failure::stdout(&error)))
 }
 
-/// The exit of the verb. Wrong data are reported even if the output was closed.
+/// The result of the verb. Wrong data are reported even if stdout was closed.
 fn verdict(report: &Report, shown: Result<()>) -> Result<()> {
     match report.results.iter().filter(|row| row.verified == Some(false)).count() {
         0 => shown,
-        1 => Err(Failure::new("one way moved wrong data")),
-        wrong => Err(Failure::new(format!("{wrong} ways moved wrong data"))),
+        1 => Err(Failure::new("one method moved wrong data")),
+        wrong => Err(Failure::new(format!("{wrong} methods moved wrong data"))),
     }
 }
 
-/// Runs the measurements of `args`; `program` is started anew for work that needs a separate
-/// process.
+/// Runs the measurements of `args`; `program` is spawned for work that needs a separate process.
 ///
 /// # Errors
 /// Engine and system errors, and contradictory arguments.
@@ -131,7 +130,7 @@ pub fn run(args: &BenchArgs, command: &str, program: &Program) -> Result<Report>
     bench.run(command, &mut warnings)
 }
 
-/// cuFile in a child process, where bytes go to a GPU.
+/// cuFile in a child process, if the target is a GPU.
 fn find_cufile(
     target: &Target,
     program: &Program,
@@ -258,7 +257,7 @@ impl Bench<'_> {
         result
     }
 
-    /// Reads a few bytes by a route, so that an unavailable one fails before scratch is made.
+    /// Reads a few bytes by a route, so that an unavailable one fails before scratch is filled.
     fn try_route(&self, subject: &Subject, route: Option<Route>) -> Result<()> {
         let Some(route) = route else { return Ok(()) };
         let len = subject.given_len().unwrap_or(TRY_LEN).min(TRY_LEN);
@@ -274,15 +273,15 @@ impl Bench<'_> {
         environment
     }
 
-    /// The routes that our engine shows but does not choose by itself: to a GPU there are two if
-    /// the file can be read with O_DIRECT, and three with a direct route.
+    /// The engine's other routes to show. A GPU has two routes if the file supports O_DIRECT, and
+    /// three if the direct route is available.
     fn others(&self, subject: &Subject) -> Result<Others> {
         let two = self.target.device.is_some() && self.args.route.is_none();
         let past = self.engine.options().direct_io != DirectIo::Off;
         if !two || !past || self.has_no_direct_io(subject)? {
             return Ok(Others::None);
         }
-        // A machine without that route is the common case, and needs no note.
+        // Most machines lack that route, so there is no warning.
         let direct = self.try_route(subject, Some(Route::Direct));
         Ok(if direct.is_ok() { Others::Direct } else { Others::Staged })
     }
@@ -304,7 +303,7 @@ impl Bench<'_> {
         if self.cufile.is_some() { demand.with_process(host) } else { demand }
     }
 
-    /// The page cache states to measure, as far as the file system allows them.
+    /// The page cache states to measure, if the file system allows them.
     fn caches(&self, in_memory: Option<&str>, warnings: &mut Vec<Warning>) -> Result<Vec<Cache>> {
         let both = self.args.cold == self.args.resident;
         let mut caches = Vec::new();
@@ -315,7 +314,7 @@ impl Bench<'_> {
                 Some(kind) => {
                     return Err(Failure::new("cannot measure with a cold file")
                         .because(format!("{kind} keeps its files in memory"))
-                        .hint("give a path on a drive, or leave `--cold` out"));
+                        .hint("name a path on a drive, or omit `--cold`"));
                 }
             }
         }
@@ -325,7 +324,7 @@ impl Bench<'_> {
         Ok(caches)
     }
 
-    /// The sizes that the user wants, or else one that suits the machine.
+    /// The sizes that the user requests, or one that suits the machine.
     fn sizes(
         &self,
         subject: &Subject,
@@ -388,7 +387,7 @@ pub(crate) fn spinner(scratch: bool, len: u64) -> ProgressBar {
     bar
 }
 
-/// A progress bar over `steps`. Hidden if stderr is no terminal, or is used for other lines.
+/// A progress bar over `steps`. Hidden if stderr is not a terminal, or has log lines.
 fn progress(steps: u64) -> ProgressBar {
     if log::is_on() {
         return ProgressBar::hidden();
@@ -401,7 +400,7 @@ fn progress(steps: u64) -> ProgressBar {
 
 /// The failure of a run in which every method was left out.
 pub(crate) fn nothing_measured(warnings: &[Warning]) -> Failure {
-    let mut failure = Failure::new("no way to move bytes could be measured")
+    let mut failure = Failure::new("no method could be measured")
         .hint("try `--resident`, a regular file on another file system, or another size");
     for warning in warnings {
         if let Warning::LeftOut { reason, .. } = warning
@@ -413,7 +412,7 @@ pub(crate) fn nothing_measured(warnings: &[Warning]) -> Failure {
     failure
 }
 
-/// Estimates the speed of the storage: by reading the user's file, else by writing scratch.
+/// Estimates the rate of the storage, by reading the user's file or writing scratch.
 fn look(subject: &Subject) -> Result<f64> {
     let (path, direction, len) = match subject.given_len() {
         Some(len) => (subject.read_path(), Direction::Read, len.min(LOOK_LEN)),
@@ -424,7 +423,7 @@ fn look(subject: &Subject) -> Result<f64> {
     };
     match Storage::open(&path, direction, len) {
         Ok(Ok(storage)) => storage.estimate(LOOK),
-        // Where the speed cannot be probed, it is guessed.
+        // If the rate cannot be measured, a guess is used.
         Ok(Err(_)) | Err(_) => Ok(UNKNOWN_RATE),
     }
 }
@@ -443,7 +442,7 @@ mod tests {
         report.results[1].verified = Some(false);
         for shown in [Ok(()), gone()] {
             let failure = verdict(&report, shown).unwrap_err();
-            assert_eq!(failure.message, "one way moved wrong data");
+            assert_eq!(failure.message, "one method moved wrong data");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::thread;
 
 use forebay::units::ByteRange;
 
-/// Threads that can run at once.
+/// Threads that can run concurrently.
 #[must_use]
 pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
@@ -17,7 +17,7 @@ pub fn cores() -> usize {
 /// The first error stops the rest.
 ///
 /// # Errors
-/// The first that `work` returned.
+/// The first error that `work` returned.
 pub fn each_range<S, E: Send>(
     len: u64,
     piece: u64,
@@ -42,10 +42,10 @@ pub fn each_range<S, E: Send>(
     })
 }
 
-/// Runs `work` on each piece of `bytes` with the piece's position, in no order.
+/// Runs `work` on each piece of `bytes` with the piece's position, in no particular order.
 ///
 /// # Errors
-/// The first that `work` returned.
+/// The first error that `work` returned.
 pub fn each_piece<E: Send>(
     bytes: &mut [u8],
     piece: usize,
@@ -72,7 +72,7 @@ fn run<E: Send>(threads: usize, work: impl Fn() -> Result<(), E> + Sync) -> Resu
     }
     thread::scope(|scope| {
         let others: Vec<_> = (1..threads)
-            // Fewer threads do the same work.
+            // If a thread cannot be spawned, the others do its work.
             .filter_map(|_| thread::Builder::new().spawn_scoped(scope, &work).ok())
             .collect();
         let mine = work();

@@ -13,8 +13,8 @@ use super::methods::Moved;
 use crate::report::json::Direction;
 
 /// The note for moves with several targets.
-const DIVIDED: &str = "drives and page cache were counted for all targets together, and what they \
-                       counted is divided by the bytes of each";
+const DIVIDED: &str = "drives and page cache were counted for all targets together; the counts \
+                       are divided in proportion to the bytes of each target";
 
 /// The counters of this machine and of the target.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub struct Prover {
 }
 
 impl Prover {
-    /// For moves to and from a GPU, or the host's memory.
+    /// A prover of moves to and from a GPU, or host memory.
     #[must_use]
     pub fn new(device: Option<&DeviceInfo>) -> Self {
         let memory = match device {
@@ -47,7 +47,7 @@ impl Prover {
         })
     }
 
-    /// Like `sources`, with the links of further GPUs that take part at the same time.
+    /// Like `sources`, with the links of further GPUs that work concurrently.
     #[must_use]
     pub fn sources_with(
         &self,
@@ -65,9 +65,9 @@ impl Prover {
         self.proof_beside(evidence, moved, direction, ((0, 0), 0))
     }
 
-    /// Like `proof`, when the opposite direction moved bytes at the same time. `beside` gives those
-    /// bytes, how many of them were reported as bypassing the page cache, and their block size (0
-    /// if unknown).
+    /// Like `proof`, when the opposite direction moved bytes concurrently. `beside` has those bytes
+    /// and the part of them that was reported as bypassing the page cache. `request` is their block
+    /// size (0 if unknown).
     #[must_use]
     pub fn proof_beside(
         &self,

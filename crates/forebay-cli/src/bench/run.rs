@@ -1,5 +1,4 @@
-//! One size of a run: measures every limit and every method once, then repeats for the requested
-//! number of rounds.
+//! One size of a run: measures every limit and every method once in each round.
 //!
 //! Every second round runs backwards, so that a machine that becomes slower or faster favours no
 //! line.
@@ -26,13 +25,13 @@ use crate::failure::{Failure, Result};
 use crate::report::json::{Direction, MethodName};
 use crate::steps;
 
-/// Least copies of which a link's limit is the best.
+/// Minimum number of copies for a link's limit, which is the best of them.
 pub(super) const LINK_SAMPLES: u32 = 5;
 /// Bytes that the engine moves once before it is measured: enough to start all its threads and to
 /// fill its pinned memory.
 const WARM: u64 = 256 * MIB;
 
-/// A method, with its demanded route or its settings.
+/// A method, with its required route or its settings.
 struct Way {
     demand: Option<Route>,
     tuning: Option<Tuning>,
@@ -49,7 +48,7 @@ impl Way {
                 (Some(cufile), Some(tuning)) => Box::new(CufileCompat::new(cufile.clone(), tuning)),
                 _ => return Err(Failure::new("cuFile has no process")),
             },
-            other => return Err(Failure::new(format!("`{}` moves nothing", other.name()))),
+            other => return Err(Failure::new(format!("`{}` is not a method", other.name()))),
         };
         Ok(Self { demand: line.demand, tuning: line.tuning, method })
     }
@@ -111,7 +110,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Has a process with cuFile to measure that by.
+    /// Sets the process that measures cuFile.
     #[must_use]
     pub fn with_cufile(self, cufile: Option<cufile::Shared>) -> Self {
         Self { cufile, ..self }
@@ -120,7 +119,7 @@ impl<'a> Run<'a> {
     /// Measures all `lines`; `tell` is called before each sample.
     ///
     /// # Errors
-    /// Errors of our own engine. A baseline method or a limit that fails is left out.
+    /// Errors of the engine. A baseline method or a limit that fails is left out.
     pub fn measure(&mut self, lines: &mut [Line], tell: &mut dyn FnMut(&Line)) -> Result<()> {
         self.prepare(lines)?;
         for repeat in 0..self.repeats {
@@ -166,13 +165,13 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Whether it is our engine as the user wants it, by its own choice or by a demanded route. If
-    /// it fails, the run fails.
+    /// Whether it is the engine by its own choice, or by the required route if there is one. If it
+    /// fails, the run fails.
     fn is_chosen(&self, line: &Line) -> bool {
         line.method == MethodName::Forebay && line.demand == self.route
     }
 
-    /// Runs a method once, to start what it starts with its first transfer.
+    /// Runs a method once, so that samples do not include its start.
     fn warm(&mut self, line: &Line) -> Result<()> {
         let Some(job) = self.job(line) else { return Ok(()) };
         let job = Job { len: job.len.min(WARM), ..job };
@@ -194,7 +193,7 @@ impl<'a> Run<'a> {
         closed
     }
 
-    /// The move of a line with a method.
+    /// The job of a line; `None` for limits.
     fn job(&self, line: &Line) -> Option<Job> {
         let path = match line.direction {
             Direction::Read => self.subject.read_path(),
@@ -245,7 +244,7 @@ impl<'a> Run<'a> {
             }
         }
         let Some(storage) = place else { return Ok(()) };
-        // Pages in the cache would make direct I/O wait for their own writing.
+        // Cached pages would make direct I/O wait for their write-back.
         steps::open(self.engine, &path)?.evict()?;
         let spent = storage.sample()?;
         line.add_ceiling(storage.bytes(), spent, storage.how());

@@ -1,9 +1,9 @@
-//! Scratch: our own writable files, in a folder that only this run may remove.
+//! Scratch: writable files of one run, in a folder that only this run may remove.
 //!
 //! A scratch folder has an unpredictable name and mode 0700. Next to the data it holds a `mark`: a
 //! locked file that names its owner. A run that crashed leaves the mark unlocked, and the next run
-//! in the same place removes the folder. Nothing without a complete mark is ever removed, and of a
-//! folder only the files that a run makes.
+//! in the same place removes the folder. A folder without a complete mark is never removed, and of
+//! a marked one only the files that a run makes.
 //!
 //! If other users may write to the parent folder, they may put another folder there under the same
 //! name. So files are made, opened and removed through a descriptor of the folder. Before each step
@@ -58,8 +58,8 @@ impl Part {
     }
 }
 
-/// A folder of ours: its name, and a descriptor that remains valid if another folder takes the
-/// name.
+/// A folder of this program: its name, and a descriptor that remains valid if another folder takes
+/// the name.
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
@@ -69,7 +69,7 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Makes it, for this user alone.
+    /// Creates it, for this user only.
     fn create(path: PathBuf) -> io::Result<Self> {
         fs::DirBuilder::new().mode(0o700).create(&path)?;
         let opened = rustix::fs::open(&path, FOLDER, Mode::empty()).map_err(io::Error::from);
@@ -86,15 +86,16 @@ impl Folder {
         Self { path, itself, at }
     }
 
-    /// Makes a file in it that was not there.
+    /// Creates a new file in it.
     fn create_file(&self, name: &str) -> io::Result<File> {
         let how = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let how = how | OFlags::WRONLY | OFlags::CLOEXEC;
         Ok(openat(&self.itself, name, how, Mode::RUSR | Mode::WUSR)?.into())
     }
 
-    /// Whether the folder belongs only to the owner of `file`, which was just made in it, as far as
-    /// the file system has modes. Another user's folder may get its name before it is opened.
+    /// Checks that the folder is private to the owner of `file`, which was just created in it. On a
+    /// file system without modes only the owner counts. Another user's folder may have taken the
+    /// name before it was opened.
     fn is_of(&self, file: &File) -> io::Result<()> {
         let (own, file) = (fstat(&self.itself)?, fstat(file)?);
         let is_private = |facts: Stat| facts.st_mode & 0o077 == 0;
@@ -102,7 +103,7 @@ impl Folder {
         if is_own { Ok(()) } else { Err(replaced()) }
     }
 
-    /// Checks that its name is still its own; the error says why not.
+    /// Checks that its name still leads to it.
     fn is_there(&self) -> io::Result<()> {
         let number = |facts: Stat| (facts.st_dev, facts.st_ino);
         if number(rustix::fs::lstat(&self.path)?) == number(fstat(&self.itself)?) {
@@ -111,7 +112,7 @@ impl Folder {
         Err(replaced())
     }
 
-    /// Removes the files of a run, wherever the folder is now. Removes the folder too if it still
+    /// Removes the files of a run, even if the folder was moved. Removes the folder too if it still
     /// has its name and is empty.
     pub(crate) fn remove(&self) {
         let remove = |name: &CStr| unlinkat(&self.itself, name, AtFlags::empty());
@@ -128,10 +129,10 @@ impl Folder {
 }
 
 fn replaced() -> io::Error {
-    io::Error::other("another folder was put in its place")
+    io::Error::other("another folder has its name now")
 }
 
-/// The names in a folder, without those of the folder itself and of the one above.
+/// The names in a folder, without `.` and `..`.
 fn names_in(folder: &OwnedFd) -> Vec<CString> {
     let Ok(entries) = Dir::read_from(folder) else { return Vec::new() };
     let names = entries.flatten().map(|entry| entry.file_name().to_owned());
@@ -160,7 +161,7 @@ impl Scratch {
     pub fn create(folder: &Path) -> Result<Self> {
         let failed = |error: &io::Error| {
             Failure::io(format!("cannot make a scratch file in `{}`", folder.display()), error)
-                .hint("go to a folder that you may write, or give a file to read")
+                .hint("use a folder that you can write to, or name a file to read")
         };
         let _step = Step::begin("make scratch in", folder);
         watched::tell_scratch(folder);
@@ -180,7 +181,7 @@ impl Scratch {
         Ok(Self { folder, _lock: lock.expect("made together with the folder") })
     }
 
-    /// Makes the empty file of a number, one more than that of the last.
+    /// Creates the empty file `number`, which follows the last one.
     ///
     /// # Errors
     /// System errors.
@@ -193,17 +194,17 @@ impl Scratch {
         Ok(path)
     }
 
-    /// Looks whether the folder still has its name.
+    /// Checks that the folder still has its name.
     ///
     /// # Errors
-    /// It has not: it was moved or removed.
+    /// If it was moved or removed.
     pub fn check(&self) -> Result<()> {
         let _step = Step::begin("look at", &self.folder.path);
         self.folder.is_there().map_err(|error| {
             let path = self.folder.path.display();
-            Failure::io(format!("cannot go on with the scratch folder `{path}`"), &error).hint(
-                "somebody moved or removed it, or a folder above it: see who cleans up there, \
-                     or go to a folder that only you may write",
+            Failure::io(format!("cannot use the scratch folder `{path}` any more"), &error).hint(
+                "another program moved or removed it, or a folder above it; use a folder that \
+                 only you can write to",
             )
         })
     }
@@ -214,7 +215,7 @@ impl Scratch {
         self.folder.at.join(part.name())
     }
 
-    /// The name of one of its files, for people.
+    /// The name of one of its files, for messages.
     #[must_use]
     pub fn name(&self, part: Part) -> PathBuf {
         self.folder.path.join(part.name())
@@ -244,7 +245,7 @@ fn fill(folder: &Folder) -> io::Result<File> {
     Ok(mark)
 }
 
-/// Removes the scratch that crashed runs left in `folder`; returns how many there were.
+/// Removes the scratch that crashed runs left in `folder`; returns the number of removed folders.
 #[must_use]
 pub fn remove_leftovers(folder: &Path) -> usize {
     let step = Step::begin("look for scratch in", folder);
@@ -270,7 +271,8 @@ fn remove_leftover(path: &Path) -> Option<()> {
     (!path.exists()).then_some(())
 }
 
-/// The mark of a scratch folder, locked by us; `None` if it is incomplete or locked by another run.
+/// The mark of a scratch folder, locked now; `None` if it is incomplete or another run has the
+/// lock.
 fn locked_mark(folder: &OwnedFd) -> Option<File> {
     let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY | OFlags::NONBLOCK;
     let mut mark = File::from(openat(folder, MARK, flags, Mode::empty()).ok()?);
@@ -367,7 +369,7 @@ mod tests {
             fs::write(scratch.add(number).unwrap(), "data").unwrap();
         }
         assert!(scratch.add(3).is_err(), "it is there");
-        // A scratch file that was removed externally does not keep the rest from being removed.
+        // The rest is removed even if another program has removed a scratch file.
         fs::remove_file(scratch.path(Part::Numbered(0))).unwrap();
         drop(scratch);
         assert!(names(place.path()).is_empty());
@@ -389,7 +391,7 @@ mod tests {
         drop(scratch);
         assert_eq!(fs::read(other.join("write")).unwrap(), b"precious");
         assert!(name.is_symlink());
-        assert!(names(&moved).is_empty(), "what is ours is removed wherever it is");
+        assert!(names(&moved).is_empty(), "files in the moved folder are removed");
     }
 
     #[test]

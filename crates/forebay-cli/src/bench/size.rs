@@ -4,22 +4,22 @@ use forebay::units::{GIB, KIB, MIB};
 
 use crate::report::json::{Cache, Direction};
 
-/// The whole run should end within half a minute; starting, making scratch and finding depths
-/// take some of it.
+/// A run should end within 30 s; this is the part that remains after start, scratch and the search
+/// for depths.
 const SECONDS: f64 = 20.0;
 /// Bytes per second of one pass over memory by all cores: a careful guess for small machines.
 const MEMORY_RATE: f64 = 4e9;
-/// The least size worth measuring, unless there is no room for it.
+/// Minimum size, unless there is too little room.
 const LEN_MIN: u64 = 4 * MIB;
-/// No smaller size is ever proposed, however little room there is.
+/// Minimum size even with too little room.
 const LEN_LAST: u64 = 64 * KIB;
-/// A larger size shows nothing new.
+/// Maximum size.
 const LEN_MAX: u64 = 8 * GIB;
 
 /// The resources of the machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Means {
-    /// Available host memory. It may grow later, so it bounds a default and nothing else.
+    /// Available host memory. It may grow later, so it limits only the default size.
     pub memory: u64,
     /// Room for scratch; `None` if no scratch is made.
     pub room: Option<u64>,
@@ -43,8 +43,8 @@ pub struct Passes {
 }
 
 impl Passes {
-    /// The cost of a run over `directions` and `caches` with `ways` methods; `others` adds this
-    /// many other routes of ours to each.
+    /// The cost of a run over `directions` and `caches` with `ways` methods and `others` further
+    /// routes of the engine.
     #[must_use]
     pub fn of(
         directions: &[Direction],
@@ -61,11 +61,11 @@ impl Passes {
                 // Each move is prepared, made and checked in memory.
                 passes.memory += 3 * ways;
                 passes.storage += match (direction, cache) {
-                    // Each method, two limits. Two of the methods have one request in flight, and
-                    // reach about half of a slow drive's rate.
+                    // Each method, two limits. Two of the methods have queue depth 1, and reach
+                    // about half of a slow drive's rate.
                     (Direction::Read, Cache::Cold) => ways + 4,
-                    // Read into the cache once, for all; the other routes go to the drive each
-                    // time.
+                    // All methods read a file that is cached once. The other routes read from the
+                    // drive each time.
                     (Direction::Read, Cache::Resident) => 1 + others,
                     // Each method writes and is read back; one limit.
                     (Direction::Write, Cache::Cold) => 2 * ways + 1,
@@ -130,7 +130,7 @@ mod tests {
             as_float(len) / rate * f64::from(3 * passes.storage + passes.making)
         };
         assert!(seconds(slow, 150e6) <= SECONDS, "{slow}");
-        // However slow it is, something is measured.
+        // Even the slowest disk is measured.
         assert_eq!(suitable(Means { storage_rate: 1e3, ..means() }, passes, 3), LEN_MIN);
     }
 

@@ -49,7 +49,7 @@ pub fn rate(bytes: u64, seconds: f64) -> f64 {
     bytes as f64 / seconds.max(1e-9)
 }
 
-/// The median of processor seconds per gigabyte (1e9 bytes); `None` without samples or bytes.
+/// The median of CPU seconds per gigabyte (1e9 bytes); `None` without samples or bytes.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a ratio needs no more than 52 bits")]
 pub fn cpu_per_gb(bytes: u64, cpu_seconds: &[f64]) -> Option<f64> {

@@ -35,7 +35,7 @@ impl Subject {
     /// for scratch.
     ///
     /// # Errors
-    /// The file cannot be read, or scratch cannot be made.
+    /// If the file cannot be read, or scratch cannot be made.
     pub fn find(engine: &Engine, path: Option<&Path>, write: bool) -> Result<Self> {
         let is_folder = path.is_some_and(is_folder);
         let given = path.filter(|_| !is_folder).map(|path| given(engine, path)).transpose()?;
@@ -51,7 +51,7 @@ impl Subject {
             && write
             && std::fs::metadata(path).is_ok_and(|facts| facts.file_type().is_block_device())
         {
-            let text = format!("cannot measure writing beside the device `{}`", path.display());
+            let text = format!("cannot measure writes with the device `{}`", path.display());
             return Err(Failure::new(text)
                 .because("writes go to a scratch file in the same folder, never to a device")
                 .hint("give a folder on that device instead"));
@@ -67,7 +67,7 @@ impl Subject {
         self.given.as_ref().map(|(_, len)| *len)
     }
 
-    /// How many files of scratch there are.
+    /// Number of scratch files.
     #[must_use]
     pub fn scratch_files(&self, write: bool) -> u32 {
         u32::from(self.given.is_none()) + u32::from(write)
@@ -88,7 +88,7 @@ impl Subject {
         self.scratch_path(Part::Write)
     }
 
-    /// The name of the file of a direction, for people.
+    /// The name of the file of a direction, for messages.
     #[must_use]
     pub fn name(&self, direction: Direction) -> PathBuf {
         let part = match (direction, &self.given) {
@@ -107,7 +107,7 @@ impl Subject {
     /// Checks that scratch still has its name.
     ///
     /// # Errors
-    /// It has not.
+    /// If it was moved or removed.
     pub fn check_scratch(&self) -> Result<()> {
         self.scratch.as_ref().map_or(Ok(()), Scratch::check)
     }
@@ -115,7 +115,7 @@ impl Subject {
     /// Checks that `sizes` are possible.
     ///
     /// # Errors
-    /// The user's file is smaller, or there is no room for scratch.
+    /// If the user's file is smaller, or there is no room for scratch.
     pub fn check(&self, sizes: &[u64], write: bool) -> Result<()> {
         let largest = sizes.iter().copied().max().unwrap_or(0);
         if let Some((path, len)) = &self.given
@@ -131,7 +131,7 @@ impl Subject {
         if scratch > 0 { Room::of(&self.folder)?.check(&self.folder, scratch) } else { Ok(()) }
     }
 
-    /// Makes the scratch file that is read, of `len` bytes; for a file of the user's, nothing.
+    /// Makes the scratch file for reads, of `len` bytes; does nothing if the user's file is read.
     ///
     /// # Errors
     /// System errors.
@@ -177,33 +177,33 @@ pub(crate) fn is_folder(path: &Path) -> bool {
     path.is_dir()
 }
 
-/// Whether a file that says to have no bytes really has none: the kernel makes some only when they
-/// are read.
+/// Checks that a file with a reported size of 0 has no bytes: the kernel makes those of some files
+/// only when they are read.
 ///
 /// # Errors
-/// It has bytes, so its size cannot be believed.
+/// If it has bytes, so that its size is unknown.
 pub(crate) fn check_size(path: &Path, len: u64) -> Result<()> {
     if len > 0 {
         return Ok(());
     }
     let mut byte = [0];
-    // A read that fails here fails again, and is reported, when the bytes are really read.
+    // A read that fails here fails again later, and is reported then.
     match File::open(path).and_then(|mut file| file.read(&mut byte)) {
         Ok(1) => Err(Failure::new(format!("cannot read `{}`", path.display()))
             .because("its size is reported as 0, but it has bytes: the kernel makes them on demand")
-            .hint("copy it to a regular file (`cat FILE >COPY`), and give that")),
+            .hint("copy it to a regular file (`cat FILE >COPY`), and name the copy")),
         _ => Ok(()),
     }
 }
 
-/// The user's file: opened as the engine opens it, so that its errors are the engine's.
+/// Opens the user's file with the engine, so that errors are the engine's.
 fn given(engine: &Engine, path: &Path) -> Result<(PathBuf, u64)> {
     let _step = Step::begin("open", path);
     let len = engine.open(path)?.len()?;
     check_size(path, len)?;
     if len == 0 {
         return Err(Failure::new(format!("nothing to measure: `{}` is empty", path.display()))
-            .hint("give a folder instead, and a scratch file is made there"));
+            .hint("name a folder instead, for a scratch file"));
     }
     Ok((path.to_owned(), len))
 }

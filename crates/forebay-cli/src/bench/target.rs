@@ -29,7 +29,7 @@ impl Target {
         let device = engine.device(&wanted)?;
         let reason = match (&device, wanted) {
             (Some(_), _) => None,
-            (None, GpuSelector::None) => Some("`--gpu none` asked for it".into()),
+            (None, GpuSelector::None) => Some("`--gpu none` was given".into()),
             (None, _) => Some(match gpu::visible() {
                 Err(reason) => reason,
                 Ok(_) => "no GPU was found".into(),
@@ -38,16 +38,16 @@ impl Target {
         Ok(Self { device, reason })
     }
 
-    /// Refuses a route that needs a GPU if there is no GPU.
+    /// Checks that there is a GPU if the route requires one.
     ///
     /// # Errors
-    /// It says why no GPU is available.
+    /// If there is none, with the reason.
     pub fn check(&self, demanded: Option<Route>) -> Result<()> {
         match (&self.reason, demanded) {
             (Some(reason), Some(Route::Direct)) => {
                 Err(Failure::new("cannot move bytes by the route `direct` without a GPU")
                     .because(reason)
-                    .hint("`forebay doctor` says what else the route takes; leave it out here"))
+                    .hint("`forebay doctor` lists what the route requires; or omit `--route`"))
             }
             _ => Ok(()),
         }
@@ -66,7 +66,7 @@ impl Target {
         Demand::of_transfer(engine.options(), len, !gpu || self.is_simulated(), gpu)
     }
 
-    /// Notes on the target for the reader of the numbers.
+    /// Warnings about the target.
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
         if self.is_simulated() {
@@ -78,11 +78,11 @@ impl Target {
     /// Bytes that are free on the GPU.
     ///
     /// # Errors
-    /// The driver's.
+    /// Driver errors.
     pub fn free_memory(&self) -> Result<Option<u64>> {
         let Some(device) = &self.device else { return Ok(None) };
         let (free, _) = device.memory().map_err(|error| {
-            let text = format!("cannot ask {} for its free memory", device.id());
+            let text = format!("cannot query the free memory of {}", device.id());
             Failure::new(text).because(error.to_string())
         })?;
         Ok(Some(free))

@@ -1,7 +1,6 @@
-//! A process that serves requests: one line of JSON each way at a time.
+//! A process that serves requests: one line of JSON for each request and each answer.
 //!
-//! It cannot delay us: each answer is limited in time and in length, and its text is shown in one
-//! short line.
+//! Each answer is limited in time and in length, and its text is shown in one short line.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -16,16 +15,16 @@ use super::cpu::Spent;
 use crate::interrupt;
 use crate::report::plain::plain;
 
-/// Most bytes of one request: the size of a pipe's buffer, so that writing it never blocks.
+/// Maximum bytes of one request: less than a pipe's buffer, so that writing it never blocks.
 const ORDER_MAX: usize = 60 * 1024;
-/// Bytes of one answer at most.
+/// Maximum bytes of one answer.
 const ANSWER_MAX: u64 = 64 * 1024;
-/// Letters of a reason that are shown.
+/// Maximum letters of a reason.
 const REASON_MAX: usize = 300;
-/// How long a process that was killed may take to end: one that waits for a drive may never.
+/// Time limit for a killed process to end: one that waits for a drive may never end.
 const END_MAX: Duration = Duration::from_secs(2);
 
-/// The process; it ends with this.
+/// The process, which is killed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Worker {
     name: String,
@@ -52,7 +51,7 @@ impl Worker {
                     break;
                 }
                 let text = String::from_utf8_lossy(&line).into_owned();
-                let answer = if whole { Ok(text) } else { Err("an answer without an end".into()) };
+                let answer = if whole { Ok(text) } else { Err("an incomplete answer".into()) };
                 if sender.send(answer).is_err() || !whole {
                     break;
                 }
@@ -72,7 +71,7 @@ impl Worker {
         let mut line = serde_json::to_vec(order).map_err(|error| error.to_string())?;
         line.push(b'\n');
         if line.len() > ORDER_MAX {
-            return Err("there are too many files for one order".into());
+            return Err("too many files for one request".into());
         }
         let asked = Instant::now();
         if self.orders.write_all(&line).and_then(|()| self.orders.flush()).is_err() {
@@ -96,7 +95,7 @@ impl Worker {
     fn ended(&mut self) -> String {
         match wait(&mut self.child, END_MAX) {
             Some(status) => format!("`{}` ended with {status}", self.name),
-            None => format!("`{}` closed its end without an answer", self.name),
+            None => format!("`{}` closed its pipe without an answer", self.name),
         }
     }
 }
@@ -121,23 +120,23 @@ fn wait(child: &mut Child, bound: Duration) -> Option<std::process::ExitStatus> 
     }
 }
 
-/// Checks the time that a process reports for a move: its clock starts later and ends earlier than
-/// ours, by which the answer came after `passed`.
+/// Checks the times that a process reports for a move: they cannot exceed `passed`, the time until
+/// its answer.
 pub(crate) fn sound(seconds: f64, cpu_seconds: f64, passed: Duration) -> Result<Spent, String> {
     let sound = seconds > 0.0 && seconds <= passed.as_secs_f64() && cpu_seconds >= 0.0;
     if sound && cpu_seconds.is_finite() {
         Ok(Spent { seconds, cpu_seconds })
     } else {
-        Err("it told times that cannot be".into())
+        Err("it reported impossible times".into())
     }
 }
 
 /// The error for an answer that fits no request.
 pub(crate) fn strange(answer: &str) -> String {
-    format!("a strange answer: {}", shown(answer))
+    format!("unexpected answer: {}", shown(answer))
 }
 
-/// External text, cleaned for one line of our output.
+/// External text, cleaned for one line of output.
 pub(crate) fn shown(text: &str) -> String {
     let text = plain(text.lines().next().unwrap_or_default());
     match text.char_indices().nth(REASON_MAX) {

@@ -1,4 +1,4 @@
-//! The kernel's turns of a comparison: alone, then during a read of ours.
+//! The kernel's turns of a comparison: alone, then during a read.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -26,7 +26,7 @@ pub(super) struct Turn {
     pub(super) beside: f64,
     /// Bytes per second of that read.
     pub(super) read: f64,
-    /// Whether every byte was right, so far.
+    /// Whether all data so far were verified.
     pub(super) verified: bool,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Work {
     beside: Vec<f64>,
     read: Vec<f64>,
     verified: bool,
-    /// Whether it failed, and is over.
+    /// Whether a turn failed, after which there are no more.
     failed: bool,
 }
 
@@ -47,7 +47,7 @@ impl Work {
     /// Prepares to work on `len` bytes.
     ///
     /// # Errors
-    /// There is no GPU, no room, or it runs no kernels.
+    /// There is no GPU, not enough memory, or the GPU runs no kernels.
     pub(super) fn new(
         engine: &Engine,
         target: &Target,
@@ -63,12 +63,12 @@ impl Work {
         Ok(Self { compute, method, limit, alone, beside, read, verified, failed })
     }
 
-    /// Whether it failed: earlier measurements do not count then, but wrong data do.
+    /// Whether a turn failed. Then earlier measurements do not count, but wrong data do.
     pub(super) fn has_failed(&self) -> bool {
         self.failed
     }
 
-    /// Whether data were wrong, including in failed turns.
+    /// Whether any turn, also a failed one, found wrong data.
     pub(super) fn found_wrong(&self) -> bool {
         !self.verified || !self.compute.borrow().verified
     }
@@ -76,7 +76,7 @@ impl Work {
     /// Runs the kernel alone, then during a read of the file.
     ///
     /// # Errors
-    /// Those of the GPU and the read; the text says why the file's pages are not in the wanted
+    /// Errors of the GPU and of the read. The text says why the page cache is not in the required
     /// state.
     pub(super) fn turn(
         &mut self,

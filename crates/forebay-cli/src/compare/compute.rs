@@ -1,5 +1,5 @@
 //! GPU work during transfers: a kernel XORs GPU memory, alone and while a file is read to another
-//! place of the same memory.
+//! range of the same memory.
 
 #![expect(unsafe_code, reason = "kernels and fills are queued by raw address")]
 
@@ -51,7 +51,7 @@ pub(super) struct Compute {
     kernel: Kernel,
     buffer: Buffer,
     pattern: Pattern,
-    /// Whether all compared data were right so far.
+    /// Whether all data so far were verified.
     pub(super) verified: bool,
 }
 
@@ -124,7 +124,7 @@ impl Compute {
     /// Allocates memory for `len` bytes, a multiple of 16, and builds the kernel.
     ///
     /// # Errors
-    /// There is no GPU, no room, or it runs no kernels.
+    /// There is no GPU, not enough memory, or the GPU runs no kernels.
     pub(super) fn new(
         engine: &Engine,
         target: &Target,
@@ -133,7 +133,7 @@ impl Compute {
     ) -> Result<Self> {
         let Some(device) = &target.device else {
             let reason = target.reason.clone().unwrap_or_default();
-            return Err(Failure::new("there is no GPU to work").because(reason));
+            return Err(Failure::new("no GPU is available").because(reason));
         };
         let device = Arc::clone(device);
         let pauses = target.is_simulated();
@@ -143,7 +143,7 @@ impl Compute {
         let stream = device.create_stream().map_err(|error| failed(&error))?;
         let kernel = Kernel { device, stream, address: buffer.address(), len, row, pauses };
         let mut compute = Self { kernel, buffer, pattern, verified: true };
-        // The first has the driver compile it.
+        // In the first run the driver compiles the kernel.
         compute.work(|_| true)?;
         compute.check()?;
         Ok(compute)
@@ -154,7 +154,7 @@ impl Compute {
         self.kernel.len
     }
 
-    /// The limit of the memory: as the driver reports it, else the rate of filling it.
+    /// The memory's limit: as the driver reports it, or else the rate of fills.
     ///
     /// # Errors
     /// GPU errors.
@@ -178,7 +178,7 @@ impl Compute {
         Ok(MemoryLimit { bytes_per_second: best, filled: true })
     }
 
-    /// Works alone for a while; how many bytes it read and wrote in a second.
+    /// Runs the kernel alone for a while; returns the bytes per second that it read and wrote.
     ///
     /// # Errors
     /// GPU errors.
@@ -188,12 +188,12 @@ impl Compute {
         Ok(self.rate(done))
     }
 
-    /// Works for as long as `work` does, and some time longer than that; how many bytes it read
-    /// and wrote in a second.
+    /// Runs the kernel until `work` has ended, and slightly longer. Returns the result of `work`,
+    /// and the bytes per second that the kernel read and wrote.
     ///
     /// # Errors
     /// GPU errors.
-    fn beside<T>(&mut self, work: impl FnOnce() -> T) -> Result<(T, f64)> {
+    fn run_meanwhile<T>(&mut self, work: impl FnOnce() -> T) -> Result<(T, f64)> {
         let (is_over, both) = (AtomicBool::new(false), Barrier::new(2));
         let kernel = self.kernel.clone();
         let (value, done) = thread::scope(|scope| {
@@ -246,7 +246,7 @@ impl Compute {
 
 impl Drop for Compute {
     fn drop(&mut self) {
-        // Everything was waited for, unless the GPU is lost.
+        // All kernels have ended, unless the GPU is lost.
         let _ = self.kernel.device.destroy_stream(self.kernel.stream);
     }
 }
@@ -281,7 +281,7 @@ impl Method for Beside {
     fn read(&mut self, job: &Job, target: &mut Memory) -> Result<Moved> {
         let inner = &mut self.inner;
         let mut compute = self.compute.borrow_mut();
-        let ((moved, spent), rate) = compute.beside(|| timed(|| inner.read(job, target)))?;
+        let ((moved, spent), rate) = compute.run_meanwhile(|| timed(|| inner.read(job, target)))?;
         self.last = Some((spent, rate));
         moved
     }
@@ -324,7 +324,8 @@ mod tests {
         let mut compute = compute("sim", MIB + 16).unwrap();
         for _ in 0..2 {
             assert!(compute.alone().unwrap() > 0.0);
-            let ((), rate) = compute.beside(|| thread::sleep(Duration::from_millis(2))).unwrap();
+            let ((), rate) =
+                compute.run_meanwhile(|| thread::sleep(Duration::from_millis(2))).unwrap();
             assert!(rate > 0.0);
             compute.check().unwrap();
             assert!(compute.verified);
@@ -332,7 +333,7 @@ mod tests {
         let limit = compute.limit().unwrap();
         assert!(limit.filled && limit.bytes_per_second > 0.0);
         compute.check().unwrap();
-        assert!(compute.verified, "filling leaves what was there");
+        assert!(compute.verified, "filling restores the data");
         let mut byte = [0];
         compute.buffer.download(MIB + 15, &mut byte).unwrap();
         byte[0] ^= 0x10;
@@ -346,7 +347,7 @@ mod tests {
         let (send, ended) = std::sync::mpsc::channel();
         thread::spawn(move || {
             let mut compute = compute("sim", MIB).unwrap();
-            let panics = || compute.beside(|| panic!("on purpose"));
+            let panics = || compute.run_meanwhile(|| panic!("on purpose"));
             let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics));
             let _ = send.send(caught.is_err());
         });
@@ -357,7 +358,7 @@ mod tests {
     #[test]
     fn what_cannot_be_had_is_named() {
         let none = compute("none", MIB).unwrap_err().in_one_line();
-        assert!(none.starts_with("there is no GPU to work: `--gpu none`"), "{none}");
+        assert!(none.starts_with("no GPU is available: `--gpu none`"), "{none}");
         let small = compute("sim:memory=1M", 2 * MIB).unwrap_err().in_one_line();
         assert!(small.contains("cannot allocate 2 MiB on sim:0"), "{small}");
         let faulty = compute("sim:lost-after=1", MIB).unwrap_err().in_one_line();

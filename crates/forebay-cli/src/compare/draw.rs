@@ -75,7 +75,7 @@ pub(super) fn turn(turn: &Turn, simulated: bool) -> String {
     let verified = if turn.verified { "verified" } else { "WRONG DATA" };
     let played = if simulated { ", simulated" } else { "" };
     format!(
-        "xor, run {}: alone {} GB/s, beside a read {} GB/s, that read {} GB/s, \
+        "xor, run {}: alone {} GB/s, during a read {} GB/s, that read {} GB/s, \
          {verified}{played}\n",
         turn.run,
         rate(turn.alone),
@@ -84,7 +84,7 @@ pub(super) fn turn(turn: &Turn, simulated: bool) -> String {
     )
 }
 
-/// The line of a turn of the kernel that failed after wrong data.
+/// The line of a kernel's turn that failed after it found wrong data.
 pub(super) fn kernel_wrong(run: u32, simulated: bool) -> String {
     let played = if simulated { ", simulated" } else { "" };
     format!("xor, run {run}: WRONG DATA{played}\n")
@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// Lines that fit into this file.
+    /// The text in lines that fit this file.
     fn folded(text: &str) -> String {
         let fold = |line: &str| {
             let cut = line.char_indices().nth(87).map(|(at, _)| at);
@@ -203,10 +203,10 @@ mod tests {
         [2] resident in the page cache
 
         DMA      read: no: forebay: cached
-        xor      512 MiB of the GPU's memory, read and written: 4200 GB/s, 88 % of the 4800
-          GB/s that its clock and width give; data right
-        beside   a read: 4100 GB/s, 98 % of what it is alone; that read 3.00 GB/s, 97 % of
-          what it is alone
+        xor      512 MiB of the GPU's memory, read and written: 4200 GB/s, 88 % of its limit
+          of 4800 GB/s (clock times width); data right
+        during   a read: 4100 GB/s, 98 % of its rate alone; that read 3.00 GB/s, 97 % of its
+          rate alone
         ");
     }
 

@@ -57,14 +57,14 @@ impl Origin {
 }
 
 impl TestFile {
-    /// Makes scratch in this folder or in the one that `wanted` names, or makes the file of that
-    /// name if it does not exist, or uses the existing one if it may be overwritten.
+    /// Uses the file `wanted`, if it may be overwritten, or makes it if it does not exist. If
+    /// `wanted` is a folder, makes scratch there; without it, in the current folder.
     ///
     /// # Errors
     /// The file may not be overwritten, or is not a file; or system errors.
     pub(super) fn find(wanted: Option<&Path>, allowed: Allowed) -> Result<Self> {
         let Some(path) = wanted else { return Self::scratch(Path::new(".")) };
-        let looking = Step::begin("look at", path);
+        let looking = Step::begin("inspect", path);
         let facts = fs::metadata(path);
         // A dangling link belongs to the user as well.
         let is_new = |error: &io::Error| error.kind() == ErrorKind::NotFound && !path.is_symlink();
@@ -103,23 +103,22 @@ impl TestFile {
     fn given(path: &Path, facts: &Metadata, overwrite: bool) -> Result<Self> {
         let name = path.display();
         if !facts.is_file() {
-            return Err(Failure::usage(format!("`{name}` is no regular file"))
+            return Err(Failure::usage(format!("`{name}` is not a regular file"))
                 .hint("give a new name, or a folder for a scratch file"));
         }
         if !overwrite {
-            return Err(Failure::usage(format!("`{name}` is there, and would be overwritten"))
-                .hint(
-                    "give a new name or a folder; with `--overwrite` all that it holds is lost",
-                ));
+            return Err(Failure::usage(format!("`{name}` exists and would be overwritten")).hint(
+                "give a new name or a folder, or `--overwrite`, which destroys its content",
+            ));
         }
-        let _step = Step::begin("look at", path);
+        let _step = Step::begin("inspect", path);
         let failed = |error| Failure::io(format!("cannot inspect `{name}`"), &error);
-        // Links are followed here and never later.
+        // Links are resolved here, and never later.
         let path = fs::canonicalize(path).map_err(failed)?;
         let file = held::open(&path).map_err(failed)?;
         // Between the two checks another file may have taken the name.
         if !file.metadata().map_err(failed)?.is_file() {
-            return Err(Failure::usage(format!("`{name}` is no regular file")));
+            return Err(Failure::usage(format!("`{name}` is not a regular file")));
         }
         Ok(Self::at(path, Origin::Given(file, facts.len())))
     }
@@ -127,12 +126,10 @@ impl TestFile {
     fn device(path: &Path, overwrite: bool) -> Result<Self> {
         let name = path.display();
         if !overwrite {
-            return Err(Failure::usage(format!("`{name}` is a device, and would be overwritten"))
-                .hint(
-                    "give a folder on it; with `--overwrite-device` what is on the device is lost",
-                ));
+            return Err(Failure::usage(format!("`{name}` is a device and would be overwritten"))
+                .hint("give a folder on it, or `--overwrite-device`, which destroys its content"));
         }
-        let _step = Step::begin("look at", path);
+        let _step = Step::begin("inspect", path);
         let path = fs::canonicalize(path)
             .map_err(|error| Failure::io(format!("cannot inspect `{name}`"), &error))?;
         let claimed = make::claim(&path)?;
@@ -149,10 +146,10 @@ impl TestFile {
         &self.name
     }
 
-    /// Checks the room for it.
+    /// Checks that it has enough space.
     ///
     /// # Errors
-    /// There is not, or system errors.
+    /// There is too little, or system errors.
     pub(super) fn check_room(&self, len: u64) -> Result<()> {
         let had = match &self.origin {
             Origin::Device(claimed) => return claimed.check(&self.name, len),
@@ -180,14 +177,14 @@ impl TestFile {
             Origin::Scratch(scratch) => return scratch.check(),
             origin => origin.held().expect("all but scratch have one"),
         };
-        let _step = Step::begin("look at", &self.name);
+        let _step = Step::begin("inspect", &self.name);
         held::check(file, &self.name).map_err(|error| {
-            Failure::io(format!("cannot go on with `{}`", self.name.display()), &error)
-                .hint("give a folder that only you may write")
+            Failure::io(format!("cannot continue with `{}`", self.name.display()), &error)
+                .hint("give a folder that only you may write to")
         })
     }
 
-    /// Removes the scratch that crashed runs left in the same folder; returns how many there were.
+    /// Removes the scratch of crashed runs from the same folder; returns how many there were.
     pub(super) fn remove_leftovers(&self) -> usize {
         scratch::remove_leftovers(&self.folder)
     }

@@ -1,5 +1,5 @@
-//! `forebay compare`: the GPU file benchmark. The standard method, ours and the direct route write
-//! a file from the GPU and read it back, run by run, and every byte is checked.
+//! `forebay compare`: the GPU file benchmark. The standard method, the engine and the direct route
+//! write a file from the GPU and read it back, run by run. Every byte is verified.
 //!
 //! `file` finds or makes the file, `run` takes the samples, `draw` shows the results, in the words
 //! of `report/compared`. Whether bytes went by DMA is decided by the verdict, never by speed.
@@ -76,7 +76,7 @@ fn say(text: &str) -> Result<()> {
 /// Refuses a comparison without any measurement.
 ///
 /// # Errors
-/// It says why each method was left out.
+/// The causes say why each method was left out.
 fn check_measured(results: &[CompareRow], warnings: &[Warning]) -> Result<()> {
     if !results.is_empty() {
         return Ok(());
@@ -93,8 +93,8 @@ fn verdict(report: &CompareReport, shown: Result<()>) -> Result<()> {
         return shown;
     }
     Err(Failure::new("wrong data were found").hint(
-        "`WRONG` says where, in JSON `verified: false` or `compute_wrong: true`; its speed means \
-         nothing",
+        "`WRONG`, in JSON `verified: false` or `compute_wrong: true`, marks where; ignore the \
+         speed there",
     ))
 }
 
@@ -277,14 +277,14 @@ impl Comparison<'_> {
     /// The sockets of the GPU and the drives.
     fn sockets(&self) -> Option<Sockets> {
         let info = self.target.device.as_ref()?.info();
-        let _step = Step::begin("look at", self.file.path());
+        let _step = Step::begin("inspect", self.file.path());
         Sockets::look(&Resolver::default(), self.file.path(), &info.pci_address)
     }
 
     /// Whether the direct route between this file and the GPU is available.
     ///
     /// # Errors
-    /// Errors of the route, if it is demanded.
+    /// Errors of the route, if it is required.
     fn has_direct(&self, pattern: Pattern) -> Result<bool> {
         if self.target.device.is_none() {
             return Ok(false);
@@ -301,7 +301,7 @@ impl Comparison<'_> {
         let tried = try_route(&self.engine, &self.target, self.file.path(), len, Route::Direct);
         match tried {
             Err(failure) if self.args.mode == Mode::Dma => Err(failure
-                .hint("`forebay doctor` says what the route takes; `-m compare` does without it")),
+                .hint("`forebay doctor` reports what the route requires; `-m compare` omits it")),
             // A machine without that route is the common case, and needs no note.
             tried => Ok(tried.is_ok()),
         }
@@ -313,7 +313,7 @@ impl Comparison<'_> {
         kind.filter(|kind| matches!(kind.as_str(), "tmpfs" | "ramfs"))
     }
 
-    /// The wanted page cache state: on the drive only, if the pages can be evicted.
+    /// The required page cache state: cold, if the pages can be evicted.
     fn cache(&self, in_memory: Option<String>, warnings: &mut Vec<Warning>) -> Result<Cache> {
         let reason = match in_memory {
             Some(kind) => format!("{kind} keeps its files in memory"),

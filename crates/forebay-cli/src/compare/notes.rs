@@ -55,7 +55,7 @@ mod tests {
         (rows[0].row.verified, rows[0].runs.variation) = (Some(false), Some(1.2));
         rows[0].runs.judgement = Some(Judgement::Unstable);
         rows[1].row.seconds[2] = 0.001;
-        // Too short to be judged in any other way.
+        // A run that is too short gets no other note.
         rows[1].runs = Runs { variation: Some(3.0), ..rows[0].runs };
         let (first, second) = ("`standard` read, cold", "`forebay` read, resident");
         assert_eq!(

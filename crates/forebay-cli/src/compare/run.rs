@@ -1,7 +1,7 @@
 //! The runs of a comparison: each method writes the file from the target and reads it back,
 //! repeated for the requested number of rounds.
 //!
-//! Every second round goes backwards, so that a machine that becomes slower or faster favours no
+//! Every second round runs backwards, so that a machine that becomes slower or faster favours no
 //! method.
 
 use std::thread;
@@ -26,7 +26,7 @@ use crate::report::compared::runs::{Runs, counted};
 use crate::report::json::{Cache, Direction, MethodName, Row};
 use crate::steps;
 
-/// How often to try to bring the file's pages into the wanted state.
+/// Attempts to bring the file's pages into the required state.
 const TRIES: u32 = 3;
 /// The pause between two checks.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -36,7 +36,7 @@ pub(super) struct Way {
     method: Box<dyn Method>,
     /// Its name in lines and warnings.
     pub(super) name: String,
-    /// Whether the whole comparison fails with it.
+    /// Whether the comparison fails if this method fails.
     demanded: bool,
     write: Line,
     read: Line,
@@ -48,7 +48,7 @@ impl Way {
         Self::new(Box::new(Standard::default()), None, false, cache)
     }
 
-    /// Our method, with the engine's choice or a given route.
+    /// The engine, by the route that it chooses or by `route`.
     pub(super) fn ours(engine: &Engine, route: Option<Route>, must: bool, cache: Cache) -> Self {
         Self::new(Box::new(Forebay::new(engine.clone(), route)), route, must, cache)
     }
@@ -81,11 +81,11 @@ pub(super) struct Told {
     pub(super) write: f64,
     /// Bytes per second.
     pub(super) read: f64,
-    /// Whether every byte was right, written and read.
+    /// Whether all bytes were verified: written, read.
     pub(super) verified: (bool, bool),
 }
 
-/// The seconds of a sample, and whether every byte was right.
+/// The seconds of a sample, and whether all bytes were verified.
 type Taken = (f64, bool);
 
 /// The parts that the runs need.
@@ -101,10 +101,10 @@ pub(super) struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    /// Runs each of `ways` once; `tell` is called before each.
+    /// Runs each of `ways` once; `tell` gets each result.
     ///
     /// # Errors
-    /// Errors of a demanded method, and of `tell`.
+    /// Errors of a required method, and of `tell`.
     pub(super) fn run(
         &mut self,
         ways: &mut [Way],
@@ -139,7 +139,7 @@ impl Runner<'_> {
             Err(failure) if way.demanded => return Err(failure),
             Err(failure) => {
                 way.write.left_out = Some(failure.in_one_line());
-                // The next method must find the file as the pattern says, whatever this one left.
+                // This method may have left other bytes, but the next one needs the pattern.
                 make::fill(self.file.path(), self.pattern, self.len)?;
                 return Ok(None);
             }
@@ -153,8 +153,8 @@ impl Runner<'_> {
         }))
     }
 
-    /// Adds a sample of each direction to the lines of `way`; returns the seconds, and whether
-    /// every byte was right. The write's result is kept if the read fails.
+    /// Adds a sample of each direction to the lines of `way`; returns the seconds, and whether all
+    /// bytes were verified. The write's result is kept if the read fails.
     fn samples(&mut self, way: &mut Way, run: u32) -> Result<Result<(Taken, Taken), String>> {
         let mut taken = |direction, line: &mut Line| {
             let sample = self.sample(way.method.as_mut(), direction, run)?;
@@ -171,8 +171,8 @@ impl Runner<'_> {
         Ok(taken(Direction::Read, &mut way.read)?.map(|read| (write, read)))
     }
 
-    /// Takes one sample. The text says why the file's pages are not in the wanted state, which is
-    /// retried a few times, since other processes may interfere.
+    /// Takes one sample. If the file's pages are not in the required state, it tries again a few
+    /// times, since other processes may interfere. The text has the reason of the last attempt.
     ///
     /// # Errors
     /// Errors of the method, and of the system.
@@ -401,7 +401,7 @@ mod tests {
         let expected = [(write, flips, true), (write, standard, true), (read, flips, false)];
         assert_eq!(ups(&ways), [&expected[..], &[(read, standard, true)]].concat());
         ways[1].write.verified = Some(false);
-        assert!(ups(&ways)[..2].iter().all(|(.., up)| !up), "the standard way was wrong");
+        assert!(ups(&ways)[..2].iter().all(|(.., up)| !up), "the baseline had wrong data");
     }
 
     #[test]

@@ -31,9 +31,8 @@ impl Sockets {
         };
         let node = self.numa_node.map_or_else(String::new, |node| format!(" on NUMA node {node}"));
         Some(format!(
-            "{} {are} on another socket than the GPU{node}, so bytes pass the link between \
-             sockets: compare with a drive or a GPU of the same socket; `forebay map` shows where \
-             they hang",
+            "{} {are} on another socket than the GPU{node}, so bytes cross the link between \
+             sockets: use a drive or a GPU on the same socket; `forebay map` shows where they are",
             far.join(", ")
         ))
     }
@@ -43,7 +42,7 @@ impl Away {
     /// Its name, with its location.
     fn named(&self) -> String {
         let node = self.numa_node.map(|node| format!("NUMA node {node}"));
-        let apart = self.node_distance.map(|far| format!("distance {far}, where 10 is near"));
+        let apart = self.node_distance.map(|far| format!("distance {far}, local is 10"));
         let parts: Vec<String> = node.into_iter().chain(apart).collect();
         match parts.as_slice() {
             [] => format!("`{}`", self.name),

@@ -9,13 +9,13 @@ use super::{gate, pairs};
 use crate::report::digest::{Metric, digits};
 use crate::report::plain::plain;
 
-/// Columns of everything that is drawn.
+/// Columns of the whole text.
 const WIDTH: usize = 80;
-/// Minimum and maximum columns of the picture; odd, so that 1 has a column.
+/// Minimum and maximum width of the picture; odd, so that 1 has a column.
 const PICTURE: (usize, usize) = (15, 41);
 /// Most points of one comparison.
 const POINTS_MAX: usize = 200;
-/// Most differences between the machines that are drawn.
+/// Most differences between the machines that are shown.
 const DIFFERENCES_MAX: usize = 24;
 /// A picture extends at least from 1 / 1.02 to 1.02.
 const SCALE_MIN: f64 = 0.02;
@@ -32,7 +32,7 @@ pub fn text(diff: &Diff, metric: Metric) -> String {
         line_of(&mut text, &line);
     }
     if !diff.environment.is_empty() {
-        text.push_str("\nwhat differs beside the numbers\n");
+        text.push_str("\ndifferences in machine and settings\n");
     }
     for fact in diff.environment.iter().take(DIFFERENCES_MAX) {
         let shown = |value: &Option<String>| value.as_deref().map_or("–".into(), plain);
@@ -56,7 +56,7 @@ pub fn text(diff: &Diff, metric: Metric) -> String {
     text
 }
 
-/// Writes a rule, no longer than the lines.
+/// Writes one line, cut to the width.
 fn line_of(text: &mut String, line: &str) {
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{}", cut(line.trim_end(), WIDTH));
@@ -72,11 +72,11 @@ fn cut(text: &str, most: usize) -> String {
 fn block(text: &mut String, comparison: &Comparison, metric: Metric) {
     text.push('\n');
     let (base, other) = (plain(&comparison.base), plain(&comparison.other));
-    line_of(text, &format!("{other} beside {base}"));
+    line_of(text, &format!("{other} compared with {base}"));
     for axes in &comparison.compared {
         let shown = |value: &Option<String>| value.as_deref().map_or("–".into(), plain);
         let (one, two) = (shown(&axes.base), shown(&axes.other));
-        line_of(text, &format!("  compared: {}, {one} → {two}", axes.axis.replace('_', " ")));
+        line_of(text, &format!("  compared: {}, {one} → {two}", axes.name()));
     }
     let found: Vec<_> = pairs::of(metric, &comparison.points).collect();
     if found.is_empty() {
@@ -88,7 +88,7 @@ fn block(text: &mut String, comparison: &Comparison, metric: Metric) {
     comparison.overall.iter().for_each(|overall| total(text, overall));
 }
 
-/// The points, each in a line.
+/// One line for each point.
 fn picture(text: &mut String, found: &[(&Pair, &Compared)], metric: Metric) {
     let told = &found[..found.len().min(POINTS_MAX)];
     let value = |value: f64| digits(value * metric.scale());
@@ -139,8 +139,8 @@ fn picture(text: &mut String, found: &[(&Pair, &Compared)], metric: Metric) {
     }
 }
 
-/// The logarithm at the end of a picture: it includes all ratios, and intervals unless they extend
-/// far beyond.
+/// The logarithm at both ends of the picture. All ratios fit; an interval is cut where it reaches
+/// more than twice as far.
 fn scale(found: &[(&Pair, &Compared)]) -> f64 {
     let far = |value: f64| Some(value.ln().abs()).filter(|far| far.is_finite());
     let ratios = found.iter().filter_map(|(_, compared)| far(compared.ratio));
@@ -155,7 +155,7 @@ fn scale(found: &[(&Pair, &Compared)]) -> f64 {
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     clippy::cast_precision_loss,
-    reason = "a column of some dozens"
+    reason = "a column number below 100"
 )]
 fn drawn(ratio: f64, interval: Option<(f64, f64)>, scale: f64, width: usize) -> String {
     let last = width.saturating_sub(1) as f64;
@@ -211,7 +211,7 @@ fn total(text: &mut String, overall: &Overall) {
     );
 }
 
-/// How many points are better, worse, and neither, as far as can be shown.
+/// How many points are significantly better or worse, and how many show no difference.
 #[must_use]
 pub fn counts(overall: &Overall, metric: Metric) -> String {
     use super::json::Verdict;
@@ -225,9 +225,9 @@ pub fn counts(overall: &Overall, metric: Metric) -> String {
     let together = overall.interval.is_some_and(|(low, high)| low > 1.0 || high < 1.0);
     match (overall.not_shown, overall.not_shown == overall.points, together) {
         (0, ..) => {}
-        (_, true, false) => parts.push("no difference that these data can show".into()),
-        (_, true, true) => parts.push("none alone, all together differ".into()),
-        (count, ..) => parts.push(format!("{count} no difference shown")),
+        (_, true, false) => parts.push("no significant difference".into()),
+        (_, true, true) => parts.push("significant only in the mean".into()),
+        (count, ..) => parts.push(format!("{count} not significant")),
     }
     format!("of {}: {}", overall.points, parts.join(", "))
 }

@@ -13,7 +13,8 @@ use crate::results::Imported;
 const SETTINGS_MAX: usize = 64;
 /// Most letters of a value that are kept.
 const VALUE_MAX: usize = 120;
-/// Parts of a sweep's request that are not settings: its points report them.
+/// Keys of a sweep's request that are not compared as settings: its points, its label and the
+/// facts below report them.
 const NO_SETTINGS: [&str; 6] = ["points", "places", "targets", "label", "host", "queues"];
 
 type Fact = (&'static str, fn(&RunFacts) -> Option<String>);
@@ -90,7 +91,7 @@ pub fn differences(digest: &Digest, sides: &[Side<'_>]) -> Vec<Difference> {
         .collect();
     for key in settings(digest) {
         let values = all(&|run| text(run.asked.get(&key)?));
-        found.push(Difference { what: format!("asked: {key}"), values });
+        found.push(Difference { what: format!("setting: {key}"), values });
     }
     found.retain(|fact| fact.values.iter().any(|value| *value != fact.values[0]));
     found

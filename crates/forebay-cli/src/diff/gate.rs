@@ -1,4 +1,4 @@
-//! Whether a side is worse than allowed, as far as the data show it. Pure.
+//! Decides whether a side is significantly worse than allowed. Pure.
 
 use std::collections::HashSet;
 
@@ -9,12 +9,12 @@ use super::ratio::{CONFIDENCE, Ratio, holm};
 use crate::failure::{Failure, Result};
 use crate::report::digest::{Metric, digits};
 
-/// The points, or the mean of all, that are worse than the base by more than a share of it with
-/// confidence. If the base moved bytes and the other side failed or moved wrong bytes, it is worse
-/// in any case.
+/// Finds the points, and the means over all points, that are significantly worse than the base by
+/// more than `worse_by`. A point that fails more often than on the base, or that moves wrong data
+/// only on the other side, counts too.
 ///
 /// # Errors
-/// Nothing has an interval: such a gate would stop nothing.
+/// No point has an interval, so nothing can be judged.
 pub fn judge(diff: &Diff, metric: Metric, worse_by: f64) -> Result<Gate> {
     let mut asked: Vec<(GateFailure, f64)> = Vec::new();
     let mut failed: Vec<GateFailure> = Vec::new();
@@ -59,8 +59,8 @@ pub fn judge(diff: &Diff, metric: Metric, worse_by: f64) -> Result<Gate> {
         }));
     }
     if asked.is_empty() && failed.is_empty() {
-        return Err(Failure::new("nothing can be said of a regression")
-            .because(format!("no point has two samples of its {} on both sides", metric.name()))
+        return Err(Failure::new("cannot judge `--fail-if-worse`")
+            .because(format!("no point has two samples of {} on both sides", metric.name()))
             .hint("measure each point three times or more (`--repeats`)"));
     }
     let chances: Vec<f64> = asked.iter().map(|(_, chance)| *chance).collect();
@@ -70,7 +70,7 @@ pub fn judge(diff: &Diff, metric: Metric, worse_by: f64) -> Result<Gate> {
     Ok(Gate { worse_by, judged, points: points_of_base, failed })
 }
 
-/// Whether a larger share of its samples failed than of the base's.
+/// Whether a larger share of samples failed than on the base.
 #[expect(clippy::cast_precision_loss, reason = "a number of samples")]
 fn fails_more(pair: &Pair, metric: Metric) -> bool {
     let of = |quantity: &&Compared| quantity.quantity == metric.key();
@@ -81,8 +81,8 @@ fn fails_more(pair: &Pair, metric: Metric) -> bool {
     share(pair.failed.1, found.samples.1) > share(pair.failed.0, found.samples.0)
 }
 
-/// The points of the base that could be judged: all except those without a result, and those at
-/// which the other side failed, which is worse in any case.
+/// Counts the points of the base that have the quantity. Points at which the other side failed are
+/// left out, since they count as worse anyway.
 fn of_base(comparison: &Comparison) -> usize {
     let count = |why: Why, side: &str| {
         comparison.alone.iter().filter(|alone| alone.why == why && alone.side == side).count()
@@ -92,7 +92,7 @@ fn of_base(comparison: &Comparison) -> usize {
     shared + own(Why::NoPartner) + count(Why::NoNumber, &comparison.other)
 }
 
-/// The probability of such a bad result if it were worse by no more than that.
+/// The probability of a result this bad if the side were worse by `worse_by` at most.
 fn worse_than(metric: Metric, ratio: Ratio, worse_by: f64) -> Option<f64> {
     if more_is_better(metric) {
         ratio.reciprocal().chance_above(1.0 / (1.0 - worse_by))
@@ -107,7 +107,7 @@ pub fn sentence(gate: &Gate, metric: Metric) -> Option<String> {
     let is_passed = gate.failed.is_empty() && gate.judged >= gate.points;
     is_passed.then(|| {
         format!(
-            "judged {} of {} points of the base: no {} that is surely worse by more than {} %",
+            "judged {} of {} points of the base: no significant regression of {} above {} %",
             gate.judged,
             gate.points,
             metric.name(),
@@ -123,7 +123,7 @@ pub fn failure(gate: &Gate, metric: Metric) -> Option<Failure> {
         let (judged, of) = (gate.judged, gate.points);
         return (judged < of).then(|| {
             Failure::new(format!("judged {judged} of {of} points of the base"))
-                .because("of the others nothing can be said, which is no pass")
+                .because("the gate passes only if every point is judged")
                 .hint("measure the same points on both sides, each three times or more")
         });
     };
@@ -143,7 +143,7 @@ pub fn failure(gate: &Gate, metric: Metric) -> Option<Failure> {
                 digits(high)
             ),
             _ => format!(
-                "`{}`, {point}: it failed there, more often than the base, or moved wrong data",
+                "`{}`, {point}: it fails more often than the base, or moved wrong data",
                 failure.side
             ),
         }

@@ -1,4 +1,4 @@
-//! A comparison as tables: for programs, and for people with room.
+//! Tables of a comparison, for programs and for people.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::quantity::{of_key, words};
 use crate::report::digest::{Metric, digits};
 use crate::report::grid::{Cell, Column, Grid, people};
 
-/// Rows of a table for people at most.
+/// Most rows of a table for people.
 const ROWS_MAX: usize = 1000;
 
 /// A row for each quantity of each point, and for each point that was not compared.
@@ -117,7 +117,7 @@ pub fn people(comparison: &Comparison, metric: Metric) -> Grid {
         })
         .collect();
     let left_out = found.len() - rows.len();
-    let caption = format!("{} beside {}", comparison.other, comparison.base);
+    let caption = format!("{} compared with {}", comparison.other, comparison.base);
     Grid { caption, columns, rows, left_out }
 }
 
@@ -133,7 +133,7 @@ pub fn overall(comparison: &Comparison) -> Grid {
     let columns = vec![
         Column::text("quantity", "quantity"),
         Column::number("ratio", "geometric mean of the ratios"),
-        Column::text("range", "from, to"),
+        Column::text("range", "smallest, largest"),
         Column::text("points", "points"),
     ];
     let rows = comparison.overall.iter().filter_map(|overall| {
@@ -168,7 +168,7 @@ pub fn points(diff: &Diff, metric: Metric, most: usize) -> Grid {
     let columns = vec![
         Column::text("side", "run"),
         Column::text("name", "point"),
-        Column::number("base", format!("first run, {}", metric.unit())),
+        Column::number("base", format!("base, {}", metric.unit())),
         Column::number("other", format!("this run, {}", metric.unit())),
         Column::number("ratio", format!("ratio of {}", metric.name())),
         Column::text("verdict", "verdict"),

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::ratio::Ratio;
+use crate::report::digest::Axis;
 
 /// The version of the schema: it grows when a key changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;
@@ -81,12 +82,23 @@ pub struct Axes {
     pub other: Option<String>,
 }
 
+impl Axes {
+    /// The name of the axis, for people.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match Axis::ALL.into_iter().find(|axis| axis.key() == self.axis) {
+            Some(axis) => axis.name(),
+            None => &self.axis,
+        }
+    }
+}
+
 /// A quantity over all points.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Overall {
-    /// Which.
+    /// The key of the quantity.
     pub quantity: String,
-    /// Points that both sides have it of.
+    /// Points at which both sides have it.
     pub points: usize,
     /// The geometric mean of the points' ratios.
     pub ratio: f64,
@@ -96,16 +108,16 @@ pub struct Overall {
     pub range: (f64, f64),
     /// Points at which the other side is better.
     pub better: usize,
-    /// At which it is worse.
+    /// Points at which the other side is worse.
     pub worse: usize,
-    /// At which these data show no difference.
+    /// Points without a significant difference.
     pub not_shown: usize,
 }
 
 /// A point that both sides have.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
-    /// Its value on each axis that both sides share; numbers where they are.
+    /// Its value on each axis that is not compared; a number if the value is one.
     pub point: BTreeMap<String, Value>,
     /// Its name, unique among the points.
     pub name: String,
@@ -121,20 +133,19 @@ pub struct Pair {
 /// One quantity of one point.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
-    /// Which.
+    /// The key of the quantity.
     pub quantity: String,
     /// The median of the base.
     pub base: f64,
-    /// The other side's.
+    /// The median of the other side.
     pub other: f64,
-    /// Samples of both.
+    /// Samples of the base and of the other side.
     pub samples: (usize, usize),
     /// The other side's median over the base's.
     pub ratio: f64,
     /// Its confidence interval; null if a side has one sample.
     pub interval: Option<(f64, f64)>,
-    /// The probability that this many points without a difference would show one like this; null if
-    /// a side has one sample.
+    /// The p-value, corrected for the number of points; null if a side has one sample.
     pub chance: Option<f64>,
     /// The conclusion.
     pub verdict: Verdict,
@@ -151,7 +162,7 @@ pub enum Verdict {
     Better,
     /// The other side is worse.
     Worse,
-    /// No difference that these data can show.
+    /// No significant difference.
     NotShown,
 }
 
@@ -190,14 +201,14 @@ pub struct Gate {
     /// Points of the base that were judged.
     #[serde(default)]
     pub judged: usize,
-    /// Points of the base that could have been.
+    /// Points of the base that have the quantity.
     #[serde(default)]
     pub points: usize,
-    /// The values that are worse by more, or missing, each with its side.
+    /// The points and means that failed the gate, each with its side.
     pub failed: Vec<GateFailure>,
 }
 
-/// Something that is worse by more than it may be.
+/// A point or a mean that failed the gate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GateFailure {
     /// The side.

@@ -17,7 +17,7 @@ pub fn text(diff: &Diff, metric: Metric) -> String {
         let _ = writeln!(text, "- {}: {}", escaped(&side.name), code(command));
     }
     if !diff.environment.is_empty() {
-        text.push_str("\n## What differs beside the numbers\n\n");
+        text.push_str("\n## Differences in machine and settings\n\n");
     }
     for fact in &diff.environment {
         let shown = |value: &Option<String>| value.as_deref().map_or("–".into(), escaped);
@@ -30,7 +30,7 @@ pub fn text(diff: &Diff, metric: Metric) -> String {
         for axes in &comparison.compared {
             let shown = |value: &Option<String>| value.as_deref().map_or("–".into(), escaped);
             let (base, other) = (shown(&axes.base), shown(&axes.other));
-            let _ = writeln!(text, "Compared: {}, {base} → {other}.\n", escaped(&axes.axis));
+            let _ = writeln!(text, "Compared: {}, {base} → {other}.\n", escaped(axes.name()));
         }
         if points.rows.is_empty() {
             text.push_str("No point in common.\n");

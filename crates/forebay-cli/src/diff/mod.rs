@@ -3,9 +3,9 @@
 //! [`sides`] assigns the lines of a [digest](crate::report::digest) to sides, and [`pairs`] finds
 //! the points that two of them share. [`ratio`] computes the error of a ratio of medians
 //! ([`student`] is the distribution that it needs). [`facts`] lists other differences, [`notes`]
-//! the warnings, and [`gate`] decides whether a side is too much worse. The result is a
+//! the warnings, and [`gate`] decides whether a side is worse than allowed. The result is a
 //! [`json::Diff`], from which [`draw`], [`grid`] and [`markdown`] write output for people and
-//! programs; [`quantity`] has its words.
+//! programs. [`quantity`] lists the compared quantities.
 
 pub mod draw;
 pub mod facts;
@@ -34,25 +34,24 @@ use crate::report::plain::{json_lines, plain};
 use crate::report::warnings::say;
 use crate::steps::Step;
 
-/// Files at most.
+/// Most files.
 const FILES_MAX: usize = 64;
 
 /// Runs the verb.
 ///
 /// # Errors
-/// A file cannot be read, the files have nothing in common, or a side is worse than it may be.
+/// A file cannot be read, the files have no point in common, or a side is worse than allowed.
 pub fn command(args: &DiffArgs) -> Result<()> {
     if args.results.len() > FILES_MAX {
         let text = format!("{} files are too many to compare", args.results.len());
-        return Err(Failure::usage(text).hint(format!("give {FILES_MAX} at most")));
+        return Err(Failure::usage(text).hint(format!("give at most {FILES_MAX}")));
     }
     let by = match args.by {
         Some(by) => by,
         None if args.results.len() > 1 => By::File,
         None => {
-            return Err(Failure::usage("one file alone has nothing beside it").hint(
-                "give a second file, or say by `--by label` or `--by path` what differs \
-                       within this one",
+            return Err(Failure::usage("only one file is given, without `--by`").hint(
+                "give a second file, or compare within this one, by `--by label` or `--by path`",
             ));
         }
     };
@@ -77,19 +76,17 @@ pub fn command(args: &DiffArgs) -> Result<()> {
     }
 }
 
-/// The duration of a pass is not the rate of a point.
+/// Refuses files of `forebay stream`: a pass has a duration, not the rate of a point.
 fn refuse_layers(path: &Path, source: &Source) -> Result<()> {
     if !matches!(source, Source::Layers(_)) {
         return Ok(());
     }
-    let text = format!("cannot compare what is in `{}`", path.display());
-    Err(Failure::new(text)
-        .because("it holds passes of layers, and what is compared are the samples of points")
-        .hint(
-            "`forebay report` shows several such files in one report; give this command results \
-               files (`forebay sweep -o FILE`, `forebay import`) or what `--json` of `bench` and \
-               `compare` printed",
-        ))
+    let text = format!("cannot compare `{}`", path.display());
+    Err(Failure::new(text).because("it holds passes of layers, not samples of points").hint(
+        "`forebay report` shows several such files in one report; give `forebay diff` results \
+             files (`forebay sweep -o FILE`, `forebay import`) or output of `bench --json` or \
+             `compare --json`",
+    ))
 }
 
 /// Names of files: without their folders and extensions if they are still unique.
@@ -116,8 +113,8 @@ fn names(paths: &[impl AsRef<Path>]) -> Vec<String> {
     names
 }
 
-/// Compares the results. `files` are the names of the digest's files; `base` names the side that
-/// the others are compared with.
+/// Compares the results. `files` are the names of the digest's files, `base` is the name of the
+/// base side.
 ///
 /// # Errors
 /// There are no two sides, or they have no point in common.
@@ -156,8 +153,8 @@ pub fn diff(
     Ok(diff)
 }
 
-/// The comparison for a report: its files, else its labels, each against the first; `None` if no
-/// two of them share a point.
+/// The comparison for a report: each file, or else each label, compared with the first. `None` if
+/// no two of them share a point.
 #[must_use]
 pub fn of_runs(digest: &Digest, metric: Metric) -> Option<Diff> {
     if digest.runs.len() < 2 {
@@ -178,7 +175,7 @@ fn nothing_in_common(diff: &Diff, metric: Metric, has_points: bool) -> Failure {
     if has_points {
         return failure
             .because(format!("no point has {} on both sides", metric.name()))
-            .hint("name another quantity by `--metric`");
+            .hint("choose another quantity with `--metric`");
     }
     let names: Vec<String> =
         diff.sides.iter().map(|side| format!("`{}`", plain(&side.name))).collect();
@@ -186,8 +183,8 @@ fn nothing_in_common(diff: &Diff, metric: Metric, has_points: bool) -> Failure {
     let failure = diff.warnings.iter().take(2).fold(failure, |f, text| f.because(text.clone()));
     if !["file", "label"].contains(&diff.by.as_str()) {
         return failure.hint(
-            "measure the same sizes, depths and directions on both sides, under one label: what \
-             has another `--label`, or was imported without any, is never the same",
+            "measure the same sizes, depths and directions on both sides, with the same `--label`; \
+             runs with different labels, or imported without one, share no point",
         );
     }
     failure.hint("measure the same sizes, depths and directions on both sides")
@@ -219,7 +216,7 @@ fn show(args: &DiffArgs, diff: &Diff, metric: Metric) -> Result<()> {
     let mut out = anstream::stdout();
     let shown = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     shown.map_err(|error| Failure::stdout(&error))?;
-    // The other formats include them, or are for programs.
+    // The other formats include the warnings, or are for programs.
     if !(args.json || args.csv || args.markdown) {
         diff.warnings.iter().for_each(|warning| say(warning));
     }

@@ -27,20 +27,20 @@ pub fn of(diff: &Diff, metric: Metric) -> Vec<String> {
 }
 
 fn several_axes(found: &mut Vec<String>, by: &str, comparison: &Comparison) {
-    // A file and a label are only names for the actual difference.
+    // A file and a label only name the sides.
     let named = Some(by).filter(|by| !["file", "label"].contains(by));
-    // A plain method has no route to demand.
+    // A plain method has no required route, so a missing one is no further difference.
     let of_ways = |axes: &&Axes| by == "way" && (axes.base.is_none() || axes.other.is_none());
     let others = comparison.compared.iter().filter(|axes| !of_ways(axes));
-    let axes: Vec<&str> = named.into_iter().chain(others.map(|axes| &*axes.axis)).collect();
+    let axes: Vec<&str> = named.into_iter().chain(others.map(Axes::name)).collect();
     if axes.len() > 1 {
         found.push(format!(
-            "`{}` and `{}` differ in {} things at once ({}): which of them makes a difference \
-             these data cannot tell; measure with one changed at a time",
+            "`{}` and `{}` differ in {} things at once ({}), so the cause of a difference is \
+             unknown; change one at a time",
             plain(&comparison.base),
             plain(&comparison.other),
             axes.len(),
-            axes.join(", ").replace('_', " "),
+            axes.join(", "),
         ));
     }
 }
@@ -62,7 +62,7 @@ fn alone(found: &mut Vec<String>, comparison: &Comparison, quantity: &str) {
             }
             Why::Failed => format!("{points} failed in `{side}`"),
             Why::WrongData => format!("{points} moved wrong data in `{side}`"),
-            Why::NoNumber => format!("{points} of `{side}` {has} no numbers to make a ratio of"),
+            Why::NoNumber => format!("{points} of `{side}` {has} no positive rate"),
             Why::NoQuantity => format!("{points} of `{side}` {has} no {quantity}"),
         };
         let mut told: Vec<String> = names.iter().take(NAMES_MAX).map(|name| plain(name)).collect();
@@ -74,13 +74,13 @@ fn alone(found: &mut Vec<String>, comparison: &Comparison, quantity: &str) {
             Why::Failed => "remove the cause, and measure again",
             Why::WrongData => "their speed means nothing; look at the kernel's log",
             Why::NoNumber => "measure for longer",
-            Why::NoQuantity => "measure it on both sides, or name another by `--metric`",
+            Why::NoQuantity => "measure it on both sides, or choose another with `--metric`",
         };
         found.push(format!("{what} and {are} not compared ({}); {next}", told.join("; ")));
     }
 }
 
-/// Points that showed something, though samples of them failed.
+/// Points of which only some samples failed.
 fn failed_in_part(found: &mut Vec<String>, comparison: &Comparison) {
     for (side, of) in [(&comparison.base, true), (&comparison.other, false)] {
         let count = |failed: (usize, usize)| if of { failed.0 } else { failed.1 };
@@ -88,7 +88,7 @@ fn failed_in_part(found: &mut Vec<String>, comparison: &Comparison) {
             comparison.points.iter().map(|pair| count(pair.failed)).filter(|n| *n > 0).collect();
         if !failed.is_empty() {
             found.push(format!(
-                "{} samples of {} points failed in `{}`: the others alone are compared; remove \
+                "{} samples of {} points failed in `{}`, and only the rest are compared; remove \
                  the cause, and measure again",
                 failed.iter().sum::<usize>(),
                 failed.len(),
@@ -103,8 +103,8 @@ fn simulated(found: &mut Vec<String>, comparison: &Comparison) {
     let mixed = mixed.count();
     if mixed > 0 {
         found.push(format!(
-            "{mixed} of {} points stand a simulated GPU beside a real one (`{}` and `{}`): their \
-             ratios say nothing about hardware; measure both on the same kind",
+            "{mixed} of {} points compare a simulated GPU with a real one (`{}` and `{}`), so \
+             their ratios say nothing about hardware; measure both on the same kind of GPU",
             comparison.points.len(),
             plain(&comparison.base),
             plain(&comparison.other),
@@ -117,14 +117,14 @@ fn few_samples(found: &mut Vec<String>, diff: &Diff, metric: Metric) {
     let single = points().filter(|(_, compared)| compared.interval.is_none()).count();
     if single > 0 {
         found.push(format!(
-            "{single} of {} points have one sample on a side: of these no difference can be \
-             shown; measure three times or more (`--repeats`)",
+            "{single} of {} points have one sample on a side, which shows no difference; measure \
+             three times or more (`--repeats`)",
             points().count()
         ));
     }
 }
 
-/// Intervals that leave out 1, which so many points have by chance.
+/// Points whose interval excludes 1, but which are not significant among so many points.
 fn by_chance(found: &mut Vec<String>, diff: &Diff, metric: Metric) {
     let points = || diff.comparisons.iter().flat_map(|c| pairs::of(metric, &c.points));
     let outside = points().filter(|(_, compared)| {
@@ -135,8 +135,8 @@ fn by_chance(found: &mut Vec<String>, diff: &Diff, metric: Metric) {
     if outside > 0 {
         let all = points().count();
         found.push(format!(
-            "{outside} of {all} points have an interval that leaves out 1, and no verdict: one of \
-             twenty has by chance; measure these again with more repeats",
+            "{outside} of {all} points have an interval that excludes 1, but no verdict, since one \
+             interval in twenty excludes 1 by chance; measure these points with more repeats",
         ));
     }
 }
@@ -177,8 +177,8 @@ pub fn of_times(base: &Side<'_>, other: &Side<'_>, raw: &[Vec<&Raw>]) -> Option<
         return None;
     };
     Some(format!(
-        "`{}` was measured as a whole before `{}`: what else changed meanwhile is in the ratios \
-         too; `forebay sweep --vs` measures two paths turn by turn",
+        "all of `{}` was measured before `{}`, so the ratios include any other change in between; \
+         `forebay sweep --vs` measures two paths in turns",
         plain(first),
         plain(last)
     ))

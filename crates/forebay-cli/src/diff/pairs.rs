@@ -1,4 +1,4 @@
-//! Pairs of points of two sides, and the conclusions from all of them. Pure.
+//! Pairs the points of two sides, and decides the verdicts. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,7 +11,7 @@ use super::sides::{Key, Point, Side};
 use crate::bench::stats::Spread;
 use crate::report::digest::{Axis, Metric, Raw};
 
-/// Two sides, point by point; no verdict is passed yet.
+/// Compares two sides point by point; [`judge`] decides the verdicts later.
 #[must_use]
 pub fn compare(base: &Side<'_>, other: &Side<'_>, raw: &[Vec<&Raw>], metric: Metric) -> Comparison {
     let differing = differing(base, other);
@@ -81,7 +81,7 @@ fn differing(base: &Side<'_>, other: &Side<'_>) -> BTreeMap<Axis, Axes> {
     found
 }
 
-/// The one value that all points of a side have on an axis, which may be none.
+/// The value that all points of a side share on an axis; `Some(None)` if all of them lack one.
 fn only<'a>(side: &'a Side<'_>, axis: Axis) -> Option<Option<&'a str>> {
     let mut values = side.points.iter().map(|point| point.key.get(&axis).map(String::as_str));
     let first = values.next()?;
@@ -93,7 +93,7 @@ fn without(key: &Key, axes: &BTreeMap<Axis, Axes>) -> Key {
     left.map(|(axis, text)| (*axis, text.clone())).collect()
 }
 
-/// The axes on which points differ, from which they are named.
+/// The axes on which points differ; the values there make the name of a point.
 fn shown_axes(sides: &[&Side<'_>], differing: &BTreeMap<Axis, Axes>) -> Vec<Axis> {
     let varies = |axis: &Axis| {
         let points = sides.iter().flat_map(|side| &side.points);
@@ -105,7 +105,7 @@ fn shown_axes(sides: &[&Side<'_>], differing: &BTreeMap<Axis, Axes>) -> Vec<Axis
 }
 
 fn name(key: &Key, shown: &[Axis]) -> String {
-    // A bare number is not clear; a size and a word are.
+    // A count needs the axis's name; a size or a word does not.
     let named = |axis: &Axis| {
         let text = key.get(axis)?;
         let counts = [Axis::Queues, Axis::Depth, Axis::Batch, Axis::Threads, Axis::Files];
@@ -129,7 +129,8 @@ fn values(key: &Key, point: &Point<'_>) -> BTreeMap<String, Value> {
     key.iter().map(value).collect()
 }
 
-/// A pair for every quantity that both have; otherwise which of them has none, and why.
+/// Compares every quantity that both points have. An error says which point has no result (true:
+/// the base), and why.
 fn pair(
     base: &Point<'_>,
     other: &Point<'_>,

@@ -1,4 +1,4 @@
-//! The compared quantities: which direction is better, and their words.
+//! The compared quantities: whether more is better, and the words of their verdicts.
 
 use std::str::FromStr;
 

@@ -10,10 +10,10 @@ use super::student::{beta_share, quantile, tail};
 
 /// The confidence level of intervals.
 pub const CONFIDENCE: f64 = 0.95;
-/// The least standard error of a median, relative to it: latencies are resolved to one part in a
-/// thousand, whose square is divided by twelve where all samples are the same.
+/// The least standard error of a median, relative to it. Latencies are resolved to one part in a
+/// thousand, and an error that is uniform over that step has a deviation of 0.001 / √12.
 const ERROR_MIN: f64 = 3e-4;
-/// The least standard error for values from other tools: fio's percentiles have buckets a
+/// The least standard error of values from other tools: buckets of fio's percentiles are a
 /// sixty-fourth wide, and tables have two or three digits.
 pub const ERROR_MIN_TOLD: f64 = 1e-2;
 
@@ -26,7 +26,7 @@ struct Side {
 }
 
 impl Side {
-    /// `None` if a sample is not a positive number: it has no ratio.
+    /// `None` if there is no sample, or one that is not a positive number.
     fn of(samples: &[f64]) -> Option<Self> {
         let mut logs = Vec::with_capacity(samples.len());
         for sample in samples {
@@ -47,8 +47,8 @@ impl Side {
     }
 }
 
-/// The square of the standard error of the median of sorted samples: how much the medians of draws
-/// of as many samples, with putting back, differ.
+/// The squared standard error of the median of sorted samples, and its degrees of freedom: the
+/// variance of the medians of all bootstrap draws with replacement.
 #[expect(clippy::cast_precision_loss, reason = "a number of samples")]
 fn error(sorted: &[f64]) -> Option<(f64, f64)> {
     let count = sorted.len() as f64;
@@ -57,7 +57,7 @@ fn error(sorted: &[f64]) -> Option<(f64, f64)> {
     }
     let half = f64::midpoint(count, 1.0);
     let below = |samples: usize| beta_share(samples as f64 / count, half, half);
-    // How likely each sample is the median of a draw.
+    // The probability that each sample is the median of a draw.
     let weights: Vec<f64> = (0..sorted.len()).map(|at| below(at + 1) - below(at)).collect();
     let mean: f64 = sorted.iter().zip(&weights).map(|(log, weight)| log * weight).sum();
     let off = |log: &f64| (log - mean) * (log - mean);
@@ -81,7 +81,7 @@ impl Ratio {
         Some(Self::of_sides(base, other))
     }
 
-    /// Like `of`, for sides whose values are exact only to a share of them.
+    /// Like `of`, with a least relative standard error for each side.
     #[must_use]
     pub fn of_told(base: (&[f64], f64), other: (&[f64], f64)) -> Option<Self> {
         let side = |(samples, floor): (&[f64], f64)| Some(Side::of(samples)?.no_better_than(floor));
@@ -93,8 +93,8 @@ impl Ratio {
         Self { log: other.log - base.log, error }
     }
 
-    /// The geometric mean of these points only: their spread is not part of its error, only the
-    /// error of each.
+    /// The geometric mean of the ratios. Its error follows from the error of each; their spread is
+    /// not part of it.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a number of points")]
     pub fn mean(ratios: &[Self]) -> Option<Self> {
@@ -132,7 +132,7 @@ impl Ratio {
         Some(tail(self.log / square.sqrt(), freedom))
     }
 
-    /// The probability that it would be at least so far above `limit` if it were no more than that.
+    /// The probability of a ratio at least this far above `limit` if the true ratio is `limit`.
     #[must_use]
     pub fn chance_above(&self, limit: f64) -> Option<f64> {
         let (square, freedom) = self.error?;
@@ -153,7 +153,7 @@ fn exp(log: f64) -> f64 {
     log.exp().clamp(f64::MIN_POSITIVE, f64::MAX)
 }
 
-/// Squares of standard errors added up, and the degrees of freedom of the sum.
+/// The sum of squared standard errors, and its degrees of freedom.
 fn together(errors: &[(f64, f64)]) -> (f64, f64) {
     let square: f64 = errors.iter().map(|(square, _)| square).sum();
     let parts: f64 = errors.iter().map(|(own, freedom)| own * own / freedom).sum();

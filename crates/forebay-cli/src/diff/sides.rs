@@ -14,11 +14,11 @@ pub const SIDES_MAX: usize = 64;
 pub enum By {
     /// Each file is a side.
     File,
-    /// Each value of an axis is; of [`Axis::Run`] each label.
+    /// Each value of an axis is a side; for [`Axis::Run`], each label.
     Axis(Axis),
 }
 
-/// The axes by name, as they are typed.
+/// The axes, with their names on the command line.
 pub const AXES: [(&str, Axis); 15] = [
     ("label", Axis::Run),
     ("path", Axis::Path),
@@ -63,7 +63,7 @@ impl By {
     }
 }
 
-/// The position of a line: on each axis that is not compared, and in which run.
+/// The position of a line: its value on each axis that is not compared, and its run.
 pub type Key = BTreeMap<Axis, String>;
 
 /// A side: its points, in the order of measurement.
@@ -88,8 +88,8 @@ pub struct Point<'a> {
     pub lines: Vec<(usize, &'a Line)>,
 }
 
-/// The sides of a digest, the base first: `base` names it; otherwise it is the first, or, if all
-/// names are numbers, the smallest.
+/// The sides of a digest, the base first. `base` names it. By default it is the first side, or the
+/// smallest if all names are numbers.
 ///
 /// # Errors
 /// There are fewer than two or too many, none is called `base`, or a file has a point twice.
@@ -126,7 +126,7 @@ pub fn sides<'a>(
         let Some(place) = sides.iter().position(|side| side.name == base) else {
             let names: Vec<String> = sides.iter().map(|side| format!("`{}`", side.name)).collect();
             return Err(Failure::usage(format!("no side is called `{base}`"))
-                .hint(format!("there are {}", names.join(", "))));
+                .hint(format!("the sides are {}", names.join(", "))));
         };
         sides[..=place].rotate_right(1);
     }
@@ -153,7 +153,7 @@ fn identity(
         }
         By::Axis(axis) => match line.marks.get(&axis) {
             Some(mark) => (mark.text.clone(), mark.text.clone(), mark.number),
-            // Without a demanded route, the engine takes any.
+            // Without a required route, the engine chooses one.
             None if axis == Axis::Demanded => ("any".into(), "any".into(), None),
             None => ("none".into(), "none".into(), None),
         },
@@ -190,7 +190,7 @@ impl<'a> Side<'a> {
 }
 
 impl Point<'_> {
-    /// All samples of a quantity; only the median if nothing else was kept.
+    /// All samples of a quantity, or its median if no samples were kept.
     #[must_use]
     pub fn samples(&self, metric: Metric, raw: &[Vec<&Raw>]) -> Vec<f64> {
         let of_line = |(number, line): &(usize, &Line)| -> Vec<f64> {
@@ -253,11 +253,11 @@ fn check(digest: &Digest, by: By, sides: &[Side<'_>]) -> Result<()> {
         );
         return Err(Failure::usage(text)
             .because(only)
-            .hint("give two files, or say by `--by` what differs within one"));
+            .hint("give two files, or choose an axis that differs within one with `--by`"));
     }
     if count > SIDES_MAX {
         return Err(Failure::usage(format!("{count} sides are too many to compare"))
-            .hint(format!("give {SIDES_MAX} at most")));
+            .hint(format!("give at most {SIDES_MAX}")));
     }
     if by != By::File {
         return Ok(());
@@ -275,7 +275,7 @@ fn check(digest: &Digest, by: By, sides: &[Side<'_>]) -> Result<()> {
             labels.dedup();
             let text = format!("`{}` has the same points under several labels", side.name);
             return Err(Failure::usage(text)
-                .because(format!("there are `{}`", labels.join("`, `")))
+                .because(format!("its labels are `{}`", labels.join("`, `")))
                 .hint("`--by label` compares these"));
         }
     }

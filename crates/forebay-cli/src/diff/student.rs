@@ -1,7 +1,7 @@
-//! Student's distribution: how far a mean of few samples may be off. Pure.
+//! Student's distribution: the error of a mean of few samples. Pure.
 
-/// An upper bound of the probability that a value is as far from zero as `t`, in either direction,
-/// with these degrees of freedom.
+/// The probability that a value is at least as far from zero as `t`, in either direction, with
+/// these degrees of freedom.
 #[must_use]
 pub fn tail(t: f64, freedom: f64) -> f64 {
     if t.is_nan() || freedom.is_nan() || freedom <= 0.0 {
@@ -13,11 +13,11 @@ pub fn tail(t: f64, freedom: f64) -> f64 {
     beta_share(freedom / (freedom + t * t), freedom / 2.0, 0.5)
 }
 
-/// The greatest distance of a value from zero, except in `tail` of all cases.
+/// The distance from zero that a value exceeds with probability `tail`.
 #[must_use]
 pub fn quantile(tail: f64, freedom: f64) -> f64 {
-    // With one degree of freedom and a millionth it is below 1e6. Halves of its logarithm: as good
-    // for small ones as for large.
+    // Bisects the logarithm, which is as exact for small values as for large ones. With one degree
+    // of freedom and a tail of a millionth the value is below 1e6.
     let (mut low, mut high) = (1e-6_f64.ln(), 1e9_f64.ln());
     for _ in 0..60 {
         let middle = f64::midpoint(low, high);
@@ -72,7 +72,7 @@ fn fraction(x: f64, a: f64, b: f64) -> f64 {
 
 /// The logarithm of the gamma function of a positive number, by Stirling's series.
 fn ln_gamma(x: f64) -> f64 {
-    // The series is good from some size on; the recurrence leads there.
+    // The series is exact enough from 12 on; the recurrence raises a smaller `x`.
     let (mut x, mut low) = (x, 0.0);
     while x < 12.0 {
         low += x.ln();
@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// Against the tables that every textbook has.
+    /// Compares with the tables of textbooks.
     #[test]
     fn quantiles_are_those_of_the_tables() {
         for (freedom, of_twenty, of_hundred) in [
@@ -111,7 +111,7 @@ mod tests {
             (0.0, 1.0, 1.0)
         );
         assert!((beta_share(0.5, 7.5, 7.5) - 0.5).abs() < 1e-12);
-        // Of one variable it is a power.
+        // With `b` = 1 it is a power.
         assert!((beta_share(0.3, 3.0, 1.0) - 0.027).abs() < 1e-12);
     }
 

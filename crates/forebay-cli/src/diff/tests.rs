@@ -78,7 +78,7 @@ fn what_the_data_cannot_show_is_not_told() {
     // All points together show it.
     let (low, high) = rate.interval.unwrap();
     assert!(low > 1.0 && high < 1.02, "{rate:?}");
-    assert_eq!(draw::counts(rate, Metric::Rate), "of 15: none alone, all together differ");
+    assert_eq!(draw::counts(rate, Metric::Rate), "of 15: significant only in the mean");
     // One sample shows nothing, however large the difference.
     let once = Sweep { repeats: 1, ..Sweep::default() };
     let (base, other) = (file(&once, 1.0, |_, _| {}), file(&once, 9.0, |_, _| {}));
@@ -119,10 +119,10 @@ fn axes_that_differ_as_a_whole_are_what_is_compared() {
     assert_eq!(compared[0].other.as_deref(), Some("/far"));
     assert!(!diff.comparisons[0].points[0].point.contains_key("path"));
     assert!((overall(&diff, 0, Metric::Rate).ratio - 0.5).abs() < 1e-9);
-    // Two differences at once are one too many.
+    // Two differences at once hide the cause.
     let far = Sweep { ways: vec!["cpu-gpu"], ..far };
     let diff = of(&[("a", &base), ("b", &file(&far, 1.0, |_, _| {}))], By::File, None).unwrap();
-    assert!(diff.warnings[0].contains("2 things at once (path, way)"), "{:?}", diff.warnings);
+    assert!(diff.warnings[0].contains("2 things at once (path, method)"), "{:?}", diff.warnings);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn nothing_is_dropped_in_silence() {
         comparison.alone.iter().filter(|alone| alone.why == why && alone.side == side).count()
     };
     assert_eq!(count(Why::NoPartner, "a"), 5);
-    // The last of them failed, and has no partner anyhow.
+    // The last one failed, and has no partner either.
     assert_eq!((count(Why::NoPartner, "b"), count(Why::WrongData, "b")), (5, 1));
     let told = diff.warnings.join("\n");
     assert!(told.contains("5 points of `a` have no partner in `b`"), "{told}");
@@ -192,7 +192,7 @@ fn ways_within_one_file_are_compared_where_they_have_the_same_points() {
     let rate = overall(&diff, 0, Metric::Rate);
     assert!((rate.ratio - 1.0 / 0.6).abs() < 1e-6 && rate.better == 15, "{rate:?}");
     assert_eq!(diff.environment, []);
-    // A second difference, in depth, is one too many.
+    // The second difference is the depth.
     let plain = Sweep { ways: vec!["cpu-gpu"], depths: vec![2], ..Sweep::default() };
     let ours = Sweep { depths: vec![32], ..Sweep::default() };
     let both = [file(&ours, 1.0, |_, _| {}), file(&plain, 1.0, |_, _| {})].concat();
@@ -222,14 +222,14 @@ fn machines_that_differ_are_told() {
     });
     let diff = of(&[("a", &base), ("b", &other)], By::File, None).unwrap();
     let what: Vec<&str> = diff.environment.iter().map(|fact| fact.what.as_str()).collect();
-    assert_eq!(what, ["kernel", "processors", "simulated GPU", "queues", "asked: seconds"]);
+    assert_eq!(what, ["kernel", "processors", "simulated GPU", "queues", "setting: seconds"]);
     let queues = [None, Some("8 I/O queues + 2 connections".to_owned())];
     assert_eq!(diff.environment[3].values, queues);
     let expected = [Some("Linux 6.18.0".to_owned()), Some("Linux 7.0".to_owned())];
     assert_eq!(diff.environment[0].values, expected);
     let told = diff.warnings.join("\n");
-    assert!(told.contains("15 of 15 points stand a simulated GPU beside a real one"), "{told}");
-    assert!(told.contains("`a` was measured as a whole before `b`"), "{told}");
+    assert!(told.contains("15 of 15 points compare a simulated GPU with a real one"), "{told}");
+    assert!(told.contains("all of `a` was measured before `b`"), "{told}");
     assert!(draw::text(&diff, Metric::Rate).contains("  kernel: Linux 6.18.0 | Linux 7.0\n"));
 }
 
@@ -345,7 +345,7 @@ fn a_gate_does_not_pass_what_it_could_not_judge() {
     });
     let (counts, failure, told) = gate(&lame, Metric::Rate);
     assert_eq!(counts, (15, 15));
-    assert!(failure.unwrap().contains("failed there, more often"), "{told}");
+    assert!(failure.unwrap().contains("fails more often"), "{told}");
     assert!(told.contains("1 samples of 1 points failed in `b`"), "{told}");
     // The quantity is missing at two points.
     let gone = file(&sweep, 1.0, |number, record| {
@@ -413,17 +413,17 @@ fn a_side_that_is_not_whole_is_told_of() {
     let (whole, cut) = (made::text(&records), made::text(&records[..31]));
     let told = |texts: &[(&str, &str)], by: By| {
         let mut warnings = of(texts, by, None).unwrap().warnings;
-        warnings.retain(|text| text.contains("is not whole"));
+        warnings.retain(|text| text.contains("is incomplete"));
         warnings
     };
     let both = |a, b| told(&[("a", a), ("b", b)], By::File);
     assert_eq!(both(&whole, &whole), Vec::<String>::new());
-    let lack = "it holds 30 of 45 samples, at least one of each point; unless it is still being \
-                measured, or was begun anew, give the same `forebay sweep` command again on that \
-                machine, with the same version, which goes on where it stopped";
-    assert_eq!(both(&whole, &cut), [format!("`b` is not whole: {lack}")]);
+    let lack = "it holds 30 of 45 samples, at least one of each point; unless it is still \
+                running, or was started anew, repeat the same `forebay sweep` command on that \
+                machine, with the same version, to continue it";
+    assert_eq!(both(&whole, &cut), [format!("`b` is incomplete: {lack}")]);
     assert_eq!(both(&cut, &cut).len(), 2, "each side");
     // All sides are of one run.
     let within = told(&[("a", &cut)], By::Axis(Axis::Depth));
-    assert_eq!(within, [format!("`a` is not whole: {lack}")]);
+    assert_eq!(within, [format!("`a` is incomplete: {lack}")]);
 }

@@ -1,4 +1,4 @@
-//! A diagnosis as text: a block for each check that is not as it should be, the rest in short, the
+//! A diagnosis as text: a block for each check with a finding, a line for each other check, the
 //! transfers, and one sentence.
 
 use std::fmt::Write as _;
@@ -79,21 +79,21 @@ fn moved(out: &mut String, transfer: &Transfer, look: Look) {
             let shares = shares.collect::<Vec<_>>().join(", ");
             let ms = transfer.seconds * 1e3;
             let proven = transfer.verdict.as_ref().map(proven).unwrap_or_default();
-            format!("{direction} by `{demanded}`: {shares}, {ms:.1} ms, every byte right{proven}")
+            format!("{direction} by `{demanded}`: {shares}, {ms:.1} ms, all bytes verified{proven}")
         }
         _ => format!("{direction} by `{demanded}`: {reason}"),
     };
     entry(out, style, word, &text, look);
 }
 
-/// The proof from independent counters, or why there is none.
+/// The path that independent counters prove, or why they prove none.
 fn proven(verdict: &VerdictFacts) -> String {
     let text = &verdict.text;
     let missing = verdict.missing.first().map(|missing| &missing.why);
     match (verdict.contradictions.first().or(missing), verdict.shares.is_empty()) {
         (Some(note), true) => format!("; {text}: {note}"),
         (None, true) => format!("; {text}"),
-        (_, false) => format!("; proven: {text}"),
+        (_, false) => format!("; verified path: {text}"),
     }
 }
 

@@ -28,7 +28,7 @@ pub struct DoctorReport {
     pub sentence: String,
     /// The checks, the most serious first.
     pub checks: Vec<Check>,
-    /// The routes without a copy in host memory, the most nearly available first.
+    /// The routes without a copy in host memory, the closest to available first.
     pub ways: Vec<Way>,
     /// The transfers; empty for a replay.
     pub transfers: Vec<Transfer>,
@@ -82,7 +82,7 @@ pub struct Way {
 pub struct Transfer {
     /// `read`, from the file to the GPU, or `write`.
     pub direction: String,
-    /// The route that was demanded.
+    /// The required route.
     pub demanded: String,
     /// `moved`, `refused` if this machine lacks that route, or `failed`.
     pub end: String,
@@ -99,19 +99,19 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// Whether bytes were moved, and all of them right.
+    /// Whether the bytes were moved and verified.
     #[must_use]
     pub fn is_right(&self) -> bool {
         self.end == "moved"
     }
 
-    /// Treats bytes that were reported as direct, but provably were not, as a failure.
+    /// Fails the transfer if its bytes were reported as direct, but provably were not.
     pub fn judge(&mut self) {
         let Some(verdict) = self.verdict.as_ref().filter(|_| self.is_right()) else { return };
         let is_said = verdict.word.starts_with("direct") || verdict.word == "unproven";
         if self.is_direct() && !is_said {
             self.end = "failed".into();
-            self.reason = Some(format!("it is said to be direct; counted was: {}", verdict.text));
+            self.reason = Some(format!("reported as direct, but counters: {}", verdict.text));
         }
     }
 
@@ -247,7 +247,7 @@ mod tests {
             found.sort();
             assert_eq!(found.join(" "), names);
             for name in found {
-                assert!(page.contains(&format!("`{name}`")), "the page does not tell of `{name}`");
+                assert!(page.contains(&format!("`{name}`")), "the page lacks `{name}`");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! `forebay doctor`: diagnoses the route between a path and a GPU, says what to do, and makes a
+//! `forebay doctor`: diagnoses the route between a path and a GPU, proposes fixes, and makes a
 //! transfer of a few MiB in each direction.
 //!
 //! The engine's library examines; this module has the output: [`json`]'s plain data, `draw`, the
@@ -53,8 +53,8 @@ fn answers(system: &System, path: &Path) -> Result<bool> {
     match system.reach(path) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == std::io::ErrorKind::TimedOut => Ok(false),
-        Err(error) => Err(Failure::io(format!("cannot look at `{}`", path.display()), &error)
-            .hint("give a file, a folder or a block device that is there")),
+        Err(error) => Err(Failure::io(format!("cannot inspect `{}`", path.display()), &error)
+            .hint("give an existing file, folder or block device")),
     }
 }
 
@@ -109,7 +109,7 @@ fn examined(
     Ok(report)
 }
 
-/// Why the direct route is not to be tried: an engine would wait longer for cuFile than we do.
+/// Why the direct route should not be tried: an engine would wait for cuFile longer than this verb.
 fn closed(answer: Option<&Answer>, is_simulated: bool) -> Option<String> {
     match answer {
         _ if is_simulated => None,
@@ -117,7 +117,7 @@ fn closed(answer: Option<&Answer>, is_simulated: bool) -> Option<String> {
         Some((seen, _)) => {
             Some(seen.failed.clone().unwrap_or_else(|| "cuFile's driver does not open".into()))
         }
-        None => Some("nobody could ask whether cuFile's driver opens".into()),
+        None => Some("could not check whether cuFile's driver opens".into()),
     }
 }
 
@@ -134,11 +134,11 @@ fn sentence(found: &Report, report: &DoctorReport, target: &Target) -> String {
         (Some(gpu), Some(_)) => format!("to {gpu}"),
         (_, Some(_)) if target.is_simulated() => "to a simulated GPU".to_owned(),
         (_, Some(device)) => format!("to {}", device.info().name),
-        (_, None) => "to host memory, as there is no GPU that can be used".to_owned(),
+        (_, None) => "to host memory, since no GPU is available".to_owned(),
     };
     let why = match (found.change(), direct(report)) {
         (Some(change), _) => format!("; {change}"),
-        (None, Some(reason)) => format!("; nothing seen stands in the direct path, but {reason}"),
+        (None, Some(reason)) => format!("; no check rules out the direct path, but {reason}"),
         (None, None) => String::new(),
     };
     if went("direct") {
@@ -152,7 +152,7 @@ fn sentence(found: &Report, report: &DoctorReport, target: &Target) -> String {
     if went("host") {
         return format!("bytes of `{path}` travel {to}{why}");
     }
-    format!("nothing was moved, so how bytes of `{path}` travel was not seen{why}")
+    format!("nothing was moved, so the data path of `{path}` is unknown{why}")
 }
 
 /// The evidence on bytes that were reported as direct.
@@ -165,7 +165,7 @@ fn directly(path: &str, to: &str, verdict: Option<&VerdictFacts>) -> String {
             format!("bytes of `{path}` travel {to} directly, as cuFile says; no counter proves it")
         }
         Some((_, text)) => {
-            format!("cuFile says that bytes of `{path}` travel {to} directly; counted was: {text}")
+            format!("cuFile says that bytes of `{path}` travel {to} directly, but counters: {text}")
         }
     }
 }
@@ -190,7 +190,7 @@ fn finish(report: &DoctorReport, args: &DoctorArgs) -> Result<()> {
         return Ok(());
     }
     let mut failure =
-        Failure::new(format!("something on the way from `{}` is broken", report.path));
+        Failure::new(format!("a part of the data path of `{}` does not work", report.path));
     for check in report.checks.iter().filter(|check| check.broken) {
         failure = failure.because(format!("{}: {}", check.name, check.seen));
     }
@@ -206,8 +206,9 @@ fn finish(report: &DoctorReport, args: &DoctorArgs) -> Result<()> {
     let is_direct = |transfer: &json::Transfer| transfer.has_failed() && transfer.is_direct();
     Err(match step {
         Some(step) => failure.hint(step),
-        None if report.transfers.iter().any(is_direct) => failure
-            .hint("`FOREBAY_CUFILE=off` has engines do without cuFile until it does what it says"),
+        None if report.transfers.iter().any(is_direct) => {
+            failure.hint("`FOREBAY_CUFILE=off` disables cuFile until the cause is fixed")
+        }
         None => failure,
     })
 }
@@ -226,8 +227,8 @@ fn cufile(program: &Program) -> Option<Answer> {
 /// The requested GPU, as far as a system without its driver can identify it.
 fn wish_of(gpu: &GpuSelector) -> GpuWish {
     match gpu {
-        GpuSelector::None => GpuWish::None("`--gpu none` asked for none".into()),
-        GpuSelector::Sim(_) => GpuWish::None("a simulated GPU is on no PCI".into()),
+        GpuSelector::None => GpuWish::None("`--gpu none` was given".into()),
+        GpuSelector::Sim(_) => GpuWish::None("a simulated GPU is not on PCI".into()),
         GpuSelector::Cuda(name) => {
             let index = name.strip_prefix("cuda:").unwrap_or(name).parse();
             match index {
@@ -244,9 +245,7 @@ fn recorded(system: &System, wish: &Wish, dir: &Path, program: &Program) -> Resu
     let cannot = |error: &std::io::Error| {
         let failure = Failure::io(format!("cannot write a record to `{}`", dir.display()), error);
         match error.kind() {
-            std::io::ErrorKind::AlreadyExists => {
-                failure.hint("give the name of a folder to be made")
-            }
+            std::io::ErrorKind::AlreadyExists => failure.hint("give the path of a new folder"),
             _ => failure,
         }
     };
@@ -256,8 +255,8 @@ fn recorded(system: &System, wish: &Wish, dir: &Path, program: &Program) -> Resu
         "recorded  {path} to {dir}\n\
          masked    names of file servers, names and passwords of users in mount options, keys of \
          encrypted volumes, all variables but cuFile's, comments and paths in its settings\n\
-         kept      paths, mount points, addresses, serial numbers of drives: look before you \
-         share it\n\
+         kept      paths, mount points, addresses, serial numbers of drives: check the record \
+         before you share it\n\
          replay    forebay doctor --fixture {dir}\n"
     ))
 }

@@ -1,5 +1,5 @@
 //! Moves a few MiB in each direction between the path and the GPU, by each possible route, and
-//! compares every byte.
+//! verifies every byte.
 //!
 //! A named file is only read. In a folder scratch is made, by the rules of [`Scratch`]: only files
 //! made here are written. Each transfer has a time limit, and one that exceeds it ends the rest.
@@ -103,11 +103,11 @@ fn gathered(told: &Receiver<Told>, most: Duration) -> Moved {
             }
             Err(RecvTimeoutError::Timeout) => {
                 let most = most.as_secs();
-                let reason = format!("the path answers no more: nothing came for {most} s");
+                let reason = format!("the path no longer answers: no progress for {most} s");
                 return Moved { ended: Some(reason), ..moved };
             }
             Err(RecvTimeoutError::Disconnected) => {
-                return Moved { ended: Some("the transfers ended by a panic".into()), ..moved };
+                return Moved { ended: Some("the transfer thread panicked".into()), ..moved };
             }
         }
     }
@@ -132,7 +132,7 @@ struct Run<'a> {
     /// Set if the file is ours, so that it may be written.
     scratch: Option<Scratch>,
     key: u64,
-    /// Why the direct route is not to be tried.
+    /// Why the direct route should not be tried.
     direct: Option<String>,
     prover: Prover,
     tell: Sender<Told>,
@@ -148,7 +148,7 @@ impl<'a> Run<'a> {
         tell: Sender<Told>,
     ) -> Result<Self> {
         let cannot = |error: &std::io::Error| {
-            Failure::io(format!("cannot look at `{}`", path.display()), error)
+            Failure::io(format!("cannot inspect `{}`", path.display()), error)
         };
         let facts = std::fs::metadata(path).map_err(|error| cannot(&error))?;
         let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
@@ -204,10 +204,10 @@ impl<'a> Run<'a> {
             && self.direct.is_none()
             && let Err(failure) = self.begin_direct()
         {
-            // It has only read, so the other routes can still be tried; this one cannot.
+            // It was a read, so the file is unchanged and the other routes can still be tried.
             let (end, reason) = ("failed".into(), Some(words(&failure)));
             self.done(Transfer { end, reason, ..blank("read", Route::Direct) });
-            self.direct = Some("a first read did not come to its end".into());
+            self.direct = Some("the first read did not end".into());
         }
         for (number, &route) in routes.iter().enumerate() {
             if let Some(scratch) = &self.scratch {
@@ -221,7 +221,7 @@ impl<'a> Run<'a> {
     }
 
     fn done(&self, transfer: Transfer) {
-        let _ = self.tell.send(Told::Done(Box::new(transfer))); // nobody may wait any more
+        let _ = self.tell.send(Told::Done(Box::new(transfer))); // the receiver may be gone
     }
 
     /// Makes the engine open cuFile: its counters can only be read from then on. An error here
@@ -263,7 +263,7 @@ impl<'a> Run<'a> {
         let (mut transfer, _) = self.moved("write", route, opened, start)?;
         if transfer.is_right() && self.plain()? != bytes {
             transfer.end = "failed".into();
-            transfer.reason = Some("the file holds other bytes than were written".into());
+            transfer.reason = Some("the file differs from what was written".into());
         }
         Ok(transfer)
     }
@@ -290,8 +290,8 @@ impl<'a> Run<'a> {
             let is_same = self.plain()? == before;
             transfer.end = if is_same { "failed" } else { "refused" }.into();
             transfer.reason = Some(match is_same {
-                true => "other bytes arrived than the file holds".into(),
-                false => "the file changes meanwhile".into(),
+                true => "the bytes that arrived differ from the file".into(),
+                false => "the file changed during the read".into(),
             });
         }
         Ok(transfer)
@@ -324,13 +324,13 @@ impl<'a> Run<'a> {
         });
         let mut transfer = told(direction, route, outcome);
         if has_begun && transfer.end == "refused" {
-            transfer.end = "failed".into(); // there was a way, and it broke
+            transfer.end = "failed".into(); // the route is available, but the transfer failed
         }
         transfer.verdict = proof.and_then(|proof| VerdictFacts::of(&[proof]));
         Ok((transfer, buffer))
     }
 
-    /// Waits for a transfer; the error is that of one that does not end.
+    /// Waits for a transfer; it is an error if the transfer does not end.
     fn ended(&self, started: forebay::Result<forebay::Transfer>) -> Result<Ended> {
         match started {
             Err(error) => Ok((Err(error), None)),
@@ -404,7 +404,7 @@ mod tests {
         let path = folder.path().join("file");
         std::fs::write(&path, [7; 4096]).unwrap();
         if let Some(reason) = engine.open(&path).unwrap().no_direct_io() {
-            return println!("skipped: a direct way that hangs: {reason}");
+            return println!("skipped: a direct route that hangs: {reason}");
         }
         std::fs::remove_file(&path).unwrap();
         // The hanging transfer uses all of it. On a busy machine writes and their syncs may as
@@ -445,7 +445,7 @@ mod tests {
         tell.send(Told::Done(Box::new(blank("read", Route::Cached)))).unwrap();
         let moved = gathered(&told, Duration::from_millis(1));
         assert_eq!((moved.transfers.len(), moved.has_failed), (1, true));
-        assert!(moved.ended.unwrap().starts_with("the path answers no more"));
+        assert!(moved.ended.unwrap().starts_with("the path no longer answers"));
         tell.send(Told::Ended { reason: None, has_failed: false }).unwrap();
         let moved = gathered(&told, BOUND * LIMITS_PER_STEP);
         assert_eq!((moved.ended, moved.has_failed), (None, false));

@@ -1,5 +1,4 @@
-//! Checks whether a job's bytes can take the direct route here, by a few requests like those of the
-//! job.
+//! Checks whether a job's bytes can take the direct route, by a few requests like those of the job.
 
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom};
@@ -23,15 +22,15 @@ use crate::steps::Step;
 /// The modulus of offsets and sizes: no drive has larger blocks, and every alignment that a path
 /// requires divides it.
 const TRIED: u64 = MIB;
-/// Bytes of scratch: room for the largest size at the last place.
+/// Bytes of scratch: room for the largest request at the largest offset.
 const SCRATCH: u64 = 3 * TRIED;
 
-/// Makes a few of the requests of `job` by the route `direct`: of its sizes and in its directions,
-/// at the start of its first and second part and after that. Reads use the files of the job if they
-/// exist; everything else uses scratch in the same folder.
+/// Makes a few requests of `job` by the route `direct`, of its sizes and in its directions: the
+/// first two, and the first of the second part. Reads use the files of the job if they exist;
+/// everything else uses scratch in the same folder.
 ///
 /// # Errors
-/// The route is unavailable, or not for these requests; the text says why, and what to do.
+/// The route is unavailable, or refuses these requests; the text says why, and what to do.
 pub(super) fn try_it(
     engine: &Engine,
     device: &Arc<dyn Device>,
@@ -47,7 +46,7 @@ pub(super) fn try_it(
     let mut buffer = engine.allocate(device.id(), 2 * TRIED)?;
     let fits = |end: u64| end <= has;
     let reads = asked.read_percent > 0 || asked.verify;
-    // Nothing is written to a device to try it; the least is that it can be read so.
+    // A device is only read here, even if the job writes to it.
     if is_device || (reads && requests.iter().all(|request| fits(request.end))) {
         let file = Trial::open(engine, &first, false)?;
         for request in requests.iter().filter(|request| fits(request.end)) {
@@ -74,7 +73,7 @@ pub(super) fn try_it(
     Ok(())
 }
 
-/// The requests that are tried: at most twice [`TRIED`] bytes each.
+/// The requests to try, each of at most twice [`TRIED`] bytes.
 fn requests(asked: &Asked, job: &Job) -> Vec<Range<u64>> {
     // All other requests are at multiples of these distances.
     let apart = match &job.at {
@@ -105,10 +104,10 @@ fn folder(at: &Where) -> PathBuf {
     }
 }
 
-/// How many bytes are there, and whether it is a device.
+/// The length of the file or device at `path`, 0 if there is none, and whether it is a device.
 fn has(path: &Path) -> (u64, bool) {
     use std::os::unix::fs::FileTypeExt as _;
-    let _step = Step::begin("look at", path);
+    let _step = Step::begin("inspect", path);
     match std::fs::metadata(path) {
         Ok(facts) if facts.file_type().is_block_device() => {
             let end = File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
@@ -134,7 +133,7 @@ impl<'a> Trial<'a> {
         Ok(Self { engine, path, file: engine.open_with(path, &how)? })
     }
 
-    /// Moves the bytes of `request` between the file and the first of `buffer`.
+    /// Moves the bytes of `request` between the file and the start of `buffer`.
     fn make(&self, direction: Direction, request: Range<u64>, buffer: &mut Buffer) -> Result<()> {
         let mut options = RequestOptions::exactly();
         options.route = Some(Route::Direct);

@@ -45,17 +45,17 @@ pub(super) fn read(path: &Path, args: &GdsioArgs) -> Result<Asked> {
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = opened.map_err(cannot)?;
     if !file.metadata().map_err(cannot)?.is_file() {
-        return Err(Failure::usage(format!("`{}` is no job file", path.display()))
-            .hint("a job file is text; a folder of data is given by `-D`, a file by `-f`"));
+        return Err(Failure::usage(format!("`{}` is not a job file", path.display()))
+            .hint("a job file is text; use `-D` for a folder of data, `-f` for a file"));
     }
     file.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(cannot)?;
     drop(step);
     let text = str::from_utf8(crate::without_mark(&bytes)).ok();
     let text = text.filter(|text| text.len() as u64 <= BYTES_MAX);
     let text = text.ok_or_else(|| {
-        Failure::usage(format!("`{}` is no job file", path.display()))
-            .because(format!("it is no text of at most {BYTES_MAX} bytes"))
-            .hint("`-f` takes a file of data")
+        Failure::usage(format!("`{}` is not a job file", path.display()))
+            .because(format!("it is not text, or has more than {BYTES_MAX} bytes"))
+            .hint("use `-f` for a file of data")
     })?;
     parse(text, args).map_err(|wrong| wrong.failure(path))
 }
@@ -63,7 +63,7 @@ pub(super) fn read(path: &Path, args: &GdsioArgs) -> Result<Asked> {
 /// An error in a job file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Wrong {
-    /// From 1 on; 0 if the error is in no particular line.
+    /// From 1 on; 0 if the error is not in one line.
     line: usize,
     what: String,
     hint: String,
@@ -103,7 +103,8 @@ const KEYS_OF_ALL: [&str; 13] = [
 const KEYS_OF_JOBS: [&str; 7] =
     ["numa_node", "gpu_dev_id", "num_threads", "directory", "filename", "start_offset", "io_size"];
 
-/// The lines of `text` that say something: number, key and value; of a section no value.
+/// The lines of `text` without comments and empty ones: number, key, and value unless it is a
+/// section.
 fn words(text: &str) -> impl Iterator<Item = (usize, &str, Option<&str>)> {
     text.lines().enumerate().filter_map(|(index, line)| {
         let line = line.trim();
@@ -131,10 +132,10 @@ fn parse(text: &str, args: &GdsioArgs) -> std::result::Result<Asked, Wrong> {
             continue;
         };
         if !in_section {
-            return Err(wrong(line, "it stands in no section", "begin with `[global]`"));
+            return Err(wrong(line, "it is outside any section", "put `[global]` above it"));
         }
         if seen.contains(&key) {
-            return Err(wrong(line, format!("`{key}` is there twice"), "leave one of them out"));
+            return Err(wrong(line, format!("`{key}` is given twice"), "remove one of them"));
         }
         seen.push(key);
         let bad = |reason: String| wrong(line, format!("`{key}` cannot be `{value}`"), reason);
@@ -160,9 +161,9 @@ fn section(
     let is_job = inner.and_then(|name| name.strip_prefix("job")).is_some();
     match inner {
         Some("global") if jobs.is_empty() => Ok(()),
-        Some("global") => Err(wrong(line, "`[global]` stands behind a job", "put it first")),
+        Some("global") => Err(wrong(line, "`[global]` follows a job", "put it first")),
         Some(_) if is_job && jobs.len() == JOBS_MAX => {
-            Err(wrong(line, format!("there are more than {JOBS_MAX} jobs"), "leave some out"))
+            Err(wrong(line, format!("there are more than {JOBS_MAX} jobs"), "remove some"))
         }
         Some(_) if is_job => {
             jobs.push((line, Own::default()));
@@ -170,23 +171,23 @@ fn section(
         }
         Some(_) => Err(wrong(
             line,
-            format!("there is no section `{name}`"),
+            format!("unknown section `{name}`"),
             "sections are `[global]`, `[job1]`, `[job2]` and so on",
         )),
-        None => Err(wrong(line, "it is neither `[section]` nor `key=value`", "mend or remove it")),
+        None => Err(wrong(line, "it is neither `[section]` nor `key=value`", "fix or remove it")),
     }
 }
 
 fn unknown(line: usize, key: &str, in_job: bool) -> Wrong {
     let hint = match near(key, KEYS_OF_ALL.into_iter().chain(KEYS_OF_JOBS)) {
         Some(known) if in_job && KEYS_OF_ALL.contains(&known) => {
-            format!("`{known}` stands in `[global]`, and is the same for all jobs")
+            format!("`{known}` belongs in `[global]`, and applies to all jobs")
         }
         Some(known) => format!("perhaps `{known}` was meant"),
         _ if in_job => format!("a job has {}", listed(&KEYS_OF_JOBS)),
         _ => format!("`[global]` has {}", listed(&KEYS_OF_ALL)),
     };
-    wrong(line, format!("there is no key `{key}` here"), hint)
+    wrong(line, format!("unknown key `{key}`"), hint)
 }
 
 fn listed(keys: &[&str]) -> String {
@@ -203,7 +204,7 @@ fn flag(text: &str) -> std::result::Result<bool, String> {
 }
 
 fn number(text: &str) -> std::result::Result<u32, String> {
-    text.parse().map_err(|_| "it takes a number from 0 on".into())
+    text.parse().map_err(|_| "it takes a number of 0 or more".into())
 }
 
 impl Global {
@@ -219,13 +220,13 @@ impl Global {
             }
             "do_verify" => self.verify = flag(value)?,
             "random_seed" => {
-                let seed = value.parse().map_err(|_| "it takes a number from 0 on")?;
+                let seed = value.parse().map_err(|_| "it takes a number of 0 or more")?;
                 self.seed = Some(seed);
             }
             "unaligned_random" => self.unaligned = flag(value)?,
             "refill_buffer" => self.refill = flag(value)?,
             "enable_nvlinks" if flag(value)? => {
-                let note = "`enable_nvlinks` has no effect: the driver finds the way between GPUs";
+                let note = "`enable_nvlinks` has no effect: the driver picks the path between GPUs";
                 self.notes.push(note.into());
             }
             "skip_bufregister" if flag(value)? => {
@@ -235,7 +236,7 @@ impl Global {
             }
             // Memory always has random bytes, whatever is requested.
             "fill_random" => drop(flag(value)?),
-            // A name is for people.
+            // A name has no effect.
             _ => {}
         }
         Ok(())
@@ -246,7 +247,7 @@ impl Own {
     fn set(&mut self, key: &str, value: &str) -> std::result::Result<(), String> {
         let path = || match value {
             "" => Err("it takes a path".to_owned()),
-            _ if self.at.is_some() => Err("there is a path already".into()),
+            _ if self.at.is_some() => Err("the job already has a path".into()),
             path => Ok(PathBuf::from(path)),
         };
         match key {
@@ -269,23 +270,22 @@ fn asked(
 ) -> std::result::Result<Asked, Wrong> {
     let Global { of_jobs, .. } = &global;
     if jobs.is_empty() {
-        return Err(wrong(0, "it has no job", "begin one by `[job1]`"));
+        return Err(wrong(0, "it has no job", "add a section `[job1]`"));
     }
     let one = |(line, own): (usize, Own)| {
-        own.job(of_jobs).ok_or_else(|| {
-            wrong(line, "the job has no `directory`", "say where its files are to be")
-        })
+        own.job(of_jobs)
+            .ok_or_else(|| wrong(line, "the job has no `directory`", "add the folder of its files"))
     };
     let jobs = jobs.into_iter().map(one).collect::<std::result::Result<Vec<_>, _>>()?;
     let io = global.io.unwrap_or(Io::Read);
     let mut notes = global.notes;
     if global.refill && io.writes() {
-        notes.push("`refill_buffer` is not done: the same bytes are written again".into());
+        notes.push("`refill_buffer` has no effect: the same bytes are written again".into());
     }
     let asked = Asked {
         transfer: global.transfer.unwrap_or(Transfer::Direct),
         io,
-        size: global.size.ok_or_else(|| wrong(0, "it has no `size`", "put it into `[global]`"))?,
+        size: global.size.ok_or_else(|| wrong(0, "it has no `size`", "add it to `[global]`"))?,
         time: global.time,
         verify: global.verify,
         jobs,
@@ -357,7 +357,7 @@ mod tests {
         assert_eq!((asked.seed, asked.shift), (9, 512));
         let notes = asked.notes.join("\n");
         assert!(notes.contains("`skip_bufregister` has no effect"), "{notes}");
-        assert!(notes.contains("`refill_buffer` is not done"), "{notes}");
+        assert!(notes.contains("`refill_buffer` has no effect"), "{notes}");
         assert_eq!(asked.notes.len(), 2);
         // Options that are off, or do nothing here, cause no note.
         let off = parse(&keys.replace("=1\n", "=0\n"), &args()).unwrap();
@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(parse(keys, &seeded).unwrap().seed, 3);
         for (from, to, says) in [
             ("fill_random=1", "fill_random=yes", "it takes 0 or 1"),
-            ("random_seed=9", "random_seed=-1", "it takes a number from 0 on"),
+            ("random_seed=9", "random_seed=-1", "it takes a number of 0 or more"),
             ("random_seed=9", "random_seeds=9", "perhaps `random_seed` was meant"),
             ("fill_random=1", "fillrandom=1", "perhaps `fill_random` was meant"),
             ("fill_random=1", "fill_rnadom=1", "perhaps `fill_random` was meant"),
@@ -414,39 +414,39 @@ mod tests {
         insta::assert_snapshot!(all.join("\n"), @"
         line 4 of `x.gdsio`: `xfer_type` cannot be `9`
           it takes a type from 0 to 7
-        line 4 of `x.gdsio`: there is no key `xfertype` here
+        line 4 of `x.gdsio`: unknown key `xfertype`
           perhaps `xfer_type` was meant
         line 5 of `x.gdsio`: `rw` cannot be `trim`
           it takes `read`, `write`, `randread` or `randwrite`
         line 6 of `x.gdsio`: `bs` cannot be `4 pages`
-          it takes a whole number, with K, M or G behind it, such as `64K`
+          it takes a whole number, optionally with K, M or G, such as `64K`
         line 7 of `x.gdsio`: `size` cannot be `99999999999G`
           no file is that large
         `x.gdsio`: it has no `size`
-          put it into `[global]`
+          add it to `[global]`
         line 8 of `x.gdsio`: `runtime` cannot be `2 min`
           it takes a number of seconds from 1 to 604800
         line 9 of `x.gdsio`: `do_verify` cannot be `yes`
           it takes 0 or 1
         line 13 of `x.gdsio`: `num_threads` cannot be `100000`
           it takes a number from 1 to 1024
-        line 13 of `x.gdsio`: there is no key `size` here
-          `size` stands in `[global]`, and is the same for all jobs
+        line 13 of `x.gdsio`: unknown key `size`
+          `size` belongs in `[global]`, and applies to all jobs
         line 10 of `x.gdsio`: the job has no `directory`
-          say where its files are to be
+          add the folder of its files
         `x.gdsio`: two jobs write to the same files
-          give each job a folder of its own, or in a job file parts apart by `start_offset`
-        line 15 of `x.gdsio`: `directory` is there twice
-          leave one of them out
+          give each job its own folder; in a job file, `start_offset` can separate their bytes
+        line 15 of `x.gdsio`: `directory` is given twice
+          remove one of them
         line 15 of `x.gdsio`: `filename` cannot be `/c`
-          there is a path already
-        line 10 of `x.gdsio`: there is no section `[task1]`
+          the job already has a path
+        line 10 of `x.gdsio`: unknown section `[task1]`
           sections are `[global]`, `[job1]`, `[job2]` and so on
         line 10 of `x.gdsio`: it is neither `[section]` nor `key=value`
-          mend or remove it
-        line 3 of `x.gdsio`: it stands in no section
-          begin with `[global]`
-        line 16 of `x.gdsio`: `[global]` stands behind a job
+          fix or remove it
+        line 3 of `x.gdsio`: it is outside any section
+          put `[global]` above it
+        line 16 of `x.gdsio`: `[global]` follows a job
           put it first
         `x.gdsio`: no request of 1073741824 bytes fits into 524288000
           give a larger `size`, or a smaller `bs`

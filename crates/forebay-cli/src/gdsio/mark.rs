@@ -19,7 +19,7 @@ const NAME: &str = "user.forebay";
 const VALUE: &[u8] = b"gdsio";
 /// The list next to files that cannot carry a mark.
 const LIST: &str = ".forebay-gdsio";
-/// More of a list is not read.
+/// At most this much of a list is read.
 const LIST_MAX: u64 = 1 << 20;
 
 /// Marks `file`, which was just made at `path`. With `only_attribute` no list is begun if the file

@@ -39,8 +39,8 @@ use crate::workload::issuer::{Plain, Way};
 /// Runs the verb.
 pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
     if args.rdma.is_some() {
-        return Err(Failure::usage("`-P` is not to be had: no bytes go to an RDMA server here")
-            .hint("mount what the server exports, and give a folder of it by `-D`"));
+        return Err(Failure::usage("`-P` is not supported: this verb has no RDMA client")
+            .hint("mount the export of the server, and give a folder in it with `-D`"));
     }
     let asked = match &args.jobs {
         Some(path) => job::read(path, args)?,
@@ -117,9 +117,7 @@ fn measure(engine: &Engine, asked: &Asked, tasks: &[Task<'_>]) -> Result<()> {
     let is_known = |task: &Task<'_>| task.lanes.iter().all(|lane| lane.content.is_some());
     let is_mixed = asked.writes() && asked.read_percent > 0;
     if right == Some(true) && (is_mixed || !asked.writes() && !tasks.iter().all(is_known)) {
-        tell(
-            "what the files should hold is not known: what was read is what a second read brought",
-        );
+        tell("the expected content is unknown: data were compared with those of a second read");
     }
     judge(right, asked.verify)?;
     shown
@@ -128,10 +126,11 @@ fn measure(engine: &Engine, asked: &Asked, tasks: &[Task<'_>]) -> Result<()> {
 /// The consequence of the comparison's result, `right`.
 fn judge(right: Option<bool>, verify: bool) -> Result<()> {
     match right {
-        Some(false) => Err(Failure::new("wrong data: the files have other bytes than were moved")
-            .hint("another program may write to the same files; else look at the kernel's log")),
+        Some(false) => Err(Failure::new("wrong data: the files differ from what was moved").hint(
+            "check whether another program writes to the files, then the kernel's log (`dmesg`)",
+        )),
         None if verify => {
-            say("nothing was compared: no request ended, or reads and writes met");
+            say("nothing was verified: no request ended, or reads and writes overlapped");
             Ok(())
         }
         _ => Ok(()),
@@ -159,7 +158,7 @@ fn devices(
         return Ok(nothing());
     }
     let why = match (&args.gpu, gpu::visible()) {
-        (Some(GpuSelector::None), _) => "`--gpu none` asked for it".to_owned(),
+        (Some(GpuSelector::None), _) => "`--gpu none` was given".to_owned(),
         (Some(wanted), _) => {
             let device = engine.device(wanted)?;
             return Ok(asked.jobs.iter().map(|_| device.clone()).collect());
@@ -175,9 +174,9 @@ fn devices(
         let number = asked.transfer.number();
         return Err(Failure::new(format!("cannot run `-x {number}` without a GPU"))
             .because(why)
-            .hint("leave out `--strict`, and bytes go to host memory"));
+            .hint("omit `--strict` to use host memory"));
     }
-    say(&format!("there is no GPU ({why}): bytes go to host memory, as CPUONLY"));
+    say(&format!("no GPU ({why}): using host memory, as CPUONLY"));
     Ok(nothing())
 }
 
@@ -198,7 +197,7 @@ fn ways(
         let why = match device {
             Some(device) => direct::try_it(engine, device, asked, job).err(),
             None if asked.in_host_memory => Some(
-                Failure::new("cannot use the route `direct` for memory of the host")
+                Failure::new("cannot use the route `direct` for host memory")
                     .hint("`-m 0` moves bytes to the GPU"),
             ),
             // The lack of a GPU was already reported.
@@ -229,15 +228,15 @@ fn instead(transfer: Transfer, why: &Failure) -> String {
     let causes: String = why.causes.iter().map(|cause| format!(": {cause}")).collect();
     let hint = why.hint.as_ref().map_or_else(String::new, |hint| format!("; {hint}"));
     format!(
-        "`-x {number}` ({label}) is not to be had, the engine takes the best that is, and the line \
-         names the type nearest to that: {}{causes}{hint}",
+        "`-x {number}` ({label}) is not available; the engine takes its best route, and the result \
+         line names the nearest type: {}{causes}{hint}",
         why.message
     )
 }
 
 /// Prints a message that is no warning on stderr.
 fn tell(text: &str) {
-    // Nobody may be reading this.
+    // stderr may be closed.
     let _ = writeln!(anstream::stderr(), "{}", plain(text));
 }
 
@@ -265,7 +264,7 @@ mod tests {
     fn what_is_not_to_be_had_is_told_with_its_remedy() {
         let why = Failure::new("cannot move `x`").because("no library").hint("install it");
         let text = instead(Transfer::DirectAsync, &why);
-        assert!(text.starts_with("`-x 5` (GPUD_ASYNC) is not to be had"), "{text}");
+        assert!(text.starts_with("`-x 5` (GPUD_ASYNC) is not available"), "{text}");
         assert!(text.ends_with(": cannot move `x`: no library; install it"), "{text}");
     }
 }

@@ -20,12 +20,12 @@ impl Kept {
     pub(super) fn to(node: Option<u32>) -> Result<Self> {
         let nodes = fs::read_to_string("/sys/devices/system/node/online");
         let (Some(node), Ok(nodes)) = (node, nodes) else { return Ok(Self(None)) };
-        let text = format!("cannot keep threads to the NUMA node {node}");
+        let text = format!("cannot bind threads to NUMA node {node}");
         let path = format!("/sys/devices/system/node/node{node}/cpulist");
         let list = fs::read_to_string(path).map_err(|_| {
             Failure::new(&text)
                 .because(format!("the nodes of this machine are {}", nodes.trim()))
-                .hint("give one of these by `-n` or `numa_node`, or leave it out")
+                .hint("give one of these with `-n` or `numa_node`, or omit it")
         })?;
         let failed = |error: rustix::io::Errno| Failure::io(&text, &io::Error::from(error));
         let before = sched_getaffinity(None).map_err(failed)?;

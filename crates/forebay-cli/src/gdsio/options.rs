@@ -12,9 +12,9 @@ use super::words::{self, Io, Sizes, Transfer};
 use crate::args::gpu;
 use crate::failure::{Failure, Result};
 
-/// Threads that a run may have; a batch has as many requests in flight.
+/// Most threads of a run, or calls in flight of a batch.
 pub(crate) const THREADS_MAX: u32 = 1024;
-/// Requests of a batch that may be in flight.
+/// Most requests in flight of a batch.
 const IN_FLIGHT_MAX: u32 = 4096;
 /// The longest run, in seconds: a week.
 pub(crate) const SECONDS_MAX: u64 = 7 * 24 * 3600;
@@ -45,69 +45,69 @@ const NOT_WITH_JOBS: [&str; 22] = [
     "rdma",
 ];
 
-/// What `forebay gdsio` takes.
+/// Arguments of `forebay gdsio`.
 #[derive(Debug, Clone, Args)]
 #[command(after_long_help = "Examples:\n  \
-    forebay gdsio -D /data -d 0 -w 8 -s 1G -i 1M -x 0 -I 1      write /data/gdsio.0 to gdsio.7\n  \
-    forebay gdsio -D /data -d 0 -w 8 -s 1G -i 1M -x 0 -I 0 -T 60   read them for a minute\n  \
-    forebay gdsio -D /data -d 0 -w 8 -s 1G -i 1M -x 2 -I 0 -T 60   the usual way beside it\n  \
-    forebay gdsio -D /a -d 0 -w 8 -D /b -d 1 -w 8 -s 1G -x 0       two jobs, each with its GPU\n  \
-    forebay gdsio jobs.gdsio                                       as a job file says\n\n\
-    docs/gdsio.md tells what is the same as in gdsio, and what is not.")]
+    forebay gdsio -D /data -w 8 -s 1G -x 0 -I 1        write gdsio.0 to gdsio.7\n  \
+    forebay gdsio -D /data -w 8 -s 1G -x 0 -I 0 -T 60  read them for a minute\n  \
+    forebay gdsio -D /data -w 8 -s 1G -x 2 -I 0 -T 60  the same through the host\n  \
+    forebay gdsio -D /a -d 0 -w 8 -D /b -d 1 -w 8 -s 1G -x 0  two jobs, two GPUs\n  \
+    forebay gdsio jobs.gdsio                           jobs of a file\n\n\
+    docs/gdsio.md lists the differences from gdsio.")]
 pub struct GdsioArgs {
-    /// A job file, in the place of all options of gdsio
+    /// Job file, instead of gdsio's options
     #[arg(value_name = "JOBS", conflicts_with_all = NOT_WITH_JOBS)]
     pub jobs: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) words: Words,
 
-    /// Memory: 0 and 1 the GPU's, 2, 3 and 4 the host's (only with `-x` 0, 5, 6 and 7)
+    /// Memory: 0 and 1 the GPU's; 2, 3 and 4 the host's (only with `-x` 0, 5, 6 and 7)
     #[arg(
         short = 'm', value_name = "TYPE", default_value_t = 0,
         value_parser = clap::value_parser!(u8).range(0..=4), allow_negative_numbers = true
     )]
     pub memory: u8,
 
-    /// Bytes for each thread
+    /// Bytes of each thread
     #[arg(
         short = 's', value_name = "SIZE", value_parser = words::positive_size,
         allow_negative_numbers = true
     )]
     pub size: Option<u64>,
 
-    /// Where they begin in the file
+    /// Offset of the first byte in the file
     #[arg(
         short = 'o', value_name = "SIZE", default_value = "0", value_parser = words::size,
         allow_negative_numbers = true
     )]
     pub start: u64,
 
-    /// Bytes of one request, or a range of sizes, `MIN:MAX:STEP`
+    /// Block size, or a range of sizes: `MIN:MAX:STEP`
     #[arg(
         short = 'i', value_name = "SIZE", default_value = "1M", value_parser = Sizes::parse,
         allow_negative_numbers = true
     )]
     pub(crate) sizes: Sizes,
 
-    /// Use NVLink: taken, and of no effect
+    /// Use NVLink (accepted, without effect)
     #[arg(short = 'p')]
     pub nvlink: bool,
 
-    /// Do not register the GPU's memory: taken, and of no effect
+    /// Do not register GPU memory (accepted, without effect)
     #[arg(short = 'b')]
     pub unregistered: bool,
 
-    /// Compare what was moved with the files; what was written is read back
+    /// Verify the bytes that were moved; written bytes are read back
     #[arg(short = 'V')]
     pub verify: bool,
 
-    /// How bytes go: 0, 5, 6 and 7 straight to the GPU, 1 to 4 plainly through the host
+    /// Data path: 0, 5, 6 and 7 direct to the GPU, 1 to 4 through the host
     ///
-    /// 0 direct, 1 drive to host memory, 2 that and a copy to the GPU, 3 the same with the copy
-    /// behind the next request, 4 as 2 through the page cache, 5 direct, 6 and 7 direct in batches.
-    /// Where there is no direct path the engine takes the best that there is, the line names the
-    /// type that is nearest to that, and a warning says why.
+    /// 0 is the direct route. 1 is drive to host memory. 2 adds a copy to the GPU. 3 is 2 with the
+    /// copy during the next request. 4 is 2 through the page cache. 5 is the direct route. 6 and 7
+    /// are the direct route in batches. Without a direct route the engine takes its best one. The
+    /// result line then names the nearest type, and a warning says why.
     #[arg(
         short = 'x', value_name = "TYPE", default_value = "0", value_parser = Transfer::parse,
         allow_negative_numbers = true
@@ -121,77 +121,77 @@ pub struct GdsioArgs {
     )]
     pub batch: u32,
 
-    /// 0 reads, 1 writes, 2 reads at random, 3 writes at random
+    /// Operation: 0 read, 1 write, 2 random read, 3 random write
     #[arg(
         short = 'I', value_name = "TYPE", default_value = "0", value_parser = Io::parse,
         allow_negative_numbers = true
     )]
     pub(crate) io: Io,
 
-    /// For how many seconds, over the same bytes again and again; without it one pass
+    /// Run for this many seconds, over the same bytes [default: one pass]
     #[arg(
         short = 'T', value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true
     )]
     pub seconds: Option<u64>,
 
-    /// What random places follow from; goes before a job file's `random_seed` [default: 0]
+    /// Seed of random offsets; overrides a job file's `random_seed` [default: 0]
     #[arg(short = 'k', value_name = "SEED", allow_negative_numbers = true)]
     pub seed: Option<u64>,
 
-    /// Random places that are no multiples of 4 KiB: they lie 512 bytes behind such
+    /// Shift random offsets by 512 bytes, so that they are unaligned
     #[arg(short = 'U')]
     pub unaligned: bool,
 
-    /// Fill memory with random bytes, as always
+    /// Fill memory with random bytes (always on)
     #[arg(short = 'R')]
     pub random_data: bool,
 
-    /// Fill it anew before each write: taken, and not done
+    /// Refill memory before each write (accepted, not done)
     #[arg(short = 'F')]
     pub refill: bool,
 
-    /// Random places are multiples of this; `-i` has to be one
+    /// Alignment of random offsets; it must divide `-i`
     #[arg(
         short = 'a', value_name = "SIZE", value_parser = words::positive_size,
         allow_negative_numbers = true
     )]
     pub alignment: Option<u64>,
 
-    /// How many of 100 requests of a batch are reads
+    /// Percentage of reads in a batch (`-x` 6 and 7)
     #[arg(
         short = 'M', value_name = "PERCENT",
         value_parser = clap::value_parser!(u8).range(0..=100), allow_negative_numbers = true
     )]
     pub mixed: Option<u8>,
 
-    /// A server for RDMA: refused
+    /// RDMA server (not supported)
     #[arg(short = 'P', value_name = "URL")]
     pub rdma: Option<String>,
 
-    /// A line for each job before that of all
+    /// Print a line for each job before the line for all
     #[arg(short = 'J')]
     pub each_job: bool,
 
-    /// 1 goes through the page cache
+    /// Use the page cache if 1
     #[arg(
         short = 'O', value_name = "0|1", default_value_t = 0,
         value_parser = clap::value_parser!(u8).range(0..=1), allow_negative_numbers = true
     )]
     pub cached: u8,
 
-    /// Which GPU, before `-d` and job files: an index, a UUID, a PCI address, `none`, or `sim`
+    /// GPU instead of `-d` and job files: an index, a UUID, a PCI address, `none`, or `sim`
     #[arg(long, value_name = "WHICH", value_parser = gpu)]
     pub gpu: Option<GpuSelector>,
 
-    /// Fail where the bytes cannot go as `-x` says
+    /// Fail if the data path of `-x` is not available
     #[arg(long)]
     pub strict: bool,
 
-    /// Write to files that `forebay gdsio` did not make
+    /// Overwrite files that `forebay gdsio` did not make
     #[arg(long)]
     pub overwrite: bool,
 
-    /// Write to block devices: what is on them is lost
+    /// Overwrite block devices; their content is lost
     #[arg(long)]
     pub overwrite_device: bool,
 }
@@ -236,8 +236,7 @@ pub(crate) struct Asked {
     pub(crate) notes: Vec<String>,
 }
 
-/// How far after a multiple of 4 KiB `-U` puts requests: most drives accept that, with O_DIRECT
-/// too.
+/// Bytes by which `-U` shifts requests: most drives accept such offsets, with O_DIRECT too.
 const UNALIGNED: u64 = 512;
 
 pub(super) fn shift(unaligned: bool, io: Io) -> u64 {
@@ -245,7 +244,7 @@ pub(super) fn shift(unaligned: bool, io: Io) -> u64 {
 }
 
 pub(super) const WRITTEN_TWICE: &str =
-    "give each job a folder of its own, or in a job file parts apart by `start_offset`";
+    "give each job its own folder; in a job file, `start_offset` can separate their bytes";
 
 impl Asked {
     /// The request of the options, without a job file.
@@ -261,13 +260,13 @@ impl Asked {
         let host = args.memory >= 2;
         if host && !args.transfer.is_direct() {
             let (memory, number) = (args.memory, args.transfer.number());
-            return Err(wrong(format!("`-m {memory}` cannot stand beside `-x {number}`"))
+            return Err(wrong(format!("`-m {memory}` cannot be combined with `-x {number}`"))
                 .hint("`-m` 2, 3 and 4 are for `-x` 0, 5, 6 and 7"));
         }
         let asked = Self {
             transfer: args.transfer,
             io: match read_percent(args)? {
-                // A mix of only one kind is no mix, and the line shows the actual operation.
+                // The line shows the actual operation if the mix has only one.
                 100 => args.io.reading(),
                 0 => args.io.writing(),
                 _ => args.io,
@@ -295,7 +294,7 @@ impl Asked {
     /// Refuses impossible requests.
     ///
     /// # Errors
-    /// It names the options that contradict each other.
+    /// The text names the options that contradict each other.
     pub(crate) fn check(&self, alignment: Option<u64>) -> Result<()> {
         for job in &self.jobs {
             let (size, most) = (self.size, job.sizes.max);
@@ -307,35 +306,32 @@ impl Asked {
             if bytes.and_then(|bytes| bytes.checked_add(job.start)).is_none_or(|end| end >> 62 > 0)
             {
                 return Err(wrong("`-s` times `-w` is more than any file has")
-                    .hint("give a smaller `-s`: it is for each thread"));
+                    .hint("give a smaller `-s`, which is the size for each thread"));
             }
             let is_pass = self.time.is_none() && !self.io.is_random() && job.sizes.min == most;
             if is_pass && !size.is_multiple_of(most) {
                 let (rest, less) = (size % most, size - size % most);
-                return Err(wrong(format!("`-s` ({size}) is no multiple of `-i` ({most})"))
+                return Err(wrong(format!("`-s` ({size}) is not a multiple of `-i` ({most})"))
                     .because(format!("one pass would leave out the last {rest} bytes"))
-                    .hint(format!("give `-s` {less}, a `-i` that divides it, or a time by `-T`")));
+                    .hint(format!("give `-s` {less}, a `-i` that divides it, or a time: `-T`")));
             }
             let fits = |by: u64| job.sizes.all().iter().all(|size| size.is_multiple_of(by));
             if let Some(by) = alignment.filter(|by| self.io.is_random() && !fits(*by)) {
                 return Err(wrong(format!("`-a {by}` does not divide `-i`"))
-                    .because("random requests lie at multiples of their size here")
-                    .hint("give a `-a` that divides `-i`, or leave it out"));
+                    .because("random offsets are multiples of the block size")
+                    .hint("give a `-a` that divides `-i`, or omit it"));
             }
         }
         let most = self.jobs.iter().map(|job| job.threads).max().unwrap_or(0);
         if self.transfer.is_batch() && most * self.batch > IN_FLIGHT_MAX {
-            return Err(wrong(format!("`-w {most}` times `-B {}` is too much", self.batch))
-                .because(format!("no more than {IN_FLIGHT_MAX} requests may be in flight"))
-                .hint("give less of one of them"));
+            return Err(wrong(format!("`-w {most}` times `-B {}` is too large", self.batch))
+                .because(format!("at most {IN_FLIGHT_MAX} requests may be in flight"))
+                .hint("lower one of them"));
         }
         let threads: u32 = self.jobs.iter().map(|job| job.threads).sum();
         if threads > THREADS_MAX {
-            return Err(wrong(format!(
-                "{threads} threads are more than the {THREADS_MAX} there may \
-                                      be"
-            ))
-            .hint("give the jobs fewer threads"));
+            return Err(wrong(format!("{threads} threads exceed the limit of {THREADS_MAX}"))
+                .hint("give the jobs fewer threads"));
         }
         // Whether files of different names are the same is only known once they exist.
         let jobs = &self.jobs;
@@ -367,7 +363,7 @@ impl Asked {
 fn read_percent(args: &GdsioArgs) -> Result<u8> {
     match args.mixed {
         Some(_) if !args.transfer.is_batch() => {
-            Err(wrong(format!("`-M` cannot stand beside `-x {}`", args.transfer.number()))
+            Err(wrong(format!("`-M` cannot be combined with `-x {}`", args.transfer.number()))
                 .hint("a mix of reads and writes is for batches, `-x` 6 and 7"))
         }
         Some(percent) => Ok(percent),
@@ -379,19 +375,19 @@ fn notes(args: &GdsioArgs) -> Vec<String> {
     let is_written = args.io.writes() || args.mixed.is_some();
     let is_plain = matches!(args.transfer, Transfer::CpuGpu | Transfer::CpuAsyncGpu);
     let all = [
-        (args.cached == 1 && is_plain, "`-O 1` goes through the page cache: as `-x 4`"),
-        (args.nvlink, "`-p` has no effect: the driver finds the way between GPUs"),
+        (args.cached == 1 && is_plain, "`-O 1` uses the page cache, like `-x 4`"),
+        (args.nvlink, "`-p` has no effect: the driver picks the path between GPUs"),
         (args.unregistered, "`-b` has no effect: the engine registers memory where that helps"),
-        (args.refill && is_written, "`-F` is not done: the same bytes are written again"),
+        (args.refill && is_written, "`-F` has no effect: the same bytes are written again"),
         (args.batch > 1 && !args.transfer.is_batch(), "`-B` has no effect without `-x` 6 or 7"),
-        (args.memory == 1, "`-m 1` is as `-m 0`: memory of the GPU as the engine allocates it"),
-        (args.memory > 2, "`-m 3` and `-m 4` are as `-m 2`: pinned memory of the host"),
+        (args.memory == 1, "`-m 1` is the same as `-m 0`: GPU memory, allocated by the engine"),
+        (args.memory > 2, "`-m 3` and `-m 4` are the same as `-m 2`: pinned host memory"),
     ];
     all.iter().filter(|(given, _)| *given).map(|(_, note)| (*note).to_owned()).collect()
 }
 
 fn missing(what: &str) -> Failure {
-    wrong(format!("{what} is missing")).hint("`forebay gdsio --help` tells what it takes")
+    wrong(format!("{what} is missing")).hint("`forebay gdsio --help` lists its arguments")
 }
 
 fn wrong(message: impl Into<String>) -> Failure {

@@ -66,7 +66,7 @@ impl Flag {
         }
     }
 
-    /// The default of a job without it.
+    /// The default, in words.
     const fn without(self) -> &'static str {
         match self {
             Self::Device => "GPU 0",
@@ -79,28 +79,28 @@ impl Flag {
 /// The flags, as the command line defines them.
 #[derive(Debug, Clone, Args)]
 struct Flags {
-    /// One file, or block device, for all threads; each further `-f` begins a further job
+    /// File or block device for all threads; each further `-f` begins another job
     #[arg(short = 'f', value_name = "FILE", conflicts_with = "folder")]
     file: Vec<PathBuf>,
 
-    /// The folder of `gdsio.0`, `gdsio.1` and so on, one for each thread; each further `-D` begins
-    /// a further job
+    /// Folder with a file for each thread (`gdsio.0`, `gdsio.1`, …); each further `-D` begins
+    /// another job
     ///
-    /// Missing files of a read are made before and removed after; writes leave their files. Jobs
-    /// run all at once. `-d`, `-n` and `-w` behind a `-D` or `-f` belong to it, what stands before
-    /// the first to all jobs that say nothing else. All other options are for all jobs.
+    /// A read makes missing files first and removes them afterwards; a write leaves its files. Jobs
+    /// run concurrently. `-d`, `-n` and `-w` after a `-D` or `-f` belong to that job. Before the
+    /// first one they are the defaults of all jobs. All other options are for all jobs.
     #[arg(short = 'D', value_name = "DIR")]
     folder: Vec<PathBuf>,
 
-    /// The GPU's index; host memory where the machine has no GPU at all [default: 0]
+    /// GPU index; host memory if the machine has no GPU [default: 0]
     #[arg(short = 'd', value_name = "INDEX", allow_negative_numbers = true)]
     device: Vec<u32>,
 
-    /// The NUMA node whose processors the threads keep to
+    /// NUMA node whose processors run the threads
     #[arg(short = 'n', value_name = "NODE", allow_negative_numbers = true)]
     node: Vec<u32>,
 
-    /// Threads; with `-x` 6 and 7 the requests that one thread has in flight [default: 1]
+    /// Threads; with `-x` 6 and 7, calls in flight of one thread [default: 1]
     #[arg(
         short = 'w', value_name = "N", value_parser = options::count,
         allow_negative_numbers = true
@@ -167,7 +167,7 @@ impl Words {
             match word {
                 Word::At(_) if jobs.len() == JOBS_MAX => {
                     return Err(Failure::usage(format!("there are more than {JOBS_MAX} jobs"))
-                        .hint("give fewer of `-D` or `-f`"));
+                        .hint("give fewer `-D` or `-f`"));
                 }
                 Word::At(at) => jobs.push(Own { at: Some(at.clone()), ..Own::default() }),
                 Word::Number(flag, value) => {
@@ -196,21 +196,21 @@ fn check(flag: Flag, of_all: &mut Own, jobs: &mut [Own]) -> Result<Option<String
     match (is_for_all, *last, others) {
         (true, true, []) => Err(twice(flag, jobs[0].at.as_ref())),
         (true, true, others) if others.iter().all(|has| *has) => {
-            Err(Failure::usage(format!("{name} before {} is for no job", at(jobs.first())))
+            Err(Failure::usage(format!("{name} before {} applies to no job", at(jobs.first())))
                 .because("each job has its own")
-                .hint("leave it out"))
+                .hint("remove it"))
         }
         // Each job's own option could precede it.
         (true, false, others @ [_, ..]) if others.iter().all(|has| *has) => {
-            Err(Failure::usage(format!("{name} can be read in two ways"))
-                .because("it stands before each job, and behind all but the last")
-                .hint(format!("give each job its {name} behind its `-D` or `-f`")))
+            Err(Failure::usage(format!("{name} is ambiguous"))
+                .because("it precedes each job, and follows all but the last")
+                .hint(format!("put the {name} of each job after its `-D` or `-f`")))
         }
         (false, true, others @ [_, ..]) if others.iter().all(|has| !has) => {
             let (at, without) = (at(jobs.last()), flag.without());
             Ok(Some(format!(
-                "{name} behind {at} is for that job alone, and the others have {without}: before \
-                 the first `-D` or `-f` it is for all"
+                "{name} after {at} applies to that job only, and the others have {without}; put it \
+                 before the first `-D` or `-f` for all jobs"
             )))
         }
         _ => Ok(None),
@@ -220,7 +220,7 @@ fn check(flag: Flag, of_all: &mut Own, jobs: &mut [Own]) -> Result<Option<String
 fn twice(flag: Flag, at: Option<&Where>) -> Failure {
     let of = at.map_or_else(|| "all jobs".into(), named);
     Failure::usage(format!("{} is given twice for {of}", flag.name()))
-        .hint("leave one of them out: what stands behind a `-D` or `-f` belongs to it")
+        .hint("remove one of them: options after a `-D` or `-f` belong to that job")
 }
 
 /// The words that begin a job.
@@ -278,7 +278,7 @@ mod tests {
     fn what_is_for_one_job_alone_is_said() {
         let notes = |line: &str| asked(line).unwrap().notes.join("\n");
         let note = notes("-D a -D b -w 8 -s 1M");
-        assert!(note.contains("`-w` behind `-D b` is for that job alone"), "{note}");
+        assert!(note.contains("`-w` after `-D b` applies to that job only"), "{note}");
         assert!(note.contains("the others have one thread"), "{note}");
         assert!(notes("-D a -D b -d 1 -w 2 -s 1M").lines().count() == 2);
         for line in ["-D a -w 8", "-w 8 -D a -D b", "-w 8 -D a -D b -w 4", "-D a -w 8 -D b"] {
@@ -307,23 +307,23 @@ mod tests {
         ];
         insta::assert_snapshot!(all.join("\n"), @"
         `-d` is given twice for `-D b`
-          leave one of them out: what stands behind a `-D` or `-f` belongs to it
+          remove one of them: options after a `-D` or `-f` belong to that job
         `-d` is given twice for all jobs
-          leave one of them out: what stands behind a `-D` or `-f` belongs to it
+          remove one of them: options after a `-D` or `-f` belong to that job
         `-w` is given twice for `-f a`
-          leave one of them out: what stands behind a `-D` or `-f` belongs to it
-        `-n` before `-D a` is for no job: each job has its own
-          leave it out
-        `-d` can be read in two ways: it stands before each job, and behind all but the last
-          give each job its `-d` behind its `-D` or `-f`
+          remove one of them: options after a `-D` or `-f` belong to that job
+        `-n` before `-D a` applies to no job: each job has its own
+          remove it
+        `-d` is ambiguous: it precedes each job, and follows all but the last
+          put the `-d` of each job after its `-D` or `-f`
         two jobs write to the same files
-          give each job a folder of its own, or in a job file parts apart by `start_offset`
+          give each job its own folder; in a job file, `start_offset` can separate their bytes
         two jobs write to the same files
-          give each job a folder of its own, or in a job file parts apart by `start_offset`
+          give each job its own folder; in a job file, `start_offset` can separate their bytes
         `-f`, `-D` or a job file is missing
-          `forebay gdsio --help` tells what it takes
+          `forebay gdsio --help` lists its arguments
         there are more than 64 jobs
-          give fewer of `-D` or `-f`
+          give fewer `-D` or `-f`
         ");
         asked(&format!("{} -s 1M", "-D a ".repeat(JOBS_MAX))).unwrap();
     }

@@ -77,7 +77,7 @@ impl Need {
     fn at(&self) -> Result<PathBuf> {
         let path = self.file.as_ref().and_then(held::path);
         let path = path.map_or_else(|| fs::canonicalize(&self.path), Ok);
-        path.map_err(|error| cannot("look at", &self.path, &error))
+        path.map_err(|error| cannot("inspect", &self.path, &error))
     }
 }
 
@@ -215,7 +215,7 @@ impl Files {
 }
 
 fn smaller(failure: Failure) -> Failure {
-    failure.room_hint("give a smaller `-s`, or a folder where there is more room")
+    failure.room_hint("give a smaller `-s`, or a folder with more free space")
 }
 
 /// Writes the bytes of `need`, and no others: an existing file may be longer.
@@ -242,11 +242,11 @@ enum Missing {
 impl Missing {
     fn look(engine: &Engine, need: &mut Need) -> Result<Option<Self>> {
         let Need { path, from, to, .. } = &*need;
-        let step = Step::begin("look at", path);
+        let step = Step::begin("inspect", path);
         if let Err(error) = fs::metadata(path) {
             return match error.kind() {
                 ErrorKind::NotFound => Ok(Some(Self::All)),
-                _ => Err(cannot("look at", path, &error)),
+                _ => Err(cannot("inspect", path, &error)),
             };
         }
         drop(step);
@@ -264,13 +264,10 @@ impl Missing {
             let (has, wanted) = (format_size(len), format_size(*to));
             return Err(Failure::new(format!("cannot read {wanted} of `{}`", name.display()))
                 .because(format!("it has {has}, and was not made by `forebay gdsio`"))
-                .hint("give a smaller `-s` or `-o`; a file that is not there is made"));
+                .hint("give a smaller `-s` or `-o`, or a new folder, in which files are made"));
         }
         if has_hole {
-            say(&format!(
-                "`{}` has holes: what is read of them comes from no drive",
-                name.display()
-            ));
+            say(&format!("`{}` has holes: reads of them do not reach the drive", name.display()));
         }
         need.file = Some(opened);
         Ok(None)
@@ -283,7 +280,7 @@ fn shares(asked: &Asked, job: &Job, path: &Path, threads: u64) -> bool {
     if asked.writes() || threads == 1 {
         return false;
     }
-    let _step = Step::begin("look at", path);
+    let _step = Step::begin("inspect", path);
     let len = open(path).and_then(|mut file| {
         // This works for devices too.
         io::Seek::seek(&mut file, io::SeekFrom::End(0))
@@ -292,7 +289,7 @@ fn shares(asked: &Asked, job: &Job, path: &Path, threads: u64) -> bool {
     let is_shared = len.is_ok_and(|len| (one..all).contains(&len));
     if is_shared {
         super::tell(&format!(
-            "all threads read the same bytes of `{}`: it is too short for parts of their own",
+            "all threads read the same bytes of `{}`: it is too short for a part for each",
             path.display()
         ));
     }
@@ -302,11 +299,11 @@ fn shares(asked: &Asked, job: &Job, path: &Path, threads: u64) -> bool {
 /// Opens a file that may be written to; leaves `need` without one if it does not exist.
 fn may_be_written(engine: &Engine, need: &mut Need, rights: Rights) -> Result<()> {
     let path = &need.path;
-    let looking = Step::begin("look at", path);
+    let looking = Step::begin("inspect", path);
     let facts = match fs::metadata(path) {
         Ok(facts) => facts,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(cannot("look at", path, &error)),
+        Err(error) => return Err(cannot("inspect", path, &error)),
     };
     drop(looking);
     let is_device = facts.file_type().is_block_device();
@@ -316,20 +313,20 @@ fn may_be_written(engine: &Engine, need: &mut Need, rights: Rights) -> Result<()
     // The engine's error names files that cannot be written to.
     drop(steps::open(engine, path)?);
     let step = Step::begin("open", path);
-    // Links are followed here and never later, and by a read-only handle. The file that is checked
-    // is the one that is written.
+    // Links are resolved here and never later, by a read-only handle. The file that is checked is
+    // the one that is written.
     let file = match need.file.take() {
         Some(file) => file,
         None => open(path).map_err(|error| cannot("open", path, &error))?,
     };
-    let facts = file.metadata().map_err(|error| cannot("look at", path, &error))?;
+    let facts = file.metadata().map_err(|error| cannot("inspect", path, &error))?;
     if is_device && facts.file_type().is_block_device() {
         check_end(&file, need)?;
     } else if !facts.is_file() || (!rights.files && !mark::is_ours(&file, path)) {
         let path = held::path(&file).map_or_else(|| path.clone(), |path| held::name(&path));
         return Err(Failure::new(format!("cannot write to `{}`", path.display()))
-            .because("`forebay gdsio` did not make it, and nobody said that it may be lost")
-            .hint("give another folder, or `--overwrite` where its bytes are of no use"));
+            .because("`forebay gdsio` did not make it, and `--overwrite` was not given")
+            .hint("give another folder, or `--overwrite`, which destroys its content"));
     }
     need.file = Some(file);
     drop(step);
@@ -354,7 +351,7 @@ pub(super) fn check_device(asked: &Asked, job: &Job, rights: Rights) -> Result<(
     if !asked.writes() || rights.devices {
         return Ok(());
     }
-    let _step = Step::begin("look at", path);
+    let _step = Step::begin("inspect", path);
     if fs::metadata(path).is_ok_and(|facts| facts.file_type().is_block_device()) {
         return Err(not_without_a_word(path));
     }
@@ -363,8 +360,8 @@ pub(super) fn check_device(asked: &Asked, job: &Job, rights: Rights) -> Result<(
 
 fn not_without_a_word(device: &Path) -> Failure {
     Failure::new(format!("cannot write to the device `{}`", device.display()))
-        .because("what is on it would be lost, and nobody said that it may be")
-        .hint("give a folder on it, or `--overwrite-device` where nothing on it is of use")
+        .because("its content would be lost, and `--overwrite-device` was not given")
+        .hint("give a folder on it, or `--overwrite-device`, which destroys its content")
 }
 
 /// Refuses jobs of which two write to the same bytes, by any paths.
@@ -401,8 +398,8 @@ pub(super) fn check_apart(all: &[Files]) -> Result<()> {
 
 /// The identity of a file, whatever its path: for a device, its device number.
 fn number(path: &Path) -> Result<(u64, u64)> {
-    let _step = Step::begin("look at", path);
-    let facts = fs::metadata(path).map_err(|error| cannot("look at", path, &error))?;
+    let _step = Step::begin("inspect", path);
+    let facts = fs::metadata(path).map_err(|error| cannot("inspect", path, &error))?;
     let is_device = facts.file_type().is_block_device();
     Ok(if is_device { (u64::MAX, facts.rdev()) } else { (facts.dev(), facts.ino()) })
 }
@@ -410,7 +407,7 @@ fn number(path: &Path) -> Result<(u64, u64)> {
 /// Checks that a device has the needed bytes.
 fn check_end(device: &File, need: &Need) -> Result<()> {
     let end = io::Seek::seek(&mut &*device, io::SeekFrom::End(0));
-    let len = end.map_err(|error| cannot("look at", &need.path, &error))?;
+    let len = end.map_err(|error| cannot("inspect", &need.path, &error))?;
     if len >= need.to {
         return Ok(());
     }
@@ -447,13 +444,12 @@ fn laid_out(folder: &Path, files: usize, bytes: u64, gone: usize) -> String {
     let (bytes, folder) = (format_size(bytes), folder.display());
     let what = if files == 1 { "a file" } else { "files" };
     let after = match gone {
-        0 => "stays, as what a write makes",
-        _ if gone == files => "is removed afterwards",
-        _ => "is removed afterwards, but for files that were there",
+        0 => "kept, like files of a write",
+        _ if gone == files => "removed afterwards",
+        _ => "removed afterwards, except files that existed before",
     };
     format!(
-        "making {what} of {bytes} in `{folder}` to be read; that takes no part in the time, \
-             and {after}"
+        "making {what} of {bytes} in `{folder}` for the reads, not counted in the time; {after}"
     )
 }
 
@@ -478,8 +474,8 @@ mod tests {
     fn what_is_made_is_said() {
         let text = |files, gone| laid_out(Path::new("/a"), files, 1 << 30, gone);
         assert!(text(1, 1).starts_with("making a file of 1 GiB in `/a`"), "{}", text(1, 1));
-        assert!(text(1, 1).ends_with("is removed afterwards"), "{}", text(1, 1));
-        assert!(text(3, 0).contains("stays"), "{}", text(3, 0));
-        assert!(text(3, 1).contains("but for files"), "{}", text(3, 1));
+        assert!(text(1, 1).ends_with("; removed afterwards"), "{}", text(1, 1));
+        assert!(text(3, 0).contains("; kept"), "{}", text(3, 0));
+        assert!(text(3, 1).contains("except files"), "{}", text(3, 1));
     }
 }

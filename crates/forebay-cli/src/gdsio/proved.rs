@@ -52,7 +52,7 @@ impl Watched {
         if paths.len() > FILES_MAX {
             let many = paths.len();
             tell(&format!(
-                "no verdict: {many} files are more than the {FILES_MAX} that are asked for"
+                "no verdict: cached pages of {many} files were not queried, {FILES_MAX} is the most"
             ));
             return Ok(None);
         }
@@ -89,7 +89,7 @@ pub(super) fn show(proofs: &[Proof]) {
     let Some(facts) = VerdictFacts::of(proofs) else { return };
     let simulated = if facts.simulated { ", simulated" } else { "" };
     let note = facts.note().map_or_else(String::new, |note| format!(": {note}"));
-    let text = format!("verdict of what others counted: {}{simulated}{note}", facts.text);
+    let text = format!("verdict by counters: {}{simulated}{note}", facts.text);
     // A contradiction is a warning.
     if facts.contradictions.is_empty() { tell(&text) } else { say(&text) }
 }

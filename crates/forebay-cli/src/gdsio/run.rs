@@ -48,7 +48,7 @@ pub(super) struct Done {
     pub(super) waited: Duration,
     /// Bytes by the type that they count as.
     pub(super) types: Vec<(Transfer, u64)>,
-    /// Whether the bytes are right; `None` if they were not compared.
+    /// Whether the bytes are correct; `None` if they were not compared.
     pub(super) right: Option<bool>,
 }
 
@@ -140,7 +140,7 @@ impl Task<'_> {
         }
     }
 
-    /// Whether the bytes of a load that has run are right.
+    /// Whether the bytes of a finished load are correct; `None` if they were not compared.
     fn right(&self, engine: &Engine, load: &Load, moved: Moved<'_>) -> Result<Option<bool>> {
         match self.asked.verify {
             false => Ok(None),
@@ -148,8 +148,8 @@ impl Task<'_> {
                 let checked = moved.check_all(engine)?;
                 if load.read_percent == 0 && checked.right == Some(true) && !checked.is_all {
                     super::tell(&format!(
-                        "{} of what was written were compared: the order of requests that met \
-                         each other is not known",
+                        "{} of the written bytes were verified: the order of requests that \
+                         overlapped is unknown",
                         format_size(checked.bytes)
                     ));
                 }
@@ -165,13 +165,12 @@ fn in_options(mut failure: Failure, shift: u64) -> Failure {
     let hint = failure.hint.as_mut();
     if let Some(hint) = hint.filter(|hint| hint.contains("`forebay`, which takes any size")) {
         *hint = match shift {
-            0 => "past the page cache `-i`, `-o` and `-s` are multiples of the drive's block: \
-                 try multiples of 4K, or `-O 1`, which goes through it"
+            0 => "with O_DIRECT, `-i`, `-o` and `-s` must be multiples of the drive's block size: \
+                 try multiples of 4K, or `-O 1`, which uses the page cache"
                 .into(),
             shift => format!(
-                "`-U` moves requests by {shift} bytes, and past the page cache they have to begin \
-                 at multiples of the drive's block: leave out `-U`, or say `-O 1`, which goes \
-                 through the page cache"
+                "`-U` shifts requests by {shift} bytes, but O_DIRECT requires multiples of the \
+                 drive's block size: omit `-U`, or use the page cache with `-O 1`"
             ),
         };
     }
@@ -181,10 +180,10 @@ fn in_options(mut failure: Failure, shift: u64) -> Failure {
 /// Refuses requests that do not fit in memory.
 ///
 /// # Errors
-/// It says how much they need.
+/// They need too much; the text says how much.
 pub(super) fn check_memory(tasks: &[Task<'_>]) -> Result<()> {
     let bytes = tasks.iter().map(Task::memory).fold(0, u64::saturating_add);
-    check_requests(bytes, "give a smaller `-i`, or less of `-w` and `-B`")
+    check_requests(bytes, "lower `-i`, `-w` or `-B`")
 }
 
 /// Runs all of `tasks` at once; returns their results, and the proof of bytes that should be
@@ -335,7 +334,7 @@ pub(super) const fn plain_way(transfer: Transfer, cached: bool, gpu: bool) -> (W
 /// Refuses O_DIRECT requests if the file system does not support it.
 ///
 /// # Errors
-/// It names the affected requests.
+/// The file system does not; the text names the type and the path.
 pub(super) fn check_direct_io(at: &Where, transfer: Transfer) -> Result<()> {
     use std::os::unix::fs::FileTypeExt as _;
     let (first, folder) = match at {
@@ -343,7 +342,7 @@ pub(super) fn check_direct_io(at: &Where, transfer: Transfer) -> Result<()> {
         Where::Folder(folder) => (folder.join("gdsio.0"), folder.clone()),
     };
     match std::fs::metadata(&first) {
-        // Anything else is refused by its own name.
+        // Anything else is refused later, with its own error.
         Ok(facts) if !facts.is_file() && !facts.file_type().is_block_device() => return Ok(()),
         Ok(_) => return opens_past_the_cache(&first, &first, transfer),
         Err(_) => {}
@@ -363,7 +362,7 @@ fn opens_past_the_cache(path: &Path, named: &Path, transfer: Transfer) -> Result
             let (path, number) = (named.display(), transfer.number());
             Err(Failure::new(format!("cannot run `-x {number}` on `{path}`"))
                 .because("the file system has no O_DIRECT")
-                .hint("`-x 4` goes through the page cache, and so does `-O 1`"))
+                .hint("use the page cache, with `-x 4` or `-O 1`"))
         }
         _ => Ok(()),
     }
@@ -476,7 +475,7 @@ mod tests {
             in_options(failure, shift).hint.unwrap()
         };
         assert!(hint(0).contains("`-i`, `-o` and `-s`"));
-        assert!(hint(512).starts_with("`-U` moves requests by 512 bytes"));
+        assert!(hint(512).starts_with("`-U` shifts requests by 512 bytes"));
         let other = Failure::new("x").hint("y");
         assert_eq!(in_options(other.clone(), 512), other);
     }

@@ -63,11 +63,9 @@ impl Transfer {
     pub(crate) const fn stands_for(self) -> Option<&'static str> {
         match self {
             Self::DirectAsync => Some(
-                "`-x 5` makes its requests as `-x 0`, each waited for: none is queued on a stream",
+                "`-x 5` makes the requests of `-x 0` and waits for each, without a CUDA stream",
             ),
-            Self::BatchStream => {
-                Some("`-x 7` makes its requests as `-x 6`: none is queued on a stream")
-            }
+            Self::BatchStream => Some("`-x 7` makes the requests of `-x 6`, without a CUDA stream"),
             _ => None,
         }
     }
@@ -147,14 +145,14 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     let (digits, unit) = unit.map_or((text, 1), |(_, unit)| (&text[..text.len() - 1], unit));
     let number = digits.parse::<u64>().ok().filter(|_| !digits.starts_with('+'));
     let number =
-        number.ok_or("it takes a whole number, with K, M or G behind it, such as `64K`")?;
+        number.ok_or("it takes a whole number, optionally with K, M or G, such as `64K`")?;
     let bytes = number.checked_mul(unit).filter(|bytes| *bytes <= SIZE_MAX);
     bytes.ok_or_else(|| "no file is that large".into())
 }
 
 /// A size above zero.
 pub(crate) fn positive_size(text: &str) -> Result<u64, String> {
-    size(text).and_then(|size| if size > 0 { Ok(size) } else { Err("it has to be above 0".into()) })
+    size(text).and_then(|size| if size > 0 { Ok(size) } else { Err("it must be above 0".into()) })
 }
 
 /// Sizes of requests: one, or from the least to the most in steps.
@@ -182,7 +180,7 @@ impl Sizes {
                     return Err("its second size is less than its first".into());
                 }
                 if (max - min) / sizes.step >= SIZES_MAX {
-                    return Err(format!("it has more than {SIZES_MAX} sizes: take a larger step"));
+                    return Err(format!("it has more than {SIZES_MAX} sizes: use a larger step"));
                 }
                 Ok(sizes)
             }
@@ -254,7 +252,7 @@ mod tests {
         for (text, bytes) in [("1KB", KIB), ("1MB", MIB), ("2gb", 2 * GIB), ("512B", 512)] {
             assert_eq!(size(text), Ok(bytes), "{text}");
         }
-        assert_eq!(positive_size("0").unwrap_err(), "it has to be above 0");
+        assert_eq!(positive_size("0").unwrap_err(), "it must be above 0");
         for wrong in [
             "",
             "k",

@@ -18,7 +18,7 @@ const KINDS_MAX: usize = 1000;
 const REASONS_MAX: usize = 3;
 /// Most properties without an axis that separate measurements.
 const PARTED_MAX: usize = 4;
-/// Most letters of an external text that are kept.
+/// Most characters of an external text that are kept.
 const TEXT_MAX: usize = 200;
 /// Rates above this many bytes per second are implausible.
 const RATE_MAX: f64 = 1e15;
@@ -75,7 +75,10 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// Adds a measurement, or says why the file is too large.
+    /// Adds a measurement.
+    ///
+    /// # Errors
+    /// The file has too many.
     pub(super) fn add(&mut self, found: Found) -> Result<(), String> {
         if self.found.len() >= FOUND_MAX {
             return Err(format!("it holds more than {FOUND_MAX} measurements"));
@@ -115,8 +118,8 @@ impl Contents {
         reasons.into_iter().take(REASONS_MAX).map(text).collect()
     }
 
-    /// Distinguishes measurements that agree on all axes and differ in settings without one, by
-    /// their method name.
+    /// Extends the method names of measurements that agree on all axes, but differ in settings
+    /// without an axis.
     pub(super) fn part(&mut self) {
         let mut same: HashMap<&Point, Vec<usize>> = HashMap::new();
         for (index, found) in self.found.iter().enumerate() {
@@ -149,7 +152,7 @@ impl Contents {
     /// Adds a note on how much was left out.
     pub(super) fn end(&mut self) {
         if self.left_out > 0 {
-            let text = format!("{} more lines have something to warn of", self.left_out);
+            let text = format!("{} more lines have warnings", self.left_out);
             self.warnings.push(text);
         }
     }
@@ -205,13 +208,13 @@ pub(super) fn cause(text: &str) -> String {
     lower(&short(text))
 }
 
-/// A warning without its numbers and its parts in backticks, in which lines differ.
+/// A warning without its numbers and its parts in backticks, which differ between lines.
 fn without_values(text: &str) -> String {
     let words = text.split('`').step_by(2);
     words.map(|words| words.replace(|c: char| c.is_ascii_digit(), "")).collect()
 }
 
-/// A number written by a tool; `None` if it is none, or negative.
+/// A number written by a tool; `None` if it is not a number, or negative.
 pub(super) fn number(text: &str) -> Option<f64> {
     let begins = |c: char| c.is_ascii_digit() || c == '.' || c == '+';
     let text = text.trim();
@@ -219,23 +222,23 @@ pub(super) fn number(text: &str) -> Option<f64> {
     (number.is_finite() && number >= 0.0).then_some(number)
 }
 
-/// A rate in bytes per second, if it can be one.
+/// A rate in bytes per second, if it is plausible.
 pub(super) fn rate(value: f64) -> Option<f64> {
     (value > 0.0 && value <= RATE_MAX).then_some(value)
 }
 
-/// A latency in nanoseconds, if it can be one.
+/// A latency in nanoseconds, if it is plausible.
 pub(super) fn nanoseconds(value: f64) -> Option<f64> {
     (0.0..=LATENCY_MAX).contains(&value).then_some(value)
 }
 
-/// A count or a number of bytes, if it can be one.
+/// A count or a number of bytes, if it is plausible.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within its bounds")]
 pub(super) fn count(value: f64) -> Option<u64> {
     (0.0..=COUNT_MAX).contains(&value).then_some(value.round() as u64)
 }
 
-/// A small count of an axis; 0, meaning unknown, if it is none.
+/// A small count of an axis; 0, which means unknown, if it is not plausible.
 pub(super) fn axis(value: Option<f64>) -> u32 {
     value.and_then(count).and_then(|count| u32::try_from(count).ok()).unwrap_or_default()
 }
@@ -265,7 +268,7 @@ mod tests {
         contents.end();
         assert_eq!(contents.warnings.len(), WARNINGS_MAX + 2);
         assert_eq!(contents.warnings[0], "line 0: x");
-        assert_eq!(contents.warnings[WARNINGS_MAX + 1], "10 more lines have something to warn of");
+        assert_eq!(contents.warnings[WARNINGS_MAX + 1], "10 more lines have warnings");
         assert_eq!(contents.most_reasons(), ["line 0: x (and 59 more lines like it)"]);
         assert_eq!(short(&"\u{1b}".repeat(999)).chars().count(), TEXT_MAX);
     }

@@ -1,7 +1,8 @@
 //! The result lines of gdsio in its output or in a log, whatever text surrounds them.
 //!
-//! gdsio names the requested route, and proves nothing about the actual one: its "direct" may have
-//! gone through cuFile's compat mode. So its types become names of calls, not of routes.
+//! gdsio names the requested route, and proves nothing about the actual one: bytes that it calls
+//! direct may have gone through cuFile's compat mode. So its types become names of calls, not of
+//! routes.
 
 use forebay::units::{GIB, KIB, MIB};
 
@@ -48,7 +49,7 @@ pub(super) fn parse(text: &str) -> Result<Contents, String> {
             if lower.contains(VERIFYING) {
                 verifies = true;
             } else if lower.contains("error") || lower.contains("fail") {
-                contents.warn(number, &format!("gdsio said: {}", short(line)));
+                contents.warn(number, &format!("gdsio reported: {}", short(line)));
             }
             continue;
         };
@@ -73,7 +74,7 @@ pub(super) fn begin_of(line: &str) -> Option<usize> {
     MARKS.iter().all(|mark| line.contains(mark)).then(|| line.find(MARKS[0]))?
 }
 
-/// The point and the numbers of a line, and its oddities.
+/// The point and the numbers of a line, and a doubt about them.
 fn measured(line: &str, verified: bool) -> Result<(Point, Measured, Option<String>), String> {
     let told = told(line);
     let (read_percent, pattern) = match told.io {
@@ -81,7 +82,7 @@ fn measured(line: &str, verified: bool) -> Result<(Point, Measured, Option<Strin
         "WRITE" => (0, "sequential"),
         "RANDREAD" => (100, "random"),
         "RANDWRITE" => (0, "random"),
-        other => return Err(format!("`{}` is no `IoType` that is known", short(other))),
+        other => return Err(format!("`{}` is not a known `IoType`", short(other))),
     };
     let rate = told.rate.and_then(found::rate).ok_or("it has no throughput")?;
     let (way, host, batch) = way(told.transfer);
@@ -103,14 +104,14 @@ fn measured(line: &str, verified: bool) -> Result<(Point, Measured, Option<Strin
         seconds,
         bytes_per_second: rate,
         requests_per_second: told.ops.zip(seconds).map(|(ops, seconds)| ops / seconds),
-        // Of a batch it is the time of all over their number, which no request took.
+        // For a batch it is the total time over the number of requests, which no request took.
         latency: mean_latency(told.latency_ns.filter(|_| !batch).and_then(nanoseconds)),
-        reason: Some(format!("gdsio says `{}`, and proves no way", short(told.transfer))),
+        reason: Some(format!("gdsio reports `{}`, without proof", short(told.transfer))),
         ..Measured::default()
     };
     let expected = told.bytes.zip(seconds).map(|(bytes, seconds)| bytes / seconds);
     let apart = expected.filter(|expected| (expected - rate).abs() > APART_MAX * rate);
-    let doubt = apart.map(|_| "its throughput is not its bytes over its time".to_owned());
+    let doubt = apart.map(|_| "its throughput differs from its bytes over its time".to_owned());
     Ok((point, measured, doubt))
 }
 
@@ -145,7 +146,7 @@ fn told(line: &str) -> Told<'_> {
             "Threads:" => told.threads = number(value),
             "IoDepth:" => told.depth = number(value),
             "DataSetSize:" => told.bytes = sized(value),
-            // Of a range of sizes no request has one.
+            // A range is not the size of any request.
             "IOSize:" => told.request_size = sized(value),
             "ops:" => told.ops = number(value),
             "total_time" | "total_time:" => told.seconds = number(value),

@@ -1,4 +1,4 @@
-//! Which tool wrote a text, to suggest the right one if a wrong one was given. Pure.
+//! Detects the tool that wrote a text, to suggest it if another one was given. Pure.
 
 use super::{gdsio, nixlbench};
 use crate::args::ImportTool;
@@ -9,7 +9,7 @@ const LOOK_MAX: usize = 1 << 20;
 /// The apparent kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A tool's.
+    /// Another tool's.
     Of(ImportTool),
     /// Our own, which need not be imported.
     Ours,

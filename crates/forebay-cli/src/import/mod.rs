@@ -1,9 +1,9 @@
 //! `forebay import`: other tools' measurements, as records of our results file.
 //!
 //! One module for each tool parses a text into points (`found`). Here they become a run and its
-//! samples, which name their origin and carry no verdict. Nothing in a file is taken as proven, and
-//! unknown values stay null. `kind` detects the tool of a file, `said` holds what the user adds,
-//! `near` finds what was probably meant.
+//! samples, which name their origin and carry no verdict: no claim of a file counts as proven, and
+//! unknown values stay null. `kind` detects the tool of a file, `said` holds the values that the
+//! user adds, `near` finds the name that was probably meant.
 
 mod csv;
 mod fio;
@@ -42,11 +42,11 @@ const FILE_MAX: u64 = 64 * MIB;
 /// Files at once at most.
 const FILES_MAX: usize = 1000;
 
-/// Runs the verb; `command` is how it may be typed again.
+/// Runs the verb; `command` is its command line for a shell.
 ///
 /// # Errors
-/// A file cannot be read, is not the tool's or holds no measurement, or the records cannot be
-/// written. Nothing is written then.
+/// A file cannot be read, is not the tool's or has no measurement, or the records cannot be
+/// written. Then nothing is written.
 pub fn command(args: &ImportArgs, command: &str) -> Result<()> {
     let (records, warnings) = records(args, command)?;
     match &args.output {
@@ -67,7 +67,7 @@ pub fn command(args: &ImportArgs, command: &str) -> Result<()> {
 /// The records of the files, and notes on them.
 ///
 /// # Errors
-/// A file cannot be read, is not the tool's or holds no measurement.
+/// A file cannot be read, is not the tool's, or has no measurement.
 pub fn records(args: &ImportArgs, command: &str) -> Result<(Vec<Record>, Vec<String>)> {
     check(args)?;
     let (mut records, mut warnings) = (Vec::new(), Vec::new());
@@ -76,7 +76,7 @@ pub fn records(args: &ImportArgs, command: &str) -> Result<(Vec<Record>, Vec<Str
         if count(&records) + contents.found.len() > found::FOUND_MAX {
             let text = format!("cannot import more than {} measurements at once", found::FOUND_MAX);
             return Err(
-                Failure::new(text).hint("give fewer files, or several commands for one `-o`")
+                Failure::new(text).hint("give fewer files, or run several commands with one `-o`")
             );
         }
         warnings.extend(contents.warnings.iter().map(|text| format!("{}: {text}", path.display())));
@@ -94,10 +94,8 @@ fn count(records: &[Record]) -> usize {
 fn check(args: &ImportArgs) -> Result<()> {
     let is_csv = args.tool == ImportTool::Csv;
     if is_csv && args.map.is_none() {
-        return Err(Failure::usage(
-            "`--map` is missing: a table does not say what its columns are",
-        )
-        .hint("for example `--map 'size=Block,throughput=BW:MiB/s' --way NAME`"));
+        return Err(Failure::usage("`--map` is missing: it names the columns of a table")
+            .hint("for example `--map 'size=Block,throughput=BW:MiB/s' --way NAME`"));
     }
     if !is_csv && args.map.is_some() {
         return Err(Failure::usage(format!("`--map` is not for {}", args.tool.name()))
@@ -105,7 +103,7 @@ fn check(args: &ImportArgs) -> Result<()> {
     }
     if !is_csv && args.way.is_some() {
         return Err(Failure::usage(format!("`--way` is not for {}", args.tool.name()))
-            .hint("the file says what moved the bytes; `--label` names the whole"));
+            .hint("the method comes from the file; use `--label` to name the run"));
     }
     let twice = args
         .set
@@ -118,7 +116,7 @@ fn check(args: &ImportArgs) -> Result<()> {
     }
     if args.files.len() > FILES_MAX {
         let text = format!("{} files are too many at once", args.files.len());
-        return Err(Failure::usage(text).hint(format!("give {FILES_MAX} at most")));
+        return Err(Failure::usage(text).hint(format!("give at most {FILES_MAX}")));
     }
     Ok(())
 }
@@ -143,7 +141,7 @@ fn contents(args: &ImportArgs, path: &Path) -> Result<(Contents, String)> {
             said.add_to(&mut found.point).map_err(|why| {
                 let message = format!("cannot import `{}` with `--set`", path.display());
                 let why = format!("line {}: {why}", found.line);
-                Failure::usage(message).because(why).hint("leave that axis out of `--set`")
+                Failure::usage(message).because(why).hint("remove that axis from `--set`")
             })?;
         }
     }
@@ -165,12 +163,10 @@ fn parse(args: &ImportArgs, text: &str) -> Result<Contents, String> {
     }
 }
 
-/// The hint for a file without results of the tool: the right tool's name, if it has marks of one.
+/// The hint for a file without results of the tool; it names the right tool if that is detected.
 fn hint(tool: ImportTool, text: &str) -> String {
     match kind::of(text) {
-        Some(Kind::Ours) => {
-            "it holds results of forebay: `forebay report` reads it as it is".into()
-        }
+        Some(Kind::Ours) => "it has results of forebay: `forebay report` reads it directly".into(),
         Some(Kind::Of(other)) if other != tool && (other != ImportTool::Csv) => {
             format!("it looks like {0}: `forebay import {0}`", other.name())
         }
@@ -180,13 +176,13 @@ fn hint(tool: ImportTool, text: &str) -> String {
         _ => match tool {
             ImportTool::Gdsio => "its result lines begin with `IoType:`",
             ImportTool::Fio => {
-                "fio writes JSON with `--output-format=json`, when all of its jobs have ended"
+                "fio writes JSON with `--output-format=json`, after all of its jobs have ended"
             }
             ImportTool::Nixlbench => {
-                "its table begins with `Block Size (B)`; where the options above it are missing, \
-                 say `--set direction=read`"
+                "its table begins with `Block Size (B)`; if the options above it are missing, add \
+                 `--set direction=read`"
             }
-            ImportTool::Csv => "docs/import.md says how columns and units are named",
+            ImportTool::Csv => "docs/import.md describes how to name columns and units",
         }
         .into(),
     }
@@ -202,14 +198,14 @@ fn read(path: &Path) -> Result<String> {
     let facts = file.metadata().map_err(failed)?;
     if !facts.is_file() {
         return Err(Failure::new(message)
-            .because("it is no regular file")
-            .hint("write what the tool prints to a file, and name that"));
+            .because("it is not a regular file")
+            .hint("save the output of the tool in a file, and give that"));
     }
     if facts.len() > FILE_MAX {
         let (len, most) = (format_size(facts.len()), format_size(FILE_MAX));
         return Err(Failure::new(message)
-            .because(format!("it has {len}, and {most} is the most that is read of one file"))
-            .hint("give the lines of the results alone, or parts of it one by one"));
+            .because(format!("it has {len}; the limit is {most}"))
+            .hint("give only the lines of the results, or split the file"));
     }
     let mut bytes = Vec::new();
     // It may grow while it is read.
@@ -217,7 +213,7 @@ fn read(path: &Path) -> Result<String> {
     Ok(text_of(&bytes))
 }
 
-/// The text of a file, which may be a log with anything in it, by the mark of its encoding.
+/// The text of a file in the encoding of its byte order mark. It may be a log with any contents.
 fn text_of(bytes: &[u8]) -> String {
     let utf_16 = |decode: fn([u8; 2]) -> u16| -> String {
         let units: Vec<u16> =
@@ -244,7 +240,7 @@ fn add_records(
     records.push(Record::Run(Box::new(Run {
         schema: SCHEMA,
         verb: args.tool.name().into(),
-        // Without a label it is named by its path, as short as is unique.
+        // Without a label its name is the shortest unique end of its path.
         label: args.label.clone(),
         environment,
         gpus: Vec::new(),
@@ -290,7 +286,7 @@ fn write(path: &Path, records: &[Record]) -> Result<()> {
     } else {
         Ledger::reopen(path)
             .map_err(|failure| {
-                let hint = "only a results file is added to: name another file by `-o`";
+                let hint = "`-o` appends only to a results file: give another path";
                 failure.hint(hint)
             })?
             .0

@@ -1,6 +1,6 @@
 //! The name that was probably meant: pure.
 
-/// Most letters of a name that are compared; comparing takes their square.
+/// Most characters of a name that are compared, in quadratic time.
 const LETTERS_MAX: usize = 100;
 
 /// The one of `names` that is nearest to `name`, if any is near.
@@ -24,7 +24,7 @@ pub(crate) fn near<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> 
     best.filter(|((steps, _), _)| *steps <= most && !wanted.is_empty()).map(|(_, name)| name)
 }
 
-/// The edit distance: letters to insert, delete or change.
+/// The edit distance: characters to insert, delete or change.
 fn steps(a: &[char], b: &[char]) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, from) in a.iter().enumerate() {

@@ -41,7 +41,7 @@ const COLUMNS_MAX: usize = 64;
 /// Reads nixlbench's output.
 ///
 /// # Errors
-/// It holds too much, or neither it nor the user says in which direction bytes moved.
+/// It has too many results, or neither it nor the user gives the direction.
 pub(super) fn parse(text: &str, read_percent: Option<u8>) -> Result<Contents, String> {
     let mut contents = Contents::default();
     let mut told: HashMap<&str, &str> = HashMap::new();
@@ -60,7 +60,7 @@ pub(super) fn parse(text: &str, read_percent: Option<u8>) -> Result<Contents, St
         let lower = line.to_lowercase();
         // Counters of errors are printed too.
         if lower.contains("error:") || lower.contains("failed") {
-            contents.warn(number, &format!("nixlbench said: {}", short(line)));
+            contents.warn(number, &format!("nixlbench reported: {}", short(line)));
             continue;
         }
         let values: Vec<&str> = line.split_whitespace().take(COLUMNS_MAX + 1).collect();
@@ -74,7 +74,7 @@ pub(super) fn parse(text: &str, read_percent: Option<u8>) -> Result<Contents, St
         }
         let row = Row { columns: &columns, values: &values };
         let direction = direction(&told).or(read_percent).ok_or_else(|| {
-            format!("line {number}: it does not tell whether bytes were read or written")
+            format!("line {number}: the direction is unknown: add `--set direction=read`")
         })?;
         match measured(&row) {
             Ok(measured) => {
@@ -92,7 +92,7 @@ pub(super) fn parse(text: &str, read_percent: Option<u8>) -> Result<Contents, St
     }
     if !contents.found.is_empty() {
         contents.note(
-            "nixlbench moves the same places of a file again and again: a cache may have answered",
+            "nixlbench moves the same offsets of a file repeatedly: a cache may have served them",
         );
     }
     Ok(contents)
@@ -104,7 +104,7 @@ fn headings(line: &str) -> Vec<&str> {
     names.filter(|name| !name.is_empty()).take(COLUMNS_MAX).collect()
 }
 
-/// An option that was printed, as `Op type (--op_type=[READ,WRITE])  : WRITE`, and its value.
+/// A printed option, such as `Op type (--op_type=[READ,WRITE])  : WRITE`, and its value.
 fn option(line: &str) -> Option<(&str, &str)> {
     let (_, rest) = line.split_once("(--")?;
     let (name, rest) = rest.split_once('=')?;
@@ -122,7 +122,7 @@ fn direction(told: &HashMap<&str, &str>) -> Option<u8> {
     }
 }
 
-/// The options that no axis has.
+/// The options without an axis.
 fn beside(told: &HashMap<&str, &str>) -> Beside {
     let others = told.iter().filter(|(name, _)| !KNOWN.contains(name)).take(OPTIONS_MAX);
     let own = others.map(|(name, value)| (short(name), short(value))).collect();
@@ -176,7 +176,7 @@ fn measured(row: &Row<'_>) -> Result<Measured, String> {
     let rate = rate.into_iter().find_map(|(name, scale)| Some(row.number(name)? * scale));
     let bytes_per_second = rate.and_then(found::rate).ok_or("it has no throughput")?;
     let reason =
-        "nixlbench names a backend, and proves no way; latencies from when a call was posted";
+        "nixlbench reports a backend, without proof; latencies begin when a call is posted";
     let reason = reason.to_owned();
     let latency = latency(row);
     Ok(Measured { bytes_per_second, latency, reason: Some(reason), ..Measured::default() })
@@ -199,7 +199,7 @@ fn latency(row: &Row<'_>) -> Option<Latency> {
 mod tests {
     use super::*;
 
-    /// Lines as the versions from 2025 on print them, with numbers that are made up.
+    /// Lines as the versions from 2025 on print them, with made-up numbers.
     fn printed(options: &str, headings: &[(&str, usize)], rows: &[&[&str]]) -> String {
         let line = |cells: &[&str]| {
             let cells = cells.iter().zip(headings);
@@ -273,7 +273,7 @@ Storage enable direct (--storage_enable_direct=[0,1])       : 1
         // If posting takes most of the time, no percentile applies to the whole.
         let first = contents.found[0].measured.as_ref().unwrap().latency.unwrap();
         assert_eq!((first.mean_ns, first.p99_ns), (Some(39_000.0), None));
-        assert!(contents.warnings[0].contains("same places"), "{:?}", contents.warnings);
+        assert!(contents.warnings[0].contains("same offsets"), "{:?}", contents.warnings);
     }
 
     #[test]
@@ -299,7 +299,7 @@ Storage enable direct (--storage_enable_direct=[0,1])       : 1
         let gib = parse(&text, Some(0)).unwrap().found.remove(0).measured.unwrap();
         assert!((gib.bytes_per_second - f64::from(1 << 30)).abs() < 1.0);
         let nobody = parse(&text, None).unwrap_err();
-        assert!(nobody.contains("line 3: it does not tell whether"), "{nobody}");
+        assert!(nobody.contains("line 3: the direction is unknown"), "{nobody}");
     }
 
     #[test]
@@ -318,7 +318,7 @@ Storage enable direct (--storage_enable_direct=[0,1])       : 1
         line 14: left out: it has no throughput
         line 15: left out: 3 values below 10 headings
         line 16: left out: it has no throughput
-        line 17: nixlbench said: Error: transfer failed
+        line 17: nixlbench reported: Error: transfer failed
         ");
     }
 

@@ -23,7 +23,7 @@ pub(crate) const AXES: [&str; 10] = [
     "cache",
 ];
 
-/// Letters of a text at most.
+/// Most characters of a text.
 const TEXT_MAX: usize = 4096;
 
 /// A value of an axis.
@@ -40,8 +40,8 @@ impl FromStr for Said {
         let (name, value) = text.split_once('=').ok_or("it takes `AXIS=VALUE`")?;
         let known = AXES.into_iter().find(|axis| *axis == name.trim());
         let axis = known.ok_or_else(|| match near(name, AXES) {
-            Some(near) => format!("there is no axis `{name}`: perhaps `{near}` was meant"),
-            None => format!("there is no axis `{name}`: there are {}", AXES.join(", ")),
+            Some(near) => format!("unknown axis `{name}`: perhaps `{near}` was meant"),
+            None => format!("unknown axis `{name}`: use {}", AXES.join(", ")),
         })?;
         let said = Self { axis, value: value.trim().to_owned() };
         let mut point = super::found::point("", 100);
@@ -51,7 +51,7 @@ impl FromStr for Said {
 }
 
 impl Said {
-    /// The axis that it is a value of.
+    /// The axis of the value.
     pub(super) const fn axis(&self) -> &'static str {
         self.axis
     }
@@ -91,7 +91,7 @@ impl Said {
         let mut changed = point.clone();
         self.put(&mut changed, &mut None)?;
         if told && (changed != *point || self.axis == "direction") {
-            return Err(format!("the file itself tells the {} of what it holds", self.axis));
+            return Err(format!("the file already has the {}", self.axis));
         }
         *point = changed;
         Ok(())
@@ -110,10 +110,10 @@ pub(super) fn put(
 ) -> Result<(), String> {
     let count = || {
         let count = value.parse::<u32>().ok().filter(|count| *count > 0);
-        count.ok_or_else(|| format!("`{axis}` takes a number from 1 on"))
+        count.ok_or_else(|| format!("`{axis}` takes a number of 1 or more"))
     };
     if value.is_empty() || value.chars().count() > TEXT_MAX {
-        return Err(format!("`{axis}` needs a value of {TEXT_MAX} letters at most"));
+        return Err(format!("`{axis}` needs a value of at most {TEXT_MAX} characters"));
     }
     match axis {
         "path" => point.path = value.into(),
@@ -181,7 +181,7 @@ mod tests {
             (&["cuda:1".to_owned()][..], Some(Cache::Cold))
         );
         let failure = "depth=5".parse::<Said>().unwrap().add_to(&mut of).unwrap_err();
-        assert_eq!(failure, "the file itself tells the depth of what it holds");
+        assert_eq!(failure, "the file already has the depth");
         assert!("direction=write".parse::<Said>().unwrap().add_to(&mut of).is_err());
         assert_eq!("direction=mixed:70".parse::<Said>().unwrap().read_percent(), Some(70));
     }
@@ -189,9 +189,9 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused() {
         let why = |text: &str| text.parse::<Said>().unwrap_err();
-        assert_eq!(why("threds=3"), "there is no axis `threds`: perhaps `threads` was meant");
-        assert!(why("colour=3").contains("there are path, target"));
-        assert!(why("depth=0").contains("from 1 on") && why("size=-1").contains("`64K`"));
+        assert_eq!(why("threds=3"), "unknown axis `threds`: perhaps `threads` was meant");
+        assert!(why("colour=3").contains("use path, target"));
+        assert!(why("depth=0").contains("1 or more") && why("size=-1").contains("`64K`"));
         assert!(why("cache=warm").contains("`resident`") && why("path=").contains("needs a value"));
         assert!(why("direction=mixed:101").contains("mixed:70") && why("depth").contains("AXIS"));
     }

@@ -88,7 +88,7 @@ fn a_report_names_the_tool_and_says_that_nothing_is_proven() {
     assert_eq!(line.imported.as_deref(), Some("gdsio"));
     assert_eq!(line.metric(Metric::Mean).unwrap().median, 1953.125e-6);
     assert_eq!(line.metric(Metric::P50), None);
-    assert!(digest.warnings[0].contains("what gdsio told, which nothing here proves"));
+    assert!(digest.warnings[0].contains("reported by gdsio: "));
     let forms = [
         crate::report::forms::terminal::text(&digest),
         crate::report::forms::markdown::text(&digest),
@@ -108,7 +108,7 @@ fn what_failed_has_no_verdict_to_be_missed() {
     let digest = gather::digest(&[("results".into(), source)]);
     let text = crate::report::forms::markdown::text(&digest);
     assert!(text.contains("no space left on device") && !text.contains("not proved"), "{text}");
-    assert!(text.contains("measured by fio 3.33, a machine that is not known"), "{text}");
+    assert!(text.contains("measured by fio 3.33, on an unknown machine"), "{text}");
 }
 
 #[test]
@@ -122,8 +122,8 @@ fn the_right_tool_is_named_for_a_wrong_file() {
         (ImportTool::Fio, LINE, "`forebay import gdsio`"),
         (ImportTool::Fio, nixl, "`forebay import nixlbench`"),
         (ImportTool::Nixlbench, "a,b,c\n1,2,3\n", "`forebay import csv --map …`"),
-        (ImportTool::Fio, ours.as_str(), "`forebay report` reads it as it is"),
-        (ImportTool::Gdsio, bench.as_str(), "`forebay report` reads it as it is"),
+        (ImportTool::Fio, ours.as_str(), "`forebay report` reads it directly"),
+        (ImportTool::Gdsio, bench.as_str(), "`forebay report` reads it directly"),
         (ImportTool::Gdsio, "nothing", "begin with `IoType:`"),
         (ImportTool::Fio, "", "--output-format=json"),
         (ImportTool::Nixlbench, "x", "`Block Size (B)`"),
@@ -137,7 +137,7 @@ fn the_right_tool_is_named_for_a_wrong_file() {
     }
     let cut = Place::new(&fio[..900]);
     let failure = command(&cut.args(ImportTool::Fio), "").unwrap_err();
-    assert!(failure.hint.unwrap().contains("when all of its jobs have ended"));
+    assert!(failure.hint.unwrap().contains("after all of its jobs have ended"));
 }
 
 #[test]
@@ -201,16 +201,16 @@ fn what_makes_no_sense_is_refused_before_anything_is_written() {
     refused(&|args| args.files = vec!["x".into(); FILES_MAX + 1], "1001 files are too many");
     refused(
         &|args| args.set = vec!["threads=9".parse().unwrap()],
-        "the file itself tells the threads",
+        "the file already has the threads",
     );
     refused(&|args| args.files = vec![place.path("none")], "none");
-    refused(&|args| args.files = vec![place.path("")], "no regular file");
+    refused(&|args| args.files = vec![place.path("")], "not a regular file");
     fs::write(place.path("mine"), "mine").unwrap();
-    refused(&|args| args.output = Some(place.path("mine")), "only a results file is added to");
+    refused(&|args| args.output = Some(place.path("mine")), "appends only to a results file");
     assert_eq!(fs::read_to_string(place.path("mine")).unwrap(), "mine");
     let large = fs::File::create(place.path("large")).unwrap();
     large.set_len(1 << 30).unwrap();
-    refused(&|args| args.files = vec![place.path("large")], "1 GiB, and 64 MiB is the most");
+    refused(&|args| args.files = vec![place.path("large")], "1 GiB; the limit is 64 MiB");
     assert!(!place.path("results").exists());
 }
 
@@ -254,7 +254,7 @@ fn without_a_label_files_are_told_apart_by_their_paths() {
     let files = ["results".to_owned()];
     let diff = crate::diff::diff(&digest, &files, (by, None), Metric::Rate).unwrap();
     assert_eq!(diff.sides.len(), 3);
-    // One that is alone needs no folder.
+    // A single one needs no folder.
     let alone = Place::new(LINE);
     imported(&alone, &[("a/log", "3")], None);
     assert_eq!(digest_of(&alone).runs[0].name, "log");

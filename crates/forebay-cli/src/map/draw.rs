@@ -9,18 +9,18 @@ use super::look::{Look, Tone, Word};
 use super::words::{Scene, another_path, distance_text, named};
 use crate::failure::lower;
 
-/// Steps that are drawn of one path.
+/// Most steps that are drawn of one path.
 const STEPS_MAX: usize = 600;
-/// Steps inside one another that are drawn.
+/// Most nested steps that are drawn.
 const DEPTH_MAX: usize = 48;
-/// Drives that the table of distances has.
+/// Most drives in the table of distances.
 const ROWS_MAX: usize = 100;
 
 /// The whole report.
 pub(crate) fn render(report: &MapReport, look: Look) -> String {
     let mut out = String::new();
     if let Some(dir) = &report.replay {
-        let text = format!("replay of the record in {dir}: not this machine, not now");
+        let text = format!("replay of the record in {dir}, not of this machine");
         look.line(&mut out, "", "", &[Word::new(Tone::Bad, text)]);
         out.push('\n');
     }
@@ -106,13 +106,13 @@ impl Tree<'_> {
         let names = map.queue.members.iter().map(|id| drive_name(self.scene.report, id));
         let names: Vec<String> = names.collect();
         let text = match (names.as_slice(), map.queue.layout.as_str()) {
-            ([], _) => "of its own: the drives are not known".to_owned(),
+            ([], _) => "its own; the drives are unknown".to_owned(),
             // A loop device has its own queue, whatever its image is stored on.
             ([one], _) if map.queue.id != map.queue.members[0] => {
-                format!("one of its own, in front of {one}")
+                format!("its own, above that of {one}")
             }
             ([one], _) => format!("that of {one}"),
-            (several, "single") => format!("one of its own, in front of {} drives", several.len()),
+            (several, "single") => format!("its own, above those of {} drives", several.len()),
             (several, "unknown") => format!("one for {} drives", several.len()),
             (several, layout) => {
                 format!("one for {} drives, {}", several.len(), layout.replace('_', " "))
@@ -154,7 +154,7 @@ fn draw_extents(report: &MapReport, extents: &Extents, look: Look, out: &mut Str
     let head = |text: String| vec![Word::new(Tone::Name, "bytes"), Word::new(Tone::Fact, text)];
     let lead = "       ";
     if let Some(reason) = &extents.refused {
-        look.line(out, "", lead, &head(format!("places not told: {}", lower(reason))));
+        look.line(out, "", lead, &head(format!("location unknown: {}", lower(reason))));
         return;
     }
     let s = if extents.count == 1 { "" } else { "s" };
@@ -175,7 +175,7 @@ fn draw_extents(report: &MapReport, extents: &Extents, look: Look, out: &mut Str
     }
     for part in &extents.unplaced {
         rows.push([
-            "(no place)".into(),
+            "(unknown)".into(),
             format_size(part.bytes),
             format!("{:.1} %", share(part.bytes)),
             part.reason.clone(),
@@ -220,7 +220,7 @@ fn table(rows: &[Vec<String>], lead: &str, out: &mut String) {
 
 fn draw_gpus(report: &MapReport, look: Look, out: &mut String) {
     if report.gpus.is_empty() {
-        let none = "none is on PCI here, so there are no distances";
+        let none = "none on PCI, so there are no distances";
         let words = [Word::new(Tone::Name, "GPUs"), Word::new(Tone::Fact, none)];
         look.line(out, "", "      ", &words);
         return;
@@ -232,7 +232,7 @@ fn draw_gpus(report: &MapReport, look: Look, out: &mut String) {
         return;
     }
     out.push('\n');
-    // As many GPUs side by side as fit; the rest follow below.
+    // As many GPUs per table as fit; further tables follow below.
     let names: Vec<String> = report.drives.iter().map(|drive| look.fit(&drive.name)).collect();
     let first = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(8);
     let cell = 2 + "across sockets".len();

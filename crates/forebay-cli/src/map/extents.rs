@@ -19,7 +19,7 @@ const STEP: u64 = 128 * MIB;
 /// Queries the file system, and maps each extent down to the drives.
 pub(crate) fn gather(resolver: &Resolver, map: &StorageMap) -> Extents {
     if map.root.number("size_bytes").is_none() {
-        return Extents { refused: Some("it is no regular file".into()), ..Extents::default() };
+        return Extents { refused: Some("not a regular file".into()), ..Extents::default() };
     }
     match resolver.extents(&map.path, EXTENTS_MAX) {
         Ok(extents) => {

@@ -77,7 +77,7 @@ fn path_map(resolver: &Resolver, map: &StorageMap, wants_extents: bool) -> PathM
     let ids =
         |ids: &[forebay_topology::DriveId]| ids.iter().map(|id| id.as_str().to_owned()).collect();
     let steps = step(&map.root);
-    // Which member of a row of them has the bytes is a question of speed.
+    // It matters for speed which of the concatenated members holds the bytes.
     let concatenated = || steps.walk().any(|(_, step)| is_concatenated(step));
     let wanted = map.exists && (wants_extents || concatenated());
     PathMap {
@@ -133,8 +133,8 @@ fn name_of(address: &str) -> Option<String> {
 /// The folder in which a system lists network cards with RDMA.
 pub(crate) const RDMA: &str = "sys/class/infiniband";
 
-/// The names of these cards. A record has the folder only if it was looked for, and then it may be
-/// empty; a live system without the kernel's module has no such folder and no such card.
+/// The names of these cards. A record without the folder does not tell whether there are cards; an
+/// empty one means none. A live system without the folder has no card.
 fn rdma_devices(root: &Path) -> Option<Vec<String>> {
     let is_live = root == Path::new("/");
     match fs::read_dir(root.join(RDMA)) {

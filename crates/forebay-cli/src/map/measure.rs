@@ -35,15 +35,15 @@ const TICK: Duration = Duration::from_millis(20);
 pub(crate) fn links(report: &mut MapReport, program: &Program) -> Result<()> {
     if report.gpus.is_empty() {
         return Err(Failure::new("cannot measure the link of a GPU")
-            .because("no GPU is on PCI here")
-            .hint("leave `--measure-link` out"));
+            .because("there is no GPU on PCI")
+            .hint("omit `--measure-link`"));
     }
     let engine = Engine::new(crate::limits::limits(program)?)?;
     for gpu in &mut report.gpus {
         gpu.link_busy = busy(&engine, &gpu.pci.address)?;
         if gpu.link_busy.is_none() {
             let name = named(&[gpu.index]);
-            say(&format!("the kernel tells no link of {name}: look on the host of this machine"));
+            say(&format!("the kernel does not report the link of {name}: measure it on the host"));
         }
     }
     Ok(())

@@ -46,7 +46,7 @@ pub(crate) fn command(args: &MapArgs, command: &str, program: &Program) -> Resul
     };
     let resolver = Resolver::new(system);
     let mut report = gather::gather(&resolver, &paths, args.fixture.as_deref(), args.extents);
-    // If a GPU cannot be used, the map is shown all the same.
+    // If a GPU cannot be used, the map is still shown.
     let measured = if args.measure_link { measure::links(&mut report, program) } else { Ok(()) };
     if args.json && args.fixture.is_none() {
         report.environment = Some(environment::of_machine(command, report.drives.clone()));

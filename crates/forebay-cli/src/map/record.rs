@@ -14,7 +14,7 @@ pub(crate) fn record(system: &System, paths: &[PathBuf], dir: &Path) -> Result<S
     forebay_topology::record(system, paths, dir).map_err(|error| {
         let failure = Failure::io(format!("cannot write a record to `{}`", dir.display()), &error);
         match error.kind() {
-            io::ErrorKind::AlreadyExists => failure.hint("give the name of a folder to be made"),
+            io::ErrorKind::AlreadyExists => failure.hint("give the path of a new folder"),
             _ => failure,
         }
     })?;
@@ -27,8 +27,8 @@ pub(crate) fn record(system: &System, paths: &[PathBuf], dir: &Path) -> Result<S
         "recorded  {count} path{s} to {shown}\n\
          masked    names of file servers, names and passwords of users in mount options, keys of \
          encrypted volumes\n\
-         kept      paths, mount points, addresses, serial numbers of drives: look before you \
-         share it\n\
+         kept      paths, mount points, addresses, serial numbers of drives: check the record \
+         before you share it\n\
          replay    forebay map --fixture {shown}\n"
     ))
 }

@@ -8,7 +8,7 @@ use super::json::{MapReport, PathMap, Step, Value};
 use super::look::{Tone, Word};
 use crate::report::drives::{DriveFacts, PathFacts, PciFacts};
 
-/// Facts that are not reported as missing if they are unknown.
+/// Facts that the tree omits if they are unknown.
 const NOT_MISSED: [&str; 3] = ["numa_node", "cipher", "connections"];
 
 /// The data from which a tree's words are made.
@@ -74,7 +74,7 @@ impl Scene<'_> {
             "network" => network(&mut line),
             "memory" => {
                 line.drive("memory");
-                line.fact(Some("the files are in host memory, no drive moves them".into()));
+                line.fact(Some("files in host memory, without a drive".into()));
             }
             _ => match step.text("drive").and_then(|id| self.report.drive(id)) {
                 Some(drive) => self.drive(&mut line, drive),
@@ -93,7 +93,7 @@ impl Scene<'_> {
             // The reason follows at the end of the line.
         } else if !self.map.exists {
             let there = line.step.text("resolved_as").unwrap_or("the folder above");
-            line.bad(Some(format!("does not exist: this is what `{there}` is on")));
+            line.bad(Some(format!("does not exist; shown for `{there}`")));
         } else if Path::new(real) != Path::new(&self.map.path) && !linked {
             line.fact(Some(format!("is {real}")));
         }
@@ -147,8 +147,8 @@ impl Scene<'_> {
     }
 }
 
-/// The path that a step is to a drive which another step has shown: several disks of the kernel's
-/// that are one drive.
+/// The path of a step, if the step is another path to a drive that is already shown: the kernel has
+/// several disks for one drive.
 pub(crate) fn another_path<'a>(report: &'a MapReport, step: &Step) -> Option<&'a PathFacts> {
     let drive = report.drive(step.text("drive")?)?;
     let path = drive.paths.iter().find(|path| path.name == step.name)?;

@@ -47,7 +47,7 @@ impl UserCommand {
             Ok(_) => Ok(command),
             Err(why) => Err(Failure::new(format!("cannot measure power by `{}`", shortened(line)))
                 .because(why)
-                .hint("have it print the watts within 2 s, such as `123.4`, and nothing else")),
+                .hint("the command must print only the watts, such as `123.4`, within 2 s")),
         }
     }
 
@@ -73,7 +73,7 @@ impl Sensor for UserCommand {
 /// A power in watts: one number, with an optional unit.
 fn parse(text: &str) -> Result<f64, String> {
     let text = text.trim();
-    let none = || format!("it prints no power: `{}`", shortened(text));
+    let none = || format!("its output is not a power: `{}`", shortened(text));
     let end =
         text.find(|c: char| !c.is_ascii_digit() && !".+-eE".contains(c)).unwrap_or(text.len());
     let number: f64 = text[..end].parse().map_err(|_| none())?;
@@ -108,11 +108,11 @@ pub(super) fn run(
         return Ok(text(&output));
     }
     let words = text(if errors.is_empty() { &output } else { &errors });
-    let words = words.lines().next().unwrap_or("without a word");
+    let words = words.lines().next().unwrap_or("no output");
     Err(format!("it failed: {}", shortened(words)))
 }
 
-/// Reads until the program has ended; whether it did so well.
+/// Reads until the program has ended; returns whether it succeeded.
 fn listen(
     child: &Child,
     printed: &mut [Option<Pipe>; 2],
@@ -121,7 +121,7 @@ fn listen(
 ) -> Result<bool, String> {
     let begun = Instant::now();
     loop {
-        // Checked before the pipes are emptied: its last output is in them by then.
+        // Checked before the pipes are read: then they hold its last output.
         let ended = ended(child)?;
         let mut is_open = false;
         for pipe in printed.iter_mut().flatten() {
@@ -153,7 +153,7 @@ fn wait(printed: &[Option<Pipe>; 2]) {
     let _ = poll(&mut fds, Some(&look));
 }
 
-/// Whether the program has ended, and well; it is not forgotten by that.
+/// Whether the program has succeeded; `None` if it still runs. It is not reaped.
 pub(crate) fn ended(child: &Child) -> Result<Option<bool>, String> {
     let Some(pid) = pid(child) else { return Ok(Some(false)) };
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -258,7 +258,7 @@ pub(crate) mod tests {
         }
         for text in ["", "W", "many", "12 34", "12 V", "12\n13", "0x10", "nan", "inf", "1,5", "é"]
         {
-            assert!(parse(text).unwrap_err().starts_with("it prints no power: `"), "{text}");
+            assert!(parse(text).unwrap_err().starts_with("its output is not a power: `"), "{text}");
         }
     }
 
@@ -270,19 +270,19 @@ pub(crate) mod tests {
             let failure = first(line).unwrap_err();
             assert!(failure.message.starts_with("cannot measure power by `"), "{failure:?}");
             assert!(failure.causes[0].contains(cause), "{failure:?}");
-            assert!(failure.hint.unwrap().contains("print the watts"));
+            assert!(failure.hint.unwrap().contains("print only the watts"));
         };
-        fails("echo 1e308", "W cannot be");
-        fails("echo 0", "0 W cannot be");
-        fails("echo -- -5", "no power");
-        fails("echo -5", "-5 W cannot be");
-        fails("echo power", "no power: `power`");
-        fails("true", "no power: ``");
+        fails("echo 1e308", "W is not plausible");
+        fails("echo 0", "0 W is not plausible");
+        fails("echo -- -5", "not a power");
+        fails("echo -5", "-5 W is not plausible");
+        fails("echo power", "not a power: `power`");
+        fails("true", "not a power: ``");
         fails("echo 5; false", "it failed: 5");
         fails("echo no meter >&2; exit 3", "it failed: no meter");
-        fails("exit 3", "it failed: without a word");
+        fails("exit 3", "it failed: no output");
         fails("/nonexistent/meter", "/nonexistent/meter");
-        fails("printf '\\377\\001\\033[2J'", "no power");
+        fails("printf '\\377\\001\\033[2J'", "not a power");
         fails("yes", "it prints more than 16384 bytes");
     }
 

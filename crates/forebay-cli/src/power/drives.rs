@@ -18,7 +18,7 @@ const PATHS_MAX: usize = 16;
 
 /// At or above the temperature from which the drive warns.
 const WARM: u64 = 1;
-/// At or above the one that it must not reach.
+/// At or above its critical temperature.
 const CRITICAL: u64 = 2;
 /// The drive reports it itself.
 const ALARM: u64 = 4;
@@ -40,7 +40,7 @@ pub(super) fn find(system: &System, drives: &[String], found: &mut Found) {
         let is_name = drive.len() <= 64
             && drive.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
         if drive.is_empty() || !is_name {
-            found.absent.push(Absent::new(name, "no name of a block device of the kernel's"));
+            found.absent.push(Absent::new(name, "not a kernel name of a block device"));
             continue;
         }
         let before = (found.slow.len(), found.absent.len());
@@ -56,16 +56,15 @@ pub(super) fn find(system: &System, drives: &[String], found: &mut Found) {
             }
         }
         if (found.slow.len(), found.absent.len()) == before {
-            let lack = Absent::new(name, "it has no thermometer in `/sys`");
+            let lack = Absent::new(name, "it has no temperature sensor in `/sys`");
             let is_sata = drive.starts_with("sd");
-            let module = "load the module `drivetemp`, which asks SATA drives";
+            let module = "load the module `drivetemp`, which queries SATA drives";
             found.absent.push(if is_sata { lack.remedy(module) } else { lack });
         }
     }
 }
 
-/// The folders of a drive's chips, each with the name of the controller that it belongs to, or with
-/// the drive's own.
+/// The folders of a drive's chips, each with the name of its controller or of the drive.
 fn chips(system: &System, drive: &str) -> Vec<(String, String)> {
     let list = |folder: &str| system.names_in(folder).unwrap_or_default();
     let below = |folder: &str| -> Option<String> {
@@ -97,10 +96,10 @@ fn chips(system: &System, drive: &str) -> Vec<(String, String)> {
 fn celsius(system: &System, path: &str) -> Result<f64, String> {
     let text = system.small_file(path).map_err(|error| format!("`/{path}`: {error}"))?;
     let thousandths: f64 =
-        text.parse().map_err(|_| format!("`/{path}` is no number: `{}`", shortened(&text)))?;
+        text.parse().map_err(|_| format!("`/{path}` is not a number: `{}`", shortened(&text)))?;
     let degrees = thousandths / 1e3;
     let can_be = CELSIUS.contains(&degrees);
-    can_be.then_some(degrees).ok_or_else(|| format!("`/{path}` says {degrees} °C, which cannot be"))
+    can_be.then_some(degrees).ok_or_else(|| format!("`/{path}`: {degrees} °C is not plausible"))
 }
 
 impl Thermometer {
@@ -130,12 +129,12 @@ impl Sensor for Thermometer {
 
 fn about(bit: u64) -> Option<(String, &'static str)> {
     let what = match bit {
-        WARM => "above the temperature from which it warns, and may be slower",
+        WARM => "above its warning temperature, and may be slower",
         CRITICAL => "above its critical temperature",
-        ALARM => "an alarm for its temperature",
+        ALARM => "a temperature alarm",
         _ => return None,
     };
-    Some((what.into(), "cool the drive, or let it rest between points"))
+    Some((what.into(), "cool the drive, or pause between points"))
 }
 
 #[cfg(test)]
@@ -198,7 +197,7 @@ mod tests {
         assert_eq!(bits("81849", "0"), Ok(Value::Bits(0)));
         assert_eq!(bits("81850", "1"), Ok(Value::Bits(WARM | ALARM)));
         assert_eq!(bits("90000", "x"), Ok(Value::Bits(WARM | CRITICAL)));
-        assert!(bits("300000", "1").unwrap_err().contains("300 °C, which cannot be"));
+        assert!(bits("300000", "1").unwrap_err().contains("300 °C is not plausible"));
         assert!(about(WARM).is_some() && about(CRITICAL).is_some() && about(8).is_none());
         tree.remove("sys/class/nvme/nvme0/hwmon0");
         assert!(found.slow[0].read(true).iter().all(Result::is_err));
@@ -214,11 +213,11 @@ mod tests {
         assert!(found.slow.is_empty());
         assert_eq!(found.absent.len(), odd.len());
         let last = |back: usize| &found.absent[odd.len() - back];
-        assert!(last(3).remedy.is_none() && last(3).why.contains("no thermometer"));
+        assert!(last(3).remedy.is_none() && last(3).why.contains("no temperature sensor"));
         assert!(last(2).remedy.as_ref().unwrap().contains("drivetemp"));
-        assert!(found.absent[..5].iter().all(|absent| absent.why.starts_with("no name")));
+        assert!(found.absent[..5].iter().all(|absent| absent.why.starts_with("not a kernel name")));
         chip(&tree, "sys/block/vda/device/hwmon1", "warm");
         let none = super::tests::found(&tree, &["vda"]).absent.remove(0);
-        assert!(none.why.ends_with("is no number: `warm`"), "{none:?}");
+        assert!(none.why.ends_with("is not a number: `warm`"), "{none:?}");
     }
 }

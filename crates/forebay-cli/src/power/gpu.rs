@@ -14,7 +14,7 @@ use super::sensor::{CELSIUS, CHIP_WATTS_MAX, Channel, Found, Joules, Kind, Senso
 
 /// Joules in the unit of the GPU's counter.
 const MILLIJOULE: f64 = 1e-3;
-/// How often that moves on an H200.
+/// How often the counter advances on an H200.
 const STEP: Duration = Duration::from_millis(100);
 /// How often it is read when no span begins or ends.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -66,11 +66,11 @@ pub(super) fn find(gpus: &[DeviceInfo], found: &mut Found) {
 impl Sensor for Gpu {
     fn channels(&self) -> Vec<Channel> {
         let energy = self.has_energy.then(|| {
-            let how = "NVML: its counter of energy".into();
+            let how = "NVML: energy counter".into();
             Kind::Energy { part: Part::Gpu, how, step: STEP }
         });
         let power = self.power_is.map(|what| {
-            let how = format!("NVML: {what}, added up");
+            let how = format!("NVML: {what}, integrated");
             Kind::Power { part: Part::Gpu, how }
         });
         let heat = self.has_temperature.then_some(Kind::Heat);
@@ -82,7 +82,7 @@ impl Sensor for Gpu {
     fn read(&mut self, asked: bool) -> Vec<Result<Value, String>> {
         let all = asked || self.last.is_none_or(|last| last.elapsed() >= PERIOD);
         let sensed = (self.read)(all);
-        let untold = || sensed.failed.clone().unwrap_or_else(|| "it tells nothing".into());
+        let untold = || sensed.failed.clone().unwrap_or_else(|| "no value".into());
         let energy = self.has_energy.then(|| {
             if !all {
                 return Ok(Value::Unread);
@@ -93,15 +93,15 @@ impl Sensor for Gpu {
             self.joules.add(counter, None, MILLIJOULE, elapsed).map(Value::Number)
         });
         let power = self.power_is.map(|_| {
-            #[expect(clippy::cast_precision_loss, reason = "beyond 52 bits no power can be")]
+            #[expect(clippy::cast_precision_loss, reason = "no power needs more than 52 bits")]
             let told = sensed.power_mw.ok_or_else(untold)? as f64 / 1e3;
             watts(told, CHIP_WATTS_MAX).map(Value::Number)
         });
         let heat = self.has_temperature.then(|| {
-            #[expect(clippy::cast_precision_loss, reason = "nor any temperature")]
+            #[expect(clippy::cast_precision_loss, reason = "no temperature does either")]
             let told = sensed.temperature_c.ok_or_else(untold)? as f64;
             let can_be = CELSIUS.contains(&told).then_some(Value::Number(told));
-            can_be.ok_or_else(|| format!("{told} °C cannot be"))
+            can_be.ok_or_else(|| format!("{told} °C is not plausible"))
         });
         let reasons = self.has_reasons.then(|| {
             let told = sensed.throttle.ok_or_else(untold)?;
@@ -113,7 +113,7 @@ impl Sensor for Gpu {
 
 fn about(bit: u64) -> Option<(String, &'static str)> {
     let reason = ThrottleReasons(bit);
-    let advice = "look with `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER` what limits it";
+    let advice = "`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER` shows what limits it";
     (reason.held_back().0 != 0).then(|| (reason.to_string(), advice))
 }
 
@@ -165,7 +165,7 @@ mod tests {
         let [zero, bits] = [Value::Number(0.0), Value::Bits(0)].map(Ok);
         let number = |number| Ok(Value::Number(number));
         assert_eq!(gpu.read(false), [zero, number(70.0), number(31.0), bits]);
-        let bits = Ok(Value::Bits(0x60)); // it was idle as well, which holds nothing back
+        let bits = Ok(Value::Bits(0x60)); // it was idle as well, which is no throttling
         assert_eq!(gpu.read(true), [number(7.0), number(80.5), number(40.0), bits]);
     }
 

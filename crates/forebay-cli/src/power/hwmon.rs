@@ -77,12 +77,12 @@ impl PowerMeter {
     fn watts(&self) -> Result<f64, String> {
         let text = self.system.small_file(&self.path).map_err(|error| error.to_string())?;
         let microwatts: f64 =
-            text.parse().map_err(|_| format!("no number: `{}`", shortened(&text)))?;
+            text.parse().map_err(|_| format!("not a number: `{}`", shortened(&text)))?;
         watts(microwatts * 1e-6, SERVER_WATTS_MAX)
     }
 }
 
-/// As much of a text as a message has room for.
+/// The start of a text, short enough for a message.
 pub(crate) fn shortened(text: &str) -> String {
     text.chars().take(80).collect()
 }
@@ -167,7 +167,7 @@ mod tests {
         tree.file("sys/class/hwmon/hwmon0/name", "power_meter");
         assert!(why(&tree).starts_with("no chip"));
         for (text, because) in
-            [("0", "0 W"), ("1e300", "W cannot be"), ("lots", "no number: `lots`")]
+            [("0", "0 W"), ("1e300", "W is not plausible"), ("lots", "not a number: `lots`")]
         {
             tree.file("sys/class/hwmon/hwmon0/power1_average", text);
             let why = why(&tree);

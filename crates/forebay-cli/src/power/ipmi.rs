@@ -94,15 +94,15 @@ fn parse(text: &str) -> Result<f64, String> {
     };
     let state = value(["Power reading state is", "Power Measurement"]);
     if let Some(state) = state.filter(|state| !["activated", "Active"].contains(state)) {
-        return Err(format!("the controller's measuring is `{}`", shortened(state)));
+        return Err(format!("the controller's power measurement is `{}`", shortened(state)));
     }
     let power = value(["Instantaneous power reading", "Current Power"]);
     let power = power.ok_or_else(|| {
         let first = text.lines().next().unwrap_or_default();
-        format!("it prints no power: `{}`", shortened(first))
+        format!("its output has no power: `{}`", shortened(first))
     })?;
     let number = power.split_whitespace().next().and_then(|word| word.parse().ok());
-    number.ok_or_else(|| format!("it prints no power: `{}`", shortened(power)))
+    number.ok_or_else(|| format!("its output has no power: `{}`", shortened(power)))
 }
 
 #[cfg(test)]
@@ -132,12 +132,12 @@ mod tests {
         assert_eq!(parse(IPMITOOL), Ok(220.0));
         assert_eq!(parse(FREEIPMI), Ok(76.0));
         let off = IPMITOOL.replace("activated", "deactivated").replace("220", "0");
-        assert_eq!(parse(&off).unwrap_err(), "the controller's measuring is `deactivated`");
+        assert_eq!(parse(&off).unwrap_err(), "the controller's power measurement is `deactivated`");
         let off = FREEIPMI.replace("Active", "Not Available");
         assert!(parse(&off).unwrap_err().contains("`Not Available`"));
         assert!(parse("Current Power : lots").unwrap_err().ends_with("no power: `lots`"));
         assert!(parse("DCMI request failed because: Invalid command (c1)\n").is_err());
-        assert_eq!(parse("").unwrap_err(), "it prints no power: ``");
+        assert_eq!(parse("").unwrap_err(), "its output has no power: ``");
     }
 
     #[test]
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!((both.slow.len(), both.absent.len()), (1, 0));
         assert_eq!(both.slow[0].read(true), [Ok(Value::Number(220.0))]);
         tree.program("ipmitool", "echo 'Instantaneous power reading: 9999999 W'");
-        assert!(both.slow[0].read(true).remove(0).unwrap_err().contains("9999999 W cannot be"));
+        assert!(both.slow[0].read(true).remove(0).unwrap_err().contains("9999999 W is not"));
     }
 
     #[test]

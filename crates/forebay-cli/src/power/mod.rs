@@ -1,7 +1,7 @@
 //! Watts, temperatures and throttling while something else is measured.
 //!
-//! A `Meter` finds the available sources (`Wanted` says of what), reads them during the work, and
-//! sums them up over any part of the time (`Power`). `gpu`, `rapl`, `hwmon`, `drives`, `ipmi` and
+//! A `Meter` finds the available sources of the devices in `Wanted`, reads them during the work,
+//! and summarizes any span of the time (`Power`). `gpu`, `rapl`, `hwmon`, `drives`, `ipmi` and
 //! `command` each find and read one kind of source. `sensor` is what they have in common, `series`
 //! and `readings` are the arithmetic, `result` the data. A missing source is reported with the
 //! reason, and is no error.
@@ -13,7 +13,7 @@
 //! | hwmon's `power_meter` | 1 | power of the server, as averaged by its firmware |
 //! | hwmon of drives | 1 | heat, and whether a limit of the drive is passed |
 //! | IPMI's DCMI | 1 | power of the server, as averaged by its controller |
-//! | the user's command | 1 | whatever it prints as watts |
+//! | the user's command | 1 | the watts that it prints |
 //!
 //! Each source that may be slow has its own thread, so that none delays another. Programs are ended
 //! after 2 s, and a slow source that fails three times in succession is no longer read.
@@ -55,7 +55,7 @@ pub(crate) use self::result::{Source, Temperature, Throttled};
 
 /// How often quick sources are read.
 const PERIOD: Duration = Duration::from_millis(100);
-/// How often slow ones are.
+/// How often slow sources are read.
 const SLOW_PERIOD: Duration = Duration::from_secs(1);
 /// Failures in succession after which a slow source is no longer read.
 const FAILURES_MAX: u32 = 3;
@@ -176,7 +176,7 @@ impl Meter {
         };
         let started = Builder::new().name("forebay-power".into()).spawn(work);
         if let Err(error) = &started {
-            let why = format!("no thread to read it: {error}");
+            let why = format!("cannot start a thread to read it: {error}");
             let lack = |channel: Channel| {
                 Absent::silent(channel.name, &why).remedy("raise the limit on threads")
             };
@@ -217,7 +217,7 @@ impl Meter {
     pub(crate) fn warnings(&self) -> Vec<String> {
         let lacks = self.absent.iter().filter(|absent| absent.there);
         let sentence = |lack: &Absent| {
-            let remedy = lack.remedy.as_deref().unwrap_or("see whether it answers others");
+            let remedy = lack.remedy.as_deref().unwrap_or("check if other programs can read it");
             format!("`{}` is not measured: {}; {remedy}", lack.name, lack.why)
         };
         lacks.map(sentence).collect()
@@ -227,7 +227,7 @@ impl Meter {
 impl Drop for Meter {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        // Under the lock, or one that is about to sleep would miss it.
+        // Under the lock, since a thread that is about to sleep would miss it otherwise.
         drop(self.shared.turns());
         self.shared.changed.notify_all();
         // Closed when the last thread ends: nothing is ever sent.
@@ -295,7 +295,7 @@ impl Shared {
     fn read(&self, sensor: &mut dyn Sensor, first: usize, asked: bool) -> bool {
         let begun = Instant::now();
         let told = sensor.read(asked);
-        // Somewhere within the call it was read.
+        // The value was read at some time within the call.
         let at = begun + begun.elapsed() / 2;
         let is_told = told.iter().any(std::result::Result::is_ok);
         self.readings().take(first, at, told);

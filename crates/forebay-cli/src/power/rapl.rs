@@ -21,7 +21,7 @@ const FOLDER: &str = "sys/class/powercap";
 const NAME: &str = "package (RAPL)";
 /// Most zones that are read: far more than a machine has.
 const ZONES_MAX: usize = 1024;
-/// How often a counter moves: about once in a millisecond (Intel's manual, volume 3, on RAPL).
+/// How often a counter advances: about once a millisecond (Intel's manual, volume 3, on RAPL).
 const STEP: Duration = Duration::from_millis(1);
 /// Joules in the counters' unit.
 const MICROJOULE: f64 = 1e-6;
@@ -73,8 +73,8 @@ pub(super) fn find(system: &System, found: &mut Found) {
 /// Why there is no counter, though the kernel shows a folder for them, and zones if `is_any`.
 fn none(system: &System, is_any: bool) -> Absent {
     if is_any && !system.has("sys/devices/virtual/powercap/intel-rapl") {
-        let why = format!("`/{FOLDER}` names counters that lie nowhere");
-        let remedy = "containers hide them: run outside, or as one that sees all of `/sys`";
+        let why = format!("`/{FOLDER}` links to counters that are not visible");
+        let remedy = "containers hide them: run on the host, or in a container with all of `/sys`";
         return Absent::silent(NAME, why).remedy(remedy);
     }
     let remedy = "load the module `intel_rapl_msr`, which serves AMD's processors as well";
@@ -115,14 +115,14 @@ impl Zone {
             let lack = Absent::silent(&self.name, format!("cannot read `/{path}`: {error}"));
             match error.kind() {
                 ErrorKind::PermissionDenied => {
-                    lack.remedy("run as root: the kernel shows this counter to nobody else")
+                    lack.remedy("run as root: only root may read this counter")
                 }
                 _ => lack,
             }
         })?;
         text.parse().map_err(|_| {
             let shown: String = text.chars().take(40).collect();
-            Absent::silent(&self.name, format!("`/{path}` is no number: `{shown}`"))
+            Absent::silent(&self.name, format!("`/{path}` is not a number: `{shown}`"))
         })
     }
 }
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
     use crate::power::tree::Tree;
 
-    /// Two packages, the first by both ways, with all that packages have in them, and a platform.
+    /// Two packages with all their zones, the first with both interfaces, and a platform.
     fn server() -> Tree {
         let tree = Tree::new();
         let zones = [
@@ -223,7 +223,7 @@ mod tests {
         tree.zone("intel-rapl:0", "package-0", 250_000);
         assert_eq!(read(), Ok(Value::Number(1.25)));
         tree.file("sys/class/powercap/intel-rapl:0/energy_uj", "many\n");
-        assert!(read().unwrap_err().ends_with("is no number: `many`"));
+        assert!(read().unwrap_err().ends_with("is not a number: `many`"));
         tree.remove("sys/class/powercap/intel-rapl:0");
         assert!(read().unwrap_err().starts_with("cannot read `/sys/class/powercap/intel-rapl:0/"));
     }
@@ -255,7 +255,7 @@ mod tests {
         tree.file("sys/class/powercap/intel-rapl:0/energy_uj", "18446744073709551616");
         let none = found(&tree).absent.remove(0);
         assert_eq!(none.name, "package-0");
-        assert!(none.why.contains("is no number"), "{none:?}");
+        assert!(none.why.contains("is not a number"), "{none:?}");
     }
 
     #[test]

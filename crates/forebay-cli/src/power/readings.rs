@@ -6,7 +6,7 @@ use super::result::{Power, RISE_MAX, Source, Temperature, Throttled};
 use super::sensor::{Channel, Kind, Value};
 use super::series::{Average, Series};
 
-/// Steps of a counter in a span from which on it is better than readings of power: its error is one
+/// From this many steps in a span on, a counter is better than readings of power: its error is one
 /// step at most. On an H200, whose power updates as often, both agreed within 1 % by then.
 const STEPS_GOOD: u32 = 50;
 /// Minimum steps of a counter in a span; below that a warning is given, if there is no better
@@ -14,7 +14,7 @@ const STEPS_GOOD: u32 = 50;
 const STEPS_MIN: u32 = 10;
 /// Minimum readings of power in a span; below that a warning is given as well.
 const READINGS_MIN: u64 = 5;
-/// Readings after which a working counter must have moved at least once.
+/// Readings after which a working counter must have advanced at least once.
 const STUCK: u64 = 3;
 /// A smaller covered share of a span causes a warning.
 const COVERED_MIN: f64 = 0.9;
@@ -35,13 +35,13 @@ struct Read {
     reach: Duration,
     numbers: Series<f64>,
     bits: Series<u64>,
-    /// When it first gave no answer since it last gave one, and why.
+    /// When its readings began to fail, and why.
     failed: Option<(Instant, String)>,
 }
 
 impl Readings {
-    /// Adds the channels of a sensor that is read by periods of half of `reach` or so; the first
-    /// one's number.
+    /// Adds the channels of a sensor that is read about twice in `reach`; returns the number of the
+    /// first one.
     pub(super) fn add(&mut self, channels: Vec<Channel>, reach: Duration) -> usize {
         let first = self.channels.len();
         self.channels.extend(channels.into_iter().map(|channel| Read {
@@ -54,7 +54,7 @@ impl Readings {
         first
     }
 
-    /// Adds a thread that reads; its number.
+    /// Adds a thread that reads; returns its number.
     pub(super) fn add_thread(&mut self) -> usize {
         self.threads.push(Series::default());
         self.threads.len() - 1
@@ -134,7 +134,7 @@ impl Readings {
         let failed = read.failure(span).map(|why| format!(": {why}")).unwrap_or_default();
         let Some(found) = found else {
             power.warnings.push(format!(
-                "`{name}` told no power within the span{failed}; measure for longer, or look at it"
+                "`{name}` reported no power within the span{failed}; check it, or measure longer"
             ));
             return;
         };
@@ -144,15 +144,15 @@ impl Readings {
         };
         if found.covered < COVERED_MIN {
             power.warnings.push(format!(
-                "`{name}` is known for {:.0} % of the span{failed}; its joules suppose that the \
-                 rest was like that, so measure again",
+                "`{name}` has readings for {:.0} % of the span{failed}; its joules are \
+                 extrapolated, so measure again",
                 found.covered * 100.0
             ));
         }
         if is_short(read, STEPS_MIN) {
             power.warnings.push(format!(
-                "the span of {:.3} s is short for the counter of `{name}`, which moves in steps, \
-                 so its watts are rough: measure for longer",
+                "the span of {:.3} s is short for the counter of `{name}`, which advances in \
+                 steps, so its watts are rough: measure for longer",
                 power.seconds
             ));
         }
@@ -186,13 +186,13 @@ impl Read {
         }
     }
 
-    /// Whether the last time it gave no answer.
+    /// Whether its last reading failed.
     fn is_lost(&self) -> bool {
         let last = self.numbers.last().max(self.bits.last());
         self.failed.as_ref().is_some_and(|(at, _)| last.is_none_or(|last| last < *at))
     }
 
-    /// Why it has given no answer since some time before the span's end.
+    /// Why its readings have failed since some time before the span's end.
     fn failure(&self, (_, end): (Instant, Instant)) -> Option<&str> {
         let (_, why) = self.failed.as_ref().filter(|(at, _)| *at <= end && self.is_lost())?;
         Some(why)
@@ -203,15 +203,15 @@ impl Read {
         let mut known = self.numbers.within(span.0, span.1, self.reach);
         let Some(first) = known.next() else {
             if let Some(why) = self.failure(span) {
-                power.warnings.push(format!("the temperature of `{name}` is not known: {why}"));
+                power.warnings.push(format!("the temperature of `{name}` is unknown: {why}"));
             }
             return;
         };
         let (last, max) = known.fold((first, first), |(_, max), now| (now, now.max(max)));
         if max - first > RISE_MAX {
             power.warnings.push(format!(
-                "`{name}` warmed from {first:.0} to {max:.0} °C within the span, so its end may \
-                 not be like its beginning: warm up for longer"
+                "`{name}` warmed from {first:.0} to {max:.0} °C within the span, so rates may \
+                 differ between its start and its end: warm up for longer"
             ));
         }
         power.temperatures.push(Temperature { name: name.clone(), first, last, max });
@@ -231,7 +231,7 @@ impl Read {
             let share = count as f64 / known.len() as f64;
             let name = self.channel.name.clone();
             power.warnings.push(format!(
-                "`{name}` told in {:.0} % of its readings: {reason}; {advice}",
+                "`{name}` reported in {:.0} % of its readings: {reason}; {advice}",
                 share * 100.0
             ));
             power.throttled.push(Throttled { name, reason, share });
@@ -324,7 +324,7 @@ mod tests {
         assert!(readings.power(t, t + ms(100)).warnings.is_empty());
         let stuck = readings.power(t + ms(2000), t + ms(4000));
         assert!(stuck.sources.is_empty(), "{stuck:?}");
-        let none = "`package-0` told no power within the span";
+        let none = "`package-0` reported no power within the span";
         assert!(stuck.warnings[0].starts_with(none), "{:?}", stuck.warnings);
     }
 
@@ -358,11 +358,11 @@ mod tests {
         assert!((told.sources[0].watts - 50.0).abs() < 1e-6);
         assert!((told.sources[0].joules - 240.0).abs() < 1e-6);
         assert!((told.sources[0].covered - 0.25).abs() < 1e-6);
-        let warning = "`command` is known for 25 % of the span: it is gone; its joules";
+        let warning = "`command` has readings for 25 % of the span: it is gone; its joules";
         assert!(told.warnings[0].starts_with(warning), "{:?}", told.warnings);
         let after = readings.power(t + ms(3000), t + ms(4000));
         assert!(after.sources.is_empty());
-        let warning = "`command` told no power within the span: it is gone; ";
+        let warning = "`command` reported no power within the span: it is gone; ";
         assert!(after.warnings[0].starts_with(warning), "{:?}", after.warnings);
         // Before it was gone, nothing is reported about that.
         assert!(readings.power(t, t + ms(900)).warnings.is_empty());
@@ -388,12 +388,13 @@ mod tests {
         let throttled = Throttled { name: "gpu".into(), reason: "too hot".into(), share: 0.5 };
         assert_eq!(told.throttled, [throttled]);
         assert!(told.warnings[0].starts_with("`gpu` warmed from 40 to 52 °C"));
-        assert_eq!(told.warnings[1], "`gpu` told in 50 % of its readings: too hot; open a window");
+        let throttled = "`gpu` reported in 50 % of its readings: too hot; open a window";
+        assert_eq!(told.warnings[1], throttled);
         let calm = readings.power(t + ms(100), t + ms(180));
         assert_eq!((calm.warnings.len(), calm.temperatures[0].last), (1, 52.0));
         readings.take(first, t + ms(2000), vec![Err("gone".into()), Err("gone".into())]);
         let gone = readings.power(t + ms(1500), t + ms(2100));
-        assert_eq!(gone.warnings, ["the temperature of `gpu` is not known: gone"]);
+        assert_eq!(gone.warnings, ["the temperature of `gpu` is unknown: gone"]);
         assert!(gone.temperatures.is_empty() && gone.throttled.is_empty());
     }
 

@@ -17,14 +17,14 @@ pub struct Power {
     /// The consumption of each source. Sources of one part may be added ([`Power::joules_of`]); two
     /// parts may not, since one may include the other.
     pub sources: Vec<Source>,
-    /// How warm GPUs and drives were.
+    /// The temperatures of GPUs and drives.
     pub temperatures: Vec<Temperature>,
     /// The parts that were throttled, and why.
     pub throttled: Vec<Throttled>,
     /// Notes for the reader of the numbers, as sentences with the next step.
     pub warnings: Vec<String>,
-    /// Processor time that the measuring itself took within the span, but for that of programs
-    /// that it asks.
+    /// CPU time that the measuring itself took within the span, without that of the programs that
+    /// it runs.
     pub cpu_seconds: f64,
 }
 
@@ -41,7 +41,7 @@ pub struct Source {
     pub watts: f64,
     /// That power over the whole span.
     pub joules: f64,
-    /// How often it was read within the span.
+    /// Number of readings within the span.
     pub samples: u64,
     /// The covered part of the span, from 0 to 1.
     pub covered: f64,
@@ -65,23 +65,23 @@ pub enum Part {
     Server,
     /// The subject of the user's command.
     Command,
-    /// A word of another version.
+    /// A value of another version.
     #[default]
     #[serde(other)]
     Other,
 }
 
-/// How warm something was, in degrees Celsius.
+/// The temperature of a device, in degrees Celsius.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Temperature {
     /// `gpu cuda:0`, `drive nvme0n1`.
     pub name: String,
-    /// As the span began.
+    /// At the start of the span.
     pub first: f64,
-    /// The value at the end.
+    /// At the end of the span.
     pub last: f64,
-    /// At most.
+    /// The maximum.
     pub max: f64,
 }
 
@@ -97,7 +97,7 @@ pub struct Throttled {
     pub share: f64,
 }
 
-/// A source that is not there.
+/// A source that is not measured.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Absent {
@@ -107,7 +107,7 @@ pub struct Absent {
     pub why: String,
     /// What to do about it; null if nothing can or need be done.
     pub remedy: Option<String>,
-    /// Whether the machine has it nevertheless, so that it could be measured.
+    /// Whether the machine has it, so that it could be measured.
     pub there: bool,
 }
 
@@ -116,7 +116,7 @@ impl Absent {
         Self { name: name.into(), why: why.into(), remedy: None, there: false }
     }
 
-    /// Something that the machine has, and that does not answer.
+    /// A source that the machine has, but that does not answer.
     pub(super) fn silent(name: impl Into<String>, why: impl Into<String>) -> Self {
         Self { there: true, ..Self::new(name, why) }
     }

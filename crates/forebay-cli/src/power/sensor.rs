@@ -11,7 +11,7 @@ pub(super) const SERVER_WATTS_MAX: f64 = 1e6;
 /// The valid range of a temperature in degrees Celsius.
 pub(super) const CELSIUS: std::ops::RangeInclusive<f64> = -60.0..=250.0;
 
-/// Something that can be read again and again.
+/// A source that can be read repeatedly.
 pub(super) trait Sensor: Send {
     /// The channels that it reports, in the order of its readings.
     fn channels(&self) -> Vec<Channel>;
@@ -68,7 +68,7 @@ pub(super) struct Found {
 pub(super) fn watts(value: f64, max: f64) -> Result<f64, String> {
     match value {
         value if value > 0.0 && value <= max => Ok(value),
-        value => Err(format!("{value} W cannot be")),
+        value => Err(format!("{value} W is not plausible")),
     }
 }
 
@@ -96,7 +96,7 @@ impl Joules {
             (None, Some(end)) if last <= end => (end - last) + now,
             (None, _) => return Err(format!("its counter went back from {last} to {now}")),
         };
-        #[expect(clippy::cast_precision_loss, reason = "a step of more is none that can be")]
+        #[expect(clippy::cast_precision_loss, reason = "a larger step is refused below")]
         let joules = step as f64 * unit;
         // Below a reading's own delay, the shortest step would give an absurd power.
         let seconds = elapsed.as_secs_f64().max(0.1);
@@ -125,7 +125,7 @@ mod tests {
         let back = add(100_000, None).unwrap_err();
         assert_eq!(back, "its counter went back from 250000 to 100000");
         assert_eq!(add(350_000, None), Ok(1.5), "from where it went to");
-        assert!(add(1, Some(7)).is_err(), "beyond the end that it is said to have");
+        assert!(add(1, Some(7)).is_err(), "beyond the reported end");
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(super) struct Average {
     pub(super) covered: f64,
     /// Readings within the span.
     pub(super) samples: u64,
-    /// How often a reading within the span was another than the one before.
+    /// How often a reading within the span differed from the one before.
     pub(super) moves: u64,
 }
 
@@ -66,7 +66,7 @@ impl<T: Copy + PartialEq> Series<T> {
         since.take_while(move |(at, _)| *at <= end).map(|(_, value)| *value)
     }
 
-    /// Readings within a span, and how often they were another than the one before.
+    /// Readings within a span, and how often one differed from the one before.
     fn counts(&self, start: Instant, end: Instant) -> (u64, u64) {
         let (mut samples, mut moves, mut before) = (0, 0, None);
         for (at, value) in self.samples.iter().take_while(|(at, _)| *at <= end) {

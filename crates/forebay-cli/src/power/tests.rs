@@ -94,10 +94,10 @@ fn a_whole_server_is_measured() {
     let name = "drive nvme0".to_owned();
     let warm = Temperature { name: name.clone(), first: 81.0, last: 81.0, max: 81.0 };
     assert_eq!(power.temperatures, [warm]);
-    let reason = "above the temperature from which it warns, and may be slower".into();
+    let reason = "above its warning temperature, and may be slower".into();
     assert_eq!(power.throttled, [Throttled { name, reason, share: 1.0 }]);
     assert!(power.warnings.iter().any(|warning| warning.contains("cool the drive")));
-    let none = Absent::new("drive vda", "it has no thermometer in `/sys`");
+    let none = Absent::new("drive vda", "it has no temperature sensor in `/sys`");
     assert_eq!(meter.absent(), [none]);
     assert!(meter.warnings().is_empty());
     let text = serde_json::to_string(&power).unwrap();
@@ -127,7 +127,7 @@ fn a_counter_that_vanishes_is_known_as_far_as_it_was_there() {
     let start = meter.mark();
     sleep(Duration::from_millis(5));
     let power = meter.between(start, Instant::now());
-    assert!(power.sources.is_empty() && power.warnings[0].contains("told no power"), "{power:?}");
+    assert!(power.sources.is_empty() && power.warnings[0].contains("no power"), "{power:?}");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn a_command_that_hangs_later_ends_with_the_meter() {
     assert!(begun.elapsed() < LONG);
     until("its end", || !std::path::Path::new("/proc").join(pid.trim()).exists());
     let failure = Meter::begin(&Wanted { command: Some("echo 1e308".into()), ..wanted(&tree) });
-    assert!(failure.unwrap_err().causes[0].contains("cannot be"));
+    assert!(failure.unwrap_err().causes[0].contains("not plausible"));
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn readings_are_made_without_being_asked_for() {
     drop(meter);
     let after = calls.load(Ordering::Relaxed);
     sleep(2 * PERIOD);
-    assert_eq!(calls.load(Ordering::Relaxed), after, "nothing goes on");
+    assert_eq!(calls.load(Ordering::Relaxed), after, "it has stopped");
 }
 
 /// Files with arbitrary contents, special files, or dangling links.
@@ -239,7 +239,7 @@ fn files_that_are_none_are_said_and_never_waited_for() {
     assert!(lack(&tree).ends_with("not a file"), "{}", lack(&tree));
     tree.remove(energy);
     tree.file(energy, &"7".repeat(1 << 20));
-    assert!(lack(&tree).contains("is no number: `7777"), "{}", lack(&tree));
+    assert!(lack(&tree).contains("is not a number: `7777"), "{}", lack(&tree));
 }
 
 proptest! {

@@ -1,4 +1,4 @@
-//! Folders that play a machine's `/sys` and `/dev`, for tests.
+//! Folders that simulate a machine's `/sys` and `/dev`, for tests.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};

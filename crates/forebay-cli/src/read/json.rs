@@ -95,7 +95,7 @@ impl Stages {
     }
 }
 
-/// How often something took how long.
+/// How often a stage ran, and how long it took.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Stage {
     /// How often.
@@ -106,7 +106,7 @@ pub struct Stage {
     pub p99_s: Option<f64>,
     /// The longest.
     pub max_s: Option<f64>,
-    /// All together.
+    /// The sum.
     pub sum_s: f64,
 }
 

@@ -1,4 +1,4 @@
-//! `forebay read`: moves a range of a file to the target by the engine, and says how.
+//! `forebay read`: moves a range of a file to the target by the engine, and reports the route.
 
 pub mod json;
 mod stages;
@@ -45,7 +45,7 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
     target.demand(&engine, len).check(len, "--len")?;
     let memory = target.allocate(&engine, len.max(1));
     let mut memory = memory.map_err(|failure| {
-        failure.hint("`--len` reads less of it, from `--offset` on; several reads make the whole")
+        failure.hint("read the file in parts: `--len` bytes, from `--offset` on")
     })?;
     let output = args.output.as_deref().map(Output::create).transpose()?;
     let trace = args.trace.as_deref().map(Output::create_file).transpose()?;
@@ -141,7 +141,7 @@ impl<'a> Output<'a> {
             let failure = Failure::io(format!("cannot create `{}`", path.display()), &error);
             match error.kind() {
                 io::ErrorKind::AlreadyExists => {
-                    failure.hint("no file is ever overwritten: give the path of a new one")
+                    failure.hint("no file is ever overwritten: give the path of a new file")
                 }
                 _ => failure,
             }
@@ -251,7 +251,7 @@ fn moved(bytes: u64) -> String {
 fn trace_line(path: &Path, left_out: u64) -> String {
     let missing = match left_out {
         0 => String::new(),
-        spans => format!(" ({spans} spans more were left out)"),
+        spans => format!(" ({spans} more spans were left out)"),
     };
     let path = plain(&path.display().to_string());
     format!("{:<9}{path}{missing}: open it in https://ui.perfetto.dev\n", "trace")

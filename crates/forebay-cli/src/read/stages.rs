@@ -3,12 +3,12 @@
 use super::json::{Stage, Stages};
 use crate::report::table::drawn;
 
-const HEADINGS: [&str; 6] = ["stage", "count", "median", "99 %", "longest", "together"];
+const HEADINGS: [&str; 6] = ["stage", "count", "median", "p99", "longest", "total"];
 
 /// The table; one line if nothing was counted.
 pub(super) fn render(stages: &Stages) -> String {
     if stages.named().iter().all(|(_, stage)| stage.count == 0) {
-        let text = "none: what is small is moved by the thread that asks for it";
+        let text = "none: the calling thread moves small requests itself";
         return format!("{:<9}{text}\n", "stages");
     }
     let rows = stages.named().map(|(name, Stage { count, p50_s, p99_s, max_s, sum_s })| {
@@ -19,7 +19,7 @@ pub(super) fn render(stages: &Stages) -> String {
     format!("\n{}", drawn(HEADINGS, rows, |index| index > 0))
 }
 
-/// A time with three digits that count.
+/// A time with three significant digits.
 fn time(seconds: f64) -> String {
     let (value, unit) = match seconds {
         1.0.. => (seconds, "s"),
@@ -50,16 +50,16 @@ mod tests {
         let stages = Stages { slot_wait: none, file, link_wait: none, copy: none };
         insta::assert_snapshot!(render(&stages), @"
 
-        stage              count   median    99 %  longest  together
-        wait for a slot        0        –       –        –         –
-        request             1234  12.3 µs  123 ms   12.3 s     123 s
-        wait for the link      0        –       –        –         –
-        copy                   0        –       –        –         –
+        stage              count   median     p99  longest  total
+        wait for a slot        0        –       –        –      –
+        request             1234  12.3 µs  123 ms   12.3 s  123 s
+        wait for the link      0        –       –        –      –
+        copy                   0        –       –        –      –
         ");
         let stages = Stages { file: none, ..stages };
         assert_eq!(
             render(&stages),
-            "stages   none: what is small is moved by the thread that asks for it\n"
+            "stages   none: the calling thread moves small requests itself\n"
         );
     }
 }

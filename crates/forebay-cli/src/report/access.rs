@@ -14,7 +14,7 @@ use crate::bench::held;
 const ACL: &[u8] = b"system.posix_acl_access";
 /// Attributes that describe a file, or control access. Others belong to the old contents.
 const KEPT: [&[u8]; 4] = [b"user.", b"system.", b"security.selinux", b"security.SMACK64"];
-/// Bytes of an attribute, and of all names, at most (xattr(7)).
+/// Most bytes of an attribute, and of all names together (xattr(7)).
 const ATTRIBUTE_MAX: usize = 64 << 10;
 
 /// The file that is replaced.

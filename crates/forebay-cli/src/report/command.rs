@@ -20,7 +20,7 @@ use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::steps::Step;
 
-/// Files of one report at most: a person compares a few.
+/// Most files of one report.
 const FILES_MAX: usize = 64;
 
 /// The name of each file that `forebay stream --out` writes, without its ending.
@@ -33,7 +33,7 @@ const STREAMED: &str = "stream_bench";
 pub fn command(args: &ReportArgs) -> Result<()> {
     if args.results.len() > FILES_MAX {
         let text = format!("{} files are too many for a report", args.results.len());
-        return Err(Failure::usage(text).hint(format!("give {FILES_MAX} at most")));
+        return Err(Failure::usage(text).hint(format!("give at most {FILES_MAX}")));
     }
     let mut sources = Vec::new();
     for path in &args.results {
@@ -64,7 +64,7 @@ pub fn command(args: &ReportArgs) -> Result<()> {
     }
 }
 
-/// The names of a file's runs without a label.
+/// The name of a file's runs that have no label.
 fn name_of(path: &Path) -> String {
     let stem = path.file_stem().unwrap_or(path.as_os_str());
     // All output of `forebay stream` has this name; its folder was named by the user.
@@ -78,19 +78,20 @@ fn refuse_nothing(digest: &Digest) -> Result<()> {
         || digest.layers.iter().any(holds);
     if digest.lines.is_empty() && digest.ceilings.is_empty() && !says {
         return Err(Failure::new("there is nothing to report")
-            .because("the results hold no sample, no ceiling and no pass")
+            .because("the results hold no sample, no limit and no pass")
             .hint("wait until the run has measured its first point"));
     }
     Ok(())
 }
 
-/// A table has one kind of rows: with two, they could be confused.
+/// Refuses results together with layers: a table has one kind of rows.
 fn refuse_two_tables(digest: &Digest) -> Result<()> {
     if digest.runs.is_empty() || digest.layers.is_empty() {
         return Ok(());
     }
-    let text = "results and layers behind compute have different columns";
-    Err(Failure::usage(text).hint("give files of one kind with `--csv`, or leave it out"))
+    Err(Failure::usage("cannot write results and layers into one table")
+        .because("results and layers behind compute have different columns")
+        .hint("give files of one kind with `--csv`, or leave it out"))
 }
 
 fn form(args: &ReportArgs, digest: &Digest) -> String {
@@ -103,7 +104,7 @@ fn form(args: &ReportArgs, digest: &Digest) -> String {
     }
 }
 
-/// The one table with every number.
+/// The table with every number, for `--csv`.
 fn table(digest: &Digest) -> Grid {
     if digest.runs.is_empty() { layers::full(&digest.layers) } else { full::results(digest) }
 }
@@ -116,7 +117,7 @@ fn refuse_input(output: &Path, inputs: &[PathBuf]) -> Result<()> {
         let text = format!("cannot write the report to `{}`", output.display());
         return Err(Failure::usage(text)
             .because("it holds the results that the report is made from")
-            .hint("name a new file by `-o`"));
+            .hint("name a new file with `-o`"));
     }
     Ok(())
 }
@@ -137,12 +138,12 @@ fn write(
     if let Some(old) = &old {
         if !overwrite {
             return Err(failed(&io::Error::from_raw_os_error(libc::EEXIST))
-                .hint("name a new file, or say `--overwrite`"));
+                .hint("name a new file, or give `--overwrite`"));
         }
         if !old.facts.is_file() {
             return Err(failed(&io::ErrorKind::InvalidInput.into())
                 .because("only a regular file is replaced")
-                .hint("name another file by `-o`"));
+                .hint("name another file with `-o`"));
         }
     }
     // A concurrent reader gets the old report or the new one, complete.

@@ -3,7 +3,7 @@
 use forebay_topology::{Drive, DrivePath, Link, PciDevice, QueueId};
 use serde::{Deserialize, Serialize};
 
-/// A drive at the bottom of a path, or its substitute.
+/// A drive at the bottom of a path. A network or memory may take its place.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriveFacts {
     /// A unique id.
@@ -14,13 +14,13 @@ pub struct DriveFacts {
     pub kind: String,
     /// The kernel's name, as `nvme0n1`.
     pub name: String,
-    /// Its maker's name for it.
+    /// Its model.
     pub model: Option<String>,
     /// The version of its firmware.
     pub firmware: Option<String>,
     /// Its serial number.
     pub serial: Option<String>,
-    /// Bytes on it.
+    /// Its size in bytes.
     pub size: Option<u64>,
     /// The smallest piece that it reads or writes, in bytes.
     pub logical_block_size: Option<u32>,
@@ -34,7 +34,7 @@ pub struct DriveFacts {
     pub pci_address: Option<String>,
     /// The state of its link when it was read.
     pub link: Option<LinkFacts>,
-    /// The best that this link can be.
+    /// The maximum of this link.
     pub link_max: Option<LinkFacts>,
     /// The NUMA node of that path.
     pub numa_node: Option<u32>,
@@ -83,9 +83,9 @@ pub struct PathFacts {
     pub live: bool,
     /// Its state as the kernel reports it.
     pub state: Option<String>,
-    /// The NUMA node that it hangs on.
+    /// Its NUMA node.
     pub numa_node: Option<u32>,
-    /// The PCI device at its end of the host.
+    /// The PCI device at the host's end.
     pub pci: Option<PciFacts>,
 }
 
@@ -107,19 +107,19 @@ impl PathFacts {
 pub struct PciFacts {
     /// Its address.
     pub address: String,
-    /// Its maker and model as numbers, `10de:2335`.
+    /// Its vendor and device IDs, `10de:2335`.
     pub id: Option<String>,
-    /// The kernel's driver that has it.
+    /// Its kernel driver.
     pub driver: Option<String>,
-    /// Its link as it was when it was looked at. Idle GPUs rest at a lower speed.
+    /// The state of its link when it was read. Idle GPUs lower their speed.
     pub link: Option<LinkFacts>,
-    /// The best that this link can be.
+    /// The maximum of this link.
     pub link_max: Option<LinkFacts>,
     /// The bridges above it, from the root port down.
     pub bridges: Vec<BridgeFacts>,
     /// The host bridge above these.
     pub host_bridge: String,
-    /// The NUMA node that it hangs on.
+    /// Its NUMA node.
     pub numa_node: Option<u32>,
     /// The socket of that node.
     pub socket: Option<u32>,
@@ -159,7 +159,7 @@ pub struct BridgeFacts {
     pub address: String,
     /// The state of its link when it was read.
     pub link: Option<LinkFacts>,
-    /// The best that this link can be.
+    /// The maximum of this link.
     pub link_max: Option<LinkFacts>,
 }
 

@@ -17,7 +17,7 @@ use crate::failure::{Failure, Result};
 use crate::json_memory;
 use crate::results::{Record, file};
 
-/// Bytes of a report as JSON at most: with the evidence of many drives it has some MiB.
+/// Most bytes of a report as JSON: with the evidence of many drives it has some MiB.
 const JSON_MAX: u64 = 256 * MIB;
 /// Length of the start of a file from which its kind is detected.
 const START: u64 = 64 * KIB;
@@ -46,7 +46,7 @@ pub fn read(path: &Path) -> Result<Source> {
     let mut opened = opened.map_err(failed)?;
     let facts = opened.metadata().map_err(failed)?;
     if !facts.is_file() {
-        return Err(Failure::new(text).because("it is no regular file").hint(MADE_BY));
+        return Err(Failure::new(text).because("it is not a regular file").hint(MADE_BY));
     }
     let mut bytes = Vec::new();
     (&mut opened).take(START).read_to_end(&mut bytes).map_err(failed)?;
@@ -55,18 +55,18 @@ pub fn read(path: &Path) -> Result<Source> {
     }
     if facts.len() > JSON_MAX {
         let (len, most) = (format_size(facts.len()), format_size(JSON_MAX));
-        let why = format!("it has {len}, and no report has more than {most}");
+        let why = format!("it has {len}, and a report has at most {most}");
         return Err(Failure::new(text).because(why).hint(MADE_BY));
     }
     opened.take(JSON_MAX).read_to_end(&mut bytes).map_err(failed)?;
     object(crate::without_mark(&bytes)).map_err(|why| Failure::new(text).because(why).hint(MADE_BY))
 }
 
-const MADE_BY: &str = "a report is made of results files (`forebay sweep -o FILE`, `forebay \
-                       import`), of what `forebay bench --json` or `forebay compare --json` \
-                       printed, and of what `forebay stream --out FOLDER` wrote";
+const MADE_BY: &str = "give results files (`forebay sweep -o FILE`, `forebay import`), output of \
+                       `forebay bench --json` or `forebay compare --json`, or files of `forebay \
+                       stream --out FOLDER`";
 
-/// Whether a file is one object over several lines, and so no records.
+/// Whether a file is one JSON object, not a list of records.
 fn begins_object(bytes: &[u8]) -> bool {
     let bytes = crate::without_mark(bytes);
     let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -158,7 +158,7 @@ mod tests {
         assert!(why("").contains("empty"));
         assert!(why("{\n").contains("EOF"));
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(read(folder.path()).unwrap_err().causes, ["it is no regular file"]);
+        assert_eq!(read(folder.path()).unwrap_err().causes, ["it is not a regular file"]);
         assert!(read(&folder.path().join("none")).unwrap_err().message.contains("none"));
     }
 

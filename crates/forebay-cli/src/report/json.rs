@@ -78,7 +78,7 @@ pub struct Cpu {
 /// Host memory, in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HostMemoryFacts {
-    /// All of it.
+    /// The total.
     #[serde(with = "told")]
     pub total: u64,
     /// The memory available when the run began.
@@ -99,7 +99,7 @@ pub struct Gpu {
     pub pci_address: Option<String>,
     /// Bytes of its memory.
     pub memory: u64,
-    /// Whether host memory plays it.
+    /// Whether it is simulated in host memory.
     pub simulated: bool,
 }
 
@@ -122,7 +122,7 @@ pub struct Drive {
     pub name: String,
     /// Its model.
     pub model: Option<String>,
-    /// Bytes on it.
+    /// Its size in bytes.
     pub size: Option<u64>,
     /// Whether the kernel reports a spinning disk.
     pub rotational: Option<bool>,
@@ -131,7 +131,7 @@ pub struct Drive {
 /// Versions of the programs that measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Versions {
-    /// This command's.
+    /// The version of this command.
     pub forebay: String,
     /// The version of `fio`, if installed.
     pub fio: Option<String>,
@@ -150,9 +150,9 @@ pub struct Row {
     pub method: MethodName,
     /// The route that the engine took; several are joined by `+`.
     pub route: Option<String>,
-    /// The route that was demanded of the engine.
+    /// The route that was required of the engine.
     pub demanded: Option<String>,
-    /// Why, or the route that the bytes took.
+    /// Why the engine took it; for other methods, how the bytes moved.
     pub reason: Option<String>,
     /// From or to the file.
     pub direction: Direction,
@@ -183,7 +183,7 @@ pub struct Row {
     pub speed_up: Option<f64>,
     /// Processor seconds for each 1e9 bytes, the median.
     pub cpu_s_per_gb: Option<f64>,
-    /// Whether every byte of every sample was right; null for limits.
+    /// Whether every byte of every sample was correct; null for limits.
     pub verified: Option<bool>,
     /// The route, proven by independent counters; null for limits.
     #[serde(default)]
@@ -220,7 +220,7 @@ impl Report {
     /// The report as text, with a line feed at its end.
     ///
     /// # Errors
-    /// None that a report of numbers and text can cause.
+    /// Errors of the serializer, which numbers and text do not cause.
     pub fn to_text(&self) -> serde_json::Result<String> {
         crate::report::plain::json_lines(self)
     }

@@ -8,9 +8,9 @@ use super::plain::plain;
 use super::proof;
 use super::table::{data, drawn, footnotes, note, rate, rates, route, sizes};
 
-/// Letters of a path at most.
+/// Most letters of a path.
 const PATH_MAX: usize = 30;
-/// Letters of the names of its drives at most.
+/// Most letters of the names of its drives.
 const DRIVES_MAX: usize = 10;
 /// Columns of a bar for the full limit.
 const BAR: usize = 20;

@@ -29,7 +29,7 @@ pub fn cut(text: &str, most: usize) -> String {
 /// `value` as one line of JSON in which no letter acts on a terminal.
 ///
 /// # Errors
-/// The serializer's.
+/// Errors of the serializer.
 pub fn json<T: Serialize + ?Sized>(value: &T) -> serde_json::Result<String> {
     serde_json::to_string(value).map(|text| json_escaped(&text))
 }

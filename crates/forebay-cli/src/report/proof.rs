@@ -11,7 +11,7 @@ use crate::bench::proof::Proof;
 /// The prefix of the words for direct routes.
 const DIRECT: &str = "direct";
 
-/// The proof of a row's bytes.
+/// The verdict on a row's bytes, and its evidence.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VerdictFacts {
     /// `direct (p2pdma)`, `direct (nvidia-fs)`, `staged`, `cached`, `compat`, `host (drive)`,
@@ -70,7 +70,7 @@ impl VerdictFacts {
         self.word.starts_with(DIRECT)
     }
 
-    /// Whether some did.
+    /// Whether some bytes did.
     #[must_use]
     pub fn is_partly_direct(&self) -> bool {
         self.shares.iter().any(|share| share.way.starts_with(DIRECT))

@@ -197,7 +197,7 @@ pub(crate) fn mark<'a>(reason: &'a str, reasons: &mut Vec<&'a str>) -> usize {
     )
 }
 
-/// Whether the data of a row were right.
+/// The result of the data check of a row.
 pub(crate) fn data(row: &Row) -> &'static str {
     match row.verified {
         None => "–",
@@ -224,14 +224,14 @@ fn cells<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> [String; 11] {
         row.share_of_limit.map_or_else(none, |share| format!("{:.0} %", share * 100.0)),
         row.speed_up.map_or_else(none, |ratio| format!("{ratio:.1}×")),
         row.cpu_s_per_gb.map_or_else(none, |seconds| format!("{seconds:.3}")),
-        if row.method.is_ceiling() { "(ceiling)" } else { limit.unwrap_or("–") }.to_owned(),
+        if row.method.is_ceiling() { "(limit)" } else { limit.unwrap_or("–") }.to_owned(),
         data(row).to_owned(),
         route(row, reasons),
         proof::cell(row, reasons),
     ]
 }
 
-/// A rate in GB/s (1e9) with three digits that count.
+/// A rate in GB/s (1e9) with three significant digits.
 #[must_use]
 pub fn rate(bytes_per_second: f64) -> String {
     let rate = bytes_per_second / 1e9;
@@ -277,11 +277,11 @@ target   cuda:0, NVIDIA H200, GPU-1234, 0000:1b:00.0, driver 580.159
 
 1 GiB
 method   direction  cache       GB/s (min–max)  of limit  speed-up  CPU s/GB
-  bound by   data   route       verdict
+  bound by  data   route       verdict
 link     read       –         55.3 (55.1–55.6)         –         –     0.125
-  (ceiling)  –      –           –
+  (limit)   –      –           –
 forebay  read       resident  54.5 (54.2–54.8)      98 %     12.2×     0.125
-  link       right  cached [1]  cached
+  link      right  cached [1]  cached
 [1] resident in the page cache
 
 5 GiB
@@ -317,7 +317,7 @@ standard  read       cold   2.15 (2.11–2.19)      65 %     12.2×     0.125
     fn a_simulated_gpu_is_named_everywhere() {
         let mut report = report();
         let gpu = report.environment.gpu.as_mut().unwrap();
-        (gpu.simulated, gpu.id, gpu.name) = (true, "sim:0".into(), "played".into());
+        (gpu.simulated, gpu.id, gpu.name) = (true, "sim:0".into(), "mock".into());
         report.results.iter_mut().for_each(|row| row.simulated = true);
         let text = render(&report);
         // The target, the table's head, and each row.

@@ -16,7 +16,7 @@ const SPREAD_MAX: f64 = 0.25;
 const SHARE_MAX: f64 = 1.05;
 /// Most rows that a warning names.
 const NAMES_MAX: usize = 3;
-/// Shorter samples are too inexact.
+/// Shorter samples are too inaccurate.
 pub(crate) const SECONDS_MIN: f64 = 0.002;
 
 /// Something that a reader of the numbers should know.
@@ -39,9 +39,9 @@ pub enum Warning {
     },
     /// Only the start of a file is read.
     Part {
-        /// How much.
+        /// Bytes that are read.
         len: u64,
-        /// All of it.
+        /// Bytes of the whole file.
         whole: u64,
     },
     /// Only the start of some of several files is read.
@@ -81,7 +81,7 @@ pub enum Warning {
     Unsteady {
         /// Which rows.
         rows: Vec<String>,
-        /// How far at worst, as a share of the median.
+        /// The largest range, as a share of the median.
         spread: f64,
         /// How many samples a row has.
         count: usize,
@@ -90,7 +90,7 @@ pub enum Warning {
     Unstable {
         /// Which rows.
         rows: Vec<String>,
-        /// How far at worst, as a share of the mean.
+        /// The largest range, as a share of the mean.
         variation: f64,
         /// How many runs there were.
         runs: u32,
@@ -128,7 +128,7 @@ impl fmt::Display for Warning {
             ),
             Self::InMemory(kind) => write!(
                 f,
-                "no cold rows and no storage ceiling: {kind} keeps its files in memory; give a \
+                "no cold rows and no storage limit: {kind} keeps its files in memory; give a \
                  path on a drive"
             ),
             Self::LeftOut { rows, reason } => {
@@ -136,7 +136,7 @@ impl fmt::Display for Warning {
             }
             Self::Part { len, whole } => write!(
                 f,
-                "only the first {} of {} are read, to end in time; `--size {whole}` reads all",
+                "only the first {} of {} are read, to save time; `--size {whole}` reads all",
                 format_size(*len),
                 format_size(*whole)
             ),
@@ -150,7 +150,7 @@ impl fmt::Display for Warning {
             }
             Self::NoCufile(reason) => write!(f, "cuFile's compat mode is not compared: {reason}"),
             Self::NoFio => f.write_str(
-                "`fio` is not installed: install it for a second opinion on the storage",
+                "`fio` is not installed: install it to check the storage limit by a second tool",
             ),
             Self::Leftovers(1) => f.write_str("removed the scratch that a crashed run had left"),
             Self::Leftovers(count) => {
@@ -167,19 +167,19 @@ impl fmt::Display for Warning {
             ),
             Self::Short { rows } => write!(
                 f,
-                "samples shorter than 2 ms say little: {}; try a larger `--size`",
+                "samples shorter than 2 ms are inaccurate: {}; try a larger `--size`",
                 some(rows)
             ),
             Self::AboveLimit { row, share } => write!(
                 f,
-                "{row} reached {:.0} % of its limit: the ceiling varied, or a cache below the file \
+                "{row} reached {:.0} % of its limit: the limit varied, or a cache below the file \
                  system answered; try more `--repeats` or a larger `--size`",
                 share * 100.0
             ),
             Self::Wrong { row } => write!(
                 f,
-                "{row} moved wrong data: its speed means nothing; look whether the file changed \
-                 meanwhile, and at the kernel's log"
+                "{row} moved wrong data: its speed means nothing; check whether the file changed \
+                 during the run, and the kernel's log"
             ),
         }
     }
@@ -193,35 +193,34 @@ impl Warning {
                 let files = if *parts == 1 { "one file" } else { &format!("{parts} files") };
                 write!(
                     f,
-                    "only the start of {files} is read, {} of all paths together, to end in time; \
+                    "only the start of {files} is read, {} of all paths together, to save time; \
                      `--size` reads more",
                     format_size(*len)
                 )
             }
             Self::SameDrive { paths, queues } => write!(
                 f,
-                "{paths} paths lie on {queues} drive{} or volume{}: what these share counts once; \
+                "{paths} paths are on {queues} drive{} or volume{}, whose bandwidth counts once; \
                  `forebay map` shows which",
                 if *queues == 1 { "" } else { "s" },
                 if *queues == 1 { "" } else { "s" },
             ),
             Self::SharedDrive(names) => write!(
                 f,
-                "several paths end at {}: the sum of what each gives alone may be more than there \
-                 is; `forebay map` shows how",
+                "several paths share {}, so the sum of their storage limits may be too high; \
+                 `forebay map` shows how",
                 some(names)
             ),
             Self::Uneven { share } => write!(
                 f,
-                "some drives had work for longer than others, so at best {:.0} % of their sum can \
-                 be reached; leave `--size` out, or give files in proportion to their drives' \
-                 speed",
+                "some drives worked for longer than others, so at best {:.0} % of their sum can be \
+                 reached; leave `--size` out, or give files in proportion to their drives' speed",
                 share * 100.0
             ),
             Self::NoKvikio(reason) => write!(
                 f,
-                "KvikIO is not compared: {reason}; with `kvikio` installed for the `python3` that \
-                 is found first, and an NVIDIA driver, it is"
+                "KvikIO is not compared: {reason}; install `kvikio` for the first `python3` that \
+                 is found, and an NVIDIA driver"
             ),
             _ => Ok(()),
         }
@@ -237,7 +236,7 @@ impl Warning {
             ),
             Self::NoCompute(reason) => write!(
                 f,
-                "the GPU's own work beside a read is not measured: {reason}; `-m compare` leaves \
+                "the GPU's own work during a read is not measured: {reason}; `-m compare` leaves \
                  it out"
             ),
             Self::Unstable { rows, variation, runs } => write!(
@@ -265,7 +264,7 @@ fn some(rows: &[String]) -> String {
 /// Shows a warning on stderr.
 pub(crate) fn say(warning: &str) {
     let yellow = Style::new().bold().fg_color(Some(AnsiColor::Yellow.into()));
-    // Nobody may be reading this.
+    // Stderr may be closed.
     let _ = writeln!(anstream::stderr(), "{yellow}warning:{yellow:#} {}", plain(warning));
 }
 
@@ -366,36 +365,36 @@ mod tests {
           simulated GPU
         the GPU is simulated: its numbers say nothing about hardware; leave `--gpu` out
           on a machine with a GPU
-        no cold rows and no storage ceiling: tmpfs keeps its files in memory; give a
-          path on a drive
+        no cold rows and no storage limit: tmpfs keeps its files in memory; give a path
+          on a drive
         left out: `mmap` read, cold; `standard` read, cold: why
-        only the first 1 GiB of 5 GiB are read, to end in time; `--size 5368709120`
-          reads all
-        only the start of one file is read, 1 GiB of all paths together, to end in time;
+        only the first 1 GiB of 5 GiB are read, to save time; `--size 5368709120` reads
+          all
+        only the start of one file is read, 1 GiB of all paths together, to save time;
           `--size` reads more
-        only the start of 3 files is read, 1 GiB of all paths together, to end in time;
+        only the start of 3 files is read, 1 GiB of all paths together, to save time;
           `--size` reads more
-        3 paths lie on 1 drive or volume: what these share counts once; `forebay map`
+        3 paths are on 1 drive or volume, whose bandwidth counts once; `forebay map`
           shows which
-        several paths end at vda: the sum of what each gives alone may be more than
-          there is; `forebay map` shows how
-        some drives had work for longer than others, so at best 50 % of their sum can be
+        several paths share vda, so the sum of their storage limits may be too high;
+          `forebay map` shows how
+        some drives worked for longer than others, so at best 50 % of their sum can be
           reached; leave `--size` out, or give files in proportion to their drives'
           speed
-        KvikIO is not compared: no module; with `kvikio` installed for the `python3`
-          that is found first, and an NVIDIA driver, it is
+        KvikIO is not compared: no module; install `kvikio` for the first `python3` that
+          is found, and an NVIDIA driver
         cuFile's compat mode is not compared: no library; get one
-        `fio` is not installed: install it for a second opinion on the storage
+        `fio` is not installed: install it to check the storage limit by a second tool
         removed the scratch that a crashed run had left
         removed the scratch that 2 crashed runs had left
         unsteady, by up to 50 %: `mmap` read, cold; `standard` read, cold; end other
           work on this machine, or try `--repeats 9`
-        samples shorter than 2 ms say little: `mmap` read, cold; `standard` read, cold;
-          try a larger `--size`
-        `mmap` read, cold reached 120 % of its limit: the ceiling varied, or a cache
-          below the file system answered; try more `--repeats` or a larger `--size`
-        `mmap` read, cold moved wrong data: its speed means nothing; look whether the
-          file changed meanwhile, and at the kernel's log
+        samples shorter than 2 ms are inaccurate: `mmap` read, cold; `standard` read,
+          cold; try a larger `--size`
+        `mmap` read, cold reached 120 % of its limit: the limit varied, or a cache below
+          the file system answered; try more `--repeats` or a larger `--size`
+        `mmap` read, cold moved wrong data: its speed means nothing; check whether the
+          file changed during the run, and the kernel's log
         ");
     }
 
@@ -412,7 +411,7 @@ mod tests {
         insta::assert_snapshot!(text.join("\n"), @"
         the file stays in memory, so no drive is compared: ramfs keeps its files in
           memory; give a path on a drive
-        the GPU's own work beside a read is not measured: there is no GPU; `-m compare`
+        the GPU's own work during a read is not measured: there is no GPU; `-m compare`
           leaves it out
         unstable, by up to 145 %: `standard` read, cold; end other work on this machine,
           or try `-r 12` or a larger `-s`

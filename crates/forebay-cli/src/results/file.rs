@@ -1,7 +1,7 @@
-//! A results file on its drive: made, continued, read back.
+//! A results file on its drive: created, continued, read back.
 //!
-//! A writer holds a lock on it. A line that was written only in part is removed again, so readers
-//! find complete lines, except for the last one after a crash of the machine.
+//! A writer holds a lock on it. A line that was written only in part is removed, so readers find
+//! complete lines, except for the last one after a crash of the machine.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -19,9 +19,9 @@ use crate::bench::memory::close;
 use crate::failure::{Failure, Result};
 use crate::json_memory;
 
-/// Bytes of one line at most: the evidence of a sample with hundreds of drives is a MiB.
+/// Most bytes of one line: the evidence of a sample with hundreds of drives is a MiB.
 const LINE_MAX: u64 = 64 * MIB;
-/// Bytes of a whole file at most.
+/// Most bytes of a whole file.
 const FILE_MAX: u64 = 1024 * MIB;
 
 /// A results file that is appended to.
@@ -29,7 +29,7 @@ const FILE_MAX: u64 = 1024 * MIB;
 pub struct Ledger {
     path: PathBuf,
     file: File,
-    /// Set if it was made by this run.
+    /// Set if this run created the file.
     made: Option<Made>,
     /// Bytes of whole lines.
     len: u64,
@@ -38,14 +38,14 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Makes a new file.
+    /// Creates a new file.
     ///
     /// # Errors
-    /// There is one, or the system's.
+    /// The file exists; or system errors.
     pub fn create(path: &Path) -> Result<Self> {
         let made = Made::create(path, OFlags::RDWR | OFlags::APPEND, 0o600);
         let (made, file) = made.map_err(|error| {
-            Failure::io(format!("cannot make the results file `{}`", path.display()), &error)
+            Failure::io(format!("cannot create the results file `{}`", path.display()), &error)
         })?;
         // Sync the folder so that the name is stored as well; some file systems cannot.
         let folder = path.parent().filter(|folder| *folder != Path::new(""));
@@ -54,7 +54,7 @@ impl Ledger {
         ledger.locked()
     }
 
-    /// Continues a file of ours and returns its records. The file is changed by the first append.
+    /// Opens a file to continue it, and returns its records. Only an append changes it.
     ///
     /// # Errors
     /// It is not a results file, another run appends to it, or system errors.
@@ -80,9 +80,9 @@ impl Ledger {
                 let text = format!("cannot write to `{}`", self.path.display());
                 Err(Failure::new(text)
                     .because("another run is writing to it")
-                    .hint("wait for that run, or name another file by `-o`"))
+                    .hint("wait for that run, or name another file with `-o`"))
             }
-            // Some file systems have no locks; two runs on one file are a user's mistake then.
+            // Some file systems have no locks: there, the user must not start two runs on one file.
             Err(_) => Ok(self),
         }
     }
@@ -90,7 +90,7 @@ impl Ledger {
     /// Appends the first record of a new file, or removes the file.
     ///
     /// # Errors
-    /// As [`append`](Self::append).
+    /// The same as of [`append`](Self::append).
     pub fn begin(&mut self, record: &Record) -> Result<()> {
         let appended = self.append(record);
         if let Some(made) = self.made.as_ref().filter(|_| appended.is_err() && self.len == 0) {
@@ -115,18 +115,18 @@ impl Ledger {
             Failure::new("cannot write a result as JSON").because(error.to_string())
         })?;
         let too_large = if self.len + line.len() as u64 >= FILE_MAX {
-            Err(format!("it would have more than {}", format_size(FILE_MAX)))
+            Err(format!("it would exceed {}", format_size(FILE_MAX)))
         } else if line.len() as u64 >= LINE_MAX {
-            Err(format!("a line would have more than {}", format_size(LINE_MAX)))
+            Err(format!("a line would exceed {}", format_size(LINE_MAX)))
         } else {
             json_memory::check(line.as_bytes(), 0).map(drop)
         };
         too_large.map_err(|why| {
             let text = format!("cannot write to the results file `{}`", self.path.display());
-            Failure::new(text).because(why).hint("give fewer points for one file")
+            Failure::new(text).because(why).hint("measure fewer points per file")
         })?;
         if self.is_torn {
-            // A partial line from when the machine went down.
+            // The machine crashed during an append.
             self.file.set_len(self.len).map_err(|error| self.failed(&error))?;
             self.is_torn = false;
         }
@@ -146,7 +146,7 @@ impl Ledger {
     /// System errors.
     pub fn sync(&self) -> Result<()> {
         match self.file.sync_data() {
-            // Some file systems know no sync.
+            // Some file systems have no sync.
             Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(()),
             synced => synced.map_err(|error| self.failed(&error)),
         }
@@ -168,7 +168,7 @@ impl Ledger {
         let failure = Failure::io(text, error);
         match error.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded => failure
-                .hint("make room, and give the same command again: it goes on where it stopped"),
+                .hint("free some space, and repeat the command: it continues where it stopped"),
             _ => failure,
         }
     }
@@ -214,11 +214,11 @@ fn records(file: &File, path: &Path, change: impl Fn(&mut Record)) -> Result<(Ve
     let cannot = cannot_read(path);
     let facts = file.metadata().map_err(|error| cannot.io(&error))?;
     if !facts.is_file() {
-        return Err(cannot.because("it is no regular file").hint(HOW_MADE));
+        return Err(cannot.because("it is not a regular file").hint(HOW_MADE));
     }
     if facts.len() > FILE_MAX {
         let (len, most) = (format_size(facts.len()), format_size(FILE_MAX));
-        let why = format!("it has {len}, and no run writes more than {most}");
+        let why = format!("it has {len}, and a run writes at most {most}");
         return Err(cannot.because(why).hint(HOW_MADE));
     }
     let mut reader = BufReader::new(file);
@@ -233,7 +233,7 @@ fn records(file: &File, path: &Path, change: impl Fn(&mut Record)) -> Result<(Ve
             break;
         }
         if line.last() != Some(&b'\n') && len < LINE_MAX && !records.is_empty() {
-            break; // it was being written
+            break; // a writer has not finished it
         }
         let text = if number == 1 { crate::without_mark(&line) } else { &line };
         let memory = json_memory::check(text, kept)
@@ -241,7 +241,7 @@ fn records(file: &File, path: &Path, change: impl Fn(&mut Record)) -> Result<(Ve
         let mut record = record(text, number).map_err(|why| why.failure(&cannot))?;
         change(&mut record);
         if let Record::Run(run) = &mut record {
-            // A sweep that was continued often has as many runs, which share one copy in memory.
+            // A sweep that was continued often has many equal runs; they share one copy in memory.
             match &last {
                 Some(last) if *last == run.asked => run.asked = Arc::clone(last),
                 _ => {
@@ -261,7 +261,7 @@ fn records(file: &File, path: &Path, change: impl Fn(&mut Record)) -> Result<(Ve
 }
 
 const HOW_MADE: &str = "a results file is made by `forebay sweep -o FILE` or `forebay import`, \
-                        one record of JSON to a line";
+                        with one JSON record per line";
 
 /// Why a line is no record.
 enum NoRecord {
@@ -386,7 +386,7 @@ mod tests {
             fs::write(&path, &bytes).unwrap();
             assert_eq!(read(&path).unwrap().len(), 2);
             let (mut ledger, _) = Ledger::reopen(&path).unwrap();
-            assert_eq!(fs::read(&path).unwrap(), bytes, "it may be the wrong file");
+            assert_eq!(fs::read(&path).unwrap(), bytes, "opening changes nothing");
             ledger.append(&warning("more")).unwrap();
             let text = fs::read(&path).unwrap();
             assert!(text.starts_with(&whole) && read(&path).unwrap().len() == 3);
@@ -413,7 +413,7 @@ mod tests {
         let middle = format!("{}\n{{\n{}\n", serde_json::to_string(&run("a")).unwrap(), "{}");
         assert!(why(&middle).starts_with("line 2: "));
         let failure = read(folder.path()).unwrap_err();
-        assert_eq!(failure.causes, ["it is no regular file"]);
+        assert_eq!(failure.causes, ["it is not a regular file"]);
     }
 
     #[test]
@@ -436,10 +436,10 @@ mod tests {
         let file = OpenOptions::new().append(true).read(true).open(path).unwrap();
         let mut ledger = Ledger { path: path.to_owned(), file, made: None, len: 0, is_torn: false };
         let failure = ledger.append(&run("sweep")).unwrap_err();
-        assert!(failure.hint.unwrap().contains("goes on where it stopped"));
+        assert!(failure.hint.unwrap().contains("continues where it stopped"));
     }
 
-    /// Names the file of a process whose files may not grow beyond a limit.
+    /// Set for a child process with a limited file size: the file that it writes.
     const LIMITED: &str = "FOREBAY_TEST_LIMITED_FILE";
 
     #[test]
@@ -450,7 +450,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("results");
         let name = "results::file::tests::a_line_that_was_written_in_part_is_taken_back";
-        // The limit is that of a whole process, and who passes it is ended by a signal.
+        // The limit applies to a whole process, and a signal ends a process that exceeds it.
         let mut own = Command::new("sh");
         own.args(["-c", "trap '' XFSZ && exec \"$@\"", "sh"]);
         own.arg(std::env::current_exe().unwrap()).args(["--exact", name, "--nocapture"]);
@@ -460,7 +460,7 @@ mod tests {
         assert_eq!(read(&path).unwrap().len(), 3);
     }
 
-    /// A file with less room than a line needs, as when a disk fills up in the middle of one.
+    /// A file with less room than a line needs, as on a disk that fills up during a write.
     fn written_in_part(path: &Path) {
         let mut ledger = Ledger::create(path).unwrap();
         ledger.append(&run("sweep")).unwrap();
@@ -469,7 +469,7 @@ mod tests {
         let before = getrlimit(Resource::Fsize);
         let most = Some(whole.len() as u64 + 20);
         setrlimit(Resource::Fsize, Rlimit { current: most, ..before }).unwrap();
-        assert_eq!(ledger.file.write(&[b'x'; 40]).unwrap(), 20, "what there is room for");
+        assert_eq!(ledger.file.write(&[b'x'; 40]).unwrap(), 20, "as many as fit");
         ledger.file.set_len(ledger.len).unwrap();
         let failure = ledger.append(&warning("longer than 20 bytes")).unwrap_err();
         assert!(failure.message.contains("cannot write to the results file"), "{failure:?}");

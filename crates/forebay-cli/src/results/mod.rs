@@ -1,4 +1,4 @@
-//! The results file of measuring verbs: JSON, one record to a line.
+//! The results file of measuring verbs: JSON, one record per line.
 //!
 //! A complete line is appended after each measurement and never changed again. So a killed run
 //! loses at most the current sample, and continues where it stopped. Measurements belong to the
@@ -45,7 +45,7 @@ pub struct Run {
     pub schema: u32,
     /// The verb, such as `sweep`, or the tool of an import, such as `fio`.
     pub verb: String,
-    /// The user's name for it.
+    /// The user's label.
     pub label: Option<String>,
     /// The machine and the command.
     pub environment: Environment,
@@ -77,7 +77,7 @@ impl Run {
     pub fn identity(&self) -> String {
         let hash = self.imported.as_ref().and_then(|from| from.contents.as_ref());
         let key = match hash {
-            // Whatever the path: files with the same contents are the same.
+            // Files with the same contents are the same, whatever their paths.
             Some(hash) => serde_json::to_string(&(&self.label, &self.verb, hash)),
             None => serde_json::to_string(&(&self.label, &self.verb, &*self.asked, &self.imported)),
         };
@@ -144,9 +144,9 @@ pub struct Point {
     pub targets: Vec<String>,
     /// The method: `forebay`, or one of the plain ones.
     pub way: String,
-    /// The route demanded from the engine; null if it chooses.
+    /// The route required of the engine; null if it chooses.
     pub route: Option<String>,
-    /// Of 100 requests, how many are reads.
+    /// How many of 100 requests are reads.
     pub read_percent: u8,
     /// The order of requests, as `sequential`, `random`, `strided:1M`, `kv`.
     #[serde(with = "told")]
@@ -154,7 +154,7 @@ pub struct Point {
     /// Bytes of one request.
     #[serde(with = "told")]
     pub request_size: u64,
-    /// Calls in flight of each thread.
+    /// Concurrent calls of each thread.
     #[serde(with = "told")]
     pub depth: u32,
     /// Requests in one call.
@@ -163,7 +163,7 @@ pub struct Point {
     /// Threads for each of the targets.
     #[serde(with = "told")]
     pub threads: u32,
-    /// Files that these share.
+    /// Files that the threads share.
     #[serde(with = "told")]
     pub files: u32,
     /// The initial page cache state of the files; null if unknown.
@@ -240,16 +240,16 @@ pub struct Measured {
     pub power: Option<Power>,
     /// Joules for each 1e9 bytes, by the parts that can be added up.
     pub joules_per_gb: Vec<Joules>,
-    /// Whether the bytes that were compared afterwards were right.
+    /// Whether the bytes that were compared afterwards were correct.
     pub verified: Option<bool>,
-    /// How many were compared, each once: of writes all that were written, or an even share.
+    /// How many bytes were compared, each once: of writes all, or an evenly spread share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verified_bytes: Option<u64>,
     /// The reference of the comparison: `what was written`, or, for a file with unknown contents,
     /// `a second read`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compared_with: Option<String>,
-    /// For each of several targets, in their order.
+    /// The share of each target, in order, if there are several.
     pub shares: Vec<Share>,
     /// Whether the target was a simulated GPU.
     pub simulated: bool,
@@ -262,18 +262,18 @@ pub struct Latency {
     pub count: Option<u64>,
     /// The mean.
     pub mean_ns: Option<f64>,
-    /// Half of them took no longer.
+    /// Half of the requests took no longer.
     pub p50_ns: Option<u64>,
-    /// 90 of 100.
+    /// 90 of 100 took no longer.
     pub p90_ns: Option<u64>,
-    /// 99 of 100.
+    /// 99 of 100 took no longer.
     pub p99_ns: Option<u64>,
-    /// 999 of 1,000.
+    /// 999 of 1,000 took no longer.
     pub p99_9_ns: Option<u64>,
     /// The longest.
     pub max_ns: Option<u64>,
-    /// Whether they are counted from when they were due, which a rate says, and not from when they
-    /// were made.
+    /// Whether latencies are measured from when requests were due, as with a fixed rate, not from
+    /// when they were sent.
     pub since_due: bool,
 }
 
@@ -303,9 +303,9 @@ pub struct PageCacheShare {
 /// Bytes that drives moved, for any process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriveBytes {
-    /// From them.
+    /// Bytes that were read.
     pub read: u64,
-    /// To them.
+    /// Bytes that were written.
     pub written: u64,
 }
 
@@ -335,7 +335,7 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// From this share of a limit on, it is what binds.
+    /// From this share on, a limit binds.
     pub const NEAR: f64 = 0.85;
 }
 

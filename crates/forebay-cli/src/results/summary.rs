@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use super::Sample;
 use crate::bench::stats::Spread;
 
-/// Resamples of one bootstrap: the ends of the interval then vary by less than the samples do.
+/// Resamples of one bootstrap: with as many, the ends of the interval vary less than the samples.
 const RESAMPLES: usize = 1000;
-/// From this many samples on, the interval is computed from ranks: it is the same there, and
-/// drawing would take long.
+/// Most samples of a bootstrap. For more, ranks give the same interval, and drawing would take
+/// long.
 const DRAWN_MAX: usize = 32;
 /// The seed of the draws.
 const SEED: u64 = 0x666f_7265_6261_7931;
@@ -74,7 +74,7 @@ fn interval(sorted: &[f64]) -> Option<(f64, f64)> {
 fn confidence(sorted: &[f64], (low, high): (f64, f64)) -> f64 {
     let count = sorted.len();
     if count > DRAWN_MAX {
-        // The ranks were chosen for that.
+        // `by_ranks` chooses the ranks for 95 %.
         return 0.95;
     }
     let first = sorted.partition_point(|sample| *sample < low);
@@ -157,8 +157,8 @@ pub struct Group<'a> {
     pub samples: Vec<&'a Sample>,
 }
 
-/// Samples by their runs and points, in the order in which these came first. Runs that have one
-/// number are one: a file that was continued has its samples under several.
+/// Groups samples by run and point, in the order of their first samples. Runs with the same number
+/// are one: a continued file has several records of its run.
 #[must_use]
 pub fn groups<'a>(samples: impl IntoIterator<Item = (usize, &'a Sample)>) -> Vec<Group<'a>> {
     let mut groups: Vec<Group<'a>> = Vec::new();
@@ -199,7 +199,7 @@ mod tests {
             let (low, high) = Estimate::of(samples).unwrap().range();
             high - low
         };
-        // By draws on one side of the limit, by ranks on the other.
+        // Draws up to 32 samples, ranks above.
         let widths = [8, 32, 33, 1000].map(width);
         assert!(widths[0] > widths[1] && widths[2] > widths[3], "{widths:?}");
         assert!((widths[1] - widths[2]).abs() < 0.3 * widths[1], "{widths:?}");
@@ -222,7 +222,7 @@ mod tests {
             [1, 2, 3, 4, 5].map(of),
             [None, Some(0.5), Some(0.75), Some(0.875), Some(0.9375)]
         );
-        // Of nine, from the third to the seventh it holds 210 of 256 and less, of the whole 254.
+        // Of nine samples: 210 of 256 from the third to the seventh, 255 of 256 from end to end.
         let nine = of(9).unwrap();
         assert!(nine > 0.6 && nine < 0.97, "{nine}");
         for count in [33, 100] {
@@ -253,7 +253,7 @@ mod tests {
     }
 
     proptest! {
-        // Each draws a thousand times.
+        // Each case draws a thousand times.
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]

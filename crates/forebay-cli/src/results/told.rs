@@ -1,13 +1,13 @@
 //! Unknown values: empty or 0 in memory, null in JSON.
 //!
-//! For axes and facts for which neither is a value. Where 0 is one, a key is an `Option`.
+//! For axes and facts that are never empty or 0. A key that may be 0 is an `Option` instead.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Writes a value, or null.
 ///
 /// # Errors
-/// As the serializer.
+/// Errors of the serializer.
 pub(crate) fn serialize<T: Serialize + Default + PartialEq, S: Serializer>(
     value: &T,
     serializer: S,
@@ -18,7 +18,7 @@ pub(crate) fn serialize<T: Serialize + Default + PartialEq, S: Serializer>(
 /// Reads a value, or null.
 ///
 /// # Errors
-/// As the deserializer.
+/// Errors of the deserializer.
 pub(crate) fn deserialize<'de, T: Deserialize<'de> + Default, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<T, D::Error> {
@@ -47,7 +47,7 @@ mod tests {
             assert_eq!(serde_json::from_str::<Facts>(json).unwrap(), facts);
         }
         assert!(serde_json::from_str::<Facts>(r#"{"text":1,"count":null}"#).is_err());
-        // As before: a key has to be there.
+        // A key may be null, but not missing.
         assert!(serde_json::from_str::<Facts>(r#"{"text":"a"}"#).is_err());
     }
 }

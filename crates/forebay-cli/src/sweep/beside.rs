@@ -17,9 +17,9 @@ use crate::results::Record;
 pub(super) fn with_path(mut args: SweepArgs) -> Result<SweepArgs> {
     let Some(other) = args.vs.clone() else { return Ok(args) };
     if args.paths.len() > 1 {
-        let text = format!("`--vs` stands beside one path, and there are {}", args.paths.len());
+        let text = format!("`--vs` compares with one path, but there are {}", args.paths.len());
         return Err(Failure::usage(text).hint(
-            "give several paths without `--vs`, and compare them by `forebay diff --by path`",
+            "give several paths without `--vs`, and compare them with `forebay diff --by path`",
         ));
     }
     if args.paths.is_empty() {
@@ -28,15 +28,15 @@ pub(super) fn with_path(mut args: SweepArgs) -> Result<SweepArgs> {
     args.paths.push(other);
     let places = real(&args.paths);
     if places.first() == places.last() {
-        return Err(Failure::usage("`--vs` names the place that it is to be compared with")
+        return Err(Failure::usage("`--vs` names the same place as the path")
             .because(format!("both are `{}`", places[0]))
             .hint("name another file or folder"));
     }
     Ok(args)
 }
 
-/// The order in which the points of both paths are measured: of each point both, one right after
-/// the other. Planned are all of the first path, then all of the second.
+/// The order in which the points of both paths are measured: each point on the first path, then on
+/// the second. The plan has all points of the first path, then all of the second.
 pub(super) fn in_turn(points: usize) -> Vec<usize> {
     let half = points / 2;
     (0..half).flat_map(|point| [point, half + point]).collect()

@@ -1,9 +1,9 @@
-//! Cold reads that go through the page cache. If a file system has no direct I/O, or ignores it, a
-//! file is in memory after its first read, and a second pass would measure that.
+//! Cold reads that go through the page cache, if a file system has no direct I/O or ignores it. A
+//! file is in memory after its first read, so a second pass would measure memory.
 //!
-//! Which paths are of that kind is not known beforehand, so it is detected: by the first sample of
-//! a method whose bytes are in the page cache afterwards. From then on its samples read each part
-//! of the files once, like samples that request the page cache.
+//! Such paths are not known beforehand, but detected by the first sample of a method whose bytes
+//! are in the page cache afterwards. From then on its samples read each part of the files once,
+//! like samples that request the page cache.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::report::json::Cache;
 use crate::report::warnings::say;
 use crate::results::{Measured, Record};
 
-/// From this share of the bytes read on they went through the page cache; direct I/O only leaves
-/// the edges of requests there.
+/// If at least this share of the bytes is in the page cache, they went through it; direct I/O
+/// leaves only the edges of requests there.
 const THROUGH: f64 = 0.5;
 
 /// Whether a point must be measured with its files staying on the drive only.
@@ -50,8 +50,8 @@ impl Sweep<'_> {
             (one.load.once, one.load.warm_up) = (true, Duration::ZERO);
         }
         let text = format!(
-            "what `{}` reads of `{}` comes through the page cache, so a cold sample reads each \
-             part once and may end before its time; a larger `--size` makes it longer",
+            "reads of `{1}` by `{0}` go through the page cache, so a cold sample reads each part \
+             once and may end early; a larger `--size` makes it longer",
             way.name(),
             self.path(path)
         );

@@ -47,7 +47,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Inspects `path`; files made there by [`make`](Self::make) are removed with this value.
+    /// Inspects `path`. Files that [`make`](Self::make) makes are removed with this value.
     ///
     /// # Errors
     /// The file is missing or empty, or would be written without the user's permission.
@@ -69,7 +69,7 @@ impl Place {
             let each = args.size.unwrap_or(SIZE) / u64::from(most_files);
             let len = each.max(needed).max(1).checked_next_multiple_of(ALIGN);
             let len = len.filter(|len| len.checked_mul(most_files.into()).is_some());
-            let len = len.ok_or_else(|| Failure::usage("no file system has so much room"))?;
+            let len = len.ok_or_else(|| Failure::usage("no file system has so much space"))?;
             let folder = path.to_owned();
             let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
             let (scratch, written) = (Some(scratch), Mutex::default());
@@ -78,7 +78,7 @@ impl Place {
         let text = path.display();
         if most_files > 1 {
             return Err(Failure::usage(format!("`{text}` is one file, not {most_files}"))
-                .hint("give a folder, where scratch files are made, or leave `--files` out"));
+                .hint("give a folder, where scratch files are made, or omit `--files`"));
         }
         let held = if writes { Some(may_write(path, args)?) } else { None };
         let opening = Step::begin("open", path);
@@ -105,7 +105,7 @@ impl Place {
         self.scratch.as_ref().map_or(0, |_| self.len * self.files.len() as u64)
     }
 
-    /// Makes scratch, if needed; `tell` gets the bytes of each file.
+    /// Makes scratch, if needed; `tell` gets the size of each file that was made.
     ///
     /// # Errors
     /// System errors, above all for lack of space.
@@ -125,7 +125,7 @@ impl Place {
         Pattern::new(self.key.wrapping_add(index as u64))
     }
 
-    /// Records that the parts of `lanes` are written to.
+    /// Records that the parts of `lanes` will be written.
     pub(super) fn writes<'a>(&self, lanes: impl IntoIterator<Item = (&'a Path, Region)>) {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         for (path, region) in lanes {
@@ -157,12 +157,12 @@ impl Place {
     /// Checks that written files still have their names.
     ///
     /// # Errors
-    /// They do not.
+    /// A name leads to another file.
     pub(super) fn check(&self) -> Result<()> {
         if let Some((file, name)) = &self.held {
             held::check(file, name).map_err(|error| {
-                Failure::io(format!("cannot go on with `{}`", name.display()), &error)
-                    .hint("give a folder that only you may write")
+                Failure::io(format!("cannot continue with `{}`", name.display()), &error)
+                    .hint("give a folder that only you may write to")
             })?;
         }
         self.scratch.as_ref().map_or(Ok(()), Scratch::check)
@@ -207,7 +207,7 @@ impl Place {
                 let path = lane.path.display();
                 Err(Failure::new(format!("cannot make requests of {wanted} in `{path}`"))
                     .because(format!("each of {all} threads has {have} of it"))
-                    .hint("give a larger `--size`, fewer `--threads`, or smaller requests"))
+                    .hint("give a larger `--size`, fewer `--threads`, or smaller blocks"))
             }
         }
     }
@@ -216,23 +216,23 @@ impl Place {
 /// A path without links.
 fn real(path: &Path) -> Result<PathBuf> {
     fs::canonicalize(path)
-        .map_err(|error| Failure::io(format!("cannot look at `{}`", path.display()), &error))
+        .map_err(|error| Failure::io(format!("cannot inspect `{}`", path.display()), &error))
 }
 
-/// Opens the file at `path`, which the user said may be written, with the name that it has.
+/// Opens the file at `path` for writing, if the user allowed that; returns it with its real name.
 fn may_write(path: &Path, args: &SweepArgs) -> Result<(File, PathBuf)> {
     let text = path.display();
     let _step = Step::begin("open", path);
     let is_device = |facts: &Metadata| facts.file_type().is_block_device();
     let found = fs::metadata(path).is_ok_and(|facts| is_device(&facts));
     let (allowed, flag) = if found {
-        (args.overwrite_device, "`--overwrite-device` writes to it, and what is on it is lost")
+        (args.overwrite_device, "`--overwrite-device` allows it, and destroys its content")
     } else {
-        (args.overwrite, "`--overwrite` writes to it; a folder gets a scratch file")
+        (args.overwrite, "`--overwrite` allows it; or give a folder for a scratch file")
     };
     let refused = || Failure::usage(format!("`{text}` would be written"));
     if !allowed {
-        return Err(refused().because("no file is written that was not made for it").hint(flag));
+        return Err(refused().because("this sweep did not make it").hint(flag));
     }
     let name = real(path)?;
     if found {
@@ -243,7 +243,7 @@ fn may_write(path: &Path, args: &SweepArgs) -> Result<(File, PathBuf)> {
     let file = held::open(&name).map_err(failed)?;
     // Between the two checks another file may have taken the name.
     if is_device(&file.metadata().map_err(failed)?) != found {
-        return Err(refused().because("another file was put in its place"));
+        return Err(refused().because("another file has replaced it"));
     }
     Ok((file, name))
 }

@@ -1,6 +1,6 @@
 //! Job files: the flags of the command line by their long names, in TOML.
 //!
-//! A job is turned into the words of a command line and parsed by the same definition, so that both
+//! A job is turned into the words of a command line, and parsed by the same definition. So both
 //! accept the same values and report the same errors.
 
 use std::ffi::OsString;
@@ -20,11 +20,11 @@ use crate::usage;
 /// Bytes of a job file at most.
 const LEN_MAX: u64 = MIB;
 /// The hint for a file that is no job.
-const IS_TEXT: &str = "`--job` takes a text of flags by their long names, as docs/sweep.md shows \
-                       it; files and folders to measure are given without `--job`";
+const IS_TEXT: &str = "`--job` takes a text file of flags, as docs/sweep.md shows; give files and \
+                       folders to measure without `--job`";
 /// The hint for invalid lines.
 const IS_TOML: &str =
-    "each line is a flag's long name and what it takes: `depth = [1, 8]`, `request-size = \"64K\"`";
+    "each line is a flag's long name and its value: `depth = [1, 8]`, `request-size = \"64K\"`";
 /// Options that a job file cannot set.
 const COMMAND_LINE_ONLY: [&str; 6] =
     ["job", "help", "overwrite", "overwrite-device", "power-command", "set-queues"];
@@ -32,7 +32,7 @@ const COMMAND_LINE_ONLY: [&str; 6] =
 /// The arguments of a job file.
 ///
 /// # Errors
-/// It cannot be read, is no TOML, or has an unknown key.
+/// It cannot be read, is not TOML, or has an unknown key.
 pub(super) fn read(path: &Path) -> Result<SweepArgs> {
     let failed = |error| Failure::io(format!("cannot read the job `{}`", path.display()), &error);
     let mut bytes = Vec::new();
@@ -44,11 +44,11 @@ pub(super) fn read(path: &Path) -> Result<SweepArgs> {
         file.take(LEN_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
         text(&bytes).and_then(parse)
     } else {
-        let what = if kind.is_dir() { "it is a folder" } else { "it is no file of text" };
+        let what = if kind.is_dir() { "it is a folder" } else { "it is not a text file" };
         Err(Failure::usage(what).hint(IS_TEXT))
     };
     parsed.map_err(|failure| {
-        let message = format!("the job `{}` makes no sense", path.display());
+        let message = format!("the job `{}` is invalid", path.display());
         let mut whole = Failure::usage(message).because(failure.message);
         whole.causes.extend(failure.causes);
         whole.hint = failure.hint;
@@ -62,7 +62,7 @@ fn text(bytes: &[u8]) -> Result<&str> {
         return Err(Failure::usage(text).hint(IS_TEXT));
     }
     str::from_utf8(crate::without_mark(bytes))
-        .map_err(|_| Failure::usage("it is no text in UTF-8").hint(IS_TEXT))
+        .map_err(|_| Failure::usage("it is not text in UTF-8").hint(IS_TEXT))
 }
 
 fn parse(text: &str) -> Result<SweepArgs> {
@@ -75,7 +75,7 @@ fn parse(text: &str) -> Result<SweepArgs> {
     for (key, value) in &table {
         if COMMAND_LINE_ONLY.contains(&key.as_str()) {
             // Options that destroy data or run a program must be on the command line.
-            return Err(Failure::usage(format!("a job file takes no `{key}`"))
+            return Err(Failure::usage(format!("a job file cannot set `{key}`"))
                 .hint("give it on the command line"));
         }
         add(&mut words, key, value)?;
@@ -104,10 +104,10 @@ fn add(words: &mut Vec<OsString>, key: &str, value: &Value) -> Result<()> {
         }
         Value::Boolean(false) => return Ok(()),
         Value::Table(_) => return wrong("a table", IS_TOML),
-        Value::Datetime(_) => return wrong("a date", "put it in quotes, if it is meant as text"),
+        Value::Datetime(_) => return wrong("a date", "put it in quotes if it is text"),
         Value::Array(values) => match values.iter().map(scalar).collect() {
             Some(values) => values,
-            None => return wrong("a list of anything but text and numbers", IS_TOML),
+            None => return wrong("a list of other values than text and numbers", IS_TOML),
         },
         other => scalar(other).into_iter().collect(),
     };
@@ -133,7 +133,7 @@ pub(super) fn merge(line: &SweepArgs, job: SweepArgs) -> SweepArgs {
     fn unless<T>(said: bool, job: Vec<T>) -> Vec<T> {
         if said { Vec::new() } else { job }
     }
-    // Alternatives: setting one of them on the command line overrides the other.
+    // These exclude each other, so the one on the command line overrides the other.
     let sizes = line.request_size.is_empty() && line.kv.is_empty() && line.pattern.is_empty();
     let gpus = line.gpu.is_empty() && line.gpus.is_none();
     let ends = line.time.is_none() && line.bytes.is_none();
@@ -225,7 +225,7 @@ mod tests {
         assert!(why("overwrite = true").contains("on the command line"));
         assert!(why("set-queues = \"reboot {}\"").contains("on the command line"));
         assert!(why("io-queues = [0]").contains("from 1 to 4096"));
-        assert!(why("job = \"other\"").contains("takes no `job`"));
+        assert!(why("job = \"other\"").contains("cannot set `job`"));
     }
 
     #[test]
@@ -235,7 +235,7 @@ mod tests {
         let told = |bytes: &[u8], what: &str, remedy: &str| {
             std::fs::write(&path, bytes).unwrap();
             let failure = read(&path).unwrap_err();
-            assert!(failure.usage && failure.message.contains("makes no sense"), "{failure:?}");
+            assert!(failure.usage && failure.message.contains("is invalid"), "{failure:?}");
             assert!(failure.causes.concat().contains(what), "{failure:?}");
             assert!(failure.hint.as_ref().unwrap().contains(remedy), "{failure:?}");
         };
@@ -244,11 +244,11 @@ mod tests {
             (&b"depth = { a = 1 }"[..], "`depth` cannot be a table", "`depth = [1, 8]`"),
             (b"[depth]\na = 1", "`depth` cannot be a table", "`depth = [1, 8]`"),
             (b"label = 2026-01-01", "`label` cannot be a date", "in quotes"),
-            (b"depth = [[1], [2]]", "a list of anything but", "`depth = [1, 8]`"),
+            (b"depth = [[1], [2]]", "a list of other values", "`depth = [1, 8]`"),
             (b"depth = [1,", "line 1: ", "`depth = [1, 8]`"),
             (b"depth: 8", "line 1: ", "`request-size = \"64K\"`"),
             (long.as_bytes(), "more than 1 MiB", "without `--job`"),
-            (b"label = \"\xff\"", "no text in UTF-8", "without `--job`"),
+            (b"label = \"\xff\"", "not text in UTF-8", "without `--job`"),
         ] {
             told(bytes, what, remedy);
         }
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!((both.kv.len(), both.bytes), (1, Some(1)));
         let both = merge(&SweepArgs::default(), job);
         assert_eq!((both.depth, both.request_size), (vec![8], vec![4096]));
-        // An amount of bytes has no spans.
+        // A sample of some bytes has no spans.
         let steady = parse("until-steady = \"9s\"").unwrap();
         assert_eq!(merge(&line, steady.clone()).until_steady, None);
         let both = merge(&steady, parse("bytes = 1").unwrap());

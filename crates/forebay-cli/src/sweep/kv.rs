@@ -1,4 +1,4 @@
-//! The size of one request where a file holds a cache of keys and values. Pure.
+//! The size of one request for a file with a cache of keys and values. Pure.
 //!
 //! Bytes per token, and how they are divided, follow the models' published shapes. DeepSeek-R1 has
 //! a latent of 512 and a rotary part of 64 for each of 61 layers, which tensor parallelism
@@ -12,9 +12,9 @@ use std::str::FromStr;
 struct Model {
     name: &'static str,
     layers: u64,
-    /// Heads of keys and values; one that every GPU holds completely.
+    /// Heads of keys and values; 1 if every GPU holds all of them.
     heads: u64,
-    /// Numbers that a token has in each of them.
+    /// Numbers of a token in each head.
     numbers: u64,
 }
 
@@ -27,7 +27,7 @@ const MODELS: [Model; 4] = [
 
 /// Types of numbers, and their bytes.
 const TYPES: [(&str, u64); 4] = [("fp8", 1), ("int8", 1), ("fp16", 2), ("bf16", 2)];
-/// Pages of more tokens, and more GPUs for one model, are nowhere.
+/// Limit of plausible tokens of a page, and GPUs of one model.
 const NUMBER_MAX: u64 = 65_536;
 
 /// Blocks of a cache of keys and values.
@@ -37,7 +37,7 @@ pub struct Kv {
     kind: (&'static str, u64),
     tensor_parallel: u64,
     page: u64,
-    /// Whether one request has a page of all layers, or of one.
+    /// Whether one request has a page of all layers, not of one.
     all_layers: bool,
 }
 
@@ -69,7 +69,7 @@ impl FromStr for Kv {
         let name = words.next().unwrap_or_default();
         let model = MODELS.into_iter().find(|model| model.name == name).ok_or_else(|| {
             let names = MODELS.map(|model| format!("`{}`", model.name)).join(", ");
-            format!("`{name}` is no model that is known: it takes {names}")
+            format!("`{name}` is not a known model: it takes {names}")
         })?;
         let mut kv =
             Self { model, kind: TYPES[3], tensor_parallel: 1, page: 16, all_layers: false };
@@ -90,16 +90,16 @@ impl FromStr for Kv {
                 kv.all_layers = word == "block";
             } else {
                 return Err(format!(
-                    "`{word}` is none of a type (`fp8`, `int8`, `fp16`, `bf16`), `tp8`, `page16`, \
-                     `layer` and `block`"
+                    "`{word}` is none of `fp8`, `int8`, `fp16`, `bf16`, `tp8`, `page16`, `layer` \
+                     and `block`"
                 ));
             }
         }
         let (heads, gpus) = (kv.model.heads, kv.tensor_parallel);
         if !heads.max(gpus).is_multiple_of(heads.min(gpus)) {
             return Err(format!(
-                "{heads} heads of keys and values cannot be shared by {gpus} GPUs alike: `tp` is \
-                 a divisor of {heads}, or a multiple"
+                "{heads} heads of keys and values cannot be divided among {gpus} GPUs: `tp` must \
+                 be a divisor or a multiple of {heads}"
             ));
         }
         Ok(kv)
@@ -143,7 +143,7 @@ mod tests {
         assert!(why("llama-70b:fp4").starts_with("`fp4` is none of"));
         assert!(why("llama-70b:tp0").starts_with("`tp0`"));
         for gpus in ["tp7", "tp12"] {
-            assert!(why(&format!("llama-70b:{gpus}")).contains("a divisor of 8, or a multiple"));
+            assert!(why(&format!("llama-70b:{gpus}")).contains("a divisor or a multiple of 8"));
         }
         assert!(why("llama-70b:page99999999999999999999").starts_with("`page9"));
     }

@@ -90,7 +90,7 @@ struct Sweep<'a> {
     engine: Engine,
     planned: Vec<Planned>,
     targets: Vec<Together>,
-    /// The measurers for moves to and from each of the targets.
+    /// The measurers, one for each value of the axis of targets.
     measurers: Vec<Measurer>,
     places: Vec<Place>,
     ledger: Ledger,
@@ -178,7 +178,7 @@ impl<'a> Sweep<'a> {
     /// The warnings on GPUs and drives on different sockets.
     fn apart(&self, paths: &[PathBuf]) -> Vec<String> {
         let Some(first) = paths.first() else { return Vec::new() };
-        let _step = Step::begin("look at", first);
+        let _step = Step::begin("inspect", first);
         let devices = self.targets.iter().flatten().flatten();
         let gpus = devices.map(|device| device.info().pci_address.as_str());
         let mut gpus: Vec<&str> = gpus.filter(|address| !address.is_empty()).collect();
@@ -200,7 +200,7 @@ impl<'a> Sweep<'a> {
         let path = self.ledger.path().display().to_string();
         if todo.is_empty() {
             let again = if self.args.output.is_some() { "another file" } else { "`--anew`" };
-            tell(&format!("`{path}` holds all of this sweep; {again} measures again"));
+            tell(&format!("`{path}` has all samples of this sweep; {again} measures again"));
             return Ok(self.records);
         }
         let (points, repeats) = (self.planned.len(), plan::repeats(self.args));
@@ -214,7 +214,7 @@ impl<'a> Sweep<'a> {
         let mut pace = self.practise(&todo)?;
         let kept = match tally.kept() {
             0 => String::new(),
-            kept => format!(", {kept} of them kept from before"),
+            kept => format!(", {kept} of them kept from an earlier run"),
         };
         let noun = if points == 1 { "point" } else { "points" };
         tell(&format!(
@@ -270,7 +270,7 @@ impl<'a> Sweep<'a> {
 
     /// Warns that a limit could not be measured; the points still can.
     fn warn(&mut self, failure: &Failure) -> Result<()> {
-        let text = format!("a ceiling is not known: {}", failure.with_remedy());
+        let text = format!("a limit was not measured: {}", failure.with_remedy());
         say(&text);
         self.note(Record::Warning { text })
     }
@@ -385,7 +385,7 @@ impl<'a> Sweep<'a> {
 /// Canonical paths.
 fn real(paths: &[PathBuf]) -> Vec<String> {
     let real = paths.iter().map(|path| {
-        let _step = Step::begin("look at", path);
+        let _step = Step::begin("inspect", path);
         path.canonicalize().unwrap_or_else(|_| path.clone())
     });
     real.map(|path| path.display().to_string()).collect()
@@ -451,7 +451,7 @@ fn meter(args: &SweepArgs, targets: &[Together], maps: &[StorageMap]) -> Result<
 /// The storage map of each path.
 fn maps(resolver: &Resolver, paths: &[PathBuf]) -> Vec<StorageMap> {
     let map = |path: &PathBuf| {
-        let _step = Step::begin("look at", path);
+        let _step = Step::begin("inspect", path);
         resolver.resolve(path)
     };
     paths.iter().map(map).collect()

@@ -53,9 +53,9 @@ impl Seen {
     }
 }
 
-/// The distance between a point and the one whose sample estimates its time: whether it is another
-/// point, in how many properties its kind differs, how many times larger or smaller it is, and
-/// whether the sample was a shorter one.
+/// The distance between a point and the one whose sample estimates its time: whether they differ,
+/// the number of different properties, the ratio of their sizes, and whether the sample was a
+/// shorter one.
 type Distance = (bool, usize, u32, bool);
 
 /// The estimate, corrected by the samples so far.
@@ -86,9 +86,9 @@ impl Pace {
         Self { shapes, left: todo, known, turns, pages, tried: Vec::new(), corrected }
     }
 
-    /// The points whose shorter samples are most informative, each once: of each kind the one with
-    /// the least in flight and the one with the most, then the rest. The count says how many of the
-    /// first are essential.
+    /// The points whose shorter samples are most informative, each once: of each kind the ones with
+    /// the least and the most bytes in flight, then the rest. The count says how many of the first
+    /// are essential.
     pub(super) fn to_practise(&self) -> (Vec<usize>, usize) {
         let mut kinds: Vec<((usize, bool), [usize; 3])> = Vec::new();
         let (mut ends, mut others): (Vec<(usize, usize)>, Vec<usize>) = (Vec::new(), Vec::new());
@@ -122,12 +122,13 @@ impl Pace {
         (firsts, must)
     }
 
-    /// Whether the files are now as a point of that number leaves them.
+    /// Whether the page cache is in the state that the point of this number leaves.
     pub(super) fn stays(&self, index: usize) -> bool {
         self.pages.contains(&self.shapes[index].pages)
     }
 
-    /// A sample of a point has brought the files into the wanted state, which took `time`.
+    /// Records that a sample of a point has brought the page cache into the required state in
+    /// `time`.
     pub(super) fn turned(&mut self, index: usize, time: Option<Duration>) {
         let pages = self.shapes[index].pages;
         self.pages.retain(|(path, _)| *path != pages.0);
@@ -141,14 +142,14 @@ impl Pace {
         self.turns.iter().find(|turn| turn.0 == pages).map(|turn| turn.1)
     }
 
-    /// A shorter sample of a point took this long.
+    /// Records a shorter sample of a point.
     pub(super) fn practised(&mut self, index: usize, seen: &Seen) {
         self.learn(index, seen, true);
         self.tried.push((index, *seen));
     }
 
-    /// All shorter samples are complete: delays that similar samples did not have are not expected
-    /// again.
+    /// Call this after all shorter samples: delays that similar samples did not have are not
+    /// expected again.
     pub(super) fn settle(&mut self) {
         let mut settled = self.tried.clone();
         for (index, seen) in &mut settled {
@@ -162,7 +163,7 @@ impl Pace {
             alike.sort_by_key(|(sizes, _)| *sizes);
             alike.truncate(ALIKE_MAX);
             alike.sort_by_key(|(_, beside)| *beside);
-            // Of two it is the less.
+            // The median; of two the lesser.
             if let Some((_, beside)) = alike.get(alike.len().saturating_sub(1) / 2) {
                 seen.took = seen.moving.saturating_add(*beside);
                 self.learn(index, seen, true);
@@ -197,13 +198,13 @@ impl Pace {
         }
     }
 
-    /// A sample of a point failed after this long.
+    /// Records that a sample of a point failed after `took`.
     pub(super) fn fails(&mut self, index: usize, took: Duration) {
         // Other points need not share the reason for its failure.
         self.known[index] = Some(((false, 0, 0, true), took));
     }
 
-    /// The next sample took this long; without `moved` it failed.
+    /// Records the next sample; without `moved` it failed.
     pub(super) fn took(&mut self, moved: Option<Seen>, took: Duration) {
         let Some(index) = self.left.pop() else { return };
         let turn = if self.stays(index) { None } else { self.turn(self.shapes[index].pages) };
@@ -327,14 +328,14 @@ mod tests {
         let shapes = vec![shape(Some(2 * SECOND), None); 25];
         let todo: Vec<usize> = (0..75).map(|number| number % 25).collect();
         let mut pace = Pace::new(shapes, todo);
-        assert_eq!(pace.words(), "about 2 min 30 s", "what was asked for, where nothing was seen");
+        assert_eq!(pace.words(), "about 2 min 30 s", "the requested time, before any sample");
         pace.practised(0, &short(SECOND / 10));
         assert_eq!(pace.left(), Some(Duration::from_millis(157_500)));
         assert_eq!(pace.words(), "about 2 min 38 s");
         pace.took(Some(whole(2 * SECOND, 3 * SECOND / 10)), Duration::from_millis(2300));
         let expected = Duration::from_millis(2300) * 74;
         let left = pace.left().unwrap();
-        assert!(left.abs_diff(expected) < SECOND / 100, "what was seen counts: {left:?}");
+        assert!(left.abs_diff(expected) < SECOND / 100, "samples count: {left:?}");
     }
 
     #[test]
@@ -343,7 +344,7 @@ mod tests {
         let shapes = vec![shape(Some(2 * SECOND), Some(4 << 20))];
         let mut pace = Pace::new(shapes, vec![0; 3]);
         pace.practised(0, &short(SECOND / 10));
-        assert_eq!(pace.left(), Some(3 * SECOND / 2), "0.4 s and 0.1 s beside, three times");
+        assert_eq!(pace.left(), Some(3 * SECOND / 2), "0.4 s and 0.1 s of overhead, three times");
         // 100 MiB dominate the time.
         let mut pace = Pace::new(vec![shape(Some(2 * SECOND), Some(100 << 20))], vec![0]);
         pace.practised(0, &short(SECOND / 10));
@@ -424,7 +425,7 @@ mod tests {
         }
         assert_eq!(pace.left(), Some(10 * SECOND));
         pace.settle();
-        assert_eq!(pace.left(), Some(8 * SECOND), "what is large needs what it needs");
+        assert_eq!(pace.left(), Some(8 * SECOND), "the overhead of a large one stays");
     }
 
     #[test]
@@ -455,7 +456,7 @@ mod tests {
         }
         assert_eq!(pace.left(), Some(4 * SECOND + SECOND / 2));
         pace.took(Some(whole(SECOND, SECOND / 2)), SECOND + SECOND / 2);
-        assert_eq!(pace.left(), Some(3 * SECOND), "what it took is not expected of the others");
+        assert_eq!(pace.left(), Some(3 * SECOND), "its delay is not expected of the others");
     }
 
     #[test]

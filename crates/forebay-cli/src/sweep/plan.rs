@@ -38,7 +38,7 @@ pub(super) struct Planned {
 }
 
 impl Planned {
-    /// The least bytes of its files: each thread has a call in each place.
+    /// Minimum size of its files: each thread keeps `depth` calls in flight, in its own part.
     pub(super) fn needs(&self) -> u64 {
         let threads = u64::from(self.point.threads) * self.point.targets.len() as u64;
         let calls = u64::from(self.load.depth).saturating_mul(self.load.call_len());
@@ -89,7 +89,7 @@ pub(super) fn points(
     let count = axes.iter().chain(&more).fold(1, |all: usize, axis| all.saturating_mul(*axis));
     if count > POINTS_MAX {
         return Err(Failure::usage(format!("{count} points are too many for one sweep"))
-            .hint(format!("give fewer values: {POINTS_MAX} points are the most")));
+            .hint(format!("give fewer values: the limit is {POINTS_MAX} points")));
     }
     let mut planned = Vec::with_capacity(count);
     let mut known = HashSet::new();
@@ -139,8 +139,8 @@ pub(super) fn points(
     Ok(planned)
 }
 
-/// The seed of a repeat: each repeat reads at different offsets, and the same sweep again at the
-/// same ones.
+/// The seed of a repeat: repeats read at different offsets, and the same sweep reads at the same
+/// ones again.
 pub(super) const fn seed_of(seed: u64, repeat: u32) -> u64 {
     seed.wrapping_add((repeat as u64).wrapping_mul(0xD1B5_4A32_D192_ED03))
 }
@@ -149,7 +149,7 @@ pub(super) const fn seed_of(seed: u64, repeat: u32) -> u64 {
 /// transfers.
 ///
 /// # Errors
-/// It says which setting to lower.
+/// They need too much; the hint says which setting to lower.
 pub(super) fn check_memory(planned: &[Planned], targets: &[Together]) -> Result<()> {
     for Planned { point, load, targets: target, .. } in planned {
         let devices = &targets[*target];
@@ -164,7 +164,7 @@ pub(super) fn check_memory(planned: &[Planned], targets: &[Together]) -> Result<
         let parts = parts.iter().filter(|(_, count)| *count > 1);
         let parts: String = parts.map(|(flag, count)| format!(", {flag} (here {count})")).collect();
         let size = format_size(point.request_size);
-        check_requests(bytes, &format!("give less of `--request-size` (here {size}){parts}"))?;
+        check_requests(bytes, &format!("lower `--request-size` (here {size}){parts}"))?;
     }
     Ok(())
 }
@@ -178,7 +178,7 @@ fn check(load: &Load) -> Result<()> {
     }
     let (size, batch) = (format_size(load.request_size), load.batch);
     Err(Failure::usage(format!("a call of {batch} × {size} is too large"))
-        .hint(format!("{} are the most", format_size(CALL_MAX))))
+        .hint(format!("the limit is {}", format_size(CALL_MAX))))
 }
 
 fn load(
@@ -187,8 +187,8 @@ fn load(
     request: &Requests,
     (read_percent, depth, batch, cache): (u8, u32, u32, Cache),
 ) -> Load {
-    // Pages that a warm-up leaves in the page cache would be written, or found, in the span that
-    // counts.
+    // Pages that a warm-up leaves in the page cache would be written back, or hit, in the measured
+    // span.
     let once = cache == Cache::Cold && (read_percent < 100 || is_cached(way));
     Load {
         way,
@@ -250,7 +250,7 @@ fn requests(args: &SweepArgs) -> Vec<Requests> {
     each.collect()
 }
 
-/// The methods; our engine once for each demanded route.
+/// The methods; the engine once for each required route.
 fn ways(args: &SweepArgs) -> Vec<Way> {
     let names = match args.way.as_slice() {
         [] => &[WayName::Forebay],
@@ -272,7 +272,7 @@ pub(super) fn repeats(args: &SweepArgs) -> u32 {
     args.repeats.unwrap_or(REPEATS)
 }
 
-/// The request, by which parts of the same sweep are recognized. `places` are canonical paths,
+/// The arguments, by which parts of the same sweep are recognized. `places` are canonical paths,
 /// `targets` identify each GPU.
 pub(super) fn asked(
     args: &SweepArgs,
@@ -477,8 +477,7 @@ mod tests {
         assert_ne!(usual, asked(&args, &planned, &paths, &["GPU-2".into()]));
     }
 
-    /// Only if all digits of a time are preserved, a file is recognized as belonging to the same
-    /// sweep.
+    /// A file is only recognized as part of the same sweep if all digits of a time are preserved.
     #[test]
     fn what_was_asked_is_the_same_after_it_was_read_back() {
         let (paths, targets) = one();

@@ -34,12 +34,9 @@ impl Sweep<'_> {
         let times = todo.iter().map(|(index, _)| self.planned[*index].time());
         let least = times.sum::<Option<Duration>>().filter(|least| *least > SOON);
         let then = least.map_or_else(String::new, |least| {
-            format!(
-                "; what is asked for takes {} then at most, and what it needs beside",
-                words(least)
-            )
+            format!("; the samples then take {} at most, and their overhead", words(least))
         });
-        tell(&format!("{size} of scratch is made first{then}"));
+        tell(&format!("making {size} of scratch first{then}"));
         let bar = spinner();
         bar.set_message(format!("making {size} of scratch"));
         let mut done = 0;
@@ -52,7 +49,7 @@ impl Sweep<'_> {
                 let left = per_byte(start.elapsed(), done - before, all - done);
                 bar.set_message(format!("making {size} of scratch, {} left", words(left)));
                 if is_first && left > SOON {
-                    bar.suspend(|| tell(&format!("scratch takes {} more", words(left))));
+                    bar.suspend(|| tell(&format!("scratch takes another {}", words(left))));
                 }
             })?;
         }
@@ -77,14 +74,14 @@ impl Sweep<'_> {
         }
         started.into_iter().for_each(|index| pace.turned(index, None));
         let bar = spinner();
-        bar.set_message("looking how long samples take");
+        bar.set_message("estimating how long samples take");
         let start = Instant::now();
         let (order, must) = pace.to_practise();
         for (number, index) in order.into_iter().enumerate() {
             let stays = pace.stays(index);
             let mut seen = self.try_out(&self.planned[index]);
             if !stays {
-                // The time to bring the files into the wanted state is needed only occasionally.
+                // The page cache is brought into the required state only occasionally.
                 let first = seen;
                 seen = self.try_out(&self.planned[index]);
                 let turn = first.ok().zip(seen.ok()).map(|(a, b)| a.took.saturating_sub(b.took));
@@ -107,8 +104,8 @@ impl Sweep<'_> {
         Ok(pace)
     }
 
-    /// Makes one call each of enough points that every target and every method of cold reads has
-    /// had one; returns the points' numbers.
+    /// Makes a first call to every target and by every method of cold reads, with as few points as
+    /// possible; returns the points' numbers.
     fn start(&mut self, todo: &[(usize, u32)]) -> Result<Vec<usize>> {
         if self.places.is_empty() {
             return Ok(Vec::new());
@@ -120,7 +117,7 @@ impl Sweep<'_> {
             let mut one = self.planned[index].clone();
             (one.load.warm_up, one.load.end) = (Duration::ZERO, End::Bytes(1));
             let bar = spinner();
-            bar.set_message("making a first call of each way");
+            bar.set_message("making a first call of each method");
             // The sample itself will report its errors.
             let measured = self.measure(&one);
             bar.finish_and_clear();
@@ -181,8 +178,8 @@ impl Sweep<'_> {
 }
 
 /// The numbers of points whose transfers together reach every target (or other name) at least once;
-/// points that cover most new names come first. With its first transfer to a target the engine
-/// starts what it needs for that, which no sample should measure.
+/// points that cover most new names come first. The engine's first transfer to a target includes
+/// setup, which no sample should measure.
 fn to_start<'a>(all: impl Iterator<Item = (usize, &'a [String])>) -> Vec<usize> {
     let mut groups: Vec<(usize, &[String])> = Vec::new();
     for (index, names) in all {
@@ -190,7 +187,7 @@ fn to_start<'a>(all: impl Iterator<Item = (usize, &'a [String])>) -> Vec<usize> 
             groups.push((index, names));
         }
     }
-    // Of as many, the first.
+    // The sort is stable: of equal ones the first is taken.
     groups.sort_by_key(|(_, names)| std::cmp::Reverse(names.len()));
     let mut reached: HashSet<&String> = HashSet::new();
     groups.retain(|(_, names)| {

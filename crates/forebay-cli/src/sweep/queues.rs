@@ -4,8 +4,8 @@
 
 use forebay_topology::{LayerKind, StorageMap};
 
-/// The number of queues or connections of a path for which `asked` were requested; none if the
-/// kernel does not report it. With several controllers or mounts, the number that differs most.
+/// The number of queues or connections that a path has; none if the kernel does not report it. With
+/// several controllers or mounts, the number that differs most from the requested number, `asked`.
 #[must_use]
 pub fn found(map: &StorageMap, asked: u32) -> Option<u32> {
     let counts = map.root.walk().filter_map(|(_, layer)| match layer.kind {
@@ -17,8 +17,8 @@ pub fn found(map: &StorageMap, asked: u32) -> Option<u32> {
     counts.max_by_key(|count| count.abs_diff(asked))
 }
 
-/// Each controller's queues for I/O, and each mount's connections to its server, in words; a
-/// controller that carries several of the paths once.
+/// Each controller's I/O queues, and each mount's connections to its server, in words. A controller
+/// of several paths counts once.
 #[must_use]
 pub fn told(maps: &[StorageMap]) -> Vec<String> {
     let (mut seen, mut found) = (Vec::new(), Vec::new());

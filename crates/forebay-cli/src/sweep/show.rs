@@ -17,8 +17,7 @@ use crate::report::warnings::say;
 use crate::results::file::samples;
 use crate::results::{Record, Sample};
 
-/// Why samples are missing, or that their bytes were wrong; for repeated samples the last result
-/// counts.
+/// Why samples failed or had wrong data; for repeated samples the last result counts.
 pub(super) fn failures(records: &[Record]) -> Vec<&str> {
     let mut last = HashMap::new();
     for (_, sample) in samples(records) {

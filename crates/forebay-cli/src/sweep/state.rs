@@ -76,7 +76,7 @@ pub(super) fn open(args: &SweepArgs, asked: &Value) -> Result<(Ledger, Kept)> {
             "`{}` is full of results of this sweep",
             folder.display()
         ))
-        .hint("remove some, or name a file by `-o`"));
+        .hint("remove some, or name a file with `-o`"));
     };
     // Continue the last one: earlier files were restarted or are complete.
     for number in (1..new).rev().take_while(|_| !args.anew) {
@@ -91,7 +91,7 @@ pub(super) fn open(args: &SweepArgs, asked: &Value) -> Result<(Ledger, Kept)> {
                 }
                 return Ok((ledger, kept));
             }
-            Err(failure) => say(&format!("passed over: {}", failure.in_one_line())),
+            Err(failure) => say(&format!("skipped a file: {}", failure.in_one_line())),
         }
     }
     Ok((Ledger::create(&path(new))?, Kept::default()))
@@ -99,9 +99,9 @@ pub(super) fn open(args: &SweepArgs, asked: &Value) -> Result<(Ledger, Kept)> {
 
 fn continued(path: &Path, asked: &Value, anew: bool) -> Result<(Ledger, Kept)> {
     let refuse = |why: &str| {
-        Err(Failure::usage(format!("`{}` is there already", path.display()))
+        Err(Failure::usage(format!("`{}` exists already", path.display()))
             .because(why)
-            .hint("name another file by `-o`"))
+            .hint("name another file with `-o`"))
     };
     if anew {
         return refuse("`--anew` begins with a new file");
@@ -124,13 +124,13 @@ pub(super) fn folder() -> Result<PathBuf> {
         .ok_or_else(|| {
             Failure::new("there is no folder for results")
                 .because("neither `XDG_STATE_HOME` nor `HOME` names one")
-                .hint("name a file by `-o`")
+                .hint("name a file with `-o`")
         })?;
     let folder = state.join("forebay");
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
     made.map_err(|error| {
         Failure::io(format!("cannot make the folder `{}`", folder.display()), &error)
-            .hint("name a file by `-o`")
+            .hint("name a file with `-o`")
     })?;
     Ok(folder)
 }

@@ -40,7 +40,7 @@ impl Tally {
         let Self { path, kept, all, is_anew } = self;
         let without = if *is_anew { " without `--anew`" } else { "" };
         format!(
-            "stopped: `{path}` keeps {kept} of {all} samples; the same command{without} goes on \
+            "stopped: `{path}` has {kept} of {all} samples; the same command{without} continues \
              from there"
         )
     }
@@ -61,10 +61,10 @@ mod tests {
         let mut tally = Tally::begin("results", (4, 45), false);
         tally.add();
         let expected =
-            "stopped: `results` keeps 5 of 45 samples; the same command goes on from there";
+            "stopped: `results` has 5 of 45 samples; the same command continues from there";
         assert_eq!((tally.kept(), tally.words().as_str()), (5, expected));
         drop(tally);
         let words = Tally::begin("results", (0, 45), true).words();
-        assert!(words.ends_with("; the same command without `--anew` goes on from there"));
+        assert!(words.ends_with("; the same command without `--anew` continues from there"));
     }
 }

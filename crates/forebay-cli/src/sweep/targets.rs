@@ -40,8 +40,8 @@ pub(super) fn find(engine: &Engine, args: &SweepArgs) -> Result<(Vec<Together>, 
             let mut all: Together = Vec::new();
             for wanted in named {
                 let Some(device) = engine.device(wanted)? else {
-                    return Err(Failure::usage("`--gpus` takes GPUs, and host memory is none")
-                        .hint("leave it out of `--gpus`; `--gpu none` alone measures it"));
+                    return Err(Failure::usage("`--gpus` takes GPUs, not host memory")
+                        .hint("omit it from `--gpus`; `--gpu none` alone measures it"));
                 };
                 all.push(Some(device));
             }
@@ -58,7 +58,7 @@ fn simulated(engine: &Engine, count: u32, config: &SimConfig) -> Result<Together
     let clock = Arc::new(SystemClock::new());
     let first = SimDevice::new(0, config.clone(), clock);
     let others: Vec<SimDevice> =
-        (1..count).map(|index| first.beside(index, config.clone())).collect();
+        (1..count).map(|index| first.sibling(index, config.clone())).collect();
     let mut all: Together = Vec::new();
     for device in std::iter::once(first).chain(others) {
         let device: Arc<dyn Device> = Arc::new(device);

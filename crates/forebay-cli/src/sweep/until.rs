@@ -10,7 +10,7 @@ use crate::workload::clock::JUDGED_MIN;
 /// Refuses `--until-steady` if no span could be judged, or none could follow another.
 ///
 /// # Errors
-/// It says why.
+/// The cause says why.
 pub(super) fn check(args: &SweepArgs, planned: &[Planned]) -> Result<()> {
     let Some(limit) = args.until_steady else { return Ok(()) };
     let refused = |why: String, hint: String| {
@@ -25,22 +25,22 @@ pub(super) fn check(args: &SweepArgs, planned: &[Planned]) -> Result<()> {
     if time < JUDGED_MIN {
         let least = format!("{} ms", JUDGED_MIN.as_millis());
         return refused(
-            format!("of {} ms nobody can say whether they are steady", time.as_millis()),
+            format!("a span of {} ms is too short to be judged", time.as_millis()),
             format!("give a `--time` of {least} or more"),
         );
     }
     if limit < 2 * time {
         let time = words(time);
         return refused(
-            format!("a span takes {time}, and no second one has room"),
-            "give twice as much as `--time`, or more".into(),
+            format!("a span takes {time}, so there is no time for a second one"),
+            "give twice `--time`, or more".into(),
         );
     }
     if planned.iter().all(|one| one.load.once) {
         return refused(
-            "every point goes over its files once, and ends with them".into(),
-            "leave it out, or measure `--cache resident`; cold writes and cold reads through the \
-             page cache have one span"
+            "every point goes over its files once, and then ends".into(),
+            "omit it, or measure `--cache resident`; cold writes and cold reads through the page \
+             cache have one span"
                 .into(),
         );
     }
@@ -49,5 +49,5 @@ pub(super) fn check(args: &SweepArgs, planned: &[Planned]) -> Result<()> {
 
 /// The words after the announced time.
 pub(super) const fn words_at_most(args: &SweepArgs) -> &'static str {
-    if args.until_steady.is_some() { " at most, less where a rate is steady before" } else { "" }
+    if args.until_steady.is_some() { " at most, less if rates are steady earlier" } else { "" }
 }

@@ -1,32 +1,31 @@
-//! The analysis of measured points: where throughput stops growing, and how many requests to keep
-//! in flight.
+//! The analysis of measured points: where throughput stops growing, and the best queue depth.
 //!
-//! Pure. A point is a depth and a request size with the rates of its samples; the curve of one
-//! direction holds them ordered by size and depth.
+//! Pure. A point is a queue depth and a block size with the rates of its samples. The curve of one
+//! direction holds its points in order of block size and depth.
 
 use forebay::units::{KIB, MIB};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::stats::Spread;
 
-/// A depth is enough from this share of the best rate on: more than that only adds latency.
+/// A depth is sufficient at this share of the best rate: a greater depth mostly adds latency.
 pub const ENOUGH: f64 = 0.98;
-/// So many standard errors, and a cell may be as fast as the fastest: those are averaged, for the
-/// fastest of many is so by chance.
+/// Cells within this many standard errors of the fastest rate are averaged, since the fastest of
+/// many cells is partly so by chance.
 const LIKELY: f64 = 2.0;
-/// A rate may be too low by chance by this many of them.
+/// A sufficient depth may miss [`ENOUGH`] by this many standard errors.
 const CHANCE: f64 = 1.0;
-/// The standard error of a median, against that of a mean.
+/// Ratio of the standard error of a median to that of a mean.
 const MEDIAN: f64 = 1.25;
-/// One request should occupy the drive for no longer, so that other users get their turn soon: the
+/// Time in seconds that one request may occupy the drive, so that other users are served soon. The
 /// engine follows the same rule.
 const HOLDS_S: f64 = 0.001;
-/// Requests are only made smaller for that down to this size.
+/// That rule does not apply to requests of up to this size.
 const SIZE_MIN: u64 = 128 * KIB;
-/// Requests that are of use to threads which wait for each of them, as `KvikIO`'s do.
+/// Minimum block size for threads that wait for each request, as `KvikIO`'s do.
 const LARGE: u64 = MIB;
 
-/// A request size and a number of requests in flight.
+/// A block size and a queue depth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Cell {
     /// Bytes of one request.
@@ -71,7 +70,7 @@ impl Point {
 pub struct Curve(pub Vec<Point>);
 
 impl Curve {
-    /// The sizes of request, the smallest first.
+    /// The block sizes, the smallest first.
     #[must_use]
     pub fn sizes(&self) -> Vec<u64> {
         let mut sizes: Vec<u64> = self.0.iter().map(|point| point.cell.request_size).collect();
@@ -106,7 +105,7 @@ impl Curve {
         fastest(self.0.iter().filter(|point| point.cell.request_size <= size_max))
     }
 
-    /// How far a sample is from the median of its cell, as a share, in the root of the mean square.
+    /// Relative deviation of samples from the median of their cell (root mean square).
     #[must_use]
     pub fn noise(&self) -> f64 {
         let (mut sum, mut count) = (0.0, 0);
@@ -118,7 +117,7 @@ impl Curve {
         if count == 0 { 0.0 } else { (sum / float(count as u64)).sqrt() }
     }
 
-    /// The rate that the fastest of `points` have in common, and the error of one sample's rate.
+    /// The mean rate of the fastest of `points`, and the relative error of one sample.
     fn plateau<'a>(&self, points: impl Iterator<Item = &'a Point> + Clone) -> Option<Plateau> {
         let noise = self.noise();
         let top = fastest(points.clone())?.rate();
@@ -131,13 +130,13 @@ impl Curve {
         Some(Plateau { rate: sum / float(count), noise })
     }
 
-    /// The lowest depth that is enough for requests of `size`.
+    /// The lowest sufficient depth for requests of `size`.
     #[must_use]
     pub fn knee(&self, size: u64) -> Option<&Point> {
         self.enough(size, self.plateau(self.of_size(size))?)
     }
 
-    /// The lowest depth with requests of `size` that comes near the best rate.
+    /// The lowest depth at which requests of `size` come near the rate `reached`.
     fn enough(&self, size: u64, reached: Plateau) -> Option<&Point> {
         self.of_size(size).find(|point| {
             let chance = CHANCE * error(reached.noise, point);
@@ -176,7 +175,7 @@ impl Curve {
 #[derive(Debug, Clone, Copy)]
 struct Plateau {
     rate: f64,
-    /// How far samples are from their medians.
+    /// Relative deviation of samples from their medians.
     noise: f64,
 }
 
@@ -186,7 +185,7 @@ fn error(noise: f64, point: &Point) -> f64 {
 }
 
 fn fastest<'a>(points: impl Iterator<Item = &'a Point>) -> Option<&'a Point> {
-    // Of several with one rate, the first needs the least.
+    // Of points with equal rates, the first has the smallest block size and depth.
     points.reduce(|best, point| if point.rate() > best.rate() { point } else { best })
 }
 
@@ -206,7 +205,7 @@ pub(crate) fn whole(value: f64) -> u64 {
 pub(crate) mod tests {
     use super::*;
 
-    /// A point whose samples are alike.
+    /// A point with equal samples.
     pub(crate) fn point(request_size: u64, depth: u64, rate: f64) -> Point {
         let cell = Cell { request_size, depth };
         let latency_s = float(cell.in_flight()) / rate;
@@ -214,7 +213,7 @@ pub(crate) mod tests {
         Point { cell, bytes_per_second, latency_s, samples: vec![rate; 3] }
     }
 
-    /// The rates of a pipe with rate `most` and a latency.
+    /// The curve of a drive with maximum rate `most` and a latency.
     pub(crate) fn pipe(most: f64, latency_s: f64, sizes: &[u64], depths: &[u64]) -> Curve {
         let rate = |size: u64, depth: u64| {
             let alone = float(size) / (latency_s + float(size) / most);

@@ -1,5 +1,4 @@
-//! The findings for people: the curve as a plot with its knee, then all sizes of request, then
-//! settings.
+//! The result as text: the curve as a plot with its knee, then all block sizes, then settings.
 
 use std::fmt::Write as _;
 
@@ -17,10 +16,10 @@ const WIDTH: usize = 80;
 const BAR_MIN: usize = 10;
 /// Columns of all but the bars: depth, rate, latency, the mark of the knee.
 const BESIDE: usize = 38;
-/// Lines of settings begin with so many columns for the program's name.
+/// Columns for the program's name in lines of settings.
 const NAME: usize = 9;
 
-/// A smaller gain is not shown next to the result.
+/// The fastest point is shown if it is faster than the result by this factor.
 const WORTH: f64 = 1.005;
 
 const BOLD: Style = Style::new().bold();
@@ -54,14 +53,14 @@ fn head(report: &TuneReport, look: Look) -> String {
     let len = format_size(report.bytes);
     let what = if report.scratch { format!("{len} of scratch") } else { len };
     let place = place.unwrap_or_default();
-    format!("{BOLD}{path}{BOLD:#}{place}\nmeasured with {what}, past the page cache\n")
+    format!("{BOLD}{path}{BOLD:#}{place}\nmeasured with {what}, O_DIRECT\n")
 }
 
 /// The curve of the size that was chosen.
 fn plot(text: &mut String, searched: &Searched, look: Look) {
     let Searched { direction, found, points, .. } = searched;
     let size = found.cell.request_size;
-    let title = format!("{}, requests of {}", direction.name(), format_size(size));
+    let title = format!("{}, block size {}", direction.name(), format_size(size));
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{BOLD}{title}{BOLD:#}");
     let bar = width(look) - BESIDE;
@@ -83,7 +82,7 @@ fn plot(text: &mut String, searched: &Searched, look: Look) {
     }
 }
 
-/// A bar of `share` of `columns`, filled up with blanks.
+/// A bar of length `share` of `columns`, padded with blanks.
 fn bar_of(share: f64, columns: usize, look: Look) -> String {
     let steps = if look.ascii { 1 } else { 8 };
     let eighths = portion(share, columns * steps);
@@ -96,7 +95,7 @@ fn bar_of(share: f64, columns: usize, look: Look) -> String {
     bar + &" ".repeat(columns.saturating_sub(drawn))
 }
 
-/// `share` of `most`, limited to the range from zero to all of it.
+/// `share` of `most`, rounded, from 0 to `most`.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -107,11 +106,11 @@ fn portion(share: f64, most: usize) -> usize {
     ((share * most as f64).round() as usize).min(most)
 }
 
-/// All request sizes side by side.
+/// One column of rates for each block size.
 fn sizes(text: &mut String, searched: &Searched, look: Look) {
     let points = &searched.points;
     let all = points.sizes();
-    let _ = writeln!(text, "{BOLD}GB/s by size of request{BOLD:#}");
+    let _ = writeln!(text, "{BOLD}GB/s by block size{BOLD:#}");
     let _ = write!(text, "{DIM}  depth");
     for size in &all {
         let _ = write!(text, "  {:>9}", format_size(*size));
@@ -133,7 +132,7 @@ fn sizes(text: &mut String, searched: &Searched, look: Look) {
         text.push('\n');
     }
     let mark = look.pick("◂", "*");
-    let note = format!("{mark} the lowest depth within 2 % of the best of its size");
+    let note = format!("{mark} lowest depth within 2 % of the best rate of its block size");
     let _ = writeln!(text, "{DIM}  {note}{DIM:#}");
 }
 
@@ -165,7 +164,7 @@ fn requests(count: u64) -> String {
     if count == 1 { "1 request".into() } else { format!("{count} requests") }
 }
 
-/// The settings for programs other than this engine.
+/// Settings of the engine and of other programs.
 fn settings(text: &mut String, report: &TuneReport, look: Look) {
     for setting in &report.settings {
         let name = if setting.tool == "kvikio" { "KvikIO" } else { &setting.tool };
@@ -199,7 +198,7 @@ fn wrapped(text: &mut String, name: &str, words: &str, more: &str, look: Look) {
     }
 }
 
-/// A time with three digits that count: `0.65 ms`, `850 µs`.
+/// A time with three significant digits: `1.23 ms`, `850 µs`.
 fn time(seconds: f64, look: Look) -> String {
     let (value, unit) = match seconds {
         1.0.. => (seconds, "s"),
@@ -213,7 +212,7 @@ fn time(seconds: f64, look: Look) -> String {
     }
 }
 
-/// The knees of every size.
+/// The knee of each block size.
 pub(crate) fn knees(curve: &Curve) -> Vec<&Point> {
     curve.sizes().into_iter().filter_map(|size| curve.knee(size)).collect()
 }
@@ -232,9 +231,9 @@ mod tests {
         let look = Look { ascii: false, width: Some(80) };
         insta::assert_snapshot!(drawn(&report(), look), @r"
         /data  ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)
-        measured with 1 GiB of scratch, past the page cache
+        measured with 1 GiB of scratch, O_DIRECT
 
-        read, requests of 1 MiB
+        read, block size 1 MiB
           depth    GB/s                                               latency
               1    1.89  ███████████▋                                  554 µs
               2    3.78  ███████████████████████▍                      554 µs
@@ -245,7 +244,7 @@ mod tests {
              16    6.80  ██████████████████████████████████████████   2.47 ms
              32    6.80  ██████████████████████████████████████████   4.93 ms
 
-        GB/s by size of request
+        GB/s by block size
           depth    128 KiB    512 KiB      1 MiB      4 MiB
               1     0.313       1.10       1.89       4.12
               2     0.625       2.20       3.78       6.80◂
@@ -255,19 +254,19 @@ mod tests {
               8      2.50       6.80◂      6.80       6.80
              16      5.00       6.80       6.80          ·
              32      6.80◂      6.80       6.80          ·
-          ◂ the lowest depth within 2 % of the best of its size
+          ◂ lowest depth within 2 % of the best rate of its block size
 
         read     4 requests of 1 MiB: 6.80 GB/s, 617 µs each
 
         forebay  FOREBAY_DEPTH=4 FOREBAY_SEGMENT_SIZE=1M
-                 only to pin it: the engine finds its depth by itself
+                 optional: the engine finds its queue depth by itself
         fio      fio --name=read --rw=read --ioengine=io_uring --direct=1 --bs=1m \
                  --iodepth=4 --directory=/data --size=1G --unlink=1 --time_based \
                  --runtime=10
         KvikIO   KVIKIO_NTHREADS=2 KVIKIO_TASK_SIZE=4194304 \
                  KVIKIO_AUTO_DIRECT_IO_READ=on
-                 an estimate from this curve: a thread has one request in flight, and
-                 none while it copies to the GPU, so a few more threads may be of use
+                 an estimate from this curve: each thread has one request in flight, and
+                 none during its copy to the GPU; try a few more threads
         ");
     }
 
@@ -277,9 +276,9 @@ mod tests {
         assert!(text.is_ascii(), "{text}");
         insta::assert_snapshot!(text, @r"
         /data  ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)
-        measured with 1 GiB of scratch, past the page cache
+        measured with 1 GiB of scratch, O_DIRECT
 
-        read, requests of 1 MiB
+        read, block size 1 MiB
           depth    GB/s                           latency
               1    1.89  ######                    554 us
               2    3.78  ############              554 us
@@ -290,7 +289,7 @@ mod tests {
              16    6.80  ######################   2.47 ms
              32    6.80  ######################   4.93 ms
 
-        GB/s by size of request
+        GB/s by block size
           depth    128 KiB    512 KiB      1 MiB      4 MiB
               1     0.313       1.10       1.89       4.12
               2     0.625       2.20       3.78       6.80*
@@ -300,21 +299,21 @@ mod tests {
               8      2.50       6.80*      6.80       6.80
              16      5.00       6.80       6.80          .
              32      6.80*      6.80       6.80          .
-          * the lowest depth within 2 % of the best of its size
+          * lowest depth within 2 % of the best rate of its block size
 
         read     4 requests of 1 MiB: 6.80 GB/s, 617 us each
 
         forebay  FOREBAY_DEPTH=4 FOREBAY_SEGMENT_SIZE=1M
-                 only to pin it: the engine finds its depth by
+                 optional: the engine finds its queue depth by
                  itself
         fio      fio --name=read --rw=read --ioengine=io_uring \
                  --direct=1 --bs=1m --iodepth=4 --directory=/data \
                  --size=1G --unlink=1 --time_based --runtime=10
         KvikIO   KVIKIO_NTHREADS=2 KVIKIO_TASK_SIZE=4194304 \
                  KVIKIO_AUTO_DIRECT_IO_READ=on
-                 an estimate from this curve: a thread has one
-                 request in flight, and none while it copies to the
-                 GPU, so a few more threads may be of use
+                 an estimate from this curve: each thread has one
+                 request in flight, and none during its copy to the
+                 GPU; try a few more threads
         ");
     }
 

@@ -21,7 +21,7 @@ pub struct TuneReport {
     pub path: String,
     /// Whether a scratch file was measured instead of a file of the user's.
     pub scratch: bool,
-    /// Bytes of the file that were moved, again and again.
+    /// Bytes of the file that were moved, repeatedly.
     pub bytes: u64,
     /// One for each direction.
     pub searches: Vec<Searched>,
@@ -35,7 +35,7 @@ impl TuneReport {
     /// The report as text, with a line feed at its end.
     ///
     /// # Errors
-    /// None that numbers and text can cause.
+    /// None are known: numbers and text always serialize.
     pub fn to_text(&self) -> serde_json::Result<String> {
         crate::report::plain::json_lines(self)
     }
@@ -44,7 +44,7 @@ impl TuneReport {
 /// The result in one direction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Searched {
-    /// Which.
+    /// The direction.
     pub direction: Direction,
     /// Identifies the queue that serves the file.
     pub queue: String,
@@ -52,18 +52,18 @@ pub struct Searched {
     pub found: Choice,
     /// The fastest point of all.
     pub best: Choice,
-    /// For each size of request, the lowest depth that is enough.
+    /// The lowest sufficient depth of each block size.
     pub knees: Vec<Choice>,
     /// Everything that was measured.
     pub points: Curve,
-    /// Whether there was time for everything.
+    /// Whether there was time to measure the likely cells twice.
     pub complete: bool,
 }
 
 /// One point without its samples.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
-    /// Depth and size of request.
+    /// Queue depth and block size.
     #[serde(flatten)]
     pub cell: Cell,
     /// The median rate.
@@ -84,11 +84,11 @@ impl From<&Point> for Choice {
 pub struct Setting {
     /// The program: `forebay`, `fio`, `kvikio`.
     pub tool: String,
-    /// Which direction it is about.
+    /// The direction that it applies to.
     pub direction: Direction,
     /// Variables or a command line, for a shell.
     pub text: String,
-    /// Whether it was worked out from this curve, and not measured with that program.
+    /// Whether it is estimated from the curve, not measured.
     pub estimate: bool,
     /// A note on it.
     pub note: Option<String>,

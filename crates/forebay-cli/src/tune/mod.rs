@@ -1,8 +1,8 @@
 //! `forebay tune`: a full search for the best queue depth of a drive.
 //!
 //! `place` finds or makes the file. `search` decides what is measured and [`curve`] analyses it,
-//! both pure; `probe` measures by the engine itself. [`json`] holds the findings, `draw` shows
-//! them, `settings` translates them for other programs, `notes` adds notes.
+//! both pure; `probe` measures with the engine itself. [`json`] holds the result, `draw` shows it,
+//! `settings` translates it for other programs, and `notes` adds warnings.
 
 pub mod curve;
 mod draw;
@@ -43,7 +43,7 @@ use crate::report::warnings::say;
 /// drive that has one.
 const WARM_UP: (Cell, Duration) =
     (Cell { request_size: MIB, depth: 8 }, Duration::from_millis(300));
-/// Thousandths of the search's time, as the progress shows it.
+/// Steps of the progress bar.
 const STEPS: u64 = 1000;
 
 /// Runs the verb.
@@ -52,7 +52,7 @@ pub(crate) fn command(args: &TuneArgs, command: &str, program: &Program) -> Resu
     let report = run(args, command, program)?;
     let text = if args.json {
         report.to_text().map_err(|error| {
-            Failure::new("cannot write the findings as JSON").because(error.to_string())
+            Failure::new("cannot write the result as JSON").because(error.to_string())
         })?
     } else {
         draw::render(&report, Look::of_stdout())
@@ -63,7 +63,7 @@ pub(crate) fn command(args: &TuneArgs, command: &str, program: &Program) -> Resu
     shown.map_err(|error| Failure::stdout(&error))
 }
 
-/// Searches in every direction of `args`; `program` is started anew to probe cuFile.
+/// Searches in each direction of `args`; `program` is spawned to probe cuFile.
 ///
 /// # Errors
 /// Engine and system errors, and if there is nothing to tune.
@@ -72,9 +72,9 @@ pub fn run(args: &TuneArgs, command: &str, program: &Program) -> Result<TuneRepo
     if options.direct_io == DirectIo::Off {
         return Err(Failure::new("nothing to tune: O_DIRECT is switched off")
             .because("`FOREBAY_DIRECT_IO` is `off`")
-            .hint("unset it: what goes through the page cache has its depth from read-ahead"));
+            .hint("unset it: without O_DIRECT, the kernel's read-ahead sets the queue depth"));
     }
-    // The result applies to engines that find their depth, whatever this environment sets.
+    // The result is for engines that find their depth, so `FOREBAY_DEPTH` has no effect here.
     let mut free = options.clone();
     free.depth = None;
     let engine = Engine::new(free)?;
@@ -118,7 +118,7 @@ struct Tune<'a> {
 }
 
 impl Tune<'_> {
-    /// Searches in one direction; also the bytes of the file.
+    /// Searches in one direction; also returns the length of the file.
     fn search(&mut self, place: &mut Place, direction: Direction) -> Result<(Searched, u64)> {
         let bar = self.bar(direction);
         let (measured, stays) = place.ready(&self.engine, direction)?;
@@ -143,11 +143,11 @@ impl Tune<'_> {
         if bounds.in_flight < warm_up.in_flight() {
             let path = measured.path.display();
             return Err(Failure::new(format!(
-                "cannot tune on `{path}`: there is too little memory"
+                "cannot tune `{path}`: too little memory is available"
             ))
-            .because(format!("{} may be in flight here", format_size(bounds.in_flight)))
+            .because(format!("there is memory for {} in flight", format_size(bounds.in_flight)))
             .hint(
-                "end other programs, or raise the memory limit of the control group or of this \
+                "stop other programs, or raise the memory limit of the control group or of this \
                  process (`ulimit -v`, `ulimit -d`)",
             ));
         }
@@ -166,14 +166,14 @@ impl Tune<'_> {
         Ok((searched, len))
     }
 
-    /// The GPU that writes come from: the first, else a simulated one.
+    /// The source of writes: the first GPU, or a simulated one.
     fn device(&mut self) -> Result<Arc<dyn Device>> {
         if let Some(device) = self.engine.device(&GpuSelector::Auto)? {
             return Ok(device);
         }
         let device = self.engine.device(&GpuSelector::Sim(Default::default()))?;
         self.notes.push(notes::PLAYED.into());
-        device.ok_or_else(|| Failure::new("no GPU can be simulated here"))
+        device.ok_or_else(|| Failure::new("cannot simulate a GPU"))
     }
 
     /// Shows the progress of a search, on a terminal.
@@ -181,12 +181,12 @@ impl Tune<'_> {
         if log::is_on() {
             return ProgressBar::hidden();
         }
-        // Hidden if stderr is no terminal.
+        // Hidden if stderr is not a terminal.
         let bar = ProgressBar::new(STEPS).with_style(
             ProgressStyle::with_template("{bar:30} {percent:>3} % {msg}")
                 .unwrap_or_else(|_| ProgressStyle::default_bar()),
         );
-        bar.set_message(format!("{}, getting ready", direction.name()));
+        bar.set_message(format!("{}, preparing", direction.name()));
         bar.tick();
         bar
     }
@@ -196,7 +196,7 @@ impl Tune<'_> {
 fn judge(found: &Found, bounds: Bounds, path: &Path, direction: Direction) -> Result<Searched> {
     let curve = &found.curve;
     let (Some(point), Some(best)) = (curve.found(bounds.size_max), curve.best(u64::MAX)) else {
-        return Err(Failure::new("nothing was measured").hint("give a longer `--duration`"));
+        return Err(Failure::new("nothing was measured").hint("use a longer `--duration`"));
     };
     Ok(Searched {
         direction,
@@ -209,7 +209,7 @@ fn judge(found: &Found, bounds: Bounds, path: &Path, direction: Direction) -> Re
     })
 }
 
-/// A share of the time in steps of the progress.
+/// A share of the time, in steps of the progress bar.
 fn steps(share: f64) -> u64 {
     whole(share * curve::float(STEPS)).min(STEPS)
 }

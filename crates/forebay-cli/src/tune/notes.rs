@@ -1,4 +1,4 @@
-//! Notes on the findings, each with the next thing to try.
+//! Warnings about the result, each with the next thing to try.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use crate::report::json::Environment;
 use crate::report::table::rate;
 use crate::report::warnings::Warning;
 
-/// Writes come from host memory instead of a GPU's.
-pub(super) const PLAYED: &str = "there is no GPU here, so written bytes came from host memory that \
-                                 plays one";
+/// Writes come from a simulated GPU.
+pub(super) const PLAYED: &str = "no GPU is available: writes came from a simulated one, in host \
+                                 memory";
 
 /// Samples further apart than this share of their median are called unsteady.
 const SPREAD_MAX: f64 = 0.25;
@@ -32,9 +32,8 @@ pub(super) fn about(environment: &Environment, place: &Place) -> Vec<String> {
     }
     notes.extend(of_drives(&environment.drives));
     if std::env::var_os("FOREBAY_DEPTH").is_some() {
-        notes.push(
-            "`FOREBAY_DEPTH` is set: engines take it instead of what is found; unset it".into(),
-        );
+        notes
+            .push("`FOREBAY_DEPTH` is set: engines use it instead of this result; unset it".into());
     }
     notes
 }
@@ -44,18 +43,18 @@ pub(super) fn of_drives(drives: &[DriveFacts]) -> Vec<String> {
     let mut notes = Vec::new();
     for drive in drives {
         let name = &drive.name;
-        // Disks of virtual machines mostly report that they spin, and do not.
+        // Virtual disks mostly report that they spin, and do not.
         let turns = drive.rotational == Some(true) && !drive.transport.starts_with("virtio");
         if turns && !drive.network {
             notes.push(format!(
-                "`{name}` is a disk that turns: more requests may only move its heads, and its \
-                 outer tracks are faster than its inner ones, so try a file of yours as well"
+                "`{name}` is a spinning disk: a greater depth may only add seeks, and outer tracks \
+                 are faster than inner ones; measure a file of yours as well"
             ));
         }
         if drive.network {
             notes.push(format!(
-                "`{name}` is reached over a network ({}): its server's memory and everybody else \
-                 who uses it are part of what was measured; try again at another hour",
+                "`{name}` is reached over a network ({}): its server's cache and other clients \
+                 affect the result; measure again at another time",
                 drive.transport
             ));
         }
@@ -70,8 +69,8 @@ pub(super) fn of_samples(seen: &Seen) -> Vec<String> {
     if seen.through > all / 100 {
         let (through, all) = (format_size(seen.through), format_size(all));
         notes.push(format!(
-            "{through} of {all} came through the page cache, not from the drive: somebody else \
-             uses the file; try a folder"
+            "{through} of {all} came from the page cache, not from the drive: another process uses \
+             the file; try a folder"
         ));
     }
     notes
@@ -84,8 +83,8 @@ pub(super) fn of_search(found: &Found, bounds: Bounds, duration: Duration) -> Ve
     if !found.complete {
         let count: usize = curve.0.iter().map(|point| point.samples.len()).sum();
         notes.push(format!(
-            "the time ended after {count} samples, before everything was measured three times; \
-             `--duration {}s` gives more",
+            "the time ended after {count} samples, before the best points were measured twice; try \
+             `--duration {}s`",
             (duration * 5).as_secs_f64()
         ));
     }
@@ -94,8 +93,8 @@ pub(super) fn of_search(found: &Found, bounds: Bounds, duration: Duration) -> Ve
     let spread = point.bytes_per_second.relative();
     if spread > SPREAD_MAX {
         notes.push(format!(
-            "unsteady: samples of what was found differ by {:.0} %; end other work on this drive, \
-             or try `--duration {}s`",
+            "unsteady: samples of the result differ by {:.0} %; stop other work on this drive, or \
+             try `--duration {}s`",
             spread * 100.0,
             (duration * 5).as_secs_f64()
         ));
@@ -104,8 +103,8 @@ pub(super) fn of_search(found: &Found, bounds: Bounds, duration: Duration) -> Ve
     let own = curve.best(bounds.size_max).map_or(0.0, Point::rate);
     if let Some(larger) = curve.best(u64::MAX).filter(|_| fastest > own * GAIN) {
         notes.push(format!(
-            "requests of {} reach {} GB/s, {:.0} % more than any that the engine makes by itself: \
-             `FOREBAY_SEGMENT_SIZE={}` lets it",
+            "a block size of {} reaches {} GB/s, {:.0} % more than the engine's default sizes; try \
+             `FOREBAY_SEGMENT_SIZE={}`",
             format_size(larger.cell.request_size),
             rate(fastest),
             (fastest / own - 1.0) * 100.0,
@@ -115,7 +114,7 @@ pub(super) fn of_search(found: &Found, bounds: Bounds, duration: Duration) -> Ve
     let grows = curve.best(bounds.size_max).filter(|best| best.cell.depth >= DEPTH_MAX);
     if let Some(best) = grows.filter(|_| point.cell.depth >= DEPTH_MAX && median > 0.0) {
         notes.push(format!(
-            "throughput still grows at a depth of {}, the highest that is tried",
+            "throughput still grows at a queue depth of {}, the highest that is measured",
             best.cell.depth
         ));
     }
@@ -134,7 +133,7 @@ mod tests {
     const BOUNDS: Bounds =
         Bounds { time: Duration::from_secs(6), in_flight: IN_FLIGHT_MAX, size_max: MIB };
 
-    /// Notes wrapped to the terminal's width.
+    /// Notes with a line break after each part of a sentence.
     fn folded(notes: &[String]) -> String {
         notes.join("\n\n").replace(": ", ":\n  ").replace("; ", ";\n  ").replace(", ", ",\n  ")
     }
@@ -162,14 +161,14 @@ mod tests {
             ..drive()
         };
         insta::assert_snapshot!(folded(&of_drives(&[fast, disk, mount])), @"
-        `sda` is a disk that turns:
-          more requests may only move its heads,
-          and its outer tracks are faster than its inner ones,
-          so try a file of yours as well
+        `sda` is a spinning disk:
+          a greater depth may only add seeks,
+          and outer tracks are faster than inner ones;
+          measure a file of yours as well
 
         `server:/export` is reached over a network (nfs4):
-          its server's memory and everybody else who uses it are part of what was measured;
-          try again at another hour
+          its server's cache and other clients affect the result;
+          measure again at another time
         ");
     }
 
@@ -180,9 +179,9 @@ mod tests {
         insta::assert_snapshot!(folded(&of_samples(&seen(1000 * MIB, 24 * MIB))), @"
         a note
 
-        24 MiB of 1 GiB came through the page cache,
+        24 MiB of 1 GiB came from the page cache,
           not from the drive:
-          somebody else uses the file;
+          another process uses the file;
           try a folder
         ");
     }
@@ -202,20 +201,20 @@ mod tests {
         all.extend(notes(pipe(14e9, 0.02, &[MIB], &[32, 64, 128]), true));
         insta::assert_snapshot!(folded(&all), @"
         the time ended after 48 samples,
-          before everything was measured three times;
-          `--duration 30s` gives more
+          before the best points were measured twice;
+          try `--duration 30s`
 
         unsteady:
-          samples of what was found differ by 50 %;
-          end other work on this drive,
+          samples of the result differ by 50 %;
+          stop other work on this drive,
           or try `--duration 30s`
 
-        requests of 4 MiB reach 1.20 GB/s,
-          20 % more than any that the engine makes by itself:
-          `FOREBAY_SEGMENT_SIZE=4M` lets it
+        a block size of 4 MiB reaches 1.20 GB/s,
+          20 % more than the engine's default sizes;
+          try `FOREBAY_SEGMENT_SIZE=4M`
 
-        throughput still grows at a depth of 128,
-          the highest that is tried
+        throughput still grows at a queue depth of 128,
+          the highest that is measured
         ");
         assert!(notes(Default::default(), true).is_empty());
     }

@@ -1,4 +1,4 @@
-//! The file to measure with: a file of the user, which is only read, or scratch in the same folder.
+//! The file to measure: the user's, which is only read, or scratch in the same folder.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -18,18 +18,18 @@ use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 use crate::steps::{self, Step};
 
-/// A smaller file shows nothing: it ends before the queue is full.
+/// Minimum size of a file: a smaller one ends before the queue is full.
 const LEN_MIN: u64 = 16 * MIB;
-/// The first part of scratch, made to measure the speed.
+/// The first part of scratch. The time to write it decides the size of the rest.
 const SCRATCH_MIN: u64 = 64 * MIB;
 /// The largest scratch.
 const SCRATCH_MAX: u64 = GIB;
-/// Rough time limit for making it.
+/// Rough time limit in seconds for writing scratch.
 const MAKING_S: f64 = 2.0;
-/// How long dropping a file's pages is tried: read-ahead may still be bringing some.
+/// Time limit for evicting a file's pages: read-ahead may still add some.
 const DROP: Duration = Duration::from_secs(2);
 
-/// See the module's own text.
+/// The user's file, scratch, or both if a file is given and writes are measured.
 #[derive(Debug)]
 pub(crate) struct Place {
     /// The path as given.
@@ -42,7 +42,7 @@ pub(crate) struct Place {
     pub(crate) leftovers: usize,
 }
 
-/// A file that is measured with.
+/// A file to measure.
 #[derive(Debug, Clone)]
 pub(crate) struct Measured {
     pub(crate) path: PathBuf,
@@ -53,8 +53,7 @@ impl Place {
     /// Inspects `path`; makes scratch if needed.
     ///
     /// # Errors
-    /// There is nothing to tune: files in memory, no O_DIRECT, a file that is too small; or scratch
-    /// cannot be made.
+    /// If the file is in memory, lacks O_DIRECT or is too small, or if scratch cannot be created.
     pub(crate) fn find(engine: &Engine, path: Option<&Path>, writes: bool) -> Result<Self> {
         let asked = path.map_or_else(|| PathBuf::from("."), Path::to_owned);
         let is_folder = is_folder(&asked);
@@ -68,10 +67,10 @@ impl Place {
             Some(parent) => parent.to_owned(),
         };
         if writes && is_device(&asked) {
-            let text = format!("cannot tune writing to the device `{}`", asked.display());
+            let text = format!("cannot tune writes to the device `{}`", asked.display());
             return Err(Failure::new(text)
                 .because("writes go to a scratch file, never to a device")
-                .hint("give a folder on that device"));
+                .hint("name a folder on that device"));
         }
         let mut place = Self { asked, given, folder, scratch: None, leftovers: 0 };
         if let Some((path, _)) = &place.given {
@@ -86,12 +85,12 @@ impl Place {
         Ok(place)
     }
 
-    /// The path by which the machine's drives are looked up.
+    /// The path whose drives are recorded.
     pub(crate) fn on(&self) -> &Path {
         self.given.as_ref().map_or(&self.folder, |(path, _)| path)
     }
 
-    /// The file on which other programs can repeat the measurement.
+    /// The file or folder on which other programs can repeat the measurement.
     pub(crate) fn ground(&self, direction: Direction) -> Ground<'_> {
         match &self.given {
             Some((path, _)) if direction == Direction::Read => Ground::File(path),
@@ -104,8 +103,8 @@ impl Place {
         self.given.is_none() || direction == Direction::Write
     }
 
-    /// The file for one direction, evicted from the page cache as far as possible; the text says
-    /// how far it is not.
+    /// The file for one direction, evicted from the page cache as far as possible. The text is a
+    /// warning about pages that stayed.
     ///
     /// # Errors
     /// System errors.
@@ -122,10 +121,10 @@ impl Place {
         Ok((Measured { path, len: align_down(len, UNIT) }, stays))
     }
 
-    /// Fills the scratch file, with as much as can be made in a short time.
+    /// Fills the scratch file with what can be written in about [`MAKING_S`].
     fn fill(&self) -> Result<(PathBuf, u64)> {
         let scratch = self.scratch.as_ref();
-        let scratch = scratch.expect("made where no file was given, and for writing");
+        let scratch = scratch.expect("scratch exists for folders and for writes");
         scratch.check()?;
         let path = scratch.path(Part::Read);
         let made = std::fs::metadata(&path).map_or(0, |facts| facts.len());
@@ -133,7 +132,7 @@ impl Place {
             return Ok((path, made));
         }
         let hint =
-            |failure: Failure| failure.room_hint("go where there is more room, or give a file");
+            |failure: Failure| failure.room_hint("use a folder with more free space, or a file");
         Room::of(&self.folder)?.check(&self.folder, SCRATCH_MIN).map_err(hint)?;
         let key = scratch::random().map_err(|e| Failure::io("cannot get random bytes", &e))?;
         let start = Instant::now();
@@ -151,21 +150,21 @@ impl Place {
     }
 }
 
-/// The user's file: opened as the engine opens it, so that its errors are the engine's.
+/// Opens the user's file with the engine, so that errors are the engine's.
 fn given(engine: &Engine, path: &Path) -> Result<(PathBuf, u64)> {
     let _step = Step::begin("open", path);
     let len = engine.open(path)?.len()?;
     check_size(path, len)?;
     if len < LEN_MIN {
         let (len, least) = (format_size(len), format_size(LEN_MIN));
-        return Err(Failure::new(format!("cannot tune on `{}`: it has {len}", path.display()))
-            .because(format!("it takes {least} to keep a queue full for a moment"))
-            .hint("give a larger file, or its folder: a scratch file is made there"));
+        return Err(Failure::new(format!("cannot tune `{}`: it has {len}", path.display()))
+            .because(format!("at least {least} are required to keep the queue full"))
+            .hint("name a larger file, or a folder for a scratch file"));
     }
     Ok((path.to_owned(), len))
 }
 
-/// Whether there is a drive at all.
+/// Fails if the file is in memory, without a drive.
 fn check_drives(path: &Path) -> Result<()> {
     let map = Resolver::default().resolve(path);
     if map.drives.is_empty() || map.drives.iter().any(|drive| drive.kind != DriveKind::Memory) {
@@ -173,7 +172,7 @@ fn check_drives(path: &Path) -> Result<()> {
     }
     Err(Failure::new(format!("nothing to tune: `{}` is kept in memory", path.display()))
         .because(format!("there is no drive below it, only {}", map.drives[0].name))
-        .hint("give a path on a drive; `forebay map` shows what is under a path"))
+        .hint("name a path on a drive; `forebay map` shows the drives under a path"))
 }
 
 fn check_direct(engine: &Engine, path: &Path, asked: &Path) -> Result<()> {
@@ -183,7 +182,7 @@ fn check_direct(engine: &Engine, path: &Path, asked: &Path) -> Result<()> {
     let text = format!("nothing to tune: `{}` has no O_DIRECT", asked.display());
     Err(Failure::new(text)
         .because(reason)
-        .hint("what goes through the page cache has its depth from the kernel's read-ahead"))
+        .hint("without O_DIRECT, the kernel's read-ahead sets the queue depth"))
 }
 
 fn is_device(path: &Path) -> bool {
@@ -191,7 +190,7 @@ fn is_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|facts| facts.file_type().is_block_device())
 }
 
-/// Drops a file's pages from the page cache; returns what stays there.
+/// Evicts a file's pages from the page cache; returns a warning about those that stay.
 fn drop_pages(engine: &Engine, path: &Path) -> Result<Option<String>> {
     let start = Instant::now();
     let file = steps::open(engine, path)?;

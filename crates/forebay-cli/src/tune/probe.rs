@@ -1,4 +1,4 @@
-//! Measures a cell with the engine itself, at a fixed depth and request size and with a full queue.
+//! Measures a cell with the engine itself, at a fixed depth and block size and with a full queue.
 //!
 //! A few transfers of [`UNIT`] bytes are always in progress, so that the end of one causes no
 //! pause. A sample begins when the first requests in flight have completed, and runs from one
@@ -27,26 +27,27 @@ use crate::steps::Step;
 pub(crate) const UNIT: u64 = 8 * MIB;
 /// Most bytes requested beyond those in flight.
 const AHEAD_MAX: u64 = 64 * MIB;
-/// They are to last for this long, in seconds: the thread that asks for more may be late.
+/// Time in seconds that they should last: the thread that requests more may be late.
 const AHEAD_S: f64 = 0.02;
 /// The interval of progress checks.
 const LOOK: Duration = Duration::from_micros(200);
-/// Minimum turns of the queue, and requests, of a sample if the drive is fast enough.
+/// Minimum number of full queues, and of requests, in a sample, if the drive is fast enough.
 const TURNS: u64 = 3;
 const REQUESTS: u64 = 16;
-/// Maximum length of a sample with any progress.
+/// Time limit of a sample that has made progress.
 const SAMPLE_MAX: Duration = Duration::from_millis(1500);
 /// A drive that is silent for this long counts as unresponsive.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// Stacks of the 24 readers of an engine and of those of the previous engine, which may not have
-/// ended, 2 MiB each. `ulimit -v` and `-d` count them whole. With these, a search is refused or
-/// ends well at each of 12 limits from 180 to 400 MiB; with half of them it failed at 180 and 200.
+/// Stacks of 24 reader threads, 2 MiB each, of this engine and of the previous one, whose threads
+/// may not have ended yet. `ulimit -v` and `-d` count stacks whole. With this reserve, a search is
+/// refused or succeeds at each of 12 limits from 180 to 400 MiB. With half of it, it failed at 180
+/// and 200 MiB.
 const STACKS: u64 = 2 * 24 * 2 * MIB;
 
 /// The bytes in flight that this much available host memory allows. Each transfer of a sample has a
-/// buffer, also one that is queued ahead. A write also uses a slot: there are at least four, of the
-/// size of the largest requests.
+/// buffer, even if it is still queued. Writes also use staging buffers: at least four, each for
+/// eight requests.
 pub(crate) fn in_flight_within(available: u64, direction: Direction) -> u64 {
     let fixed = AHEAD_MAX + 2 * UNIT + PROGRAM + STACKS;
     match direction {
@@ -55,7 +56,7 @@ pub(crate) fn in_flight_within(available: u64, direction: Direction) -> u64 {
     }
 }
 
-/// See the module's own text.
+/// Measures cells on one file, in one direction.
 #[derive(Debug)]
 pub(crate) struct EngineProbe {
     /// The settings that all cells share.
@@ -64,7 +65,7 @@ pub(crate) struct EngineProbe {
     /// Bytes of the file that are used, a multiple of [`UNIT`].
     pub(crate) len: u64,
     pub(crate) direction: Direction,
-    /// The GPU that writes come from: they use O_DIRECT only from there.
+    /// The GPU that writes come from: only those use O_DIRECT.
     pub(crate) device: Option<Arc<dyn Device>>,
     pub(crate) seen: Seen,
     spare: Vec<Buffer>,
@@ -101,7 +102,7 @@ impl EngineProbe {
         options.in_flight = options.in_flight.max(depth);
         options.segment_size = cell.request_size;
         options.slot_size = (8 * cell.request_size).max(256 * KIB);
-        // A slot being filled, one being copied, and the requests in flight.
+        // Slots that are being filled or copied, and twice the bytes in flight.
         options.arena_size = Some(4 * options.slot_size + 2 * cell.in_flight());
         let engine = Engine::new(options)?;
         if let Some(device) = &self.device {
@@ -121,7 +122,7 @@ impl EngineProbe {
     fn memory(&self, engine: &Engine) -> Result<Buffer> {
         let Some(device) = &self.device else { return Ok(engine.allocate_pinned(UNIT)?) };
         let mut buffer = engine.allocate(device.id(), UNIT)?;
-        // Some drives write zeros without writing anything.
+        // Some drives do not store zeros, which would make writes too fast.
         let mut bytes = vec![0; whole(UNIT)];
         Pattern::new(buffer.address()).fill(0, &mut bytes);
         buffer.upload(0, &bytes)?;
@@ -150,7 +151,7 @@ impl Probe for EngineProbe {
     }
 }
 
-/// How far the transfers of a sample are.
+/// The progress of a sample's transfers.
 #[derive(Debug, Clone, Copy)]
 struct Mark {
     at: Instant,
@@ -220,7 +221,7 @@ impl<'a> Flow<'a> {
     /// Starts transfers until enough are queued beyond the `done` bytes.
     fn ask(&mut self, done: u64) -> Result<()> {
         let passed = self.start.elapsed().as_secs_f64();
-        // Bytes that the drive moves in the time that the queue should last.
+        // Bytes that the drive moves in `AHEAD_S`.
         let lasts = float(done) / passed.max(1e-6) * AHEAD_S;
         let ahead = if done == 0 { UNIT } else { whole_of(lasts).clamp(MIB, AHEAD_MAX) };
         let wanted = done + self.cell.in_flight() + ahead;
@@ -277,14 +278,14 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Ends the transfers in flight, as far as the drive allows.
+    /// Cancels the transfers in flight and waits for them.
     fn drain(&mut self) -> Result<()> {
         let running = std::mem::take(&mut self.running);
         running.iter().for_each(Transfer::cancel);
         let mut result = Ok(());
         for transfer in running {
             if transfer.wait_for(SILENCE_MAX).is_none() {
-                // The engine keeps its memory until nothing can touch it any more.
+                // The engine keeps its memory until no I/O can access it.
                 drop(transfer);
                 return result.and(Err(self.silent()));
             }
@@ -296,12 +297,12 @@ impl<'a> Flow<'a> {
     fn silent(&self) -> Failure {
         let place = self.probe.path.display();
         let Cell { request_size, depth } = self.cell;
-        Failure::new(format!("cannot tune on `{place}`: its drive does not answer"))
+        Failure::new(format!("cannot tune `{place}`: its drive does not answer"))
             .because(format!(
-                "{depth} requests of {} brought nothing for {} s",
+                "{depth} requests of {} made no progress for {} s",
                 format_size(request_size),
                 SILENCE_MAX.as_secs()
             ))
-            .hint("look at the kernel's log (`dmesg`); `forebay map` shows which drive it is")
+            .hint("check the kernel log (`dmesg`); `forebay map` names the drive")
     }
 }

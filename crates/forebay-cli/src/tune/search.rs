@@ -1,9 +1,9 @@
 //! The search: which cells are measured, how often, and for how long.
 //!
-//! Pure: a [`Probe`] measures and also reports the time taken, so that tests can simulate drives
-//! without waiting. First each request size is measured at doubling depths until nothing is gained
-//! twice in a row. Then the likely cells are measured again, interleaved, so that a brief
-//! disturbance of the drive affects all of them alike.
+//! Pure: a [`Probe`] measures and reports the time taken, so that tests can simulate drives without
+//! waiting. First each block size is measured at doubling depths until two in a row gain nothing.
+//! Then the likely cells are measured again, interleaved, so that a brief disturbance of the drive
+//! affects all of them alike.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use super::curve::{Cell, Curve, Point, float};
 use crate::bench::stats::Spread;
 use crate::failure::Result;
 
-/// Request sizes, in the order of the first round: the engine's own comes first.
+/// Block sizes, in the order of the first round: the engine's default comes first.
 pub(crate) const SIZES: [u64; 4] = [MIB, 128 * KIB, 512 * KIB, SIZE_MAX];
 /// The largest of them.
 pub(crate) const SIZE_MAX: u64 = 4 * MIB;
-/// The most requests in flight that are tried.
+/// The greatest queue depth that is measured.
 pub(crate) const DEPTH_MAX: u64 = 128;
-/// Most bytes in flight: more than any drive needs, and they take memory.
+/// Maximum bytes in flight: more than any drive needs, and limited since they use memory.
 pub(crate) const IN_FLIGHT_MAX: u64 = 128 * MIB;
 
 /// A doubled depth must gain at least this factor.
@@ -29,20 +29,20 @@ const GAINS: f64 = 1.02;
 const FLAT: u32 = 2;
 /// Rounds of a search, and the minimum for a complete one.
 const ROUNDS: (u32, u32) = (3, 2);
-/// Samples that the result should rest on, and the most that are taken for that.
+/// Samples that the result requires, and the maximum of extra samples taken for that.
 const CONFIRMED: usize = 3;
 const CONFIRM_MAX: u32 = 8;
-/// How far a search may exceed its time to get that far.
+/// A search stops early if it exceeds its time by this factor.
 const OVERTIME: u32 = 2;
-/// The deepest point must be faster than the others by this factor before deeper ones are tried.
+/// A greater depth is measured if the deepest point is faster than the others by this factor.
 const DEEPENS: f64 = 1.005;
-/// Parts that the time of a search is cut into, one for each sample.
+/// Number of samples by which the time of a search is divided.
 const SAMPLES: u32 = 72;
 /// The minimum and maximum time of a sample.
 const SAMPLE: (Duration, Duration) = (Duration::from_millis(30), Duration::from_millis(300));
 /// A request must not wait longer than this, in seconds.
 const WAIT_S_MAX: f64 = 0.25;
-/// A size, or a depth of it, is measured again if it has this share of the best.
+/// A block size, or a depth of it, is measured again if it reaches this share of the best rate.
 const CONTENDS: (f64, f64) = (0.9, 0.85);
 
 /// The result of one sample of a cell.
@@ -58,21 +58,21 @@ pub(crate) struct Sample {
 
 /// Measures cells.
 pub(crate) trait Probe {
-    /// Keeps a cell's requests in flight for about so long.
+    /// Keeps a cell's requests in flight for about `time`.
     ///
     /// # Errors
     /// The engine's; they end the search.
     fn measure(&mut self, cell: Cell, time: Duration) -> Result<Sample>;
 }
 
-/// How far a search is to go.
+/// The limits of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bounds {
     /// Time for all of it.
     pub(crate) time: Duration,
     /// Bytes in flight at most.
     pub(crate) in_flight: u64,
-    /// Largest size of the engine's own requests: the best of these is searched.
+    /// The engine's maximum block size; the search is for the best up to it.
     pub(crate) size_max: u64,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Bounds {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Found {
     pub(crate) curve: Curve,
-    /// Whether there was time for everything.
+    /// Whether there was time to measure the likely cells twice.
     pub(crate) complete: bool,
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn search(
     Ok(Found { complete, curve: search.curve() })
 }
 
-/// See [`search`].
+/// A search in progress.
 struct Search<'a> {
     bounds: Bounds,
     probe: &'a mut dyn Probe,
@@ -132,7 +132,7 @@ struct Search<'a> {
     /// Rates and latencies of the samples.
     cells: BTreeMap<Cell, Vec<Sample>>,
     spent: Duration,
-    /// Whether the time has run out before enough was measured.
+    /// Whether the search has exceeded its time by [`OVERTIME`].
     late: bool,
 }
 
@@ -148,8 +148,7 @@ impl Search<'_> {
         Ok(sample.rate)
     }
 
-    /// Repeats the measurement of the likely result if it was measured too rarely: it may be
-    /// chance.
+    /// Measures the likely result again until it has [`CONFIRMED`] samples: it may lead by chance.
     fn confirm(&mut self) -> Result<()> {
         for _ in 0..CONFIRM_MAX {
             let curve = self.curve();
@@ -162,13 +161,12 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Depths of one size, doubling.
+    /// Measures one block size at doubling depths.
     fn first_round(&mut self, request_size: u64) -> Result<()> {
         let (mut depth, mut best, mut flat) = (1, 0.0, 0);
         while flat < FLAT && !self.late {
             let cell = Cell { request_size, depth };
-            // One request at a time is measured for every size; for other depths, earlier
-            // measurements decide.
+            // Depth 1 is measured for every size that fits. Earlier rates decide on other depths.
             let fits = cell.in_flight() <= self.bounds.in_flight;
             if !(self.may(cell) || (depth == 1 && fits)) {
                 break;
@@ -181,7 +179,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Whether a cell is useful, as far as is known.
+    /// Whether a cell is within all limits, by the rates so far.
     fn may(&self, cell: Cell) -> bool {
         let best = self.cells.values().flatten().map(|sample| sample.rate).fold(0.0, f64::max);
         let waits_s = if best > 0.0 { float(cell.in_flight()) / best } else { 0.0 };
@@ -190,11 +188,11 @@ impl Search<'_> {
             && waits_s <= WAIT_S_MAX
     }
 
-    /// The cells that the next round is to measure.
+    /// The cells of the next round.
     fn contenders(&self) -> Vec<Cell> {
         let curve = self.curve();
         let best = |size_max| curve.best(size_max).map_or(0.0, Point::rate);
-        // The result over all sizes does not apply to those that the engine may use.
+        // Sizes that the engine uses compete only among themselves.
         let enough = |size| if size <= self.bounds.size_max { self.bounds.size_max } else { size };
         let mut cells = Vec::new();
         for size in curve.sizes() {
@@ -242,11 +240,11 @@ mod tests {
     use super::*;
     use crate::failure::Failure;
 
-    /// A pipe with a latency, whose rates vary.
+    /// A simulated drive with a maximum rate, a latency and noise.
     struct Drive {
         most: f64,
         latency_s: f64,
-        /// Rates vary by this share to either side.
+        /// Rates vary by this share, up and down.
         noise: f64,
         /// Requests above this number slow the drive by a twentieth.
         hurts_from: u64,
@@ -260,7 +258,7 @@ mod tests {
             Self { most, latency_s, noise, hurts_from: u64::MAX, state, measured: Vec::new() }
         }
 
-        /// From -1 to 1.
+        /// A random number from -1 to 1.
         fn chance(&mut self) -> f64 {
             self.state ^= self.state << 13;
             self.state ^= self.state >> 7;

@@ -9,7 +9,7 @@ use super::json::Setting;
 use crate::report::json::Direction;
 use crate::shell_word;
 
-/// The size that a program which measures by itself reads and writes in a folder.
+/// Size of the file that fio makes in a folder.
 const FIO_LEN: u64 = 1024 * MIB;
 
 /// The measured file, in a form that another program can use.
@@ -43,7 +43,7 @@ pub(crate) fn settings(
 fn ours(direction: Direction, found: Cell) -> Setting {
     let Cell { request_size, depth } = found;
     let text = format!("FOREBAY_DEPTH={depth} FOREBAY_SEGMENT_SIZE={}", short(request_size));
-    let note = "only to pin it: the engine finds its depth by itself";
+    let note = "optional: the engine finds its queue depth by itself";
     let (tool, note) = ("forebay".into(), Some(note.into()));
     Setting { tool, direction, text, estimate: false, note }
 }
@@ -68,18 +68,18 @@ fn fio(direction: Direction, found: Cell, ground: Ground<'_>) -> Setting {
     Setting { tool: "fio".into(), direction, text, estimate: false, note: None }
 }
 
-/// `KvikIO`'s threads have one request each and wait for it, so their number is the depth; while
-/// one copies to the GPU it has none.
+/// Each thread of `KvikIO` has one request in flight, and none during its copy to the GPU. So the
+/// number of threads is the queue depth.
 fn kvikio(direction: Direction, found: Cell, curve: &Curve) -> Option<Setting> {
     let cell = curve.found_for_threads().map_or(found, |point| point.cell);
     let Cell { request_size, depth } = cell;
-    // It accepts sizes as plain bytes only: `4MiB` would become 4.
+    // KvikIO accepts sizes in bytes only: it reads `4MiB` as 4.
     let mut text = format!("KVIKIO_NTHREADS={depth} KVIKIO_TASK_SIZE={request_size}");
     if direction == Direction::Read {
         text += " KVIKIO_AUTO_DIRECT_IO_READ=on";
     }
-    let note = "an estimate from this curve: a thread has one request in flight, and none while it \
-                copies to the GPU, so a few more threads may be of use";
+    let note = "an estimate from this curve: each thread has one request in flight, and none \
+                during its copy to the GPU; try a few more threads";
     let (tool, note) = ("kvikio".into(), Some(note.into()));
     Some(Setting { tool, direction, text, estimate: true, note })
 }

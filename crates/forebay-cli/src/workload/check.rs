@@ -1,9 +1,10 @@
-//! Compares the moved bytes with the expected contents. This detects bytes that never arrived, came
-//! back changed, or went to another place, although no request is compared while the clock runs.
+//! Verifies the moved bytes after a run, since no request is compared while the clock runs. Finds
+//! bytes that are missing, changed, or at the wrong offset.
 //!
 //! For writes all bytes are read back, up to a limit. For reads the last ones are compared: with
 //! what the command put into the file, or with a second read if that is unknown. A mix of both is
-//! never judged as right: where reads and writes overlap, the expected result of a read is unknown.
+//! never verified, but may show a mismatch: if reads and writes overlap, the expected result of a
+//! read is unknown.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs::File;
@@ -22,14 +23,14 @@ use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 use crate::steps::{self, Step};
 
-/// Most bytes that are compared of the last reads: a check, not a second run.
+/// Maximum bytes of the last reads that are compared.
 const CHECKED_MAX: u64 = 64 * MIB;
 
 /// The limits of a comparison.
 pub(super) struct Most {
     /// Bytes of files with known contents.
     pub(super) known: u64,
-    /// Bytes that were written, and reads of them: of more, an even share.
+    /// Written bytes, and reads of them. If there are more, an even sample is compared.
     pub(super) written: u64,
     pub(super) reads: usize,
 }
@@ -42,7 +43,7 @@ impl Most {
 /// The result of a comparison.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// Whether the bytes are right; `None` if they were not compared.
+    /// True if the bytes match, false on a mismatch; `None` if they were not compared.
     pub right: Option<bool>,
     /// Bytes that were compared.
     pub bytes: u64,
@@ -50,10 +51,9 @@ pub struct Checked {
     pub is_all: bool,
 }
 
-/// The calls whose bytes both the place's memory and the file must hold: the last of each place. If
-/// anything is written, reads are left out, and so are writes that overlapped another: the order in
-/// which two concurrent calls reach the file is unknown. `ended` counts all calls; those of `last`
-/// are the most recent.
+/// The calls that can be compared: the last of each place, whose bytes its memory and the file must
+/// both hold. If the load writes, reads are left out, and so are writes that overlapped another:
+/// the order of concurrent calls is unknown. `ended` counts all calls; `last` has the most recent.
 fn calls(last: &VecDeque<Made>, ended: u64, request_size: u64, writes: bool) -> Vec<&Made> {
     let written = last.iter().filter(|call| call.direction == Direction::Write);
     let mut written: Vec<u64> = written.flat_map(|call| call.offsets.iter().copied()).collect();
@@ -63,7 +63,7 @@ fn calls(last: &VecDeque<Made>, ended: u64, request_size: u64, writes: bool) -> 
         let end = written.partition_point(|other| *other < offset.saturating_add(request_size));
         end - first == 1
     };
-    // Calls that ended before these, while one of them was in flight, are no longer known.
+    // A call that began before this may have overlapped one that is no longer known.
     let known_from = ended - last.len() as u64;
     let mut places = HashSet::new();
     let latest = last.iter().rev().filter(|call| places.insert(call.place));
@@ -77,7 +77,7 @@ fn calls(last: &VecDeque<Made>, ended: u64, request_size: u64, writes: bool) -> 
     compared.collect()
 }
 
-/// Compares the files of threads that only wrote with the written bytes.
+/// Compares the files of write-only threads with the written bytes.
 ///
 /// # Errors
 /// System errors.
@@ -171,8 +171,8 @@ pub(super) fn last(
     Ok(checked)
 }
 
-/// Whether the files of known contents still hold them, by plain reads: `most` bytes of all
-/// together, from the beginning of each part on. `None` if no contents are known.
+/// Whether the files of known contents still hold them. Reads at most `most` bytes in total, from
+/// the start of each part. `None` if no contents are known.
 ///
 /// # Errors
 /// System errors.
@@ -210,7 +210,7 @@ fn compare(
     expected: impl Fn(u64, &mut [u8]) -> std::io::Result<()>,
 ) -> std::io::Result<bool> {
     let mut bytes = vec![0; whole(request_size)];
-    // A call that moved fewer requests than its memory has room for leaves the rest alone.
+    // A call may have fewer requests than its memory has room for.
     for (memory, &offset) in memory.chunks_exact(bytes.len()).zip(offsets) {
         expected(offset, &mut bytes)?;
         if memory != bytes {
@@ -243,10 +243,10 @@ mod tests {
             made(1, 101, Write, &[105]),
             made(4, 101, Write, &[500, 505]),
         ]);
-        assert_eq!(offsets(&last, 106), [300], "100 and 105 meet, 500 meets itself");
-        assert_eq!(offsets(&last, 105), [400, 300], "nobody is unknown that ran beside 400");
+        assert_eq!(offsets(&last, 106), [300], "100 and 105 overlap, 500 and 505 as well");
+        assert_eq!(offsets(&last, 105), [400, 300], "all calls concurrent with 400 are known");
         let mixed = VecDeque::from([made(0, 0, Write, &[0]), made(1, 0, Read, &[0])]);
-        assert_eq!(offsets(&mixed, 2), [0], "a read takes nothing away");
+        assert_eq!(offsets(&mixed, 2), [0], "a read excludes no write");
         let reads = VecDeque::from([made(0, 0, Read, &[0]), made(0, 1, Read, &[50])]);
         assert_eq!(calls(&reads, 2, 10, false), [&made(0, 1, Read, &[50])]);
     }

@@ -1,5 +1,5 @@
-//! The clock of a load: when the counted span begins and ends, and the counters at its edges and at
-//! those of its parts.
+//! The clock of a load: decides when the counted span begins and ends, and reads the counters at
+//! its edges and at those of its parts.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::results::Steady;
 const PARTS: u32 = 20;
 const PART_MIN: Duration = Duration::from_millis(50);
 
-/// A span has to be as long to be judged: [`steady::PARTS_MIN`] of the shortest parts.
+/// Minimum length of a span that can be judged: [`steady::PARTS_MIN`] of the shortest parts.
 pub const JUDGED_MIN: Duration = PART_MIN.saturating_mul(4);
 
 /// The counts that the clock saw at an edge.
@@ -64,7 +64,7 @@ impl Span {
             let span = pair[1].at.saturating_duration_since(pair[0].at).as_secs_f64();
             (rate(pair[1].sum() - pair[0].sum(), span), span)
         });
-        // The last part may be only the moment in which the end of the threads was noticed.
+        // The last part may be very short: it ends when the threads' end is noticed.
         let parts: Vec<(f64, f64)> = parts.filter(|(_, span)| *span > 0.0).collect();
         let usual = parts.iter().map(|(_, span)| span).sum::<f64>() / float(parts.len().max(1));
         let whole = parts.iter().filter(|(_, span)| *span > usual / 2.0);
@@ -73,9 +73,9 @@ impl Span {
     }
 }
 
-/// Reads the counters at the edges of the span and of its parts, and signals its begin and end,
-/// unless the `first` edge is already known. If one must be steady, spans follow each other until
-/// one is, or a maximum is reached, and that one counts.
+/// Reads the counters at the edges of the span and of its parts, and signals its begin and end. If
+/// the `first` edge is given, the span has already begun. Spans follow each other until one is
+/// steady or their maximum number is reached. The last one counts.
 pub(super) fn keep_time(
     load: &Load,
     phase: &Phase,
@@ -117,7 +117,7 @@ fn keep_span(load: &Load, counters: &[Counter], first: Edge, done: &dyn Fn() -> 
         sleep_until(span.map_or(next, |span| next.min(from + span)), done);
         next += part;
         edges.push(Edge::now(counters));
-        // A run without a time limit is recorded in few parts.
+        // Limits the number of parts of a run without a time limit.
         if span.is_none() && edges.len() > 1000 {
             let last = edges.pop();
             edges = edges.into_iter().step_by(2).chain(last).collect();

@@ -10,7 +10,7 @@ use crate::results::Latency;
 /// Longer times count as this one.
 const MAX: Duration = Duration::from_secs(3600);
 
-/// How long requests took.
+/// The latencies of requests.
 #[derive(Debug, Clone)]
 pub struct Latencies(Histogram<u64>);
 
@@ -33,7 +33,7 @@ impl Latencies {
         self.0.add(&others.0).expect("all histograms have the same range");
     }
 
-    /// Forgets all of them.
+    /// Removes all latencies.
     pub fn clear(&mut self) {
         // Clearing an empty histogram takes as long as clearing a full one.
         if !self.0.is_empty() {

@@ -1,5 +1,5 @@
-//! One measurement: brings files into the wanted state, runs a load, reads external counters before
-//! and after it, and builds the result.
+//! One measurement: makes files cold or resident, runs a load, reads external counters before and
+//! after it, and builds the result.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use crate::report::proof::VerdictFacts;
 use crate::results::{DriveBytes, Measured, PageCacheShare};
 use crate::steps;
 
-/// The engine, and the facts of one target, for measurements.
+/// Measures loads on a group of targets.
 pub struct Measurer {
     engine: Engine,
     /// One for each target, since each is judged separately.
@@ -34,7 +34,7 @@ pub struct Measurer {
 }
 
 impl Measurer {
-    /// A measurer for each group of targets that work at the same time; `None` is host memory.
+    /// A measurer for each group of targets that work concurrently; `None` is host memory.
     #[must_use]
     pub fn all(engine: &Engine, groups: &[Vec<Option<Arc<dyn Device>>>]) -> Vec<Self> {
         // The facts of a target are found once, since some take a while.
@@ -82,7 +82,7 @@ impl Measurer {
             .provers
             .split_first()
             .map(|(first, others)| first.sources_with(&self.engine, &pairs, others));
-        // The counters should show nothing but the load itself.
+        // Prepared before the counters are read, so that they show only the load.
         let ready = Ready::new(&self.engine, load, lanes)?;
         let span = sources.as_ref().map(|sources| sources.begin());
         let (ran, moved) = ready.run(&self.targets)?;
@@ -154,10 +154,10 @@ fn name(target: Option<&Arc<dyn Device>>) -> String {
 fn nothing_ended(load: &Load, span: Duration) -> Failure {
     let size = format_size(load.call_len());
     Failure::new(format!("no call of {size} ended within {span:.1?}"))
-        .hint("give a longer `--time`, or smaller requests")
+        .hint("use a longer `--time`, or a smaller block size")
 }
 
-/// How much of the files is in the page cache, from 0 to 1.
+/// The share of the files that is in the page cache, from 0 to 1.
 fn resident(files: &[(PathBuf, File, u64)]) -> Option<f64> {
     let (mut there, mut all) = (0, 0);
     for (path, file, len) in files {
@@ -209,12 +209,12 @@ pub(crate) fn proofs_of(
     proofs.flatten().collect()
 }
 
-/// The counters, undivided.
+/// All counters as JSON.
 fn evidence_of(seen: &Evidence) -> Option<serde_json::Value> {
     serde_json::from_str(&seen.to_json()).ok()
 }
 
-/// The bytes moved by the drives at the bottom.
+/// The bytes that the physical drives moved.
 fn drive_bytes(seen: &Evidence) -> Option<DriveBytes> {
     let Seen::Told(drives) = &seen.drives else { return None };
     let own = || drives.iter().filter(|drive| drive.drive);
@@ -222,7 +222,7 @@ fn drive_bytes(seen: &Evidence) -> Option<DriveBytes> {
     Some(DriveBytes { read, written })
 }
 
-/// The routes, joined by `+`, and why. With several, each is named with its share.
+/// The routes, joined by `+`, and the reasons. With several, each reason has its share and route.
 fn words(taken: &[Taken]) -> (Option<String>, Option<String>) {
     let all: u64 = taken.iter().map(|taken| taken.bytes).sum();
     let mut names: Vec<&str> = Vec::new();

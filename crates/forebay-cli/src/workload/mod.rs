@@ -1,14 +1,14 @@
 //! Keeps files busy with a given load and reports request latencies. Sweeps, `gdsio` and
 //! comparisons of GPUs are built on it.
 //!
-//! Threads begin together. Each keeps a number of calls in flight and reports the end of each. Only
-//! a span in the middle counts, or everything if a number of bytes is to be moved; the warm-up
-//! before and the drain afterwards do not. At the end, written bytes are read back. The bytes that
-//! were read last are compared with what the command put into the file, or with a second read if
-//! the file's contents are unknown.
+//! Threads begin together. Each keeps a number of calls in flight and records the latency of each.
+//! Only a span in the middle counts, without the warm-up and the drain. If the load is a number of
+//! bytes, everything counts. At the end, written bytes are read back. The bytes that were read last
+//! are compared with what the command put into the file, or with a second read if the file's
+//! contents are unknown.
 //!
-//! [`pattern`] decides the offsets of requests, [`issuer`] makes them, `worker` is one thread,
-//! [`run`] all of them, [`clock`] decides when the span begins and ends, `written` derives the
+//! [`pattern`] decides the offsets of requests, [`issuer`] makes them, `worker` is one thread, and
+//! [`run`] runs all of them. [`clock`] decides when the span begins and ends, `written` derives the
 //! bytes that writes have left, `check` compares, [`latency`] and [`steady`] judge.
 
 pub mod check;
@@ -38,29 +38,29 @@ use crate::report::json::Cache;
 pub struct Load {
     /// The method.
     pub way: Way,
-    /// Of 100 requests, how many are reads.
+    /// Percentage of calls that are reads.
     pub read_percent: u8,
     /// The pattern of requests.
     pub pattern: Pattern,
     /// Bytes of one request.
     pub request_size: u64,
-    /// Calls in flight of each thread, with one that is still copied while the next is read.
+    /// Calls in flight of each thread, including one that is copied while the next is read.
     pub depth: u32,
     /// Requests in one call.
     pub batch: u32,
-    /// Where the files' pages are at first. A cold write counts when it is on the drive.
+    /// The page cache before the load. A cold write ends when its bytes are on the drive.
     pub cache: Cache,
     /// Time at the start that does not count.
     pub warm_up: Duration,
-    /// When it is over.
+    /// When the load ends.
     pub end: End,
-    /// For how long spans of a time may follow each other until one is steady, which alone counts;
-    /// one span without it.
+    /// Time limit for spans that follow each other until one is steady. Only the last one counts.
+    /// `None` means one span.
     pub until_steady: Option<Duration>,
-    /// Whether each thread reads its part of the files at most once: bytes that went through the
-    /// page cache are in memory the second time.
+    /// Whether each thread goes over its part of the files at most once. On a second pass, bytes
+    /// that went through the page cache would be in memory.
     pub once: bool,
-    /// Requests per second of all threads together, evenly spaced; unlimited without it.
+    /// Requests per second of all threads together, evenly spaced; `None` means no limit.
     pub rate: Option<f64>,
     /// Random seed.
     pub seed: u64,
@@ -73,13 +73,13 @@ impl Load {
         self.read_percent < 100
     }
 
-    /// Whether all that is moved counts, from the first byte on.
+    /// Whether all bytes count, from the first one on.
     #[must_use]
     pub fn counts_all(&self) -> bool {
         self.once || matches!(self.end, End::Bytes(_))
     }
 
-    /// Spans that there may be until one is steady.
+    /// Maximum number of spans.
     #[must_use]
     pub fn spans(&self) -> u32 {
         match (self.end, self.until_steady) {
@@ -88,8 +88,7 @@ impl Load {
         }
     }
 
-    /// Calls after which a thread with the part `region` of a file is done; `None` if only time
-    /// ends it.
+    /// The number of calls of a thread with the part `region` of a file; `None` if time ends it.
     #[must_use]
     pub fn calls(&self, region: Region) -> Option<u64> {
         let pass = (region.len / self.call_len().max(1)).max(1);
@@ -109,10 +108,10 @@ impl Load {
     }
 }
 
-/// When a load is over.
+/// When a load ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// After a time, the warm-up not counted.
+    /// After this time, which does not include the warm-up.
     Time(Duration),
     /// When each thread has moved this many bytes, rounded up to whole calls.
     Bytes(u64),
@@ -121,7 +120,7 @@ pub enum End {
 /// The file, part and target of one thread.
 #[derive(Debug, Clone)]
 pub struct Lane {
-    /// The number of its target.
+    /// Index of its target.
     pub target: usize,
     /// The GPU; `None` for host memory.
     pub device: Option<Arc<dyn Device>>,

@@ -1,4 +1,4 @@
-//! The offsets of one thread's requests. Pure, and the same again for the same seed.
+//! The offsets of one thread's requests. Pure: equal seeds give equal offsets.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use forebay::units::{GIB, KIB, MIB, parse_size};
 /// An order of requests in a region of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Pattern {
-    /// In sequence, from the start again at the end.
+    /// In sequence; after the end, from the start again.
     Sequential,
     /// Each at a random offset, all equally likely.
     Random,
@@ -43,7 +43,7 @@ impl FromStr for Pattern {
             None if text == "sequential" => Ok(Self::Sequential),
             None if text == "random" => Ok(Self::Random),
             Some(("strided", size)) => stride(size).map(Self::Strided).ok_or_else(|| {
-                format!("`{size}` is no distance: give bytes between requests, as `strided:1M`")
+                format!("`{size}` is not a distance: use bytes, such as `strided:1M`")
             }),
             _ => Err(format!("`{text}` is none of `sequential`, `random` and `strided:SIZE`")),
         }
@@ -55,17 +55,17 @@ impl FromStr for Pattern {
 pub struct Region {
     /// The offset of its first byte.
     pub start: u64,
-    /// How many there are.
+    /// Length in bytes.
     pub len: u64,
 }
 
-/// The offsets of one thread's requests, without an end.
+/// The endless offsets of one thread's requests.
 #[derive(Debug, Clone)]
 pub struct Offsets {
     region: Region,
     size: u64,
     pattern: Pattern,
-    /// How many there have been; at random, the state.
+    /// Position in the pattern, or the state of the random generator.
     state: u64,
 }
 
@@ -84,7 +84,7 @@ impl Offsets {
 impl Iterator for Offsets {
     type Item = u64;
 
-    /// The offset of the next request; there is always one.
+    /// The offset of the next request; never `None`.
     fn next(&mut self) -> Option<u64> {
         let places = self.region.len / self.size;
         let at = match self.pattern {
@@ -104,7 +104,7 @@ impl Iterator for Offsets {
                 u64::try_from(place).expect("less than the places") * self.size
             }
             Pattern::Strided(stride) => {
-                // One column of places after the other, so that all are used.
+                // Column after column of a grid with one row per stride, so that all are used.
                 let last = self.region.len - self.size;
                 let rows = last / stride + 1;
                 let columns = (stride / self.size).clamp(1, u64::MAX);
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(first(Pattern::Sequential, 11)[10], 1000, "from the start again");
         assert_eq!(first(Pattern::Strided(40), 6), [1000, 1040, 1080, 1010, 1050, 1090]);
         let random: HashSet<u64> = first(Pattern::Random, 1000).into_iter().collect();
-        assert_eq!(random.len(), 10, "every place has its turn");
+        assert_eq!(random.len(), 10, "every offset occurs");
         assert_eq!(first(Pattern::Random, 50), first(Pattern::Random, 50), "the same seed");
         let strided: HashSet<u64> = first(Pattern::Strided(30), 1000).into_iter().collect();
         assert_eq!(strided.len(), 10, "{strided:?}");

@@ -1,4 +1,4 @@
-//! All threads of a load, and the clock.
+//! Runs the threads of a load, and merges their results.
 
 use std::io;
 use std::path::Path;
@@ -28,7 +28,7 @@ use crate::results::{CpuCost, Share, Steady};
 /// The result of a load.
 #[derive(Debug)]
 pub struct Ran {
-    /// Bytes, requests and time of the span that counts.
+    /// Bytes moved in the span that counts.
     pub bytes: u64,
     /// Requests that ended in it.
     pub requests: u64,
@@ -38,17 +38,17 @@ pub struct Ran {
     pub from: Instant,
     /// All bytes read, including those outside the span.
     pub read: u64,
-    /// All that were written.
+    /// All bytes written, including those outside the span.
     pub written: u64,
-    /// How long requests took that ended in the span: all of a call as long as that.
+    /// Latencies of requests in the span. Each request of a call has the latency of the call.
     pub latencies: Latencies,
-    /// The processor time of the span.
+    /// The CPU time of the span.
     pub cpu: CpuCost,
     /// Whether the rate was steady.
     pub steady: Option<Steady>,
     /// All bytes by route.
     pub taken: Vec<Taken>,
-    /// For each of several targets.
+    /// The share of each target in the span, if there are several.
     pub shares: Vec<Share>,
     /// The share of each target in all bytes.
     pub of_targets: Vec<OfTarget>,
@@ -61,13 +61,13 @@ pub struct OfTarget {
     pub read: u64,
     /// Bytes that were written.
     pub written: u64,
-    /// All of them by route.
+    /// All its bytes by route.
     pub taken: Vec<Taken>,
     /// Bytes of its smallest request.
     pub request: u64,
 }
 
-/// A load that may begin: files are open, and memory is there.
+/// A load that is ready to run: files are open and memory is allocated.
 pub struct Ready<'a> {
     load: &'a Load,
     lanes: &'a [Lane],
@@ -75,8 +75,8 @@ pub struct Ready<'a> {
     counters: Arc<[Counter]>,
     workers: Vec<Worker>,
     engine: Engine,
-    /// The key of the memory's initial contents. It is unpredictable: bytes that an earlier run
-    /// left in the files never equal those that a request should bring.
+    /// The key of the memory's initial contents. It is random, so that bytes left in the files by
+    /// an earlier run never match.
     key: u64,
 }
 
@@ -84,13 +84,13 @@ pub struct Ready<'a> {
 pub struct Moved<'a> {
     load: &'a Load,
     all: Vec<(&'a Path, Worked)>,
-    /// The part of its file that each of them used.
+    /// The part of its file that each thread used.
     lanes: &'a [Lane],
 }
 
 impl Moved<'_> {
-    /// Compares the written bytes, or the bytes that were read last and those of files with known
-    /// contents, up to a limit.
+    /// Compares the written bytes, or the last reads and the files with known contents, up to a
+    /// limit.
     ///
     /// # Errors
     /// System and GPU errors.
@@ -118,7 +118,7 @@ impl Moved<'_> {
         }
         if writes {
             // In a mix, a read's result depends on the order of the writes, and later writes write
-            // that result again: there are no known bytes to compare with.
+            // that result again. So the expected bytes are unknown.
             return Ok(Checked::default());
         }
         let known = check::known_holds(self.lanes, most.known)?;
@@ -149,7 +149,7 @@ impl<'a> Ready<'a> {
     /// Runs it; `targets` are the names of the lanes' targets, by number.
     ///
     /// # Errors
-    /// The first of any thread.
+    /// The first error of any thread.
     pub fn run(mut self, targets: &[String]) -> Result<(Ran, Moved<'a>)> {
         let Self { load, lanes, .. } = self;
         let workers = std::mem::take(&mut self.workers);
@@ -171,7 +171,7 @@ impl<'a> Ready<'a> {
             });
             let spawned: io::Result<Vec<_>> = spawned.collect();
             if spawned.is_err() {
-                self.phase.stop(); // those that there are go home as soon as the gate is open
+                self.phase.stop(); // threads that were spawned end when the gate opens
             }
             // If all requests count, threads may finish before the clock is first read.
             let all_counts = load.counts_all() && spawned.is_ok();
@@ -200,14 +200,14 @@ impl<'a> Ready<'a> {
         let count = |number: u32| usize::try_from(number.max(1)).expect("a small number");
         let (depth, batch) = (count(load.depth), count(load.batch));
         let size = load.request_size;
-        // Threads that read at random from the same seed would read the same offsets.
+        // With equal seeds, all threads would read the same random offsets.
         let apart = (index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let seed = load.seed.wrapping_add(apart);
         let offsets = Offsets::new(lane.region, size, load.pattern, seed).ok_or_else(|| {
             let (wanted, have) = (format_size(size), format_size(lane.region.len));
             Failure::new(format!("cannot make requests of {wanted} in `{}`", lane.path.display()))
                 .because(format!("each thread has {have} of it"))
-                .hint("give a larger `--size`, fewer `--threads`, or smaller requests")
+                .hint("use a larger `--size`, fewer `--threads`, or a smaller block size")
         })?;
         let life = Arc::default();
         let means = Means {
@@ -242,7 +242,7 @@ impl<'a> Ready<'a> {
             phase: Arc::clone(&self.phase),
             counters: Arc::clone(&self.counters),
             index,
-            // Writes may wait for a drive for any time.
+            // Writes have no time limit.
             watched: (!load.writes()).then(|| (lane.path.clone(), self.engine.clone())),
             life,
         })
@@ -370,7 +370,7 @@ mod tests {
         std::fs::write(file.path(), vec![1; 16 << 10]).unwrap();
         let engine = Engine::new(forebay::Options::default()).unwrap();
         let (load, lanes) = (load(100), lanes(file.path()));
-        // So short that threads are done before the clock is first read.
+        // The load is so short that threads end before the clock is first read.
         for turn in 0..20 {
             let ready = Ready::new(&engine, &load, &lanes).unwrap();
             let (ran, _) = ready.run(&[String::new()]).unwrap();
@@ -419,7 +419,7 @@ mod tests {
         data.fill(0, &mut bytes);
         std::fs::write(file.path(), &bytes).unwrap();
         let engine = Engine::new(forebay::Options::default()).unwrap();
-        // Sizes and offsets that are no multiples of the pattern's words.
+        // Sizes and offsets that are not multiples of the pattern's words.
         let load = Load { request_size: 1001, ..load(100) };
         let check = |content| {
             let lanes = lanes(file.path()).map(|lane| {
@@ -436,7 +436,7 @@ mod tests {
             wrong[at] = !wrong[at];
             std::fs::write(file.path(), wrong).unwrap();
             assert_eq!(check(Some(data)), Some(false), "{at}");
-            assert_eq!(check(None), Some(true), "a second read brings the same");
+            assert_eq!(check(None), Some(true), "a second read returns the same");
         }
     }
 
@@ -445,8 +445,8 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), vec![1; 16 << 10]).unwrap();
         let engine = Engine::new(forebay::Options::default()).unwrap();
-        // A call at once, and one in the first half of the second span: no line through one call
-        // is flat.
+        // One call in the first span, and one in the first half of the second: with one call the
+        // fitted line is never flat.
         let second = Duration::from_secs(1);
         let load = Load {
             end: End::Time(second),

@@ -9,7 +9,7 @@ use crate::results::Steady;
 
 /// The line may rise or fall by this share of the mean from one end of the span to the other.
 pub const SLOPE_MAX: f64 = 0.05;
-/// Fewer parts are not enough.
+/// Minimum number of parts.
 pub const PARTS_MIN: usize = 4;
 
 /// Judges the rates of parts of `part_s` seconds each; `None` if there are too few, or nothing
@@ -34,15 +34,15 @@ pub fn judge(rates: &[f64], part_s: f64) -> Option<Steady> {
     Some(Steady { rates: rates.to_vec(), part_s, slope, deviation, reached, before: 0 })
 }
 
-/// How many spans of `time` fit within a limit, at least one.
+/// The number of spans of `time` within `limit`, at least one.
 #[must_use]
 pub fn spans(limit: Duration, time: Duration) -> u32 {
     let spans = limit.as_nanos() / time.as_nanos().max(1);
     u32::try_from(spans).unwrap_or(u32::MAX).max(1)
 }
 
-/// Whether the span of a number, counted from 1, is the one that counts: it is steady, or the last
-/// of `most`.
+/// Whether span `number`, counted from 1, is the one that counts: it is steady, or the last of
+/// `most`.
 #[must_use]
 pub fn is_enough(steady: Option<&Steady>, number: u32, most: u32) -> bool {
     number >= most || steady.is_some_and(|steady| steady.reached)
@@ -81,10 +81,10 @@ mod tests {
         let steady = judge(&[10.0; 4], 0.1).unwrap();
         let rising = judge(&[10.0, 11.0, 12.0, 13.0], 0.1).unwrap();
         assert!(steady.reached && !rising.reached);
-        assert!(is_enough(Some(&steady), 1, 5), "the first that is steady");
+        assert!(is_enough(Some(&steady), 1, 5), "the first span is steady");
         assert!(!is_enough(Some(&rising), 1, 5) && !is_enough(Some(&rising), 4, 5));
-        assert!(is_enough(Some(&rising), 5, 5), "there is time for no more");
-        assert!(!is_enough(None, 4, 5), "of one that nothing is known of it is not steady");
+        assert!(is_enough(Some(&rising), 5, 5), "it is the last span");
+        assert!(!is_enough(None, 4, 5), "a span without a verdict is not steady");
         assert!(is_enough(None, 1, 1) && is_enough(Some(&rising), 1, 1));
     }
 

@@ -16,10 +16,10 @@ use crate::failure::Result;
 use crate::report::json::Direction;
 use crate::steps::Step;
 
-/// A thread that waits for a call to be due looks so often whether all is over.
+/// Interval at which a thread that waits for a due call checks whether the load has ended.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
 
-/// Missed calls are counted in this many groups at most.
+/// Maximum number of groups of missed calls.
 const MISSED_MAX: u128 = 1000;
 
 /// The current instruction to all threads.
@@ -27,7 +27,7 @@ const MISSED_MAX: u128 = 1000;
 pub(super) struct Phase {
     /// The number of the span that counts, from 1 on, and whether it is over.
     state: AtomicU32,
-    /// When no further calls were to be started.
+    /// The time from which on no further calls start.
     stopped: OnceLock<Instant>,
 }
 
@@ -46,8 +46,8 @@ impl Phase {
         self.state.fetch_or(Self::STOP, Ordering::Release);
     }
 
-    /// The number of the span in which a call counts that ends now. One that was due while it
-    /// counted counts whenever it ends.
+    /// The number of the span in which a call that ends now counts, if any. After the stop, only
+    /// paced calls count: they were due within the span.
     fn counts(&self, is_due: bool) -> Option<u32> {
         let state = self.state.load(Ordering::Relaxed);
         let counts = if state & Self::STOP == 0 { state > 0 } else { is_due };
@@ -58,14 +58,13 @@ impl Phase {
         self.state.load(Ordering::Acquire) & Self::STOP != 0
     }
 
-    /// The number of the last span there was.
+    /// The number of the last span.
     fn last(&self) -> u32 {
         self.state.load(Ordering::Relaxed) & !Self::STOP
     }
 }
 
-/// How far one thread is. Each has a line of the cache for itself, since it is written for every
-/// call.
+/// The progress of one thread. Each has its own cache line, since it is written for every call.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Counter {
@@ -84,7 +83,7 @@ impl Counter {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Made {
     pub(super) place: usize,
-    /// How many calls of its thread had ended when it began.
+    /// Calls of its thread that had ended when it began.
     pub(super) began: u64,
     pub(super) direction: Direction,
     pub(super) offsets: Vec<u64>,
@@ -99,7 +98,7 @@ pub(super) struct Worked {
     pub(super) written: u64,
     /// The last calls, the oldest first, without failed ones.
     pub(super) last: VecDeque<Made>,
-    /// How many ended in all.
+    /// Number of calls that ended.
     pub(super) ended: u64,
     /// The writes it made, if it read nothing.
     pub(super) wrote: Option<Written>,
@@ -118,13 +117,13 @@ pub(super) struct Worker {
     pub(super) read_percent: u8,
     /// Records its writes, if it reads nothing.
     pub(super) wrote: Option<Written>,
-    /// Calls that it makes; without a number as many as it can.
+    /// Number of calls; `None` means no limit.
     pub(super) calls: Option<u64>,
     /// The start and the interval of due calls.
     pub(super) due: Option<(Duration, Duration)>,
     pub(super) phase: Arc<Phase>,
     pub(super) counters: Arc<[Counter]>,
-    /// Which of the counters is its own.
+    /// Index of its counter.
     pub(super) index: usize,
     /// The file it reads, and the engine, if the command should end when no data arrive for too
     /// long.
@@ -134,7 +133,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Works until it is stopped, or all calls are made; `start` is when all threads began.
+    /// Works until it is stopped, or all calls are made. `start` is the time when it began.
     pub(super) fn run(mut self, start: Instant) -> Worked {
         let mut progress = Progress {
             made: 0,
@@ -156,7 +155,7 @@ impl Worker {
         Worked { issuer, latencies, read, written, last, ended, wrote, done, result }
     }
 
-    /// Makes the command end if its reads make no progress for too long.
+    /// Ends the command if its reads make no progress for too long.
     fn step(&self) -> Option<Step> {
         let (path, engine) = self.watched.clone()?;
         let life = Arc::clone(&self.life);
@@ -197,12 +196,12 @@ impl Worker {
                     free.push(done.place);
                     self.end(done.place, done.at, progress);
                 }
-                // The place is not reported and not needed: nothing is started any more, and the
-                // issuer drains the rest when it is dropped.
+                // The place is unknown but not needed: no more calls start, and the issuer drains
+                // the rest when it is dropped.
                 Err(failure) => return first.and(Err(failure)),
             }
         }
-        // A thread that no call came back to in the last span has latencies of one before.
+        // If no call ended in the last span, the latencies are of an earlier one.
         progress.turn(self.phase.last());
         let more = self.calls.is_none_or(|calls| progress.made < calls);
         if let Some(stopped) = self.phase.stopped.get().filter(|_| more) {
@@ -211,7 +210,7 @@ impl Worker {
         first
     }
 
-    /// Collects calls that end until the next is due, or for a moment.
+    /// Waits for a call to end, until the next one is due or for [`SLEEP_MAX`].
     fn until(
         &mut self,
         due: Instant,
@@ -229,14 +228,14 @@ impl Worker {
         Ok(())
     }
 
-    /// When the call of a number is due; `None` if calls are not paced.
+    /// When call `number` is due; `None` if calls are not paced.
     fn due(&self, start: Instant, number: u64) -> Option<Instant> {
         let (first, distance) = self.due?;
         Some(start + first + times(distance, number))
     }
 
-    /// Counts the calls that were due and could not be made, with the time for which they have been
-    /// waiting: otherwise a drive that stalled would show only as fewer calls.
+    /// Counts the calls that were due but not made, with the time since each was due. Otherwise a
+    /// stalled drive would only show as fewer calls.
     fn count_missed(&self, start: Instant, stopped: Instant, progress: &mut Progress) {
         let Some(((_, distance), due)) = self.due.zip(self.due(start, progress.made)) else {
             return;
@@ -254,7 +253,7 @@ impl Worker {
 
     /// Makes the next call.
     fn start(&mut self, place: usize, start: Instant, progress: &mut Progress) -> Result<()> {
-        // One that is late has been waiting since it was due.
+        // The latency of a late call counts from the time when it was due.
         progress.since[place] = self.due(start, progress.made).unwrap_or_else(Instant::now);
         let direction = progress.direction(self.read_percent);
         let mut call = match progress.calls[place].take() {
@@ -277,7 +276,7 @@ impl Worker {
         let call = progress.calls[place].take().expect("it was made");
         let bytes = self.request_size * self.batch as u64;
         progress.moved[usize::from(call.direction == Direction::Write)] += bytes;
-        // Concurrent readers of this need not see an exact count.
+        // Only this thread writes its counter.
         let add = |counter: &AtomicU64, more| {
             counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
         };
@@ -290,7 +289,7 @@ impl Worker {
             let took = at.saturating_duration_since(progress.since[place]);
             progress.latencies.add(took, self.batch as u64);
         }
-        // The memory of an old call is used again for its place's next.
+        // Reuses the memory of the oldest call for the next one in this place.
         progress.last.push_back(call);
         if progress.last.len() > 2 * self.depth {
             let mut old = progress.last.pop_front().expect("there are several");
@@ -305,19 +304,19 @@ struct Progress {
     ended: u64,
     /// Hundredths of a write that are due.
     mix: u32,
-    /// Since when the call of each place has been waiting.
+    /// When the call of each place was due, or made.
     since: Vec<Instant>,
     calls: Vec<Option<Made>>,
     last: VecDeque<Made>,
     latencies: Latencies,
-    /// The number of the span that they are of.
+    /// The number of their span.
     span: u32,
     /// Bytes read and written.
     moved: [u64; 2],
 }
 
 impl Progress {
-    /// Forgets the latencies of a span that does not count any more.
+    /// Clears the latencies of an earlier span.
     fn turn(&mut self, span: u32) {
         if self.span != span {
             self.span = span;
@@ -336,10 +335,10 @@ impl Progress {
     }
 }
 
-/// The calls that were due within `waited`, the first at its beginning and the others so far from
-/// each other: in groups, each with how long its first has waited, the longest before the others.
+/// The calls that were due during `waited`: one at its beginning, then one per `distance`. They are
+/// in groups, each with the wait of its first call and the number of calls; the longest wait first.
 ///
-/// One that was due right at the end has not waited, and is the first of the next span.
+/// A call that was due exactly at the end belongs to the next span.
 fn missed(waited: Duration, distance: Duration) -> impl Iterator<Item = (Duration, u128)> {
     let calls = waited.as_nanos().div_ceil(distance.as_nanos().max(1));
     let groups = calls.min(MISSED_MAX);
@@ -352,7 +351,7 @@ fn missed(waited: Duration, distance: Duration) -> impl Iterator<Item = (Duratio
     })
 }
 
-/// `count` times `distance`, which may be far more than 32 bits of times.
+/// `count` times `distance`; the standard library multiplies only by 32-bit numbers.
 fn times(distance: Duration, count: u64) -> Duration {
     let ns = distance.as_nanos().saturating_mul(u128::from(count));
     Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))

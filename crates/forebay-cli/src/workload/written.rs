@@ -1,8 +1,7 @@
-//! The bytes that one thread that only writes has left in its file.
+//! The bytes that a write-only thread has left in its file.
 //!
-//! While the clock runs only the place of each call is recorded. The offsets follow from the
-//! pattern, and a place's contents from its key, so the expected bytes of the file are computed
-//! afterwards.
+//! While the clock runs, only the place of each call is recorded. The pattern gives the offsets and
+//! the key gives a place's contents, so the expected bytes of the file are computed afterwards.
 
 use std::collections::VecDeque;
 
@@ -11,7 +10,7 @@ use super::pattern::Offsets;
 use crate::bench::data::Pattern;
 use crate::bench::memory::whole;
 
-/// Most calls of all threads together that are kept: 64 MiB.
+/// Maximum number of recorded calls of all threads together: 64 MiB.
 pub(super) const CALLS_MAX: usize = 1 << 24;
 
 /// The calls of one thread.
@@ -24,7 +23,7 @@ pub(super) struct Written {
     pub(super) request_size: u64,
     /// The key of the thread's memory contents.
     pub(super) key: u64,
-    /// Most calls that are kept.
+    /// Maximum number of recorded calls.
     pub(super) most: usize,
     /// The place of each call, in the order in which they began; older ones are dropped.
     places: VecDeque<u32>,
@@ -99,7 +98,7 @@ impl Written {
         (found, is_all)
     }
 
-    /// For each call the next one in its place, before which it has ended.
+    /// For each call, the next one in the same place, which began after it had ended.
     fn next(&self) -> Vec<usize> {
         let mut next = vec![usize::MAX; self.places.len()];
         let mut latest = vec![usize::MAX; self.used];
@@ -109,12 +108,12 @@ impl Written {
         next
     }
 
-    /// The first call before which all that were dropped have ended.
+    /// The first call that began after all dropped calls had ended.
     fn known_from(&self) -> usize {
         if self.dropped == 0 {
             return 0;
         }
-        // One without a call is that of a dropped call, which may be in flight still.
+        // In a place without a recorded call, a dropped call may still be in flight.
         let mut first = vec![usize::MAX; self.used];
         for (call, place) in self.places.iter().enumerate().rev() {
             first[*place as usize] = call;
@@ -123,7 +122,7 @@ impl Written {
     }
 }
 
-/// Runs of contiguous requests, of `most` bytes at most, or one request.
+/// Groups contiguous requests into runs of at most `most` bytes, or of one request.
 pub(super) fn runs(all: &[Last], request_size: u64, most: u64) -> Vec<&[Last]> {
     let count = whole((most / request_size).max(1));
     let together = all.chunk_by(|one, other| one.offset + request_size == other.offset);

@@ -29,7 +29,7 @@ fn added(arguments: &[&str]) -> Option<(Vec<Ceiling>, Vec<Measured>, [String; 2]
     let folder = tempfile::tempdir_in(".").unwrap();
     let output = sweep(folder.path(), arguments);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    if said.contains("give a longer `--time`, or smaller requests") {
+    if said.contains("use a longer `--time`, or a smaller block size") {
         return None;
     }
     assert!(output.status.success(), "{said}");
@@ -101,7 +101,7 @@ fn lacking_of_an_uplink() -> Option<BTreeSet<String>> {
     }
     let (_, added) = shown.split_once("As GPUs are added (read, resident): 1 GPU ").unwrap();
     let added = added.split_once('\n').unwrap().0;
-    assert!(added.contains("; 4 GPUs ") && added.contains(" % of the ceiling `uplink`"), "{added}");
+    assert!(added.contains("; 4 GPUs ") && added.contains(" % of the limit `uplink`"), "{added}");
     wanted(
         added.contains("`uplink`, which takes over"),
         "an uplink that takes over".into(),
@@ -316,6 +316,6 @@ fn a_drive_of_a_virtual_machine_tells_no_rate() {
     let [Part { name: "pcie", of, rate: None, how, .. }] = all.as_slice() else {
         panic!("{all:?}")
     };
-    assert_eq!((of.as_str(), how.as_str()), ("vda", "no rate is told (virtio)"));
+    assert_eq!((of.as_str(), how.as_str()), ("vda", "no rate is reported (virtio)"));
     assert!(gpus(tree.resolver().system()).is_empty());
 }

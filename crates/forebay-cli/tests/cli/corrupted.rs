@@ -138,7 +138,7 @@ fn what_gdsio_wrote_is_read_back_though_nobody_reads_its_lines() {
     let output = command.output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{told}");
-    assert_eq!(told.matches("what others counted: ").count(), 2, "{told}");
+    assert_eq!(told.matches("verdict by counters: ").count(), 2, "{told}");
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn a_file_of_the_users_is_said_to_be_compared_with_a_second_read() {
         String::from_utf8(output.stderr).unwrap()
     };
     let told = run("gdsio -f own -w 1 -s 1M -i 64K -x 4 -I 0 -V --gpu none");
-    assert!(told.contains("what a second read brought"), "{told}");
+    assert!(told.contains("compared with those of a second read"), "{told}");
     let told = run("gdsio -f new -w 1 -s 1M -i 64K -x 4 -I 0 -V --gpu none");
     assert!(!told.contains("second read"), "{told}");
     let sweep = "--gpu none --request-size 64K --depth 1 --bytes 64K --repeats 1 --size 1M -o";

@@ -252,7 +252,7 @@ fn many_requests_in_flight_move_every_byte_both_ways() {
     assert!(method.holds(&memory, &expected, len).unwrap());
     assert!(!method.holds(&memory, &Expected::Pattern(Pattern::new(8)), len).unwrap());
     method.close(&read).unwrap();
-    assert!(method.read(&read, &mut memory).unwrap_err().causes[0].contains("no open file"));
+    assert!(method.read(&read, &mut memory).unwrap_err().causes[0].contains("no file is open"));
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn counts_that_fall_short_are_asked_for_again_and_lies_are_found() {
     // It moves nothing and says that it did.
     let Some((output, report)) = read_with("#define READ return len") else { return };
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    assert!(stderr(&output).contains("error: 2 ways moved wrong data"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("error: 2 methods moved wrong data"), "{}", stderr(&output));
     assert_eq!(rows(&report).len(), 2);
     assert!(rows(&report).iter().all(|row| row.verified == Some(false)));
     for (step, bytes, right) in [
@@ -318,7 +318,7 @@ fn counts_that_fall_short_are_asked_for_again_and_lies_are_found() {
     let folder = folder_with("#define WRITE return len").unwrap();
     let arguments = ["--gpu", "sim", "--size", "64K", "--write", "--resident"];
     let output = bench(folder.path(), &arguments);
-    assert!(stderr(&output).contains("error: 2 ways moved wrong data"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("error: 2 methods moved wrong data"), "{}", stderr(&output));
 }
 
 /// What one read of a resident file comes to over the library with `spoiled`, and whether the
@@ -440,25 +440,25 @@ fn it_does_not_outlive_whoever_gives_orders() {
     // Nonsense is answered, and nothing is done without what it needs.
     let mut answers = BufReader::new(answers).lines();
     for (order, says) in [
-        ("bananas", "makes no sense"),
-        (r#"{"order":"allocate","len":0,"more":1}"#, "makes no sense"),
+        ("bananas", "invalid order"),
+        (r#"{"order":"allocate","len":0,"more":1}"#, "invalid order"),
         (r#"{"order":"allocate","len":9000000000000000000}"#, "cannot allocate"),
-        (r#"{"order":"fill","byte":1}"#, "no 0 bytes of memory"),
+        (r#"{"order":"fill","byte":1}"#, "no memory of 0 bytes"),
         (r#"{"order":"allocate","len":100}"#, "done"),
-        (r#"{"order":"put","key":1,"inverted":true,"len":101}"#, "no 101 bytes of memory"),
-        (r#"{"order":"sum","at":1,"len":1}"#, "are none"),
+        (r#"{"order":"put","key":1,"inverted":true,"len":101}"#, "no memory of 101 bytes"),
+        (r#"{"order":"sum","at":1,"len":1}"#, "invalid offset or length"),
         (r#"{"order":"sum","at":0,"len":100}"#, "sums"),
-        (r#"{"order":"sum","at":18446744073708503040,"len":1048576}"#, "no memory is that long"),
-        (r#"{"order":"open","path":"zz","write":false,"direct":false}"#, "a path that is none"),
+        (r#"{"order":"sum","at":18446744073708503040,"len":1048576}"#, "sums is too large"),
+        (r#"{"order":"open","path":"zz","write":false,"direct":false}"#, "invalid path"),
         (r#"{"order":"open","path":"2f78","write":false,"direct":true}"#, "cannot open the file"),
         (r#"{"order":"open","path":"2f","write":false,"direct":false}"#, "cuFile is not open"),
         (
             r#"{"order":"move","write":false,"len":1,"threads":65,"request":1,"sync":false}"#,
-            "so many threads",
+            "invalid number of threads",
         ),
         (
             r#"{"order":"move","write":false,"len":1,"threads":1,"request":1,"sync":false}"#,
-            "no open file",
+            "no file is open",
         ),
         (r#"{"order":"start","gpu":"bananas"}"#, "bananas"),
         (r#"{"order":"close"}"#, "done"),

@@ -51,10 +51,10 @@ fn two_files_stand_side_by_side() {
     before  forebay sweep /data/model.safetensors --depth 1,8,32
     after   forebay sweep /data/model.safetensors --depth 1,8,32
 
-    what differs beside the numbers
+    differences in machine and settings
       kernel: Linux 6.18.0 | Linux 7.0.0
 
-    after beside before
+    after compared with before
     throughput, GB/s                                ‹ slower         faster ›
     64 KiB, depth 1 0.218 0.327 1.500 (1.459–1.543)             │         ─●─ faster
     64 KiB, depth 8  1.43  2.14 1.500 (1.459–1.543)             │         ─●─ faster
@@ -62,16 +62,16 @@ fn two_files_stand_side_by_side() {
     1 MiB, depth 8   5.55  5.55 1.000 (0.972–1.028)            ─●─            –
                                                     0.648       1        1.54
 
-    throughput     1.225 (1.212–1.238) of 4: 2 faster, 2 no difference shown
-    requests       1.000 (0.989–1.011) of 4: no difference that these data can show
-    mean latency   1.000 (0.989–1.011) of 4: no difference that these data can show
-    p50 latency    1.000 (0.989–1.011) of 4: no difference that these data can show
-    p90 latency    1.000 (0.989–1.011) of 4: no difference that these data can show
-    p99 latency    1.000 (0.989–1.011) of 4: no difference that these data can show
-    p99.9 latency  1.000 (0.989–1.011) of 4: no difference that these data can show
-    max latency    1.000 (0.989–1.011) of 4: no difference that these data can show
-    CPU cost       1.000 (0.989–1.011) of 4: no difference that these data can show
-    GPU energy     1.000 (1.000–1.000) of 4: no difference that these data can show
+    throughput     1.225 (1.212–1.238) of 4: 2 faster, 2 not significant
+    requests       1.000 (0.989–1.011) of 4: no significant difference
+    mean latency   1.000 (0.989–1.011) of 4: no significant difference
+    p50 latency    1.000 (0.989–1.011) of 4: no significant difference
+    p90 latency    1.000 (0.989–1.011) of 4: no significant difference
+    p99 latency    1.000 (0.989–1.011) of 4: no significant difference
+    p99.9 latency  1.000 (0.989–1.011) of 4: no significant difference
+    max latency    1.000 (0.989–1.011) of 4: no significant difference
+    CPU cost       1.000 (0.989–1.011) of 4: no significant difference
+    GPU energy     1.000 (1.000–1.000) of 4: no significant difference
     ");
 }
 
@@ -100,11 +100,11 @@ fn each_form_says_the_same() {
     assert_eq!(csv.lines().count(), 1 + 2 * 4 * quantities);
     assert!(csv.contains(&ratio.to_string()), "{csv}");
     let markdown = diff(&["--markdown"]);
-    assert!(markdown.contains("\n## after beside before\n"), "{markdown}");
+    assert!(markdown.contains("\n## after compared with before\n"), "{markdown}");
     assert!(markdown.contains("| 64 KiB, depth 1 | 0.218 | 0.327 | 1.500 ("), "{markdown}");
     let text = diff(&["--metric", "p50"]);
     assert!(text.contains("p50 latency, all sides"), "{text}");
-    assert!(text.contains("of 4: no difference that these data can show"), "{text}");
+    assert!(text.contains("of 4: no significant difference"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 }
 
@@ -117,7 +117,10 @@ fn a_regression_ends_with_1() {
     let output = gate("after.jsonl", "5%");
     let told = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0));
-    assert!(told.contains("\njudged 4 of 4 points of the base: no throughput that is"), "{told}");
+    assert!(
+        told.contains("\njudged 4 of 4 points of the base: no significant regression"),
+        "{told}"
+    );
     let output = gate("worse.jsonl", "5%");
     let talk = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{talk}");
@@ -138,7 +141,7 @@ fn what_makes_no_sense_is_refused() {
         assert!(output.stdout.is_empty());
     };
     refused(&[], 2, &["`<RESULTS>...` is missing"]);
-    refused(&["before.jsonl"], 2, &["nothing beside it", "--by label"]);
+    refused(&["before.jsonl"], 2, &["only one file is given", "--by label"]);
     refused(&["before.jsonl", "none"], 1, &["`none`"]);
     refused(&["before.jsonl", "--by", "colour"], 2, &["`--by` cannot be `colour`", "`label`"]);
     refused(&["before.jsonl", "--by", "way"], 2, &["all points have `forebay`"]);
@@ -182,7 +185,7 @@ fn a_sweep_measures_a_second_path_turn_by_turn() {
     let output = sweep(&[]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("\nfar beside near\n"), "{text}");
+    assert!(text.contains("\nfar compared with near\n"), "{text}");
     assert!(text.contains("of 2: "), "{text}");
     let records = fs::read_to_string(folder.path().join("results.jsonl")).unwrap();
     let records = records.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -204,7 +207,7 @@ fn a_sweep_measures_a_second_path_turn_by_turn() {
     assert_eq!(fs::read_dir(folder.path().join("near")).unwrap().count(), 0);
     let again = forebay(folder.path(), &["diff", "results.jsonl", "--by", "path"]);
     let again = String::from_utf8(again.stdout).unwrap();
-    let told = |text: &str| text.split_once("\nfar beside near\n").unwrap().1.to_owned();
+    let told = |text: &str| text.split_once("\nfar compared with near\n").unwrap().1.to_owned();
     assert_eq!(told(&again), told(&text));
     let refused = sweep(&["--job", "none"]);
     assert!(!refused.status.success());

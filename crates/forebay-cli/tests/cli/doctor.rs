@@ -86,8 +86,9 @@ fn a_cufile_that_lies_or_fails_is_found_out() {
     assert!(lying.sentence.contains("through pinned host memory"), "{}", lying.sentence);
     let said = doctor(folder.path(), &["--gpu", "sim:cufile=lie"]);
     let said = String::from_utf8(said.stderr).unwrap();
-    assert!(said.contains("caused by: read by `direct`: other bytes arrived"), "{said}");
-    assert!(said.contains("hint: `FOREBAY_CUFILE=off` has engines do without"), "{said}");
+    let cause = "caused by: read by `direct`: the bytes that arrived differ from the file";
+    assert!(said.contains(cause), "{said}");
+    assert!(said.contains("hint: `FOREBAY_CUFILE=off` disables cuFile"), "{said}");
     let refusing = report(folder.path(), &["--gpu", "sim:cufile=refuse"], 0);
     assert_eq!(ends(&refusing)[..2], ["write direct refused", "read direct refused"]);
     assert!(refusing.transfers[1].reason.as_ref().unwrap().contains("5008"), "{refusing:#?}");
@@ -145,7 +146,7 @@ fn settings_that_are_damaged_are_a_failure() {
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
     let expected = [
-        "error: something on the way from `own.json` is broken",
+        "error: a part of the data path of `own.json` does not work",
         "caused by: cufile_json: own.json (`CUFILE_ENV_PATH_JSON`), line 2: there is text",
         "hint: correct the file",
     ];
@@ -205,7 +206,7 @@ fn what_makes_no_sense_is_refused() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
     }
     for (arguments, part) in
-        [(&["nowhere"][..], "cannot look at `nowhere`"), (&["--fixture", "."], "cannot replay `.`")]
+        [(&["nowhere"][..], "cannot inspect `nowhere`"), (&["--fixture", "."], "cannot replay `.`")]
     {
         let output = doctor(folder.path(), arguments);
         let error = String::from_utf8(output.stderr).unwrap();
@@ -318,34 +319,35 @@ fn a_machine_without_a_direct_path_reads_like_this() {
 #[test]
 fn long_help_of_doctor() {
     insta::assert_snapshot!(crate::help::stdout(&["doctor", "--help"]), @"
-        Say what keeps bytes from going to the GPU directly, and what to do
+        Find what prevents direct transfers to the GPU, and how to fix it
 
-        Kernel, driver, PCI, storage, network, limits and cuFile's settings are looked at. A check
-        says what was seen, why it matters and the next step; what holds this path back most is
-        first. Then a few MiB are moved each way by every route, each byte is compared, and the
-        last line says how bytes travel here. Works without root and without a GPU, and says what
-        it could not see. Ends with 1 where something that was set up does not work.
+        The checks cover kernel, driver, PCI, storage, network, limits and cuFile's settings. Each
+        reports what it found, why that matters and the next step; the largest obstacle comes
+        first. Then a few MiB are read by each route, and written too if the path is a folder.
+        Every byte is verified. The last line says how bytes travel here. Neither root nor a GPU
+        is required; the output says what could not be checked. The exit code is 1 if something
+        that was set up does not work.
 
         Usage: forebay doctor [OPTIONS] [PATH]
 
         Arguments:
           [PATH]
-                  File, folder or block device; by default this folder
+                  File, folder or block device [default: this folder]
 
-                  A file or device is only ever read. In a folder a scratch file is made, and
-                  removed afterwards.
+                  A file or device is only read. In a folder a scratch file is made, and removed
+                  afterwards.
 
         Options:
               --gpu <WHICH>
-                  Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
+                  GPU: an index, a UUID, a PCI address, `none`, or `sim`
 
-                  By default the first GPU. Of a record an index or a PCI address.
+                  By default the first GPU. With `--fixture`, an index or a PCI address.
 
               --record <DIR>
-                  Write a record of what is looked at to a new folder, and move nothing
+                  Record what is checked in a new folder, and move nothing
 
               --fixture <DIR>
-                  Diagnose the system that was recorded in this folder instead of this machine
+                  Diagnose the system recorded in this folder instead of this machine
 
               --json
                   Print JSON instead of text; docs/json-schema.md describes it
@@ -356,7 +358,7 @@ fn long_help_of_doctor() {
         Examples:
           forebay doctor                       this folder and the first GPU
           forebay doctor /data --gpu 1 --json
-          forebay doctor /data --record DIR    write down what it looks at
-          forebay doctor --fixture DIR         diagnose that again, on any machine
+          forebay doctor /data --record DIR    record what is checked
+          forebay doctor --fixture DIR         diagnose the record, on any machine
         ");
 }

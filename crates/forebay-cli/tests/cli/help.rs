@@ -16,23 +16,23 @@ pub(crate) fn stdout(arguments: &[&str]) -> String {
 #[test]
 fn short_help_of_the_command() {
     insta::assert_snapshot!(stdout(&["-h"]), @"
-        Moves bytes between files and GPU memory at the speed of the slowest link on the way
+        Move bytes between files and GPU memory at the speed of the slowest link
 
         Usage: forebay <COMMAND>
 
         Commands:
-          bench        Measure how fast bytes move, by every way, against what the machine can do
-          compare      Compare the standard way with the direct path and with ours, run by run
-          read         Move a file to the GPU (or host memory) and say what moved and how
-          map          Show the drives under a path, how far from each GPU, and what costs speed
-          tune         Find how much to keep in flight on a drive, and show the curve
-          sweep        Measure every size, depth and way that is named, and keep the results
-          stream       Stream a model's layers to the GPU behind their compute, beside other ways
-          doctor       Say what keeps bytes from going to the GPU directly, and what to do
-          report       Make a report of results: a page for a browser, text, or tables
-          diff         Show results side by side: ratios, and how far to trust them
-          gdsio        Run gdsio's command lines and job files, and print its result line
-          import       Read what gdsio, fio, nixlbench or any table measured, to stand beside ours
+          bench        Measure each method's throughput against the machine's limits
+          compare      Compare a standard copy with Forebay and the direct route
+          read         Read a file into GPU or host memory, and report the route
+          map          Show the drives under a path and their distance to each GPU
+          tune         Find the best queue depth and block size of a drive
+          sweep        Measure every combination of block size, queue depth and more
+          stream       Measure how well compute hides the transfer of a model's layers
+          doctor       Find what prevents direct transfers to the GPU, and how to fix it
+          report       Show results as text, a page of HTML, or tables
+          diff         Compare results by ratios with confidence intervals
+          gdsio        Run gdsio's command lines and job files; print its result line
+          import       Import results of gdsio, fio, nixlbench or any table
           completions  Print completions for a shell
           man          Print the manual page
 
@@ -47,23 +47,23 @@ fn long_help_of_the_command() {
     let text = stdout(&["--help"]);
     let (text, _) = text.split_once("\nVariables that set").unwrap();
     insta::assert_snapshot!(text, @"
-        Moves bytes between files and GPU memory at the speed of the slowest link on the way
+        Move bytes between files and GPU memory at the speed of the slowest link
 
         Usage: forebay <COMMAND>
 
         Commands:
-          bench        Measure how fast bytes move, by every way, against what the machine can do
-          compare      Compare the standard way with the direct path and with ours, run by run
-          read         Move a file to the GPU (or host memory) and say what moved and how
-          map          Show the drives under a path, how far from each GPU, and what costs speed
-          tune         Find how much to keep in flight on a drive, and show the curve
-          sweep        Measure every size, depth and way that is named, and keep the results
-          stream       Stream a model's layers to the GPU behind their compute, beside other ways
-          doctor       Say what keeps bytes from going to the GPU directly, and what to do
-          report       Make a report of results: a page for a browser, text, or tables
-          diff         Show results side by side: ratios, and how far to trust them
-          gdsio        Run gdsio's command lines and job files, and print its result line
-          import       Read what gdsio, fio, nixlbench or any table measured, to stand beside ours
+          bench        Measure each method's throughput against the machine's limits
+          compare      Compare a standard copy with Forebay and the direct route
+          read         Read a file into GPU or host memory, and report the route
+          map          Show the drives under a path and their distance to each GPU
+          tune         Find the best queue depth and block size of a drive
+          sweep        Measure every combination of block size, queue depth and more
+          stream       Measure how well compute hides the transfer of a model's layers
+          doctor       Find what prevents direct transfers to the GPU, and how to fix it
+          report       Show results as text, a page of HTML, or tables
+          diff         Compare results by ratios with confidence intervals
+          gdsio        Run gdsio's command lines and job files; print its result line
+          import       Import results of gdsio, fio, nixlbench or any table
           completions  Print completions for a shell
           man          Print the manual page
 
@@ -75,26 +75,26 @@ fn long_help_of_the_command() {
                   Print version
 
         Examples:
-          forebay bench                          measure a scratch file in this folder
-          forebay bench model.safetensors        measure reading your file; it is never written
-          forebay bench --size 1G,8G --repeats 5 choose how much and how often
-          forebay bench --gpu sim --json         a simulated GPU, results as JSON
-          forebay compare                        standard against direct and ours, run by run
-          forebay read model.safetensors         move a file to the GPU and say how it went
-          forebay map /data                      the drives under it, and how far from the GPUs
-          forebay sweep /data                    every size and depth, with latencies
-          forebay stream --tokens 1024,8192      a model's layers behind their compute
-          forebay tune /data                     how much to keep in flight there
-          forebay doctor /data                   what keeps bytes from going to the GPU directly
-          forebay import fio f.json -o results   what another tool measured, beside ours
-          forebay report results -o report.html  results as a page for a browser
-          forebay diff before.jsonl after.jsonl  two results side by side
+          forebay bench                           measure a scratch file in this folder
+          forebay bench model.safetensors         measure reads of your file
+          forebay bench --size 1G,8G --repeats 5  two sizes, five samples of each
+          forebay bench --gpu sim --json          simulated GPU, results as JSON
+          forebay compare                         standard copy, Forebay, direct route
+          forebay read model.safetensors          read a file into GPU memory
+          forebay map /data                       drives, and their distance to each GPU
+          forebay sweep /data                     block sizes and queue depths
+          forebay stream --tokens 1024,8192       a model's layers during compute
+          forebay tune /data                      best queue depth of a drive
+          forebay doctor /data                    what prevents direct transfers
+          forebay import fio f.json -o results    results of another tool
+          forebay report results -o report.html   results as a page for a browser
+          forebay diff before.jsonl after.jsonl   ratios of two results
 
         Exit codes:
-          0    done
-          1    something failed, or wrong data were found
-          2    the command makes no sense
-          130  stopped by Ctrl-C, as a shell tells it
+          0    success
+          1    failure, or a mismatch in the data
+          2    wrong command line or variable
+          130  stopped by Ctrl-C, as a shell reports it
 
         Sizes: K, M, G, KiB, MiB, GiB are powers of two; kB, MB, GB are powers of ten
         (of two for `gdsio`).
@@ -107,64 +107,63 @@ fn long_help_tells_of_every_variable() {
     let text = stdout(&["--help"]);
     let (_, variables) = text.split_once("NO_COLOR switches colours off.\n\n").unwrap();
     insta::assert_snapshot!(variables, @"
-        Variables that set limits of the engine; none needs to be set:
+        Variables that set limits of the engine, all optional:
           FOREBAY_ARENA_SIZE [default: 256M for each GPU in use]
-                  pinned memory at most, over the whole engine
+                  maximum pinned memory of the engine
           FOREBAY_SLOT_SIZE [default: 16M]
-                  one staging slot, which one copy moves
-          FOREBAY_SEGMENT_SIZE [default: 1M, or what is nearest to that and fits the slot]
-                  one request to a drive or to the page cache
+                  size of a staging buffer, which one copy moves
+          FOREBAY_SEGMENT_SIZE [default: 1M, or the nearest size that fits the slot]
+                  block size of requests to a drive or the page cache
           FOREBAY_READERS [default: 7 of 8 cores, 2 to 12]
-                  threads that read resident bytes
+                  threads that read from the page cache
           FOREBAY_DEPTH [default: found for each drive, up to 128]
-                  requests in flight on one drive
+                  queue depth of one drive
           FOREBAY_IN_FLIGHT [default: 1024]
-                  requests in flight on all drives together
+                  queue depth of all drives together
           FOREBAY_THREADS [default: 256]
-                  threads for all drives and GPUs together
+                  maximum threads of the engine
           FOREBAY_SMALL_SIZE [default: 256K]
-                  transfers up to this are made by the calling thread
+                  largest transfer that the calling thread makes itself
           FOREBAY_DIRECT_IO [default: auto]
                   whether O_DIRECT may be used
           FOREBAY_RING [default: auto]
-                  how requests reach the kernel
+                  interface for requests to the kernel
           FOREBAY_WATCHDOG [default: 30s]
-                  how long what does not answer, or a stream's transfer, may stand still
+                  how long a path or a stream's transfer may make no progress
           FOREBAY_CUFILE [default: auto]
-                  whether bytes may go straight to the GPU by cuFile
+                  whether cuFile's direct path may be used
 
         Variables of the command:
           FOREBAY_LOG [default: off]
-                  what the engine decides and what befalls it, line by line on stderr: `off`,
-                  `warn`, `info` or `debug`
+                  log level of engine events, on stderr: `off`, `warn`, `info` or `debug`
         ");
 }
 
 #[test]
 fn short_help_of_bench() {
     insta::assert_snapshot!(stdout(&["bench", "-h"]), @"
-        Measure how fast bytes move, by every way, against what the machine can do
+        Measure each method's throughput against the machine's limits
 
         Usage: forebay bench [OPTIONS] [PATH]...
 
         Arguments:
-          [PATH]...  Files or block devices to read, or folders for scratch files; by default this
-                     folder
+          [PATH]...  Files or block devices to read, or folders for scratch files [default: this
+                     folder]
 
         Options:
-              --size <SIZE,…>  How many bytes to move, or a list of sizes
-              --repeats <N>    How often each way is measured, 3 or more [default: 3]
-              --gpu <WHICH>    Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
-              --route <ROUTE>  Take this route in `forebay` rows, or fail: `direct`, `staged`,
-                               `cached` or `host`
-              --read           Measure reading (the default; with one place for scratch both are)
-              --write          Measure writing, to a scratch file
-              --cold           Measure with the pages dropped from the page cache (the default;
-                               with one path both are)
-              --resident       Measure with the file in the page cache (with one path the default
-                               as well)
-              --threads <N>    Threads that read resident bytes in `forebay` rows, instead of the
-                               engine's choice
+              --size <SIZE,…>  Bytes to move, or a list of sizes
+              --repeats <N>    Samples of each method, 3 or more [default: 3]
+              --gpu <WHICH>    GPU: an index, a UUID, a PCI address, `none`, or `sim`
+              --route <ROUTE>  Require this route in `forebay` rows: `direct`, `staged`, `cached`
+                               or `host`
+              --read           Measure reads (default; for one folder, writes as well)
+              --write          Measure writes, to a scratch file
+              --cold           Measure cold files, not in the page cache (default; for one path,
+                               warm as well)
+              --resident       Measure warm files, in the page cache (also the default for one
+                               path)
+              --threads <N>    Threads that read warm bytes in `forebay` rows [default: the engine
+                               chooses]
               --json           Print JSON instead of a table; docs/json-schema.md describes it
           -h, --help           Print help (see more with '--help')
         ");
@@ -177,26 +176,26 @@ fn long_help_of_bench() {
     assert_eq!(examples.matches("forebay bench").count(), 6);
     let (about, options) = text.split_once("\nOptions:\n").unwrap();
     insta::assert_snapshot!(about, @"
-        Measure how fast bytes move, by every way, against what the machine can do
+        Measure each method's throughput against the machine's limits
 
-        One interleaved run measures the ceilings (the link to the GPU, the storage) and the ways
-        to move bytes: `standard` (read into pageable memory, then copy), `mmap` (map, then copy),
-        `cufile-compat` (cuFile's compat mode, where there are a GPU and cuFile: at its defaults
-        and in its best settings) and `forebay`; of several paths `one-queue`, `kvikio` and
-        `forebay`. Every byte that a way moved is checked. Without a GPU the target is host
-        memory.
+        One interleaved run measures the limits (the PCIe link and the storage) and each method.
+        The methods are `standard` (read into pageable memory, then copy), `mmap` (map, then
+        copy), `cufile-compat` (cuFile's compat mode, at its defaults and at its best settings;
+        requires cuFile and a GPU) and `forebay`. With several paths they are `one-queue` (one
+        pool of threads for all files), `kvikio` and `forebay`. Every byte that was moved is
+        verified. Without a GPU the target is host memory.
 
         Usage: forebay bench [OPTIONS] [PATH]...
 
         Arguments:
           [PATH]...
-                  Files or block devices to read, or folders for scratch files; by default this
-                  folder
+                  Files or block devices to read, or folders for scratch files [default: this
+                  folder]
 
-                  Files are only ever read. Writes go to a scratch file beside them, and scratch
-                  is removed afterwards. Several paths, on several drives say, are measured each
-                  alone and all together in one engine, beside one pool of threads for all and
-                  KvikIO, where Python has it.
+                  Your files are only read. Writes go to a scratch file in the same folder, which
+                  is removed afterwards. Several paths, such as one on each drive, are measured
+                  one by one and all at once. All at once, one engine is compared with one pool of
+                  threads and with KvikIO, if Python has it.
         ");
     options_of_bench(options);
 }
@@ -204,45 +203,42 @@ fn long_help_of_bench() {
 fn options_of_bench(text: &str) {
     insta::assert_snapshot!(text, @"
               --size <SIZE,…>
-                  How many bytes to move, or a list of sizes
+                  Bytes to move, or a list of sizes
 
-                  By default as much as suits the memory, the free room and the speed of this
-                  machine.
+                  By default a size that suits the free memory, the free disk space and the speed
+                  of the storage.
 
               --repeats <N>
-                  How often each way is measured, 3 or more
+                  Samples of each method, 3 or more
 
                   [default: 3]
 
               --gpu <WHICH>
-                  Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
+                  GPU: an index, a UUID, a PCI address, `none`, or `sim`
 
-                  By default the first GPU, else host memory. `sim:bandwidth=50GB/s,latency=10us`
-                  sets what a simulated GPU plays.
+                  By default the first GPU, or host memory if there is none.
+                  `sim:bandwidth=50GB/s,latency=10us` configures a simulated GPU.
 
               --route <ROUTE>
-                  Take this route in `forebay` rows, or fail: `direct`, `staged`, `cached` or
-                  `host`
+                  Require this route in `forebay` rows: `direct`, `staged`, `cached` or `host`
 
               --read
-                  Measure reading (the default; with one place for scratch both are)
+                  Measure reads (default; for one folder, writes as well)
 
               --write
-                  Measure writing, to a scratch file
+                  Measure writes, to a scratch file
 
               --cold
-                  Measure with the pages dropped from the page cache (the default; with one path
-                  both are)
+                  Measure cold files, not in the page cache (default; for one path, warm as well)
 
-                  Only the file's own pages are dropped, never the machine's, and the drop is
-                  checked. A cold write counts only once its bytes are on the drive.
+                  Only the file's own pages are dropped from the page cache, and the drop is
+                  verified. A cold write ends when its bytes are on the drive.
 
               --resident
-                  Measure with the file in the page cache (with one path the default as well)
+                  Measure warm files, in the page cache (also the default for one path)
 
               --threads <N>
-                  Threads that read resident bytes in `forebay` rows, instead of the engine's
-                  choice
+                  Threads that read warm bytes in `forebay` rows [default: the engine chooses]
 
               --json
                   Print JSON instead of a table; docs/json-schema.md describes it
@@ -256,10 +252,10 @@ fn options_of_bench(text: &str) {
 #[test]
 fn long_help_of_read() {
     insta::assert_snapshot!(stdout(&["read", "--help"]), @"
-        Move a file to the GPU (or host memory) and say what moved and how
+        Read a file into GPU or host memory, and report the route
 
-        The engine takes the fastest route that this file and this machine have, and says why it
-        was that one.
+        The engine takes the fastest route that this file and this machine allow, and reports the
+        reason.
 
         Usage: forebay read [OPTIONS] <FILE>
 
@@ -269,39 +265,39 @@ fn long_help_of_read() {
 
         Options:
               --offset <SIZE>
-                  Where to begin
+                  Offset of the first byte
 
                   [default: 0]
 
               --len <SIZE>
-                  How many bytes; by default all up to the end
+                  Bytes to read [default: all up to the end]
 
               --gpu <WHICH>
-                  Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
+                  GPU: an index, a UUID, a PCI address, `none`, or `sim`
 
-                  By default the first GPU, else host memory. `sim:bandwidth=50GB/s,latency=10us`
-                  sets what a simulated GPU plays.
+                  By default the first GPU, or host memory if there is none.
+                  `sim:bandwidth=50GB/s,latency=10us` configures a simulated GPU.
 
               --route <ROUTE>
-                  Take this route, or fail: `direct`, `staged`, `cached` or `host`
+                  Require this route: `direct`, `staged`, `cached` or `host`
 
               --checksum
-                  Print the XXH3-64 of the bytes as they lie in the target
+                  Print the XXH3-64 checksum of the bytes in the target
 
               --output <FILE>
                   Copy the bytes from the target to this new file; `-` is stdout
 
               --trace <FILE>
-                  Write what the engine did, thread by thread, to this new file of JSON
+                  Write a trace of the engine's threads to this new JSON file
 
-                  `https://ui.perfetto.dev` opens it: readers, rings, slots and copies, each on a
-                  track of its own, with an arrow from each request to the copy that took its
-                  bytes away.
+                  Open it in `https://ui.perfetto.dev`. Readers, rings, slots and copies have a
+                  track each. An arrow leads from each request to the copy of its bytes.
 
               --stages
-                  Show how long the stages took: requests, copies, and the waits for slots and for
-                  the link; and why bytes did not go straight to the GPU, where there may be a
-                  path
+                  Show the time of each stage, and why the direct route was not taken
+
+                  The stages are requests, copies, and the waits for slots and for the link. The
+                  reason is shown only if a direct path may exist.
 
               --json
                   Print JSON, with the stages; docs/json-schema.md describes it
@@ -322,33 +318,34 @@ fn long_help_of_read() {
 #[test]
 fn long_help_of_map() {
     insta::assert_snapshot!(stdout(&["map", "--help"]), @"
-        Show the drives under a path, how far from each GPU, and what costs speed
+        Show the drives under a path and their distance to each GPU
 
-        Every step is shown, from the path through mounts, file systems, arrays and volumes to the
-        drives (marked `●`) and their PCI devices. Nothing is read from a file or a drive and
-        nothing is written: the kernel is asked. What it does not tell is said to be unknown.
+        The map leads from the path through mounts, file systems, arrays and volumes to the drives
+        (marked `●`) and their PCI devices. Warnings name settings that cost speed. All facts come
+        from the kernel: no file or drive is read or written. What the kernel does not report is
+        shown as unknown.
 
         Usage: forebay map [OPTIONS] [PATH]...
 
         Arguments:
           [PATH]...
-                  Files, folders or block devices, there or to be made; by default this folder
+                  Files, folders or block devices; they need not exist [default: this folder]
 
         Options:
               --extents
-                  Show where the bytes of the files lie, as far as the kernel tells
+                  Show where the bytes of the files are, as far as the kernel reports it
 
               --measure-link
-                  Copy to each GPU for a moment and read its link meanwhile
+                  Copy to each GPU for a moment, and read the speed of its link meanwhile
 
-                  An idle GPU rests at a lower speed, so only then can a link that is too slow be
-                  told.
+                  An idle GPU lowers the speed of its link, so only a copy shows whether the link
+                  is too slow.
 
               --record <DIR>
-                  Write a record of this system, as far as these paths touch it, to a new folder
+                  Record the system, as far as these paths use it, in a new folder
 
               --fixture <DIR>
-                  Show the system that was recorded in this folder instead of this machine
+                  Show the system recorded in this folder instead of this machine
 
                   Without a path, all recorded paths are shown.
 
@@ -362,40 +359,40 @@ fn long_help_of_map() {
           forebay map                          this folder
           forebay map /data/model.safetensors --extents
           forebay map /data /scratch --json
-          forebay map /data --record DIR       write down what it was made from
-          forebay map --fixture DIR            show that again, on any machine
+          forebay map /data --record DIR       record what the map is made from
+          forebay map --fixture DIR            show the record, on any machine
         ");
 }
 
 #[test]
 fn long_help_of_tune() {
     insta::assert_snapshot!(stdout(&["tune", "--help"]), @"
-    Find how much to keep in flight on a drive, and show the curve
+    Find the best queue depth and block size of a drive
 
-    A search of a few seconds measures throughput and latency against depth and size of
-    request, past the page cache, by the engine itself. What was found is kept for the engines
-    to come (they find it by themselves too, a little later), and shown as settings of other
-    programs.
+    The engine measures throughput and latency for some seconds, at several block sizes and
+    queue depths, with O_DIRECT. The result is a curve, the best setting, and settings for
+    other programs. Nothing is stored: each engine finds its queue depth while it works.
 
     Usage: forebay tune [OPTIONS] [PATH]
 
     Arguments:
       [PATH]
-              File, block device or folder on the drive; by default this folder
+              File, block device or folder on the drive [default: this folder]
 
-              A file or device is only ever read, and the file's pages are dropped from the
-              page cache. In a folder a scratch file is made, and removed afterwards.
+              A file or device is only read, and the file's pages are dropped from the page
+              cache. In a folder a scratch file is made, and removed afterwards.
 
     Options:
           --read
-              Measure reading (the default)
+              Measure reads (default)
 
           --write
-              Measure writing, to a scratch file: as from a GPU, whose writes go past the page
-              cache
+              Measure writes from a GPU to a scratch file, with O_DIRECT
+
+              Without a GPU, a simulated one takes its place.
 
           --duration <TIME>
-              How long each direction is searched
+              Time to search each direction
 
               [default: 6s]
 
@@ -406,10 +403,10 @@ fn long_help_of_tune() {
               Print help (see a summary with '-h')
 
     Examples:
-      forebay tune                         the drive of this folder, by a scratch file
-      forebay tune /data/model.safetensors the drive of a file, which is only read
-      forebay tune /data --write           how writes fare there
-      forebay tune /data --json >tune.json for a program to read
+      forebay tune                          drive of this folder, with scratch
+      forebay tune /data/model.safetensors  drive of a file, which is only read
+      forebay tune /data --write            writes instead of reads
+      forebay tune /data --json >tune.json  JSON for a program
     ");
 }
 

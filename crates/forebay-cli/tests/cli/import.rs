@@ -98,7 +98,7 @@ fn a_sweep_goes_on_in_a_file_that_something_was_imported_into() {
     let (code, ..) = forebay(folder.path(), &["import", "gdsio", "log", "-o", "results"]);
     assert_eq!(code, Some(0));
     let (data, talk) = sweep();
-    assert!(talk.contains("holds all of this sweep"), "{talk}");
+    assert!(talk.contains("has all samples of this sweep"), "{talk}");
     assert!(data.contains("requests, 1/s") && !data.contains("cufile"), "{data}");
     let (_, data, _) = forebay(folder.path(), &["report", "results"]);
     assert!(data.contains("gdsio cufile") && data.contains("forebay"), "{data}");
@@ -124,10 +124,10 @@ fn what_makes_no_sense_is_refused() {
         &["no column `BW`: perhaps `BW (MiB/s)` was meant; it has `Block`, `BW (MiB/s)`"],
     );
     refused(&["gdsio", "log", "--set", "threds=3"], 2, &["perhaps `threads` was meant"]);
-    refused(&["gdsio", "log", "--set", "threads=3"], 2, &["the file itself tells the threads"]);
+    refused(&["gdsio", "log", "--set", "threads=3"], 2, &["the file already has the threads"]);
     refused(&["gdsio", "log", "--set", "cache=cold,cache=resident"], 2, &["`cache`", "twice"]);
     refused(&["gdsio", "log", "--lable=x"], 2, &["`--label` was meant"]);
-    refused(&["gdsio", "log", "-o", "t.csv"], 1, &["t.csv", "only a results file is added to"]);
+    refused(&["gdsio", "log", "-o", "t.csv"], 1, &["t.csv", "appends only to a results file"]);
     assert_eq!(fs::read_to_string(folder.path().join("t.csv")).unwrap(), TABLE);
 }
 

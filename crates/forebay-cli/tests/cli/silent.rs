@@ -162,7 +162,7 @@ fn all_give_up(fault: Fault, lines: &[(&str, &str)]) {
         let said = String::from_utf8(end.stderr).unwrap();
         assert_eq!(end.status.code(), Some(1), "{line}: {said}");
         assert!(said.starts_with(&format!("error: cannot {expected} `/")), "{line}: {said}");
-        assert!(said.contains("  caused by: nothing answered within 5s: "), "{line}: {said}");
+        assert!(said.contains("  caused by: no response within 5s: "), "{line}: {said}");
         assert!(said.contains("\nhint: ") && said.contains("`umount -f MOUNT`"), "{line}: {said}");
         assert!(end.stdout.is_empty(), "{line}");
     }
@@ -238,7 +238,7 @@ fn a_path_that_stops_in_the_middle_of_a_measurement_ends_it() {
     let said = String::from_utf8(end.stderr).unwrap();
     assert_eq!(end.status.code(), Some(1), "{said}");
     assert!(said.contains("error: cannot read `/"), "{said}");
-    assert!(said.contains("  caused by: nothing answered within 5s: "), "{said}");
+    assert!(said.contains("  caused by: no response within 5s: "), "{said}");
 }
 
 /// The end of the command of this line, which may take `bound` without a sign of life.
@@ -275,7 +275,7 @@ fn gdsio_ends_with_the_name_of_the_file_that_stands_still() {
         let path = fuse.path().display().to_string();
         drop(fuse);
         assert!(!is_right && said.contains(&format!("error: cannot read `{path}`")), "{said}");
-        assert!(said.contains("  caused by: nothing answered within 2s: "), "{said}");
+        assert!(said.contains("  caused by: no response within 2s: "), "{said}");
     }
 }
 

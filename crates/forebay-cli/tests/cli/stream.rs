@@ -51,9 +51,9 @@ fn what_was_given_is_handed_on_with_what_came_of_it() {
 fn what_is_missing_is_named_with_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     for (python, why) in [
-        (None, "no `python3` starts"),
+        (None, "cannot start `python3`"),
         (Some("#!/bin/sh\nexit 1\n"), "`python3` has no package `forebay`"),
-        (Some("#!/bin/sh\necho no torch here >&2\nexit 1\n"), "it says: no torch here"),
+        (Some("#!/bin/sh\necho no torch here >&2\nexit 1\n"), "its last line was: no torch here"),
     ] {
         let output = stream(folder.path(), python, &[]);
         let talk = String::from_utf8(output.stderr).unwrap();
@@ -65,7 +65,7 @@ fn what_is_missing_is_named_with_the_remedy() {
     let talk = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{talk}");
     let own = env!("CARGO_PKG_VERSION");
-    let both = format!("package `forebay` of `python3` is 0.0.7, this command {own}");
+    let both = format!("`python3` has `forebay` 0.0.7, but this command is {own}");
     assert!(talk.contains(&both), "{talk}");
     let output = stream(folder.path(), Some(PYTHON), &["--tokenz", "1"]);
     let talk = String::from_utf8(output.stderr).unwrap();

@@ -130,7 +130,7 @@ fn scratch_that_is_swapped_for_a_link_is_an_error_before_anything_is_written() {
                 let told = String::from_utf8_lossy(&output.stderr);
                 assert_eq!(output.status.code(), Some(1), "{line}: {told}");
                 // The link may be there before the new folder is opened.
-                let is_seen = ["another folder was put in its place", "not a directory"];
+                let is_seen = ["another folder has its name now", "not a directory"];
                 assert!(is_seen.iter().any(|text| told.contains(text)), "{line}: {told}");
             }
             place.clean();

@@ -201,7 +201,7 @@ fn what_comes_through_the_page_cache_is_cold_once() {
     let measured = samples(&records).next().unwrap().1.measured.clone().unwrap();
     // Of 8 MiB none is read again, which would be in memory then.
     assert!(measured.bytes.unwrap() <= 8 << 20, "{measured:?}");
-    assert!(stderr(&output).contains("comes through the page cache"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("go through the page cache"), "{}", stderr(&output));
     // What is limited otherwise measures something else, and goes on with none of this.
     let output = run("auto");
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
@@ -255,7 +255,7 @@ fn a_sweep_goes_on_where_it_was_killed() {
     let output = command(folder.path(), &arguments).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     let told = stderr(&output);
-    assert!(told.contains(&format!("{kept} of them kept from before")), "{told}");
+    assert!(told.contains(&format!("{kept} of them kept from an earlier run")), "{told}");
     let after = read(&file().unwrap()).unwrap();
     assert_eq!(after[..before.len()], before[..], "what was there stays as it was");
     let mut all: Vec<(Point, u32)> =
@@ -363,7 +363,7 @@ fn a_point_that_fails_is_a_row_and_not_the_end() {
     assert_eq!((failed.point.way.as_str(), failed.point.request_size), ("cpu", 1000));
     let error = failed.error.as_ref().unwrap();
     assert!(error.contains("Invalid argument"), "{failed:?}");
-    assert!(error.contains("try a multiple of 4096"), "the remedy is kept: {failed:?}");
+    assert!(error.contains("use a multiple of 4096"), "the remedy is kept: {failed:?}");
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(shown.contains("failed\n") && shown.contains("\n[1] cannot read"), "{shown}");
     assert!(stderr(&output).contains("one sample failed"), "{}", stderr(&output));
@@ -377,7 +377,7 @@ fn nothing_is_written_that_was_not_made_for_it() {
     let write = ["file", "--gpu=none", "--direction=write", "--request-size=4K", "--bytes=256K"];
     let refused = sweep(folder.path(), &write);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(stderr(&refused).contains("`--overwrite` writes to it"), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("`--overwrite` allows it"), "{}", stderr(&refused));
     assert_eq!(fs::read(folder.path().join("file")).unwrap(), precious);
     let allowed = sweep(folder.path(), &[&write[..], &["--overwrite"]].concat());
     assert!(allowed.status.success(), "{}", stderr(&allowed));
@@ -438,15 +438,15 @@ fn wrong_words_are_named_with_what_was_meant() {
         (&["--job", "job.toml"], "perhaps `--request-size` was meant"),
         (&["--job", "broken.toml"], "line 1: "),
         (&["--job", "missing.toml"], "no such file"),
-        (&["--job", "pipe"], "it is no file of text"),
+        (&["--job", "pipe"], "it is not a text file"),
         (&["--depth", "0"], "it takes a number from 1 to 4096"),
         (&["--request-size", "5Q"], "it takes a size"),
         (&["--time", "1ms"], "it takes 10ms or more"),
-        (&["--pattern", "strided:0"], "give bytes between requests"),
+        (&["--pattern", "strided:0"], "is not a distance: use bytes"),
         (&["--direction", "mixed:0"], "`mixed:70` for 70 % reads"),
         (&["--way", "dma"], "it takes `forebay`, `cpu`"),
         (&["--gpus", "3-1"], "it takes GPUs such as `0-3`"),
-        (&["--kv", "gpt"], "is no model that is known"),
+        (&["--kv", "gpt"], "is not a known model"),
         (&["--rate", "0"], "it takes requests per second"),
         (&["file", "--files", "2"], "is one file, not 2"),
         (&["missing"], "cannot open"),

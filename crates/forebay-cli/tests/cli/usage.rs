@@ -83,33 +83,33 @@ fn a_command_that_makes_no_sense_is_told_in_our_own_words() {
     .collect();
     insta::assert_snapshot!(texts.concat(), @"
     error: `--size` cannot be `bananas`: it takes a size such as `64K` or `1.5GiB`
-    hint: `forebay bench --help` tells what it takes
+    hint: `forebay bench --help` lists its arguments
     error: `--route` cannot be `scenic`: it takes `direct`, `staged`, `cached` or `host`
-    hint: `forebay bench --help` tells what it takes
+    hint: `forebay bench --help` lists its arguments
     error: `--repeats` cannot be `2`: it takes a number from 3 to 1000
-    hint: `forebay bench --help` tells what it takes
+    hint: `forebay bench --help` lists its arguments
     error: `--gpu` cannot be given twice
-    hint: `forebay bench --help` tells what it takes
+    hint: `forebay bench --help` lists its arguments
     error: there is no flag `--siz`
     hint: perhaps `--size` was meant
-    error: `--json` takes no value such as `3`
-    hint: `forebay bench --help` tells what it takes
-    error: `b` is one word too many
-    hint: `forebay read --help` tells what it takes
+    error: `--json` takes no value, but has `3`
+    hint: `forebay bench --help` lists its arguments
+    error: unexpected argument `b`
+    hint: `forebay read --help` lists its arguments
     error: `<FILE>` is missing
-    hint: `forebay read --help` tells what it takes
+    hint: `forebay read --help` lists its arguments
     error: `--len` needs a value
-    hint: `forebay read --help` tells what it takes
+    hint: `forebay read --help` lists its arguments
     error: there is no verb `mov`
-    hint: `forebay --help` tells what there is
+    hint: `forebay --help` lists the verbs
     error: `<SHELL>` cannot be `nu`: it takes one of `bash`, `elvish`, `fish`, `powershell`, `zsh`
-    hint: `forebay completions --help` tells what it takes
+    hint: `forebay completions --help` lists its arguments
     error: `--offset` cannot be `-1`: it takes a size such as `64K` or `1.5GiB`
-    hint: `forebay read --help` tells what it takes
+    hint: `forebay read --help` lists its arguments
     error: there is no verb `help`
-    hint: `forebay --help` tells what there is, `forebay VERB --help` more
+    hint: `forebay --help` lists verbs, `forebay VERB --help` their flags
     error: there is no verb `version`
-    hint: `forebay --version` tells it
+    hint: `forebay --version` prints it
     ");
     let (_, text) = failure(&["bench", "--gpu", "sim:x=3"]);
     assert!(text.starts_with("error: `--gpu` cannot be `sim:x=3`: `sim` takes "), "{text}");
@@ -140,7 +140,7 @@ fn a_variable_that_nobody_reads_is_a_warning() {
         String::from_utf8(output.stderr).unwrap()
     };
     let text = stderr("FOREBAY_SLOTSIZE");
-    assert!(text.starts_with("warning: `FOREBAY_SLOTSIZE` is no variable of ours: "), "{text}");
+    assert!(text.starts_with("warning: unknown variable `FOREBAY_SLOTSIZE`: "), "{text}");
     assert_eq!(stderr("FOREBAY_SLOT_SIZE"), "");
 }
 
@@ -174,7 +174,7 @@ fn what_is_no_file_is_an_error() {
     assert_eq!(code, 1);
     insta::assert_snapshot!(text, @"
         error: nothing to measure: `empty` is empty
-        hint: give a folder instead, and a scratch file is made there
+        hint: name a folder instead, for a scratch file
         ");
 }
 

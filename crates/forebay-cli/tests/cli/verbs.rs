@@ -368,7 +368,7 @@ fn a_table_is_for_people_and_goes_to_stdout() {
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert!(table.contains("host memory, no GPU"), "{table}");
     assert!(table.lines().any(|line| line.starts_with("forebay ") && line.contains("right")));
-    assert!(talk.contains("warning: the target is host memory: `--gpu none` asked for it"));
+    assert!(talk.contains("warning: the target is host memory: `--gpu none` was given"));
     // No progress where nobody watches, and no codes for a terminal.
     assert!(talk.lines().all(|line| line.starts_with("warning: ")), "{talk}");
     assert!(!table.contains('\u{1b}') && !talk.contains('\u{1b}'));
@@ -397,6 +397,6 @@ fn files_in_memory_are_never_called_cold() {
     insta::assert_snapshot!(String::from_utf8(output.stderr).unwrap(), @"
     error: cannot measure with a cold file
       caused by: tmpfs keeps its files in memory
-    hint: give a path on a drive, or leave `--cold` out
+    hint: name a path on a drive, or omit `--cold`
     ");
 }

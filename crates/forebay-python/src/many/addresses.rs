@@ -1,4 +1,4 @@
-//! Memory that requests name by address.
+//! Memory that requests give by address.
 
 #![expect(unsafe_code, reason = "borrows memory by the addresses that a caller gives")]
 
@@ -11,8 +11,8 @@ use crate::failure::raised;
 use crate::memory::{self, Lent};
 
 impl Asked {
-    /// The combined range of pieces that name memory by address: from the first to the last.
-    /// `ranges` are addresses and lengths of all non-empty ones.
+    /// Borrows the memory of pieces given by address as one range, from the first to the last.
+    /// `ranges` are the addresses and lengths of all non-empty pieces.
     pub(super) fn add_ranges(
         &mut self,
         engine: &Bound<'_, Engine>,
@@ -21,12 +21,12 @@ impl Asked {
     ) -> PyResult<()> {
         let py = engine.py();
         let device = device.ok_or_else(|| {
-            PyTypeError::new_err("`device=` is missing: addresses lie on one, or on `cpu`")
+            PyTypeError::new_err("`device=` is missing: addresses need a GPU, or `cpu`")
         })?;
         let device = memory::device_named(device)?;
         let inner = &engine.get().engine;
         let buffer = if ranges.is_empty() {
-            // SAFETY: no byte.
+            // SAFETY: the range is empty.
             unsafe { inner.borrow_host_memory(0, 0) }
         } else if device.is_some() {
             // SAFETY: the caller keeps the memory alive, and no byte outside the ranges is used.
@@ -39,7 +39,7 @@ impl Asked {
         };
         if buffer.device() != device && !ranges.is_empty() {
             let is = buffer.device().map_or("cpu".to_owned(), |device| device.to_string());
-            let text = format!("the addresses are those of {is}, which is not `device=`");
+            let text = format!("the addresses are on {is}, not on the given `device=`");
             return Err(PyValueError::new_err(text));
         }
         let (least, number) = (buffer.address(), place(self.lent.len())?);
@@ -59,7 +59,7 @@ fn extent(ranges: &[(u64, u64)]) -> PyResult<(u64, u64)> {
     for &(address, len) in ranges {
         let end = address.checked_add(len).filter(|_| address > 0);
         let end = end.ok_or_else(|| {
-            PyValueError::new_err(format!("there is no memory of {len} bytes at {address:#x}"))
+            PyValueError::new_err(format!("invalid address range: {len} bytes at {address:#x}"))
         })?;
         (least, most) = (least.min(address), most.max(end));
     }

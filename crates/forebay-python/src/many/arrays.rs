@@ -74,7 +74,7 @@ fn same_len(numbers: &Numbers<'_>, count: usize) -> PyResult<()> {
         return Ok(());
     }
     let (name, len) = (numbers.name(), numbers.len());
-    let text = format!("`{name}` has {len} numbers, and `offsets` {count}");
+    let text = format!("`{name}` has {len} numbers, but `offsets` has {count}");
     Err(PyValueError::new_err(text))
 }
 
@@ -114,7 +114,7 @@ impl Asked {
                 1 => Ok(FileOf::First),
                 _ if files == count => Ok(FileOf::Own),
                 _ => Err(PyValueError::new_err(
-                    "`files=` holds one file, one for each request, or those that `file_of=` names",
+                    "`files=` takes one file, one for each request, or those of `file_of=`",
                 )),
             };
         };

@@ -70,7 +70,7 @@ impl Engine {
         asked(this, &how, requests, &arrays)?.run(this, &how)
     }
 
-    /// As `read_many`, and does not wait.
+    /// Like `read_many`, without waiting.
     #[pyo3(signature = (
         requests = None, *, files = None, file_of = None, offsets = None, lengths = None,
         target = None, at = None, addresses = None, device = None, exact = true, check = true,
@@ -99,7 +99,7 @@ impl Engine {
         asked(this, &how, requests, &arrays)?.start(this, &how)
     }
 
-    /// As `write_many`, and does not wait.
+    /// Like `write_many`, without waiting.
     #[pyo3(signature = (
         requests = None, *, files = None, file_of = None, offsets = None, lengths = None,
         source = None, at = None, addresses = None, device = None, sync = None, check = true,
@@ -171,7 +171,7 @@ impl File {
         by_tuples(engine, &how, requests, device, Some(this))?.run(engine, &how)
     }
 
-    /// As `readv`, and does not wait.
+    /// Like `readv`, without waiting.
     #[pyo3(signature = (
         requests, *, device = None, exact = true, check = true, stream = Given::Current,
         route = None, urgent = false
@@ -192,7 +192,7 @@ impl File {
         by_tuples(engine, &how, requests, device, Some(this))?.start(engine, &how)
     }
 
-    /// As `writev`, and does not wait.
+    /// Like `writev`, without waiting.
     #[pyo3(signature = (
         requests, *, device = None, sync = None, check = true, stream = Given::Current,
         urgent = false

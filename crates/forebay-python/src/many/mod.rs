@@ -1,7 +1,7 @@
 //! Many reads or writes in one call, given as tuples or as arrays.
 //!
-//! Each tuple names its memory. Arrays hold offsets, lengths, and either positions in one object or
-//! addresses on one device. Both become one call of the engine, without the interpreter. `calls`
+//! Each tuple names its memory. Arrays hold offsets, lengths, and either positions in one object
+//! or addresses on one device. Both become one call of the engine, without the interpreter. `calls`
 //! has Python's calls, `tuples` and `arrays` parse the arguments, `addresses` borrows memory by
 //! address, `transfer` is the pending call, and `result` the outcome of each request.
 
@@ -35,19 +35,20 @@ struct Wanted {
     memory: u32,
     offset: u64,
     len: u64,
-    /// The offset of its first byte.
+    /// The offset of its first byte in the memory. With `BY_ADDRESS` it is an address, until
+    /// `add_ranges` borrows the memory.
     at: u64,
 }
 
 impl Wanted {
-    /// In the place of the memory's number: it is named by its address.
+    /// Instead of the memory's index: the memory is given by its address.
     const BY_ADDRESS: u32 = u32::MAX;
 }
 
-/// An index into a list that a call names, of limited size.
+/// An index into the files or the memory of a call.
 fn place(place: usize) -> PyResult<u32> {
     u32::try_from(place).ok().filter(|&place| place < Wanted::BY_ADDRESS).ok_or_else(|| {
-        pyo3::exceptions::PyValueError::new_err("one call names too many files or memories")
+        pyo3::exceptions::PyValueError::new_err("too many files or memory objects in one call")
     })
 }
 
@@ -65,7 +66,7 @@ struct How<'a, 'py> {
     options: RequestOptions,
     stream: &'a Given<'py>,
     ordering: Ordering,
-    /// Whether the first request that failed is raised.
+    /// Whether the error of the first failed request is raised.
     check: bool,
 }
 
@@ -91,7 +92,7 @@ impl<'a, 'py> How<'a, 'py> {
         Ok(Self { usage: Use::Source, options, stream, ordering, check })
     }
 
-    /// The bytes of an object, as the call uses them.
+    /// Lends the bytes of an object to the engine.
     fn lend(&self, engine: &Bound<'py, Engine>, object: &Bound<'py, PyAny>) -> PyResult<Lent> {
         let lent = memory::lend(&engine.get().engine, object, self.usage, None)?;
         if lent.buffer.device().is_some() {
@@ -107,7 +108,7 @@ impl Asked {
         Ok(())
     }
 
-    /// Does all of it and waits for the end.
+    /// Runs the requests and waits for the end.
     fn run(self, engine: &Bound<'_, Engine>, how: &How<'_, '_>) -> PyResult<Py<ManyResult>> {
         let (py, this) = (engine.py(), engine.get());
         if let Ordering::Stream(_) = how.ordering {
@@ -130,7 +131,7 @@ impl Asked {
         }
     }
 
-    /// Starts all of it.
+    /// Starts the requests.
     fn start(self, engine: &Bound<'_, Engine>, how: &How<'_, '_>) -> PyResult<ManyTransfer> {
         let (py, this) = (engine.py(), engine.get());
         if self.wanted.is_empty() {
@@ -144,7 +145,7 @@ impl Asked {
         let started = py.detach(|| {
             let (engine, pieces) = (&this.engine, pieces(&files, wanted));
             match (usage, ordering) {
-                // SAFETY: the stream is the caller's, who names it as one of that GPU, and alive.
+                // SAFETY: the caller promises that the stream is alive and belongs to that GPU.
                 (Use::Target, Ordering::Stream(stream)) => unsafe {
                     engine.start_read_many_on(stream, &pieces, buffers, &options)
                 },

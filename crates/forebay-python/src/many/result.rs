@@ -18,13 +18,13 @@ pub(crate) struct ManyResult {
 
 #[pymethods]
 impl ManyResult {
-    /// Bytes of all.
+    /// Bytes of all requests that succeeded.
     #[getter]
     fn bytes(&self) -> u64 {
         self.outcome.results.iter().filter_map(|result| result.as_ref().ok()).sum()
     }
 
-    /// Bytes of each; `None` if it failed.
+    /// Bytes of each request; `None` if it failed.
     #[getter]
     fn counts(&self) -> Vec<Option<u64>> {
         self.outcome.results.iter().map(|result| result.as_ref().ok().copied()).collect()
@@ -46,17 +46,17 @@ impl ManyResult {
         self.outcome.results.len()
     }
 
-    /// Bytes of one, or its error.
+    /// Bytes of one request; raises its error.
     fn __getitem__(&self, py: Python<'_>, index: isize) -> PyResult<u64> {
         let len = self.outcome.results.len();
         let at =
             if index < 0 { len.checked_add_signed(index) } else { usize::try_from(index).ok() };
         let result = at.and_then(|at| self.outcome.results.get(at));
-        let result = result.ok_or_else(|| PyIndexError::new_err("no such request"))?;
+        let result = result.ok_or_else(|| PyIndexError::new_err("request index out of range"))?;
         raised(py, result.clone().map_err(|error| *error))
     }
 
-    /// The summary of all: bytes by route, with the reason, and time by stage.
+    /// The summary of all requests: bytes by route, with the reason, and time by stage.
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         report(py, &self.outcome.whole)
     }
@@ -64,6 +64,6 @@ impl ManyResult {
     fn __repr__(&self) -> String {
         let failed = self.outcome.results.iter().filter(|result| result.is_err()).count();
         let len = self.outcome.results.len();
-        format!("<forebay.ManyResult of {len}, {} bytes, {failed} failed>", self.bytes())
+        format!("<forebay.ManyResult of {len} requests, {} bytes, {failed} failed>", self.bytes())
     }
 }

@@ -23,11 +23,11 @@ pub(crate) struct ManyTransfer {
     moving: Option<Apart<Going>>,
     /// The result, once it has been requested.
     told: PyOnceLock<Py<ManyResult>>,
-    /// Whether the first request that failed is raised.
+    /// Whether the error of the first failed request is raised.
     check: bool,
 }
 
-/// Continues if it is dropped.
+/// A transfer that continues when this is dropped.
 struct Going(Option<forebay::ManyTransfer>);
 
 impl Drop for Going {
@@ -47,17 +47,17 @@ impl ManyTransfer {
         Self { moving: Some(Apart::new(Going(Some(moving)))), told: PyOnceLock::new(), check }
     }
 
-    /// That of no request.
+    /// A transfer without requests.
     pub(super) fn nothing(py: Python<'_>, outcome: ManyOutcome) -> PyResult<Self> {
         let told = PyOnceLock::new();
         let result = Py::new(py, ManyResult { outcome: Arc::new(outcome) })?;
-        told.set(py, result).expect("it is told once");
+        told.set(py, result).expect("it is set once");
         Ok(Self { moving: None, told, check: false })
     }
 
     fn moving(&self) -> Option<&forebay::ManyTransfer> {
         let going = self.moving.as_ref()?;
-        Some(going.0.as_ref().expect("there until it is dropped"))
+        Some(going.0.as_ref().expect("present until it is dropped"))
     }
 
     fn inner(&self) -> Option<&forebay::Transfer> {
@@ -82,7 +82,7 @@ impl ManyTransfer {
     }
 
     fn result_told(&self, py: Python<'_>) -> Py<ManyResult> {
-        self.told.get(py).expect("it has been told").clone_ref(py)
+        self.told.get(py).expect("it has been set").clone_ref(py)
     }
 
     /// The error of the first failed request, if it should be raised.
@@ -159,12 +159,12 @@ impl ManyTransfer {
         this.py().import("forebay._awaiting")?.getattr("steps")?.call1((this,))
     }
 
-    /// The outcome of all so far: bytes by route, with the reason, and time by stage.
+    /// The outcome of all requests so far: bytes by route, with the reason, and time by stage.
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         if let Some(told) = self.told.get(py) {
             return report(py, &told.get().outcome.whole);
         }
-        let inner = self.inner().expect("what came of nothing is known");
+        let inner = self.inner().expect("a transfer without requests has its result");
         match inner.is_done().then(|| inner.wait_for(Duration::ZERO)).flatten() {
             Some(Ok(whole)) => report(py, &whole),
             _ => report_so_far(py, inner),
@@ -173,7 +173,7 @@ impl ManyTransfer {
 
     fn __repr__(&self) -> String {
         let (done, asked) = self.progress();
-        let state = if self.done() { "ended" } else { "on its way" };
+        let state = if self.done() { "ended" } else { "in progress" };
         format!("<forebay.ManyTransfer {state}, {done} of {asked} bytes>")
     }
 }

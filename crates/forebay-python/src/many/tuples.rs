@@ -11,8 +11,8 @@ use crate::engine::Engine;
 use crate::file::File;
 use crate::whole;
 
-/// Requests as tuples, whose memory is an object, or an address on `device`; of one file if it is
-/// given.
+/// Requests as tuples, whose memory is an object, or an address on `device`. All are of `file` if
+/// it is given.
 pub(super) fn by_tuples<'py>(
     engine: &Bound<'py, Engine>,
     how: &How<'_, 'py>,
@@ -32,7 +32,7 @@ pub(super) fn by_tuples<'py>(
         PyTypeError::new_err(kinds[first])
     };
     file.into_iter().try_for_each(|file| asked.add_file(file))?;
-    // Objects are distinguished by address, so they stay alive until all have been compared.
+    // Objects are compared by address, so all stay alive until the end.
     let mut kept: Vec<Bound<'py, PyTuple>> = Vec::new();
     for request in PyIterator::from_object(requests)? {
         let request = request?.cast_into::<PyTuple>().map_err(|_| bad_tuple())?;

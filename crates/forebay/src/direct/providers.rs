@@ -2,11 +2,11 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay_base::lock::{Lock, woken};
+use forebay_base::lock::{Condvar, Lock, MutexGuard, woken};
 use forebay_base::process::Home;
 
 use super::answer::usable;
@@ -327,8 +327,11 @@ mod tests {
     fn a_driver_that_hangs_here_is_waited_for_once_and_used_when_it_answers() {
         static GATE: (Lock<bool>, Condvar) = (Lock::new(false), Condvar::new());
         let opens: Opens = |_| {
-            let open = GATE.1.wait_while(GATE.0.lock(), |is_open| !*is_open);
-            drop(open.unwrap());
+            let mut is_open = GATE.0.lock();
+            while !*is_open {
+                is_open = GATE.1.wait(is_open).unwrap();
+            }
+            drop(is_open);
             plays(None)
         };
         let long = Duration::from_secs(30);

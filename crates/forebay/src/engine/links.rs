@@ -5,9 +5,9 @@
 //! they do not delay other GPUs. The list is locked only for lookups.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 
-use forebay_base::lock::Lock;
+use forebay_base::lock::{Lock, MutexGuard};
 use forebay_topology::System;
 
 use super::raw::small::{Lanes, QUEUED_MAX};

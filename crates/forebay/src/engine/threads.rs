@@ -2,11 +2,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Condvar, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::Builder;
 use std::time::Duration;
 
-use forebay_base::lock::{Lock, woken};
+use forebay_base::lock::{Condvar, Lock, woken};
 use rustix::io::Errno;
 
 use super::notes;

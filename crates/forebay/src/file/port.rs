@@ -5,10 +5,10 @@
 
 use std::any::Any;
 use std::fmt::Debug;
-use std::sync::{Arc, Condvar};
+use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_base::lock::{Lock, woken};
+use forebay_base::lock::{Condvar, Lock, woken};
 use rustix::io::Errno;
 
 use crate::gpu::DeviceId;

@@ -4,9 +4,7 @@
 //! the process instead of refusing. So the limits are read before each allocation; they may change,
 //! and other processes use memory too.
 
-use std::sync::MutexGuard;
-
-use forebay_base::lock::Lock;
+use forebay_base::lock::{Lock, MutexGuard};
 use forebay_base::units::MIB;
 use forebay_topology::{MemoryLimit, System};
 

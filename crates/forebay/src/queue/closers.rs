@@ -11,10 +11,9 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
-use forebay_base::lock::Lock;
+use forebay_base::lock::{Lock, MutexGuard};
 use rustix::io::Errno;
 
 /// Kinds of jobs, by the party they may wait for.

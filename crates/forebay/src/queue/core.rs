@@ -2,10 +2,10 @@
 
 use std::any::Any;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, RwLock, TryLockError};
+use std::sync::{Arc, OnceLock, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
-use forebay_base::lock::{Lock, woken};
+use forebay_base::lock::{Condvar, Lock, Mutex, MutexGuard, woken};
 use rustix::io::Errno;
 
 use super::closers::{Chore, Closers};

@@ -8,9 +8,9 @@
 
 use std::cell::RefCell;
 use std::os::fd::RawFd;
-use std::sync::{MutexGuard, Once};
+use std::sync::Once;
 
-use forebay_base::lock::Lock;
+use forebay_base::lock::{Lock, MutexGuard};
 
 type Descriptors = MutexGuard<'static, Vec<RawFd>>;
 

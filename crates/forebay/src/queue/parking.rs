@@ -3,9 +3,9 @@
 //! With one shared lock, threads woken together would get it one after the other, each a wake-up
 //! later than the one before: 50 µs on an idle virtual machine.
 
-use std::sync::{Arc, Condvar};
+use std::sync::Arc;
 
-use forebay_base::lock::{Lock, woken};
+use forebay_base::lock::{Condvar, Lock, woken};
 
 /// Parked threads of one kind. A wake-up without a parked thread is kept for the next one.
 #[derive(Debug, Default)]

@@ -9,9 +9,7 @@
 //! there is no such lock. `Writers` orders the writes that pass the scheduler, and this module
 //! covers the rest.
 
-use std::sync::MutexGuard;
-
-use forebay_base::lock::Lock;
+use forebay_base::lock::{Lock, MutexGuard};
 
 /// Number of shards; files in the same shard share only its lock.
 const SHARDS: usize = 64;

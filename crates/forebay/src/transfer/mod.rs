@@ -9,7 +9,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::error::{Place, Result};
@@ -19,7 +19,7 @@ use crate::gpu::DeviceError;
 use crate::memory::{Buffer, Keep, Last};
 use crate::plan::{Reason, Route};
 use crate::queue::Batch;
-use forebay_base::lock::Lock;
+use forebay_base::lock::{Condvar, Lock};
 use forebay_base::units::ByteRange;
 use outcome::trimmed;
 pub use outcome::{Outcome, RouteShare, Stages, SyncMode};

@@ -197,7 +197,8 @@ fn routes_that_cannot_be_had() {
         assert_says(file.start_read(5, buffer, &options), &message, "-", hint);
     };
     let gpu = sim(&engine, "sim");
-    let missing = "a simulated GPU has no `libcufile`, but with `--gpu sim:cufile` one is played";
+    let missing =
+        "a simulated GPU has no `libcufile`, but with `--gpu sim:cufile` one is simulated";
     says(&file, Some(gpu), Route::Direct, missing);
     says(&file, None, Route::Direct, "the memory is the host's");
     says(&file, Some(gpu), Route::Host, "the memory is a GPU's");

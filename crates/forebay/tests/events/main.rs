@@ -256,10 +256,10 @@ fn what_does_not_go_straight_says_why() {
             "sim:cufile" => [
                 "in the page cache",
                 "the file's offset within units of 4096",
-                "only where that is demanded",
+                "only if the route is required",
                 "pieces of one call",
             ],
-            _ => ["5008", "5008", "only where that is demanded", "pieces of one call"],
+            _ => ["5008", "5008", "only if the route is required", "pieces of one call"],
         };
         assert_eq!(whys.len(), expected.len(), "{told:?}");
         for (why, part) in whys.into_iter().zip(expected) {

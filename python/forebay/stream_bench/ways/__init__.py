@@ -1,4 +1,4 @@
-"""The ways in which layers come to the GPU. Each is imported on use, torch too."""
+"""The methods of loading layers to the GPU. Each is imported on use, torch too."""
 
 from __future__ import annotations
 

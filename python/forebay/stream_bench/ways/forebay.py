@@ -1,4 +1,4 @@
-"""Layers by Forebay."""
+"""Loads layers by Forebay."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Forebay(Way):
         # If not all are pinned, every other layer of each pass is.
         pinned = [layer for layer in range(count) if not is_from_drive(layer % model.layers)]
         self._listed = [*pinned, *(layer for layer in range(count) if layer not in pinned)]
-        # Room for what it is rounded up to, but never for one layer more.
+        # Room for the padding of all layers, but never for one more layer.
         each = model.nbytes + min(1 << 20, model.nbytes // count)
         whole = count * each
-        # Each source is one route: nothing else may take what that leaves.
+        # Each source has one budget: no layer may come from elsewhere.
         budgets: dict[str, Any] = {
             "gpu_budget": buffers * model.nbytes,
             "host_budget": {"pinned": whole, "half": len(pinned) * each}.get(source, 0),

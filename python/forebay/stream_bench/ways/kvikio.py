@@ -1,4 +1,4 @@
-"""Layers by KvikIO, two buffers on the GPU, at its best settings."""
+"""Loads layers by KvikIO, with two buffers on the GPU and its best settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..model import Model
 
-#: Threads, and bytes of each of their reads: all are tried, the best counts.
+#: Threads and task sizes: all are tried, and the fastest is used.
 _KINDS = [(threads, mib << 20) for threads in (8, 16, 32) for mib in (4, 16)]
 _TIMES = 3
 
@@ -49,7 +49,7 @@ class KvikIO(Way):
         kvikio.defaults.set({"num_threads": kind[0], "task_size": kind[1]})
 
     def _tried(self, kind: tuple[int, int]) -> float:
-        """Seconds that two layers take that are read at once, by such threads."""
+        """Seconds of reading two layers at once with these settings."""
         self._set(kind)
         if self.source in COLD:
             residency.evict(self.model.path)
@@ -66,7 +66,7 @@ class KvikIO(Way):
     def absent() -> str | None:
         try:
             import kvikio  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
-        except Exception as error:  # whatever its libraries say
+        except Exception as error:  # its libraries may raise any
             return f"{type(error).__name__}: {error}"
         return None
 
@@ -82,7 +82,7 @@ class KvikIO(Way):
         coming: dict[int, Any] = {}
 
         def begin(turn: int) -> None:
-            """Begins all reads whose buffers are free when the turn before this one is over."""
+            """Starts all reads whose buffers are free once the turn before this one has ended."""
             while waiting:
                 number = waiting[0]
                 buffer, after = planned[number].buffer, planned[number].after
@@ -90,7 +90,7 @@ class KvikIO(Way):
                     return  # a wait for it would leave the GPU without work
                 before = freed[buffer]
                 if before is not None:
-                    before.synchronize()  # it does not know the compute's stream
+                    before.synchronize()  # KvikIO does not know the compute's stream
                 offset = self.model.offset(layers[number])
                 coming[number] = self._file.pread(self._buffers[buffer], file_offset=offset)
                 waiting.popleft()

@@ -1,4 +1,4 @@
-"""Layers as most programs bring them: a mapped file, pinned memory, the GPU."""
+"""Loads layers as most programs do: from a mapped file to pinned memory to the GPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MappedFile(Way):
         with model.path.open("rb") as file:
             self._mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it may not be written
+            warnings.simplefilter("ignore")  # the mapping is read-only
             self._file = torch.frombuffer(self._mapping, dtype=torch.uint8)
         self._pinned = [
             torch.empty(model.nbytes, dtype=torch.uint8, pin_memory=True) for _ in range(2)

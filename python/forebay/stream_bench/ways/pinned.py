@@ -1,4 +1,4 @@
-"""Layers in pinned memory, two buffers on the GPU: the ceiling of the link."""
+"""Layers in pinned memory, two buffers on the GPU: the limit of the link."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Pinned(Way):
     """Copies of whole layers on one stream, ordered with the compute's by events."""
 
     name: ClassVar[str] = "two-buffers"
-    checked: ClassVar[str] = f"each of the {_LAYERS} layers that stand for all"
+    checked: ClassVar[str] = f"the {_LAYERS} layers that represent all"
 
     def __init__(self, model: Model, source: str, device: str, buffers: int) -> None:
         super().__init__(model, source, device, buffers)

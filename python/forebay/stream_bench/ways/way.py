@@ -1,4 +1,4 @@
-"""What every way does."""
+"""The interface of all methods."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 
 class Way(ABC):
-    """A way to bring layers to the GPU, ahead of the compute."""
+    """A method of loading layers to the GPU, ahead of the compute."""
 
     name: ClassVar[str]
-    #: Whose bytes are looked at before anything is measured.
+    #: The layers whose bytes are verified before the measurement.
     checked: ClassVar[str] = "every layer"
     #: How many layers it holds on the GPU at once.
     rooms: int = 2
 
     def __init__(self, model: Model, source: str, device: str, buffers: int) -> None:
         self.model, self.source, self.device, self.buffers = model, source, device, buffers
-        #: The best of what was tried out.
+        #: The best settings of those tried.
         self.settings: dict[str, int] = {}
 
     @staticmethod
     def absent() -> str | None:
-        """Why it cannot be taken here; ``None``: it can."""
+        """Why it is not available here; ``None`` if it is."""
         return None
 
     @abstractmethod
@@ -39,14 +39,14 @@ class Way(ABC):
         stream: torch.cuda.Stream,
         use: Callable[[int, torch.Tensor], None],
     ) -> None:
-        """Brings the layers; ``use`` queues on ``stream`` what uses each."""
+        """Loads the layers; ``use`` queues the work on each on ``stream``."""
 
     def told(self) -> dict[str, float]:
-        """What its own statistics sum up to since it was made."""
+        """The sums of its own statistics since it was made."""
         return {}
 
     def forget(self) -> None:
-        """Lets go of what keeps the file's bytes in memory: the kernel forgets no mapped page."""
+        """Releases mappings of the file: the kernel does not evict mapped pages."""
 
     def close(self) -> None:
-        """Gives back what it holds."""
+        """Releases its memory and its files."""

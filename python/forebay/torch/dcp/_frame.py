@@ -22,7 +22,7 @@ _END = struct.Struct("<4sHHHHIIH")
 _LARGE = struct.Struct("<HHQQ")
 
 _VERSION = 45
-"""What a program has to know of zips to read sizes of 4 GiB."""
+"""The zip version that sizes of 4 GiB need."""
 
 _SATURATED = 2**32 - 1
 
@@ -33,7 +33,7 @@ _NAMES = {getattr(torch, dtype): f"{name}Storage" for name, dtype in STORAGES.it
 def frame(dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[bytes, bytes]:
     """The bytes around those of a contiguous tensor.
 
-    The checksum of the tensor's bytes is zero: torch does not look at it.
+    The checksum of the tensor's bytes is zero: torch does not check it.
     """
     small = {
         "data.pkl": _pickled(dtype, shape),
@@ -49,7 +49,7 @@ def frame(dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[bytes, bytes]:
     local, central = _entry("data/0", len(head), nbytes, 0)
     head += local
     directory += central
-    # Torch's reader finds a directory behind 4 GiB by its end, too.
+    # A directory at 4 GiB or later needs the records of large zips at its end.
     begin = len(head) + nbytes
     count, length = len(small) + 1, len(directory)
     if begin >= _SATURATED:
@@ -74,14 +74,14 @@ def _entry(name: str, at: int, nbytes: int, checksum: int) -> tuple[bytes, bytes
 
 
 class _Storage:
-    """Is pickled as the storage of a tensor."""
+    """Pickled as the storage of a tensor."""
 
     def __init__(self, *saved: Any) -> None:
         self.saved = saved
 
 
 class _Tensor:
-    """Is pickled as a tensor."""
+    """Pickled as a tensor."""
 
     def __init__(self, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
         self._dtype = dtype

@@ -16,22 +16,22 @@ from ...safetensors._frameworks import NAMES
 from ...safetensors._pickle import BAD_PICKLE, View, unpickled
 
 PEEK = 2048
-"""Bytes at both ends of an item in which its headers lie; torch's take about 1000 at each."""
+"""Bytes at both ends of an item that hold its headers; torch's take about 1000 at each."""
 
 LOCAL = struct.Struct("<4s22xHH")
-"""Before an entry: the mark, and the lengths of its name and of more fields."""
+"""Before an entry: the signature, and the lengths of its name and of extra fields."""
 
 CENTRAL = struct.Struct("<4s6xH8xIIHHH8xI")
-"""In the directory: the mark, the method, both sizes, three lengths, and where the entry begins."""
+"""In the directory: the signature, the method, both sizes, three lengths, the entry's offset."""
 
 END = struct.Struct("<4s6xHII2x")
-"""Behind the directory: the mark, how many entries it has, its size, and where it begins."""
+"""After the directory: the signature, its number of entries, its size, and its offset."""
 
 END_64 = 56 + 20
 """Bytes of the records between the directory and its end that large zips have."""
 
-TRUST = "give `weights_only=False` if you trust who wrote the checkpoint"
-"""The hint for what could run code."""
+TRUST = "give `weights_only=False` if you trust the author of the checkpoint"
+"""The hint for objects that could run code."""
 
 _SATURATED = 2**32 - 1
 
@@ -47,7 +47,7 @@ class Layout:
     Attributes:
         storage: the storage's name.
         elements: how many the storage has.
-        first: where the tensor's first one lies.
+        first: the index of the tensor's first one.
     """
 
     storage: str
@@ -66,7 +66,7 @@ class Layout:
             Refused: the tensor has no such part.
         """
         if len(offsets) != len(self.shape) or len(lengths) != len(self.shape):
-            raise Refused(f"it has the shape {list(self.shape)}, and no part of {list(lengths)}")
+            raise Refused(f"it has the shape {list(self.shape)}, but the part has {list(lengths)}")
         first, last, dense, row = self.first, 0, True, 1
         for offset, length, size, stride in zip(
             reversed(offsets), reversed(lengths), reversed(self.shape), reversed(self.strides),
@@ -74,7 +74,7 @@ class Layout:
         ):
             if offset < 0 or length < 0 or offset + length > size:
                 part = f"of {list(lengths)} from {list(offsets)} on"
-                raise Refused(f"it has the shape {list(self.shape)}, and no part {part}")
+                raise Refused(f"it has the shape {list(self.shape)}, but not the part {part}")
             first += offset * stride
             if length != 1:
                 last += (length - 1) * stride
@@ -85,14 +85,14 @@ class Layout:
 
 @lru_cache(maxsize=4096)
 def layout(pickled: bytes) -> Layout | None:
-    """The layout of a pickled tensor; ``None`` if it is more than a plain one.
+    """The layout of a pickled tensor; ``None`` if it is not a plain one.
 
     Raises:
         Refused: its storage ends before the tensor does.
     """
     try:
         view = unpickled(pickled)
-    except BAD_PICKLE:  # torch's own reader says what is wrong
+    except BAD_PICKLE:  # torch's own reader reports the error
         return None
     dtype = getattr(torch, NAMES[view.dtype], None) if isinstance(view, View) else None
     if dtype is None:
@@ -103,14 +103,14 @@ def layout(pickled: bytes) -> Layout | None:
     found = Layout(view.storage.key, elements, dtype, view.first, view.shape, view.strides)
     first, count, _ = found.span((0,) * len(found.shape), found.shape)
     if first + count > found.elements:
-        raise Refused(f"its payload ends before the shape {list(found.shape)} is full")
+        raise Refused(f"its payload is too short for the shape {list(found.shape)}")
     return found
 
 
 def located(head: bytes, tail: bytes, length: int) -> tuple[int, Layout] | None:
     """Where the payload begins in an item, and its layout.
 
-    `None` if only torch can read it: it is more than a plain tensor.
+    `None` if only torch can read it, since it is not a plain tensor.
 
     Args:
         head: the first bytes of the item, up to `PEEK`.
@@ -118,7 +118,7 @@ def located(head: bytes, tail: bytes, length: int) -> tuple[int, Layout] | None:
         length: of the item.
 
     Raises:
-        Refused: it is no zip as torch writes it, or cut.
+        Refused: it is not a zip as torch writes it, or truncated.
     """
     entries, end = _entries(tail, length)
     folder = min(entries, key=len, default="").partition("/")[0]
@@ -133,33 +133,33 @@ def located(head: bytes, tail: bytes, length: int) -> tuple[int, Layout] | None:
         raise Refused(f"its zip has no `{shown(name[:64])}`")
     size, begin = entries[name]
     if size != nbytes:
-        raise Refused(f"its payload has {size} bytes, and its type and shape take {nbytes}")
+        raise Refused(f"its payload has {size} bytes, but its type and shape take {nbytes}")
     start = _start(head, begin, name)
     if start is None:
         return None
     if start + size > end:
-        raise Refused("its payload would lie in the zip's directory")
+        raise Refused("its payload overlaps the zip's directory")
     return start, found
 
 
 def _entries(tail: bytes, length: int) -> tuple[dict[str, tuple[int, int]], int]:
-    """Size and place of the entries by name, and where their directory begins."""
+    """Size and offset of the entries by name, and the offset of their directory."""
     if len(tail) < END.size:
-        raise Refused(f"it has {length} bytes, which are no zip")
+        raise Refused(f"it has {length} bytes, too few for a zip")
     mark, count, size, _ = END.unpack_from(tail, len(tail) - END.size)
     if mark != b"PK\5\6":
-        raise Refused("it is no zip, or is cut")
+        raise Refused("it is not a zip, or truncated")
     end = len(tail) - END.size
     if end >= END_64 and tail[end - END_64 : end - END_64 + 4] == b"PK\6\6":
         end -= END_64
     at = end - size
     if at < 0:
-        raise Refused(f"its zip has a directory of {size} bytes, and torch's have less than {PEEK}")
+        raise Refused(f"its zip has a directory of {size} bytes, but torch's have less than {PEEK}")
     begin = length - len(tail) + at
     entries: dict[str, tuple[int, int]] = {}
     for _ in range(count):
         if at + CENTRAL.size > end:
-            raise Refused("its zip has a directory that is cut")
+            raise Refused("its zip has a truncated directory")
         mark, method, packed, nbytes, name, more, comment, place = CENTRAL.unpack_from(tail, at)
         at += CENTRAL.size
         text = tail[at : at + name].decode(errors="replace")
@@ -176,9 +176,9 @@ def _entries(tail: bytes, length: int) -> tuple[dict[str, tuple[int, int]], int]
 
 
 def _large(fields: bytes) -> tuple[int, int]:
-    """The sizes of an entry of 4 GiB and more."""
+    """The sizes of an entry of at least 4 GiB."""
     if len(fields) < 20 or fields[:2] != b"\1\0":
-        raise Refused("its zip does not say how large its payload is")
+        raise Refused("its zip has no size of its payload")
     nbytes, packed = struct.unpack_from("<QQ", fields, 4)
     return packed, nbytes
 
@@ -206,10 +206,10 @@ def _inside(
 
 
 def refuse(
-    path: str, name: str, why: str, hint: str = "is the checkpoint whole?",
+    path: str, name: str, why: str, hint: str = "check that the checkpoint is complete",
     error: Exception | None = None,
 ) -> NoReturn:
-    """Raises the error for an item that is broken."""
+    """Raises the error for a broken item."""
     text = f"cannot load the item `{shown(name)}` of `{shown(path)}`: {why}"
     made = FormatError(errno.EINVAL, text, path)
     made.hint = hint

@@ -20,23 +20,23 @@ def read(path: str) -> dcp.metadata.Metadata:
     """Reads a file of metadata.
 
     Raises:
-        FormatError: it is none, or has objects of classes that could run code.
+        FormatError: it is invalid, or has objects of classes that could run code.
     """
     try:
         content = pathlib.Path(path).read_bytes()
     except OSError as error:
-        hint = "is it the folder of a checkpoint that was saved to its end?"
+        hint = "give the folder of a checkpoint that was saved completely"
         raise of_system(error, f"cannot load `{shown(path)}`", path, hint) from error
     try:
         found = _Unpickler(io.BytesIO(content)).load()
-    except Exception as error:  # a pickle can make any
+    except Exception as error:  # a pickle can raise any
         _refuse(path, str(error), error)
     if not (
         isinstance(found, dcp.metadata.Metadata)
         and isinstance(getattr(found, "state_dict_metadata", None), dict)
         and isinstance(getattr(found, "storage_data", None), dict)
     ):
-        _refuse(path, "it is no metadata of a checkpoint", None)
+        _refuse(path, "it is not the metadata of a checkpoint", None)
     return found
 
 
@@ -46,14 +46,14 @@ class _Unpickler(pickle.Unpickler):
             # A pickle may set attributes of a class that it names: this class is for one pickle.
             return type(name, (), {"__new__": lambda _: object.__new__(made)})
         if called := _CALLED.get((module, name)):
-            return lambda *given: called(*given)  # it may set attributes of functions, too
+            return lambda *given: called(*given)  # it may set attributes of functions as well
         value = getattr(torch, name, None) if module == "torch" else None
         if isinstance(value, torch.dtype):
             return value
         for safe in torch.serialization.get_safe_globals():
             known, title = safe if isinstance(safe, tuple) else (safe, None)
             if known.__module__.startswith("torch."):
-                continue  # torch's own list has classes that talk to other processes when made
+                continue  # torch's own list has classes that contact other processes when made
             if (title or f"{known.__module__}.{known.__qualname__}") == f"{module}.{name}":
                 return known
         raise pickle.UnpicklingError(f"it has a `{module}.{name}`, which may run code")

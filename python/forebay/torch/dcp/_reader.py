@@ -1,4 +1,4 @@
-"""Reads checkpoints: the bytes that are wanted, in one call."""
+"""Reads checkpoints: the requested bytes, in one call."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 _Index: TypeAlias = dcp.metadata.MetadataIndex
 
 _ITEMS = 16384
-"""Items of one call at most: their headers are in memory together."""
+"""Most items of one call: their headers are in memory together."""
 
 _STAGED = 1 << 30
-"""Bytes of one call at most that are copied once more, behind the first such item."""
+"""A call ends after the item with which its bytes that are copied again reach this number."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -44,15 +44,15 @@ class _Place:
 class Reader(dcp.FileSystemReader):  # type: ignore[misc]
     """Reads a checkpoint for `torch.distributed.checkpoint.load`.
 
-    It replaces torch's `FileSystemReader`. Each rank reads the bytes of its tensors,
-    straight into them if they are contiguous there and in the file. Torch itself reads items
-    that are no plain tensors.
+    It replaces torch's `FileSystemReader`. Each rank reads the bytes of its tensors, directly into
+    them if they are contiguous there and in the file. Torch itself reads items that are not plain
+    tensors.
 
     Args:
         path: the folder of the checkpoint.
-        weights_only: refuses objects that could run code, in the metadata as well. Those of classes
-            that `torch.serialization.add_safe_globals` was called with are taken.
-        engine: by default the one of the process.
+        weights_only: refuses objects that could run code, in the metadata as well. Classes given to
+            `torch.serialization.add_safe_globals` are allowed.
+        engine: by default that of the process.
         options: as `FileSystemReader` takes them.
 
     Raises:
@@ -75,7 +75,7 @@ class Reader(dcp.FileSystemReader):  # type: ignore[misc]
         self._reports: list[dict[str, Any]] = []
 
     def report(self) -> list[dict[str, Any]]:
-        """Which way the bytes of the last load went: `forebay.ManyResult.report` of each call."""
+        """The routes of the last load: `forebay.ManyResult.report` of each call."""
         return self._reports
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> dcp.Metadata:
@@ -114,7 +114,7 @@ class Reader(dcp.FileSystemReader):  # type: ignore[misc]
     def _places(
         self, engine: Engine, stack: ExitStack, items: list[dcp.ReadItem]
     ) -> dict[_Index, _Place]:
-        """Where the items lie, by what the metadata and their own headers say."""
+        """The places of the items, from the metadata and from their own headers."""
         files: dict[str, File] = {}
         places: dict[_Index, _Place] = {}
         peeked: list[tuple[_Index, _Place]] = []
@@ -129,7 +129,7 @@ class Reader(dcp.FileSystemReader):  # type: ignore[misc]
             place = places[index] = _Place(files[path], path, info.offset, info.length)
             if place.offset + place.length > files[path].size:
                 end = place.offset + place.length
-                refuse(path, index.fqn, f"it would end at byte {end}, behind the file's end")
+                refuse(path, index.fqn, f"it ends at byte {end}, after the file's end")
             is_tensor = item.type is dcp.planner.LoadItemType.TENSOR
             if is_tensor and not info.transform_descriptors:
                 peeked.append((index, place))
@@ -140,7 +140,7 @@ class Reader(dcp.FileSystemReader):  # type: ignore[misc]
                 refuse(place.path, index.fqn, str(refused))
             shape = self._chunks.get(index.fqn, {}).get(index.offset)
             if place.payload and place.payload[1].shape != shape:
-                why = f"its shape is {list(place.payload[1].shape)}, and not that of the metadata"
+                why = f"its shape {list(place.payload[1].shape)} is not that of the metadata"
                 refuse(place.path, index.fqn, why)
         return places
 
@@ -149,12 +149,12 @@ class Reader(dcp.FileSystemReader):  # type: ignore[misc]
         folder = str(self.path)
         relative = getattr(info, "relative_path", None)
         if not isinstance(relative, str) or not relative:
-            refuse(folder, name, "the metadata does not say where it lies")
+            refuse(folder, name, "the metadata does not name its file")
         if os.path.isabs(relative) or ".." in relative.split("/") or "\0" in relative:
             refuse(folder, name, f"its file `{shown(relative)}` is not in that folder")
         numbers = (getattr(info, "offset", None), getattr(info, "length", None))
         if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
-            refuse(folder, name, "the metadata has no numbers for its place")
+            refuse(folder, name, "the metadata has an invalid offset or length")
         return os.path.join(folder, relative)
 
     def _fill(
@@ -198,10 +198,10 @@ class _Batch:
     def add(
         self, item: dcp.ReadItem, place: _Place, payload: tuple[int, Layout], target: Any
     ) -> None:
-        """A target to fill."""
+        """Adds a target to fill."""
         start, layout = payload
         if target.size() != item.lengths:
-            raise Refused(f"{list(item.lengths)} of it cannot fill {list(target.size())}")
+            raise Refused(f"a part of {list(item.lengths)} cannot fill {list(target.size())}")
         first, count, dense = layout.span(item.storage_offsets, item.lengths)
         memory, view = target, None
         is_plain = target.is_contiguous() and not target.is_conj() and not target.is_neg()
@@ -241,7 +241,7 @@ class _Checked:
     def load_bytes(self, item: dcp.ReadItem, value: Any) -> None:
         try:
             torch.load(value, map_location="cpu", weights_only=True)
-        except Exception as error:  # a pickle can make any
+        except Exception as error:  # a pickle can raise any
             why = f"it may run code, or is broken: {str(error)[:200]}"
             refuse(self._folder, item.storage_index.fqn, why, TRUST, error)
         value.seek(0)
@@ -251,7 +251,7 @@ class _Checked:
 def _peeks(
     engine: Engine, places: list[tuple[_Index, _Place]]
 ) -> Iterator[tuple[tuple[_Index, _Place], bytes, bytes]]:
-    """Both ends of items, all read by one call."""
+    """Both ends of all items, read by one call."""
     if not places:
         return
     files: dict[File, int] = {}

@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from ..._forebay import File
 
 _SMALL = 64 << 10
-"""Tensors of fewer bytes lie close together; larger ones begin at a block of the drive."""
+"""Tensors of fewer bytes are packed; larger ones begin at a block of the drive."""
 
 _BLOCK = 4096
 
 _WINDOW = 2 << 30
-"""Bytes that one call writes, as soon as there are so many."""
+"""A call writes the pending bytes once there are so many."""
 
 
 class Writer(dcp.FileSystemWriter):  # type: ignore[misc]
     """Writes a checkpoint for `torch.distributed.checkpoint.save` and ``async_save``.
 
-    It takes the place of torch's `FileSystemWriter`, whose files it writes. Each rank writes one
-    file, from the tensors' own memory. A file takes its name when all of its bytes are on the
-    drive; the metadata takes its name last, and replaces that of an older checkpoint at once.
+    It replaces torch's `FileSystemWriter`, and writes the same files. Each rank writes one file,
+    from the tensors' own memory. A file gets its name when all of its bytes are on the drive. The
+    metadata comes last, and replaces that of an older checkpoint atomically.
 
     Args:
         path: the folder of the checkpoint.
         options: as `FileSystemWriter` takes them. ``thread_count`` and ``per_thread_copy_ahead``
-            change nothing. With extensions or another ``serialization_format`` torch writes.
+            have no effect. With extensions or another ``serialization_format`` torch itself writes.
 
     Raises:
         forebay.Error: while it saves, a file cannot be written.
@@ -100,13 +100,13 @@ def _write(
 
 
 def _is_plain(data: Any) -> bool:
-    """Whether it is a tensor that is its elements and nothing else."""
+    """Whether it is a tensor of torch with nothing but its elements."""
     is_own = type(data) in (torch.Tensor, torch.nn.Parameter)
     return is_own and data.layout == torch.strided and not data.is_quantized
 
 
 class _Row:
-    """Bytes that lie one after another in a file."""
+    """Consecutive bytes of a file, written in few calls."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -121,14 +121,14 @@ class _Row:
         return self._end - self._begin
 
     def add(self, content: Any) -> tuple[int, int]:
-        """Puts bytes at the end, and returns where they begin and how many they are."""
+        """Appends bytes; returns their offset and their number."""
         before = self._end
         self._rest += content
         self._end += len(content)
         return before, len(content)
 
     def add_tensor(self, data: Any) -> tuple[int, int]:
-        """The same with an item of a tensor."""
+        """Appends the item of a tensor; returns its offset and its length."""
         if data.device.type not in ("cpu", "cuda"):
             data = data.cpu()
         data = data.contiguous()
@@ -146,7 +146,7 @@ class _Row:
         return begin, self._end - begin
 
     def write(self) -> None:
-        """Writes what was added."""
+        """Writes the pending bytes."""
         self._close()
         if self._pieces:
             self._file.preallocate(self._begin, self.pending)  # a full drive is reported first

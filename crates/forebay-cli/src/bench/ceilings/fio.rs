@@ -1,8 +1,8 @@
-//! The storage's limit as measured by `fio`, where it is installed: an independent check of our own
-//! measurement.
+//! The storage's limit as measured by `fio`, if it is installed: an independent check of the
+//! measurement in `storage`.
 //!
-//! `fio` gets the file as a descriptor that this process holds open. If `fio` outlives us and the
-//! next run has removed our scratch, a path would make it create the file anew.
+//! `fio` gets the file as a descriptor that this process holds open. With a path, a `fio` that
+//! outlives this process could create the file again, after the next run has removed it.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -17,14 +17,14 @@ use crate::bench::stats;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 
-/// Requests in flight that are tried.
+/// Queue depths that are tried.
 const DEPTHS: [u32; 3] = [8, 16, 32];
-/// Most bytes that a try moves.
+/// Maximum number of bytes of a try.
 const TRY: u64 = 256 * MIB;
 /// `fio` counts whole milliseconds; a shorter span is too inexact.
 const SECONDS_MIN: f64 = 0.02;
 
-/// How requests reach the kernel, the best first.
+/// I/O engines of `fio`, the best first.
 const ENGINES: [&str; 3] = ["io_uring", "libaio", "psync"];
 
 /// The version of the installed `fio`.
@@ -35,7 +35,7 @@ pub fn version() -> Option<String> {
     (output.status.success() && !text.is_empty()).then_some(text)
 }
 
-/// Reads one file by `fio`.
+/// Reads one file with `fio`.
 #[derive(Debug)]
 pub struct Fio {
     file: File,
@@ -78,13 +78,13 @@ impl Fio {
         self.len
     }
 
-    /// How it is done, for the report.
+    /// Engine, block size and depth, for the report.
     #[must_use]
     pub fn how(&self) -> String {
         format!("{}, O_DIRECT, 1 MiB, depth {}", self.engine, self.depth)
     }
 
-    /// Reads all bytes once; `None` if that was too quick for `fio`'s clock.
+    /// Reads all bytes once; `None` if that was too fast for `fio`'s clock.
     ///
     /// # Errors
     /// Errors of `fio`.
@@ -120,7 +120,7 @@ impl Fio {
         if !output.status.success() {
             let text = String::from_utf8_lossy(&output.stderr);
             let line = text.lines().find(|line| !line.trim().is_empty());
-            return Err(line.unwrap_or("it ended without a word").trim().to_owned());
+            return Err(line.unwrap_or("it failed without a message").trim().to_owned());
         }
         parse(&String::from_utf8_lossy(&output.stdout), len)
     }
@@ -143,7 +143,7 @@ fn arguments(filename: &str, engine: &str, depth: u32, len: u64) -> Vec<String> 
     arguments.push(format!("--ioengine={engine}"));
     let threads = u64::from(depth).min(len / MIB);
     if engine == "psync" {
-        // One request at a time for each thread, so threads make the depth, each with its part.
+        // Each thread has one request at a time, so the number of threads is the depth.
         let part = align_down(len / threads, MIB);
         arguments.push(format!("--numjobs={threads}"));
         arguments.push(format!("--size={part}"));
@@ -170,7 +170,7 @@ fn parse(text: &str, len: u64) -> Result<Spent, String> {
     }
     let span = number(&job["read"]["runtime"], "runtime")? / 1e3;
     let moved = job["read"]["io_bytes"].as_u64().ok_or("its report has no io_bytes")?;
-    // Parts of threads may leave a rest.
+    // The parts of the threads may not cover all bytes.
     let seconds = len as f64 / stats::rate(moved, span);
     // Percentages of the span, over all threads of the job.
     let share = (number(&job["usr_cpu"], "usr_cpu")? + number(&job["sys_cpu"], "sys_cpu")?) / 100.0;
@@ -248,7 +248,7 @@ mod tests {
         let fio = Fio { file, len: 4 * MIB, engine: "psync", depth: 1 };
         let _ = fio.pass(1, MIB);
         assert!(!scratch.exists());
-        // As after a crash.
+        // The process that held the descriptor has ended, as after a crash.
         let mut command = Command::new("fio");
         let mut ended = Command::new("true").spawn().unwrap();
         let nobody = format!("/proc/{}/fd/3", ended.id());

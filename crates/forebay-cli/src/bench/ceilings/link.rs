@@ -16,10 +16,10 @@ use crate::bench::parallel::{cores, each_piece};
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 
-/// Most bytes of one copy: from 256 MiB on the link is as fast as it gets.
+/// Maximum number of bytes of one copy: the link reaches its full rate at 256 MiB.
 pub(crate) const LEN_MAX: u64 = GIB;
 
-/// Copies between memory that is ready and the target.
+/// Copies between prepared memory and the target.
 #[derive(Debug)]
 pub struct Link {
     len: u64,
@@ -33,7 +33,7 @@ enum Way {
 }
 
 impl Link {
-    /// Allocates what copies of at most `len` bytes to and from `memory` need.
+    /// Allocates the memory for copies of at most `len` bytes to and from `memory`.
     ///
     /// # Errors
     /// Engine or system errors, for lack of memory.
@@ -120,13 +120,13 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         if let Way::Gpu { stream, device, .. } = &self.way {
-            // Every copy has ended, so an error of the driver does no harm now.
+            // Every copy has ended, so an error of the driver is harmless.
             let _ = device.destroy_stream(*stream);
         }
     }
 }
 
-/// The count of threads that copies fastest, among one for each core and fewer.
+/// The fastest number of threads: a power of two, or one for each core.
 fn best_threads(source: &[u8], target: &mut [u8]) -> usize {
     let all = cores();
     let powers = (0..).map(|shift| 1_usize << shift).take_while(|count| *count < all);

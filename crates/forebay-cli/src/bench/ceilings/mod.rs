@@ -1,4 +1,4 @@
-//! The limits of the machine: the link to the GPU, and the storage, measured by ourselves and by
+//! The limits of the machine: the link to the GPU, and the storage, measured by this program and by
 //! `fio`.
 
 pub mod fio;

@@ -21,11 +21,11 @@ use crate::steps::Step;
 
 /// Bytes of one request.
 const REQUEST: u64 = MIB;
-/// Requests in flight that are tried, one thread for each.
+/// Queue depths that are tried, with one thread for each request.
 const DEPTHS: [usize; 3] = [8, 16, 32];
 /// Bytes of all buffers. Each buffer occupies its own huge page.
 pub(crate) const BUFFERS: u64 = DEPTHS[DEPTHS.len() - 1] as u64 * 2 * MIB;
-/// Most bytes that a try moves.
+/// Maximum number of bytes of a try.
 const TRY: u64 = 128 * MIB;
 /// Writes end at a multiple of this; it suits every known drive.
 const WRITE_ALIGN: u64 = 4096;
@@ -42,7 +42,7 @@ pub struct Storage {
     depth: Option<usize>,
 }
 
-/// Memory for requests, one piece for each that is in flight. Several files may share it, one
+/// Memory for requests, one buffer for each request in flight. Several files may share it, one
 /// after the other.
 #[derive(Debug)]
 pub struct Buffers(Vec<Mutex<HostMemory>>);
@@ -96,7 +96,9 @@ impl Storage {
         let write = direction == Direction::Write;
         let len = if write { align_down(len, WRITE_ALIGN) } else { len };
         if len == 0 {
-            return Ok(Err(format!("less than {WRITE_ALIGN} bytes cannot be written directly")));
+            return Ok(Err(format!(
+                "fewer than {WRITE_ALIGN} bytes cannot be written with O_DIRECT"
+            )));
         }
         let mut how = OpenOptions::new();
         how.read(true).write(write).custom_flags(libc::O_DIRECT | no_link(path, write));
@@ -106,10 +108,10 @@ impl Storage {
         let file = match opened {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::InvalidInput => {
-                return Ok(Err("the file system has no O_DIRECT".into()));
+                return Ok(Err("the file system does not support O_DIRECT".into()));
             }
             Err(error) => {
-                let text = format!("cannot open `{}` for direct I/O", path.display());
+                let text = format!("cannot open `{}` with O_DIRECT", path.display());
                 return Err(Failure::io(text, &error));
             }
         };
@@ -135,7 +137,7 @@ impl Storage {
         self.len
     }
 
-    /// How it is done, for the report.
+    /// Block size and depth, for the report.
     #[must_use]
     pub fn how(&self) -> String {
         format!("O_DIRECT, 1 MiB, depth {}", self.depth.unwrap_or(DEPTHS[0]))
@@ -161,7 +163,7 @@ impl Storage {
         })
     }
 
-    /// Bytes per second at a medium depth, as far as `bound` allows.
+    /// Bytes per second at a medium depth, measured for at most `bound`.
     ///
     /// # Errors
     /// System errors.
@@ -177,7 +179,7 @@ impl Storage {
             Ok(())
         };
         let (result, spent) = timed(|| self.each(DEPTHS[1], self.len, request));
-        drop(moving); // a sync may take its time
+        drop(moving); // a sync has no time limit
         let (settled, syncing) = timed(|| self.settle());
         result.and(settled)?;
         let seconds = spent.seconds + syncing.seconds;
@@ -188,7 +190,7 @@ impl Storage {
         let mut best = (f64::INFINITY, DEPTHS[0]);
         for depth in DEPTHS {
             let spent = self.pass(depth, self.len.min(self.try_len))?;
-            // More requests must gain something, or they are only a cost.
+            // A greater depth must gain 2 %: it also costs memory and CPU time.
             if spent.seconds < best.0 * 0.98 {
                 best = (spent.seconds, depth);
             }
@@ -204,7 +206,7 @@ impl Storage {
             moved
         };
         let (moved, mut spent) = timed(|| self.each(depth, len, request));
-        drop(moving); // a sync may take its time
+        drop(moving); // a sync has no time limit
         let (settled, syncing) = timed(|| self.settle());
         spent.seconds += syncing.seconds;
         spent.cpu_seconds += syncing.cpu_seconds;
@@ -240,13 +242,14 @@ impl Storage {
         })
     }
 
-    /// Writes count once they are on the drive.
+    /// Waits until written bytes are on the drive.
     fn settle(&self) -> Result<()> {
         match self.direction {
             Direction::Read => Ok(()),
             Direction::Write => {
                 let synced = self.file.sync_data();
-                synced.map_err(|error| Failure::io("cannot sync scratch", &error))?;
+                let failed = || format!("cannot sync `{}`", self.path.display());
+                synced.map_err(|error| Failure::io(failed(), &error))?;
                 flush(&self.file, &self.path)
             }
         }

@@ -1,23 +1,23 @@
 //! The lines of a comparison of several paths, from the plan to the rows of the report. Pure.
 //!
-//! A limit and our engine for each path alone, then every method for all paths together. The limit
-//! of all together is the sum of the drives' limits, with each drive counted once however many of
-//! the files it holds.
+//! For each path alone there are a limit and the engine, then for all paths together every method.
+//! The limit of all paths is the sum of the drives' limits; each drive counts once, even if it
+//! holds several files.
 
 use crate::bench::line::{Line, RowPlace, row_of};
 use crate::report::json::{Cache, Direction, Limit, MethodName, Row, Settings};
 
-/// Which paths a line is about.
+/// The paths of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// The one of this number.
+    /// The path with this index.
     One(usize),
-    /// All of them.
+    /// All paths.
     All,
 }
 
 impl Scope {
-    /// The numbers of its paths, of `count` in all.
+    /// The indices of its paths, of `count` in all.
     #[must_use]
     pub fn indices(self, count: usize) -> Vec<usize> {
         match self {
@@ -27,7 +27,7 @@ impl Scope {
     }
 }
 
-/// The settings in which KvikIO is measured.
+/// The settings with which KvikIO is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kvikio {
     /// At its defaults.
@@ -43,7 +43,7 @@ pub struct Entry {
     pub line: Line,
     /// Its paths.
     pub scope: Scope,
-    /// Of KvikIO, with which settings.
+    /// KvikIO's settings, if that is the method.
     pub kvikio: Option<Kvikio>,
     /// The settings that the method used.
     pub settings: Option<Settings>,
@@ -72,25 +72,25 @@ impl Entry {
     }
 }
 
-/// What to measure.
+/// The measurements of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan<'a> {
-    /// How many paths there are.
+    /// Number of paths.
     pub paths: usize,
-    /// From or to the files, or both.
+    /// Reads, writes, or both.
     pub directions: &'a [Direction],
-    /// The wanted page cache states.
+    /// The page cache states to measure.
     pub caches: &'a [Cache],
     /// Whether the storage's limits are measured.
     pub storage: bool,
     /// Whether KvikIO is compared.
     pub kvikio: bool,
-    /// The route that the user demands of our engine.
+    /// The route that the user requires of the engine.
     pub route: Option<forebay::Route>,
 }
 
-/// The lines of a run, in the order of the table. All limits of drives come before all moves by our
-/// engine, so that each drive has been idle for about as long.
+/// The lines of a run, in the order of the table. All limits of drives come before the engine's
+/// lines, so that each drive has been idle for about as long.
 #[must_use]
 pub fn plan(plan: &Plan<'_>) -> Vec<Entry> {
     let mut entries = Vec::new();
@@ -120,7 +120,7 @@ pub fn plan(plan: &Plan<'_>) -> Vec<Entry> {
     entries
 }
 
-/// The limit of `entry`, a method: the lower of the link's and, for bytes from or to the drives,
+/// The limit of `entry`, a method: the lower one of the link's and, for bytes from or to drives,
 /// the sum of the drives'. `None` if a drive's limit is unknown.
 #[must_use]
 pub fn limit(entries: &[Entry], entry: &Entry, queues: &[usize]) -> Option<Limit> {
@@ -163,7 +163,7 @@ fn sum(queues: &[usize], rate: impl Fn(usize) -> Option<f64>) -> Option<f64> {
 /// The facts that all rows of one size share.
 #[derive(Debug)]
 pub struct Setting<'a> {
-    /// The group in the table: the `--size`, or the most bytes of one path.
+    /// The group in the table: the `--size`, or the maximum bytes of a path.
     pub size: u64,
     /// The name of the target memory.
     pub target: &'a str,
@@ -281,7 +281,7 @@ mod tests {
         let mut expected: Vec<_> = expected.map(|(i, rate)| (Scope::One(i), rate)).collect();
         expected.push((Scope::All, 600.0));
         assert_eq!(found, expected);
-        // Two files on one drive do not make it two.
+        // A drive with two files counts once.
         assert_eq!(limits(&entries, &[0, 0, 1]).pop(), Some((Scope::All, 500.0)));
         assert_eq!(limits(&entries, &[0, 0, 0]).pop(), Some((Scope::All, 300.0)));
     }
@@ -293,7 +293,7 @@ mod tests {
         entries = measured(&PLAN);
         entries[0].line.samples[0].seconds = 4.0;
         assert_eq!(limits(&entries, &[0, 1, 2]).pop(), Some((Scope::All, 250.0)));
-        // A fact that is unknown for one drive is unknown for all together.
+        // If one drive's limit is unknown, so is that of all together.
         entries[2].line.left_out = Some("why".into());
         let all =
             entries.iter().find(|entry| entry.scope == Scope::All && entry.line.cache.is_some());

@@ -36,15 +36,15 @@ use crate::report::plain::plain;
 use crate::report::warnings::{self, Warning};
 use crate::steps::Step;
 
-/// How long the speed of a drive may be looked at before a size is chosen, and by how many
-/// requests.
+/// Time limit and queue depth of the estimate of a drive's rate, before a size is chosen.
 const LOOK: Duration = Duration::from_millis(300);
 const LOOK_DEPTH: usize = 4;
 /// Scratch is made a little larger than the rough estimate suggests, since a better one follows.
 const SPARE: f64 = 1.25;
-/// A share of the sum of all drives that is as good as all of it.
+/// Share of the drives' total rate from which on they count as evenly busy.
 const EVEN: f64 = 0.95;
-/// Time limit of KvikIO beyond the transfer of its bytes, and the allowed slow-down per drive.
+/// Time limit of KvikIO beyond its transfers, and the factor by which those may be slower than
+/// reads of the drives one by one.
 const KVIKIO_MAX: Duration = Duration::from_secs(20);
 const KVIKIO_SLOWER: f64 = 6.0;
 
@@ -73,15 +73,15 @@ struct Sizes {
     lens: Vec<Vec<u64>>,
     /// Bytes per second of each path's drives, roughly.
     rates: Vec<f64>,
-    /// Their storage, as far as it was opened.
+    /// The storage of each path, if it is open.
     storages: Vec<Option<Storage>>,
 }
 
 impl Bench<'_> {
-    /// Measures everything that the arguments ask for.
+    /// Measures all that the arguments request.
     ///
     /// # Errors
-    /// The engine's, the system's, and demands that make no sense.
+    /// Engine and system errors, and invalid arguments.
     pub(super) fn run(&self, command: &str, mut warnings: Vec<Warning>) -> Result<Report> {
         let places = Places::find(&self.engine, &self.args.paths, self.write)?;
         match places.all.iter().map(|p| scratch::remove_leftovers(&p.subject.folder)).sum() {
@@ -185,7 +185,7 @@ impl Bench<'_> {
         )
     }
 
-    /// The page cache states to measure, as far as the file systems allow them.
+    /// The page cache states to measure, if the file systems allow them.
     fn caches(&self, places: &Places, warnings: &mut Vec<Warning>) -> Result<Vec<Cache>> {
         let (cold, resident) = (self.args.cold, self.args.resident);
         let mut all = places.all.iter();
@@ -200,7 +200,7 @@ impl Bench<'_> {
                 let path = place.given.display();
                 Err(Failure::new(format!("cannot measure with a cold file at `{path}`"))
                     .because(format!("{kind} keeps its files in memory"))
-                    .hint("give paths on drives, or leave `--cold` out"))
+                    .hint("name paths on drives, or omit `--cold`"))
             }
             Some((_, kind)) => {
                 warnings.push(Warning::InMemory(kind));
@@ -209,8 +209,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Reads a few bytes by the route that the user demands, so that an unavailable one fails
-    /// before scratch is made.
+    /// Reads a few bytes by the required route, so that an unavailable one fails before scratch is
+    /// filled.
     fn try_route(&self, places: &Places) -> Result<()> {
         let Some(route) = self.args.route else { return Ok(()) };
         for place in &places.all {
@@ -251,7 +251,7 @@ impl Bench<'_> {
         self.target.device.as_ref().map(|device| device.info().uuid.clone())
     }
 
-    /// Targets for KvikIO, which has its own.
+    /// KvikIO's own targets and its time limit; `None` if it is not compared.
     fn shape(&self, found: &Found, lens: &[u64], rates: &[f64]) -> Result<Option<Shape>> {
         if !found.kvikio {
             return Ok(None);
@@ -354,7 +354,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Makes all scratch files to read, drives in parallel.
+    /// Makes all scratch files to read, on all drives concurrently.
     fn make(&self, found: &Found, lens: &[u64]) -> Result<()> {
         if !self.directions.contains(&Direction::Read) {
             return Ok(());
@@ -382,7 +382,7 @@ impl Bench<'_> {
         Ok(Some((storage, rate)))
     }
 
-    /// Estimates the speed of all drives, in parallel.
+    /// Estimates the rates of all drives concurrently.
     fn look(&self, found: &Found) -> Result<Vec<f64>> {
         found.places.each(|index| {
             let place = &found.places.all[index];
@@ -400,7 +400,7 @@ impl Bench<'_> {
             let path = place.subject.read_path();
             match Storage::open_with(&path, direction, len, &buffers) {
                 Ok(Ok(storage)) => storage.estimate(LOOK),
-                // Where the speed cannot be probed, it is guessed.
+                // If the rate cannot be measured, a guess is used.
                 Ok(Err(_)) | Err(_) => Ok(UNKNOWN_RATE),
             }
         })
@@ -412,7 +412,7 @@ fn names(places: &Places) -> Vec<String> {
     places.all.iter().map(|place| place.given.display().to_string()).collect()
 }
 
-/// A note if some drives were busy for longer than others.
+/// A warning if some drives were busy for longer than others.
 fn uneven(places: &Places, entries: &[Entry], lens: &[u64]) -> Option<Warning> {
     let rate = |index: usize| {
         let mut found = entries.iter().filter(|entry| {

@@ -25,7 +25,7 @@ pub struct Place {
     pub given: PathBuf,
     /// The files that are read and written there.
     pub subject: Subject,
-    /// The number of its queue: files with the same number share its rate.
+    /// The index of its queue: files of one queue share its rate.
     pub queue: usize,
     /// The ids of the drives below it.
     pub drives: Vec<String>,
@@ -36,7 +36,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The file that a direction is measured with.
+    /// The file of one direction.
     #[must_use]
     pub fn path(&self, direction: Direction) -> PathBuf {
         match direction {
@@ -53,7 +53,7 @@ pub struct Places {
     pub all: Vec<Place>,
     /// Their drives, each once.
     pub drives: Vec<DriveFacts>,
-    /// How many queues there are.
+    /// Number of queues.
     pub queues: usize,
     /// Hardware that several queues have in common.
     pub shared: Vec<String>,
@@ -63,7 +63,7 @@ impl Places {
     /// Inspects all `paths`, and makes scratch if needed.
     ///
     /// # Errors
-    /// One of them cannot be measured; no files are left then.
+    /// If a path cannot be measured; scratch is removed then.
     pub fn find(engine: &Engine, paths: &[PathBuf], write: bool) -> Result<Self> {
         check_different(paths)?;
         let resolver = Resolver::default();
@@ -147,10 +147,10 @@ impl Places {
         warnings
     }
 
-    /// Whether scratch of these sizes fits, that of all paths on one file system together.
+    /// Checks that scratch of these sizes fits. Paths on one file system share its room.
     ///
     /// # Errors
-    /// It does not.
+    /// If it does not fit.
     pub fn check_room(&self, lens: &[u64], write: bool) -> Result<()> {
         for place in &self.all {
             let needs = self.all.iter().zip(lens).filter(|(other, _)| other.room == place.room);
@@ -165,7 +165,7 @@ impl Places {
         Ok(())
     }
 
-    /// Bytes of scratch that each path may have: its part of the room of its file system.
+    /// Bytes of scratch that each path may have: its share of the room on its file system.
     ///
     /// # Errors
     /// System errors.
@@ -182,10 +182,10 @@ impl Places {
         self.all.iter().map(room).collect()
     }
 
-    /// Runs `work` for every path: one after the other on each queue, queues in parallel.
+    /// Runs `work` for every path: one by one on each queue, on all queues concurrently.
     ///
     /// # Errors
-    /// That of the first path, in the given order, for which it failed.
+    /// The error of the first path, in the given order, that failed.
     pub fn each<T: Send>(&self, work: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
         let mut results: Vec<Option<Result<T>>> = self.all.iter().map(|_| None).collect();
         thread::scope(|scope| {
@@ -210,7 +210,7 @@ impl Places {
     }
 }
 
-/// The number of `name` among the `known` ones.
+/// The index of `name` in `known`; adds it if it is missing.
 fn number(known: &mut Vec<String>, name: &str) -> usize {
     known.iter().position(|other| other == name).unwrap_or_else(|| {
         known.push(name.to_owned());
@@ -218,10 +218,10 @@ fn number(known: &mut Vec<String>, name: &str) -> usize {
     })
 }
 
-/// Checks that all `paths` are different files or folders, whatever their names.
+/// Checks that all `paths` are different files or folders, even if one has several names.
 ///
 /// # Errors
-/// Two are the same.
+/// If two are the same.
 fn check_different(paths: &[PathBuf]) -> Result<()> {
     let mut seen: Vec<((bool, u64, u64), &Path)> = Vec::new();
     for path in paths {
@@ -232,7 +232,7 @@ fn check_different(paths: &[PathBuf]) -> Result<()> {
             } else {
                 format!("`{path}` is the same as `{other}`")
             };
-            Failure::usage(message).hint("give each file or folder once")
+            Failure::usage(message).hint("name each file or folder once")
         };
         // A path that cannot be read here is reported when it is opened.
         let step = Step::begin("look at", path);
@@ -302,7 +302,7 @@ mod tests {
         let places = Places::find(&engine(), &paths, true).unwrap();
         let usable = Room::of(folder.path()).unwrap().usable();
         assert!(places.check_room(&[MIB, MIB], true).is_ok());
-        // Each alone would fit.
+        // Each would fit alone.
         assert!(places.check_room(&[usable / 3, usable / 3], true).is_err());
         let rooms = places.rooms(true).unwrap();
         assert!(rooms.iter().all(|room| *room <= usable / 4), "{rooms:?} {usable}");

@@ -1,10 +1,8 @@
-//! One size of a comparison of several paths: measures every line once, then repeats for the
-//! requested number of rounds.
+//! One size of a comparison of several paths: measures every line once in each round.
 //!
 //! Every second round runs backwards, so that a machine that becomes slower or faster favours no
-//! line. Right before a cold read its drives are kept busy for a moment, so that no sample begins
-//! with what only an idle drive gives: bytes that a rate cap lets pass, or the exit from a sleep
-//! state.
+//! line. Right before a cold read its drives are kept busy for a moment. So no sample includes what
+//! only an idle drive has: burst credit below a rate cap, or the exit from a sleep state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,11 +32,11 @@ use crate::failure::Result;
 use crate::report::json::{Cache, Direction, MethodName};
 use crate::steps;
 
-/// Most bytes of the copies that measure the link's limit.
+/// Maximum bytes of a copy that measures the link's limit.
 pub(super) const LINK_LEN: u64 = GIB / 4;
 /// How long drives work before a sample.
 const RUN_UP: Duration = Duration::from_millis(40);
-/// Requests in flight on each drive during the run-up.
+/// Queue depth of each drive during the run-up.
 const RUN_UP_DEPTH: usize = 2;
 
 /// The parts that a run uses.
@@ -50,10 +48,10 @@ pub(super) struct Means<'a> {
     /// Bytes from each path.
     pub(super) lens: &'a [u64],
     pub(super) repeats: u32,
-    /// The route that the user demands.
+    /// The route that the user requires.
     pub(super) route: Option<Route>,
     pub(super) kvikio: Option<&'a Shape>,
-    /// For the limits of all drives.
+    /// Memory for measuring the limits of all drives.
     pub(super) buffers: &'a Arc<Buffers>,
 }
 
@@ -63,21 +61,21 @@ pub(super) struct Run<'a> {
     targets: &'a mut Targets,
     expected: Vec<Expected>,
     written: Vec<Pattern>,
-    /// For each line, its method.
+    /// The method of each line.
     ways: Vec<Option<Box<dyn Way>>>,
     link: (Link, Memory),
-    /// For each direction and path.
+    /// The storage of each direction and path.
     storages: [Vec<Option<Storage>>; 2],
-    /// For each path, the storage handle that keeps its drives busy before a sample.
+    /// The storage of each path that keeps its drives busy before a sample.
     starters: Vec<Option<Storage>>,
     prover: Prover,
 }
 
 impl<'a> Run<'a> {
-    /// Gets ready to measure `entries`. The scratch that is read exists.
+    /// Prepares to measure `entries`. The scratch that is read exists.
     ///
     /// # Errors
-    /// The system's or the engine's.
+    /// System and engine errors.
     pub(super) fn new(
         means: Means<'a>,
         targets: &'a mut Targets,
@@ -116,7 +114,7 @@ impl<'a> Run<'a> {
     /// Measures all `entries`; `tell` is called before each sample.
     ///
     /// # Errors
-    /// Errors of our own engine. A baseline method or a limit that fails is left out.
+    /// Errors of the engine. A baseline method or a limit that fails is left out.
     pub(super) fn measure(
         &mut self,
         entries: &mut [Entry],
@@ -139,7 +137,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Starts what the engine starts with its first transfers, and prepares the other methods.
+    /// Warms the engine up with its first transfers, and prepares the other methods.
     fn prepare(&mut self, entries: &mut [Entry]) -> Result<()> {
         for (index, entry) in entries.iter_mut().enumerate() {
             let Some(job) = self.job(entry) else { continue };
@@ -191,12 +189,12 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Whether it is our engine. Its failure is that of the run.
+    /// Whether the method is the engine, whose failure ends the run.
     fn is_chosen(&self, entry: &Entry) -> bool {
         entry.line.method == MethodName::Forebay
     }
 
-    /// The move of a line with a method.
+    /// The job of a line; `None` for limits.
     fn job(&self, entry: &Entry) -> Option<Job> {
         let direction = entry.line.direction;
         let part = |index: usize| {
@@ -255,7 +253,7 @@ impl<'a> Run<'a> {
             }
         }
         let Some(storage) = place else { return Ok(()) };
-        // Pages in the cache would make direct I/O wait for their own writing.
+        // Cached pages would make direct I/O wait for their write-back.
         self.means.engine.open(&path)?.evict()?;
         storage.find_depth()?;
         if direction == Direction::Read {
@@ -284,7 +282,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Takes one sample; the text says why pages could not be brought into the wanted state.
+    /// Takes one sample; the text says why the files could not be made cold or resident.
     fn sample(
         &mut self,
         way: &mut dyn Way,
@@ -373,7 +371,7 @@ pub(super) fn nothing(count: usize) -> Vec<Option<Storage>> {
     (0..count).map(|_| None).collect()
 }
 
-/// Brings the pages of all files of a job into the wanted state; the text says why this failed.
+/// Makes all files of a job cold or resident; the text says why this failed.
 fn place_pages(engine: &Engine, job: &Job) -> Result<Result<(), String>> {
     for part in &job.parts {
         let file = engine.open(&part.path)?;

@@ -5,20 +5,20 @@
 
 use forebay::units::{GIB, MIB, align_down};
 
-/// The whole run should end within half a minute; probing the drives and starting the methods take
-/// some of it.
+/// A run should end within 30 s; this is the part that remains after drives are probed and methods
+/// are started.
 const SECONDS: f64 = 28.0;
 /// Bytes per second of one pass over memory by all cores: a careful guess for small machines.
 const MEMORY_RATE: f64 = 4e9;
-/// Most seconds of one pass: more shows nothing new.
+/// Maximum seconds of one pass.
 const SPAN_MAX: f64 = 2.0;
-/// The least that is worth moving from one path.
+/// Minimum bytes of one path.
 const LEN_MIN: u64 = 4 * MIB;
-/// Bytes of all paths together, at most.
+/// Maximum bytes of all paths together.
 const TOTAL_MAX: u64 = 8 * GIB;
 /// Speeds that differ by at most this share count as equal.
 const SAME: f64 = 0.15;
-/// Turns of KvikIO that find its best settings.
+/// Passes of KvikIO that find its best settings.
 const TRIES: f64 = 3.0;
 
 /// The parts of a run.
@@ -35,7 +35,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// How often a run waits for all drives, one after the other, and how often for all at once.
+    /// The passes of a run. All drives at once count as one, drives one by one as `queues`.
     fn passes(&self, queues: f64) -> f64 {
         let repeats = f64::from(self.repeats);
         let mut passes = 0.0;
@@ -43,12 +43,12 @@ impl Work {
             // Making or estimating the files, trying depths, and a whole round.
             passes += 1.25 + 2.0 * queues;
             if self.caches.0 {
-                // The limit and our engine one by one; then all together, and by methods that serve
+                // The limit and the engine one by one; then all together, and by methods that serve
                 // the drives in turn.
                 passes += repeats * (2.0 * queues + 1.0 + queues);
                 passes += if self.kvikio { repeats * (1.5 * queues + 1.0) + TRIES } else { 0.0 };
             }
-            // Read in once.
+            // Files are read into the page cache once.
             passes += if self.caches.1 { 1.0 } else { 0.0 };
         }
         if self.directions.1 {
@@ -68,7 +68,7 @@ pub struct Means {
     pub rates: Vec<f64>,
     /// The queue of each path.
     pub queues: Vec<usize>,
-    /// The most that each path has: its file, or room for scratch.
+    /// Maximum bytes of each path: its file, or room for scratch.
     pub most: Vec<u64>,
     /// Available host memory.
     pub memory: u64,
@@ -76,7 +76,7 @@ pub struct Means {
     pub gpu_memory: Option<u64>,
 }
 
-/// Seconds for which all drives have work in one pass over all paths.
+/// Seconds of one pass, in which all drives have work.
 #[must_use]
 pub fn timely(means: &Means, work: Work) -> f64 {
     let queues = means.queues.iter().max().map_or(1, |last| last + 1);
@@ -101,8 +101,8 @@ pub fn lens(means: &Means, span: f64) -> Vec<u64> {
     (0..rates.len()).map(len).collect()
 }
 
-/// The span of a run with these sizes, whose scratch was made after a rough estimate, at the speeds
-/// measured since. Short files of the user end early.
+/// Seconds after which a drive first runs out of scratch, at the rates in `means`. The user's files
+/// do not count: they may end earlier.
 #[must_use]
 pub fn span(means: &Means, lens: &[u64], scratch: &[bool]) -> f64 {
     let shares = shares(means);
@@ -111,8 +111,7 @@ pub fn span(means: &Means, lens: &[u64], scratch: &[bool]) -> f64 {
     span.fold(f64::INFINITY, f64::min)
 }
 
-/// The share of the sum of all drives that can be reached at best, since some have work for longer
-/// than others.
+/// The maximum share of the drives' total rate, since some have work for longer than others.
 #[must_use]
 pub fn reachable(means: &Means, lens: &[u64]) -> f64 {
     let queues = means.queues.iter().max().map_or(0, |last| last + 1);
@@ -162,7 +161,7 @@ fn count(number: usize) -> f64 {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "an estimate: what does not fit becomes the nearest that does"
+    reason = "an estimate, and casts saturate"
 )]
 fn as_len(len: f64) -> u64 {
     len as u64
@@ -225,7 +224,7 @@ mod tests {
             let seconds = pass * READ.passes(super::count(count));
             assert!(seconds <= SECONDS && seconds > SECONDS / 3.0, "{count}: {seconds}");
         }
-        // However slow they are, something is measured.
+        // Even the slowest drives are measured.
         assert_eq!(suitable(&means(&[1e3, 1e3], &[0, 1]), READ), [LEN_MIN; 2]);
     }
 

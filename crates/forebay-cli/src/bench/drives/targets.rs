@@ -44,7 +44,7 @@ impl Targets {
     /// The buffer of one path.
     ///
     /// # Errors
-    /// A transfer kept it.
+    /// If a failed transfer holds it.
     pub fn get(&mut self, index: usize) -> Result<&mut Buffer> {
         self.buffers[index].as_mut().ok_or_else(missing)
     }
@@ -52,7 +52,7 @@ impl Targets {
     /// Takes a buffer for a transfer; [`Self::give_back`] returns it.
     ///
     /// # Errors
-    /// A transfer kept it.
+    /// If a failed transfer holds it.
     pub fn take(&mut self, index: usize) -> Result<Buffer> {
         self.buffers[index].take().ok_or_else(missing)
     }
@@ -89,7 +89,7 @@ impl Targets {
         Ok(())
     }
 
-    /// Puts the first bytes of `pattern` into one path's buffer, as many as it has.
+    /// Fills one path's buffer with the first bytes of `pattern`.
     ///
     /// # Errors
     /// GPU errors.
@@ -99,7 +99,7 @@ impl Targets {
         put_into(buffer, pattern, len)
     }
 
-    /// Whether one path's buffer is as expected, all of it.
+    /// Whether all of one path's buffer is as expected.
     ///
     /// # Errors
     /// GPU errors.
@@ -111,5 +111,5 @@ impl Targets {
 }
 
 fn missing() -> Failure {
-    Failure::new("a transfer that failed kept its memory")
+    Failure::new("a failed transfer still holds its memory")
 }

@@ -1,4 +1,4 @@
-//! Our own engine, by the route that it chooses or by one that the user demands.
+//! The engine, by the route that it chooses or by one that the user requires.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ pub struct Forebay {
 }
 
 impl Forebay {
-    /// Moves by `engine`, by `route` if one is demanded.
+    /// Moves with `engine`, by `route` if one is required.
     #[must_use]
     pub fn new(engine: Engine, route: Option<Route>) -> Self {
         Self { engine, route, file: None }
@@ -86,7 +86,7 @@ impl Method for Forebay {
 /// available.
 ///
 /// # Errors
-/// It is not.
+/// If it is not available.
 pub fn try_route(
     engine: &Engine,
     target: &Place,
@@ -114,7 +114,8 @@ pub fn said(shares: &[RouteShare]) -> Vec<(Route, u64)> {
     shares.iter().map(|share| (share.route, share.bytes)).collect()
 }
 
-/// The routes taken, joined by `+`, and why. With several, each is named with its share.
+/// The routes taken, joined by `+`, and the reasons. With several, each reason has its share and
+/// route.
 #[must_use]
 pub fn routes(shares: &[RouteShare]) -> (Option<String>, Option<String>) {
     let moved = shares.iter().filter(|share| share.bytes > 0);

@@ -2,10 +2,10 @@
 //! its drive fails, access to the mapping raises a signal that kills the process.
 //!
 //! While a mapping exists, the signal handler maps zeros over everything from the missing page on,
-//! and records where that is. So the copy finishes, at full speed where nothing is missing. Its
-//! caller checks [`Mapping::check`] before it trusts the bytes.
+//! and records its address. So the copy finishes, at full speed if nothing is missing. The caller
+//! calls [`Mapping::check`] before it trusts the bytes.
 
-#![expect(unsafe_code, reason = "a file is mapped and viewed as bytes, and a signal is taken")]
+#![expect(unsafe_code, reason = "a file is mapped and viewed as bytes, and a signal is handled")]
 
 use std::fs::File;
 use std::io;
@@ -47,7 +47,7 @@ impl Mapping {
             |error: io::Error| Failure::io(format!("cannot map `{}`", job.path.display()), &error);
         let len = usize::try_from(len).map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours.
+        // SAFETY: a new mapping at an address of the kernel's choice affects no other memory.
         let start = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) };
         let start: *mut u8 = start.map_err(|error| failed(error.into()))?.cast();
         START.store(start.expose_provenance(), Ordering::Relaxed);
@@ -57,25 +57,25 @@ impl Mapping {
         Ok(Self { start, len, before: take_signal(), _one: one })
     }
 
-    /// Its bytes; zeros where the file no longer has any.
+    /// Its bytes; zeros from a missing page on.
     pub(super) fn bytes(&self) -> &[u8] {
         // SAFETY: the mapping is `len` bytes and lives as long as `self`. Another process may
-        // change a file that is not ours during the copy. The bytes are only copied and never
-        // interpreted, and wrong ones are found by the check.
+        // change the user's file during the copy. The bytes are only copied and never interpreted,
+        // and wrong ones are found by the check.
         unsafe { slice::from_raw_parts(self.start, self.len) }
     }
 
-    /// Its bytes, to be changed.
+    /// Its bytes, mutable.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`; only scratch, which no other process touches, is mapped for
         // writing.
         unsafe { slice::from_raw_parts_mut(self.start, self.len) }
     }
 
-    /// Whether all bytes that were touched so far were the file's.
+    /// Checks that all bytes accessed so far were the file's.
     ///
     /// # Errors
-    /// Some were not.
+    /// If a page was missing.
     pub(super) fn check(&self, job: &Job) -> Result<()> {
         let missing = MISSING.load(Ordering::Relaxed);
         if missing == usize::MAX {
@@ -85,14 +85,14 @@ impl Mapping {
         let at = missing - self.start.addr();
         Err(Failure::new(format!("cannot {verb} `{path}` at {at} through a mapping"))
             .because("the kernel has no page there: the file became shorter, or its drive failed")
-            .hint("leave the file alone while it is measured; else look at the log (`dmesg`)"))
+            .hint("do not change the file during a run; otherwise check the log (`dmesg`)"))
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the previous handler is still valid. The mapping is ours, also where zeros are
-        // mapped over it, and nothing borrows it any more.
+        // SAFETY: the previous handler is still valid. This value owns the mapping, with the zeros
+        // that may be mapped over it, and nothing borrows it any more.
         unsafe {
             libc::sigaction(libc::SIGBUS, &raw const self.before, ptr::null_mut());
             let _ = munmap(self.start.cast(), self.len);
@@ -126,7 +126,7 @@ extern "C" fn replace(
     let page = at - at % PAGE.load(Ordering::Relaxed);
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    // SAFETY: only the rest of the mapping is replaced, which is ours and was accessed. For any
+    // SAFETY: only the rest of this mapping is replaced, which was accessed. For any
     // other address the default action is restored, and the access is repeated.
     unsafe {
         let is_ours = (start..end).contains(&at)

@@ -1,4 +1,4 @@
-//! The other usual method: map the file, then copy from the mapping on one thread.
+//! Another usual method: map the file, then copy from the mapping on one thread.
 
 use std::fs::File;
 
@@ -26,8 +26,7 @@ impl Mmap {
     /// Bytes of the job that exist in the file: a mapping has no more.
     fn len(&self, job: &Job) -> Result<u64> {
         use std::io::{Seek, SeekFrom};
-        // The size of a block device is where seeking to its end arrives; `stat` does not report
-        // it.
+        // The size of a block device is the offset of its end; `stat` does not report it.
         let end = self.file().seek(SeekFrom::End(0)).map_err(|error| failed(job, 0, &error))?;
         Ok(job.len.min(end))
     }

@@ -1,4 +1,4 @@
-//! The ways to move bytes that are compared: each opens, moves and closes, and only the move is
+//! The methods to move bytes that are compared: each opens, moves and closes, and only the move is
 //! timed.
 
 pub mod cufile;
@@ -26,7 +26,7 @@ use crate::steps::Step;
 /// Bytes that methods without an engine move at a time.
 const STEP: u64 = 16 * ::forebay::units::MIB;
 
-/// What to move.
+/// A move between a file and memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
     /// The file; it exists, and a written one has `len` bytes.
@@ -42,7 +42,7 @@ pub struct Job {
 /// The bytes moved, as the method itself reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Moved {
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: u64,
     /// The engine's route.
     pub route: Option<String>,
@@ -68,7 +68,7 @@ pub trait Method {
     /// Something that it needs is unavailable.
     fn open(&mut self, job: &Job, memory: &Memory) -> Result<()>;
 
-    /// Sets every byte of the target of a read, which some have in another process.
+    /// Sets every byte of the target of a read, which may be in another process.
     ///
     /// # Errors
     /// GPU errors.
@@ -95,7 +95,7 @@ pub trait Method {
     /// Moves the file's first bytes to `target`.
     ///
     /// # Errors
-    /// Where not all of them can be moved.
+    /// If not all bytes can be moved.
     fn read(&mut self, job: &Job, target: &mut Memory) -> Result<Moved>;
 
     /// A step that detects a stalled read, if this process makes the read.
@@ -106,10 +106,10 @@ pub trait Method {
     /// Moves the first bytes of `source` to the file.
     ///
     /// # Errors
-    /// Where not all of them can be moved.
+    /// If not all bytes can be moved.
     fn write(&mut self, job: &Job, source: &Memory) -> Result<Moved>;
 
-    /// The time of the last move by the method's own clock, if that is another process's.
+    /// The time of the last move by another process's clock, if that process makes the move.
     fn spent(&self) -> Option<Spent> {
         None
     }
@@ -127,7 +127,7 @@ pub trait Method {
     /// Closes the file of a job.
     ///
     /// # Errors
-    /// The file system reports that written bytes may be lost.
+    /// If the file system reports that written bytes may be lost.
     fn close(&mut self, job: &Job) -> Result<()>;
 }
 

@@ -1,4 +1,4 @@
-//! The usual way: one thread calls `read` into pageable memory, then copies it to the GPU.
+//! The usual method: one thread calls `read` into pageable memory, then copies it to the GPU.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -107,7 +107,7 @@ impl Method for Standard {
     }
 }
 
-/// Reads until `bytes` are full or the file ends; returns how many were read.
+/// Reads until `bytes` are full or the file ends; returns the number of bytes read.
 fn fill(file: &File, job: &Job, offset: u64, bytes: &mut [u8]) -> Result<usize> {
     let mut got = 0;
     while got < bytes.len() {

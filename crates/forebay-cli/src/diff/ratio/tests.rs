@@ -19,7 +19,7 @@ impl Draws {
         ((mixed >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
     }
 
-    /// As errors of measurements are spread.
+    /// Normally distributed.
     fn normal(&mut self) -> f64 {
         let turn = (2.0 * std::f64::consts::PI * self.share()).cos();
         (-2.0 * self.share().ln()).sqrt() * turn
@@ -65,12 +65,12 @@ fn intervals_of_few_samples_hold_what_they_should() {
             assert!(held > CONFIDENCE - by_chance, "{counts:?}: {held}");
         }
     }
-    // Two samples of each contain it less often if the noise differs, without being wider.
+    // With two samples and different noise, intervals contain the true ratio less often.
     let held = coverage((2, 2), quiet, loud);
     assert!((0.915..0.96).contains(&held), "{held}");
 }
 
-/// A far too wide interval would pass as well.
+/// The test above would accept intervals that are far too wide.
 #[test]
 fn intervals_are_no_wider_than_they_need_to_be() {
     let quiet = |draws: &mut Draws| (0.02 * draws.normal()).exp();

@@ -100,7 +100,7 @@ fn column(text: &str) -> Result<Column, String> {
         return Err(wrong());
     }
     if let Some(unit) = unit.filter(|unit| scale(kind, unit).is_none()) {
-        return Err(format!("`{unit}` is no unit of `{name}`{}", units(kind)));
+        return Err(format!("`{unit}` is not a unit of `{name}`{}", units(kind)));
     }
     let (name, heading, unit) = (name.into(), heading.into(), unit.map(str::to_owned));
     Ok(Column { name, kind, heading, unit })
@@ -110,9 +110,9 @@ fn column(text: &str) -> Result<Column, String> {
 pub(super) const fn units(kind: Kind) -> &'static str {
     match kind {
         Kind::Text | Kind::Count => ", which has none",
-        Kind::Size => ": there are B, KiB, MiB, kB, MB and so on",
-        Kind::Rate => ": there are MiB/s, GiB/s, MB/s, GB/s, Gbit/s and so on",
-        Kind::Time => ": there are ns, us, ms and s",
+        Kind::Size => ": use B, KiB, MiB, kB, MB and so on",
+        Kind::Rate => ": use MiB/s, GiB/s, MB/s, GB/s, Gbit/s and so on",
+        Kind::Time => ": use ns, us, ms or s",
     }
 }
 
@@ -126,10 +126,10 @@ fn kind(name: &str) -> Result<Kind, String> {
     quantity.or_else(of_axis).ok_or_else(|| {
         let names = QUANTITIES.iter().map(|(name, _)| *name).chain(["way"]).chain(AXES);
         match near(name, names.clone()) {
-            Some(near) => format!("there is nothing called `{name}`: perhaps `{near}` was meant"),
+            Some(near) => format!("unknown name `{name}`: perhaps `{near}` was meant"),
             None => {
                 let names: Vec<&str> = names.collect();
-                format!("there is nothing called `{name}`: there are {}", names.join(", "))
+                format!("unknown name `{name}`: use {}", names.join(", "))
             }
         }
     })
@@ -164,8 +164,8 @@ mod tests {
     fn what_makes_no_sense_is_refused() {
         let why = |text: &str| text.parse::<Map>().unwrap_err();
         assert!(why("troughput=a").contains("perhaps `throughput` was meant"));
-        assert!(why("colour=a").contains("there are throughput, iops"));
-        assert!(why("throughput=\"a\":MiB").contains("no unit of `throughput`: there are MiB/s"));
+        assert!(why("colour=a").contains("use throughput, iops"));
+        assert!(why("throughput=\"a\":MiB").contains("not a unit of `throughput`: use MiB/s"));
         assert!(why("p50=a,p50=b").contains("twice"));
         for text in ["", "size", "size=", "size=\"a", "size=\"a\"b", "size=\"\""] {
             assert!(text.parse::<Map>().is_err(), "{text}");

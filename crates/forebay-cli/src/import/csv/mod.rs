@@ -1,7 +1,7 @@
 //! Any table of separated values with a heading, by the columns that the user names ([`map`]).
 //!
-//! [`text`] splits it into fields, [`units`] parses the numbers. A number that is ambiguous is
-//! refused with its line; a row without a throughput is left out with a warning.
+//! [`text`] splits it into fields, [`units`] parses the numbers. A row with an ambiguous number, or
+//! without a throughput, is left out with a warning.
 
 pub(super) mod map;
 mod text;
@@ -46,7 +46,7 @@ pub(super) fn parse(text: &str, asked: Asked<'_>) -> Result<Contents, String> {
     let head = records.next().ok_or("it is empty")??;
     let places = places(asked.map, &head.fields)?;
     if asked.way.is_none() && !places.iter().any(|place| place.column.name == "way") {
-        return Err("nothing says what moved the bytes: name it by `--way`".into());
+        return Err("the method is unknown: name it with `--way`, or map a column to `way`".into());
     }
     let mut repeats = Repeats::default();
     for record in records {
@@ -70,8 +70,9 @@ pub(super) fn parse(text: &str, asked: Asked<'_>) -> Result<Contents, String> {
                     contents.warn(
                         line,
                         &format!(
-                            "it is taken for a repeat of line {before}, and differs from it in \
-                             {columns}: map what tells them apart, or import these rows alone"
+                            "it counts as a repeat of line {before}, but differs from it in \
+                             {columns}: map the column that distinguishes them, or import these \
+                             rows alone"
                         ),
                     );
                 }
@@ -92,8 +93,8 @@ struct Repeats {
 }
 
 impl Repeats {
-    /// The line of the first row of this point, and the columns that `is_free` allows in which
-    /// words differ between the two rows, each column once. Numbers differ from repeat to repeat.
+    /// The line of the first row of this point, and the columns, among those that `is_free` allows,
+    /// whose words differ between the two rows. Numbers may differ between repeats.
     fn differs(
         &mut self,
         point: &Point,
@@ -135,9 +136,9 @@ fn places<'a>(map: &'a Map, heads: &[String]) -> Result<Vec<Place<'a>>, String> 
             let (heading, unit) = (short(&heads[at]), short(unit));
             let next = match column.kind {
                 Kind::Count => "write plain numbers under another heading",
-                _ => "say what it is behind the column, as `size=COLUMN:KiB`",
+                _ => "give the unit after the column, as in `size=COLUMN:KiB`",
             };
-            return Err(format!("`{unit}` in `{heading}` is no unit that is known: {next}"));
+            return Err(format!("`{unit}` in `{heading}` is not a known unit: {next}"));
         }
         let told = column.unit.as_deref().map(|unit| scale(column.kind, unit));
         let scale = told.unwrap_or_else(|| of_heading(column.kind, &heads[at]));
@@ -190,10 +191,10 @@ fn row(
         }
     }
     point.read_percent = reads.ok_or(
-        "nothing says the direction: map a column to `direction`, or say `--set direction=read`",
+        "the direction is unknown: map a column to `direction`, or add `--set direction=read`",
     )?;
     if point.way.is_empty() {
-        return Err("its way is empty".into());
+        return Err("its `way` is empty".into());
     }
     let measured = measured(&numbers, point.request_size)?;
     Ok((point, measured))
@@ -209,9 +210,9 @@ fn measured(numbers: &[(&str, f64)], size: u64) -> Result<Measured, String> {
         of("iops").or_else(|| per_second(of("requests"))).and_then(found::rate);
     let sized = requests_per_second.filter(|_| size > 0).map(|rate| rate * size as f64);
     let rate = of("throughput").or_else(|| per_second(of("bytes"))).or(sized);
-    let bytes_per_second = rate.and_then(found::rate).ok_or(
-        "it has no throughput, nor bytes and seconds, nor requests of one size and their rate",
-    )?;
+    let bytes_per_second = rate
+        .and_then(found::rate)
+        .ok_or("it has no throughput, no bytes with seconds, and no request rate with a size")?;
     let time = |name: &str| of(name).and_then(nanoseconds);
     let whole = |name: &str| time(name).and_then(count);
     let latency = Latency {

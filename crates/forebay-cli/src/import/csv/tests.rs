@@ -83,11 +83,11 @@ fn what_is_not_there_or_not_clear_is_named() {
     let wide = format!("{}\n", ["a"; 50].join(","));
     assert!(why(&wide, "throughput=b").ends_with("and 20 more"));
     let sized = "bs (sectors),BW\n8,1\n";
-    assert!(why(sized, "size=bs (sectors),throughput=BW:GB/s").contains("no unit that is known"));
+    assert!(why(sized, "size=bs (sectors),throughput=BW:GB/s").contains("is not a known unit"));
     let told = of(sized, "size=\"bs (sectors)\":KiB,throughput=BW:GB/s", Some("x"), Some(100));
     assert_eq!(told.unwrap().found[0].point.request_size, 8192);
     let nobody = of(TABLE, MAP, None, None).unwrap_err();
-    assert!(nobody.contains("name it by `--way`"), "{nobody}");
+    assert!(nobody.contains("name it with `--way`"), "{nobody}");
     let told = |text: &str| {
         let contents = of(text, "throughput=a,direction=b,depth=c", Some("x"), None).unwrap();
         assert_eq!(contents.found, []);
@@ -97,23 +97,23 @@ fn what_is_not_there_or_not_clear_is_named() {
                 1,2\n\"1,234 GB/s\",read,1\n1e300 GB/s,read,1\n";
     insta::assert_snapshot!(told(&format!("a,b,c\n{rows}")).replace(" left out: ", "\n  "), @"
     line 2:
-      `c` is `1.5e300x`: it is no number alone
+      `c` is `1.5e300x`: it is not a plain number
     line 3:
-      `a` is `-1 GB/s`: it is no number from 0 on
+      `a` is `-1 GB/s`: it is not a number of 0 or more
     line 4:
-      `a` is `1`: it has no unit: there are MiB/s, GiB/s, MB/s, GB/s, Gbit/s and so on
+      `a` is `1`: it has no unit: use MiB/s, GiB/s, MB/s, GB/s, Gbit/s and so on
     line 5:
-      it has no throughput, nor bytes and seconds, nor requests of one size and their rate
+      it has no throughput, no bytes with seconds, and no request rate with a size
     line 6:
-      nothing says the direction: map a column to `direction`, or say `--set direction=read`
+      the direction is unknown: map a column to `direction`, or add `--set direction=read`
     line 7:
       `direction` takes `read`, `write`, or `mixed:70` for 70 % reads
     line 8:
       2 fields below 3 headings
     line 9:
-      `a` is `1,234 GB/s`: its comma may part thousands or a fraction: write numbers without it
+      `a` is `1,234 GB/s`: its comma is ambiguous: write numbers without it
     line 10:
-      it has no throughput, nor bytes and seconds, nor requests of one size and their rate
+      it has no throughput, no bytes with seconds, and no request rate with a size
     ");
 }
 
@@ -138,7 +138,7 @@ fn a_way_may_stand_in_a_column() {
     let text = "tool\tGB/s\na\t1\n\t2\n";
     let contents = of(text, "way=tool,throughput=GB/s:GB/s", None, Some(0)).unwrap();
     assert_eq!((contents.found.len(), contents.found[0].point.way.as_str()), (1, "a"));
-    assert_eq!(contents.warnings, ["line 3: left out: its way is empty"]);
+    assert_eq!(contents.warnings, ["line 3: left out: its `way` is empty"]);
 }
 
 proptest! {

@@ -16,7 +16,7 @@ pub(super) struct Record {
     pub(super) fields: Vec<String>,
 }
 
-/// The delimiter of a header: that which makes most fields of it.
+/// The delimiter of a header: the one that splits it into most fields.
 pub(super) fn delimiter(text: &str) -> char {
     let count = |delimiter: char| {
         let first = Records::new(text, delimiter).next();
@@ -45,7 +45,7 @@ impl<'a> Records<'a> {
         Self { rest: text.strip_prefix('\u{feff}').unwrap_or(text), delimiter, line: 1 }
     }
 
-    /// The next record, as it ends at a line break outside of quotes.
+    /// The next record, which ends at a line break outside of quotes.
     fn record(&mut self) -> Result<Vec<String>, String> {
         let (mut fields, mut field) = (Vec::new(), String::new());
         let mut quoted = false;

@@ -44,7 +44,7 @@ fn prefix(text: &str) -> Option<f64> {
 }
 
 fn size(unit: &str) -> Option<f64> {
-    // A letter alone is a power of two, as on this program's command lines.
+    // A single letter is a power of two, as on the command line.
     match unit {
         "K" | "k" => Some(1024.0),
         "M" | "m" => prefix("Mi"),
@@ -115,7 +115,8 @@ fn bracketed(heading: &str) -> Option<(&str, &str)> {
     })
 }
 
-/// The end of a heading of sizes or counts that may be an unknown unit: its numbers are in doubt.
+/// The end of a heading of sizes or counts, if it may be an unknown unit, so that its numbers are
+/// ambiguous.
 pub(super) fn doubtful(kind: Kind, mut heading: &str) -> Option<&str> {
     if !matches!(kind, Kind::Size | Kind::Count) {
         return None;
@@ -163,8 +164,8 @@ fn may_be_unit(word: &str) -> bool {
         || [Kind::Size, Kind::Rate, Kind::Time].iter().any(|kind| scale(*kind, word).is_some())
 }
 
-/// `…_mib_s`, `…_gb_per_s`, `…_gbps`: identifiers have no capitals, so bits are only recognized by
-/// `bit`.
+/// The unit in `…_mib_s`, `…_gb_per_s`, `…_gbps`. Identifiers have no capitals, so bits are only
+/// recognized by `bit`.
 fn underscored(name: &str) -> Option<f64> {
     let lower = name.to_lowercase();
     let amount = ["_per_second", "_per_sec", "_per_s", "_sec", "_s"]
@@ -202,13 +203,13 @@ pub(super) fn value(kind: Kind, cell: &str, of_column: Option<f64>) -> Result<Op
         end = cell.len() - rest.len() + rest.find(|c| !is_digit(c)).unwrap_or(rest.len());
     }
     let (digits, unit) = cell.split_at(end);
-    let number = number(&pointed(digits)?).ok_or("it is no number from 0 on")?;
+    let number = number(&pointed(digits)?).ok_or("it is not a number of 0 or more")?;
     let scale = match (unit.trim(), kind) {
         ("", Kind::Size) => of_column.unwrap_or(1.0),
         ("", Kind::Count | Kind::Text) => 1.0,
         ("", _) => of_column.ok_or("it has no unit")?,
-        (_, Kind::Count | Kind::Text) => return Err("it is no number alone".into()),
-        (unit, _) => scale(kind, unit).ok_or("its unit is not known")?,
+        (_, Kind::Count | Kind::Text) => return Err("it is not a plain number".into()),
+        (unit, _) => scale(kind, unit).ok_or("its unit is unknown")?,
     };
     Ok(Some(number * scale))
 }
@@ -217,7 +218,7 @@ pub(super) fn value(kind: Kind, cell: &str, of_column: Option<f64>) -> Result<Op
 fn pointed(digits: &str) -> Result<String, String> {
     let Some((whole, rest)) = digits.split_once(',') else { return Ok(digits.to_owned()) };
     if rest.contains(['.', ',']) || rest.len() == 3 || whole.contains('.') {
-        return Err("its comma may part thousands or a fraction: write numbers without it".into());
+        return Err("its comma is ambiguous: write numbers without it".into());
     }
     Ok(format!("{whole}.{rest}"))
 }

@@ -1,5 +1,5 @@
-//! fio's reports of running jobs (`--status-interval`): each object has all counts from the
-//! beginning on, so only the last one of a run is a result. Pure.
+//! fio's reports of running jobs (`--status-interval`): each object has all counts since the start,
+//! so only the last one of a run is a result. Pure.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ pub(super) struct Object {
     pub(super) jobs: Vec<Job>,
     /// In seconds since 1970.
     pub(super) time: Option<u64>,
-    /// In milliseconds, and how far that is rounded down.
+    /// In milliseconds, and by how much that may be rounded down.
     end_ms: Option<(f64, f64)>,
 }
 
@@ -32,7 +32,7 @@ impl Object {
         {
             return false;
         }
-        // A job that has not begun has no beginning that it could share.
+        // A job that has not begun has no start time to compare.
         let begun = || pairs().filter(|(_, before)| before.requests() > 0);
         let starts = || begun().map(|(now, before)| now.start_ms.zip(before.start_ms));
         if begun().next().is_some() && starts().all(|both| both.is_some()) {

@@ -10,15 +10,15 @@ use crate::import::found::{self, Beside, axis, cause, count, number, short};
 use crate::report::json::Cache;
 use crate::results::{CpuCost, Measured, Point};
 
-/// Engines that have one request of a thread in flight, whatever depth was set.
+/// Engines with one request in flight per thread, whatever depth was set.
 const SYNCHRONOUS: [&str; 7] = ["sync", "psync", "vsync", "pvsync", "pvsync2", "mmap", "libcufile"];
 /// fio's default engine.
 const ENGINE: &str = "psync";
-/// fio's own size of a request.
+/// fio's default block size.
 const BLOCK: u64 = 4096;
 
-/// Options that have an axis, or that only set how long and in which order jobs run, with their
-/// names and what is recorded of them: if points agree, nothing else is different for them.
+/// Options that have an axis, or that only set the duration and the order of jobs, their names, or
+/// what fio records. Points that differ only in these are the same.
 const KNOWN: [&str; 38] = [
     "name",
     "description",
@@ -63,7 +63,7 @@ const KNOWN: [&str; 38] = [
 /// Most options of one job without an axis that are kept.
 const OPTIONS_MAX: usize = 64;
 
-/// Options in the order in which fio took them. The last of a name counts, but of files each.
+/// Options in fio's order. The last value of a name counts; of files all count.
 pub(super) type Options = Vec<(String, String)>;
 
 /// The options of an object under `key`; `None` if it has none.
@@ -83,10 +83,10 @@ pub(super) struct Job {
     /// Its own options, and the global ones.
     own: Options,
     global: Rc<Options>,
-    /// Whether options are reported: then a missing option has fio's default.
+    /// Whether options are reported, so that a missing option has fio's default.
     told: bool,
     error: u64,
-    /// Seconds of all of its threads.
+    /// The sum of its threads' seconds.
     thread_s: Option<f64>,
     cpu_s: Option<(f64, f64)>,
     read: Moved,
@@ -128,7 +128,7 @@ impl Moved {
         }
     }
 
-    /// Both, which ran together: as fio does for a group, over the time of the longer.
+    /// The sum of both, which ran together: as for a group of fio, over the time of the longer.
     fn with(self, other: Self) -> Self {
         if self.requests == 0 || other.requests == 0 {
             return if self.requests == 0 { other } else { self };
@@ -261,7 +261,7 @@ impl Job {
         names.map(str::to_owned).reduce(|all, more| format!("{all}:{more}"))
     }
 
-    /// Its position on all axes, as far as fio reports it.
+    /// Its value on each axis that fio reports.
     pub(super) fn point(&self, hosts: bool) -> Point {
         if !self.told {
             return found::point("fio", self.read_percent());
@@ -307,7 +307,7 @@ impl Job {
         if ids.is_empty() { vec!["gpu".into()] } else { ids.iter().map(cuda).collect() }
     }
 
-    /// Of 100 requests, how many are reads.
+    /// The percentage of reads among its requests.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 100")]
     fn read_percent(&self) -> u8 {
         let order = self.option_of(&["rw", "readwrite"]).unwrap_or_else(|| "read".into());
@@ -325,7 +325,7 @@ impl Job {
         self.share_of_reads()
     }
 
-    /// Of the requests that it made, how many of 100 were reads.
+    /// The percentage of reads among the requests that it made.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -376,7 +376,7 @@ impl Job {
         for (key, value) in self.options() {
             match key {
                 "kb_base" => base_1000 = value == "1000",
-                // fio reads a size by the base that it has met with before.
+                // fio parses a size by the base that was set before it.
                 "bs" | "blocksize" => size = block_size(value, base_1000),
                 _ => {}
             }
@@ -399,7 +399,7 @@ impl Job {
         let times = if all.times.completion_only {
             "latencies from submission to completion"
         } else {
-            "latencies with the submission"
+            "latencies including the submission"
         };
         Some(Ok(Measured {
             bytes: Some(all.bytes),
@@ -416,7 +416,7 @@ impl Job {
 
     fn cpu(&self, seconds: f64, bytes: u64) -> Option<CpuCost> {
         let (user_s, system_s) = self.cpu_s?;
-        // Without times it ended before the kernel had counted anything.
+        // Zeros mean that it ended before the kernel had counted any time.
         let both = Some(user_s + system_s).filter(|both| *both > 0.0)?;
         let per_gb = (bytes > 0).then(|| both / (float(bytes) * 1e-9));
         Some(CpuCost { user_s, system_s, cores: both / seconds, s_per_gb: per_gb })

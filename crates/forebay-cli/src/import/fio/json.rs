@@ -1,5 +1,4 @@
-//! fio's JSON as it is: options repeat their keys in an order that matters, and numbers may be
-//! `nan`.
+//! fio's JSON, whose options repeat keys in an order that matters, and whose numbers may be `nan`.
 
 use std::fmt;
 
@@ -77,9 +76,8 @@ impl<'de, const PAIRS: bool> Visitor<'de> for Reader<PAIRS> {
     }
 }
 
-/// `text` with a C library's output for non-numbers (`nan`, `-nan`, `inf`) replaced by an empty
-/// string of the same length, which is no number either: the other fields of the file remain
-/// usable.
+/// Replaces each `nan`, `-nan` or `inf` of a C library by an empty string of the same length. The
+/// other fields of the file remain usable.
 pub(super) fn without_nan(text: &str) -> String {
     let mut bytes = text.as_bytes().to_vec();
     let (mut at, mut quoted) = (0, false);

@@ -30,9 +30,9 @@ pub(super) struct Times {
 impl Times {
     /// Parses the latencies of a job's direction.
     ///
-    /// Up to version 3.16 fio does not report their count: then it is that of all `requests`.
+    /// Up to version 3.16 fio does not report their count; then it is `requests`.
     pub(super) fn of(direction: &Value, requests: u64) -> Self {
-        // Before version 3 they were in microseconds.
+        // Versions before 3 report microseconds.
         let kinds = [("lat_ns", 1.0), ("clat_ns", 1.0), ("lat", 1e3), ("clat", 1e3)];
         let has = |key: &str, parts: &[&str]| {
             let times = direction.get(key);

@@ -22,7 +22,7 @@ use crate::results::Point;
 
 /// The member that fio's objects begin with.
 const VERSION: &str = "\"fio version\"";
-/// How fio's client calls the sum of all servers.
+/// The name that fio's client gives the sum of all servers.
 const ALL_CLIENTS: &str = "All clients";
 /// The method name of merged jobs.
 const SEVERAL: &str = "fio (several jobs)";
@@ -61,13 +61,13 @@ pub(super) fn parse(text: &str) -> Result<Contents, String> {
     pending.map_or(Ok(()), |last| add(&mut contents, &last))?;
     if interim > 0 {
         contents.note(&format!(
-            "{interim} interim results of jobs that went on (`--status-interval`) are left out: \
-             the last of each has all that they told"
+            "{interim} interim results of running jobs (`--status-interval`) are left out: the \
+             last result of each job includes them"
         ));
     }
     rest.skip(rest.text.len(), |line, text| talk(&mut contents, line, text));
     if objects == 0 {
-        return Err("no line of it begins an object of JSON".into());
+        return Err("no line begins a JSON object".into());
     }
     Ok(contents)
 }
@@ -110,7 +110,7 @@ impl Rest<'_> {
 fn broken(first: u64, error: &serde_json::Error) -> String {
     let line = first - 1 + error.line() as u64;
     if error.is_eof() {
-        return format!("line {line}: it is cut: its JSON does not end");
+        return format!("line {line}: its JSON is truncated");
     }
     let what = error.to_string();
     let what = what.split(" at line ").next().unwrap_or_default();
@@ -122,14 +122,13 @@ fn talk(contents: &mut Contents, number: u64, line: &str) {
     let lower = line.to_lowercase();
     if let Some((_, signal)) = lower.split_once("terminating on signal") {
         let text = "fio was stopped by signal";
-        contents
-            .warn(number, &format!("{text} {}: its jobs did not run to their end", short(signal)));
+        contents.warn(number, &format!("{text} {}: its jobs did not finish", short(signal)));
         return;
     }
     // fio's output for people has `err= 0` for each successful job.
     let lower = lower.replace("err= 0:", "");
     if ["error", "fail", "err="].iter().any(|word| lower.contains(word)) {
-        contents.warn(number, &format!("fio said: {}", short(line)));
+        contents.warn(number, &format!("fio reported: {}", short(line)));
     }
 }
 
@@ -159,7 +158,7 @@ fn take(contents: &mut Contents, value: &Value, lines: &Lines) -> Result<Object,
     };
     let version = short(version.strip_prefix("fio-").unwrap_or(version));
     if let Some(other) = contents.version.as_ref().filter(|other| **other != version) {
-        contents.warn(lines.first, &format!("version {version}, and {other} above"));
+        contents.warn(lines.first, &format!("version {version}, after {other}"));
     }
     contents.version.get_or_insert(version);
     let time = value.get("timestamp").and_then(Value::as_u64);
@@ -178,8 +177,8 @@ fn take(contents: &mut Contents, value: &Value, lines: &Lines) -> Result<Object,
         let together = both[0].group == both[1].group && both[0].name != both[1].name;
         if together && both[0].host == both[1].host {
             contents.note(
-                "jobs of one group ran at the same time: each has its own numbers, and they took \
-                 from each other; `stonewall` runs one after the other",
+                "jobs of one group ran at the same time and slowed each other down, but each has \
+                 its own numbers; `stonewall` runs one after the other",
             );
         }
     }
@@ -226,8 +225,9 @@ fn add(contents: &mut Contents, object: &Object) -> Result<(), String> {
             contents.warn(
                 job.line,
                 &format!(
-                    "job `{}` moved what its options do not say, as where several jobs are told as \
-                     one (`group_reporting`): its size, depth, threads and order are not known",
+                    "job `{}` does not match its options, perhaps because several jobs are \
+                     reported as one (`group_reporting`): its size, depth, threads and order are \
+                     unknown",
                     job.name
                 ),
             );

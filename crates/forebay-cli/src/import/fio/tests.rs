@@ -84,7 +84,7 @@ fn a_servers_job_and_one_that_failed_are_read_behind_what_fio_said() {
     let error = full.measured.as_ref().unwrap_err();
     assert!(error.contains("no space left on device"), "{error}");
     assert_eq!((full.point.path.as_str(), full.line), ("small", 10));
-    assert!(contents.warnings[0].starts_with("line 1: fio said: fio: io_u error on file"));
+    assert!(contents.warnings[0].starts_with("line 1: fio reported: fio: io_u error on file"));
 }
 
 fn job(options: Value, read: Value) -> Value {
@@ -176,7 +176,7 @@ fn text_around_the_json_is_passed_over_and_a_stop_is_told() {
         }
     }
     let contents = parse(&format!("\nfio: terminating on signal 2\n{text}")).unwrap();
-    let told = "line 2: fio was stopped by signal 2: its jobs did not run to their end";
+    let told = "line 2: fio was stopped by signal 2: its jobs did not finish";
     assert_eq!((contents.found.len(), contents.warnings), (1, vec![told.to_owned()]));
 }
 
@@ -256,12 +256,12 @@ fn what_is_not_one_measurement_is_told() {
 #[test]
 fn what_is_damaged_is_refused_with_its_line() {
     let why = |text: &str| parse(text).unwrap_err();
-    assert!(why(&RANDOM[..RANDOM.len() / 2]).contains("it is cut: its JSON does not end"));
+    assert!(why(&RANDOM[..RANDOM.len() / 2]).contains("its JSON is truncated"));
     assert!(
         why(&format!("one\n{}", RANDOM.replace("\"groupid\" :", "groupid :")))
             .starts_with("line 10: key")
     );
-    assert!(why("IoType: READ").contains("no line of it begins an object"));
+    assert!(why("IoType: READ").contains("no line begins a JSON object"));
     assert!(why("{}").contains("line 1: it has no `fio version`"));
     assert!(why("{\"fio version\": \"x\"}").contains("neither `jobs` nor"));
     let deep = format!("{{\"fio version\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));

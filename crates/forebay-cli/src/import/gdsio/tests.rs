@@ -30,9 +30,9 @@ fn every_number_of_a_line_is_taken_in_its_unit() {
     let latency = measured.latency.unwrap();
     assert!((latency.mean_ns.unwrap() / 3_721_307.952 - 1.0).abs() < 1e-9);
     assert_eq!((latency.p99_ns, latency.count), (None, None));
-    // Its "direct" is only what it requested.
+    // It reports the requested route, not the actual one.
     assert_eq!((measured.verdict, measured.route, measured.verified), (None, None, None));
-    assert_eq!(measured.reason.unwrap(), "gdsio says `GPUD`, and proves no way");
+    assert_eq!(measured.reason.unwrap(), "gdsio reports `GPUD`, without proof");
 }
 
 #[test]
@@ -85,10 +85,10 @@ fn a_log_with_errors_verified_reads_and_cut_lines_is_read_as_far_as_it_goes() {
     let verify = "cufile-verify";
     assert_eq!(told, [(1, "cufile"), (3, verify), (4, verify), (5, "cufile"), (9, "cufile")]);
     insta::assert_snapshot!(contents.warnings.join("\n"), @"
-    line 6: gdsio said: cuFileRead failed: -5
+    line 6: gdsio reported: cuFileRead failed: -5
     line 7: left out: it has no throughput
-    line 8: left out: `SCRIBBLE` is no `IoType` that is known
-    line 9: its throughput is not its bytes over its time
+    line 8: left out: `SCRIBBLE` is not a known `IoType`
+    line 9: its throughput differs from its bytes over its time
     ");
 }
 

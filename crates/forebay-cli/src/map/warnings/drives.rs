@@ -73,7 +73,7 @@ pub(super) fn bridge(report: &MapReport) -> Vec<Found> {
     let found = found.into_iter().map(|(address, (about, link))| {
         let text = format!(
             "the bridge {address} above {} carries less than the drive, {}: use a slot nearer to \
-             the processor; `lspci -tv` shows the way",
+             the processor; `lspci -tv` shows the path",
             some(&about),
             link.text(None)
         );
@@ -97,13 +97,13 @@ pub(super) fn across_sockets(report: &MapReport) -> Vec<Found> {
     let found = groups.into_iter().map(|(far, about)| {
         let near: Vec<usize> = (0..all).filter(|gpu| !far.contains(gpu)).collect();
         let remedy = if near.is_empty() {
-            "put what it reads on a drive of its own socket".to_owned()
+            "put the data on a drive of the GPU's socket".to_owned()
         } else {
             format!("use {}, or a drive of that socket", named(&near))
         };
         let are = if about.len() == 1 { "is" } else { "are" };
         let text = format!(
-            "{} {are} on another socket than {}, so bytes pass the link between sockets: {remedy}",
+            "{} {are} on another socket than {}, so bytes cross the link between sockets: {remedy}",
             some(&about),
             named(&far)
         );
@@ -112,7 +112,7 @@ pub(super) fn across_sockets(report: &MapReport) -> Vec<Found> {
     found.collect()
 }
 
-/// A path of several to a drive is down.
+/// One of several paths to a drive is down.
 pub(super) fn path_down(report: &MapReport) -> Vec<Found> {
     let down = report.drives.iter().filter_map(|drive| {
         let down: Vec<String> =
@@ -129,7 +129,7 @@ pub(super) fn path_down(report: &MapReport) -> Vec<Found> {
         let (name, count) = (&drive.name, drive.paths.len());
         let remedy = if name.starts_with("nvme") { "nvme list-subsys" } else { "multipath -ll" };
         let text = format!(
-            "{} of {count} paths to `{name}` down: {}{states}; look at the cable, the switch and \
+            "{} of {count} paths to `{name}` down: {}{states}; check the cable, the switch and \
              the controller: `{remedy}` shows them",
             down.len(),
             some(&down)
@@ -148,7 +148,7 @@ pub(super) fn spinning(report: &MapReport) -> Vec<Found> {
     }
     let are = if about.len() == 1 { "is a spinning disk" } else { "are spinning disks" };
     let text = format!(
-        "{} {are}, far slower than any link: keep what is read often on flash, or in the page \
+        "{} {are}, far slower than any link: keep frequently read files on flash, or in the page \
          cache",
         some(&about)
     );

@@ -9,7 +9,7 @@ mod steps;
 use super::json::{MapReport, Warning};
 use super::words::Scene;
 
-/// Names that a warning lists.
+/// Most names that a warning lists.
 const NAMES_MAX: usize = 4;
 
 /// One possible problem.

@@ -28,7 +28,7 @@ pub(super) fn degraded(scene: &Scene<'_>) -> Vec<Found> {
         };
         let name = &step.name;
         let text = format!(
-            "the {what} `{name}` lacks a member, so others do its work: replace it; {remedy}"
+            "the {what} `{name}` lacks a member, which slows it down: replace it; {remedy}"
         );
         Found::new(name, text)
     });
@@ -42,20 +42,20 @@ pub(super) fn rebuilding(scene: &Scene<'_>) -> Vec<Found> {
             step.text("sync_action").filter(|a| !matches!(*a, "idle" | "none" | "frozen"))?;
         let name = &step.name;
         let text = format!(
-            "the array `{name}` is at work by itself ({action}), beside what is read: wait until \
-             `/proc/mdstat` says it is done"
+            "the array `{name}` is busy ({action}), which slows reads: wait until `/proc/mdstat` \
+             shows that it is done"
         );
         Some(Found::new(name, text))
     });
     busy.collect()
 }
 
-/// Nobody answers for the path.
+/// The path does not answer.
 pub(super) fn silent(scene: &Scene<'_>) -> Vec<Found> {
     let silent = scene.map.steps.walk().map(|(_, step)| step);
     let silent = silent.filter(|step| step.flag("silent") == Some(true)).map(|step| {
-        let text = "the path does not answer, so whoever opens a file there waits: \
-                    `forebay doctor` says what to do";
+        let text = "the path does not answer, so opening a file there blocks: `forebay doctor` \
+                    reports what to do";
         Found::new(&step.name, text.to_owned())
     });
     silent.collect()
@@ -67,14 +67,14 @@ pub(super) fn suspended(scene: &Scene<'_>) -> Vec<Found> {
     let stopped = stopped.filter(|step| step.flag("suspended") == Some(true)).map(|step| {
         let name = called(step);
         let text = format!(
-            "the volume `{name}` is suspended, so everything on it waits: `dmsetup resume {name}`"
+            "the volume `{name}` is suspended, so all I/O on it blocks: `dmsetup resume {name}`"
         );
         Found::new(&step.name, text)
     });
     stopped.collect()
 }
 
-/// A file on one member of several concatenated ones.
+/// A file on one of several concatenated members.
 pub(super) fn one_member(scene: &Scene<'_>) -> Vec<Found> {
     let steps = scene.map.walk().map(|(_, step)| step).filter(|step| is_concatenated(step));
     let found = steps.filter_map(|step| {
@@ -86,13 +86,13 @@ pub(super) fn one_member(scene: &Scene<'_>) -> Vec<Found> {
             [one] if extents.unplaced.is_empty() && extents.complete => {
                 let drive = drive_name(scene.report, &one.drive);
                 format!(
-                    "the file lies on `{drive}` alone, one of {count} members of `{name}`, and \
-                     gets that one's speed: {remedy}"
+                    "the file is on `{drive}` only, one of {count} members of `{name}`, so it has \
+                     the speed of one: {remedy}"
                 )
             }
             [] => format!(
-                "the {count} members of `{name}` stand one behind the other, so a file may lie on \
-                 one alone: {remedy}"
+                "the {count} members of `{name}` are concatenated, so a file may be on one of them \
+                 only: {remedy}"
             ),
             _ => return None,
         };
@@ -109,8 +109,7 @@ pub(super) fn shared_hardware(scene: &Scene<'_>) -> Vec<Found> {
     }
     let about: Vec<String> = queue.members.iter().map(|id| drive_name(scene.report, id)).collect();
     let text = format!(
-        "{} are {} drive{} to the hardware, so spreading over them gains less than it seems: use \
-         drives of their own",
+        "{} are {} physical drive{}, so striping over them gains less: use separate drives",
         some(&about),
         queue.hardware.len(),
         if queue.hardware.len() == 1 { "" } else { "s" }
@@ -127,8 +126,8 @@ pub(super) fn encrypted_volume(scene: &Scene<'_>) -> Vec<Found> {
     let found = of_kind(scene, &["device_mapper"]).filter(encrypts).map(|step| {
         let name = called(step);
         let text = format!(
-            "`{name}` is decrypted by the processor, byte by byte, and never directly to a GPU: \
-             use a drive that encrypts itself, or try \
+            "`{name}` is decrypted by the processor, so its bytes cannot go directly to a GPU: \
+             use a self-encrypting drive, or try \
              `cryptsetup refresh --perf-no_read_workqueue --perf-no_write_workqueue {name}`"
         );
         Found::new(&step.name, text)
@@ -143,8 +142,8 @@ pub(super) fn encrypted_file(scene: &Scene<'_>) -> Vec<Found> {
     }
     let path = &scene.map.path;
     let text = format!(
-        "`{path}` is encrypted by its file system, so the processor handles every byte: keep it \
-         in a folder without a key, on a drive that encrypts itself"
+        "`{path}` is encrypted by its file system, so the processor decrypts every byte: keep it \
+         in an unencrypted folder on a self-encrypting drive"
     );
     vec![Found::new(path, text)]
 }
@@ -155,7 +154,7 @@ pub(super) fn compressed(scene: &Scene<'_>) -> Vec<Found> {
     if scene.map.steps.flag("compressed") == Some(true) {
         let text = format!(
             "`{path}` is compressed by its file system, so the processor unpacks every byte: \
-             `chattr -c` before it is written anew, and no `compress` option"
+             run `chattr -c` and write it again, on a mount without `compress`"
         );
         return vec![Found::new(path, text)];
     }
@@ -170,8 +169,9 @@ pub(super) fn compressed(scene: &Scene<'_>) -> Vec<Found> {
     });
     let found = step.map(|step| {
         let text = format!(
-            "the {} below is mounted with compression, so files may be unpacked by the processor: \
-             `chattr +m` on the folder before large files are written there, or mount without",
+            "the {} below is mounted with compression, so the processor may have to unpack files: \
+             run `chattr +m` on the folder before you write large files, or mount without \
+             compression",
             step.name
         );
         Found::new(path, text)
@@ -185,8 +185,8 @@ pub(super) fn loop_device(scene: &Scene<'_>) -> Vec<Found> {
     let found = found.filter(|step| step.flag("direct_io") == Some(false)).map(|step| {
         let name = &step.name;
         let text = format!(
-            "`{name}` has no direct I/O, so each byte is copied through the page cache of its \
-             image too: `losetup --direct-io=on /dev/{name}`"
+            "`{name}` has no direct I/O, so each byte also goes through the page cache of its \
+             image: `losetup --direct-io=on /dev/{name}`"
         );
         Found::new(name, text)
     });
@@ -198,7 +198,7 @@ pub(super) fn overlay(scene: &Scene<'_>) -> Vec<Found> {
     let found = of_kind(scene, &["file_system"]).filter(|step| step.name == "overlay").map(|step| {
         let shown = step.children.first().filter(|child| child.kind == "backing_file");
         let remedy = match shown {
-            Some(file) => format!("give `{}` itself where it can be reached", file.name),
+            Some(file) => format!("use `{}` itself if it can be reached", file.name),
             None => "mount the folder itself, as a volume of the container".to_owned(),
         };
         let text = format!(
@@ -210,14 +210,14 @@ pub(super) fn overlay(scene: &Scene<'_>) -> Vec<Found> {
     found.take(1).collect()
 }
 
-/// A file system that is a program.
+/// A file system served by a program.
 pub(super) fn program(scene: &Scene<'_>) -> Vec<Found> {
     let is_program = |step: &&Step| step.text("called") == Some("FUSE") || step.name == "fuse";
     let found = of_kind(scene, &["file_system"]).filter(is_program).map(|step| {
         let source = step.text("source").unwrap_or("its source");
         let text = format!(
-            "a program answers for each request to `{source}` (FUSE): use the file system below \
-             it, or the client that runs in the kernel"
+            "a FUSE program serves each request to `{source}`: use the file system below it, or a \
+             client in the kernel"
         );
         Found::new(&step.name, text)
     });
@@ -231,8 +231,8 @@ pub(super) fn indirect_volume(scene: &Scene<'_>) -> Vec<Found> {
         let kind = ["thin", "snapshot", "cache", "vdo"].into_iter().find(|k| target.contains(k))?;
         let name = called(step);
         let text = format!(
-            "`{name}` looks up where each piece lies ({kind}), which scatters large files: keep \
-             these on a plain or striped volume"
+            "`{name}` looks up the place of each piece ({kind}), which scatters large files: put \
+             them on a plain or striped volume"
         );
         Some(Found::new(&step.name, text))
     });
@@ -245,8 +245,8 @@ pub(super) fn misaligned(scene: &Scene<'_>) -> Vec<Found> {
         let start = step.number("start_bytes").filter(|start| start % 4096 != 0)?;
         let name = &step.name;
         let text = format!(
-            "`{name}` begins at byte {start}, inside a page of its drive, so requests are cut in \
-             two: make it anew at a multiple of 1 MiB"
+            "`{name}` begins at byte {start}, inside a page of its drive, so requests are split: \
+             recreate it at a multiple of 1 MiB"
         );
         Some(Found::new(name, text))
     });
@@ -282,8 +282,8 @@ pub(super) fn tcp(scene: &Scene<'_>) -> Vec<Found> {
     let nfs = nfs.map(|step| {
         let name = &step.name;
         let text = format!(
-            "`{name}` comes over TCP {there}, which speaks RDMA: where the server does too, mount \
-             with `proto=rdma,port=20049`"
+            "`{name}` uses TCP {there} for RDMA: if the server supports RDMA, mount with \
+             `proto=rdma,port=20049`"
         );
         Found::new(name, text)
     });
@@ -292,15 +292,15 @@ pub(super) fn tcp(scene: &Scene<'_>) -> Vec<Found> {
         .map(|step| {
             let name = &step.name;
             let text = format!(
-                "`{name}` is NVMe over TCP {there}, which speaks RDMA: where the target does too, \
-                 connect with `nvme connect --transport=rdma`"
+                "`{name}` is NVMe over TCP {there} for RDMA: if the target supports RDMA, connect \
+                 with `nvme connect --transport=rdma`"
             );
             Found::new(name, text)
         });
     nfs.chain(fabric).collect()
 }
 
-/// One connection to a server of files.
+/// A single connection to a file server.
 pub(super) fn one_connection(scene: &Scene<'_>) -> Vec<Found> {
     let one = of_kind(scene, &["network"]).filter(|step| {
         let over_tcp = step.text("protocol").is_some_and(|protocol| protocol.starts_with("tcp"));
@@ -309,7 +309,7 @@ pub(super) fn one_connection(scene: &Scene<'_>) -> Vec<Found> {
     let found = one.map(|step| {
         let name = &step.name;
         let text = format!(
-            "`{name}` comes over one TCP connection, which one processor core carries: mount with \
+            "`{name}` uses one TCP connection, which one processor core serves: mount with \
              `nconnect=8`"
         );
         Found::new(name, text)

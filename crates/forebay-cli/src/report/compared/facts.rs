@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::runs::Runs;
 
-/// A kernel on the GPU's memory, alone and during a read of ours. Rates are bytes per second.
+/// A kernel on the GPU's memory, alone and during a read by the engine. Rates are bytes per second.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ComputeFacts {
     /// `xor`: each word of its memory is read, changed and written.
@@ -23,12 +23,12 @@ pub struct ComputeFacts {
     pub share_of_limit: f64,
     /// Its rate while a file is read.
     pub beside: Runs,
-    /// That read.
+    /// The rate of that read.
     pub read: Runs,
-    /// Its median as a share of that of our reads without a kernel; null where data of either
-    /// were wrong.
+    /// The median of that read as a share of the engine's reads without a kernel; null if either
+    /// moved wrong data.
     pub share_of_read: Option<f64>,
-    /// Whether every byte that the kernel changed, and every byte of the reads, was right.
+    /// Whether every byte that the kernel changed, and every byte of the reads, was correct.
     pub verified: bool,
     /// True if host memory simulated the GPU.
     pub simulated: bool,
@@ -39,9 +39,9 @@ pub struct ComputeFacts {
 pub struct Sockets {
     /// The GPU's PCI address.
     pub gpu: String,
-    /// The NUMA node that it hangs on.
+    /// Its NUMA node.
     pub numa_node: Option<u32>,
-    /// How far each drive is.
+    /// The distance of each drive.
     pub drives: Vec<Away>,
 }
 
@@ -50,7 +50,7 @@ pub struct Sockets {
 pub struct Away {
     /// The drive's id, as in the environment.
     pub drive: String,
-    /// The kernel's name of it.
+    /// Its name in the kernel.
     pub name: String,
     /// The NUMA node of the path that serves it.
     pub numa_node: Option<u32>,

@@ -2,8 +2,8 @@
 //! the variation of the others, whether bytes went by DMA, the GPU's own work, and the location of
 //! GPU and drives.
 //!
-//! [`facts`] and [`runs`] are its data, [`said`] its words, here and in `compare` itself; [`read`]
-//! parses them from a file, which is not trusted.
+//! [`facts`] and [`runs`] are its data. [`said`] puts them into words, for reports and for `forebay
+//! compare`. [`read`] parses them from a file, which is not trusted.
 
 pub mod facts;
 pub mod read;
@@ -18,7 +18,7 @@ use super::json::{Direction, MethodName, Row};
 /// The findings of one run of `forebay compare`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Comparison {
-    /// Which of the runs of a digest, whose lines are its rows.
+    /// The index of its run in the digest; the lines of that run are its rows.
     pub run: usize,
     /// `compare`, `dma` or `all`.
     pub mode: String,
@@ -28,7 +28,7 @@ pub struct Comparison {
     pub each_run: Option<Said>,
     /// The location of GPU and drives.
     pub topology: Option<Sockets>,
-    /// Drives that are left out there.
+    /// How many drives are left out there.
     pub drives_left_out: usize,
     /// Whether bytes went by DMA, in each direction.
     pub dma: Vec<Said>,
@@ -36,7 +36,7 @@ pub struct Comparison {
     pub compute: Option<ComputeFacts>,
     /// True if that, or a concurrent read, found wrong data.
     pub compute_wrong: bool,
-    /// Contradictory parts, and why.
+    /// Parts that are left out as invalid, and why.
     pub refused: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ pub struct Told {
     pub first: Option<f64>,
     /// The mean of the other runs.
     pub mean: Option<f64>,
-    /// How far these are apart, as a share of their mean.
+    /// The range of these, as a share of their mean.
     pub variation: Option<f64>,
 }
 

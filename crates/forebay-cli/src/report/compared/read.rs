@@ -12,14 +12,14 @@ use crate::report::plain::cut;
 
 /// Most drives whose distance is reported.
 const DRIVES_MAX: usize = 16;
-/// Letters of a text at most.
+/// Most letters of a text.
 const TEXT_MAX: usize = 200;
 /// The valid range of a rate, in bytes per second.
 const RATE: (f64, f64) = (0.0, 1e18);
 /// The valid range of a share.
 const SHARE: (f64, f64) = (0.0, 1e6);
 
-/// Whether a report is one of a comparison.
+/// Whether a report is that of a comparison.
 #[must_use]
 pub fn is_comparison(report: &Value) -> bool {
     report.get("compare").is_some_and(|told| !told.is_null())
@@ -68,7 +68,7 @@ fn told(runs: &Value) -> Told {
     }
 }
 
-/// A part that may be absent, as `of` makes sense of it.
+/// Parses a part that may be absent, and checks it by `of`.
 fn part<'a, Part: Deserialize<'a>, Found>(
     value: &'a Value,
     of: impl FnOnce(Part) -> Result<Found, String>,
@@ -80,7 +80,7 @@ fn part<'a, Part: Deserialize<'a>, Found>(
     of(told).map(Some)
 }
 
-/// The first of the drives, and how many more there are.
+/// The first drives, and the number of those left out.
 fn topology(told: Sockets) -> Result<(Sockets, usize), String> {
     let left_out = told.drives.len().saturating_sub(DRIVES_MAX);
     let short = |text: &str| cut(text, TEXT_MAX);
@@ -97,7 +97,7 @@ fn topology(told: Sockets) -> Result<(Sockets, usize), String> {
 
 fn compute(told: ComputeFacts) -> Result<ComputeFacts, String> {
     if told.kernel != "xor" {
-        return Err("it is of a kernel that this version does not know".into());
+        return Err("its kernel is unknown to this version".into());
     }
     for (key, runs) in [("alone", &told.alone), ("beside", &told.beside), ("read", &told.read)] {
         within(&format!("{key}.median"), runs.median, RATE)?;
@@ -163,7 +163,7 @@ mod tests {
             ("beside", runs_of(-1.0), "not `-1.0`"),
             ("limit", json!(null), "invalid type: null"),
             ("share_of_limit", json!(1e308), "`share_of_limit`"),
-            ("kernel", json!(HARM), "a kernel that this version does not know"),
+            ("kernel", json!(HARM), "its kernel is unknown to this version"),
         ] {
             let mut facts = kernel();
             facts[key] = value;

@@ -1,5 +1,5 @@
-//! The summary of several runs: the first is kept separate as warm-up; of the others it has the
-//! mean and the variation. Pure functions.
+//! The summary of several runs: the first, which is a warm-up, and the mean and the variation of
+//! the others. Pure.
 
 use serde::{Deserialize, Serialize};
 
@@ -89,7 +89,7 @@ pub(crate) fn counted<T>(samples: &[T]) -> &[T] {
     if samples.len() > 1 { &samples[1..] } else { samples }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "nobody makes 2^52 runs")]
+#[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 runs")]
 fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }

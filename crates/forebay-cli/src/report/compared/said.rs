@@ -25,9 +25,9 @@ pub fn line((about, text): &Said) -> String {
 
 /// The meaning of the table's columns.
 pub const LEGEND: [(&str, &str); 3] = [
-    ("first", "the first run, which pays for what is made once; the others are judged without it"),
-    ("variation", "the distance of the slowest and the fastest of the others over their mean"),
-    ("against standard", "the medians' ratio"),
+    ("first", "the first run; it includes setup, so the other columns leave it out"),
+    ("variation", "the range of the other runs, divided by their mean"),
+    ("against standard", "the ratio of the medians"),
 ];
 
 /// How far each drive is from the GPU.
@@ -42,11 +42,11 @@ pub fn each_run(len: u64, cache: Cache, simulated: bool) -> Said {
         Cache::Cold => "writes end on the drive, reads begin there",
         Cache::Resident => "writes end in the page cache, reads begin there",
     };
-    let played = if simulated { ", simulated GPU" } else { "" };
-    ("each run", format!("{} written and read; {how}{played}", format_size(len)))
+    let note = if simulated { ", simulated GPU" } else { "" };
+    ("each run", format!("{} written and read; {how}{note}", format_size(len)))
 }
 
-/// A method, with its demanded route.
+/// A method, with its required route.
 #[must_use]
 pub fn method(name: &str, demanded: Option<&str>) -> String {
     match demanded {
@@ -55,9 +55,9 @@ pub fn method(name: &str, demanded: Option<&str>) -> String {
     }
 }
 
-/// Whether our bytes went by DMA between drive and GPU, judged by their verdicts alone. A verdict
-/// is no proof if the data are wrong: drives count for all processes together, and bytes of another
-/// process may be taken for ours.
+/// Whether the engine's bytes went by DMA between drive and GPU, by the verdicts alone. If the data
+/// are wrong, a verdict proves nothing: drives count for all processes, so another process may have
+/// moved the counted bytes.
 #[must_use]
 pub fn dma<'a>(rows: impl IntoIterator<Item = &'a Row>, direction: Direction) -> Option<Said> {
     let ours = rows.into_iter().filter(|row| {
@@ -86,37 +86,37 @@ pub fn dma<'a>(rows: impl IntoIterator<Item = &'a Row>, direction: Direction) ->
     if rows.len() > WAYS_MAX {
         said.push(format!("{} more", rows.len() - WAYS_MAX));
     }
-    let played = if rows.iter().any(|row| row.simulated) { ", simulated" } else { "" };
-    Some(("DMA", format!("{}: {answer}: {}{played}", direction.name(), said.join("; "))))
+    let note = if rows.iter().any(|row| row.simulated) { ", simulated" } else { "" };
+    Some(("DMA", format!("{}: {answer}: {}{note}", direction.name(), said.join("; "))))
 }
 
 /// The kernel compared with the memory's limit, and with its rate during a read.
 #[must_use]
 pub fn compute(facts: &ComputeFacts) -> [Said; 2] {
     let by = match facts.limit_by.as_str() {
-        "filling" => "that filling it reaches",
-        _ => "that its clock and width give",
+        "filling" => "the fastest fill",
+        _ => "clock times width",
     };
     let share = |share: f64| format!("{:.0} %", share * 100.0);
-    let read = facts.share_of_read.map(|of| format!(", {} of what it is alone", share(of)));
+    let read = facts.share_of_read.map(|of| format!(", {} of its rate alone", share(of)));
     let data = if facts.verified { "right" } else { "WRONG" };
-    let played = if facts.simulated { ", simulated" } else { "" };
+    let note = if facts.simulated { ", simulated" } else { "" };
     let alone = format!(
-        "{} of the GPU's memory, read and written: {} GB/s, {} of the {} GB/s {by}; data \
-         {data}{played}",
+        "{} of the GPU's memory, read and written: {} GB/s, {} of its limit of {} GB/s ({by}); \
+         data {data}{note}",
         format_size(facts.bytes),
         rate(facts.alone.median),
         share(facts.share_of_limit),
         rate(facts.limit),
     );
     let beside = format!(
-        "a read: {} GB/s, {} of what it is alone; that read {} GB/s{}{played}",
+        "a read: {} GB/s, {} of its rate alone; that read {} GB/s{}{note}",
         rate(facts.beside.median),
         share(facts.beside.median / facts.alone.median),
         rate(facts.read.median),
         read.unwrap_or_default(),
     );
-    [("xor", alone), ("beside", beside)]
+    [("xor", alone), ("during", beside)]
 }
 
 /// The variation of runs, with its word.
@@ -125,8 +125,8 @@ pub fn variation(share: f64, judgement: Judgement) -> String {
     format!("{:.0} %, {}", share * 100.0, judgement.name())
 }
 
-/// A method compared with the standard one; nothing for that one itself, nor if the data are wrong:
-/// their speed means nothing.
+/// A method's speed relative to the standard one. `None` for the standard method itself, and if the
+/// data are wrong, since their speed means nothing.
 #[must_use]
 pub fn against(speed_up: Option<f64>, is_standard: bool, verified: Option<bool>) -> Option<String> {
     speed_up.filter(|_| !is_standard && verified != Some(false)).map(faster)
@@ -138,7 +138,7 @@ mod tests {
     use crate::report::json::tests::report;
     use crate::report::proof::ShareFacts;
 
-    /// The sentence on `count` reads of ours with such a verdict.
+    /// The sentence on `count` reads by the engine with such a verdict.
     fn judged(word: &str, shares: &[&str], verified: bool, count: usize) -> String {
         let ours = |row: &Row| row.method == MethodName::Forebay;
         let mut row = report().results.into_iter().find(ours).unwrap();

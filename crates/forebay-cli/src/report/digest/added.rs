@@ -11,8 +11,8 @@ use crate::results::Bound;
 const COUNTS_MAX: usize = 16;
 const KINDS_MAX: usize = 4;
 
-/// The properties that points share which differ in the number of GPUs: their run, direction and
-/// page cache state.
+/// The properties that points with different numbers of GPUs share: their run, direction and page
+/// cache state.
 type Kind<'a> = (usize, Option<&'a str>, Option<&'a str>);
 
 /// A sentence for each kind of points that were measured with several numbers of GPUs: the best of
@@ -63,11 +63,11 @@ fn of_ceiling(line: &Line, before: Option<&str>) -> String {
     let is_new = before.is_some_and(|name| name != limit.name);
     let then = match (is_new, share >= Bound::NEAR) {
         (true, true) => ", which takes over",
-        (true, false) => ", which is the lowest then, and is not reached",
+        (true, false) => ", now the lowest, and not reached",
         (false, true) => "",
-        (false, false) => ", which is not reached",
+        (false, false) => ", not reached",
     };
-    format!(", {} % of the ceiling `{}`{then}", digits(share * 100.0), plain(&limit.name))
+    format!(", {} % of the limit `{}`{then}", digits(share * 100.0), plain(&limit.name))
 }
 
 #[cfg(test)]
@@ -105,12 +105,11 @@ mod tests {
             points.push(("cuda:0 + cuda:1", rate, Some(("memory", 100.0))));
             told(&points).concat()
         };
-        let begins = "As GPUs are added (read, cold): 1 GPU 51.0 GB/s, 92.7 % of the ceiling \
+        let begins = "As GPUs are added (read, cold): 1 GPU 51.0 GB/s, 92.7 % of the limit \
                       `link`; 2 GPUs ";
-        let over = "90.0 GB/s, 90.0 % of the ceiling `memory`, which takes over.";
+        let over = "90.0 GB/s, 90.0 % of the limit `memory`, which takes over.";
         assert_eq!(two(90.0), format!("{begins}{over}"));
-        let under = "81.3 GB/s, 81.3 % of the ceiling `memory`, which is the lowest then, and is \
-                     not reached.";
+        let under = "81.3 GB/s, 81.3 % of the limit `memory`, now the lowest, and not reached.";
         assert_eq!(two(81.3), format!("{begins}{under}"));
     }
 
@@ -123,8 +122,8 @@ mod tests {
             ("cuda:0 + cuda:1 + cuda:2", 31.0, Some(("storage", 60.0))),
         ];
         let expected = "As GPUs are added (read, cold): 1 GPU 20.0 GB/s; 2 GPUs 30.0 GB/s, 50.0 % \
-                        of the ceiling `storage`, which is not reached; 3 GPUs 31.0 GB/s, 51.7 % \
-                        of the ceiling `storage`, which is not reached.";
+                        of the limit `storage`, not reached; 3 GPUs 31.0 GB/s, 51.7 % of the \
+                        limit `storage`, not reached.";
         assert_eq!(told(&points), [expected]);
     }
 }

@@ -46,7 +46,7 @@ impl Alike {
         }
     }
 
-    /// All of them.
+    /// All sentences, each with its count and points.
     pub(super) fn sentences(&self, digest: &Digest) -> Vec<String> {
         let mut axes = digest.varying();
         axes.sort_by_key(|axis| *axis == Axis::Path);

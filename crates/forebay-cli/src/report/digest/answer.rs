@@ -43,7 +43,7 @@ pub fn sentence(digest: &Digest) -> String {
         (true, None) => "Nothing was measured.".into(),
         (false, _) => {
             let simulated = if digest.simulated() {
-                " (a simulated GPU: no statement of hardware)"
+                " (simulated GPU: this says nothing about hardware)"
             } else {
                 ""
             };
@@ -80,7 +80,7 @@ fn said(digest: &Digest, line: &Line, others: &[&Line]) -> String {
         }
     }
     if line.stays_in_host() && line.mark(Axis::Target) != Some("host") {
-        text.push_str(" in host memory alone");
+        text.push_str(" within host memory");
     }
     let where_it_was = where_it_was(digest, line);
     if !where_it_was.is_empty() {
@@ -88,7 +88,7 @@ fn said(digest: &Digest, line: &Line, others: &[&Line]) -> String {
     }
     if let (Some(share), Some(limit)) = (line.share(), &line.limit) {
         let name = plain(&limit.name);
-        text.push_str(&format!(", {} % of the ceiling `{name}`", digits(share * 100.0)));
+        text.push_str(&format!(", {} % of the limit `{name}`", digits(share * 100.0)));
     }
     let standard = standard(line, others).filter(|(_, rate)| *rate > 0.0);
     let times = |(name, rate)| Some((name, ratio(line.rate()?, rate)?));
@@ -98,12 +98,12 @@ fn said(digest: &Digest, line: &Line, others: &[&Line]) -> String {
     match &line.verdict {
         Some(verdict) => text.push_str(&format!(", verdict: {}", plain(verdict))),
         None if line.imported.is_some() => text.push_str(", not proved: it was imported"),
-        None => text.push_str(", without a verdict on the way of the bytes"),
+        None => text.push_str(", without a verdict on the data path"),
     }
     text
 }
 
-/// The values of a line on the axes that vary, but for those that are named anyhow.
+/// The values of a line on the varying axes, except method and direction.
 fn where_it_was(digest: &Digest, line: &Line) -> String {
     let named = [Axis::Way, Axis::Direction];
     let axes = digest.varying().into_iter().filter(|axis| !named.contains(axis));
@@ -119,8 +119,7 @@ fn plain_ways() -> impl Iterator<Item = &'static str> {
     Plain::ALL.map(Plain::name).into_iter().chain([MethodName::Standard.name()])
 }
 
-/// The best rate of a plain method among comparable lines, unless `line` is itself one of a plain
-/// method.
+/// The best rate of a baseline method among comparable lines. `None` if `line` is one of them.
 fn standard<'a>(line: &Line, others: &[&'a Line]) -> Option<(&'a str, f64)> {
     let way = |line: &Line| plain_ways().find(|name| line.mark(Axis::Way) == Some(*name));
     if way(line).is_some() {
@@ -150,9 +149,9 @@ mod tests {
         let mut sweep = Sweep { ways: vec!["forebay", "cpu-gpu"], ..Sweep::default() };
         insta::assert_snapshot!(of(&sweep).replace(", ", ",\n"), @"
         At best,
-        forebay reads 6.77 GB/s (6.70 to 6.83) with request size 4 MiB,
+        forebay reads 6.77 GB/s (6.70 to 6.83) with block size 4 MiB,
         depth 32,
-        96.7 % of the ceiling `storage`,
+        96.7 % of the limit `storage`,
         1.67 times the best of `cpu-gpu`,
         verdict: mixed 75 % staged / 25 % cached.
         ");
@@ -182,7 +181,7 @@ mod tests {
             assert!(text.contains("forebay reads 6.77 GB/s"), "{text}");
             assert!(text.contains("; cpu reads 9.00 GB/s"), "{text}");
             assert!(text.contains("1.67 times the best of `cpu-gpu`"), "{text}");
-            assert_eq!(text.matches("in host memory alone").count(), 1, "{text}");
+            assert_eq!(text.matches("within host memory").count(), 1, "{text}");
         };
         told(&digest);
         // By its name alone, and by its verdict alone.

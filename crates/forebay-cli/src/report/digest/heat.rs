@@ -20,24 +20,24 @@ const NAMED_MAX: usize = 4;
 pub struct Heat {
     /// Its name: `gpu cuda:0`, `drive nvme0n1`.
     pub name: String,
-    /// As the span began.
+    /// The value at the beginning of the span.
     pub first: Option<f64>,
-    /// The value at the end.
+    /// The value at its end.
     pub last: Option<f64>,
-    /// At most.
+    /// The maximum.
     pub max: Option<f64>,
 }
 
 /// A sensor's readings at both ends of a run during which it warmed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Warmed {
-    /// Which run.
+    /// The index of the run.
     pub run: usize,
     /// The sensor.
     pub name: String,
     /// Its first reading.
     pub first: f64,
-    /// Its last.
+    /// Its last reading.
     pub last: f64,
 }
 
@@ -108,7 +108,7 @@ pub(super) fn of_runs(samples: &[(usize, &Sample)]) -> Vec<Warmed> {
                 let name = cut(&told.name, NAME_MAX);
                 sensors.push(Warmed { run, name, first: told.first, last: told.last });
             } else {
-                // Then it is unknown for the rest of the run.
+                // There is no room: the sensor is left out, in later samples too.
                 places.remove(&(run, told.name.as_str()));
             }
         }
@@ -132,8 +132,8 @@ pub(super) fn warnings(digest: &Digest) -> Vec<String> {
         let name = if several { format!(" {}", plain(&run.name)) } else { String::new() };
         (!all.is_empty()).then(|| {
             format!(
-                "over the whole run{name} it grew warmer, {}, so its last points may not be like \
-                 its first; warm up for longer, or measure the first again",
+                "temperatures rose over the whole run{name}, {}, so its first and last points may \
+                 differ; warm up for longer, or measure the first points again",
                 told.join(", ")
             )
         })
@@ -179,17 +179,17 @@ mod tests {
     fn what_warms_over_the_whole_run_is_told_with_what_to_do() {
         let found = digest(|number| slowly(number, 2.0)).warnings;
         assert_eq!(found.len(), 1, "{found:?}");
-        let begins = "over the whole run it grew warmer, `gpu cuda:0` from 40 to 58 °C, so its";
+        let begins = "temperatures rose over the whole run, `gpu cuda:0` from 40 to 58 °C, so its";
         assert!(found[0].starts_with(begins) && found[0].contains("; warm up"), "{found:?}");
         // Ten degrees are not more than ten.
         assert!(digest(|number| slowly(number, 10.0 / 9.0 - 1e-9)).warnings.is_empty());
         assert!(digest(|number| slowly(number, -5.0)).warnings.is_empty());
-        // It is the time that counts, not the place in the file.
+        // The time of a sample counts, not its place in the file.
         let mut turned = records(|number| slowly(number, 2.0));
         turned[1..].reverse();
         let texts = [made::text(&turned), made::text(&records(|number| slowly(number, 0.1)))];
         let both = digest_of(&[("a", &texts[0]), ("b", &texts[1])]).warnings;
-        assert!(both.len() == 1 && both[0].contains("run a it grew warmer"), "{both:?}");
+        assert!(both.len() == 1 && both[0].contains("run a, `gpu cuda:0`"), "{both:?}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The limits of a digest, and which of them binds a line.
 //!
-//! If the measuring program reported the limit of a sample, that counts. For other samples
+//! The limit that the measuring program reported for a sample counts. For other samples
 //! [`super::gather`] finds it here by the same rule.
 
 use super::{Bound, Digest, Limit, ratio};
@@ -24,15 +24,15 @@ impl Bound {
 }
 
 impl Digest {
-    /// Further limits belong to the next attempt.
+    /// Starts the next attempt; limits that follow belong to it.
     pub(super) fn begin_attempt(&mut self) {
         if self.attempts.len() < KEPT_MAX {
             self.attempts.push(Vec::new());
         }
     }
 
-    /// Adds a limit. If it was measured again, as in a continued file, the larger value counts,
-    /// since it was reached.
+    /// Adds a limit. If it was measured again, as in a continued file, the larger value counts: it
+    /// was reached.
     pub(super) fn take_ceiling(&mut self, bound: Bound) {
         let kept: usize = self.attempts.iter().map(Vec::len).sum();
         if let Some(last) = self.attempts.last_mut().filter(|_| kept < KEPT_MAX) {
@@ -78,7 +78,8 @@ impl Digest {
         ceilings.into_iter().min_by(|a, b| a.rate.total_cmp(&b.rate))
     }
 
-    /// The name of the limit with this rate; a sample may only say that it is far off.
+    /// The name of the limit with this rate. A sample may name none: `in-flight` says that no limit
+    /// was near.
     fn name_of(&self, run: usize, point: &Point, bound: &results::Bound, rate: f64) -> String {
         if BINDING.contains(&bound.name.as_str()) {
             return bound.name.clone();
@@ -129,7 +130,7 @@ fn on_the_way_of(
     let links: Option<Vec<f64>> = point.targets.iter().map(|target| of("link", target)).collect();
     let links = links.filter(|links| !links.is_empty()).map(|links| links.iter().sum());
     let is_gpus = point.targets.iter().any(|target| target != "host");
-    // Several together may reach less than the sum of each alone.
+    // Several targets together may reach less than the sum of their links.
     let all = point.targets.join("+");
     let found = [
         ("link", of("links", &all)),
@@ -249,7 +250,7 @@ mod tests {
             digest.lines[0].bound_by().map(ToOwned::to_owned)
         };
         assert_eq!(bound_by(6.9e9, None).as_deref(), Some("storage"));
-        assert_eq!(bound_by(5e9, None), None, "who measured did not say either");
+        assert_eq!(bound_by(5e9, None), None, "no sample names one either");
         assert_eq!(bound_by(5e9, Some("in-flight")).as_deref(), Some("in-flight"));
     }
 
@@ -266,7 +267,7 @@ mod tests {
                 let limit = digest_of(&[("a", text)]).lines[0].limit.clone();
                 limit.map(|limit| (limit.name, limit.rate))
             };
-            assert_eq!(of(&text), None, "what a drive gives that must be asked is not known");
+            assert_eq!(of(&text), None, "the limit of the drive is unknown");
             of(&text.replace("\"cold\"", "\"resident\""))
         };
         assert_eq!(limit(&[]), Some(("link".into(), 50e9)));
@@ -276,7 +277,7 @@ mod tests {
         let both = limit(&[made::ceiling("uplink", of, false, 28e9)]);
         assert_eq!(both, Some(("uplink".into(), 28e9)));
         let theory = limit(&[made::ceiling("uplink", "0000:80:01.0", true, 28e9)]);
-        assert_eq!(theory, Some(("link".into(), 50e9)), "what was not measured binds nothing");
+        assert_eq!(theory, Some(("link".into(), 50e9)), "a theoretical limit binds nothing");
     }
 
     #[test]

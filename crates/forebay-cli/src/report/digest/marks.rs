@@ -70,7 +70,7 @@ pub(super) fn size(bytes: u64) -> Mark {
 pub(super) fn queues(point: &Point, found: &BTreeSet<u32>) -> Option<(Mark, bool)> {
     let asked = point.queues?;
     let (text, is_other) = match found.first() {
-        None => (format!("{asked} asked"), false),
+        None => (format!("{asked} requested"), false),
         Some(only) if found.len() == 1 && *only == asked => (asked.to_string(), false),
         Some(_) => {
             let texts: Vec<String> = found.iter().take(NUMBERS_MAX).map(u32::to_string).collect();
@@ -102,7 +102,7 @@ mod tests {
             (mark.text, mark.number.unwrap(), is_other)
         };
         assert_eq!(told(8, &[8]), ("8".into(), 8.0, false));
-        assert_eq!(told(8, &[]), ("8 asked".into(), 8.0, false));
+        assert_eq!(told(8, &[]), ("8 requested".into(), 8.0, false));
         assert_eq!(told(8, &[4]), ("4, not 8".into(), 4.0, true));
         assert_eq!(told(8, &[8, 4, 8]), ("4 and 8, not 8".into(), 4.0, true));
         let many = told(9, &[1, 2, 3, 4, 5]).0;

@@ -9,57 +9,57 @@ pub enum Metric {
     Requests,
     /// Seconds that a request took on average.
     Mean,
-    /// The median in seconds.
+    /// The median of these seconds.
     P50,
-    /// Of 90 of 100.
+    /// The 90th percentile.
     P90,
-    /// Of 99 of 100.
+    /// The 99th percentile.
     P99,
-    /// Of 999 of 1,000.
+    /// The 99.9th percentile.
     P999,
-    /// Of the slowest.
+    /// The maximum.
     Slowest,
-    /// Processors that were busy.
+    /// How many processors were busy.
     Cores,
     /// Processor seconds for 1e9 bytes.
     CpuPerGb,
     /// Processor seconds in the program.
     CpuUser,
-    /// In the kernel.
+    /// Processor seconds in the kernel.
     CpuSystem,
-    /// In the program, as a share of one core over the span: 1 for each that was busy.
+    /// Processor time in the program over the span: 1 is one busy core.
     CpuUserShare,
-    /// In the kernel.
+    /// Processor time in the kernel over the span.
     CpuSystemShare,
     /// The share of the files that was in the page cache before the span.
     CachedBefore,
-    /// After it.
+    /// The share after the span.
     CachedAfter,
     /// How much the rate rose over the span, as a share of its mean.
     Slope,
     /// Watts of all GPUs.
     GpuWatts,
-    /// Of all processors' packages.
+    /// Watts of all processor packages.
     PackageWatts,
-    /// Of all memory.
+    /// Watts of all memory.
     DramWatts,
-    /// Of the platform, as its maker counts it.
+    /// Watts of the platform, as its vendor defines it.
     PlatformWatts,
-    /// Of the whole server.
+    /// Watts of the whole server.
     ServerWatts,
-    /// Of the subject of the user's command.
+    /// Watts that the user's command reports.
     CommandWatts,
     /// Joules of all GPUs for 1e9 bytes.
     GpuJoules,
-    /// Of all processors' packages.
+    /// Joules of all processor packages.
     PackageJoules,
-    /// Of all memory.
+    /// Joules of all memory.
     DramJoules,
-    /// Of the platform.
+    /// Joules of the platform.
     PlatformJoules,
-    /// Of the whole server.
+    /// Joules of the whole server.
     ServerJoules,
-    /// Of the subject of the user's command.
+    /// Joules by the user's command.
     CommandJoules,
 }
 

@@ -1,7 +1,7 @@
 //! The contents of results for every output format: their runs, a line for each point, the limits,
 //! and notes for the reader.
 //!
-//! Pure; [`gather`]'s caller reads the files. [`answer`] is its sentence, [`notes`] its warnings.
+//! Pure; [`gather`]'s caller reads the files. [`answer`] sums a digest up, [`notes`] warns.
 
 mod added;
 mod alike;
@@ -64,7 +64,7 @@ pub struct RunFacts {
     pub name: String,
     /// Its name before it was made unique: its label, else its file's name.
     pub given: String,
-    /// Whether the user called it so.
+    /// Whether the user gave it a label.
     pub labelled: bool,
     /// The number of its file.
     pub source: usize,
@@ -76,9 +76,9 @@ pub struct RunFacts {
     pub gpus: Vec<Gpu>,
     /// Sources of power and heat that reported nothing, and why.
     pub unmetered: Vec<Absent>,
-    /// The request.
+    /// The requested settings.
     pub asked: Arc<Value>,
-    /// How much of that exists, if not all.
+    /// Missing points and samples, if the sweep is incomplete.
     pub unfinished: Option<Unfinished>,
     /// Its origin, if another tool measured.
     pub imported: Option<Imported>,
@@ -96,14 +96,14 @@ impl RunFacts {
     pub fn origin(&self) -> String {
         let Some(from) = &self.imported else { return self.environment.kernel.clone() };
         let version = from.version.as_ref().map_or_else(String::new, |text| format!(" {text}"));
-        format!("measured by {}{version}, a machine that is not known", from.tool)
+        format!("measured by {}{version}, on an unknown machine", from.tool)
     }
 }
 
 /// A property by which points differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Axis {
-    /// Which run.
+    /// The run.
     Run,
     /// The file or the folder.
     Path,
@@ -113,7 +113,7 @@ pub enum Axis {
     Way,
     /// The settings it used.
     Settings,
-    /// The route that was demanded.
+    /// The route that was required.
     Demanded,
     /// From or to the file.
     Direction,
@@ -127,13 +127,13 @@ pub enum Axis {
     Size,
     /// Bytes of one request.
     RequestSize,
-    /// Calls in flight of each thread.
+    /// Concurrent calls of each thread.
     Depth,
     /// Requests in one call.
     Batch,
     /// Threads for each target.
     Threads,
-    /// Files that these share.
+    /// Files that the threads share.
     Files,
 }
 
@@ -177,15 +177,15 @@ impl Axis {
             Self::Run => "run",
             Self::Path => "path",
             Self::Queues => "queues",
-            Self::Way => "way",
+            Self::Way => "method",
             Self::Settings => "settings",
-            Self::Demanded => "demanded route",
+            Self::Demanded => "required route",
             Self::Direction => "direction",
             Self::Pattern => "pattern",
             Self::Cache => "cache",
             Self::Target => "target",
             Self::Size => "size",
-            Self::RequestSize => "request size",
+            Self::RequestSize => "block size",
             Self::Depth => "depth",
             Self::Batch => "batch",
             Self::Threads => "threads",
@@ -196,7 +196,13 @@ impl Axis {
     /// Its name for programs.
     #[must_use]
     pub fn key(self) -> String {
-        self.name().replace(' ', "_")
+        let name = match self {
+            Self::Way => "way",
+            Self::Demanded => "demanded_route",
+            Self::RequestSize => "request_size",
+            other => other.name(),
+        };
+        name.to_owned()
     }
 }
 
@@ -218,7 +224,7 @@ impl Mark {
 /// The summary of all samples of one point in one run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Line {
-    /// Which run.
+    /// The index of its run.
     pub run: usize,
     /// Its position.
     pub marks: BTreeMap<Axis, Mark>,
@@ -234,13 +240,13 @@ pub struct Line {
     pub verdict: Option<String>,
     /// Bytes by proven route; [`UNPROVEN`] for the rest.
     pub ways: BTreeMap<String, f64>,
-    /// Whether the bytes that were compared were right.
+    /// Whether the compared bytes were correct.
     pub verified: Option<bool>,
     /// Samples that report whether their rate was steady.
     pub judged: usize,
     /// Samples whose rate was not steady.
     pub unsteady: usize,
-    /// Whether latencies count from when requests were due, not from when they were sent.
+    /// Whether latencies are measured from when requests were due, not from when they were sent.
     pub since_due: bool,
     /// Samples that failed.
     pub failed: usize,
@@ -258,7 +264,7 @@ pub struct Line {
     pub targets: Vec<TargetShare>,
     /// The external tool that measured it.
     pub imported: Option<String>,
-    /// How warm GPUs and drives were.
+    /// Temperatures of GPUs and drives.
     pub heat: Vec<Heat>,
     /// The throttling, and its reasons.
     pub throttled: Vec<Throttled>,
@@ -311,7 +317,7 @@ impl Line {
             || (proven.peek().is_some() && proven.all(|way| way.starts_with("host (")))
     }
 
-    /// Whether the data were right, in a word; empty if they were not checked.
+    /// The result of the data check, in a word; empty if there was none.
     #[must_use]
     pub const fn data(&self) -> &'static str {
         match self.verified {
@@ -331,7 +337,7 @@ impl Line {
 /// A limit that binds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limit {
-    /// Which.
+    /// Its name.
     pub name: String,
     /// Its bytes per second.
     pub rate: f64,
@@ -346,7 +352,7 @@ pub struct TargetShare {
     pub rate: Estimate,
     /// Seconds from the common start until the first of its threads was done.
     pub first_done: Estimate,
-    /// Until the last was.
+    /// Seconds until the last was done.
     pub last_done: Estimate,
 }
 
@@ -355,13 +361,13 @@ pub struct TargetShare {
 pub struct Bound {
     /// The number of the run.
     pub run: usize,
-    /// Which.
+    /// Its name.
     pub name: String,
     /// The part that has the limit.
     pub of: String,
     /// The direction, if that matters.
     pub direction: Option<Direction>,
-    /// Whether it was not measured.
+    /// Whether it is theoretical, not measured.
     pub theory: bool,
     /// Bytes per second.
     pub rate: f64,
@@ -369,16 +375,16 @@ pub struct Bound {
     pub in_theory: Option<f64>,
     /// Why it is below its maximum.
     pub limits: Option<String>,
-    /// Whose bytes pass it together.
+    /// The GPUs and drives that share it.
     pub shared_by: Vec<String>,
     /// How it was found.
     pub how: String,
 }
 
-/// One measurement, as it is embedded.
+/// One measurement, as embedded in the page.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Raw {
-    /// Which of the lines.
+    /// The index of its line.
     pub line: usize,
     /// The number of its repeat.
     pub repeat: usize,
@@ -394,7 +400,7 @@ pub struct Raw {
     /// Each quantity by its name for programs.
     #[serde(flatten)]
     pub values: BTreeMap<&'static str, f64>,
-    /// Why there is none.
+    /// Why there is no measurement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Whether the line leaves it out: the first run of a comparison.
@@ -430,7 +436,7 @@ pub(crate) fn ratio(part: f64, whole: f64) -> Option<f64> {
     Some(part / whole).filter(|ratio| (ratio * 100.0).is_finite())
 }
 
-/// A number with three digits that count, however large.
+/// A number with three significant digits or more.
 #[must_use]
 pub fn digits(value: f64) -> String {
     match value.abs() {

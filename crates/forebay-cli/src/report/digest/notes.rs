@@ -9,7 +9,7 @@ use crate::results::Imported;
 
 /// Above this share of a limit, a rate was not bound by it.
 const SHARE_MAX: f64 = 1.05;
-/// Samples of a point that are further apart than this, as a share of the median, say little.
+/// Samples of a point further apart than this, as a share of the median, are unreliable.
 const SPREAD_MAX: f64 = 0.25;
 /// Most tools that are named.
 const TOOLS_MAX: usize = 8;
@@ -22,7 +22,7 @@ const NUMBERS_MAX: usize = 8;
 pub fn confidence(digest: &Digest, metric: Metric) -> Option<String> {
     let known = digest.lines.iter().filter_map(|line| line.metric(metric)?.confidence);
     let least = known.min_by(f64::total_cmp)?;
-    // Never more than it is.
+    // Rounds down, so as not to overstate it.
     Some(format!("{:.0} %", (least * 100.0).floor()))
 }
 
@@ -36,7 +36,7 @@ pub fn of(digest: &Digest) -> Vec<String> {
     found.extend(simulated(digest));
     let failed: Vec<&Line> = lines.iter().filter(|line| line.failed > 0).collect();
     if let Some(first) = failed.first() {
-        let why = first.error.as_deref().unwrap_or("no reason was written down");
+        let why = first.error.as_deref().unwrap_or("no reason was recorded");
         found.push(format!(
             "{} of {all} points failed, the first with: {}; remove the cause, and measure again",
             failed.len(),
@@ -50,8 +50,8 @@ pub fn of(digest: &Digest) -> Vec<String> {
     let wrong = count(&|line| line.verified == Some(false));
     if wrong > 0 {
         found.push(format!(
-            "{wrong} of {all} points moved wrong data: their speed means nothing; look whether the \
-             file changed meanwhile, and at the kernel's log"
+            "{wrong} of {all} points moved wrong data: their speed means nothing; check whether \
+             the file changed during the run, and the kernel's log"
         ));
     }
     found.extend(compared(digest));
@@ -76,8 +76,8 @@ pub fn of(digest: &Digest) -> Vec<String> {
     let above = count(&|line| line.share().is_some_and(|share| share > SHARE_MAX));
     if above > 0 {
         found.push(format!(
-            "{above} of {all} points were faster than their ceiling: it varied, or a cache below \
-             the file system answered; measure the ceilings again, or use larger files"
+            "{above} of {all} points were faster than their limit: it varied, or a cache below the \
+             file system answered; measure the limits again, or use larger files"
         ));
     }
     let words: BTreeSet<&str> = lines
@@ -87,8 +87,7 @@ pub fn of(digest: &Digest) -> Vec<String> {
         .collect();
     if !words.is_empty() {
         found.push(
-            "of some points it is not proven which way the bytes took; `forebay doctor` says what \
-             is missing for that"
+            "the data path of some points is not proven; `forebay doctor` says what is missing"
                 .to_owned(),
         );
     }
@@ -121,37 +120,37 @@ fn ended(digest: &Digest) -> Vec<String> {
     told.collect()
 }
 
-/// The measurements of layers whose bytes came from elsewhere than requested.
+/// The measurements of layers whose bytes came from another source than requested.
 fn strayed(digest: &Digest) -> Vec<String> {
     let told = digest.layers.iter().filter_map(|layers| {
         let (name, percent) = (plain(&layers.name), layers.strays()? * 100.0);
         let (place, step) = if layers.is_from_drive() {
-            ("the page cache", "end what else reads the file")
+            ("the page cache", "stop other readers of the file")
         } else {
             ("the drive", "leave the page cache room for all layers")
         };
         Some(format!(
             "up to {percent:.1} % of the bytes of a pass of {name} came from {place}, which was \
-             not asked for; {step}, and measure again"
+             not requested; {step}, and measure again"
         ))
     });
     told.collect()
 }
 
-/// Wrong data that comparisons found outside their rows, and their contradictions.
+/// Wrong data that comparisons found outside their rows, and their invalid parts.
 fn compared(digest: &Digest) -> Vec<String> {
     let mut found = Vec::new();
     for compared in &digest.comparisons {
         let name = digest.runs.get(compared.run).map_or_else(String::new, |run| plain(&run.name));
         if compared.compute_wrong {
             found.push(format!(
-                "the GPU's own work of {name}, or a read beside it, found wrong data: its speed \
-                 means nothing; measure again, and look at the kernel's log"
+                "the GPU's own work of {name}, or the read during it, found wrong data: its speed \
+                 means nothing; measure again, and check the kernel's log"
             ));
         }
         found.extend(compared.refused.iter().map(|why| {
             let why = plain(why);
-            format!("a part of {name} makes no sense and is left out, {why}; measure again")
+            format!("a part of {name} is invalid and left out, {why}; measure again")
         }));
     }
     found
@@ -162,8 +161,8 @@ fn paced(lines: &[Line]) -> Option<String> {
     let count = lines.iter().filter(|line| line.since_due).count();
     (count > 0).then(|| {
         format!(
-            "latencies of {count} of {} points, at a fixed rate, count from when each request was \
-             due; hold them only against others at the same rate",
+            "latencies of {count} of {} points, at a fixed rate, are measured from when each \
+             request was due; compare them only with others at the same rate",
             lines.len()
         )
     })
@@ -178,9 +177,9 @@ fn queues(lines: &[Line]) -> Option<String> {
     let more = if texts.len() > told.len() { "; …" } else { "" };
     (count > 0).then(|| {
         format!(
-            "{count} of {} points had other queues or connections than were asked for ({}{more}); \
-             see what the target and this host allow, and for NFS unmount every mount of the \
-             server first",
+            "{count} of {} points had another number of queues or connections than requested \
+             ({}{more}); check the limits of the target and of this host, and for NFS unmount all \
+             mounts of the server first",
             lines.len(),
             told.join("; ")
         )
@@ -202,9 +201,8 @@ fn imported(digest: &Digest) -> Option<String> {
     names.truncate(TOOLS_MAX);
     (count > 0).then(|| {
         format!(
-            "{count} of {} points are what {} told, which nothing here proves: neither the data, \
-             nor which way they took, nor what else the machine did; measure the same by `forebay \
-             sweep` for that",
+            "{count} of {} points were reported by {}: their data, their path and other load on \
+             the machine are not verified; measure the same with `forebay sweep` to verify them",
             digest.lines.len(),
             names.join(", ")
         )
@@ -251,7 +249,7 @@ mod tests {
                 sample["queues_found"] = found.into();
             })
         };
-        one(queues(4), "other queues or connections than were asked for (4, not 8)");
+        one(queues(4), "another number of queues or connections than requested (4, not 8)");
         assert_eq!(queues(8), Vec::<String>::new());
         one(changed(|s| s["measured"]["verdict"]["text"] = "unproven".into()), "not proven");
         let failed = changed(|sample| {
@@ -265,6 +263,6 @@ mod tests {
             vec![made::run(&sweep), made::ceiling("storage", &sweep.path, false, 1e9)];
         records.extend(made::samples(&sweep));
         let above = digest_of(&[("a", &made::text(&records))]).warnings;
-        one(above, "5 of 5 points were faster than their ceiling");
+        one(above, "5 of 5 points were faster than their limit");
     }
 }

@@ -45,14 +45,14 @@ impl Unfinished {
         };
         let name = plain(name);
         format!(
-            "{name} is not whole: {lack}{failed}; unless it is still being measured, or was begun \
-             anew, give the same `forebay sweep` command again on that machine, with the same \
-             version, which goes on where it stopped"
+            "{name} is incomplete: {lack}{failed}; unless it is still running, or was started \
+             anew, repeat the same `forebay sweep` command on that machine, with the same version, \
+             to continue it"
         )
     }
 }
 
-/// Records on each of `runs`, the first of which has the number `first`, which samples are missing.
+/// Finds the missing samples of each of `runs`, the first of which has the number `first`.
 pub(super) fn find(runs: &mut [RunFacts], first: usize, samples: &[(usize, &Sample)]) {
     let mut of_runs: HashMap<usize, Vec<&Sample>> = HashMap::new();
     for (run, sample) in samples {
@@ -192,15 +192,14 @@ mod tests {
         let records = records();
         let warnings = |count: usize| {
             let warnings = digest_of(&[("a", &made::text(&records[..count]))]).warnings;
-            warnings.into_iter().filter(|text| text.contains("not whole")).collect::<Vec<_>>()
+            warnings.into_iter().filter(|text| text.contains("is incomplete")).collect::<Vec<_>>()
         };
         assert_eq!(warnings(13), Vec::<String>::new());
-        let next = "unless it is still being measured, or was begun anew, give the same `forebay \
-                    sweep` command again on that machine, with the same version, which goes on \
-                    where it stopped";
+        let next = "unless it is still running, or was started anew, repeat the same `forebay \
+                    sweep` command on that machine, with the same version, to continue it";
         let lack = "1 of 4 points have no sample, and it holds 3 of 12 samples";
-        assert_eq!(warnings(4), [format!("a is not whole: {lack}; {next}")]);
+        assert_eq!(warnings(4), [format!("a is incomplete: {lack}; {next}")]);
         let lack = "it holds 11 of 12 samples, at least one of each point";
-        assert_eq!(warnings(12), [format!("a is not whole: {lack}; {next}")]);
+        assert_eq!(warnings(12), [format!("a is incomplete: {lack}; {next}")]);
     }
 }

@@ -149,15 +149,15 @@ mod tests {
 
         At best,
         forebay reads 1.43 GB/s (1.41 to 1.44) with depth 8,
-        20.4 % of the ceiling \`storage\`,
+        20.4 % of the limit \`storage\`,
         verdict: mixed 75 % staged / 25 % cached.
 
         - a: `forebay sweep /data/model.safetensors --depth 1,8,32`,
         Linux 6.18.0
 
-        ## Ceilings
+        ## Limits
 
-        | ceiling | of | direction | found by | GB/s | reached,
+        | limit | of | direction | found by | GB/s | reached,
         % | how |
         | --- | --- | --- | --- | ---: | ---: | --- |
         | link | cuda:0 | read | measured | 25.0 | 5.71 | by hand |
@@ -165,7 +165,7 @@ mod tests {
         | pcie | nvme0n1 | read | theory | 7.90 | 18.1 | by hand |
         ");
         assert_eq!(results.lines().count(), 4);
-        assert!(results.starts_with("| way | direction | depth | throughput, GB/s | requests"));
+        assert!(results.starts_with("| method | direction | depth | throughput, GB/s | requests"));
         assert!(results.contains("\n| forebay | read | 8 | 1.43 (1.41–1.44) | 21766 |"));
     }
 
@@ -194,12 +194,12 @@ mod tests {
         --rounds 5
         --out FOLDER`
 
-        | tokens | way | compute, ms |
+        | tokens | method | compute, ms |
         transfer, ms |
         reads | pass, ms |
         line, ms |
         overhead, % | over compute, % | stall, ms |
-        compute beside | CPU, s/GB |
+        compute slowdown | CPU, s/GB |
         | 1,024|forebay|1.09|22.36|6|134.9|135.3|-0.3|+1965.2|128.2|1.029|0.018 |
         | 1,024|two-buffers|1.09|22.36|6|135.3|135.3|+0.0|+1971.5|128.7|1.012|0.018 |
         | 8,192|forebay|10.79|22.35|6|143.8|144.9|-0.7|+122.1|82.8|0.943|0.019 |
@@ -220,7 +220,7 @@ mod tests {
         let text = text.replace(&code(made::HARM), "");
         let text = text.replace(&code(&crate::shell_word(made::HARM)), "");
         assert!(!text.contains("<script") && !text.contains("<img"), "{text}");
-        // Every row has as many bars as its table's head.
+        // Every row has as many separators as its table's head.
         let bars = |line: &str| line.replace("\\|", "").matches('|').count();
         let mut head = 0;
         for line in text.lines() {

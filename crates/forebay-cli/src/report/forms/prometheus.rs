@@ -63,7 +63,7 @@ fn counts(digest: &Digest, text: &mut String) {
             gauge.value(text, &labels(line), Some(of(line)));
         }
     }
-    let help = "what a part of the machine can do at most".into();
+    let help = "the limit of a part of the machine".into();
     let gauge = Gauge { name: "forebay_ceiling_bytes_per_second".into(), help };
     gauge.begin(text, !digest.ceilings.is_empty());
     for (number, bound) in digest.ceilings.iter().enumerate() {
@@ -87,8 +87,8 @@ fn comparisons(digest: &Digest, text: &mut String) {
     let ways: [(&str, &str, Of<Line>); 4] = [
         ("first_bytes_per_second", "the rate of the first run", |line| line.runs?.first),
         ("mean_bytes_per_second", "the mean of the other runs", |line| line.runs?.mean),
-        ("variation", "how far these are apart, as a share of it", |line| line.runs?.variation),
-        ("speed_up", "the median over that of the standard way", |line| line.speed_up),
+        ("variation", "the range of the other runs over their mean", |line| line.runs?.variation),
+        ("speed_up", "the median over that of the standard method", |line| line.speed_up),
     ];
     for (key, help, of) in ways {
         let gauge = Gauge { name: name("", key), help: help.into() };
@@ -97,12 +97,12 @@ fn comparisons(digest: &Digest, text: &mut String) {
         known().for_each(|(line, value)| gauge.value(text, &labels(line), Some(value)));
     }
     let kernels: [(&str, &str, Of<ComputeFacts>); 6] = [
-        ("alone_bytes_per_second", "what it reads and writes alone", |it| Some(it.alone.median)),
-        ("beside_bytes_per_second", "the same beside a read", |it| Some(it.beside.median)),
-        ("read_bytes_per_second", "the read beside it", |it| Some(it.read.median)),
-        ("limit_bytes_per_second", "what the GPU's memory can do", |it| Some(it.limit)),
-        ("share_of_limit", "alone, as a share of that", |it| Some(it.share_of_limit)),
-        ("share_of_read", "the read, as a share of what it is alone", |it| it.share_of_read),
+        ("alone_bytes_per_second", "its rate alone", |it| Some(it.alone.median)),
+        ("beside_bytes_per_second", "its rate during a read", |it| Some(it.beside.median)),
+        ("read_bytes_per_second", "the rate of the concurrent read", |it| Some(it.read.median)),
+        ("limit_bytes_per_second", "the limit of that memory", |it| Some(it.limit)),
+        ("share_of_limit", "its rate alone over the limit", |it| Some(it.share_of_limit)),
+        ("share_of_read", "the concurrent read over its rate alone", |it| it.share_of_read),
     ];
     for (key, help, of) in kernels {
         let help = format!("a kernel on the GPU's memory: {help}");

@@ -15,7 +15,7 @@ const WIDTH: usize = 32;
 const NAME_MAX: usize = 48;
 /// Most bars that are drawn.
 const BARS_MAX: usize = 40;
-/// Rows of the table at most.
+/// Most rows of a table.
 const ROWS_MAX: usize = 200;
 
 /// The whole report.
@@ -80,7 +80,7 @@ fn behind_compute(text: &mut String, all: &[Layers]) {
 pub fn body(digest: &Digest) -> String {
     let mut text = common(digest).map_or_else(String::new, |common| common + "\n");
     let _ = writeln!(text, "\n{}", answer::sentence(digest));
-    section(&mut text, "Ceilings, and what was reached of them", &ceilings(digest));
+    section(&mut text, "Limits, and the share reached", &ceilings(digest));
     section(&mut text, "Throughput", &throughput(digest));
     let grid = people::results(digest, ROWS_MAX);
     if !grid.rows.is_empty() {
@@ -93,7 +93,7 @@ pub fn body(digest: &Digest) -> String {
     text
 }
 
-/// A bar's name, its share of the whole, and the text behind it.
+/// A bar's name, its share of the whole, and the text after it.
 struct Bar {
     name: String,
     share: f64,
@@ -223,13 +223,13 @@ mod tests {
             ..Sweep::default()
         };
         let text = text(&digest_of(&[("a", &made::file(&sweep))]));
-        let (bars, _) = text.split_once("\nway ").unwrap();
+        let (bars, _) = text.split_once("\nmethod ").unwrap();
         let narrow = bars.replace(", ", ",\n").replace("  █", "\n█");
         let narrow: Vec<&str> = narrow.lines().map(str::trim_end).collect();
         insta::assert_snapshot!(narrow.join("\n"), @"
         a: forebay sweep /data/model.safetensors --depth 1,8,32
         all points: path /data/model.safetensors,
-        way forebay,
+        method forebay,
         direction read,
         pattern random,
         cache cold,
@@ -239,13 +239,13 @@ mod tests {
         files 1
 
         At best,
-        forebay reads 5.55 GB/s (5.49 to 5.60) with request size 1 MiB,
+        forebay reads 5.55 GB/s (5.49 to 5.60) with block size 1 MiB,
         depth 8,
-        79.2 % of the ceiling `storage`,
+        79.2 % of the limit `storage`,
         verdict: mixed 75 % staged / 25 % cached.
 
-        Ceilings,
-        and what was reached of them
+        Limits,
+        and the share reached
           link read of cuda:0
         ███████▏                          25.0 GB/s,
         22.2 % reached
@@ -305,12 +305,12 @@ mod tests {
         --out FOLDER
         6 layers of 1,237 MB, forward, from mapped, NVIDIA H200, 16 cores
 
-        tokens way compute, ms
+        tokens method compute, ms
         transfer, ms
         reads pass, ms
         line, ms
         overhead, % over compute, % stall, ms
-        compute beside CPU, s/GB
+        compute slowdown CPU, s/GB
         1,024 forebay 1.09 22.36 6 134.9 135.3 -0.3 +1965.2 128.2 1.029 0.018
         1,024 two-buffers 1.09 22.36 6 135.3 135.3 +0.0 +1971.5 128.7 1.012 0.018
         8,192 forebay 10.79 22.35 6 143.8 144.9 -0.7 +122.1 82.8 0.943 0.019

@@ -1,4 +1,5 @@
-//! The table of a comparison: the first run apart, and each way against the standard one.
+//! The table of a comparison: the first run separately, and each method relative to the standard
+//! one.
 
 use super::{Cell, Column, Grid};
 use crate::report::compared::{Comparison, is_standard, said};
@@ -8,7 +9,7 @@ use crate::report::digest::{Axis, Digest, Line, Metric, digits};
 #[must_use]
 pub fn people(digest: &Digest, compared: &Comparison, most: usize) -> Grid {
     let columns = vec![
-        Column::text("way", "way"),
+        Column::text("way", "method"),
         Column::text("direction", "direction"),
         Column::number("first_bytes_per_second", "first, GB/s"),
         Column::number("mean_bytes_per_second", "average, GB/s"),

@@ -1,4 +1,4 @@
-//! The table that programs read: every axis and every quantity, to the last digit.
+//! The table for programs: every axis and every quantity, to the last digit.
 
 use super::{Cell, Column, Grid};
 use crate::power::result::Throttled;

@@ -9,7 +9,7 @@ use crate::report::layers::{Layers, Of, Point, QUANTITIES, Way};
 pub fn people(layers: &Layers, most: usize) -> Grid {
     let columns = vec![
         Column::number("tokens", "tokens"),
-        Column::text("way", "way"),
+        Column::text("way", "method"),
         Column::number("compute_turn_s", "compute, ms"),
         Column::number("transfer_layer_s", "transfer, ms"),
         Column::number("reads", "reads"),
@@ -19,7 +19,7 @@ pub fn people(layers: &Layers, most: usize) -> Grid {
         Column::number("rested_over_line", "from rest, %"),
         Column::number("over_compute", "over compute, %"),
         Column::number("stall_s", "stall, ms"),
-        Column::number("compute_beside", "compute beside"),
+        Column::number("compute_beside", "compute slowdown"),
         Column::number("cpu_s_per_gb", "CPU, s/GB"),
     ];
     let all = layers
@@ -63,13 +63,13 @@ fn millis(seconds: f64, places: usize) -> Cell {
     Cell::number(seconds, format!("{:.places$}", seconds * 1e3))
 }
 
-/// A number of layers; they are seldom parts.
+/// A number of layers, which is seldom fractional.
 fn layers_of(count: f64) -> Cell {
     let is_whole = count.fract() == 0.0 && count < 1e6;
     Cell::number(count, if is_whole { format!("{count}") } else { digits(count) })
 }
 
-/// A row for each number of tokens and way of all runs, with every number to the last digit.
+/// A row for each number of tokens and method of all runs, with every number to the last digit.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a table's number has 52 bits")]
 pub fn full(all: &[Layers]) -> Grid {

@@ -1,4 +1,4 @@
-//! Tables before they have a form: headings, and cells with their text and their number.
+//! Tables for any output format: headings, and cells with a text and a number.
 
 pub mod compared;
 pub mod full;
@@ -14,7 +14,7 @@ pub struct Grid {
     pub columns: Vec<Column>,
     /// Its rows; each has a cell for each column.
     pub rows: Vec<Vec<Cell>>,
-    /// Rows that were left out here.
+    /// How many rows were left out.
     pub left_out: usize,
 }
 
@@ -67,30 +67,30 @@ impl Column {
 pub struct Cell {
     /// The text for people; may be empty.
     pub text: String,
-    /// As programs do, in the unit of the column's key.
+    /// The number for programs, in the unit of the column's key.
     pub number: Option<f64>,
 }
 
 impl Cell {
-    /// One without anything.
+    /// An empty cell.
     #[must_use]
     pub const fn empty() -> Self {
         Self { text: String::new(), number: None }
     }
 
-    /// One with text.
+    /// A cell with text.
     #[must_use]
     pub fn text(text: impl Into<String>) -> Self {
         Self { text: text.into(), number: None }
     }
 
-    /// One with a number, and how people read it.
+    /// A cell with a number, and its text for people.
     #[must_use]
     pub fn number(number: f64, text: impl Into<String>) -> Self {
         Self { text: text.into(), number: Some(number).filter(|number| number.is_finite()) }
     }
 
-    /// One with a number, or without anything.
+    /// A cell with a number, or an empty one.
     #[must_use]
     pub fn maybe(number: Option<f64>) -> Self {
         let number = number.filter(|number| number.is_finite());

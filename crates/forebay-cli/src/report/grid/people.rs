@@ -1,4 +1,4 @@
-//! The tables that people read: only the axes that vary, and numbers of three digits.
+//! The tables for people: only the axes that vary, and numbers of three digits.
 
 use super::{Cell, Column, Grid};
 use crate::report::digest::{Axis, Digest, Line, Metric, digits, rate_text, ratio};
@@ -63,7 +63,7 @@ pub fn results(digest: &Digest, most: usize) -> Grid {
     columns.extend(metrics.iter().map(|metric| Column::number(metric.key(), heading(*metric))));
     columns.extend([
         Column::number("slope", "steady"),
-        Column::number("share_of_limit", "of ceiling, %"),
+        Column::number("share_of_limit", "of limit, %"),
         Column::text("limit", "bound by"),
         Column::text("verified", "data"),
         Column::text("route", "route"),
@@ -146,12 +146,12 @@ fn ending(line: &Line) -> [Cell; 6] {
     ]
 }
 
-/// The limits, and the share of each that was reached by the lines it may bind.
+/// The limits, and the share of each that was reached by the lines that it may bind.
 #[must_use]
 pub fn ceilings(digest: &Digest, most: usize) -> Grid {
     let columns = vec![
         Column::text("run", "run"),
-        Column::text("name", "ceiling"),
+        Column::text("name", "limit"),
         Column::text("of", "of"),
         Column::text("direction", "direction"),
         Column::text("theory", "found by"),
@@ -189,7 +189,7 @@ pub fn ceilings(digest: &Digest, most: usize) -> Grid {
         })
         .collect();
     let left_out = digest.ceilings.len() - rows.len();
-    Grid { caption: "Ceilings".into(), columns, rows, left_out }.without_empty()
+    Grid { caption: "Limits".into(), columns, rows, left_out }.without_empty()
 }
 
 /// A share in hundredths.
@@ -203,8 +203,8 @@ pub fn reached_share(digest: &Digest, bound: &crate::report::digest::Bound) -> O
     reached(digest, bound).and_then(|rate| ratio(rate, bound.rate))
 }
 
-/// The best rate of the bound's run in its direction on its path or its GPU, with right data; warm
-/// lines count only if the bound is no drive or network.
+/// The best rate of the bound's run in its direction, on its path or its GPU. Lines with wrong data
+/// do not count, nor do warm lines if the bound is a drive or a network.
 #[must_use]
 pub fn reached(digest: &Digest, bound: &crate::report::digest::Bound) -> Option<f64> {
     let of_memory =
@@ -276,11 +276,11 @@ pub fn targets(digest: &Digest, most: usize) -> Grid {
     Grid { caption: "Each target".into(), columns, rows, left_out }.without_empty()
 }
 
-/// A line's name among the others, and its rate, for bars.
+/// A line's name for bars: its values on the varying axes.
 #[must_use]
 pub fn label(digest: &Digest, line: &Line) -> String {
     let mut axes = digest.varying();
-    // It is the longest, and the last one is cut off.
+    // The path is the longest, so it goes last, where a name is cut.
     axes.sort_by_key(|axis| *axis == Axis::Path);
     let marks: Vec<&str> = axes.iter().filter_map(|axis| line.mark(*axis)).collect();
     match marks.as_slice() {
@@ -384,7 +384,7 @@ mod tests {
         for record in records.iter_mut().filter(|record| record["record"] == "sample") {
             record["measured"]["steady"] = serde_json::Value::Null;
         }
-        assert!(!of(&records).0.contains(&"steady".to_owned()), "of what nobody judged");
+        assert!(!of(&records).0.contains(&"steady".to_owned()), "no sample was judged");
     }
 
     #[test]

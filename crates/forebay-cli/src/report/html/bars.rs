@@ -26,7 +26,7 @@ pub(crate) fn draw(markup: &mut Markup, digest: &Digest) {
         let attributes: [(&str, &dyn std::fmt::Display); 3] =
             [("viewBox", &size), ("role", &"img"), ("aria-labelledby", &"bars bars-about")];
         markup.within("svg", &attributes, |markup| {
-            markup.element("title", &[("id", &"bars")], "Ceilings, and what was reached of them");
+            markup.element("title", &[("id", &"bars")], "Limits, and the share reached");
             let about = bounds.iter().map(|bound| said(digest, bound));
             let about = about.collect::<Vec<_>>().join("; ");
             markup.element("desc", &[("id", &"bars-about")], about);
@@ -36,8 +36,8 @@ pub(crate) fn draw(markup: &mut Markup, digest: &Digest) {
                 y += ROW;
             }
         });
-        let about = "The longest bar is the highest ceiling. What is filled was reached. A mark \
-                     behind or in a bar stands where theory has its end.";
+        let about = "The longest bar is the highest limit. The filled part was reached. A mark is \
+                     the theoretical rate.";
         markup.element("p", &[("class", &"note")], about);
     });
 }

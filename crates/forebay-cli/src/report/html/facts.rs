@@ -1,4 +1,4 @@
-//! The request and the machine.
+//! The command, its settings and the machine.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use crate::report::digest::RunFacts;
 use crate::report::json::{Environment, Gpu};
 use crate::results::Imported;
 
-/// Settings of one run at most.
+/// Most settings of one run.
 const SETTINGS_MAX: usize = 200;
 /// Greatest depth of nested settings.
 const DEPTH_MAX: usize = 8;
@@ -132,11 +132,11 @@ pub(crate) fn environment(markup: &mut Markup, run: &RunFacts) {
 
 /// The known facts of a result that another tool measured.
 fn imported(run: &RunFacts, from: &Imported) -> Vec<(String, String)> {
-    let version = from.version.as_deref().unwrap_or("of a version that is not known");
+    let version = from.version.as_deref().unwrap_or("(unknown version)");
     let mut found = vec![
         ("measured by".to_owned(), format!("{} {version}", from.tool)),
         ("imported from".into(), from.file.clone()),
-        ("machine".into(), "not known: the file does not tell".into()),
+        ("machine".into(), "unknown: the file does not report it".into()),
     ];
     let began = Some(run.environment.unix_time).filter(|began| *began > 0);
     found.extend(began.map(|began| ("began".into(), time(began))));

@@ -1,5 +1,5 @@
-//! The data path as SVG: from the drives over the page cache and staging memory to the GPU, with
-//! the bytes that took each edge.
+//! The data path as SVG: from the drives by the page cache and staging memory to the GPU, with the
+//! bytes that took each edge.
 //!
 //! The bytes of an edge follow from the verdicts alone. Unproven bytes have a separate edge, and so
 //! do those that cuFile moved through host memory, for which the verdicts do not say whether the
@@ -14,17 +14,17 @@ use crate::report::digest::{Axis, Digest, Line};
 
 /// With no edge below the others, with one, and with two.
 const SIZES: [&str; 3] = ["0 0 460 190", "0 0 460 250", "0 0 460 314"];
-/// Drawings of a page at most.
+/// Most drawings of a page.
 const FLOWS_MAX: usize = 8;
 
 /// The bytes of one direction in one run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Flow {
-    /// Which.
+    /// Its name.
     pub(crate) name: String,
-    /// From the file.
+    /// Whether bytes come from the file.
     reads: bool,
-    /// Towards the file; of a mixed load both are so.
+    /// Whether bytes go to the file; a mixed load does both.
     writes: bool,
     /// Whether the bytes stay in the host's memory.
     host: bool,
@@ -49,7 +49,7 @@ impl Flow {
                 "staged" => self.staged += bytes,
                 "compat" => self.compat += bytes,
                 "cached" => self.cached += bytes,
-                // It does not say how bytes get to a GPU.
+                // For a GPU target these words do not say how bytes get to the GPU.
                 "host (page cache)" if self.host => self.cached += bytes,
                 // For a host memory target, O_DIRECT is the whole path.
                 "host (drive)" if self.host => self.direct += bytes,
@@ -69,7 +69,7 @@ impl Flow {
     pub(crate) fn edges(&self) -> Vec<(&'static str, f64)> {
         let mut edges = if self.host {
             vec![
-                ("drives and host memory, past the page cache", self.direct),
+                ("drives and host memory, with O_DIRECT", self.direct),
                 ("page cache and host memory", self.cached),
                 ("drives and staging memory", self.staged),
             ]
@@ -78,12 +78,12 @@ impl Flow {
                 ("drives and staging memory", self.staged),
                 ("page cache and staging memory", self.cached),
                 ("staging memory and GPU, over the link", self.staged + self.cached),
-                ("drives and GPU, straight", self.direct),
+                ("drives and GPU, direct", self.direct),
             ]
         };
         let below = [
             ("through host memory by cuFile, from drives or page cache", self.compat),
-            ("a way that is not proven", self.unproven),
+            ("a path that is not proven", self.unproven),
         ];
         edges.extend(below.into_iter().filter(|(_, bytes)| *bytes > 0.0));
         edges
@@ -111,7 +111,7 @@ pub(crate) fn flows(digest: &Digest) -> Vec<Flow> {
 /// One drawing; `number` makes the ids of its elements unique.
 pub(crate) fn draw(markup: &mut Markup, flow: &Flow, number: usize) {
     markup.within("figure", &[], |markup| {
-        let name = format!("The way of the bytes: {}", cut(&flow.name, 100));
+        let name = format!("Data path: {}", cut(&flow.name, 100));
         markup.element("figcaption", &[], &name);
         let (title, about) = (format!("f{number}"), format!("g{number}"));
         let labels = format!("{title} {about}");
@@ -198,7 +198,7 @@ fn drawn_edges(markup: &mut Markup, flow: &Flow) {
         if flow.direct > 0.0 && flow.reads {
             head(markup, ((360.0, 153.0), (396.0, 134.0)));
         }
-        let way = if flow.host { "past the page cache" } else { "straight" };
+        let way = if flow.host { "O_DIRECT" } else { "direct" };
         label(markup, (230.0, 170.0), &format!("{way}: {}", shown(flow.direct)));
     });
     below(markup, flow);
@@ -206,7 +206,7 @@ fn drawn_edges(markup: &mut Markup, flow: &Flow) {
 
 /// The edges below the others, if bytes took them.
 fn below(markup: &mut Markup, flow: &Flow) {
-    // Its start, the point that bends it, its end, and the baseline of its text.
+    // The start of a curve, its control point, its end, and the baseline of its text.
     let places = [(40.0, 290.0, 420.0, 234.0), (20.0, 418.0, 440.0, 298.0)];
     let found = [("edge", "by cuFile", flow.compat), ("doubt", "not proven", flow.unproven)];
     let found = found.into_iter().filter(|(_, _, bytes)| *bytes > 0.0);
@@ -296,13 +296,13 @@ mod tests {
         // A plain method to host memory, though a GPU was the target.
         for target in ["cuda:0", "host"] {
             let found = edges(target, &["host (drive)", "host (page cache)"]);
-            assert_eq!(found[0], ("drives and host memory, past the page cache", 100.0));
+            assert_eq!(found[0], ("drives and host memory, with O_DIRECT", 100.0));
             assert_eq!(found[1], ("page cache and host memory", 100.0));
             assert_eq!(found.len(), 3, "{found:?}");
         }
         let found = edges("cuda:0", &["host (drive)", "staged"]);
-        assert_eq!(found[3], ("drives and GPU, straight", 0.0));
-        assert_eq!(found[4], ("a way that is not proven", 100.0));
+        assert_eq!(found[3], ("drives and GPU, direct", 0.0));
+        assert_eq!(found[4], ("a path that is not proven", 100.0));
         assert_eq!(edges("cuda:0", &["direct (p2pdma)"])[3].1, 100.0);
     }
 

@@ -1,5 +1,5 @@
-//! A sweep over two axes as SVG: a cell for each point, with its number and a ground that grows
-//! darker with it.
+//! A sweep over two axes as SVG: a cell for each point, with its number. The background is darker
+//! for larger numbers.
 
 use super::markup::{Markup, at, cut};
 use super::plots::Map;
@@ -10,9 +10,9 @@ const CELL: f64 = 62.0;
 const ROW: f64 = 30.0;
 const LEFT: f64 = 92.0;
 const TOP: f64 = 44.0;
-/// Grounds, the lightest first.
+/// How many backgrounds there are, the lightest first.
 pub(crate) const STEPS: usize = 8;
-/// From this one on, text on it is light.
+/// From this background on, the text is light.
 pub(crate) const LIGHT_FROM: usize = 5;
 
 /// The map; `number` makes the ids of its elements unique.
@@ -23,7 +23,7 @@ pub(crate) fn draw(markup: &mut Markup, map: &Map, number: usize) {
         (LEFT + CELL * map.columns.len() as f64 + 2.0, TOP + ROW * map.rows.len() as f64 + 2.0);
     markup.within("figure", &[], |markup| {
         markup.element("figcaption", &[], &name);
-        let label = format!("{name}, to be scrolled");
+        let label = format!("{name}, scrollable");
         let scrolled: [(&str, &dyn std::fmt::Display); 4] =
             [("class", &"scroll"), ("tabindex", &"0"), ("role", &"group"), ("aria-label", &label)];
         markup.within("div", &scrolled, |markup| {
@@ -60,7 +60,7 @@ fn description(map: &Map) -> String {
     let (low, high) = values(map).fold((f64::MAX, f64::MIN), |(a, b), v| (a.min(v), b.max(v)));
     let shown = |value: f64| digits(value * map.metric.scale());
     let unit = map.metric.unit();
-    format!("From {} to {} {unit}; a darker cell is more.", shown(low), shown(high))
+    format!("From {} to {} {unit}; darker cells are larger.", shown(low), shown(high))
 }
 
 fn heads(markup: &mut Markup, map: &Map) {
@@ -118,7 +118,7 @@ fn cells(markup: &mut Markup, map: &Map) {
     }
 }
 
-/// Which of the grounds a value has.
+/// The background of a value.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

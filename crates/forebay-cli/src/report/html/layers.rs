@@ -8,11 +8,11 @@ use crate::report::digest::{Digest, grouped};
 use crate::report::grid;
 use crate::report::layers::{Layers, said};
 
-/// The subject of the charts.
+/// The quantity of the charts.
 const OVER_LINE: Measure =
     Measure { name: "pass time over the line", unit: "", scale: 1.0, reach: Reach::One };
 
-/// The conclusions of each run.
+/// Calls `show` for each run, below its name if there are several.
 pub(crate) fn each(markup: &mut Markup, digest: &Digest, show: impl Fn(&mut Markup, &Layers)) {
     for layers in digest.layers.iter().take(RUNS_MAX) {
         if digest.runs.len() + digest.layers.len() > 1 {
@@ -22,7 +22,7 @@ pub(crate) fn each(markup: &mut Markup, digest: &Digest, show: impl Fn(&mut Mark
     }
 }
 
-/// The command and its request.
+/// The command and its settings.
 pub(crate) fn asked(markup: &mut Markup, layers: &Layers) {
     facts::command(markup, &layers.command);
     let count = |count: Option<u64>| count.map(grouped);
@@ -78,16 +78,16 @@ fn charts(markup: &mut Markup, digest: &Digest, drawn: usize) {
             lines::draw(markup, chart, drawn + number + 1);
         }
     });
-    let about = "A value is a median pass as a multiple of what theory says, and its bar reaches \
-                 from the shortest pass to the longest. Both axes are logarithmic.";
+    let about = "A value is the median pass divided by the line, and its bar reaches from the \
+                 shortest pass to the longest. Both axes are logarithmic.";
     markup.element("p", &[("class", &"note")], about);
     more(markup, charts.len().saturating_sub(CHARTS_MAX), "charts");
     let ways = |layers: &Layers| layers.ways().len().saturating_sub(SERIES_MAX);
     more(markup, digest.layers.iter().map(ways).sum(), "lines of charts");
 }
 
-/// Passes relative to their theoretical time by tokens, a line for each method; `None` if nothing
-/// was measured.
+/// Passes relative to their theoretical time, by tokens, with a line for each method. `None` if
+/// nothing was measured.
 fn chart(layers: &Layers) -> Option<Chart> {
     let mut points: Vec<_> = layers.points.iter().filter(|point| !point.ways.is_empty()).collect();
     points.sort_by_key(|point| point.tokens);

@@ -127,7 +127,7 @@ fn places(chart: &Chart) -> Vec<f64> {
     ticks.map(|tick| LEFT + share(tick.0) * (WIDTH - LEFT - RIGHT)).collect()
 }
 
-/// Round ratios between two, few of them.
+/// Round ratios between two values, nine at most.
 fn ratios((low, high): (f64, f64)) -> Vec<f64> {
     let between = |step: f64, of: fn(f64) -> f64, low: f64, high: f64| {
         let first = (low / step).ceil();
@@ -142,7 +142,7 @@ fn ratios((low, high): (f64, f64)) -> Vec<f64> {
     between(((high - low) / 8.0).ceil().max(1.0), f64::exp2, low, high)
 }
 
-/// The next of 1, 2 and 5 with zeros.
+/// The next of 1, 2 and 5, times a power of ten.
 fn step(least: f64) -> f64 {
     let ten = 10_f64.powf(least.log10().floor());
     let ten = if ten.is_finite() && ten > 0.0 { ten } else { 1.0 };
@@ -234,7 +234,7 @@ fn said(measure: &Measure, tick: &str, series: &str, point: &Spot) -> String {
     }
 }
 
-/// The mark of a point, another for each line.
+/// The marker of a point; each line has its own shape.
 fn marker(markup: &mut Markup, index: usize, x: f64, y: f64) {
     let class = format!("mark s{}", index % DASHES.len());
     let moved = format!("M{} {}", at(x), at(y));
@@ -302,7 +302,7 @@ mod tests {
         let points = values.iter().enumerate().filter_map(|(n, v)| Some((n, point(*v)?))).collect();
         let series = vec![Series { name: "one".into(), points }];
         let y = Measure { reach, ..Metric::Rate.into() };
-        let limit = Some(("ceiling: storage".into(), 7e9));
+        let limit = Some(("limit: storage".into(), 7e9));
         Chart { facet: String::new(), x: "depth", y, ticks, series, limit }
     }
 

@@ -62,7 +62,7 @@ impl Markup {
         self.text.push_str(end);
     }
 
-    /// Text from anywhere.
+    /// Any text, escaped.
     pub(crate) fn text(&mut self, text: &str) {
         self.text.push_str(&escaped(text));
     }
@@ -88,7 +88,7 @@ impl Markup {
     }
 }
 
-/// Text without a letter that means something, of a bounded length.
+/// Text with HTML's special characters escaped, cut to a bounded length.
 fn escaped(text: &str) -> String {
     let cut = text.char_indices().nth(TEXT_MAX).map(|(at, _)| &text[..at]);
     let mut shown = String::with_capacity(text.len().min(TEXT_MAX));

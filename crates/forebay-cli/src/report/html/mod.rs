@@ -1,4 +1,4 @@
-//! A report as one page of HTML that needs nothing else: no network, no other file.
+//! A report as one page of HTML that needs no network and no other file.
 //!
 //! Everything in it has a bound, whatever the results hold. `markup` escapes all external text, and
 //! the page also forbids itself to load anything. `plots` decides what is drawn; `lines`, `heat`,
@@ -25,16 +25,16 @@ use super::grid::people;
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
-/// Only the page's own style and script act, by the hashes of their text, and nothing is loaded:
-/// not even where escaping of a foreign text failed. A test recomputes the hashes.
+/// Allows only the page's own style and script, by the hashes of their text, and loads nothing.
+/// This also protects if external text was not escaped. A test recomputes the hashes.
 const POLICY: &str = "default-src 'none'; \
     style-src 'sha256-ykQwW+uz++U2VNqCkccEnKSuq3nIRtJQKoXbfMh5VHE='; \
     script-src 'sha256-qjBGk7vRbKFzxEKMZGO1xH+vyzDpW87Ht5IDxCSS510='; \
     base-uri 'none'; form-action 'none'";
 
-/// Rows of a table at most: a browser sorts as many at once.
+/// Most rows of a table: a browser sorts this many at once.
 const ROWS_MAX: usize = 2000;
-/// Warnings at most.
+/// Most warnings.
 const WARNINGS_MAX: usize = 100;
 /// Most runs whose settings and machine are shown.
 const RUNS_MAX: usize = 64;
@@ -81,12 +81,12 @@ fn head(markup: &mut Markup, title: &str) {
 
 fn body(markup: &mut Markup, digest: &Digest) {
     warnings(markup, digest);
-    section(markup, "What was asked", |markup| {
+    section(markup, "Command and settings", |markup| {
         each_run(markup, digest, facts::asked);
         layers::each(markup, digest, layers::asked);
     });
     if !digest.ceilings.is_empty() {
-        section(markup, "Ceilings", |markup| {
+        section(markup, "Limits", |markup| {
             bars::draw(markup, digest);
             tables::draw(markup, &people::ceilings(digest, ROWS_MAX), "ceilings");
         });
@@ -163,7 +163,7 @@ fn more(markup: &mut Markup, count: usize, what: &str) {
     }
 }
 
-/// Draws the results; how many drawings that were.
+/// Draws the results; returns the number of drawings.
 fn drawings(markup: &mut Markup, digest: &Digest) -> usize {
     let (charts, maps, flows) = (plots::charts(digest), plots::maps(digest), flow::flows(digest));
     let mut number = 0;
@@ -188,12 +188,12 @@ fn drawings(markup: &mut Markup, digest: &Digest) -> usize {
         });
     }
     if !flows.is_empty() {
-        section(markup, "The way of the bytes", |markup| {
+        section(markup, "Data path", |markup| {
             markup.within("div", &[("class", &"plots")], |markup| {
                 flows.iter().for_each(|flow| flow::draw(markup, flow, next()));
             });
-            let about = "Bytes of all samples together, by the verdicts on which way they took; \
-                         the drives count for everybody.";
+            let about = "Bytes of all samples, by the routes that their verdicts prove. The drives \
+                         count the bytes of all processes.";
             markup.element("p", &[("class", &"note")], about);
         });
     }

@@ -22,13 +22,13 @@ const METRICS: [Metric; 10] = [
 ];
 /// Most lines in one chart: more cannot be distinguished.
 pub(crate) const SERIES_MAX: usize = 8;
-/// Charts of a page at most.
+/// Most charts of a page.
 pub(crate) const CHARTS_MAX: usize = 32;
-/// Points of a line at most.
+/// Most points of a line.
 pub(crate) const POINTS_MAX: usize = 256;
-/// Heat maps of a page at most.
+/// Most heat maps of a page.
 const MAPS_MAX: usize = 16;
-/// Columns and rows of a heat map at most.
+/// Most columns and rows of a heat map.
 const CELLS_MAX: usize = 24;
 
 /// A chart of lines.
@@ -87,7 +87,7 @@ impl From<Metric> for Measure {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Series {
     pub(crate) name: String,
-    /// By the number of the tick, in their order.
+    /// Each spot with the index of its tick, in order.
     pub(crate) points: Vec<(usize, Spot)>,
 }
 
@@ -175,15 +175,15 @@ fn split<'a>(lines: &[&'a Line], axes: &[Axis]) -> Vec<(String, Vec<&'a Line>)> 
     parts.into_iter().map(|(key, lines)| (named(key), lines)).collect()
 }
 
-/// The charts of a digest: throughput, latency and processor time, against the request size if that
-/// varies, else against the next numeric axis.
+/// The charts of a digest: throughput, latency, processor time and energy by block size if that
+/// varies, or else by the next numeric axis.
 pub(crate) fn charts(digest: &Digest) -> Plots<Chart> {
     let Some((x, _)) = numbers(digest).first().copied() else { return Plots::of(Vec::new(), 0) };
     let mut apart: Vec<Axis> = digest.varying().into_iter().filter(|axis| *axis != x).collect();
     let lines: Vec<&Line> = digest.lines.iter().collect();
     let mut facets = Vec::new();
-    // The axes by which lines differ move into the chart's name, one after the other, until the
-    // rest fit into one chart. Numeric axes go last, as their lines belong next to each other.
+    // The axes by which lines differ move into the chart's name, one by one, until the rest fit
+    // into one chart. Numeric axes move last, since their lines belong together.
     apart.sort_by_key(|axis| (Axis::NUMBERS.contains(axis), *axis));
     while !apart.is_empty()
         && split(&lines, &facets).iter().any(|(_, part)| split(part, &apart).len() > SERIES_MAX)
@@ -226,7 +226,7 @@ fn chart(lines: &[&Line], facet: String, x: Axis, metric: Metric, apart: &[Axis]
 fn limit(lines: &[&Line]) -> Option<(String, f64)> {
     let first = lines.first()?.limit.as_ref()?;
     let same = lines.iter().all(|line| line.limit.as_ref() == Some(first));
-    same.then(|| (format!("ceiling: {}", first.name), first.rate))
+    same.then(|| (format!("limit: {}", first.name), first.rate))
 }
 
 /// The maps of a digest, of the two axes of numbers that vary most.
@@ -285,10 +285,10 @@ mod tests {
         let measures: Vec<Measure> = charts.iter().map(|chart| chart.y).collect();
         assert_eq!(measures, METRICS.map(Measure::from)[..5]);
         let chart = &charts[0];
-        assert_eq!((chart.x, chart.ticks.len(), chart.series.len()), ("request size", 5, 3));
+        assert_eq!((chart.x, chart.ticks.len(), chart.series.len()), ("block size", 5, 3));
         assert_eq!(
             (chart.series[1].name.as_str(), chart.limit.clone()),
-            ("depth 8", Some(("ceiling: storage".into(), 7e9)))
+            ("depth 8", Some(("limit: storage".into(), 7e9)))
         );
         let maps = maps(&digest).shown;
         assert_eq!((maps.len(), maps[0].columns.len(), maps[0].rows.len()), (2, 5, 3));

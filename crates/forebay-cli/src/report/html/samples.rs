@@ -5,14 +5,14 @@ use super::tables;
 use crate::report::digest::{Axis, Digest, Metric, Raw, digits};
 use crate::report::grid::{Cell, Column, Grid};
 
-/// Rows of the table at most.
+/// Most rows of the table.
 const ROWS_MAX: usize = 200;
-/// Bytes of the JSON at most: a browser opens as much at once.
+/// Most bytes of the JSON: a browser opens this much at once.
 const JSON_MAX: usize = 16 << 20;
-/// Letters of a name or a failure in it at most.
+/// Most letters of a name or a failure in it.
 const NAME_MAX: usize = 300;
 
-/// The table, and a place for the button that saves all.
+/// The table, and a place for the button that saves all samples.
 pub(crate) fn draw(markup: &mut Markup, digest: &Digest) {
     markup.within("div", &[("class", &"tools"), ("id", &"save")], |_| {});
     markup.within("details", &[], |markup| {

@@ -1,4 +1,4 @@
-//! Several runs side by side: each against the first, as `forebay diff` has it.
+//! Several runs side by side: each compared with the first, as in `forebay diff`.
 
 use super::markup::Markup;
 use super::tables;
@@ -15,9 +15,9 @@ pub(crate) fn of(digest: &Digest) -> Option<Diff> {
 pub(crate) fn draw(markup: &mut Markup, diff: &Diff) {
     let base = diff.sides.first().map_or("", |side| &side.name);
     let about = format!(
-        "The median of each run over that of {base}, in brackets an interval that holds the ratio \
-         with a confidence of {:.0} %. Where a difference may be chance, among so many points, \
-         none is told (–).",
+        "The median of each run divided by that of {base}. Brackets hold an interval that contains \
+         the ratio with a confidence of {:.0} %. A dash (–) marks a difference that is not \
+         significant, given the number of points.",
         ratio::CONFIDENCE * 100.0
     );
     markup.element("p", &[("class", &"note")], about);

@@ -1,4 +1,4 @@
-//! Tables as HTML, which a script sorts and copies.
+//! Tables as HTML; a script sorts and copies them.
 
 use super::markup::Markup;
 use crate::report::grid::{Cell, Grid};
@@ -8,7 +8,7 @@ pub(crate) fn draw(markup: &mut Markup, grid: &Grid, id: &str) {
     if grid.rows.is_empty() {
         return;
     }
-    let label = format!("{}, to be scrolled", grid.caption);
+    let label = format!("{}, scrollable", grid.caption);
     let attributes: [(&str, &dyn std::fmt::Display); 4] =
         [("class", &"scroll"), ("tabindex", &"0"), ("role", &"region"), ("aria-label", &label)];
     markup.within("div", &attributes, |markup| {

@@ -112,7 +112,7 @@ fn several_runs_stand_side_by_side() {
     let page = self::page(&digest_of(&[("a", &base), ("b", &other), ("c", &base)]));
     assert_eq!(rows(&page, "side-points"), 10 + 15);
     assert_eq!(rows(&page, "side-means"), 10 + 10);
-    assert!(page.contains("<td class=\"text\">of 15: no difference that these data can show</td>"));
+    assert!(page.contains("<td class=\"text\">of 15: no significant difference</td>"));
     // Labels within one file as well; a report with nothing to compare has no such section.
     let labelled = |label: &'static str| made::file(&Sweep { label: Some(label), ..sweep.clone() });
     let page = of(&[labelled("1"), labelled("8")].concat());

@@ -41,11 +41,11 @@ pub struct Layers {
     pub file: Option<String>,
     /// The machine that computed.
     pub machine: Machine,
-    /// Whether a simulated GPU did.
+    /// Whether the GPU was simulated.
     pub simulated: bool,
     /// Methods that were left out, and why.
     pub absent: Vec<(String, String)>,
-    /// Why it ended before it was done.
+    /// Why it ended early.
     pub failed: Option<String>,
     /// The measurements at each number of tokens, in the order in which they were taken.
     pub points: Vec<Point>,
@@ -110,7 +110,7 @@ pub struct Way {
     pub rested_s: Option<f64>,
     /// Seconds that the compute waited.
     pub stall_s: Option<f64>,
-    /// How many times as long the compute took as alone.
+    /// Compute time during transfers over compute time alone.
     pub compute_beside: Option<f64>,
     /// Processor seconds for 1e9 bytes.
     pub cpu_s_per_gb: f64,
@@ -133,13 +133,13 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// Bytes that came from elsewhere than requested: from drives, or else from the page cache.
+    /// Bytes that came from the page cache instead of the drive, or the reverse.
     fn strays(&self, from_drive: bool) -> u64 {
         let Some(drive) = self.drive_bytes else { return 0 };
         if from_drive { self.file_bytes.unwrap_or(0).saturating_sub(drive) } else { drive }
     }
 
-    /// All of them.
+    /// Bytes from all sources.
     fn all(&self) -> u64 {
         let kinds = [self.pinned_bytes, self.mapped_bytes, self.file_bytes];
         kinds.into_iter().flatten().fold(0, u64::saturating_add)
@@ -255,7 +255,7 @@ pub struct Quantity {
     pub key: &'static str,
     /// Its description.
     pub is: &'static str,
-    /// How it is found.
+    /// The function that returns it.
     pub of: Of,
 }
 
@@ -290,15 +290,15 @@ pub const QUANTITIES: [Quantity; 23] = [
     way("pass_high_s", "the longest pass", |_, way| way.pass_high_s),
     way("rested_s", "the median pass that begins from rest", |_, way| way.rested_s),
     way("line_s", "a pass in theory", |_, way| Some(way.line_s)),
-    way("line_stall_s", "what the compute waits in theory", |_, way| way.line_stall_s),
-    way("line_reads", "layers that come in a pass in theory", |_, way| way.line_reads),
+    way("line_stall_s", "time that compute waits in theory", |_, way| way.line_stall_s),
+    way("line_reads", "layers that arrive in a pass in theory", |_, way| way.line_reads),
     way("over_line", "the median pass over its line", |_, way| Some(way.over_line())),
     way("over_compute", "the median pass over compute alone", |point, way| {
         Some(way.over_compute(point))
     }),
-    way("reads", "layers that came in a pass", |_, way| way.reads),
-    way("stall_s", "what the compute waited in a pass", |_, way| way.stall_s),
-    way("compute_beside", "compute beside transfers over compute alone", |_, way| {
+    way("reads", "layers that arrived in a pass", |_, way| way.reads),
+    way("stall_s", "time that compute waited in a pass", |_, way| way.stall_s),
+    way("compute_beside", "compute during transfers over compute alone", |_, way| {
         way.compute_beside
     }),
     way("cpu_s_per_gb", "processor time for 1e9 bytes", |_, way| Some(way.cpu_s_per_gb)),
@@ -308,10 +308,10 @@ pub const QUANTITIES: [Quantity; 23] = [
     way("mapped_bytes", "bytes of a pass from pinned pages", |_, way| {
         way.bytes.mapped_bytes.map(|bytes| bytes as f64)
     }),
-    way("file_bytes", "bytes of a pass by way of slots", |_, way| {
+    way("file_bytes", "bytes of a pass through slots", |_, way| {
         way.bytes.file_bytes.map(|bytes| bytes as f64)
     }),
-    way("drive_bytes", "bytes of these that were not in the page cache", |_, way| {
+    way("drive_bytes", "bytes through slots that were not in the page cache", |_, way| {
         way.bytes.drive_bytes.map(|bytes| bytes as f64)
     }),
 ];

@@ -20,7 +20,7 @@ use crate::shell_word;
 
 /// Most bytes of a file: a thousand times a typical one.
 const JSON_MAX: usize = 32 << 20;
-/// Numbers of tokens at most.
+/// Most numbers of tokens.
 const POINTS_MAX: usize = 4096;
 /// Most methods.
 const WAYS_MAX: usize = 64;
@@ -65,7 +65,7 @@ pub fn is_layers(json: &[u8]) -> Result<bool, String> {
 pub fn layers(json: &[u8]) -> Result<Layers, String> {
     if json.len() > JSON_MAX {
         let (len, most) = (format_size(json.len() as u64), format_size(JSON_MAX as u64));
-        return Err(format!("it has {len}, and no measurement of layers has more than {most}"));
+        return Err(format!("it has {len}, and a measurement of layers has at most {most}"));
     }
     let told: Version = serde_json::from_slice(json).map_err(|error| error.to_string())?;
     let is_known = |version: &Number| matches!(version.as_u64(), Some(1..=SCHEMA));
@@ -76,7 +76,7 @@ pub fn layers(json: &[u8]) -> Result<Layers, String> {
     told.checked()
 }
 
-/// Read before everything else: another version may have other keys.
+/// Read first: another version may have other keys.
 #[derive(Debug, Deserialize)]
 struct Version {
     layers_schema: Option<Number>,
@@ -189,7 +189,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Entries<T> {
     type Value = Named<T>;
 
     fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str("an object with a key for each way")
+        to.write_str("an object with a key for each method")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Named<T>, A::Error> {
@@ -197,14 +197,14 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Entries<T> {
         while let Some(name) = map.next_key::<String>()? {
             if name.chars().nth(NAME_MAX).is_some() {
                 return Err(A::Error::custom(format!(
-                    "a way's name has more than {NAME_MAX} letters"
+                    "a method's name has more than {NAME_MAX} letters"
                 )));
             }
             if found.iter().any(|(other, _)| *other == name) {
-                return Err(A::Error::custom(format!("`{name}` is there twice")));
+                return Err(A::Error::custom(format!("`{name}` occurs twice")));
             }
             if found.len() == WAYS_MAX {
-                return Err(A::Error::custom(format!("there are more than {WAYS_MAX} ways")));
+                return Err(A::Error::custom(format!("there are more than {WAYS_MAX} methods")));
             }
             found.push((name, map.next_value()?));
         }
@@ -219,14 +219,14 @@ impl Told {
         }
         if self.points.len() > POINTS_MAX {
             let count = self.points.len();
-            return Err(format!("it has {count} points, and no more than {POINTS_MAX} are read"));
+            return Err(format!("it has {count} points, and at most {POINTS_MAX} are read"));
         }
         let mut known = HashSet::new();
         let mut points = Vec::new();
         for told in self.points {
             let tokens = grouped(told.tokens);
             if !known.insert(told.tokens) {
-                return Err(format!("{tokens} tokens are there twice"));
+                return Err(format!("{tokens} tokens occur twice"));
             }
             points.push(told.checked().map_err(|why| format!("at {tokens} tokens, {why}"))?);
         }
@@ -255,7 +255,7 @@ impl Told {
         };
         match found.ways().len() {
             0..=WAYS_MAX => Ok(found),
-            count => Err(format!("it has {count} ways, and no more than {WAYS_MAX} are read")),
+            count => Err(format!("it has {count} methods, and at most {WAYS_MAX} are read")),
         }
     }
 }

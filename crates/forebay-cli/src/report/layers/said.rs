@@ -12,26 +12,26 @@ const ANSWER_MAX: usize = 8;
 pub const LEGEND: [(&str, &str); 10] = [
     (
         "compute, transfer",
-        "of a layer, each alone in this run; compute over all turns of a pass; \
-     the transfer over the link, or by plain reads of the drive where these take longer",
+        "the time of one layer, each alone in this run; compute is the mean of a pass; the \
+         transfer is over the link, or by plain reads of the drive if these take longer",
     ),
-    ("reads", "layers that come in a pass; what is on the GPU at the turn is not read again"),
+    ("reads", "layers that arrive in a pass; a layer that is still on the GPU is not read again"),
     (
         "line",
-        "what a pass takes at best with the way's buffers, this transfer and this compute, or the \
-         same beside where that took less (before version 6 of the file: alone)",
+        "the shortest pass in theory, with the method's buffers, this transfer and this compute \
+         (from version 6 of the file on, compute during transfers if that is shorter)",
     ),
     (
         "overhead, over compute",
-        "a pass beyond its line (from a drive: that of its own round), and \
-     beyond compute alone",
+        "the time of a pass beyond its line (from a drive: the line of its own round), and \
+         beyond compute alone",
     ),
-    ("from rest", "the overhead of a turn's first pass, before which the way had nothing to do"),
-    ("stall", "what the compute waits in a pass"),
-    ("compute beside", "the compute's time while layers come, to the same alone"),
+    ("from rest", "the overhead of a turn's first pass, before which the method was idle"),
+    ("stall", "the time that compute waits in a pass"),
+    ("compute slowdown", "compute time during transfers, divided by compute time alone"),
     ("free", "a pass takes at most 1.5 % more than compute alone and its first transfer"),
     ("on its line", "at most 1.5 % more than the line, whether compute or the link binds"),
-    ("from", "there, and at every greater number of tokens that was measured"),
+    ("from", "at this number of tokens, and at every larger one that was measured"),
 ];
 
 /// Whether a pass takes only as long as compute and the one transfer that cannot be hidden.
@@ -40,13 +40,13 @@ pub fn is_free(point: &Point, way: &Way) -> bool {
     way.pass_s <= AS_LONG * (point.compute_s + way.transfer(point))
 }
 
-/// Whether a pass takes only as long as theory says, whatever binds.
+/// Whether a pass takes only as long as its line, whatever binds.
 #[must_use]
 pub fn is_on_line(_: &Point, way: &Way) -> bool {
     way.over_line() <= AS_LONG
 }
 
-/// The number of tokens from which on a condition holds at every measured number; `None`: at none.
+/// The least measured number of tokens from which on a condition holds; `None` if there is none.
 #[must_use]
 pub fn tokens_from(
     layers: &Layers,
@@ -102,7 +102,7 @@ pub fn answer(digest: &Digest) -> String {
         found.push(format!("{more} more below"));
     }
     let simulated =
-        if digest.simulated() { " (a simulated GPU: no statement of hardware)" } else { "" };
+        if digest.simulated() { " (simulated GPU: this says nothing about hardware)" } else { "" };
     format!("{}{simulated}.", found.join(". "))
 }
 
@@ -114,7 +114,7 @@ mod tests {
     use crate::report::layers::read;
     use crate::report::layers::tests::MAPPED;
 
-    /// One way; of each point its tokens, and how many times compute and line its passes took.
+    /// One method; for each point its tokens, and its pass over compute and over the line.
     fn layers(points: &[(u64, f64, f64)]) -> Layers {
         let point = |(tokens, over_compute, over_line): &(u64, f64, f64)| {
             let (pass_s, line_s) = (*over_compute, over_compute / over_line);
@@ -159,7 +159,7 @@ mod tests {
         digest.layers = vec![layers(&[(1, 1.0, 1.0)]); ANSWER_MAX + 2];
         digest.layers[0].simulated = true;
         let text = answer(&digest);
-        assert!(text.ends_with("2 more below (a simulated GPU: no statement of hardware)."));
+        assert!(text.ends_with("2 more below (simulated GPU: this says nothing about hardware)."));
     }
 
     proptest! {

@@ -8,7 +8,7 @@ use crate::results::{Bound, Ceiling, Measured};
 use crate::sweep::plan::Planned;
 use crate::workload::issuer::Way;
 
-/// From this share of the requested rate on, the requested rate is what binds.
+/// From this share of the requested rate on, the requested rate binds.
 const AS_ASKED: f64 = 0.95;
 
 /// The directions of a load.
@@ -18,8 +18,9 @@ fn directions(read_percent: u8) -> impl Iterator<Item = Direction> {
     read.into_iter().chain(write)
 }
 
-/// The limit of a point: the requested rate if it was reached, else the lowest limit on its path if
-/// the rate comes near it, else the processors if all are busy, else the requests in flight.
+/// The limit of a point. It is the requested rate if that was reached, else the lowest limit on its
+/// path if the rate comes near it. Else it is the processors if all are busy, else the requests in
+/// flight.
 #[must_use]
 pub(in crate::sweep) fn bound(
     planned: &Planned,
@@ -53,10 +54,10 @@ pub(in crate::sweep) fn bound(
     let (name, advice) = match (lowest, share) {
         _ if asked.is_some_and(|(asked, had)| had >= AS_ASKED * asked) => ("rate", None),
         (Some((name, _)), Some(share)) if share >= Bound::NEAR => (name, None),
-        _ if busy => ("processors", Some("all cores were busy: larger requests cost less")),
+        _ if busy => ("processors", Some("all cores were busy: larger blocks cost less")),
         // The drive may be at its limit, which is unknown.
         _ if drive && !knows_storage => return None,
-        _ => ("in-flight", Some("larger requests, more depth or more threads may gain")),
+        _ => ("in-flight", Some("larger blocks, more depth or more threads may help")),
     };
     Some(Bound {
         name: name.into(),

@@ -90,7 +90,8 @@ mod tests {
             shared_by: vec!["cuda:0".into(), "cuda:1".into()],
             ..Part::default()
         };
-        let part = Part { name: "pcie", how: "no rate is told (sata)".into(), ..Part::default() };
+        let how = "no rate is reported (sata)".into();
+        let part = Part { name: "pcie", how, ..Part::default() };
         let drive = Part { of: "sda\u{1b}[2J".into(), ..part };
         let text = render(&[link("cuda:0", 25e9, Some(28.6e9)), storage], &[drive, up]);
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -98,7 +99,7 @@ mod tests {
         insta::assert_snapshot!(text.join("\n"), @r"
         ceilings, GB/s
         ceiling of theory measured of theory what limits it
-        pcie sda\u{1b}[2J – – – no rate is told (sata)
+        pcie sda\u{1b}[2J – – – no rate is reported (sata)
         storage read /data – 6.50 – trained down: it runs at x8 of x16 at 32 GT/s
         uplink 0000:40:01.0 28.6 – – shared by cuda:0, cuda:1
         link read cuda:0 28.6 25.0 87 % trained down: it runs at x8 of x16 at 32 GT/s

@@ -63,7 +63,7 @@ pub(super) fn link(
     };
     let len = match device {
         None => most,
-        // Nobody waits long for a slow one.
+        // A slow link gets shorter copies.
         Some(_) => {
             let first = seconds_of(LINK_FIRST, &mut memory, engine, direction)?;
             len_of(rate(LINK_FIRST, first), LINK_TIME, (LINK_FIRST, most))
@@ -86,7 +86,7 @@ pub(super) fn link(
 }
 
 /// Measures how fast processors copy memory into buffers that stay in their caches, with as many
-/// threads as help. This way staged bytes cross memory once, not twice as in a copy from memory to
+/// threads as help. Staged bytes cross memory once like this, not twice as in a copy from memory to
 /// memory; two GPUs were found to exceed the latter by half.
 ///
 /// # Errors
@@ -198,8 +198,8 @@ fn at_once(ready: &mut [(Link, Memory)], direction: Direction) -> Result<f64> {
     })
 }
 
-/// Bytes per second of all while each of them moved some: from the last start to the first end. Of
-/// a copy that is not within it as a whole its part counts.
+/// Bytes per second of all, from the last start to the first end. A copy that is only partly within
+/// this span counts in part.
 fn in_common(all: &[Steps]) -> f64 {
     let start = all.iter().filter_map(|steps| Some(steps.first()?.0)).max();
     let end = all.iter().filter_map(|steps| Some(steps.last()?.0)).min();
@@ -214,9 +214,9 @@ fn in_common(all: &[Steps]) -> f64 {
     bytes.sum::<f64>() / (end - start).as_secs_f64()
 }
 
-/// Measures the storage below a place with O_DIRECT; `None` if that is unavailable. The bytes that
-/// writes leave there, in files that points write to as well, are compared with nothing: a check of
-/// reads uses the file's contents at that time.
+/// Measures the storage below a place with O_DIRECT; `None` if that is unavailable. Its writes go
+/// to files that points write to as well. Their bytes are not verified: a check of reads uses the
+/// file's contents at that time.
 ///
 /// # Errors
 /// System errors.
@@ -265,7 +265,7 @@ mod tests {
         let first = vec![at(0, 0), at(10, 500), at(20, 1000)];
         let second = vec![at(0, 0), at(15, 750), at(25, 1500), at(30, 2000)];
         let seen = in_common(&[first.clone(), second]);
-        // Of the copy that took from 15 to 25 ms and had 750 bytes a half counts.
+        // Half of the copy counts that took from 15 to 25 ms and had 750 bytes.
         assert!((seen - (1000.0 + 750.0 + 375.0) / 0.020).abs() < 1e-3, "{seen}");
         let late = vec![at(10, 0), at(20, 500)];
         assert!((in_common(&[first.clone(), late]) - 100_000.0).abs() < 1e-3);

@@ -71,7 +71,7 @@ pub(super) fn links(
                 Err(failure) => found.failed.push(failure),
             }
         }
-        // A GPU at rest slows its link down, so this is the moment to look at it.
+        // An idle GPU slows its link down, so the link is read now.
         let place = device.as_ref().and_then(|device| place(resolver, device.info()));
         if let Some(mut gpu) = place {
             let own = found.ceilings.iter().filter(|ceiling| ceiling.of == gpu.name);
@@ -195,7 +195,7 @@ fn binding(
         Some((most, uplink)) => {
             ("uplink", Some(format!("the uplink {uplink}; in theory {} remain", rate_text(most))))
         }
-        _ if simulated => ("shared", Some("processors and memory, which play the GPUs".into())),
+        _ if simulated => ("shared", Some("processors and memory, which simulate the GPUs".into())),
         _ => ("shared", Some(HIDDEN.into())),
     }
 }
@@ -222,7 +222,7 @@ pub(super) fn with_drives(ceiling: &mut Ceiling, drives: &mut [Drive]) {
         _ if below.is_some() => below,
         Some(uplink) => Some(format!("behind the uplink {uplink}")),
         None if untold.is_empty() => None,
-        None => Some(format!("no rate is told of the link of {}", untold.join(", "))),
+        None => Some(format!("no rate is reported for the link of {}", untold.join(", "))),
     };
 }
 
@@ -251,14 +251,14 @@ mod tests {
         let share = |link: Link| parts::payload(link).unwrap() / line(link).unwrap();
         assert!((share(four) - 256.0 / 280.0).abs() < 1e-9);
         assert!((share(six) - 236.0 / 272.0).abs() < 1e-9, "{}", share(six));
-        // More than packets of 256 bytes leave, which may be of 512, is no more than the line has.
+        // A rate above that of 256-byte packets is possible: packets may have 512 bytes.
         for (of_line, refuted) in [(0.9, false), (0.96, false), (1.0, false), (1.1, true)] {
             for link in [four, six] {
                 let measured = of_line * line(link).unwrap();
                 assert_eq!(is_refuted(link, measured), refuted, "{of_line} of {link:?}");
             }
         }
-        assert!(!is_refuted(Link::default(), 1e12), "what is not told is not refuted");
+        assert!(!is_refuted(Link::default(), 1e12), "an unknown rate is not refuted");
     }
 
     #[test]

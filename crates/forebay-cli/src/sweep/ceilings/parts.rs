@@ -8,10 +8,10 @@ use crate::report::digest::rate_text;
 use crate::report::drives::LinkFacts;
 use crate::results::Ceiling;
 
-/// The share of a link's bytes left for payload, in packets of 256 bytes with a header of 16, a
-/// check of 4 and framing of 4, which includes the sequence number (PCI Express Base Specification
-/// 3.0, 4.2.2.3; with 8 of 10 bits, framing and number take 4 as well). Only root can read a
-/// machine's packet size; 256 bytes is the most common.
+/// The payload's share of a link's bytes, for packets of 256 bytes with a header of 16, a check of
+/// 4 and framing of 4. Framing includes the sequence number (PCI Express Base Specification 3.0,
+/// 4.2.2.3; with 8 of 10 bits, both take 4 as well). Only root can read a machine's packet size;
+/// 256 bytes is the most common.
 const PAYLOAD: f64 = 256.0 / 280.0;
 /// The share from 64 GT/s on: flits of 256 bytes have 236 for packets, which need neither check nor
 /// framing (PCI Express Base Specification 6.0, flit mode). So at most 87 % are left, less than
@@ -29,7 +29,7 @@ pub struct GpuAt {
     pub name: String,
     /// Its PCI location.
     pub pci: PciDevice,
-    /// Whether host memory plays it.
+    /// Whether host memory simulates it.
     pub simulated: bool,
 }
 
@@ -50,7 +50,7 @@ pub struct Part {
     pub limits: Option<String>,
     /// The devices that share it.
     pub shared_by: Vec<String>,
-    /// Whether host memory plays it.
+    /// Whether host memory simulates it.
     pub simulated: bool,
 }
 
@@ -92,7 +92,7 @@ fn drive(drive: &Drive) -> Part {
     let named = Part { name: "pcie", of: drive.name.clone(), ..Part::default() };
     match on_pci(drive) {
         Some(pci) => Part { limits: limits(pci), ..with_link(named, &pci.address, pci.link) },
-        None => Part { how: format!("no rate is told ({})", drive.transport()), ..named },
+        None => Part { how: format!("no rate is reported ({})", drive.transport()), ..named },
     }
 }
 
@@ -115,7 +115,7 @@ fn network(nic: &Nic, of: usize) -> Part {
         rate: Some(float(nic.bytes_per_s)),
         how: "on the wire, with the headers of packets".into(),
         source: Some(nic.source.clone()),
-        limits: (of > 1).then(|| format!("one of {of} ports; which one serves is not told")),
+        limits: (of > 1).then(|| format!("one of {of} ports; the one in use is not known")),
         ..Part::default()
     }
 }
@@ -152,7 +152,7 @@ fn sockets(gpu: &GpuAt, drive: &Drive) -> Option<Part> {
     (away == Distance::AcrossSockets).then(|| Part {
         name: "sockets",
         of: format!("{} – {}", drive.name, gpu.name),
-        how: "no rate is told".into(),
+        how: "no rate is reported".into(),
         limits: Some(limits),
         ..Part::default()
     })
@@ -166,8 +166,8 @@ pub(super) struct Wire<'a> {
     pub(super) link: Link,
 }
 
-/// The links above a device, but for its own, from the processor down. Each port that leads down
-/// and the port below it that leads up are the two ends of one.
+/// The links above a device, without its own, from the processor down. A downstream port and the
+/// upstream port below it are the two ends of a link.
 pub(super) fn wires(pci: &PciDevice) -> impl Iterator<Item = Wire<'_>> {
     pci.bridges.as_chunks::<2>().0.iter().map(|[upper, lower]| {
         let both = [upper.link, lower.link];
@@ -209,14 +209,14 @@ fn with_link(part: Part, address: &str, link: Link) -> Part {
             };
             format!("{}; {code}{:.0} % payload", facts.text(None), share(link) * 100.0)
         }
-        _ => "no rate is told, or less than was measured".into(),
+        _ => "no rate is reported, or less than was measured".into(),
     };
     let source = (link != Link::default() && link.simulated_bytes_per_s.is_none())
         .then(|| format!("/sys/bus/pci/devices/{address}"));
     Part { rate: payload(link), how, source, ..part }
 }
 
-/// Why a device's link carries less than the device could, or less than gets to it.
+/// Why a device's link carries less than the device could, or an uplink less than the link.
 pub(super) fn limits(pci: &PciDevice) -> Option<String> {
     let (link, max) = LinkFacts::of(pci.link).zip(LinkFacts::of(pci.link_max))?;
     // The last of an odd number of bridges is the port that the device is plugged into.

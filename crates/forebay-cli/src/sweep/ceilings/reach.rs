@@ -45,7 +45,7 @@ fn by(devices: &[&PciDevice], carries: Carries) -> Option<Reach> {
     (rate.is_finite() && rate > 0.0).then_some(Reach { rate, uplink })
 }
 
-/// The rate that passes to devices from the link at this depth on, and the link that takes most.
+/// The rate that reaches devices from the link at this depth on, and the link that reduces it most.
 fn below<'a>(
     devices: &[&'a PciDevice],
     depth: usize,

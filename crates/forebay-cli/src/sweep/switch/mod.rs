@@ -1,10 +1,10 @@
 //! `--io-queues`: the user's command sets one number after the other, and the kernel's report is
 //! read again after each.
 //!
-//! Setting a number disconnects all users of the path, so we close everything first: scratch is
-//! removed and made anew afterwards. A path counts as back when it is the same as at first, at the
-//! same place among the mounts: an empty mount point is never measured. `shell` runs the command,
-//! `place` checks the path, [`queues`](super::queues) reads the resulting number.
+//! Setting a number disconnects all users of the path, so the sweep closes everything first:
+//! scratch is removed and made again afterwards. A path is back when it has the same kind and the
+//! same mount point as at the start. So an empty mount point is never measured. `shell` runs the
+//! command, `place` checks the path, [`queues`](super::queues) reads the resulting number.
 
 mod place;
 mod shell;
@@ -31,31 +31,31 @@ const NUMBER: &str = "{}";
 const COMMAND_MAX: Duration = Duration::from_secs(60);
 /// How long the path may be away after it.
 const AWAY_MAX: Duration = Duration::from_secs(30);
-/// How long a file that was just closed may still be open.
+/// Time limit for files that were just closed, but are still open.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// Refuses contradictory arguments.
 ///
 /// # Errors
-/// One of both is missing, the command has no place for the number, or there are several paths.
+/// One of both flags is missing, the command has no placeholder, or there are several paths.
 pub(super) fn check(args: &SweepArgs) -> Result<()> {
     let Some(line) = &args.set_queues else {
         if args.io_queues.is_empty() {
             return Ok(());
         }
         return Err(Failure::usage("`--io-queues` needs a command that sets their number").hint(
-            "give it by `--set-queues 'COMMAND'`, with `{}` for the number; or set it yourself, \
+            "give it with `--set-queues 'COMMAND'`, with `{}` for the number; or set it yourself, \
              and give each run a `--label`",
         ));
     };
     if args.io_queues.is_empty() {
         return Err(Failure::usage("`--set-queues` has no number to set")
-            .hint("give numbers by `--io-queues`, such as `--io-queues 1,2,4,8`"));
+            .hint("give numbers with `--io-queues`, such as `--io-queues 1,2,4,8`"));
     }
     if !line.contains(NUMBER) {
-        return Err(Failure::usage("`--set-queues` would set the same each time")
+        return Err(Failure::usage("`--set-queues` would set the same number each time")
             .because(format!(
-                "`{}` has no `{NUMBER}`, which stands for the number",
+                "`{}` has no `{NUMBER}`, the placeholder of the number",
                 shortened(line)
             ))
             .hint("write `{}` where the number belongs, such as `--nr-io-queues={}`"));
@@ -63,7 +63,7 @@ pub(super) fn check(args: &SweepArgs) -> Result<()> {
     if args.paths.len() > 1 {
         return Err(Failure::usage("`--io-queues` is for one path")
             .because(format!("there are {}", args.paths.len()))
-            .hint("give each path a sweep of its own"));
+            .hint("run a separate sweep for each path"));
     }
     Ok(())
 }
@@ -94,11 +94,11 @@ impl Switch {
     /// The path does not exist, or this command would keep it from disappearing.
     pub(super) fn find(args: &SweepArgs, path: &Path) -> Result<Option<Self>> {
         let Some(line) = &args.set_queues else { return Ok(None) };
-        let _step = Step::begin("look at", path);
+        let _step = Step::begin("inspect", path);
         let home = Home::of(path).map_err(|why| {
-            Failure::new(format!("cannot look at `{}`", path.display()))
+            Failure::new(format!("cannot inspect `{}`", path.display()))
                 .because(why)
-                .hint("have it mounted when the sweep begins: it is known again by its mount")
+                .hint("mount it before the sweep: the sweep recognizes it by its mount")
         })?;
         let folder = match &args.output {
             None => state::folder()?,
@@ -112,8 +112,8 @@ impl Switch {
             if place::keeps(path, other) {
                 let text = format!("cannot set queues of `{}`", path.display());
                 return Err(Failure::usage(text)
-                    .because(format!("{what} lies there, and keeps it from going away"))
-                    .hint("start in another folder, name PATH, and results elsewhere by `-o`"));
+                    .because(format!("{what} is on it, so it cannot be unmounted"))
+                    .hint("start in another folder, name PATH, and put results elsewhere: `-o`"));
             }
         }
         Ok(Some(Self {
@@ -129,48 +129,49 @@ impl Switch {
         }))
     }
 
-    /// Has `number` set, and waits for `path`.
+    /// Runs the command for `number`, and waits for `path`.
     fn run(&mut self, number: u32, path: &Path) -> Result<()> {
         let cannot = || Failure::new(format!("cannot set {}", words(number)));
-        let looking = Step::begin("look at", path);
+        let looking = Step::begin("inspect", path);
         place::let_go(path, CLOSE_MAX).map_err(|held| {
             cannot()
                 .because(format!("this command itself has `{}` open", held.display()))
-                .hint("do not lead its input or output there")
+                .hint("do not redirect its input or output there")
         })?;
         drop(looking);
         let half = |how: &str| {
             let path = path.display();
-            format!("the command that sets {} {how}: see how `{path}` is connected", words(number))
+            let set = words(number);
+            format!("the command that sets {set} {how}: check how `{path}` is connected")
         };
         self.leaves(half("was stopped"));
         let line = self.line.replace(NUMBER, &number.to_string());
         if let Err(why) = shell::run(&line, self.command_max) {
             self.leaves(half("has failed"));
             let hint = if why.starts_with(shell::NO_SHELL) {
-                "install a shell, and have `PATH` lead to it by the name `sh`".into()
+                "install a shell as `sh` in a folder of `PATH`".into()
             } else {
                 format!(
-                    "run it by hand until it works: it has to succeed within {} s",
+                    "run it by hand until it works: it must succeed within {} s",
                     self.command_max.as_secs_f64()
                 )
             };
             return Err(cannot().because(format!("`{}`: {why}", shortened(&line))).hint(hint));
         }
         self.leaves(format!(
-            "`{}` is left with the {} that `--set-queues` has set",
+            "`{}` keeps the {} that `--set-queues` has set",
             path.display(),
             words(number)
         ));
         self.home.wait(self.away_max).map_err(|why| {
             let away = format!(
-                "`{}` is not there again {} s after `{}`",
+                "`{}` was not back {} s after `{}`",
                 path.display(),
                 self.away_max.as_secs_f64(),
                 shortened(&line)
             );
             cannot().because(away).because(why).hint(
-                "have the command end when the path is mounted again, in the place where it was",
+                "the command must end after the path is mounted again, at the same mount point",
             )
         })
     }
@@ -210,10 +211,10 @@ impl Sweep<'_> {
                 let switch = self.switch.as_mut().expect("it was there");
                 (switch.set, switch.found, switch.failed) = (Some(number), found, None);
                 let other = found.filter(|found| *found != number);
-                other.map(|found| format!("{} were asked for, and {found} found", words(number)))
+                other.map(|found| format!("{} were requested, but {found} found", words(number)))
             }
             Err(failure) => {
-                // Without files nothing of the intermediate state is measured.
+                // Without files nothing is measured in this state.
                 self.places.clear();
                 let text = failure.with_remedy();
                 self.switch.as_mut().expect("it was there").failed = Some(failure);
@@ -233,7 +234,7 @@ impl Sweep<'_> {
         let path = self.args.paths.first().map_or(Path::new("."), |path| path.as_path()).to_owned();
         // Closes and removes scratch.
         self.places.clear();
-        self.switch.as_mut().expect("who asks has looked").run(number, &path)?;
+        self.switch.as_mut().expect("the caller checks").run(number, &path)?;
         // The known facts may be of a controller that is gone.
         self.resolver.forget();
         self.maps = maps(&self.resolver, std::slice::from_ref(&path));
@@ -251,8 +252,8 @@ impl Sweep<'_> {
         numbers.dedup();
         match (&self.switch, numbers.len()) {
             (None, _) => String::new(),
-            (Some(_), 1) => ", beside what it takes to set I/O queues".into(),
-            (Some(_), count) => format!(", beside what it takes to set I/O queues {count} times"),
+            (Some(_), 1) => ", and the time to set I/O queues".into(),
+            (Some(_), count) => format!(", and the time to set I/O queues {count} times"),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The state of a path while queue counts are set: closed by this process before, and present again
-//! afterwards.
+//! The state of a path while queue counts are set: this process has closed it before, and it is
+//! back afterwards.
 
 use std::fs::{self, FileType};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -35,11 +35,11 @@ impl Home {
     fn look(&self) -> Result<(), String> {
         let now = Self::of(&self.path)?;
         if now.kind != self.kind {
-            return Err("it is no longer of the kind that it was".into());
+            return Err("it has another kind than before".into());
         }
         match (&self.mount_point, &now.mount_point) {
             (Some(before), Some(now)) if before != now => {
-                Err(format!("it lies in what is mounted at `{now}`, and lay in `{before}` before"))
+                Err(format!("it is below the mount point `{now}`, and was below `{before}`"))
             }
             _ => Ok(()),
         }
@@ -48,7 +48,7 @@ impl Home {
     /// Waits until the path is back, for `limit` at most, even if a server never answers.
     ///
     /// # Errors
-    /// Why it is not.
+    /// The reason why it is not back.
     pub(super) fn wait(&self, limit: Duration) -> Result<(), String> {
         let (told, looks) = channel();
         let home = self.clone();
@@ -77,14 +77,14 @@ impl Home {
     }
 }
 
-/// Whether `other` is on `path`, or in the file system that holds `path`, so that it keeps that
-/// mounted. The file system of the system itself is never unmounted.
+/// Whether `other` is on `path`, or in its file system, and so keeps that mounted. The root file
+/// system does not count, since it is never unmounted.
 pub(super) fn keeps(path: &Path, other: &Path) -> bool {
     let below = || Some(other.canonicalize().ok()?.starts_with(path.canonicalize().ok()?));
     device(path).is_some_and(|own| device(other) == Some(own)) || below().unwrap_or(false)
 }
 
-/// The device of the file system of a path, but for that of the system itself.
+/// The device of a path's file system; none for the root file system.
 fn device(path: &Path) -> Option<u64> {
     let root = fs::metadata("/").ok()?.dev();
     Some(fs::metadata(path).ok()?.dev()).filter(|found| *found != root)
@@ -149,11 +149,11 @@ mod tests {
         comes.join().unwrap();
         fs::remove_dir(&path).unwrap();
         fs::write(&path, "a file").unwrap();
-        assert!(home.wait(SOON).unwrap_err().contains("of the kind"));
+        assert!(home.wait(SOON).unwrap_err().contains("another kind"));
         // As if nothing were mounted there any more.
         let elsewhere = Home { mount_point: Some("/nowhere".into()), ..Home::of(&path).unwrap() };
         let why = elsewhere.wait(SOON).unwrap_err();
-        assert!(why.contains("and lay in `/nowhere` before"), "{why}");
+        assert!(why.contains("and was below `/nowhere`"), "{why}");
     }
 
     #[test]
@@ -173,7 +173,7 @@ mod tests {
         let path = folder.path().join("open");
         let file = fs::File::create(&path).unwrap();
         if device(&path).is_none() {
-            println!("skipped: an open file that is named: all is one file system");
+            println!("skipped: the name of an open file: there is only one file system");
             return;
         }
         assert_eq!(let_go(folder.path(), SOON), Err(path));

@@ -1,5 +1,5 @@
-//! The user's command that sets a number of queues: bounded in time, and quoted by its last line of
-//! output.
+//! The user's command that sets a number of queues. It has a time limit, and errors quote the last
+//! line of its output.
 
 use std::fs::File;
 use std::io::Seek as _;
@@ -17,7 +17,7 @@ use crate::report::plain::plain;
 
 /// The interval of checks whether it has ended.
 const LOOK: Duration = Duration::from_millis(10);
-/// Most output of the command: further writes fail.
+/// Most bytes of the command's output: further writes fail.
 const SAID_MAX: u64 = 1 << 20;
 /// The end of the output that is searched for its last line.
 const TAIL: usize = 4 << 10;
@@ -79,8 +79,8 @@ fn kill(mut child: Child, why: String) -> String {
     why
 }
 
-/// The output: memory of a fixed size. A closed pipe would kill a mount's server that writes to it
-/// later.
+/// The output: memory of a fixed size. A pipe would be closed too early: a mount's server that
+/// writes to it later would be killed.
 fn said() -> rustix::io::Result<File> {
     let memory = memfd_create("said", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&memory, SAID_MAX)?;
@@ -98,7 +98,7 @@ fn last_line(mut said: &File) -> String {
     let len = said.read_at(&mut bytes[..len], from).unwrap_or(0);
     let text = String::from_utf8_lossy(&bytes[..len]);
     let last = text.lines().map(str::trim).rfind(|line| !line.is_empty());
-    shortened(&plain(last.unwrap_or("without a word")))
+    shortened(&plain(last.unwrap_or("no output")))
 }
 
 #[cfg(test)]
@@ -114,7 +114,7 @@ mod tests {
     fn a_command_is_told_by_its_last_words() {
         assert_eq!(run("echo much; echo more >&2", LONG), Ok(()));
         let why = |line: &str| run(line, LONG).unwrap_err();
-        assert_eq!(why("exit 3"), "it failed: without a word");
+        assert_eq!(why("exit 3"), "it failed: no output");
         assert_eq!(why("echo first >&2; echo target is busy >&2; false"), {
             "it failed: target is busy"
         });

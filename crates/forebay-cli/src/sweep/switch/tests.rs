@@ -30,7 +30,7 @@ fn numbers_and_their_command_come_together() {
     refused(&["a", "--io-queues=1,2"], ["needs a command", "--set-queues 'COMMAND'"]);
     refused(&["a", "--set-queues=set {}"], ["no number", "--io-queues 1,2,4,8"]);
     refused(&["--io-queues=1", "--set-queues=set 1"], ["has no `{}`", "--nr-io-queues={}"]);
-    refused(&["a", "b", "--io-queues=1", "--set-queues={}"], ["there are 2", "of its own"]);
+    refused(&["a", "b", "--io-queues=1", "--set-queues={}"], ["there are 2", "a separate sweep"]);
 }
 
 #[test]
@@ -41,11 +41,11 @@ fn what_keeps_the_path_is_refused_and_a_path_that_is_not_there() {
         assert!(failure.hint.is_some(), "{failure:?}");
     };
     let words = ["--io-queues=1", "--set-queues={}"];
-    refused(&words, ".", "the working folder lies there");
+    refused(&words, ".", "the working folder is on it");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let output = format!("{path}/results");
-    refused(&[&words[..], &["-o", &output]].concat(), path, "the results file lies there");
+    refused(&[&words[..], &["-o", &output]].concat(), path, "the results file is on it");
     refused(&words, "/nonexistent", "No such file");
     assert!(Switch::find(&args(&[]), Path::new("/nonexistent")).unwrap().is_none());
 }
@@ -56,7 +56,7 @@ pub(super) fn memory() -> Option<(TempDir, MutexGuard<'static, ()>)> {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir_in("/dev/shm").ok();
     if folder.is_none() {
-        println!("skipped: a path that is taken away: there is no /dev/shm");
+        println!("skipped: a path that is unmounted: there is no /dev/shm");
     }
     Some((folder?, alone))
 }
@@ -136,7 +136,7 @@ fn a_number_that_cannot_be_set_is_rows_and_not_the_end() {
             Some(1) => &[],
             Some(2) => &["cannot set 2 I/O queues", "it failed: no target"],
             Some(3) => &["cannot set 3 I/O queues", &too_long],
-            _ => &["cannot set 4 I/O queues", "is not there again 0.1 s after", "No such file"],
+            _ => &["cannot set 4 I/O queues", "was not back 0.1 s after", "No such file"],
         };
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         assert_eq!(sample.measured.is_some(), parts.is_empty(), "{sample:?}");

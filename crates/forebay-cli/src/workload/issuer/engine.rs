@@ -1,4 +1,4 @@
-//! Our engine: a blocking call with one request in flight, else calls that do not block.
+//! The engine as a method: blocking calls at depth 1, otherwise calls that do not block.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
@@ -20,13 +20,13 @@ enum Running {
     Many(ManyTransfer),
 }
 
-/// Makes requests by our engine.
+/// Makes requests with the engine.
 pub struct EngineIssuer {
     engine: Engine,
     file: File,
     options: RequestOptions,
     request_size: u64,
-    /// One for each place; away while a call that does not block owns it.
+    /// One for each place; `None` while a call that does not block owns it.
     memory: Vec<Option<Buffer>>,
     running: Vec<Option<(Direction, Running)>>,
     /// Where calls that do not block report their end.
@@ -215,7 +215,8 @@ impl Issuer for EngineIssuer {
 
     fn memory(&mut self, place: usize) -> Result<Vec<u8>> {
         let buffer = self.memory[place].as_ref();
-        bytes_of(buffer.ok_or_else(|| Failure::new("the memory of a failed call is kept"))?)
+        let kept = || Failure::new("the engine still holds the memory of a failed call");
+        bytes_of(buffer.ok_or_else(kept)?)
     }
 
     fn routes(&self) -> Vec<Taken> {

@@ -1,5 +1,5 @@
-//! The methods by which one thread makes its requests. Each has places for as many calls as may be
-//! in flight, starts calls in them and reports which has ended.
+//! The methods by which one thread makes its requests. Each has a place for every call in flight,
+//! starts calls in places, and reports the place of a call that has ended.
 
 mod engine;
 mod plain;
@@ -24,7 +24,7 @@ use crate::report::json::Direction;
 /// The method that moves bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Way {
-    /// Our engine, by a route if one is demanded.
+    /// The engine, by the required route, if any.
     Forebay(Option<Route>),
     /// One of the methods without an engine.
     Plain(Plain),
@@ -40,7 +40,7 @@ impl Way {
         }
     }
 
-    /// The number of requests that a thread makes at a time, if the method fixes it.
+    /// The queue depth of a thread, if the method fixes it.
     #[must_use]
     pub const fn depth(self) -> Option<u32> {
         match self {
@@ -49,7 +49,7 @@ impl Way {
         }
     }
 
-    /// How many calls of a thread have memory, if the method fixes it.
+    /// The number of calls of a thread that have memory, if the method fixes it.
     #[must_use]
     pub const fn places(self) -> Option<u32> {
         match self {
@@ -58,7 +58,7 @@ impl Way {
         }
     }
 
-    /// The route that is demanded.
+    /// The required route.
     #[must_use]
     pub const fn route(self) -> Option<Route> {
         match self {
@@ -126,13 +126,13 @@ pub trait Issuer: Send {
     /// Starts a call in a free place.
     ///
     /// # Errors
-    /// It cannot be started; the place remains free.
+    /// If the call cannot be started; the place remains free.
     fn start(&mut self, place: usize, call: Call<'_>) -> Result<()>;
 
     /// Waits for any call to end.
     ///
     /// # Errors
-    /// A call failed or moved less than all; its place is free then.
+    /// If a call failed or moved too few bytes; its place is free then.
     ///
     /// # Panics
     /// If none is in flight.
@@ -177,7 +177,7 @@ pub struct Taken {
     pub is_engines: bool,
     /// The reason for the route.
     pub reason: String,
-    /// How many.
+    /// Number of bytes.
     pub bytes: u64,
 }
 

@@ -1,8 +1,8 @@
 //! The methods without an engine: each thread has its own memory, reads into it, then copies.
 //!
-//! They are published elsewhere as the baselines of direct paths, so they use nothing of our engine
-//! except its pinned memory: no larger queue, no shared reader, no reuse of page cache pages. One
-//! call is one `pread` or `pwrite` into a pinned buffer, as in the usual tools.
+//! Publications use them as baselines of direct paths. So they use only the engine's pinned memory:
+//! no larger queue, no shared reader, no reuse of page cache pages. As in the usual tools, one
+//! request is one `pread` or `pwrite` with a pinned buffer.
 
 #![expect(unsafe_code, reason = "copies to and from a GPU are queued by raw address")]
 
@@ -43,7 +43,7 @@ pub enum Plain {
 }
 
 impl Plain {
-    /// All of them.
+    /// All plain methods.
     pub const ALL: [Self; 5] =
         [Self::Cpu, Self::CpuGpu, Self::CpuAsyncGpu, Self::CpuCachedGpu, Self::Uring];
 
@@ -59,8 +59,7 @@ impl Plain {
         }
     }
 
-    /// The number of requests that a thread makes at a time, if the method fixes it; `None`: as
-    /// many calls as requested.
+    /// The queue depth of a thread, if the method fixes it.
     #[must_use]
     pub const fn depth(self) -> Option<u32> {
         match self {
@@ -69,8 +68,8 @@ impl Plain {
         }
     }
 
-    /// How many calls of a thread have memory, if the method fixes that; a method that copies
-    /// during the next request also has memory for that request.
+    /// The number of calls of a thread that have memory, if the method fixes it. A method that
+    /// copies during the next request also has memory for that request.
     #[must_use]
     pub const fn places(self) -> Option<u32> {
         match self {
@@ -79,7 +78,7 @@ impl Plain {
         }
     }
 
-    /// Whether no byte gets to a GPU.
+    /// Whether it uses host memory only.
     #[must_use]
     pub const fn stays_in_host(self) -> bool {
         matches!(self, Self::Cpu | Self::Uring)
@@ -95,7 +94,7 @@ impl Plain {
         match self {
             Self::Cpu => "drive → host memory, one request at a time",
             Self::CpuGpu => "drive → pinned memory → GPU, one request at a time",
-            Self::CpuAsyncGpu => "drive → pinned memory → GPU, the copy behind the next request",
+            Self::CpuAsyncGpu => "drive → pinned memory → GPU, the copy during the next request",
             Self::CpuCachedGpu => "page cache → pinned memory → GPU, one request at a time",
             Self::Uring => "drive → host memory, many requests in flight by io_uring",
         }
@@ -132,8 +131,7 @@ struct OnGpu {
 
 impl Drop for OnGpu {
     fn drop(&mut self) {
-        // Its memory must not be freed while copies are in flight; a driver that fails now has
-        // ended its work as well.
+        // Copies must end before the memory is freed. If the driver fails, they have ended too.
         let _ = self.device.synchronize(self.stream);
         let _ = self.device.destroy_stream(self.stream);
     }
@@ -154,10 +152,10 @@ pub struct PlainIssuer {
 }
 
 impl PlainIssuer {
-    /// Opens the file and gets memory.
+    /// Opens the file and allocates memory.
     ///
     /// # Errors
-    /// The system's, the GPU's, and a file system without O_DIRECT.
+    /// System and GPU errors, and a file system without O_DIRECT.
     pub fn new(plain: Plain, means: &Means<'_>) -> Result<Self> {
         let file = open(plain, means)?;
         let len = means.request_size * means.batch as u64;
@@ -216,7 +214,7 @@ impl PlainIssuer {
         if let Some(gpu) = gpu {
             let bytes = pinned.as_mut_slice().expect("it is the host's");
             let (host, len) = (NonNull::from(&mut *bytes).cast(), size * offsets.len());
-            // SAFETY: as in `read`; and its end is awaited here.
+            // SAFETY: as in `read`, and `synchronize` below waits for the copy.
             unsafe { gpu.device.copy_to_host(gpu.stream, host, gpu.buffer.address(), len) }
                 .and_then(|()| gpu.device.synchronize(gpu.stream))
                 .map_err(|error| refused(&error))?;
@@ -256,8 +254,8 @@ pub(super) fn failed(
     let failure = Failure::io(text, error);
     if error.kind() == ErrorKind::InvalidInput && plain.is_direct() {
         return failure.hint(format!(
-            "past the page cache, requests of {size} bytes and their offsets have to be multiples \
-             of the drive's block: try a multiple of 4096, or `forebay`, which takes any size"
+            "with O_DIRECT, the block size ({size} bytes) and offsets must be multiples of the \
+             drive's block: use a multiple of 4096, or `forebay`, which accepts any size"
         ));
     }
     failure
@@ -269,20 +267,19 @@ pub(super) fn open(plain: Plain, means: &Means<'_>) -> Result<File> {
     let mut how = OpenOptions::new();
     how.read(true).write(means.writes).custom_flags(direct | no_link(means.path, means.writes));
     how.open(means.path).map_err(|error| {
-        let text = format!("cannot open `{}` past the page cache", means.path.display());
+        let text = format!("cannot open `{}` with O_DIRECT", means.path.display());
         match error.kind() {
             ErrorKind::InvalidInput if plain.is_direct() => Failure::new(text)
-                .because("the file system has no O_DIRECT")
-                .hint("`cpu-cached-gpu` and `forebay` go through the page cache"),
+                .because("the file system does not support it")
+                .hint("use `cpu-cached-gpu` or `forebay`: they can use the page cache"),
             _ => Failure::io(format!("cannot open `{}`", means.path.display()), &error),
         }
     })
 }
 
 fn refused(error: &DeviceError) -> Failure {
-    Failure::new("the GPU refused a copy").because(error.to_string()).hint(
-        "look at the kernel's log (`dmesg`) for what became of the GPU, and whether `nvidia-smi` \
-         still shows it; then measure again",
+    Failure::new("the GPU driver refused a copy").because(error.to_string()).hint(
+        "check the kernel log (`dmesg`) and `nvidia-smi` for errors of the GPU; then measure again",
     )
 }
 
@@ -305,7 +302,7 @@ impl Issuer for PlainIssuer {
     }
 
     fn wait_until(&mut self, _until: Instant) -> Result<Option<Done>> {
-        // Only copies are in flight: the oldest ends in a moment.
+        // Only copies are in flight, and the oldest ends soon.
         self.wait().map(Some)
     }
 

@@ -1,8 +1,8 @@
-//! The plain method with the requested number of requests in flight: `io_uring` with O_DIRECT into
-//! host memory, on the thread that makes them, like `fio`.
+//! The plain method with any queue depth: `io_uring` with O_DIRECT and host memory, like `fio`. The
+//! thread that makes requests also submits them.
 //!
-//! It shows what a drive gives at a queue depth without hand-over between threads, and how much of
-//! a point's numbers is the sweep's own overhead.
+//! It shows a drive's rate at a queue depth without hand-over between threads, and the overhead of
+//! the sweep itself.
 
 #![expect(unsafe_code, reason = "the kernel moves bytes to and from memory by raw address")]
 
@@ -26,12 +26,12 @@ use crate::bench::memory::{flush, put_into, whole};
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 
-/// Most requests in flight: the kernel makes no larger ring (`IORING_MAX_ENTRIES`).
+/// Maximum requests in flight: the size of the kernel's largest ring (`IORING_MAX_ENTRIES`).
 const IN_FLIGHT_MAX: usize = 32768;
 /// A short request resumes at a multiple of this, which every drive's block divides.
 const BLOCK: usize = 4096;
-/// How long to wait for in-flight requests that are no longer wanted. A drive that hangs may write
-/// to its memory for longer, so that memory is never returned.
+/// Time limit for requests in flight when the issuer is dropped. After that a hanging drive may
+/// still write to their memory, so it is leaked.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// The polling interval of the ring if the kernel (before Linux 5.11) cannot wait with a timeout.
 const NAP: Duration = Duration::from_micros(100);
@@ -43,14 +43,14 @@ struct Place {
     address: u64,
     direction: Direction,
     offsets: Vec<u64>,
-    /// Bytes of each request that are over.
+    /// Bytes of each request that have been moved.
     moved: Vec<usize>,
-    /// Requests that are not over.
+    /// Requests that have not ended.
     left: usize,
     failed: Option<Failure>,
 }
 
-/// Makes requests by its own ring.
+/// Makes requests with its own ring.
 pub struct UringIssuer {
     path: PathBuf,
     file: File,
@@ -67,15 +67,15 @@ pub struct UringIssuer {
 }
 
 impl UringIssuer {
-    /// Opens the file, gets memory and sets the ring up.
+    /// Opens the file, allocates memory and sets the ring up.
     ///
     /// # Errors
-    /// The system's; a file system without O_DIRECT; a policy that forbids `io_uring`.
+    /// System errors; a file system without O_DIRECT; a policy that forbids `io_uring`.
     pub fn new(means: &Means<'_>) -> Result<Self> {
         let file = open(Plain::Uring, means)?;
         if let Some(reason) = means.engine.open(means.path)?.no_io_uring() {
             let text = format!("cannot use `io_uring` on `{}`", means.path.display());
-            let hint = "`--way cpu` needs none: it has one request of each thread in flight";
+            let hint = "use `--way cpu`: it needs no ring, and has depth 1 for each thread";
             return Err(Failure::new(text).because(reason).hint(hint));
         }
         let len = means.request_size * means.batch as u64;
@@ -220,7 +220,7 @@ impl UringIssuer {
         }
     }
 
-    /// The next call that is over.
+    /// The next call that has ended.
     fn next(&mut self) -> Option<Result<Done>> {
         let (place, at) = self.ended.pop_front()?;
         let failed = self.places[place].failed.take();
@@ -232,7 +232,7 @@ impl UringIssuer {
     }
 }
 
-/// Errors that may pass: a signal came, or completions must be reaped first.
+/// Temporary errors: a signal, or completions that must be reaped first.
 fn is_passing(error: &io::Error) -> bool {
     let passing = [Errno::INTR, Errno::AGAIN, Errno::BUSY, Errno::TIME];
     Errno::from_io_error(error).is_some_and(|errno| passing.contains(&errno))
@@ -242,20 +242,21 @@ fn ring(requests: usize) -> Result<IoUring> {
     let entries = u32::try_from(requests.min(IN_FLIGHT_MAX)).unwrap_or(1);
     if requests > IN_FLIGHT_MAX {
         let text = format!("{requests} requests of one thread are too many for `io_uring`");
-        return Err(Failure::usage(text).hint(format!("{IN_FLIGHT_MAX} are the most")));
+        let hint = format!("the maximum of `--depth` times `--batch` is {IN_FLIGHT_MAX}");
+        return Err(Failure::usage(text).hint(hint));
     }
-    // Completions wait until this thread checks (Linux 5.19), and interrupt nothing.
+    // Completions do not interrupt this thread: it collects them itself (Linux 5.19).
     let ring = IoUring::builder()
         .setup_coop_taskrun()
         .dontfork()
         .build(entries)
         .or_else(|_| IoUring::builder().dontfork().build(entries));
     ring.map_err(|error| {
-        let failure = Failure::io("`io_uring` cannot be had", &error);
+        let failure = Failure::io("`io_uring` is not available", &error);
         if error.raw_os_error() == Some(libc::ENOMEM) {
             return failure.hint("raise the limit on locked memory (`ulimit -l`)");
         }
-        failure.hint("`--way cpu` needs none: it has one request of each thread in flight")
+        failure.hint("use `--way cpu`: it needs no ring, and has depth 1 for each thread")
     })
 }
 
@@ -270,7 +271,7 @@ impl Issuer for UringIssuer {
         own.left = call.offsets.len();
         let pushed = (0..call.offsets.len()).try_for_each(|index| self.push(place, index));
         pushed.and_then(|()| self.submit(0)).map_err(|error| {
-            // The part already pushed may end later, and belongs to no call then.
+            // Requests that were already pushed may end later: this keeps the call from ending.
             self.places[place].left += 1;
             self.refused(&error)
         })

@@ -1,4 +1,4 @@
-//! Which calls count, and for how long each has waited.
+//! Tests which calls count, and how long each has waited.
 
 use super::*;
 use crate::failure::Failure;
@@ -16,7 +16,7 @@ fn groups(waited: Duration, distance: Duration) -> Vec<(u128, u128)> {
 fn each_call_that_was_due_has_waited_since_then() {
     assert_eq!(groups(Duration::ZERO, MS * 10), []);
     assert_eq!(groups(MS * 4, MS * 10), [(4, 1)]);
-    // That which is due right at the end is the next span's: three spans have as many as one.
+    // A call due exactly at the end belongs to the next span.
     assert_eq!(groups(MS * 10, MS * 10), [(10, 1)]);
     assert_eq!(groups(MS * 30, MS * 10), [(30, 1), (20, 1), (10, 1)]);
     assert_eq!(groups(MS * 25, MS * 10), [(25, 1), (15, 1), (5, 1)]);
@@ -39,14 +39,14 @@ fn of_many_calls_none_is_lost() {
         assert_eq!(found[0].0, waited);
         assert!(found.is_sorted_by(|one, next| one.0 >= next.0), "{waited:?} by {distance:?}");
     }
-    // Each call of a group counts as long as its first.
+    // All calls of a group count with the wait of its first call.
     let found: Vec<(Duration, u128)> = missed(MS * 2500, MS).collect();
     assert_eq!((found[0], found[1]), ((MS * 2500, 3), (MS * 2497, 3)));
     assert_eq!((found[499], found[500]), ((MS * 1003, 3), (MS * 1000, 2)));
     assert_eq!(found[999], (MS * 2, 2));
 }
 
-/// Stalls until the end: its only call ends then.
+/// A drive that stalls: its only call ends at the end.
 struct Still(Arc<Phase>, Option<usize>);
 
 impl Issuer for Still {
@@ -119,12 +119,12 @@ fn a_drive_that_stood_still_is_told_by_each_call_that_should_have_been_made() {
     let count = u64::try_from(2 * (1 + missed)).unwrap();
     assert!(count >= 200);
     assert_eq!((worked.ended, told(&worked).count), (1, Some(count)));
-    // They waited for one distance after the other: half of them for half of the time.
+    // The waits grow evenly, so half of the calls waited for less than half of the time.
     let half = u64::try_from(stopped.as_nanos() / 2).unwrap();
     assert!(told(&worked).p50_ns.unwrap().abs_diff(half) < 20_000_000, "{:?}", told(&worked));
 
     let (worked, _) = stood_still(Some(MS * 10), Some(1));
-    assert_eq!(told(&worked).count, Some(2), "all calls were made that were asked for");
+    assert_eq!(told(&worked).count, Some(2), "all requested calls were made");
     let (worked, _) = stood_still(None, None);
-    assert_eq!(worked.latencies.summary(false), None, "without a rate none is due");
+    assert_eq!(worked.latencies.summary(false), None, "without a rate no call is due");
 }

@@ -32,8 +32,8 @@ fn a_device_is_written_where_the_user_said_so_and_nobody_has_it() {
         assert!(told.contains(says) && output.stdout.is_empty(), "{told}");
         assert_eq!(held(), precious);
     };
-    refused(&[], 2, "with `--overwrite-device` what is on the device is lost");
-    refused(&["--overwrite"], 2, "with `--overwrite-device` what is on the device is lost");
+    refused(&[], 2, "or `--overwrite-device`, which destroys its content");
+    refused(&["--overwrite"], 2, "or `--overwrite-device`, which destroys its content");
     let text = good(folder.path(), &[&arguments[..], &["--overwrite-device"]].concat());
     assert_eq!(text.lines().filter(|line| line.contains(" right ")).count(), 4, "{text}");
     assert!(!text.contains("devtmpfs"), "where the device's name is: {text}");

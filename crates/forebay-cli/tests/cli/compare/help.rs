@@ -14,22 +14,20 @@ fn stdout(arguments: &[&str]) -> String {
 #[test]
 fn short_help() {
     insta::assert_snapshot!(stdout(&["-h"]), @"
-    Compare the standard way with the direct path and with ours, run by run
+    Compare a standard copy with Forebay and the direct route
 
     Usage: forebay compare [OPTIONS]
 
     Options:
       -m, --mode <MODE>       What to compare [default: all] [possible values: compare, dma,
                               all]
-      -s, --size <SIZE_MB>    Bytes of each run, in MiB, or a size such as `512M` or `8G`
-                              [default: 512]
-      -f, --file <FILE>       A new file, or a folder for a scratch file; by default this
-                              folder
-      -r, --runs <RUNS>       How often each way is run; the first run is shown apart from the
-                              others [default: 3]
-          --gpu <WHICH>       Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
-          --overwrite         Take a FILE that is there already: all that it holds is lost
-          --overwrite-device  Take a block device as FILE: all that is on it is lost
+      -s, --size <SIZE_MB>    Bytes of each run: a number of MiB, or a size such as `512M` or
+                              `8G` [default: 512]
+      -f, --file <FILE>       New file, or folder for a scratch file [default: this folder]
+      -r, --runs <RUNS>       Runs of each method; the first is shown separately [default: 3]
+          --gpu <WHICH>       GPU: an index, a UUID, a PCI address, `none`, or `sim`
+          --overwrite         Overwrite FILE if it exists; its content is lost
+          --overwrite-device  Overwrite FILE if it is a block device; its content is lost
           --json              Print JSON instead of text; docs/json-schema.md describes it
       -h, --help              Print help (see more with '--help')
     ");
@@ -38,13 +36,13 @@ fn short_help() {
 #[test]
 fn long_help() {
     insta::assert_snapshot!(stdout(&["--help"]), @"
-    Compare the standard way with the direct path and with ours, run by run
+    Compare a standard copy with Forebay and the direct route
 
-    A file is written from the GPU and read back: in the standard way (by pageable memory and
-    the page cache), by our engine as it chooses, and straight where there is a path for that.
-    Every byte of every run is checked, the first run is shown apart from the others, and
-    whether bytes went by DMA is said by what others counted, never by a speed. Without a GPU
-    the target is host memory.
+    A file is written from the GPU and read back, by each method in turn: a standard copy
+    (pageable memory and the page cache), Forebay by the route that it chooses, and the direct
+    route if it is available. Every byte of every run is verified. The first run is shown
+    separately, since it includes setup. Counters of the kernel, the driver and libraries
+    decide whether bytes went by DMA, not the speed. Without a GPU the target is host memory.
 
     Usage: forebay compare [OPTIONS]
 
@@ -53,44 +51,43 @@ fn long_help() {
               What to compare
 
               Possible values:
-              - compare: The standard way, ours, and the direct path where there is one
-              - dma:     The standard way and the direct path, which has to be there
-              - all:     As `compare`, and a kernel that works on the GPU's memory, alone and
-                beside a read
+              - compare: The standard copy, Forebay, and the direct route if it is available
+              - dma:     The standard copy and the direct route, which is required
+              - all:     As `compare`, and a GPU kernel alone and during a read
 
               [default: all]
 
       -s, --size <SIZE_MB>
-              Bytes of each run, in MiB, or a size such as `512M` or `8G`
+              Bytes of each run: a number of MiB, or a size such as `512M` or `8G`
 
               [default: 512]
 
       -f, --file <FILE>
-              A new file, or a folder for a scratch file; by default this folder
+              New file, or folder for a scratch file [default: this folder]
 
-              What is made is removed afterwards. A file that is there already is not touched
-              without `--overwrite`, nor a block device without `--overwrite-device`.
+              A new file is removed afterwards. An existing one requires `--overwrite`, a
+              block device `--overwrite-device`.
 
       -r, --runs <RUNS>
-              How often each way is run; the first run is shown apart from the others
+              Runs of each method; the first is shown separately
 
               [default: 3]
 
           --gpu <WHICH>
-              Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
+              GPU: an index, a UUID, a PCI address, `none`, or `sim`
 
-              By default the first GPU, else host memory. `sim:bandwidth=50GB/s,latency=10us`
-              sets what a simulated GPU plays.
+              By default the first GPU, or host memory if there is none.
+              `sim:bandwidth=50GB/s,latency=10us` configures a simulated GPU.
 
           --overwrite
-              Take a FILE that is there already: all that it holds is lost
+              Overwrite FILE if it exists; its content is lost
 
-              It has SIZE_MB of test data afterwards, and stays.
+              Afterwards it holds SIZE_MB of test data, and is not removed.
 
           --overwrite-device
-              Take a block device as FILE: all that is on it is lost
+              Overwrite FILE if it is a block device; its content is lost
 
-              A device that is mounted, or part of another, is refused all the same.
+              A device that is mounted, or part of another, is still refused.
 
           --json
               Print JSON instead of text; docs/json-schema.md describes it
@@ -99,10 +96,10 @@ fn long_help() {
               Print help (see a summary with '-h')
 
     Examples:
-      forebay compare                        a scratch file of 512 MiB in this folder
-      forebay compare -s 8G -r 5 -f /data    a larger one in `/data`, five runs
-      forebay compare -m dma -f /data/new    straight to the GPU, or an error
-      forebay compare --gpu sim              a simulated GPU
-      forebay compare --json >compare.json   for a program to read
+      forebay compare                        scratch file of 512 MiB in this folder
+      forebay compare -s 8G -r 5 -f /data    8 GiB in `/data`, five runs
+      forebay compare -m dma -f /data/new    the direct route, or an error
+      forebay compare --gpu sim              simulated GPU
+      forebay compare --json >compare.json   JSON for a program
     ");
 }

@@ -188,9 +188,9 @@ fn a_kernel_works_alone_and_beside_a_read() {
     for run in [1, 2] {
         let line = format!("xor, run {run}: alone ");
         let line = text.lines().find(|found| found.starts_with(&line)).unwrap();
-        assert!(line.contains("GB/s, beside a read ") && line.ends_with("verified, simulated"));
+        assert!(line.contains("GB/s, during a read ") && line.ends_with("verified, simulated"));
     }
-    for (name, says) in [("xor ", "data right, simulated"), ("beside ", ", simulated")] {
+    for (name, says) in [("xor ", "data right, simulated"), ("during ", ", simulated")] {
         let line = text.lines().find(|line| line.starts_with(name) && !line.contains("run "));
         assert!(line.unwrap().ends_with(says), "{text}");
     }
@@ -211,7 +211,7 @@ fn a_kernel_works_alone_and_beside_a_read() {
     let output = compare(folder.path(), &["-r", "1", "--gpu", "none"]);
     assert!(output.status.success(), "{output:?}");
     let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.contains("own work beside a read is not measured: there is no GPU"), "{told}");
+    assert!(told.contains("own work during a read is not measured: there is no GPU"), "{told}");
     assert!(!String::from_utf8(output.stdout).unwrap().contains("xor"));
 }
 

@@ -12,7 +12,7 @@ fn a_direct_path_that_is_missing_is_named() {
     let (code, text) = failure(folder.path(), &["-m", "dma", "--gpu", "sim"]);
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("by the route `direct`") && text.contains("no `libcufile`"), "{text}");
-    assert!(text.contains("hint: `forebay doctor` says what the route takes; `-m compare`"));
+    assert!(text.contains("hint: `forebay doctor` reports what the route requires; `-m compare`"));
     let (code, text) = failure(folder.path(), &["-m", "dma", "--gpu", "none"]);
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("by the route `direct` without a GPU"), "{text}");
@@ -28,9 +28,9 @@ fn a_file_that_is_there_is_not_touched_unless_the_user_says_so() {
     fs::write(&path, "precious").unwrap();
     for mode in ["compare", "dma"] {
         let (code, text) = failure(folder.path(), &["-f", "file", "-m", mode, "--gpu", "sim"]);
-        let expected = "error: `file` is there, and would be overwritten\n\
-                        hint: give a new name or a folder; with `--overwrite` all that it holds is \
-                        lost\n";
+        let expected = "error: `file` exists and would be overwritten\n\
+                        hint: give a new name or a folder, or `--overwrite`, which destroys its \
+                        content\n";
         assert_eq!((code, text.as_str()), (2, expected));
     }
     // What it holds is not lost for a path that is not there.
@@ -81,17 +81,17 @@ fn words_that_make_no_sense_are_told() {
     .collect();
     insta::assert_snapshot!(texts.concat(), @"
     error: `--mode` cannot be `turbo`: it takes one of `compare`, `dma`, `all`
-    hint: `forebay compare --help` tells what it takes
+    hint: `forebay compare --help` lists its arguments
     error: `--runs` cannot be `0`: it takes a number from 1 to 1000
-    hint: `forebay compare --help` tells what it takes
+    hint: `forebay compare --help` lists its arguments
     error: `--file` needs a value
-    hint: `forebay compare --help` tells what it takes
+    hint: `forebay compare --help` lists its arguments
     error: `--file` is missing
-    hint: `forebay compare --help` tells what it takes
+    hint: `forebay compare --help` lists its arguments
     error: there is no flag `--overwite`
     hint: perhaps `--overwrite` was meant
-    error: `file` is one word too many
-    hint: `forebay compare --help` tells what it takes
+    error: unexpected argument `file`
+    hint: `forebay compare --help` lists its arguments
     ");
     for size in ["0", "bananas", "1023K", "1MB", "-1", "99999999999T"] {
         let mut command = Command::new(program());

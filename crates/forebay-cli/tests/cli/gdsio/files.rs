@@ -37,7 +37,7 @@ fn writes_leave_files_that_later_writes_may_use() {
         file.set_len(0).unwrap();
         file.set_len(len).unwrap();
         let (_, talk) = good(folder.path(), "-D . -w 2 -s 256K -i 64k -x 4 -I 0 --gpu none");
-        assert!(talk.contains("stays, as what a write makes"), "{talk}");
+        assert!(talk.contains("kept, like files of a write"), "{talk}");
         let bytes = fs::read(&path).unwrap();
         assert!(bytes.len() == 256 << 10 && bytes.iter().all(|byte| *byte != 0));
     }
@@ -90,7 +90,7 @@ fn nothing_else_is_written_to() {
         assert!(code == 1 && talk.contains(says), "{path}: {talk}");
     }
     let (code, talk) = bad(folder.path(), "fifo");
-    assert!(code == 2 && talk.contains("`fifo` is no job file"), "{code}: {talk}");
+    assert!(code == 2 && talk.contains("`fifo` is not a job file"), "{code}: {talk}");
     for end in ["nowhere/x", "/nowhere/x"] {
         let (code, talk) = bad(folder.path(), &format!("-f {end} -s 64K -i 64k -x 4 --gpu none"));
         assert!(code == 1 && talk.contains("nowhere"), "{talk}");
@@ -114,7 +114,7 @@ fn a_device_is_written_to_only_where_its_own_word_says_so() {
         };
         let (code, talk) = bad(Path::new("."), &format!("{line}{allowed}"));
         // Nor to see whether there is a direct path.
-        assert!(!talk.contains("is not to be had"), "{talk}");
+        assert!(!talk.contains("is not available"), "{talk}");
         assert!(code == 1 && talk.contains("--overwrite-device"), "{talk}");
     }
 }

@@ -122,7 +122,7 @@ fn every_type_runs_on_a_simulated_gpu() {
         assert!(["CPU_CACHED_GPU", "CPU_ASYNC_GPU"].contains(&label), "{text}");
         let stands = [5, 7].contains(&number);
         assert_eq!(talk.lines().count(), 2 + usize::from(stands), "{talk}");
-        assert_eq!(talk.contains("none is queued on a stream"), stands, "{talk}");
+        assert_eq!(talk.contains("without a CUDA stream"), stands, "{talk}");
         assert!(talk.contains(&format!("`-x {number}` (G")), "{talk}");
         assert!(!verdict(&talk).contains("direct"), "{talk}");
         assert!(talk.contains("no `libcufile`") && talk.contains("--gpu sim:cufile"), "{talk}");
@@ -133,10 +133,10 @@ fn every_type_runs_on_a_simulated_gpu() {
     }
 }
 
-/// What is said that others counted.
+/// The verdict by counters.
 #[track_caller]
 fn verdict(talk: &str) -> &str {
-    let mut told = talk.lines().filter_map(|line| line.split_once("what others counted: "));
+    let mut told = talk.lines().filter_map(|line| line.split_once("verdict by counters: "));
     let (_, verdict) = told.next().unwrap_or_else(|| panic!("no verdict: {talk}"));
     assert!(verdict.contains(", simulated"), "{talk}");
     verdict
@@ -153,8 +153,8 @@ fn of_more_files_than_are_asked_for_there_is_no_verdict() {
     for (threads, is_judged) in [(64, true), (65, false)] {
         let line = format!("-D . -w {threads} -s 4k -i 4k -x 0 -I 0 --gpu sim");
         let (_, talk) = good(folder.path(), &line);
-        assert_eq!(talk.contains("what others counted: "), is_judged, "{talk}");
-        let why = "no verdict: 65 files are more than the 64 that are asked for";
+        assert_eq!(talk.contains("verdict by counters: "), is_judged, "{talk}");
+        let why = "no verdict: cached pages of 65 files were not queried, 64 is the most";
         assert_eq!(talk.contains(why), !is_judged, "{talk}");
     }
 }
@@ -173,15 +173,15 @@ fn what_goes_directly_has_its_own_name() {
             let (text, talk) = good(folder.path(), &format!("{line} -x {number} -I {io} -V"));
             // Who reads back is judged as well.
             let runs = 1 + usize::from(io % 2 == 1);
-            assert_eq!(talk.matches("what others counted: ").count(), runs, "{talk}");
+            assert_eq!(talk.matches("verdict by counters: ").count(), runs, "{talk}");
             verdict(&talk);
             let as_other = match number {
-                5 => "`-x 5` makes its requests as `-x 0`",
-                7 => "`-x 7` makes its requests as `-x 6`",
+                5 => "`-x 5` makes the requests of `-x 0`",
+                7 => "`-x 7` makes the requests of `-x 6`",
                 _ => "",
             };
             assert!(talk.contains(as_other), "{talk}");
-            assert_eq!(talk.contains("makes its requests as"), !as_other.is_empty(), "{talk}");
+            assert_eq!(talk.contains("makes the requests of"), !as_other.is_empty(), "{talk}");
             for line in text.lines().filter(|line| *line != "Verifying data ") {
                 assert_eq!(word(line, "XferType: "), label, "{text}");
             }
@@ -207,7 +207,7 @@ fn what_no_direct_path_takes_goes_another_way() {
             let (text, talk) = good(folder.path(), &line);
             let is_direct = word(&text, "XferType: ").starts_with("GPU");
             // Some drives and paths take more than others.
-            assert_eq!(talk.contains("is not to be had"), !is_direct, "{line}: {text}{talk}");
+            assert_eq!(talk.contains("is not available"), !is_direct, "{line}: {text}{talk}");
             let (code, _, talk) = run(folder.path(), &format!("{line} --strict"));
             assert_eq!(code == 0, is_direct, "{line}: {talk}");
         }
@@ -224,9 +224,9 @@ fn every_type_runs_without_a_gpu() {
         let line = format!("-D . -d 0 -w 2 -s 256K -i 64k -x {number} --gpu none");
         let (text, talk) = good(folder.path(), &line);
         assert_eq!(word(&text, "XferType: "), "CPUONLY", "{text}");
-        let said = talk.matches("`--gpu none` asked for it").count();
+        let said = talk.matches("`--gpu none` was given").count();
         assert_eq!(said, usize::from(number != 1), "{talk}");
-        assert!(!talk.contains("what others counted"), "of the host's memory: {talk}");
+        assert!(!talk.contains("verdict by counters"), "of the host's memory: {talk}");
         if number < 3 {
             let (code, talk, _) = run(folder.path(), &format!("{line} --strict"));
             assert_eq!(code, i32::from(number != 1), "{talk}");
@@ -305,7 +305,7 @@ fn other_words_do_what_they_say() {
     let (text, _) = good(folder.path(), &format!("{line} -x 4 -i 4k:64k:20k"));
     assert!(text.contains(" IOSize: 4-64-20(KiB) "), "{text}");
     let (text, talk) = good(folder.path(), &format!("{line} -x 2 -O 1 -i 64k -U -I 2 -J"));
-    assert!(talk.contains("`-O 1` goes through the page cache"), "{talk}");
+    assert!(talk.contains("`-O 1` uses the page cache"), "{talk}");
     assert_eq!(text.lines().count(), 2, "a line for the job, and one for all");
     assert_eq!(word(&text, "XferType: "), "CPU_CACHED_GPU", "{text}");
     let (text, _) = good(folder.path(), &format!("{line} -x 6 -O 1 -i 16k -B 4 -M 50 -I 0"));
@@ -317,7 +317,7 @@ fn other_words_do_what_they_say() {
     }
     let (text, talk) = good(folder.path(), &format!("{line} -x 0 -m 3 -i 64k -p -b -F -I 1"));
     assert_eq!(word(&text, "XferType: "), "CPUONLY", "{text}");
-    for note in ["`-p` has no", "`-b` has no", "`-F` is not", "`-m 4` are as", "`-m 0` moves"] {
+    for note in ["`-p` has no", "`-b` has no", "`-F` has no", "`-m 4` are the", "`-m 0` moves"] {
         assert!(talk.contains(note), "{note}: {talk}");
     }
 }
@@ -352,7 +352,7 @@ fn a_job_file_runs_its_jobs_at_once() {
     assert!(talk.contains("perhaps `bs` was meant"), "{talk}");
     for arguments in ["two.gdsio -w 3", "two.gdsio -D a"] {
         let (code, talk) = bad(folder.path(), arguments);
-        assert!(code == 2 && talk.contains("cannot stand beside"), "{talk}");
+        assert!(code == 2 && talk.contains("cannot be combined with"), "{talk}");
     }
     assert_eq!(bad(folder.path(), ".").0, 2);
     assert_eq!(bad(folder.path(), "missing").0, 1);
@@ -389,7 +389,7 @@ fn a_line_may_have_several_jobs() {
     assert_eq!(threads(&text), [2, 1, 3], "{text}");
     assert_eq!(names(folder.path()), ["a", "b"]);
     let (_, talk) = good(folder.path(), &format!("-D a -D b -w 1 {rest}"));
-    assert!(talk.contains("`-w` behind `-D b` is for that job alone"), "{talk}");
+    assert!(talk.contains("`-w` after `-D b` applies to that job only"), "{talk}");
 }
 
 #[test]
@@ -480,7 +480,7 @@ fn what_no_drive_takes_is_told_in_options() {
         return;
     }
     assert!(
-        talk.contains("`-O 1`, which goes through it") && !talk.contains("`forebay`"),
+        talk.contains("`-O 1`, which uses the page cache") && !talk.contains("`forebay`"),
         "{talk}"
     );
     good(folder.path(), &format!("{line} -x 2 -O 1"));

@@ -35,7 +35,7 @@ fn a_path_to_be_made_is_where_its_folder_is() {
     let folder = tempfile::tempdir().unwrap();
     let (text, _) = good(folder.path(), &["not/yet"]);
     let there = folder.path().canonicalize().unwrap();
-    let line = format!("not/yet  does not exist: this is what `{}` is on\n", there.display());
+    let line = format!("not/yet  does not exist; shown for `{}`\n", there.display());
     assert!(text.starts_with(&line), "{text}");
     assert!(!report(folder.path(), &["not/yet", "--extents"]).maps[0].exists);
 }
@@ -52,8 +52,8 @@ fn a_link_that_cannot_be_measured_hides_no_map() {
     assert!(text.starts_with(".  is /"), "{text}");
     insta::assert_snapshot!(talk.split_once("error: ").unwrap().1, @"
     cannot measure the link of a GPU
-      caused by: no GPU is on PCI here
-    hint: leave `--measure-link` out
+      caused by: there is no GPU on PCI
+    hint: omit `--measure-link`
     ");
 }
 
@@ -96,7 +96,7 @@ fn a_record_shows_the_same_again() {
     let (here, _) = good(folder.path(), &["file", "missing"]);
     let (there, _) = good(folder.path(), &["--fixture", "new"]);
     let (head, there) = there.split_once("\n\n").unwrap();
-    assert_eq!(head, "replay of the record in new: not this machine, not now");
+    assert_eq!(head, "replay of the record in new, not of this machine");
     // A record has absolute paths.
     let tree = |text: &str| {
         let lines = text.lines().filter(|line| line.starts_with([' ', '├', '└']));
@@ -132,11 +132,11 @@ fn nothing_is_recorded_over_and_nothing_else_replayed() {
     insta::assert_snapshot!(texts.join("\n"), @"
     1: error: cannot write a record to `file`
       caused by: file exists (os error 17)
-    hint: give the name of a folder to be made
+    hint: give the path of a new folder
 
     1: error: cannot write a record to `folder`
       caused by: file exists (os error 17)
-    hint: give the name of a folder to be made
+    hint: give the path of a new folder
 
     1: error: cannot write a record to `missing/new`
       caused by: no such file or directory (os error 2)
@@ -150,14 +150,14 @@ fn nothing_is_recorded_over_and_nothing_else_replayed() {
       caused by: not a directory (os error 20)
     hint: give a folder that `forebay map --record` made
 
-    2: error: `--record` cannot stand beside `--fixture`
-    hint: `forebay map --help` tells what it takes
+    2: error: `--record` cannot be combined with `--fixture`
+    hint: `forebay map --help` lists its arguments
 
-    2: error: `--fixture` cannot stand beside `--measure-link`
-    hint: `forebay map --help` tells what it takes
+    2: error: `--fixture` cannot be combined with `--measure-link`
+    hint: `forebay map --help` lists its arguments
 
     2: error: there is no flag `--bananas`
-    hint: `forebay map --help` tells what it takes
+    hint: `forebay map --help` lists its arguments
     ");
     assert_eq!(fs::read_to_string(folder.path().join("file")).unwrap(), "precious");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);

@@ -83,7 +83,7 @@ impl Recorded {
         let talk = String::from_utf8(output.stderr).unwrap().replace(": ", ":\n  ");
         let talk = talk.replace("; ", ";\n  ").replace(", ", ",\n  ");
         let (head, text) = text.split_once("\n\n").unwrap();
-        assert_eq!(head, "replay of the record in .: not this machine, not now");
+        assert_eq!(head, "replay of the record in ., not of this machine");
         (text.to_owned(), talk)
     }
 
@@ -137,13 +137,13 @@ fn a_stripe_over_two_sockets() {
     warning:
       `nvme14n1`,
       `nvme1n1` are on another socket than GPU 0,
-      so bytes pass the link between sockets:
+      so bytes cross the link between sockets:
       use GPU 1,
       or a drive of that socket
     warning:
       `nvme3n1`,
       `nvme4n1` are on another socket than GPU 1,
-      so bytes pass the link between sockets:
+      so bytes cross the link between sockets:
       use GPU 0,
       or a drive of that socket
     ");
@@ -228,7 +228,7 @@ fn volumes_and_what_they_cost() {
                 └─ nvme0n1p1  partition 1 · 510 MiB · from 1 MiB
                    └─ ● nvme0n1  QEMU NVMe Ctrl · 512 MiB
                       └─ nvme0  pcie · 0000:41:00.0 · x1 at 2.5 GT/s · NUMA node 0
-    queue  one of its own, in front of nvme0n1
+    queue  its own, above that of nvme0n1
 
     /mnt/raid10/data.bin  64 MiB
     └─ /mnt/raid10  ext4
@@ -247,20 +247,19 @@ fn volumes_and_what_they_cost() {
                 └─ nvme19  pcie · 0000:ad:00.0 · x1 at 2.5 GT/s · NUMA node 1
     queue  one for 4 drives, striped mirrors
 
-    GPUs  none is on PCI here, so there are no distances
+    GPUs  none on PCI, so there are no distances
     ");
     insta::assert_snapshot!(talk, @"
     warning:
       /mnt/crypt/data.bin:
       `secret` is decrypted by the processor,
-      byte by byte,
-      and never directly to a GPU:
-      use a drive that encrypts itself,
+      so its bytes cannot go directly to a GPU:
+      use a self-encrypting drive,
       or try `cryptsetup refresh --perf-no_read_workqueue --perf-no_write_workqueue secret`
     warning:
       /mnt/loop/data.bin:
       `loop0` has no direct I/O,
-      so each byte is copied through the page cache of its image too:
+      so each byte also goes through the page cache of its image:
       `losetup --direct-io=on /dev/loop0`
     ");
 }
@@ -297,7 +296,7 @@ fn file_systems_of_every_kind() {
 
     /mnt/tmp/data.bin  8 MiB
     └─ /mnt/tmp  tmpfs
-       └─ ● memory  the files are in host memory, no drive moves them
+       └─ ● memory  files in host memory, without a drive
     queue  that of memory
 
     /lab-root.bin  8 MiB
@@ -306,7 +305,7 @@ fn file_systems_of_every_kind() {
           └─ 0000:00:01.0
     queue  that of vda
 
-    GPUs  none is on PCI here, so there are no distances
+    GPUs  none on PCI, so there are no distances
     ");
 }
 
@@ -344,9 +343,9 @@ fn where_the_bytes_lie() {
           └─ nvme6  pcie · 0000:48:00.0 · x1 at 2.5 GT/s · NUMA node 0
     queue  one for 2 drives, striped
     bytes  64 MiB in 1 extent
-           (no place)  64 MiB  100.0 %  btrfs reports its own addresses, not those of its drives
+           (unknown)  64 MiB  100.0 %  btrfs reports its own addresses, not those of its drives
 
-    GPUs  none is on PCI here, so there are no distances
+    GPUs  none on PCI, so there are no distances
     ");
     let report = recorded.json(&["/mnt/md0/data.bin", "--extents"]);
     let extents = report.maps[0].extents.as_ref().unwrap();
@@ -403,7 +402,7 @@ fn a_terminal_without_unicode_gets_ascii() {
     assert!(output.stdout.is_ascii());
     let text = String::from_utf8(output.stdout).unwrap();
     insta::assert_snapshot!(text, @"
-    replay of the record in .: not this machine, not now
+    replay of the record in ., not of this machine
 
     /mnt/plain/to-md0  64 MiB
     `- /mnt/plain/to-md0  link -> /mnt/md0/data.bin
@@ -426,6 +425,6 @@ fn a_terminal_without_unicode_gets_ascii() {
           `- nvme16  pcie, 0000:aa:00.0, x1 at 2.5 GT/s, NUMA node 1
     queue  that of nvme7n1
 
-    GPUs  none is on PCI here, so there are no distances
+    GPUs  none on PCI, so there are no distances
     ");
 }

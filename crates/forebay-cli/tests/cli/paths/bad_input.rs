@@ -26,7 +26,7 @@ fn the_same_path_twice_makes_no_sense() {
     assert_eq!(code, 2);
     insta::assert_snapshot!(text, @"
     error: `a` is given twice
-    hint: give each file or folder once
+    hint: name each file or folder once
     ");
     let (code, text) = failure(folder.path(), &["a", "b", "link"]);
     assert_eq!(code, 2);
@@ -67,7 +67,7 @@ fn one_that_is_empty_is_named() {
     assert_eq!(code, 1);
     insta::assert_snapshot!(text, @"
     error: nothing to measure: `empty` is empty
-    hint: give a folder instead, and a scratch file is made there
+    hint: name a folder instead, for a scratch file
     ");
 }
 

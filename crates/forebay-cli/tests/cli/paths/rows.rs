@@ -51,7 +51,7 @@ fn files_are_measured_each_alone_and_all_together() {
             assert!((limit.bytes_per_second - most).abs() <= most * 1e-9);
         }
         let text = report.warnings.join("\n");
-        assert!(text.contains("3 paths lie on 1 drive"), "{text}");
+        assert!(text.contains("3 paths are on 1 drive"), "{text}");
         assert!(text.contains("KvikIO is not compared"), "{text}");
         assert_eq!(report.environment.versions.kvikio, None);
         assert_eq!(names(folder.path()), ["a", "b", "c"]);

@@ -187,7 +187,7 @@ fn copies(browser: &mut Browser, rows: usize) {
          { window.copied = text; }}}); 1",
     );
     let tools = "document.getElementById('results').parentElement.previousElementSibling";
-    for (number, heads) in [["way,", "run,"], ["| way |", "| run |"]].iter().enumerate() {
+    for (number, heads) in [["way,", "run,"], ["| method |", "| run |"]].iter().enumerate() {
         browser.click(&format!("{tools}.children[{number}]"));
         let copied = browser.is("window.copied");
         let copied = copied.as_str().unwrap();

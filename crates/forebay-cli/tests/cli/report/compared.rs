@@ -70,7 +70,7 @@ fn a_comparison_is_told_in_its_own_words_in_each_form() {
     assert!(shown.contains("\nresults: compare\n"), "{shown}");
     for line in [
         "xor      ",
-        "beside   ",
+        "during   ",
         "each run 2 MiB written and read; ",
         "DMA      write: ",
         "DMA      read: ",
@@ -201,7 +201,7 @@ fn what_is_hostile_does_nothing_and_is_bounded() {
         let output = forebay(folder.path(), &["results"]);
         let talk = text(&output.stderr);
         assert!(output.status.success() && !text(&output.stdout).contains("\nxor "), "{output:?}");
-        let told = "warning: a part of results makes no sense and is left out, `compute`: ";
+        let told = "warning: a part of results is invalid and left out, `compute`: ";
         assert!(talk.contains(told), "{key}: {talk}");
         assert!(talk.chars().all(|letter| letter == '\n' || !letter.is_control()));
         found["compare"]["compute"][key] = before;
@@ -218,5 +218,7 @@ fn wrong_data_of_the_kernel_are_a_warning() {
     let output = forebay(folder.path(), &["results"]);
     let talk = text(&output.stderr);
     assert!(output.status.success(), "{talk}");
-    assert!(talk.contains("the GPU's own work of results, or a read beside it, found wrong data"));
+    assert!(
+        talk.contains("the GPU's own work of results, or the read during it, found wrong data")
+    );
 }

@@ -101,7 +101,7 @@ fn bytes_from_elsewhere_than_was_asked_are_warned_of() {
     assert!(told.contains("leave the page cache room for all layers"), "{told}");
     let told = talk("half", 3_000_000).replace('\n', " ");
     assert!(told.starts_with(&format!("{share} the page cache, which")), "{told}");
-    assert!(told.contains("end what else reads the file"), "{told}");
+    assert!(told.contains("stop other readers of the file"), "{told}");
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn what_is_wrong_is_told_with_the_file_and_the_remedy() {
     empty["points"] = serde_json::json!([]);
     fs::write(&path, empty.to_string()).unwrap();
     let talk = forebay(folder.path(), &["results"]).stderr;
-    assert!(String::from_utf8(talk).unwrap().contains("no sample, no ceiling and no pass"));
+    assert!(String::from_utf8(talk).unwrap().contains("no sample, no limit and no pass"));
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn what_makes_no_sense_is_refused() {
     };
     refused(&[], 2, &["`<RESULTS>...` is missing"]);
     refused(&["none"], 1, &["`none`", "hint:"]);
-    refused(&["results", "--csv", "--markdown"], 2, &["cannot stand beside"]);
+    refused(&["results", "--csv", "--markdown"], 2, &["cannot be combined with"]);
     refused(&["results", "--overwrite"], 2, &["--output"]);
     refused(&["results", "-o", "results", "--overwrite"], 2, &["made from"]);
     refused(&["results", "-o", "none/x"], 1, &["`none/x`"]);

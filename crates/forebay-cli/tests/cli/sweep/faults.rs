@@ -62,7 +62,7 @@ fn a_disk_that_is_full_of_results_leaves_them_whole_and_goes_on_when_there_is_ro
     for part in [
         "error: cannot write to the results file `small/results`",
         "no space left on device",
-        "hint: make room, and give the same command again: it goes on where it stopped",
+        "hint: free some space, and repeat the command: it continues where it stopped",
     ] {
         assert!(told.contains(part), "{told}");
     }
@@ -78,7 +78,7 @@ fn a_disk_that_is_full_of_results_leaves_them_whole_and_goes_on_when_there_is_ro
     let output = command(folder.path(), &arguments).output().unwrap();
     let told = stderr(&output);
     assert!(output.status.success(), "{told}");
-    assert!(told.contains(&format!("{kept} of them kept from before")), "{told}");
+    assert!(told.contains(&format!("{kept} of them kept from an earlier run")), "{told}");
     let all = all(&results);
     let each: HashSet<(&Point, u32)> = all.iter().map(|s| (&s.point, s.repeat)).collect();
     assert_eq!((all.len(), each.len()), (60, 60), "each once");
@@ -154,7 +154,7 @@ fn a_path_that_vanishes_or_shrinks_ends_no_sweep() {
     let mut cases: Vec<(&str, &str, Break<'_>)> = vec![
         ("removed", "No such file", Box::new(remove)),
         ("cut", "ends", Box::new(cut)),
-        ("moved", "cannot go on with the scratch folder", Box::new(away)),
+        ("moved", "cannot use the scratch folder", Box::new(away)),
     ];
     if let Some(small) = small {
         cases.push(("small/unmounted", "No such file", Box::new(|| small.vanish())));

@@ -59,7 +59,7 @@ fn a_path_is_taken_away_and_comes_back_with_each_number() {
     }
     assert!(scratch(drive.path()).is_empty());
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(shown.contains("queues") && shown.contains("1 asked"), "{shown}");
+    assert!(shown.contains("queues") && shown.contains("1 requested"), "{shown}");
 }
 
 #[test]
@@ -88,14 +88,14 @@ fn ctrl_c_says_which_number_stays_and_the_sweep_goes_on_from_there() {
     let told = stderr(&output);
     let log = fs::read_to_string(folder.path().join("log")).unwrap();
     assert_eq!(log, "3\n");
-    let stays = format!("`{path}` is left with the 3 I/O queues that `--set-queues` has set");
+    let stays = format!("`{path}` keeps the 3 I/O queues that `--set-queues` has set");
     assert!(told.contains(&stays), "{told}");
     assert!(scratch(drive.path()).is_empty());
     let kept = all(&results).len();
     let output = command(folder.path(), &words).output().unwrap();
     let told = stderr(&output);
     assert!(output.status.success(), "{told}");
-    assert!(told.contains(&format!("{kept} of them kept from before")), "{told}");
+    assert!(told.contains(&format!("{kept} of them kept from an earlier run")), "{told}");
     assert_eq!(all(&results).len(), 24);
     let log = fs::read_to_string(folder.path().join("log")).unwrap();
     assert_eq!(log, "3\n3\n7\n", "what was set before may have been changed since");
@@ -113,9 +113,9 @@ fn what_is_asked_wrongly_is_refused_with_the_remedy() {
     };
     refused(&["path", "--io-queues=1,2"], "`--io-queues` needs a command");
     refused(&["path", "--set-queues=set {}"], "no number to set");
-    refused(&["--io-queues=1", "--set-queues=set {}"], "the working folder lies there");
+    refused(&["--io-queues=1", "--set-queues=set {}"], "the working folder is on it");
     fs::write(folder.path().join("job"), "set-queues = \"rm -r {}\"\n").unwrap();
-    refused(&["--job=job", "--io-queues=1"], "a job file takes no `set-queues`");
+    refused(&["--job=job", "--io-queues=1"], "a job file cannot set `set-queues`");
     fs::write(folder.path().join("job"), "io-queues = [1, 2]\n").unwrap();
     refused(&["--job=job", "path"], "`--io-queues` needs a command");
 }

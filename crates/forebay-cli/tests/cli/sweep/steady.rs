@@ -23,7 +23,7 @@ fn a_sample_goes_on_until_a_span_is_steady_or_time_is_up() {
     let took = began.elapsed();
     let talk = stderr(&output);
     assert!(output.status.success(), "{talk}");
-    assert!(talk.contains(" s at most, less where a rate is steady before; "), "{talk}");
+    assert!(talk.contains(" s at most, less if rates are steady earlier; "), "{talk}");
     let records = read(&folder.path().join("results")).unwrap();
     let all: Vec<_> = samples(&records).collect();
     let [(run, sample)] = all.as_slice() else { panic!("{all:?}") };
@@ -56,8 +56,8 @@ fn a_sample_goes_on_until_a_span_is_steady_or_time_is_up() {
 fn a_span_that_nobody_can_judge_or_repeat_is_refused() {
     let folder = folder();
     for (arguments, why) in [
-        (&["--time=100ms", "--until-steady=1s"][..], "whether they are steady"),
-        (&["--time=1s", "--until-steady=1900ms"], "no second one has room"),
+        (&["--time=100ms", "--until-steady=1s"][..], "is too short to be judged"),
+        (&["--time=1s", "--until-steady=1900ms"], "no time for a second one"),
         (&["--time=1s", "--until-steady=9s", "--direction=write"], "goes over its files once"),
         (&["--bytes=1M", "--until-steady=9s"], "--until-steady"),
     ] {

@@ -28,9 +28,9 @@ fn a_sweep_that_is_stopped_says_how_far_it_came_and_a_report_warns() {
         let told = stderr(&output);
         let lines: Vec<&str> = told.lines().filter(|line| line.starts_with("stopped: ")).collect();
         let [line] = lines[..] else { panic!("{told}") };
-        let kept = line.strip_prefix("stopped: `results` keeps ");
+        let kept = line.strip_prefix("stopped: `results` has ");
         let kept = kept.and_then(|line| {
-            line.strip_suffix(" of 200 samples; the same command goes on from there")
+            line.strip_suffix(" of 200 samples; the same command continues from there")
         });
         let kept: usize = kept.unwrap_or_else(|| panic!("{told}")).parse().unwrap();
         // One may have come between the line and the end.
@@ -42,10 +42,10 @@ fn a_sweep_that_is_stopped_says_how_far_it_came_and_a_report_warns() {
         let output = output.unwrap();
         let told = stderr(&output);
         assert!(output.status.success(), "{told}");
-        let expected = format!("warning: results is not whole: it holds {there} of 200 samples");
+        let expected = format!("warning: results is incomplete: it holds {there} of 200 samples");
         assert!(told.contains(&expected), "{told}");
         assert!(
-            told.contains("; unless it is still being measured, or was begun anew, give"),
+            told.contains("; unless it is still running, or was started anew, repeat"),
             "{told}"
         );
     }

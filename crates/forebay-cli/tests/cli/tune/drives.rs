@@ -105,7 +105,7 @@ fn a_file_system_without_direct_io_is_told() {
         insta::assert_snapshot!(told.replace(&path, "PATH"), @"
         error: nothing to tune: `PATH` has no O_DIRECT
           caused by: the file system refuses O_DIRECT
-        hint: what goes through the page cache has its depth from the kernel's read-ahead
+        hint: without O_DIRECT, the kernel's read-ahead sets the queue depth
         ");
         Ok(())
     });
@@ -130,13 +130,13 @@ fn a_drive_that_does_not_answer_ends_the_search() {
         assert_eq!(child.wait().unwrap().code(), Some(1));
         // How far the search had come when the drive fell silent depends on the machine.
         let (before, rest) = told.split_once("caused by: ").unwrap();
-        let (asked, after) = rest.split_once(" brought").unwrap();
+        let (asked, after) = rest.split_once(" made").unwrap();
         assert!(asked.contains(" request") && asked.contains(" of "), "{asked}");
-        let told = format!("{before}caused by: N requests of SIZE brought{after}");
+        let told = format!("{before}caused by: N requests of SIZE made{after}");
         insta::assert_snapshot!(told.replace(&path, "PATH"), @"
-        error: cannot tune on `PATH`: its drive does not answer
-          caused by: N requests of SIZE brought nothing for 10 s
-        hint: look at the kernel's log (`dmesg`); `forebay map` shows which drive it is
+        error: cannot tune `PATH`: its drive does not answer
+          caused by: N requests of SIZE made no progress for 10 s
+        hint: check the kernel log (`dmesg`); `forebay map` names the drive
         ");
         Ok(())
     });

@@ -81,7 +81,8 @@ fn a_file_leads_to_the_drive_of_its_folder() {
 fn people_get_a_plot() {
     let Some(folder) = folder() else { return };
     let (text, talk) = good(folder.path(), &["file", "--duration", "1"]);
-    assert!(text.starts_with("file  ") && text.contains("\nmeasured with 32 MiB, past"), "{text}");
+    let measured = "\nmeasured with 32 MiB, O_DIRECT\n";
+    assert!(text.starts_with("file  ") && text.contains(measured), "{text}");
     assert_eq!(text.matches("◀ knee").count(), 1, "{text}");
     assert!(text.contains('█'), "{text}");
     for setting in ["FOREBAY_DEPTH=", "fio --name=read", "KVIKIO_NTHREADS=", "an estimate"] {

@@ -18,11 +18,11 @@ fn files_in_memory_have_no_depth() {
     insta::assert_snapshot!(texts.join("\n"), @"
     error: nothing to tune: `.` is kept in memory
       caused by: there is no drive below it, only memory
-    hint: give a path on a drive; `forebay map` shows what is under a path
+    hint: name a path on a drive; `forebay map` shows the drives under a path
 
     error: nothing to tune: `file` is kept in memory
       caused by: there is no drive below it, only memory
-    hint: give a path on a drive; `forebay map` shows what is under a path
+    hint: name a path on a drive; `forebay map` shows the drives under a path
     ");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "something was left");
 }
@@ -37,13 +37,13 @@ fn what_cannot_be_measured_is_told_with_a_way_out() {
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
     let texts = ["small", "empty", "missing", "fifo"].map(|name| bad(folder.path(), &[name]));
     insta::assert_snapshot!(texts.join("\n"), @"
-    error: cannot tune on `small`: it has 3 MiB
-      caused by: it takes 16 MiB to keep a queue full for a moment
-    hint: give a larger file, or its folder: a scratch file is made there
+    error: cannot tune `small`: it has 3 MiB
+      caused by: at least 16 MiB are required to keep the queue full
+    hint: name a larger file, or a folder for a scratch file
 
-    error: cannot tune on `empty`: it has 0 B
-      caused by: it takes 16 MiB to keep a queue full for a moment
-    hint: give a larger file, or its folder: a scratch file is made there
+    error: cannot tune `empty`: it has 0 B
+      caused by: at least 16 MiB are required to keep the queue full
+    hint: name a larger file, or a folder for a scratch file
 
     error: cannot open `missing`
       caused by: no such file or directory (os error 2)
@@ -61,7 +61,7 @@ fn a_folder_that_cannot_be_written_is_told() {
     insta::assert_snapshot!(bad(folder.path(), &["/proc"]), @"
     error: cannot make a scratch file in `/proc`
       caused by: no such file or directory (os error 2)
-    hint: go to a folder that you may write, or give a file to read
+    hint: use a folder that you can write to, or name a file to read
     ");
 }
 
@@ -73,7 +73,7 @@ fn without_direct_io_there_is_no_depth() {
     insta::assert_snapshot!(texts(&output, Some(1)).1, @"
     error: nothing to tune: O_DIRECT is switched off
       caused by: `FOREBAY_DIRECT_IO` is `off`
-    hint: unset it: what goes through the page cache has its depth from read-ahead
+    hint: unset it: without O_DIRECT, the kernel's read-ahead sets the queue depth
     ");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "something was left");
 }
@@ -91,16 +91,16 @@ fn nonsense_is_exit_code_2() {
     ];
     insta::assert_snapshot!(texts.join("\n"), @"
     error: `--duration` cannot be `0`: it takes a time from 1s to 1h, such as `10s`
-    hint: `forebay tune --help` tells what it takes
+    hint: `forebay tune --help` lists its arguments
 
     error: `--duration` cannot be `soon`: it takes a time from 1s to 1h, such as `10s`
-    hint: `forebay tune --help` tells what it takes
+    hint: `forebay tune --help` lists its arguments
 
-    error: `two` is one word too many
-    hint: `forebay tune --help` tells what it takes
+    error: unexpected argument `two`
+    hint: `forebay tune --help` lists its arguments
 
     error: there is no flag `--depth`
-    hint: `forebay tune --help` tells what it takes
+    hint: `forebay tune --help` lists its arguments
     ");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "something was left");
 }

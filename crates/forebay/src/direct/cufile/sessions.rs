@@ -5,10 +5,10 @@
 //! never closed, so they are never removed here. A forked child does not use them and does not take
 //! the lock.
 
-use std::sync::{Arc, Condvar, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use forebay_base::lock::{Lock, woken};
+use forebay_base::lock::{Condvar, Lock, woken};
 use forebay_base::process::Home;
 
 use super::failure::CuFileFailure;

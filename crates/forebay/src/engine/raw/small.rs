@@ -7,10 +7,10 @@
 #![expect(unsafe_code, reason = "moves bytes between files, its own memory and the caller's")]
 
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_base::lock::Lock;
+use forebay_base::lock::{Lock, Mutex};
 use forebay_base::units::{ByteRange, MIB};
 
 use crate::engine::Engine;

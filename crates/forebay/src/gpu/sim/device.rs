@@ -3,12 +3,12 @@
 #![expect(unsafe_code, reason = "the trait's calls take raw addresses")]
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use forebay_base::clock::Clock;
-use forebay_base::lock::Lock;
+use forebay_base::lock::{Lock, MutexGuard};
 use forebay_base::process::Home;
 
 use super::config::{CuFilePlay, SimConfig};

@@ -1,9 +1,7 @@
 //! Makes calls of the simulated driver hang, as they do when a queue is full behind work that never
 //! ends.
 
-use std::sync::Condvar;
-
-use forebay_base::lock::{Lock, woken};
+use forebay_base::lock::{Condvar, Lock, woken};
 
 /// A driver call that a test can make hang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Our engine: one thread requests all files in sequence, then waits for all.
+//! The engine: one thread requests all files in sequence, then waits for all.
 
 use ::forebay::{Engine, File, OpenOptions, RequestOptions, Route, RouteShare, SyncMode, Transfer};
 
@@ -20,7 +20,7 @@ pub struct Forebay {
 }
 
 impl Forebay {
-    /// Moves by `engine`, by `route` if one is demanded.
+    /// Moves with `engine`, by `route` if one is required.
     #[must_use]
     pub fn new(engine: Engine, route: Option<Route>) -> Self {
         Self { engine, route, files: Vec::new() }
@@ -87,7 +87,7 @@ impl Way for Forebay {
     }
 }
 
-/// Adds the bytes of one transfer by one route to the sum, most bytes first.
+/// Adds the bytes of one transfer by one route to `sum`, the largest first.
 fn add(sum: &mut Vec<RouteShare>, share: &RouteShare) {
     let same = |known: &&mut RouteShare| (known.route, known.reason) == (share.route, share.reason);
     match sum.iter_mut().find(same) {

@@ -1,5 +1,5 @@
-//! The ways to move the bytes of several files at once: each opens, moves and closes, and only the
-//! move is timed.
+//! The methods to move the bytes of several files at once: each opens, moves and closes, and only
+//! the move is timed.
 
 pub mod forebay;
 pub mod kvikio;
@@ -17,15 +17,15 @@ use crate::report::json::{Cache, Direction, Settings};
 /// One file of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// The number of its path, and of its target.
+    /// The index of its path and of its target.
     pub index: usize,
     /// The file; it exists, and a written one has `len` bytes.
     pub path: PathBuf,
-    /// Bytes from its start: as many as its target has.
+    /// Bytes from its start; its target has the same length.
     pub len: u64,
 }
 
-/// What to move.
+/// A move of the bytes of several files.
 #[derive(Debug, Clone)]
 pub struct Job {
     /// The files, in the order of the request.
@@ -57,12 +57,12 @@ pub trait Way {
         None
     }
 
-    /// Whether another process moves the bytes, so that this one's counters do not have them.
+    /// Whether another process moves the bytes, so that this one's counters do not count them.
     fn is_elsewhere(&self) -> bool {
         false
     }
 
-    /// Prepares once for all samples; `ready` brings the files' pages into the wanted state.
+    /// Prepares once for all samples; `ready` makes the files cold or resident.
     ///
     /// # Errors
     /// Something that it needs is unavailable.
@@ -89,13 +89,13 @@ pub trait Way {
         job.parts.iter().try_for_each(|part| targets.set(part.index, byte))
     }
 
-    /// Moves all bytes; returns how many, and the time taken.
+    /// Moves all bytes; returns their number, and the time taken.
     ///
     /// # Errors
-    /// Not all of them can be moved.
+    /// If not all bytes can be moved.
     fn run(&mut self, job: &Job, targets: &mut Targets) -> Result<(Moved, Spent)>;
 
-    /// Whether the targets of a read are as expected, `expected` by the numbers of the paths.
+    /// Whether the targets of a read are as expected; `expected` has an entry for each path.
     ///
     /// # Errors
     /// GPU errors.

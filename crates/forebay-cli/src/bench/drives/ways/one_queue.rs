@@ -1,8 +1,8 @@
 //! The usual approach: one thread pool for all files. Each file is cut into slices, the slices of
-//! all files wait in one queue, and a free thread takes the next.
+//! all files are in one queue, and a free thread takes the next.
 //!
-//! Cold bytes bypass the page cache where the file system allows it, so that only the order in
-//! which drives are served differs from our engine's.
+//! Cold bytes are moved with O_DIRECT if the file system supports it. So only the order in which
+//! drives are served differs from the engine's.
 
 #![expect(unsafe_code, reason = "copies to and from a GPU are queued by raw address")]
 
@@ -63,7 +63,7 @@ struct Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // Every copy has ended, so an error of the driver does no harm now.
+        // Every copy has ended, so an error of the driver is harmless.
         let _ = self.device.destroy_stream(self.stream);
     }
 }
@@ -109,7 +109,7 @@ impl OneQueue {
         slices
     }
 
-    /// Moves all slices; the threads are there before the clock starts.
+    /// Moves all slices; the threads are spawned before the clock starts.
     fn pool(&mut self, slices: &[Slice<'_>], direction: Direction) -> (Result<()>, Spent) {
         let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
         let first = Mutex::new(Ok(()));
@@ -136,7 +136,7 @@ impl OneQueue {
             };
             let threads: io::Result<Vec<_>> = (0..THREADS.min(slices.len())).map(spawn).collect();
             let threads = threads.unwrap_or_else(|error| {
-                let text = "cannot start the threads of one pool for all";
+                let text = "cannot start the threads of `one-queue`";
                 let failure = Failure::io(text, &error);
                 failed.store(true, Ordering::Relaxed);
                 *first.lock().unwrap_or_else(PoisonError::into_inner) = Err(failure);
@@ -195,7 +195,7 @@ impl Way for OneQueue {
                 let mut pinned = self.engine.allocate_pinned(SLICE)?;
                 pinned.fill(1)?;
                 let stream = device.create_stream().map_err(|error| {
-                    Failure::new("cannot make a stream").because(error.to_string())
+                    Failure::new("cannot create a stream").because(error.to_string())
                 })?;
                 self.lanes.push(Lane { pinned, stream, device: Arc::clone(device) });
             }
@@ -217,7 +217,7 @@ impl Way for OneQueue {
         result?;
         if job.direction == Direction::Write && job.cache == Cache::Cold {
             let (synced, more) = timed(|| files.iter().try_for_each(|f| f.cached.sync_data()));
-            synced.map_err(|error| Failure::io("one pool for all cannot sync", &error))?;
+            synced.map_err(|error| Failure::io("cannot sync the files of `one-queue`", &error))?;
             spent.seconds += more.seconds;
             spent.cpu_seconds += more.cpu_seconds;
         }
@@ -225,10 +225,10 @@ impl Way for OneQueue {
         let source = if direct { "O_DIRECT" } else { "page cache" };
         let pinned = if targets.device.is_some() { ", pinned memory" } else { "" };
         let reason = format!(
-            "one queue of slices of {} for all, {THREADS} threads, {source}{pinned}",
+            "one queue for all files, slices of {}, {THREADS} threads, {source}{pinned}",
             format_size(SLICE)
         );
-        // Where only some files can be read with O_DIRECT, the bytes of each kind are not counted.
+        // If only some files use O_DIRECT, the bytes of each route are unknown.
         let said = match (direct, files.iter().any(|files| files.direct.is_some())) {
             (true, _) => vec![(Route::Staged, job.len())],
             (false, false) => vec![(Route::Cached, job.len())],
@@ -267,7 +267,7 @@ impl Slice<'_> {
                     Direction::Read => {
                         self.read(bytes)?;
                         // SAFETY: the GPU's memory is this slice's part of a buffer that the job
-                        // holds, the host's is this thread's, and the copy is awaited below.
+                        // holds, the host's is this thread's, and `synchronize` awaits the copy.
                         unsafe { device.copy_to_device(stream, *address, host, *len) }
                             .and_then(|()| device.synchronize(stream))
                             .map_err(|error| refused(&error))
@@ -290,7 +290,7 @@ impl Slice<'_> {
         Failure::io(format!("cannot {verb} `{path}` at {}", self.offset), error)
     }
 
-    /// The part that can use O_DIRECT, and the rest.
+    /// The file and length of the part that can use O_DIRECT, and the start of the rest.
     fn parts(&self, len: usize) -> (Option<(&File, usize)>, usize) {
         let direct = whole(align_down(len as u64, ALIGN));
         match &self.file.direct {

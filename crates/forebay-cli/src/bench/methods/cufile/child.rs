@@ -1,7 +1,7 @@
-//! `forebay cufile`: the process that has cuFile. It serves requests until its input ends.
+//! `forebay cufile`: the process that loads cuFile. It serves requests until its input ends.
 //!
-//! Its output carries answers only: the library's own output is discarded. If it hangs in a call as
-//! the input ends, it ends itself.
+//! Its stdout has answers only: the library's own output is discarded. If a call hangs when the
+//! input ends, the process kills itself.
 
 #![expect(unsafe_code, reason = "lends memory to cuFile")]
 
@@ -34,9 +34,9 @@ use crate::bench::parallel::{cores, each_range};
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
 
-/// Bytes of one order at most.
+/// Maximum bytes of one order.
 const ORDER_MAX: u64 = 64 * 1024;
-/// Threads at most.
+/// Maximum number of threads.
 const THREADS_MAX: u32 = 64;
 /// Bytes of memory that are summed at a time.
 const STEP: u64 = 16 * MIB;
@@ -45,7 +45,7 @@ const END_MAX: Duration = Duration::from_secs(1);
 
 /// Runs the verb.
 pub(crate) fn command(args: &ProbeArgs) -> Result<()> {
-    let failed = |error: &std::io::Error| Failure::io("cannot take over stdout", error);
+    let failed = |error: &std::io::Error| Failure::io("cannot redirect stdout", error);
     let answers = rustix::io::dup(std::io::stdout()).map_err(|errno| failed(&errno.into()))?;
     let nowhere = File::options().write(true).open("/dev/null").map_err(|error| failed(&error))?;
     rustix::stdio::dup2_stdout(nowhere).map_err(|errno| failed(&errno.into()))?;
@@ -54,9 +54,7 @@ pub(crate) fn command(args: &ProbeArgs) -> Result<()> {
     for line in orders() {
         let answer = match serde_json::from_str(&line) {
             Ok(order) => state.take(&order).unwrap_or_else(|failed| failed.into_answer()),
-            Err(error) => {
-                Failed::of(format!("an order that makes no sense: {error}")).into_answer()
-            }
+            Err(error) => Failed::of(format!("invalid order: {error}")).into_answer(),
         };
         let mut line = serde_json::to_vec(&answer).unwrap_or_default();
         line.push(b'\n');
@@ -65,8 +63,8 @@ pub(crate) fn command(args: &ProbeArgs) -> Result<()> {
     Ok(())
 }
 
-/// The lines of the input, read on a thread. The parent may end while a request never finishes;
-/// this process must not outlive it.
+/// Reads the lines of the input on a thread. This process must not outlive its parent, even if a
+/// request never ends.
 fn orders() -> Receiver<String> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
@@ -86,7 +84,7 @@ fn orders() -> Receiver<String> {
     receiver
 }
 
-/// The step that failed.
+/// The failure of an order.
 struct Failed {
     reason: String,
     hint: Option<String>,
@@ -131,7 +129,7 @@ struct State<'a> {
     gpu: Option<(Engine, Target)>,
     memory: Option<(Memory, u64)>,
     file: Option<RegisteredFile>,
-    /// Whether it is open for writing.
+    /// Whether the file is open for writing.
     writes: bool,
 }
 
@@ -169,7 +167,7 @@ impl<'a> State<'a> {
     fn start(&mut self, gpu: Option<&str>) -> Result<Answer, Failed> {
         let selector: Option<GpuSelector> = gpu.map(str::parse).transpose()?;
         let args = self.args;
-        // First, and without a GPU: without a library nothing else is worth its time.
+        // Before the GPU is opened: without the library nothing can be measured.
         let session = Session::open(args.library.as_deref(), &args.packages)?;
         if let Some(selector) = selector {
             let engine = Engine::new(Options::from_env()?)?;
@@ -182,7 +180,7 @@ impl<'a> State<'a> {
     }
 
     fn allocate(&mut self, len: u64) -> Result<(), Failed> {
-        // Free the earlier one first: both may be too much.
+        // Frees the earlier memory first: there may not be enough for both.
         self.memory = None;
         let memory = match &self.gpu {
             Some((engine, target)) => target.allocate(engine, len.max(1))?,
@@ -196,13 +194,13 @@ impl<'a> State<'a> {
     fn memory(&mut self, len: u64) -> Result<&mut Memory, Failed> {
         match &mut self.memory {
             Some((memory, has)) if *has >= len => Ok(memory),
-            _ => Err(Failed::of(format!("there are no {len} bytes of memory"))),
+            _ => Err(Failed::of(format!("no memory of {len} bytes is allocated"))),
         }
     }
 
     fn open(&mut self, path: &str, write: bool, direct: bool) -> Result<Answer, Failed> {
         self.file = None;
-        let path = bytes(path).ok_or_else(|| Failed::of("a path that is none"))?;
+        let path = bytes(path).ok_or_else(|| Failed::of("invalid path"))?;
         let path = Path::new(std::ffi::OsStr::from_bytes(&path));
         let open = |direct: bool| {
             let mut how = OpenOptions::new();
@@ -235,17 +233,16 @@ impl<'a> State<'a> {
 
     fn run(&mut self, shape: &Shape, threads: u32, sync: bool) -> Result<Answer, Failed> {
         if !(1..=THREADS_MAX).contains(&threads) || shape.request == 0 {
-            return Err(Failed::of("a move by so many threads, or of so little, is none"));
+            return Err(Failed::of("invalid number of threads, or block size"));
         }
         let base = match self.memory(shape.len)? {
             Memory::Host(host) => host.bytes_mut().as_mut_ptr().expose_provenance() as u64,
             Memory::Gpu(gpu) => gpu.buffer.address(),
         };
-        let file = self.file.as_ref().ok_or_else(|| Failed::of("there is no open file"))?;
+        let file = self.file.as_ref().ok_or_else(|| Failed::of("no file is open"))?;
         let moving = Moving::default();
         let (line, begun) = (Barrier::new(threads as usize), OnceLock::new());
-        // Thread start is not part of the move: programs that use the library this way keep their
-        // threads.
+        // Thread start is not part of the move: programs that use the library keep their threads.
         thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| {
@@ -271,7 +268,7 @@ impl<'a> State<'a> {
             let synced = file.file().sync_data();
             synced.map_err(|error| Failure::io("cannot sync the file", &error))?;
         }
-        let (start, cpu) = begun.into_inner().ok_or_else(|| Failed::of("no thread began"))?;
+        let (start, cpu) = begun.into_inner().ok_or_else(|| Failed::of("no thread started"))?;
         Ok(Answer::Moved {
             bytes: moving.done.into_inner(),
             seconds: start.elapsed().as_secs_f64(),
@@ -293,9 +290,10 @@ impl<'a> State<'a> {
 
     fn sum(&mut self, at: u64, len: u64) -> Result<Answer, Failed> {
         if len > SUMS_MAX || !at.is_multiple_of(PIECE) {
-            return Err(Failed::of("sums of so many bytes, or from there on, are none"));
+            return Err(Failed::of("invalid offset or length of sums"));
         }
-        let end = at.checked_add(len).ok_or_else(|| Failed::of("no memory is that long"))?;
+        let end =
+            at.checked_add(len).ok_or_else(|| Failed::of("the offset of sums is too large"))?;
         let memory = &*self.memory(end)?;
         let sums: Vec<AtomicU64> = (0..len.div_ceil(PIECE)).map(|_| AtomicU64::new(0)).collect();
         let put = |first: u64, bytes: &[u8]| {
@@ -321,14 +319,14 @@ impl<'a> State<'a> {
     }
 }
 
-/// What to move.
+/// The direction and sizes of a move.
 struct Shape {
     write: bool,
     len: u64,
     request: u64,
 }
 
-/// A move in the making.
+/// A move in progress.
 #[derive(Default)]
 struct Moving {
     next: AtomicU64,
@@ -359,7 +357,7 @@ impl Moving {
                 }?;
                 self.done.fetch_add(moved, Ordering::Relaxed);
                 if moved == 0 {
-                    // The file has ended, or the library reports so: the moved bytes are counted.
+                    // The file has ended, or the library reports so. The moved bytes are counted.
                     self.stop(shape.len, None);
                     return Ok(());
                 }
@@ -368,7 +366,7 @@ impl Moving {
         }
     }
 
-    /// Has all threads end after their requests.
+    /// Stops all threads after their current requests.
     fn stop(&self, len: u64, failed: Option<Failed>) {
         self.next.store(len, Ordering::Relaxed);
         let mut first = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -393,7 +391,7 @@ mod tests {
 
     use super::*;
 
-    /// Lengths and places that are small, or more than there can be.
+    /// Lengths and offsets that are small, or too large.
     fn length() -> impl Strategy<Value = u64> {
         prop_oneof![0..3 * MIB, Just(MIB), u64::MAX - 2 * MIB..=u64::MAX]
     }

@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::bench::scratch::random;
 use crate::interrupt;
 
-/// All settings that we set; everything else keeps the library's default.
+/// The settings of this program; all others keep the library's defaults.
 const SETTINGS: &str = r#"{ "properties": { "allow_compat_mode": true, "force_compat_mode": true } }
 "#;
 
@@ -19,7 +19,7 @@ const SETTINGS: &str = r#"{ "properties": { "allow_compat_mode": true, "force_co
 pub(super) struct Folder(PathBuf);
 
 impl Folder {
-    /// Makes it, for this user alone.
+    /// Creates it, for this user only.
     pub(super) fn create() -> io::Result<Self> {
         let name = format!("forebay-cufile-{:016x}", random()?);
         let path = std::path::absolute(std::env::temp_dir())?.join(name);
@@ -33,7 +33,7 @@ impl Folder {
         self.0.join("cufile.json")
     }
 
-    /// Makes a command run there, with these settings of cuFile and none of the user's.
+    /// Makes `command` run in this folder, with these settings of cuFile and none of the user's.
     pub(super) fn rule(&self, command: &mut Command) {
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("CUFILE_") {
@@ -43,7 +43,7 @@ impl Folder {
         command.current_dir(&self.0);
         command.env("CUFILE_ENV_PATH_JSON", self.settings());
         command.env("CUFILE_LOGFILE_PATH", self.0.join("cufile.log"));
-        // As in the file: if cuFile cannot read that, the comparison still has the named settings.
+        // The same as in the file, in case that cuFile cannot read it.
         command.env("CUFILE_ALLOW_COMPAT_MODE", "true").env("CUFILE_FORCE_COMPAT_MODE", "true");
     }
 }
@@ -54,7 +54,7 @@ impl Drop for Folder {
     }
 }
 
-/// Where Python packages are installed in the active virtual environment: one may be cuFile.
+/// The folders of Python packages in the active virtual environment; one may contain cuFile.
 pub(super) fn packages(environment: Option<&Path>) -> Vec<PathBuf> {
     let Some(Ok(entries)) = environment.map(|folder| fs::read_dir(folder.join("lib"))) else {
         return Vec::new();

@@ -1,9 +1,9 @@
-//! cuFile in its compat mode, as programs that call its C interface get it where the direct route
-//! is unavailable: at its defaults, and in the settings that were best on an H200.
+//! cuFile in its compat mode, which programs that call its C interface use if the direct route is
+//! unavailable: at its defaults, and with the settings that were best on an H200.
 //!
-//! It runs in a child process, this program started anew (`child`). Its driver has been seen to
-//! spin without end as it opens, and its settings are per process. That process has its own memory
-//! on the same GPU, filled and summed at our request; its clock is checked against ours.
+//! It runs in a child process of the same program (`child`): its driver may spin forever when it
+//! opens, and its settings are per process. The child has its own memory on the same GPU, which it
+//! fills and sums on request. Its clock is checked against this process's clock.
 
 pub(crate) mod child;
 mod folder;
@@ -36,21 +36,21 @@ use crate::report::json::{Cache, Direction, MethodName, Settings};
 const VERB: &str = "cufile";
 /// The name of the process in reasons.
 const NAME: &str = "forebay cufile";
-/// The hint for a library that takes down its process.
-const LOST: &str = "`forebay probe` shows how far the library comes; try another version of it";
+/// The hint for a library that ends its process.
+const LOST: &str = "`forebay probe` shows how far the library gets; try another version of it";
 
 /// How its caller uses the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tuning {
     /// One thread that requests all bytes at once.
     Defaults,
-    /// 8 threads with 16 MiB each: on two H200 machines cuFile 1.15 moved 8 GiB of a warm file 1.9
-    /// and 2.0 times as fast this way (`benches/runs/2026-11-21-h200-j`).
+    /// 8 threads with 16 MiB each: with these, cuFile 1.15 moved 8 GiB of a warm file 1.9 and 2.0
+    /// times as fast on two H200 machines (`benches/runs/2026-11-21-h200-j`).
     Best,
 }
 
 impl Tuning {
-    /// All of them.
+    /// Both tunings.
     pub const ALL: [Self; 2] = [Self::Defaults, Self::Best];
 
     /// Its name in reports.
@@ -76,9 +76,9 @@ impl Tuning {
 pub struct Bounds {
     /// To load the library and open its driver: 0.4 s on an H200, more if a driver sleeps.
     pub start: Duration,
-    /// For each request that moves no bytes, and for each move besides its bytes.
+    /// For each request that moves no bytes, and for each move in addition to its bytes.
     pub order: Duration,
-    /// Bytes per second of the slowest accepted move: a slower drive is given up.
+    /// Bytes per second of the slowest accepted move.
     pub slowest: u64,
 }
 
@@ -99,7 +99,7 @@ impl Bounds {
 #[derive(Debug)]
 pub struct Cufile {
     worker: Option<Worker>,
-    /// Why the process is gone.
+    /// Why the process was ended.
     lost: String,
     bounds: Bounds,
     /// Bytes of its memory.
@@ -110,7 +110,7 @@ pub struct Cufile {
     _folder: Folder,
 }
 
-/// The step that failed, and what to do about it.
+/// The failure of an order, and its hint.
 #[derive(Debug)]
 struct Refused {
     reason: String,
@@ -124,7 +124,7 @@ impl From<String> for Refused {
 }
 
 impl Refused {
-    /// As one sentence: the row of a skipped method has room for no more.
+    /// Reason and hint in one line, for the row of a skipped method.
     fn text(self) -> String {
         match self.hint {
             Some(hint) => format!("{}; {hint}", self.reason),
@@ -138,11 +138,11 @@ impl Cufile {
     /// text says why cuFile is unavailable, and what to do about it.
     ///
     /// # Errors
-    /// There is no library, or it does not open, or not in time.
+    /// If there is no library, or it does not open in time.
     pub fn start(program: &Program, gpu: Option<String>, bounds: Bounds) -> Result<Self, String> {
         let folder = Folder::create().map_err(|error| {
             let place = std::env::temp_dir();
-            format!("cannot make a folder in `{}`: {error}; set TMPDIR", place.display())
+            format!("cannot make a folder in `{}`: {error}; set `TMPDIR`", place.display())
         })?;
         let mut command = program.command(VERB);
         let environment = std::env::var_os("VIRTUAL_ENV").map(PathBuf::from);
@@ -209,7 +209,7 @@ impl Cufile {
             self.done(&Order::Allocate { len: job.len })?;
             self.len = job.len;
         }
-        // It runs in another folder.
+        // The process runs in another folder.
         let path = std::path::absolute(&job.path).unwrap_or_else(|_| job.path.clone());
         let path = digits(path.as_os_str().as_bytes());
         let write = job.direction == Direction::Write;
@@ -248,7 +248,7 @@ impl Cufile {
                 Counters::parse(version, 3, &bytes).map_or_else(none, Seen::Told)
             }
             Ok((Answer::Counted { words: None, .. }, _)) => {
-                none(format!("cuFile {} counts nothing", self.version))
+                none(format!("cuFile {} has no counters", self.version))
             }
             Ok((other, _)) => none(unexpected(&other)),
             Err(refused) => none(refused.text()),
@@ -291,7 +291,7 @@ pub struct CufileCompat {
 }
 
 impl CufileCompat {
-    /// Uses this process.
+    /// Uses the process `cufile`.
     #[must_use]
     pub fn new(cufile: Shared, tuning: Tuning) -> Self {
         Self { cufile, tuning, direct: false, spent: None }
@@ -311,7 +311,7 @@ impl CufileCompat {
         Ok(Moved { bytes, route: None, reason: Some(self.how()), said })
     }
 
-    /// A row's reason.
+    /// The reason of a row in the report.
     fn how(&self) -> String {
         let (threads, request) = self.tuning.shape();
         let s = if threads == 1 { "" } else { "s" };

@@ -1,19 +1,19 @@
-//! The requests to the process that has cuFile, and its answers.
+//! The requests to the process that loads cuFile, and its answers.
 
 use serde::{Deserialize, Serialize};
 
 use crate::bench::data::PIECE;
 
-/// Most pieces with sums in one answer: far fewer than an answer may hold.
+/// Maximum number of sums in one answer: far fewer than an answer may hold.
 pub(super) const PIECES_MAX: u64 = 1024;
-/// Most bytes with sums in one answer.
+/// Maximum number of bytes that one answer has sums of.
 pub(super) const SUMS_MAX: u64 = PIECES_MAX * PIECE;
 
 /// A request to the process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum Order {
-    /// Load the library and open its driver, for this GPU; for none, host memory plays one.
+    /// Load the library and open its driver, for this GPU; without one, host memory simulates it.
     Start { gpu: Option<String> },
     /// Allocate this much GPU memory, in place of the previous memory.
     Allocate { len: u64 },
@@ -31,7 +31,7 @@ pub(super) enum Order {
     Sum { at: u64, len: u64 },
     /// Report the library's counters.
     Count {},
-    /// Forget the file.
+    /// Close the file.
     Close {},
 }
 
@@ -51,11 +51,11 @@ pub(super) enum Answer {
     Counted { version: u32, words: Option<Vec<u64>> },
     /// To all other requests.
     Done {},
-    /// It could not be done.
+    /// The request failed.
     Failed { reason: String, hint: Option<String> },
 }
 
-/// Bytes as hexadecimal digits: a path may be no text.
+/// Bytes as hexadecimal digits: a path may not be valid text.
 pub(super) fn digits(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::report::layers::tests::MAPPED;
 
-/// Before there were versions, and before most of the numbers.
+/// From before the format had versions and most of its numbers.
 const FIRST: &str =
     include_str!("../../../../../../benches/runs/2026-11-22-h200-layers/run-1-large-all.json");
 const TRAIN: &str =
@@ -14,7 +14,7 @@ const TRAIN: &str =
 const ELSE: &str =
     include_str!("../../../../../../benches/runs/2026-11-22-h200-layers-b/drive.json");
 
-/// A small file of today.
+/// A small file of the current format.
 fn told() -> Value {
     let way = json!({
         "pass_s": 0.2, "pass_low_s": 0.1, "pass_high_s": 0.3, "line_s": 0.2, "line_stall_s": 0.0,
@@ -137,7 +137,7 @@ fn what_is_too_much_is_refused() {
     let mut file = told();
     let point = file["points"][0].clone();
     file["points"] = json!([point, point]);
-    assert_eq!(read(&file).unwrap_err(), "1,024 tokens are there twice");
+    assert_eq!(read(&file).unwrap_err(), "1,024 tokens occur twice");
     let points = |count: usize, way: &dyn Fn(usize) -> String| -> Value {
         let points = (0..count).map(|number| {
             let mut point = point.clone();
@@ -150,17 +150,17 @@ fn what_is_too_much_is_refused() {
     file["points"] = points(POINTS_MAX + 1, &|_| "a".into());
     assert!(read(&file).unwrap_err().contains("4097 points"));
     file["points"] = points(WAYS_MAX + 1, &|number| number.to_string());
-    assert_eq!(read(&file).unwrap_err(), "it has 65 ways, and no more than 64 are read");
+    assert_eq!(read(&file).unwrap_err(), "it has 65 methods, and at most 64 are read");
     file["points"] = points(WAYS_MAX, &|number| number.to_string());
     assert_eq!(read(&file).unwrap().points.len(), WAYS_MAX);
     let many: serde_json::Map<String, Value> =
         (0..=WAYS_MAX).map(|number| (number.to_string(), "x".into())).collect();
-    assert!(why("/absent", many.into()).contains("more than 64 ways"));
+    assert!(why("/absent", many.into()).contains("more than 64 methods"));
     assert!(why("/absent", json!({"x".repeat(201): ""})).contains("more than 200 letters"));
     let twice = told().to_string().replace("\"b\":{", "\"a\":{");
-    assert!(layers(twice.as_bytes()).unwrap_err().contains("`a` is there twice"));
+    assert!(layers(twice.as_bytes()).unwrap_err().contains("`a` occurs twice"));
     let long = told().to_string() + &" ".repeat(JSON_MAX);
-    assert!(layers(long.as_bytes()).unwrap_err().contains("has more than 32 MiB"));
+    assert!(layers(long.as_bytes()).unwrap_err().contains("has at most 32 MiB"));
     let mut file = told();
     file["failed"] = "x".repeat(99_999).into();
     file["command"] = json!(["y".repeat(99_999)]);

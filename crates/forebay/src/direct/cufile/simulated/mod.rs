@@ -9,9 +9,8 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_long, c_void};
 use std::os::fd::BorrowedFd;
-use std::sync::MutexGuard;
 
-use forebay_base::lock::Lock;
+use forebay_base::lock::{Lock, MutexGuard};
 use forebay_base::units::align_down;
 
 use super::failure::Answer;

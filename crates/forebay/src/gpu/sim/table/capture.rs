@@ -5,10 +5,9 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_base::lock::Lock;
+use forebay_base::lock::{Lock, MutexGuard};
 
 use super::Status;
 

@@ -1,8 +1,8 @@
-//! KvikIO, where the detected Python has it: at its defaults, and at the best of a few settings. It
+//! KvikIO, if the detected Python has it: at its defaults, and at the best of a few settings. It
 //! only reads.
 //!
-//! It runs in its own process with its own targets: host memory shared with us, or memory that it
-//! allocates on the GPU. They are filled and compared like those of any other method.
+//! It runs in its own process with its own targets: host memory shared with this process, or memory
+//! that it allocates on the GPU. They are filled and compared like those of any other method.
 
 mod process;
 mod shared;
@@ -32,15 +32,15 @@ const START_MAX: Duration = Duration::from_secs(30);
 const ORDER_MAX: Duration = Duration::from_secs(15);
 /// Bytes copied back from the GPU at a time.
 const WINDOW: u64 = 16 * MIB;
-/// Bytes that show whether it works at all.
+/// Bytes of the first read, which shows whether it works.
 const TRY_LEN: u64 = 64 * KIB;
 /// Targets begin at multiples of this, as large allocations do.
 const ALIGN: u64 = 2 * MIB;
 
 /// A pool of threads for each drive, instead of one for all.
 const POOL_PER_DRIVE: (&str, &str) = ("KVIKIO_THREAD_POOL_PER_BLOCK_DEVICE", "ON");
-/// Threads, bytes of a task, and whether reads use O_DIRECT: the settings to try, each with a pool
-/// for each drive.
+/// The settings to try, each with a pool for each drive: threads, bytes of a task, and whether
+/// reads use O_DIRECT.
 const CANDIDATES: [(u32, u64, bool); 3] =
     [(16, 4 * MIB, true), (64, MIB, true), (16, 4 * MIB, false)];
 
@@ -65,7 +65,7 @@ pub struct Shape {
     offsets: Vec<u64>,
     /// Bytes of all targets.
     size: u64,
-    /// Time limit of one read of all.
+    /// Time limit of one read of all files.
     bound: Duration,
     memory: Arc<Mutex<Shared>>,
 }
@@ -105,7 +105,7 @@ impl Shape {
         let order = Order::Start { memory, window, size: self.size, gpu };
         match process.ask(&order, START_MAX)? {
             Answer::Started { version, settings } => Ok(Started { process, version, settings }),
-            other => Err(format!("a strange answer: {other:?}")),
+            other => Err(format!("unexpected answer: {other:?}")),
         }
     }
 }
@@ -125,7 +125,7 @@ pub fn look(gpu: Option<String>) -> Result<Result<String, String>> {
     let shape = Shape::new(gpu, &[TRY_LEN], ORDER_MAX)?;
     let tried = shape.start(&[]).and_then(|started| {
         let Started { mut process, version, .. } = started;
-        // The shared memory is a file as well.
+        // The shared memory is a file that it can read.
         let path = shape.memory().path();
         open(&mut process, vec![(hexadecimal(path.as_bytes()), 0, TRY_LEN)])?;
         read(&mut process, shape.bound)?;
@@ -170,7 +170,7 @@ impl Kvikio {
     /// The files of a job, in the form of the process's requests.
     fn files(&self, job: &Job) -> Vec<(String, u64, u64)> {
         let file = |part: &super::Part| {
-            // It runs in another folder.
+            // The process runs in another folder.
             let path = std::path::absolute(&part.path).unwrap_or_else(|_| part.path.clone());
             (hexadecimal(path.as_os_str().as_bytes()), self.shape.offsets[part.index], part.len)
         };
@@ -283,7 +283,7 @@ impl Way for Kvikio {
         if let Some(process) = &mut self.process
             && done(process, &Order::Close {}).is_err()
         {
-            // A process that does not answer is ended; the next request reports that.
+            // A process that does not answer is killed; the next request reports that.
             self.process = None;
         }
         Ok(())
@@ -297,14 +297,14 @@ fn open(process: &mut Process, files: Vec<(String, u64, u64)>) -> Result<(), Str
 fn done(process: &mut Process, order: &Order) -> Result<(), String> {
     match process.ask(order, ORDER_MAX)? {
         Answer::Done {} => Ok(()),
-        other => Err(format!("a strange answer: {other:?}")),
+        other => Err(format!("unexpected answer: {other:?}")),
     }
 }
 
 fn read(process: &mut Process, bound: Duration) -> Result<(u64, Spent), String> {
     match process.ask(&Order::Read {}, bound)? {
         Answer::Read { bytes, seconds, cpu_seconds } => Ok((bytes, Spent { seconds, cpu_seconds })),
-        other => Err(format!("a strange answer: {other:?}")),
+        other => Err(format!("unexpected answer: {other:?}")),
     }
 }
 
@@ -318,7 +318,7 @@ fn variables((threads, task, direct): (u32, u64, bool)) -> Variables {
     let pool = (POOL_PER_DRIVE.0, POOL_PER_DRIVE.1.to_owned());
     let all = [
         ("KVIKIO_NTHREADS", threads.to_string()),
-        // With a unit after it the number would be ignored silently.
+        // KvikIO silently ignores units.
         ("KVIKIO_TASK_SIZE", task.to_string()),
         ("KVIKIO_AUTO_DIRECT_IO_READ", direct.to_owned()),
         pool,
@@ -326,7 +326,7 @@ fn variables((threads, task, direct): (u32, u64, bool)) -> Variables {
     all.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
-/// A row's reason.
+/// The reason of a row in the report.
 fn how(version: &str, values: &BTreeMap<String, String>) -> String {
     let value = |name: &str| values.get(name).map_or("?", String::as_str);
     let task = value("KVIKIO_TASK_SIZE").parse().map_or_else(|_| "?".into(), format_size);

@@ -1,7 +1,7 @@
-//! A Python with KvikIO, as a process that serves requests: one line each way at a time.
+//! A Python process with KvikIO that serves requests: one line for each request and each answer.
 //!
-//! It can neither delay nor mislead us: each answer is limited in time and in length, must have
-//! exactly the expected keys, and its times are checked against our own clock.
+//! It is not trusted: each answer is limited in time and in length, must have exactly the expected
+//! keys, and its times are checked against this process's clock.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -18,10 +18,10 @@ const PROGRAM: &str = include_str!("program.py");
 #[derive(Debug, Serialize)]
 #[serde(tag = "order", rename_all = "lowercase")]
 pub(super) enum Order {
-    /// Load KvikIO, and get memory: `window` bytes of the file `memory` are shared with us, and
-    /// `size` bytes are the targets, in the window or on the GPU.
+    /// Load KvikIO and allocate memory. `window` bytes of the file `memory` are shared with this
+    /// process. `size` bytes are the targets, in the window or on the GPU.
     Start { memory: String, window: u64, size: u64, gpu: bool },
-    /// Open files; each is the hexadecimal digits of its path, its place in memory, its bytes.
+    /// Open files: for each its path in hexadecimal digits, its offset in memory, and its bytes.
     Open { files: Vec<(String, u64, u64)> },
     /// Read all files whole.
     Read {},
@@ -43,16 +43,16 @@ pub(super) enum Answer {
     Read { bytes: u64, seconds: f64, cpu_seconds: f64 },
     /// To all other requests.
     Done {},
-    /// It could not be done.
+    /// The request failed.
     Failed { reason: String },
 }
 
-/// The process; it ends with this.
+/// The process, which ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Process(Worker);
 
 impl Process {
-    /// Starts the detected Python, with these variables and no others of KvikIO.
+    /// Starts the detected Python, with these variables and no other variables of KvikIO.
     pub(super) fn start(variables: &[(String, String)]) -> Result<Self, String> {
         let mut command = Command::new("python3");
         // It must leave no files, not even compiled ones.

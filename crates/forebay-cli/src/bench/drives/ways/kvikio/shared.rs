@@ -1,4 +1,4 @@
-//! Memory that two processes see: a file that has no name, mapped.
+//! Memory that two processes share: a mapped file without a name.
 
 #![expect(unsafe_code, reason = "a mapping is made, viewed and ended by raw address")]
 
@@ -14,7 +14,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::failure::{Failure, Result};
 
-/// See the module's own text.
+/// A mapped file without a name.
 #[derive(Debug)]
 pub(super) struct Shared {
     start: NonNull<u8>,
@@ -42,7 +42,7 @@ impl Shared {
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         fcntl_add_seals(&file, seals).map_err(|errno| failed(errno.into()))?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours, and
+        // SAFETY: a new mapping at an address of the kernel's choice affects no other memory, and
         // the file's length is fixed.
         let start = unsafe { mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, &file, 0) };
         let start = start.map_err(|errno| failed(errno.into()))?;
@@ -50,7 +50,7 @@ impl Shared {
         Ok(Self { start, len: bytes, file })
     }
 
-    /// The path by which another process of this user finds it.
+    /// The path by which another process of this user opens it.
     pub(super) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
@@ -63,7 +63,7 @@ impl Shared {
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
-    /// Its bytes, to be changed.
+    /// Its bytes, mutable.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`; the exclusive borrow of `self` excludes all other access in this
         // process.
@@ -73,7 +73,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nothing borrows it any more.
+        // SAFETY: this value owns the mapping, and nothing borrows it any more.
         let _ = unsafe { munmap(self.start.as_ptr().cast::<c_void>(), self.len) };
     }
 }

@@ -27,7 +27,7 @@ fn a_process_that_does_not_answer_is_given_up() {
     let reason = process.ask(&order, Duration::from_secs(1)).unwrap_err();
     assert_eq!(reason, "no answer within 1 s");
     drop(process);
-    // Only that it ends: nothing is measured.
+    // Only checks that it ends; no time is measured.
     assert!(start.elapsed() < Duration::from_secs(60));
 }
 
@@ -49,12 +49,12 @@ fn settings_are_told_by_their_variables() {
         how("1.2", &values),
         "KvikIO 1.2: a pool for each drive of 16 threads, tasks of 4 MiB, O_DIRECT"
     );
-    // Whole numbers: a unit would be lost.
+    // Whole numbers: KvikIO ignores units.
     assert_eq!(values["KVIKIO_TASK_SIZE"], "4194304");
     assert_eq!(how("1.2", &BTreeMap::new()), "KvikIO 1.2: ? threads, tasks of ?, page cache");
 }
 
-/// A KvikIO, and below it a driver, whose GPU is a piece of the process's own memory.
+/// A mock of KvikIO and of the driver; its GPU memory is memory of the process.
 const PLAYED_GPU: &str = r#"
 import ctypes, os
 
