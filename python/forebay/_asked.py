@@ -137,7 +137,7 @@ def _parts(name: str, parts: Iterable[Part]) -> list[tuple[File, int, int]]:
     """The parts of a layer, with checked offsets and lengths."""
     found = _items(parts)
     if found is None:
-        raise _wrong("layers", parts, f"{_LAYERS}, and `{name}` is no list")
+        raise _wrong("layers", parts, f"{_LAYERS}, and `{name}` is not a list")
     described = []
     for number, part in enumerate(found):
         three = _items(part)

@@ -220,7 +220,7 @@ class LayerStream:
 
     @property
     def device(self) -> str:
-        """The GPU that its layers come to: ``"cuda:0"``."""
+        """The GPU of its layers: ``"cuda:0"``."""
         return self._stream.device
 
     @property

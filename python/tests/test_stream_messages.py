@@ -69,7 +69,7 @@ def test_what_is_no_list_of_layers_is_told_so(
         (None, f"`layers` cannot be `None`: {takes}"),
         ("model", f"`layers` cannot be `model`: {takes}"),
         (file, f"`layers` cannot be `.*`: {takes}"),
-        ([file], f"{takes}, and `layer 0` is no list"),
+        ([file], f"{takes}, and `layer 0` is not a list"),
         ([[file]], part),
         ([(file, 0, NBYTES)], part),
         ([[(file, 0)]], part),

@@ -103,7 +103,7 @@ def test_a_diagnosis_is_plain_data(tmp_path: Path) -> None:
     assert {row["state"] for row in found.rows()} <= {"ok", "warning", "problem", "unknown"}
     assert found["sentence"] in repr(found) and found["sentence"]
     library = next(check for check in found["checks"] if check["name"] == "cufile_library")
-    assert library["seen"] != "nobody asked it", "a helper of this package asks"
+    assert library["seen"] != "not queried", "a helper of this package asks"
     assert not list(tmp_path.iterdir()), "scratch stays"
 
 

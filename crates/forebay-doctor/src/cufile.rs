@@ -21,7 +21,7 @@ pub(super) fn version(seen: &Seen) -> Option<(u32, u32)> {
 
 pub(super) fn checks(answer: Option<&Answer>, facts: &Facts) -> Vec<Check> {
     let Some((seen, end)) = answer else {
-        return vec![LIBRARY.unknown("nobody asked it").step(PROBE)];
+        return vec![LIBRARY.unknown("not queried").step(PROBE)];
     };
     let mut checks = vec![library(seen, end, facts)];
     checks.extend(served(seen, facts));

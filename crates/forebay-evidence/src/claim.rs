@@ -86,7 +86,7 @@ impl Claim {
     }
 
     /// Sum of the bytes of all routes.
-    pub(super) fn told(&self) -> u64 {
+    pub(super) fn reported(&self) -> u64 {
         self.routes.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 

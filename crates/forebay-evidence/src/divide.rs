@@ -16,21 +16,21 @@ impl Evidence {
         let by_bytes = |counted: &mut u64| *counted = share(*counted, own.0, all.0);
         let part = |counted: &mut u64| *counted = of_drives(*counted, own, all);
         let mut own = self.clone();
-        if let Seen::Told(process) = &mut own.process {
+        if let Seen::Value(process) = &mut own.process {
             part(&mut process.read);
             part(&mut process.written);
         }
-        if let Seen::Told(drives) = &mut own.drives {
+        if let Seen::Value(drives) = &mut own.drives {
             for drive in drives {
                 part(&mut drive.read);
                 part(&mut drive.written);
             }
         }
-        if let Seen::Told(cache) = &mut own.page_cache {
+        if let Seen::Value(cache) = &mut own.page_cache {
             let PageCache { len, looked, before, after, ahead, holes, encoded, .. } = cache;
             [len, looked, before, after, ahead, holes, encoded].into_iter().for_each(by_bytes);
         }
-        if let Seen::Told(mounts) = &mut own.nfs {
+        if let Seen::Value(mounts) = &mut own.nfs {
             for mount in mounts {
                 part(&mut mount.cached_read);
                 part(&mut mount.direct_read);
@@ -40,11 +40,11 @@ impl Evidence {
                 part(&mut mount.server_written);
             }
         }
-        if let Seen::Told(counts) = &mut own.nvidia_fs {
+        if let Seen::Value(counts) = &mut own.nvidia_fs {
             part(&mut counts.read);
             part(&mut counts.written);
         }
-        if let Seen::Told(memory) = &mut own.dram {
+        if let Seen::Value(memory) = &mut own.dram {
             by_bytes(memory);
         }
         own
@@ -83,13 +83,13 @@ mod tests {
     /// Evidence where `drive` bytes came from a drive, and `all` bytes were read.
     fn evidence(drive: u64, all: u64) -> Evidence {
         let mut evidence = Evidence { storage: Storage::Block, ..Evidence::default() };
-        evidence.process = Seen::Told(ProcessBytes { read: drive, written: 0 });
+        evidence.process = Seen::Value(ProcessBytes { read: drive, written: 0 });
         let name = "nvme0n1".into();
         let of_drive =
             crate::DriveBytes { name, front: true, drive: true, read: drive, written: 0 };
-        evidence.drives = Seen::Told(vec![of_drive]);
+        evidence.drives = Seen::Value(vec![of_drive]);
         let cache = PageCache { len: all, looked: all, ..PageCache::default() };
-        evidence.page_cache = Seen::Told(cache);
+        evidence.page_cache = Seen::Value(cache);
         evidence
     }
 

@@ -48,7 +48,7 @@ pub(super) fn look(system: &System, domains: &[String]) -> Seen<Vec<u64>> {
             }
         }
     }
-    Seen::Told(counts)
+    Seen::Value(counts)
 }
 
 #[cfg(test)]
@@ -69,7 +69,7 @@ mod tests {
             fs::create_dir_all(&folder).unwrap();
             fs::write(folder.join("mbm_total_bytes"), count).unwrap();
         }
-        assert_eq!(seen(), Seen::Told(vec![1000, 24]));
+        assert_eq!(seen(), Seen::Value(vec![1000, 24]));
         let file = root.path().join(ROOT).join("mon_data/mon_L3_01/mbm_total_bytes");
         fs::write(&file, "Unavailable\n").unwrap();
         assert!(seen().absence().unwrap().contains("says `Unavailable`"), "{:?}", seen());

@@ -112,7 +112,7 @@ impl Device {
             Err(absent) => return unread(&path, absent, || self.gone()),
         };
         match parse(&String::from_utf8_lossy(&bytes)) {
-            Some(sectors) => Seen::Told(sectors),
+            Some(sectors) => Seen::Value(sectors),
             None => Seen::missing(
                 format!("`{path}` holds no counters"),
                 "read `/proc/diskstats` to see what this kernel counts",
@@ -152,7 +152,7 @@ impl Device {
         let Self { name, front, drive, .. } = self.clone();
         // Mounting alone causes reads, so 0 means no counting. On older kernels the head of a
         // multipath namespace does not count.
-        if later == Seen::Told((0, 0)) {
+        if later == Seen::Value((0, 0)) {
             let why = format!("`{name}` has counted nothing since it is there");
             return Seen::missing(why, "a newer kernel counts for drives with several paths");
         }
@@ -211,15 +211,15 @@ mod tests {
         let (root, system) = system(LINE);
         let device = device();
         let earlier = device.read(&system);
-        assert_eq!(earlier, Seen::Told((2048, 4096)));
+        assert_eq!(earlier, Seen::Value((2048, 4096)));
         let more = LINE.replace("2048", "2050").replace("4096", "4099");
         fs::write(root.path().join("sys/dev/block/8:1/stat"), more).unwrap();
         let between = device.between(earlier.clone(), device.read(&system));
-        let moved = between.told().unwrap();
+        let moved = between.value().unwrap();
         assert_eq!((moved.read, moved.written, moved.front), (1024, 1536, true));
         let back = device.between(device.read(&system), earlier.clone()).absence().unwrap();
         assert!(back.contains("went back"), "{back}");
-        let none = device.between(Seen::Told((0, 0)), Seen::Told((0, 0))).absence().unwrap();
+        let none = device.between(Seen::Value((0, 0)), Seen::Value((0, 0))).absence().unwrap();
         assert!(none.contains("has counted nothing since it is there"), "{none}");
     }
 

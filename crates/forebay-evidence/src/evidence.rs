@@ -119,21 +119,18 @@ impl PageCache {
 impl Default for Evidence {
     /// The evidence of a span without any sources.
     fn default() -> Self {
-        fn unasked<T>() -> Seen<T> {
-            Seen::Nothing("nobody asked".into())
-        }
         Self {
             storage: Storage::Other,
-            cufile: unasked(),
-            nvidia_fs: unasked(),
-            process: unasked(),
-            drives: unasked(),
-            page_cache: unasked(),
-            gpu: unasked(),
-            nfs: unasked(),
-            vast: unasked(),
-            rdma: unasked(),
-            dram: unasked(),
+            cufile: Seen::not_queried(),
+            nvidia_fs: Seen::not_queried(),
+            process: Seen::not_queried(),
+            drives: Seen::not_queried(),
+            page_cache: Seen::not_queried(),
+            gpu: Seen::not_queried(),
+            nfs: Seen::not_queried(),
+            vast: Seen::not_queried(),
+            rdma: Seen::not_queried(),
+            dram: Seen::not_queried(),
             processor: Duration::ZERO,
             elapsed: Duration::ZERO,
             read_in: Duration::ZERO,
@@ -146,7 +143,7 @@ impl Evidence {
     /// any of them is missing.
     #[must_use]
     pub fn front_bytes(&self) -> Option<(u64, u64)> {
-        let front = || self.drives.told().into_iter().flatten().filter(|drive| drive.front);
+        let front = || self.drives.value().into_iter().flatten().filter(|drive| drive.front);
         front().next()?;
         let sum = |of: fn(&DriveBytes) -> u64| front().map(of).fold(0, u64::saturating_add);
         Some((sum(|drive| drive.read), sum(|drive| drive.written)))
@@ -242,7 +239,7 @@ fn each<T>(name: &'static str, seen: &Seen<Vec<T>>, json: impl Fn(&T) -> Json) -
 fn line<T>(lines: &mut Vec<String>, name: &str, seen: &Seen<T>, told: impl FnOnce(&T) -> String) {
     let mut text = format!("{name}: ");
     match seen {
-        Seen::Told(value) => text.push_str(&told(value)),
+        Seen::Value(value) => text.push_str(&told(value)),
         Seen::Nothing(_) => return,
         Seen::Missing(missing) => {
             let _ = write!(text, "unknown: {missing}");

@@ -115,7 +115,7 @@ pub(super) fn look(system: &System, points: &[String]) -> Seen<Vec<NfsMount>> {
             let why = format!("`{shown}` has no counters of `{}`", points.join("`, `"));
             Seen::missing(why, "look from the mount namespace that the mount is in")
         },
-        Seen::Told,
+        Seen::Value,
     )
 }
 
@@ -124,7 +124,7 @@ pub(super) fn vast(system: &System) -> Seen<String> {
     match system.bytes(Path::new(VAST), VAST_LEN_MAX) {
         Ok(bytes) => {
             let text = String::from_utf8_lossy(&bytes);
-            Seen::Told(text.lines().map(clean).collect::<Vec<_>>().join("\n"))
+            Seen::Value(text.lines().map(clean).collect::<Vec<_>>().join("\n"))
         }
         Err(absent) => {
             unread(&format!("/{VAST}"), absent, || Seen::Nothing("no client of VAST".into()))
@@ -284,7 +284,7 @@ device s:/e mounted on /mnt/a with fstype nfs4 statvers=1.1
     }
 
     fn told(seen: Seen<Vec<NfsMount>>) -> Vec<NfsMount> {
-        seen.told().cloned().expect("counters")
+        seen.value().cloned().expect("counters")
     }
 
     #[test]
@@ -331,7 +331,7 @@ device s:/e mounted on /mnt/a with fstype nfs4 statvers=1.1
         fs::create_dir_all(root.path().join("proc/fs/nfsfs")).unwrap();
         fs::write(root.path().join(VAST), format!("a 1\nb\u{1b}[2J{}", "x".repeat(100_000)))
             .unwrap();
-        let text = vast(&system).told().cloned().unwrap();
+        let text = vast(&system).value().cloned().unwrap();
         assert!(text.starts_with("a 1\nb\u{fffd}[2J") && text.len() <= VAST_LEN_MAX, "{text}");
     }
 

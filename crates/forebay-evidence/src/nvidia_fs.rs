@@ -96,7 +96,7 @@ impl NvidiaFs {
                     "`echo 1 > /sys/module/nvidia_fs/parameters/rw_stats_enabled` as root",
                 )
             },
-            Seen::Told,
+            Seen::Value,
         )
     }
 
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn requests_are_counted_where_the_module_counts() {
         let (root, system) = system(COUNTING);
-        let mut seen = NvidiaFs::look(&system).told().cloned().unwrap();
+        let mut seen = NvidiaFs::look(&system).value().cloned().unwrap();
         seen.describe(&system);
         assert_eq!((seen.reads, seen.read, seen.batches), (40, 160 * MIB, 3));
         assert_eq!((seen.writes, seen.written), (7, 28 * MIB));
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(seen.modules, ["nvme", "nvme_rdma", "rpcrdma"]);
         let more = COUNTING.replace("n=40", "n=50").replace("readMiB=160", "readMiB=170");
         fs::write(root.path().join(FOLDER).join("stats"), more).unwrap();
-        let later = NvidiaFs::look(&system).told().cloned().unwrap();
+        let later = NvidiaFs::look(&system).value().cloned().unwrap();
         let grown = later.clone().since(seen.clone()).unwrap();
         assert_eq!((grown.reads, grown.read, grown.writes), (10, 10 * MIB, 0));
         assert!(seen.since(later).unwrap_err().contains("went back"));

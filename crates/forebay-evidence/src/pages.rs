@@ -50,16 +50,16 @@ impl Pages {
             let budget = u128::from(LOOKED_MAX) * u128::from(*len) / u128::from(bytes.max(1));
             let budget = u64::try_from(budget).unwrap_or(LOOKED_MAX);
             match Self::of(file, *offset, *len, budget) {
-                Seen::Told(more) => pages.add(more),
+                Seen::Value(more) => pages.add(more),
                 other => return other,
             }
         }
-        Seen::Told(pages)
+        Seen::Value(pages)
     }
 
     fn of(file: &File, offset: u64, len: u64, budget: u64) -> Seen<Self> {
         let resident = |offset, len| match file.residency(offset, len) {
-            Ok(Residency::Known { resident, len }) => Seen::Told((resident, len)),
+            Ok(Residency::Known { resident, len }) => Seen::Value((resident, len)),
             Ok(Residency::Unknown(why)) => Seen::missing(why, OWNER),
             Err(error) => Seen::missing(error.to_string(), OWNER),
         };
@@ -67,7 +67,7 @@ impl Pages {
         for (start, part) in windows(len, budget) {
             match resident(offset.saturating_add(start), part) {
                 // There are no pages behind the end of a file.
-                Seen::Told((resident, len)) => (seen, looked) = (seen + resident, looked + len),
+                Seen::Value((resident, len)) => (seen, looked) = (seen + resident, looked + len),
                 other => return other.map(|_| Self::default()),
             }
         }
@@ -137,18 +137,18 @@ mod tests {
         std::os::unix::fs::FileExt::write_all_at(&file, &vec![1; 32 << 20], 0).unwrap();
         let engine = Engine::new(Options::default()).unwrap();
         let file = engine.open(&path).unwrap();
-        let Seen::Told(whole) = Pages::of(&file, 0, 64 * MIB, u64::MAX) else { panic!("ours") };
+        let Seen::Value(whole) = Pages::of(&file, 0, 64 * MIB, u64::MAX) else { panic!("ours") };
         assert_eq!((whole.looked, whole.len), (64 * MIB, 64 * MIB));
-        let Seen::Told(part) = Pages::of(&file, 0, 64 * MIB, 16 * MIB) else { panic!("ours") };
+        let Seen::Value(part) = Pages::of(&file, 0, 64 * MIB, 16 * MIB) else { panic!("ours") };
         assert_eq!((part.looked, part.len), (16 * MIB, 64 * MIB));
         assert!(part.resident >= 32 * MIB && whole.resident >= 32 * MIB, "{part:?} {whole:?}");
-        let Seen::Told(behind) = Pages::of(&file, 0, 65 * MIB, u64::MAX) else { panic!("ours") };
+        let Seen::Value(behind) = Pages::of(&file, 0, 65 * MIB, u64::MAX) else { panic!("ours") };
         assert_eq!(behind.looked, 64 * MIB, "a file has no pages behind its end");
         let mut many = vec![(file, 0, MIB); FILES_MAX + 1];
         let text = Pages::look(&many, 65 * MIB).absence().unwrap();
         assert!(text.starts_with("65 files are too many"), "{text}");
         many.truncate(2);
-        let Seen::Told(two) = Pages::look(&many, 2 * MIB) else { panic!("ours") };
+        let Seen::Value(two) = Pages::look(&many, 2 * MIB) else { panic!("ours") };
         assert_eq!((two.len, two.looked, two.resident), (2 * MIB, 2 * MIB, 2 * MIB));
     }
 

@@ -36,7 +36,7 @@ impl ProcessBytes {
                     let why = format!("`/{IO}` has no `read_bytes`");
                     Seen::missing(why, "a kernel with CONFIG_TASK_IO_ACCOUNTING counts them")
                 },
-                Seen::Told,
+                Seen::Value,
             ),
             Err(absent) => unread(&format!("/{IO}"), absent, || {
                 let remedy = "mount `/proc`, with a kernel that has CONFIG_TASK_IO_ACCOUNTING";

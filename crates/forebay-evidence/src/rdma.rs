@@ -47,13 +47,13 @@ pub(super) fn look(system: &System, ports: &[String]) -> Seen<Vec<PortBytes>> {
         let folder = PathBuf::from(FOLDER).join(card).join("ports").join(port).join("counters");
         let count = |file: &str| count(system, &folder.join(file));
         match (count("port_rcv_data"), count("port_xmit_data")) {
-            (Seen::Told(received), Seen::Told(sent)) => {
+            (Seen::Value(received), Seen::Value(sent)) => {
                 all.push(PortBytes { name: name.clone(), received, sent });
             }
-            (Seen::Told(_), other) | (other, _) => return other.map(|_| Vec::new()),
+            (Seen::Value(_), other) | (other, _) => return other.map(|_| Vec::new()),
         }
     }
-    Seen::Told(all)
+    Seen::Value(all)
 }
 
 fn count(system: &System, path: &Path) -> Seen<u64> {
@@ -71,7 +71,7 @@ fn count(system: &System, path: &Path) -> Seen<u64> {
             let why = format!("`{shown}` is at its end and counts no more");
             Seen::missing(why, "reset it: `perfquery -R` as root")
         }
-        Ok(count) => Seen::Told(count),
+        Ok(count) => Seen::Value(count),
         Err(_) => Seen::missing(format!("`{shown}` holds no number"), "look at its driver"),
     }
 }
@@ -123,9 +123,9 @@ mod tests {
         put(root.path(), "2", "5\n", "6\n");
         let found = ports(&system);
         assert_eq!(found, ["mlx5_0/1", "mlx5_0/2"]);
-        let earlier = look(&system, &found).told().cloned().unwrap();
+        let earlier = look(&system, &found).value().cloned().unwrap();
         put(root.path(), "1", "110\n", "201\n");
-        let later = look(&system, &found).told().cloned().unwrap();
+        let later = look(&system, &found).value().cloned().unwrap();
         let moved = since(&earlier, &later).unwrap();
         assert_eq!((moved[0].received, moved[0].sent, moved[1].received), (40, 4, 0));
         assert!(since(&later, &earlier).unwrap_err().contains("went back"));

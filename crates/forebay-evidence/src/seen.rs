@@ -10,14 +10,29 @@ use super::json::Json;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Seen<T> {
     /// The value.
-    Told(T),
+    Value(T),
     /// Not applicable: there is nothing to count here; holds the reason.
     Nothing(String),
     /// The source should have a value but does not.
     Missing(Missing),
 }
 
+/// The reason of a source that was not queried.
+const NOT_QUERIED: &str = "not queried";
+
 impl<T> Seen<T> {
+    /// The result of a source that was not queried.
+    #[must_use]
+    pub fn not_queried() -> Self {
+        Self::Nothing(NOT_QUERIED.into())
+    }
+
+    /// True if the source was not queried.
+    #[must_use]
+    pub fn is_not_queried(&self) -> bool {
+        matches!(self, Self::Nothing(why) if why == NOT_QUERIED)
+    }
+
     /// A missing value, and how to get it.
     pub fn missing(why: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self::Missing(Missing { why: why.into(), remedy: remedy.into() })
@@ -25,9 +40,9 @@ impl<T> Seen<T> {
 
     /// The value, if there is one.
     #[must_use]
-    pub const fn told(&self) -> Option<&T> {
+    pub const fn value(&self) -> Option<&T> {
         match self {
-            Self::Told(value) => Some(value),
+            Self::Value(value) => Some(value),
             Self::Nothing(_) | Self::Missing(_) => None,
         }
     }
@@ -36,7 +51,7 @@ impl<T> Seen<T> {
     #[must_use]
     pub fn absence(&self) -> Option<String> {
         match self {
-            Self::Told(_) => None,
+            Self::Value(_) => None,
             Self::Nothing(why) => Some(why.clone()),
             Self::Missing(missing) => Some(missing.to_string()),
         }
@@ -45,7 +60,7 @@ impl<T> Seen<T> {
     /// The missing value as a [`Missing`], with its own remedy, or with `remedy` if it has none.
     pub(super) fn lack(&self, what: &str, remedy: &str) -> Option<Missing> {
         let (why, remedy) = match self {
-            Self::Told(_) => return None,
+            Self::Value(_) => return None,
             Self::Nothing(why) => (why, remedy),
             Self::Missing(missing) => (&missing.why, missing.remedy.as_str()),
         };
@@ -55,14 +70,14 @@ impl<T> Seen<T> {
     /// Maps the value.
     #[must_use]
     pub fn map<U>(self, make: impl FnOnce(T) -> U) -> Seen<U> {
-        self.and_then(|value| Seen::Told(make(value)))
+        self.and_then(|value| Seen::Value(make(value)))
     }
 
     /// Maps the value with a function that may fail.
     #[must_use]
     pub fn and_then<U>(self, make: impl FnOnce(T) -> Seen<U>) -> Seen<U> {
         match self {
-            Self::Told(value) => make(value),
+            Self::Value(value) => make(value),
             Self::Nothing(why) => Seen::Nothing(why),
             Self::Missing(missing) => Seen::Missing(missing),
         }
@@ -76,7 +91,7 @@ impl<T> Seen<T> {
     ) -> Seen<U> {
         self.and_then(|later| {
             earlier.and_then(|earlier| match grown(earlier, later) {
-                Ok(value) => Seen::Told(value),
+                Ok(value) => Seen::Value(value),
                 Err(why) => Seen::missing(why, AGAIN),
             })
         })
@@ -84,7 +99,7 @@ impl<T> Seen<T> {
 
     pub(super) fn json(&self, fields: impl FnOnce(&T) -> Vec<(&'static str, Json)>) -> Json {
         Json::Object(match self {
-            Self::Told(value) => fields(value),
+            Self::Value(value) => fields(value),
             Self::Nothing(why) => vec![("nothing", why.into())],
             Self::Missing(missing) => {
                 vec![("missing", (&missing.why).into()), ("remedy", (&missing.remedy).into())]
@@ -129,13 +144,13 @@ mod tests {
 
     #[test]
     fn what_is_missing_at_either_edge_is_missing() {
-        let told = || Seen::Told(5);
+        let told = || Seen::Value(5);
         let difference = |later: Seen<u64>, earlier| later.since(earlier, |a, b| grown("x", a, b));
-        assert_eq!(difference(Seen::Told(7), told()), Seen::Told(2));
+        assert_eq!(difference(Seen::Value(7), told()), Seen::Value(2));
         assert_eq!(difference(told(), Seen::Nothing("n".into())), Seen::Nothing("n".into()));
         let gone = Seen::missing("gone", "bring it back");
         assert_eq!(difference(gone.clone(), told()), gone);
-        let back = difference(told(), Seen::Told(7)).absence().unwrap();
+        let back = difference(told(), Seen::Value(7)).absence().unwrap();
         assert!(back.starts_with("x went back from 7 to 5"), "{back}");
     }
 

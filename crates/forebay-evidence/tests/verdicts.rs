@@ -106,12 +106,12 @@ impl Rig {
 
 /// Whether the whole file was in the page cache when the span ended.
 fn is_left(evidence: &Evidence) -> bool {
-    evidence.page_cache.told().unwrap().after == LEN as u64
+    evidence.page_cache.value().unwrap().after == LEN as u64
 }
 
 /// Whether it was so when the span began, too.
 fn is_held(evidence: &Evidence) -> bool {
-    is_left(evidence) && evidence.page_cache.told().unwrap().before == LEN as u64
+    is_left(evidence) && evidence.page_cache.value().unwrap().before == LEN as u64
 }
 
 fn judged(moved: &(Outcome, Evidence), direction: Direction) -> Verdict {
@@ -176,7 +176,7 @@ fn a_false_account_is_refuted_on_a_real_drive() {
     let calls = std::sync::atomic::AtomicU64::new(0);
     let sources = rig.sources().cufile(move || {
         let count = calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Seen::Told(counted(count * 16, count * LEN as u64))
+        Seen::Value(counted(count * 16, count * LEN as u64))
     });
     let mut bytes = vec![0; LEN];
     let evidence = held(|| {
@@ -205,7 +205,7 @@ fn compressed_bytes_pass_the_page_cache_and_the_verdict_says_so() {
     assert!(rig.make_cold());
     let moved = rig.read(Some(Route::Staged));
     let told = judged(&moved, Direction::Read);
-    let cache = moved.1.page_cache.told().unwrap_or_else(|| panic!("{moved:?}"));
+    let cache = moved.1.page_cache.value().unwrap_or_else(|| panic!("{moved:?}"));
     // A kernel that would really pass the page cache, or does not compress, is not refuted.
     if cache.grown() > LEN as u64 / 2 && front(&moved.1).0 < LEN as u64 / 2 {
         assert!(cache.encoded > LEN as u64 * 9 / 10, "{cache:?}");
@@ -225,7 +225,7 @@ fn compressed_bytes_pass_the_page_cache_and_the_verdict_says_so() {
     let plain = Rig::new(drive.path());
     assert!(plain.make_cold());
     let moved = plain.read(Some(Route::Staged));
-    let cache = moved.1.page_cache.told().unwrap_or_else(|| panic!("{moved:?}"));
+    let cache = moved.1.page_cache.value().unwrap_or_else(|| panic!("{moved:?}"));
     assert_eq!(cache.encoded, 0, "{moved:?}");
     assert_eq!(judged(&moved, Direction::Read).to_string(), "staged", "{moved:?}");
 }
@@ -356,7 +356,7 @@ fn a_real_gpus_link_sees_what_was_copied_to_it() {
             file.read_exact(0, &mut buffer).unwrap();
         }
         let evidence = span.end();
-        let Seen::Told(seen) = &evidence.gpu else {
+        let Seen::Value(seen) = &evidence.gpu else {
             return skip(format!("the GPU's link: {:?}", evidence.gpu.absence()));
         };
         lab::note(format!("{times} × {BIG}: {seen:?} in {:?}", evidence.read_in));

@@ -99,7 +99,7 @@ class Summary:
         """The counts since an earlier summary of the same monitor.
 
         Raises:
-            ValueError: `previous` is no such summary, or the monitor was reset since.
+            ValueError: `previous` is another summary, or the monitor was reset since.
         """
         if self.span is None or previous.span != self.span or previous.num_ops > self.num_ops:
             text = "`previous` must be an earlier summary of this monitor, since its last reset"
@@ -278,7 +278,7 @@ class SummaryMonitor:
         """The counts since an earlier summary.
 
         Raises:
-            ValueError: `previous` is no summary of this monitor since its last reset.
+            ValueError: `previous` is not a summary of this monitor since its last reset.
         """
         return self.get().since(previous)
 

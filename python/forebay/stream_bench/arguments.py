@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m forebay.stream_bench",
         description="Loads a model's layers to the GPU during their compute, by Forebay and other "
-        "methods in turn, and reports the time of each.",
+        "methods, interleaved, and reports the time of each.",
         allow_abbrev=False,
     )
     add, count = parser.add_argument, _number(1)

@@ -64,7 +64,7 @@ class Clock:
 
 
 class Rounds:
-    """All methods, and compute and transfer alone, in turn."""
+    """All methods, and compute and transfer alone, interleaved."""
 
     def __init__(
         self,

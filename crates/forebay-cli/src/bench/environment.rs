@@ -25,7 +25,7 @@ use crate::variables;
 /// Collects the facts of this machine and of the storage of `path`.
 #[must_use]
 pub fn collect(path: &Path, device: Option<&DeviceInfo>, command: &str) -> Environment {
-    let looking = Step::begin("look at", path);
+    let looking = Step::begin("inspect", path);
     let map = Resolver::default().resolve(path);
     let drives = map.drives.iter().map(|drive| DriveFacts::of(drive, &map.queue.id)).collect();
     // The file system of a device's node is not that of the device.

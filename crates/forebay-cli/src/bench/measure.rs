@@ -129,11 +129,11 @@ fn opened(
 /// The growth of cuFile's counters between two readings.
 fn grown(before: Seen<Counters>, after: Seen<Counters>) -> Seen<Counters> {
     match (before, after) {
-        (Seen::Told(before), Seen::Told(after)) => {
+        (Seen::Value(before), Seen::Value(after)) => {
             let again = "measure again: its counters were reset";
-            after.since(&before).map_or_else(|why| Seen::missing(why, again), Seen::Told)
+            after.since(&before).map_or_else(|why| Seen::missing(why, again), Seen::Value)
         }
-        (Seen::Told(_), missing) | (missing, _) => missing,
+        (Seen::Value(_), missing) | (missing, _) => missing,
     }
 }
 

@@ -199,7 +199,7 @@ impl Scratch {
     /// # Errors
     /// If it was moved or removed.
     pub fn check(&self) -> Result<()> {
-        let _step = Step::begin("look at", &self.folder.path);
+        let _step = Step::begin("inspect", &self.folder.path);
         self.folder.is_there().map_err(|error| {
             let path = self.folder.path.display();
             Failure::io(format!("cannot use the scratch folder `{path}` any more"), &error).hint(

@@ -173,7 +173,7 @@ impl Subject {
 
 /// Whether there is a folder at `path`.
 pub(crate) fn is_folder(path: &Path) -> bool {
-    let _step = Step::begin("look at", path);
+    let _step = Step::begin("inspect", path);
     path.is_dir()
 }
 

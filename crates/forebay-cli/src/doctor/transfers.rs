@@ -451,6 +451,6 @@ mod tests {
         assert_eq!((moved.ended, moved.has_failed), (None, false));
         drop(tell);
         let moved = gathered(&told, BOUND * LIMITS_PER_STEP);
-        assert!(moved.has_failed && moved.ended.unwrap().ends_with("panic"));
+        assert!(moved.has_failed && moved.ended.unwrap().ends_with("panicked"));
     }
 }

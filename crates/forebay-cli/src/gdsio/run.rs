@@ -20,7 +20,7 @@ use crate::bench::proof::Proof;
 use crate::bench::scratch::{Part, Scratch};
 use crate::failure::{Failure, Result};
 use crate::report::json::Cache;
-use crate::workload::issuer::{Plain, Way};
+use crate::workload::issuer::{ACCEPTS_ANY_SIZE, Plain, Way};
 use crate::workload::pattern::Pattern;
 use crate::workload::run::{Moved, Ran, Ready};
 use crate::workload::{End, Lane, Load};
@@ -163,7 +163,7 @@ impl Task<'_> {
 /// requests.
 fn in_options(mut failure: Failure, shift: u64) -> Failure {
     let hint = failure.hint.as_mut();
-    if let Some(hint) = hint.filter(|hint| hint.contains("`forebay`, which takes any size")) {
+    if let Some(hint) = hint.filter(|hint| hint.contains(ACCEPTS_ANY_SIZE)) {
         *hint = match shift {
             0 => "with O_DIRECT, `-i`, `-o` and `-s` must be multiples of the drive's block size: \
                  try multiples of 4K, or `-O 1`, which uses the page cache"
@@ -471,7 +471,7 @@ mod tests {
     #[test]
     fn a_hint_names_the_option_that_is_in_the_way() {
         let hint = |shift| {
-            let failure = Failure::new("x").hint("give `forebay`, which takes any size");
+            let failure = Failure::new("x").hint(format!("use {ACCEPTS_ANY_SIZE}"));
             in_options(failure, shift).hint.unwrap()
         };
         assert!(hint(0).contains("`-i`, `-o` and `-s`"));

@@ -146,7 +146,7 @@ pub(crate) mod tests {
         assert_eq!(facts.claim["routes"][0]["route"], "direct");
         let all = self::evidence(&proofs).unwrap();
         assert_eq!((all.len(), &all[0]["storage"]), (1, &Value::from("other")));
-        assert_eq!(all[0]["cufile"]["nothing"], "nobody asked");
+        assert_eq!(all[0]["cufile"]["nothing"], "not queried");
         assert_eq!((VerdictFacts::of(&[]), self::evidence(&[])), (None, None));
     }
 }

@@ -58,7 +58,7 @@ impl Place {
         let asked = path.map_or_else(|| PathBuf::from("."), Path::to_owned);
         let is_folder = is_folder(&asked);
         let given = if is_folder { None } else { Some(given(engine, &asked)?) };
-        let looking = Step::begin("look at", &asked);
+        let looking = Step::begin("inspect", &asked);
         check_drives(&asked)?;
         drop(looking);
         let folder = match asked.parent().filter(|_| !is_folder) {

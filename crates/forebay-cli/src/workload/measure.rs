@@ -161,7 +161,7 @@ fn nothing_ended(load: &Load, span: Duration) -> Failure {
 fn resident(files: &[(PathBuf, File, u64)]) -> Option<f64> {
     let (mut there, mut all) = (0, 0);
     for (path, file, len) in files {
-        let _step = steps::Step::begin("look at", path);
+        let _step = steps::Step::begin("inspect", path);
         match file.residency(0, *len).ok()? {
             Residency::Known { resident, .. } => there += resident,
             Residency::Unknown(_) => return None,
@@ -216,7 +216,7 @@ fn evidence_of(seen: &Evidence) -> Option<serde_json::Value> {
 
 /// The bytes that the physical drives moved.
 fn drive_bytes(seen: &Evidence) -> Option<DriveBytes> {
-    let Seen::Told(drives) = &seen.drives else { return None };
+    let Seen::Value(drives) = &seen.drives else { return None };
     let own = || drives.iter().filter(|drive| drive.drive);
     let (read, written) = (own().map(|d| d.read).sum(), own().map(|d| d.written).sum());
     Some(DriveBytes { read, written })

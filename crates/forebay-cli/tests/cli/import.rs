@@ -60,7 +60,7 @@ fn several_tools_stand_in_one_report() {
         assert!(data.contains(word), "{word}: {data}");
     }
     assert!(data.contains("not proved") && !data.to_lowercase().contains("dma"), "{data}");
-    assert!(talk.contains("5 of 5 points are what a table, fio 3.33, gdsio told"), "{talk}");
+    assert!(talk.contains("5 of 5 points were reported by a table, fio 3.33, gdsio"), "{talk}");
     let (_, csv, _) = forebay(folder.path(), &["report", "results", "--csv"]);
     // Nothing that is not known is 0.
     let head: Vec<&str> = csv.lines().next().unwrap().split(',').collect();

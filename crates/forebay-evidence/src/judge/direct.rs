@@ -19,7 +19,7 @@ impl Judge<'_> {
     /// Adds the paths of `bytes` that went through a library, by its counters.
     pub(super) fn direct(&mut self, bytes: u64) {
         match &self.evidence.cufile {
-            Seen::Told(counters) => self.by_cufile(counters, bytes),
+            Seen::Value(counters) => self.by_cufile(counters, bytes),
             Seen::Nothing(_) | Seen::Missing(_) => self.by_nvidia_fs(bytes),
         }
     }
@@ -160,7 +160,7 @@ impl Judge<'_> {
     /// Without cuFile's counters only nvidia-fs's, which are for all processes, can prove a direct
     /// path.
     fn by_nvidia_fs(&mut self, bytes: u64) {
-        let counted = self.evidence.nvidia_fs.told().map(|counts| match self.claim.direction {
+        let counted = self.evidence.nvidia_fs.value().map(|counts| match self.claim.direction {
             Direction::Read => (counts.reads, counts.read),
             Direction::Write => (counts.writes, counts.written),
         });
@@ -193,10 +193,10 @@ impl Judge<'_> {
             return;
         }
         self.confirm_drives(direct);
-        if let Some(cache) = self.evidence.page_cache.told().copied() {
+        if let Some(cache) = self.evidence.page_cache.value().copied() {
             self.confirm_cache(direct, cache);
         }
-        if let Some(moved) = self.evidence.dram.told()
+        if let Some(moved) = self.evidence.dram.value()
             && *moved > direct.saturating_add(direct / 2)
         {
             let moved = size(*moved);
@@ -257,7 +257,7 @@ impl Judge<'_> {
     fn confirm_drives(&mut self, direct: u64) {
         let (own, all) = self.storage_bytes();
         let is_memory = self.evidence.storage == Storage::Memory;
-        let (holes, slack) = match self.evidence.page_cache.told() {
+        let (holes, slack) = match self.evidence.page_cache.value() {
             _ if is_memory => (0, 0),
             Some(cache) => (cache.holes, self.slack),
             None => (0, self.slack),
@@ -318,7 +318,7 @@ impl Judge<'_> {
 
     /// Bytes read from the drives into the page cache; only for reads.
     fn filled(&self) -> u64 {
-        let cache = self.evidence.page_cache.told();
+        let cache = self.evidence.page_cache.value();
         cache.filter(|_| self.claim.direction == Direction::Read).map_or(0, |cache| {
             let others = self.claim.bytes - self.claim.by(Route::Direct).min(self.claim.bytes);
             cache.grown().saturating_sub(cache.encoded).min(others)
@@ -348,7 +348,7 @@ impl Judge<'_> {
         // nvidia-fs does not see p2pdma: its counts are then other transfers'.
         let is_all = self.direct_bytes(|way| way == Way::NvidiaFs) == direct;
         let by_nvidia_fs =
-            self.evidence.nvidia_fs.told().filter(|_| is_all).is_some_and(|counts| {
+            self.evidence.nvidia_fs.value().filter(|_| is_all).is_some_and(|counts| {
                 let counted = match self.claim.direction {
                     Direction::Read => counts.read,
                     Direction::Write => counts.written,
@@ -362,7 +362,7 @@ impl Judge<'_> {
     /// too.
     fn link_has_seen(&self) -> bool {
         let is_link = self.claim.memory == Memory::Gpu;
-        self.evidence.gpu.told().filter(|_| is_link).is_some_and(|link| {
+        self.evidence.gpu.value().filter(|_| is_link).is_some_and(|link| {
             let moved = match self.claim.direction {
                 Direction::Read => link.received,
                 Direction::Write => link.sent,
@@ -382,12 +382,12 @@ impl Judge<'_> {
             Direction::Write => counts.writes.max(counts.batches),
         };
         match &self.evidence.nvidia_fs {
-            Seen::Told(counts) if requests(counts) == 0 => {
+            Seen::Value(counts) if requests(counts) == 0 => {
                 self.contradict(format!(
                     "{bytes} were reported as moved by nvidia-fs, which counted no request"
                 ));
             }
-            Seen::Nothing(why) if why != "nobody asked" => {
+            Seen::Nothing(why) if !self.evidence.nvidia_fs.is_not_queried() => {
                 self.contradict(format!("{bytes} were reported as moved by nvidia-fs, but {why}"));
             }
             _ => {}

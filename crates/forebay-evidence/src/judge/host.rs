@@ -22,7 +22,7 @@ impl Judge<'_> {
         // The lower count is right: one may include other files, the other one other processes.
         let known = [own, all].into_iter().flatten().min();
         let fetched = known.map(|bytes| bytes.saturating_sub(self.claim.by(Route::Direct)));
-        let cache = self.evidence.page_cache.told().copied();
+        let cache = self.evidence.page_cache.value().copied();
         if let Some(fetched) = fetched {
             let text = size(fetched);
             self.grounds.push(match cache {
@@ -133,7 +133,7 @@ impl Judge<'_> {
         if self.is_an_edge(bytes) || self.is_too_small(bytes) {
             return;
         }
-        let Some(cache) = self.evidence.page_cache.told().copied() else {
+        let Some(cache) = self.evidence.page_cache.value().copied() else {
             return self.missing.extend(self.evidence.page_cache.lack(CACHE, OWNER));
         };
         let (before, after) = (size(cache.before), size(cache.after));
@@ -221,7 +221,7 @@ impl Judge<'_> {
             }
             return self.add([(Way::Staged, 0), (Way::Cached, bytes)]);
         }
-        let cache = self.evidence.page_cache.told().copied().unwrap_or_default();
+        let cache = self.evidence.page_cache.value().copied().unwrap_or_default();
         let most = past.saturating_add(cache.holes).saturating_add(self.slack);
         let (verb, said, seen) = (self.claim.moved(), size(staged), size(past));
         let (mut staged, mut cached) = (staged, cached);

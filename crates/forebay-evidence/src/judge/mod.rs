@@ -41,7 +41,7 @@ struct Judge<'a> {
 
 impl<'a> Judge<'a> {
     fn new(evidence: &'a Evidence, claim: &'a Claim) -> Self {
-        let is_estimate = evidence.page_cache.told().is_some_and(PageCache::is_estimate);
+        let is_estimate = evidence.page_cache.value().is_some_and(PageCache::is_estimate);
         Self {
             evidence,
             claim,
@@ -55,7 +55,7 @@ impl<'a> Judge<'a> {
     }
 
     fn weigh(&mut self) {
-        let (bytes, told) = (self.claim.bytes, self.claim.told());
+        let (bytes, told) = (self.claim.bytes, self.claim.reported());
         if bytes == 0 {
             return self.lacks("nothing was moved", "move bytes while the span is open");
         }
@@ -113,8 +113,8 @@ impl<'a> Judge<'a> {
             Direction::Read => read,
             Direction::Write => written,
         };
-        let own = evidence.process.told().map(|bytes| pick((bytes.read, bytes.written)));
-        let mounts = evidence.nfs.told().map(|mounts| {
+        let own = evidence.process.value().map(|bytes| pick((bytes.read, bytes.written)));
+        let mounts = evidence.nfs.value().map(|mounts| {
             let sum = |of: fn(&super::nfs::NfsMount) -> u64| {
                 mounts.iter().map(of).fold(0, u64::saturating_add)
             };
@@ -131,7 +131,7 @@ impl<'a> Judge<'a> {
     /// Checks the GPU's link: all bytes from or to the GPU must have crossed it, whatever their
     /// path.
     fn link(&mut self) {
-        let Seen::Told(link) = &self.evidence.gpu else { return };
+        let Seen::Value(link) = &self.evidence.gpu else { return };
         let bytes = self.claim.bytes;
         let (moved, verb) = match self.claim.direction {
             Direction::Read => (link.received, "received"),

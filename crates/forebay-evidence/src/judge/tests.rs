@@ -18,11 +18,11 @@ use crate::process::ProcessBytes;
 /// processes, with these resident bytes before and after.
 fn evidence(fetched: u64, others: u64, before: u64, after: u64) -> Evidence {
     let mut evidence = Evidence { storage: Storage::Block, ..Evidence::default() };
-    evidence.process = Seen::Told(ProcessBytes { read: fetched, written: fetched });
+    evidence.process = Seen::Value(ProcessBytes { read: fetched, written: fetched });
     let bytes = fetched + others;
-    evidence.drives = Seen::Told(vec![drive(true, bytes), drive(false, bytes)]);
+    evidence.drives = Seen::Value(vec![drive(true, bytes), drive(false, bytes)]);
     evidence.page_cache =
-        Seen::Told(PageCache { len: GIB, looked: GIB, before, after, ..PageCache::default() });
+        Seen::Value(PageCache { len: GIB, looked: GIB, before, after, ..PageCache::default() });
     evidence
 }
 
@@ -35,11 +35,11 @@ fn counters(p2pdma: u64, nvidia_fs: u64, posix: u64, bytes: u64) -> Seen<Counter
     gpu.reads.by = Paths { p2pdma, nvidia_fs, posix };
     (gpu.reads.operations, gpu.reads.bytes) = (gpu.reads.by.total(), bytes);
     gpu.writes = gpu.reads;
-    Seen::Told(Counters { level: 3, gpus: vec![gpu], ..Counters::default() })
+    Seen::Value(Counters { level: 3, gpus: vec![gpu], ..Counters::default() })
 }
 
 fn link(bytes: u64) -> Seen<PcieBytes> {
-    Seen::Told(PcieBytes {
+    Seen::Value(PcieBytes {
         gpu: "0000:1b:00.0".into(),
         received: bytes,
         sent: bytes,
@@ -110,8 +110,8 @@ fn bytes_of_others_are_told_apart_or_named_as_a_doubt() {
     assert_eq!(told.to_string(), "cached");
     assert!(told.grounds.iter().any(|text| text.contains("others read 5 GiB")), "{told:?}");
     // The process also read from other drives.
-    seen.process = Seen::Told(ProcessBytes { read: 9 * GIB, written: 0 });
-    seen.drives = Seen::Told(vec![drive(true, 0)]);
+    seen.process = Seen::Value(ProcessBytes { read: 9 * GIB, written: 0 });
+    seen.drives = Seen::Value(vec![drive(true, 0)]);
     assert_eq!(text(&seen, &whole(Route::Cached)), "cached");
     // Without the process's counter, other processes' bytes cannot be separated.
     let mut seen = evidence(0, 5 * GIB, 0, 0);
@@ -122,7 +122,7 @@ fn bytes_of_others_are_told_apart_or_named_as_a_doubt() {
     let text = missing(&seen, &whole(Route::Cached));
     assert!(text.starts_with("what went through the page cache"), "{text}");
     let cache = PageCache { len: GIB, looked: GIB, after: GIB, ..PageCache::default() };
-    seen.page_cache = Seen::Told(cache);
+    seen.page_cache = Seen::Value(cache);
     let told = verdict(&seen, &whole(Route::Cached));
     assert_eq!((told.word(), told.doubts.len()), ("cached", 2), "others' bytes: {told:?}");
 }
@@ -193,7 +193,7 @@ fn holes_are_read_from_nowhere() {
     assert!(text.contains("only 256 MiB were"), "{text}");
     let holes = GIB - GIB / 4;
     let cache = PageCache { len: GIB, looked: GIB, holes, ..PageCache::default() };
-    seen.page_cache = Seen::Told(cache);
+    seen.page_cache = Seen::Value(cache);
     assert_eq!(self::text(&seen, &whole(Route::Staged)), "staged");
 }
 
@@ -203,7 +203,7 @@ fn what_the_kernel_reads_ahead_passes_no_page_cache() {
     let cached = claim(&[(Route::Cached, 2 * MIB)]);
     contradiction(&seen, &cached);
     let cache = PageCache { after: 2 * MIB, ahead: 8 * MIB, ..PageCache::default() };
-    seen.page_cache = Seen::Told(cache);
+    seen.page_cache = Seen::Value(cache);
     assert_eq!(text(&seen, &cached), "cached");
 }
 
@@ -212,7 +212,7 @@ fn an_estimate_of_the_page_cache_needs_more_to_refute_it() {
     let both = claim(&[(Route::Staged, GIB / 2), (Route::Cached, GIB / 2)]);
     let mut seen = evidence(GIB / 2 + GIB / 16, 0, GIB / 2 - GIB / 16, GIB / 2 - GIB / 16);
     contradiction(&seen, &both);
-    if let Seen::Told(cache) = &mut seen.page_cache {
+    if let Seen::Value(cache) = &mut seen.page_cache {
         cache.looked = GIB / 2;
     }
     assert_eq!(text(&seen, &both), "mixed 50 % staged / 50 % cached");
@@ -346,7 +346,7 @@ fn the_links_counters_are_held_against_every_way() {
     assert!(doubt(link(4 * GIB)).contains("others used it as well"));
     let changed = |change: fn(&mut PcieBytes)| {
         let mut gpu = link(1000);
-        if let Seen::Told(bytes) = &mut gpu {
+        if let Seen::Value(bytes) = &mut gpu {
             change(bytes);
         }
         gpu
@@ -367,7 +367,7 @@ fn any_seen<T: Clone + std::fmt::Debug + 'static>(
     told: impl Strategy<Value = T> + 'static,
 ) -> impl Strategy<Value = Seen<T>> {
     prop_oneof![
-        4 => told.prop_map(Seen::Told),
+        4 => told.prop_map(Seen::Value),
         1 => Just(Seen::Nothing("nothing".into())),
         1 => Just(Seen::missing("missing", "remedy")),
     ]
@@ -426,7 +426,7 @@ prop_compose! {
             PageCache { len, looked: len / 2, before, after, ahead, holes, encoded, block: 4096 }
         });
         evidence.gpu = gpu.map(|(bytes, wrapped, windows)| {
-            let Seen::Told(mut link) = link(bytes) else { unreachable!() };
+            let Seen::Value(mut link) = link(bytes) else { unreachable!() };
             link.may_have_wrapped = wrapped;
             link.how = if windows { How::Windows } else { How::Sampled };
             link
@@ -451,7 +451,7 @@ prop_compose! {
         claim.routes = routes.into_iter().map(|(index, n)| (Route::ALL[index], n)).collect();
         claim.beside = beside;
         if exact {
-            claim.bytes = claim.told();
+            claim.bytes = claim.reported();
         }
         claim
     }
@@ -471,11 +471,11 @@ proptest! {
         }
         prop_assert_eq!(verdict.finding == Finding::Unproven, !verdict.missing.is_empty()
             && verdict.contradictions.is_empty());
-        let counted = evidence.cufile.told().map(|counters| {
+        let counted = evidence.cufile.value().map(|counters| {
             let by = counters.reads().by;
             (by.p2pdma + counters.batches_by.p2pdma, by.nvidia_fs + counters.batches_by.nvidia_fs)
         });
-        let by_module = evidence.nvidia_fs.told().is_some_and(|counts| counts.reads > 0);
+        let by_module = evidence.nvidia_fs.value().is_some_and(|counts| counts.reads > 0);
         for share in &verdict.shares {
             let said = match share.way {
                 Way::P2pdma => counted.is_some_and(|(p2pdma, _)| p2pdma > 0),

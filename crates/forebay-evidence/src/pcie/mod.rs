@@ -156,7 +156,7 @@ impl Link {
                 Err(rates) => return Seen::missing(format!("{why}; {rates}"), LOOK),
             },
         };
-        Seen::Told(Arc::new(Self { nvml, handle, name, counts }))
+        Seen::Value(Arc::new(Self { nvml, handle, name, counts }))
     }
 
     /// Starts counting a span that may move `bytes`.
@@ -182,7 +182,7 @@ impl Link {
             }
         }
         let (link, begun) = (Arc::clone(self), Instant::now());
-        Seen::Told(Watch { link, first, sampler, bytes, begun })
+        Seen::Value(Watch { link, first, sampler, bytes, begun })
     }
 
     /// Reads the counters until it is stopped.
@@ -301,7 +301,7 @@ impl Watch {
             (Some(_), true) => How::Sampled,
             (Some(_), false) => How::Edges,
         };
-        Seen::Told(PcieBytes {
+        Seen::Value(PcieBytes {
             gpu: self.link.name.clone(),
             received: sum.meter.received,
             sent: sum.meter.sent,

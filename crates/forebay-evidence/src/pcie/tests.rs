@@ -41,13 +41,13 @@ fn found(parts: &[&str], info: &DeviceInfo) -> Option<Seen<Arc<Link>>> {
 }
 
 fn told(seen: Seen<PcieBytes>) -> PcieBytes {
-    seen.told().cloned().unwrap_or_else(|| panic!("{seen:?}"))
+    seen.value().cloned().unwrap_or_else(|| panic!("{seen:?}"))
 }
 
 #[test]
 fn counters_are_read_at_the_edges_and_their_wrap_is_undone() {
     let Some(link) = found(&[INIT, FIND, FIELDS], &info()) else { return };
-    let link = link.told().cloned().unwrap_or_else(|| panic!("{link:?}"));
+    let link = link.value().cloned().unwrap_or_else(|| panic!("{link:?}"));
     let watch = link.begin(1 << 30).told_or_panic();
     assert!(watch.sampler.is_none());
     let bytes = told(watch.end());
@@ -64,13 +64,13 @@ fn in_time_a_narrow_counter_may_have_passed_its_end_by_others() {
     assert!(!may_have_wrapped(1 << 30, short) && may_have_wrapped(EDGES_MAX + 1, short));
     assert!(may_have_wrapped(1, PAUSE_MAX + short));
     let Some(link) = found(&[INIT, FIND, FIELDS], &info()) else { return };
-    let link = link.told().cloned().unwrap_or_else(|| panic!("{link:?}"));
+    let link = link.value().cloned().unwrap_or_else(|| panic!("{link:?}"));
     let watch = link.begin(1 << 30).told_or_panic();
     sleep(2 * PAUSE_MAX);
     assert!(told(watch.end()).may_have_wrapped);
     let wide = FIELDS.replace("kind = 1", "kind = 3");
     let link = found(&[INIT, FIND, &wide], &info()).unwrap();
-    let watch = link.told().unwrap().begin(1 << 30).told_or_panic();
+    let watch = link.value().unwrap().begin(1 << 30).told_or_panic();
     sleep(2 * PAUSE_MAX);
     assert!(!told(watch.end()).may_have_wrapped, "64 bits do not wrap");
 }
@@ -89,7 +89,7 @@ fn counters_that_vanish_within_a_span_are_missing() {
     // Once to detect the counters, then at the first edge.
     for (bytes, left) in [(1, 2), (EDGES_MAX + 1, 2), (EDGES_MAX + 1, 3)] {
         let Some(link) = found(&[INIT, FIND, &leaves(left)], &info()) else { return };
-        let link = link.told().cloned().unwrap_or_else(|| panic!("{link:?}"));
+        let link = link.value().cloned().unwrap_or_else(|| panic!("{link:?}"));
         let watch = link.begin(bytes).told_or_panic();
         // If a thread samples, wait until it has noticed.
         let start = Instant::now();
@@ -102,14 +102,14 @@ fn counters_that_vanish_within_a_span_are_missing() {
         assert!(none.contains("nvidia-smi"), "{none}");
     }
     let Some(link) = found(&[INIT, FIND, &leaves(1)], &info()) else { return };
-    let none = link.told().unwrap().begin(1);
+    let none = link.value().unwrap().begin(1);
     assert!(matches!(none, Seen::Missing(_)), "at the first edge");
 }
 
 #[test]
 fn a_span_that_may_pass_4_gib_is_read_inside_as_well() {
     let Some(link) = found(&[INIT, FIND, FIELDS], &info()) else { return };
-    let link = link.told().cloned().unwrap_or_else(|| panic!("{link:?}"));
+    let link = link.value().cloned().unwrap_or_else(|| panic!("{link:?}"));
     let watch = link.begin(EDGES_MAX + 1).told_or_panic();
     sleep(60 * PERIOD);
     let bytes = told(watch.end());
@@ -121,7 +121,7 @@ fn a_span_that_may_pass_4_gib_is_read_inside_as_well() {
 #[test]
 fn a_span_that_is_never_ended_leaves_no_thread_behind() {
     let Some(link) = found(&[INIT, FIND, FIELDS], &info()) else { return };
-    let link = link.told().cloned().unwrap_or_else(|| panic!("{link:?}"));
+    let link = link.value().cloned().unwrap_or_else(|| panic!("{link:?}"));
     let mut watch = link.begin(u64::MAX).told_or_panic();
     let thread = watch.sampler.take().map(|Sampler { thread, .. }| thread).unwrap();
     drop(watch);
@@ -131,7 +131,7 @@ fn a_span_that_is_never_ended_leaves_no_thread_behind() {
 #[test]
 fn without_fields_rates_are_added_up_and_without_those_nothing() {
     let Some(link) = found(&[INIT, FIND, REFUSED, RATES], &info()) else { return };
-    let link = link.told().cloned().unwrap_or_else(|| panic!("{link:?}"));
+    let link = link.value().cloned().unwrap_or_else(|| panic!("{link:?}"));
     let before = observers::total();
     let watch = link.begin(1).told_or_panic();
     sleep(PERIOD);
@@ -161,7 +161,7 @@ fn what_a_library_lacks_is_named() {
     assert!(text.contains("a number of kind 0"), "{text}");
     let wide = FIELDS.replace("kind = 1", "kind = 3");
     let link = found(&[INIT, FIND, &wide], &info()).unwrap();
-    let watch = link.told().unwrap().begin(u64::MAX).told_or_panic();
+    let watch = link.value().unwrap().begin(u64::MAX).told_or_panic();
     assert!(watch.sampler.is_none(), "64 bits do not wrap");
 }
 
@@ -169,7 +169,7 @@ fn what_a_library_lacks_is_named() {
 fn a_gpu_is_found_by_its_uuid_where_it_has_no_address() {
     let info = DeviceInfo { pci_address: String::new(), ..info() };
     let Some(link) = found(&[INIT, FIND, FIELDS], &info) else { return };
-    assert_eq!(link.told().unwrap().name, "GPU-1");
+    assert_eq!(link.value().unwrap().name, "GPU-1");
 }
 
 #[test]
@@ -188,7 +188,7 @@ trait ToldOrPanic {
 impl ToldOrPanic for Seen<Watch> {
     fn told_or_panic(self) -> Watch {
         match self {
-            Seen::Told(watch) => watch,
+            Seen::Value(watch) => watch,
             other => panic!("{:?}", other.absence()),
         }
     }

@@ -257,7 +257,7 @@ impl Span<'_> {
         let gpus = self.gpus.into_iter().map(|gpu| gpu.and_then(Watch::end)).collect::<Vec<_>>();
         let after = Outer::read(sources);
         let mut nvidia_fs = after.nvidia_fs.since(before.nvidia_fs, |a, b| b.since(a));
-        if let Seen::Told(counts) = &mut nvidia_fs {
+        if let Seen::Value(counts) = &mut nvidia_fs {
             counts.describe(&sources.system);
         }
         let all = Evidence {
@@ -294,11 +294,11 @@ fn between(
     let mut all = Vec::new();
     for (((device, _), first), last) in devices.iter().zip(first).zip(last) {
         match device.between(first, last) {
-            Seen::Told(bytes) => all.push(bytes),
+            Seen::Value(bytes) => all.push(bytes),
             other => return other.map(|_| Vec::new()),
         }
     }
-    Seen::Told(all)
+    Seen::Value(all)
 }
 
 fn memory(before: &[u64], after: &[u64]) -> Result<u64, String> {

@@ -31,7 +31,7 @@ fn what_a_span_did_is_seen_on_this_machine() {
     };
     // The kernel may reclaim pages before the span begins.
     let is_whole =
-        |seen: &Evidence| seen.page_cache.told().is_some_and(|cache| cache.before == LEN as u64);
+        |seen: &Evidence| seen.page_cache.value().is_some_and(|cache| cache.before == LEN as u64);
     let mut evidence = look();
     for _ in 0..50 {
         if is_whole(&evidence) {
@@ -43,7 +43,7 @@ fn what_a_span_did_is_seen_on_this_machine() {
     assert!(evidence.processor > Duration::ZERO && evidence.elapsed > Duration::ZERO);
     assert!(evidence.read_in > Duration::ZERO);
     assert_eq!(evidence.gpu.absence().as_deref(), Some("no GPU is part of it"));
-    let cache = evidence.page_cache.told().expect("our own file");
+    let cache = evidence.page_cache.value().expect("our own file");
     assert_eq!((cache.before, cache.len, cache.looked), (LEN as u64, LEN as u64, LEN as u64));
 }
 
@@ -72,9 +72,9 @@ fn an_edge_reads_a_bounded_number_of_files() {
     // Two numbers for each port, one for each controller, and three tables.
     assert_eq!(sources.readings(), 2 * rdma::PORTS_MAX + dram::DOMAINS_MAX + 3);
     let evidence = sources.begin().end();
-    assert_eq!(evidence.rdma.told().map(Vec::len), Some(rdma::PORTS_MAX));
-    assert_eq!(evidence.dram, Seen::Told(0));
-    assert_eq!(evidence.nvidia_fs.told().map(|counts| counts.reads), Some(0));
+    assert_eq!(evidence.rdma.value().map(Vec::len), Some(rdma::PORTS_MAX));
+    assert_eq!(evidence.dram, Seen::Value(0));
+    assert_eq!(evidence.nvidia_fs.value().map(|counts| counts.reads), Some(0));
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_counter_that_vanishes_within_a_span_is_missing_and_the_others_stay() {
     let evidence = span.end();
     assert!(evidence.rdma.absence().unwrap().contains("there is no"), "{evidence:?}");
     assert_eq!(evidence.nvidia_fs, Seen::Nothing("nvidia-fs is not loaded".into()));
-    assert_eq!(evidence.dram, Seen::Told(0));
+    assert_eq!(evidence.dram, Seen::Value(0));
 }
 
 #[test]
@@ -123,10 +123,10 @@ fn cufile_is_asked_once_at_each_edge() {
     let count = Arc::clone(&asked);
     let sources = Sources::new(&System::at(root.path())).cufile(move || {
         let batches = 10 + count.fetch_add(1, Ordering::Relaxed);
-        Seen::Told(Counters { batches, ..Counters::default() })
+        Seen::Value(Counters { batches, ..Counters::default() })
     });
     let evidence = sources.begin().end();
-    assert_eq!(evidence.cufile.told().map(|counters| counters.batches), Some(1));
+    assert_eq!(evidence.cufile.value().map(|counters| counters.batches), Some(1));
     assert_eq!(asked.load(Ordering::Relaxed), 2);
 }
 

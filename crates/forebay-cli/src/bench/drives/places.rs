@@ -71,7 +71,7 @@ impl Places {
         let (mut queues, mut hardware) = (Vec::new(), HashMap::<String, Vec<usize>>::new());
         for given in paths {
             let subject = Subject::find(engine, Some(given), write)?;
-            let looking = Step::begin("look at", &subject.folder);
+            let looking = Step::begin("inspect", &subject.folder);
             let map = resolver.resolve(&subject.read_path());
             let room = fs::metadata(&subject.folder).map_or(0, |facts| facts.dev());
             let kind = environment::file_system(&subject.folder).map(|facts| facts.kind);
@@ -235,7 +235,7 @@ fn check_different(paths: &[PathBuf]) -> Result<()> {
             Failure::usage(message).hint("name each file or folder once")
         };
         // A path that cannot be read here is reported when it is opened.
-        let step = Step::begin("look at", path);
+        let step = Step::begin("inspect", path);
         let Ok(facts) = fs::metadata(path) else { continue };
         drop(step);
         let device = facts.file_type().is_block_device();

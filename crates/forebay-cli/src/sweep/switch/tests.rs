@@ -187,6 +187,9 @@ fn what_the_kernel_tells_stands_beside_what_was_asked_for() {
     let mut marks: Vec<_> = digest.lines.iter().filter_map(|l| l.mark(Axis::Queues)).collect();
     marks.dedup();
     assert_eq!(marks, ["1", "2", "2, not 4"]);
-    let warned = digest.warnings.iter().any(|text| text.contains("2 of 6 points had other queues"));
+    let warned = digest
+        .warnings
+        .iter()
+        .any(|text| text.contains("2 of 6 points had another number of queues"));
     assert!(warned, "{:?}", digest.warnings);
 }

@@ -26,6 +26,9 @@ use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 use crate::steps::Step;
 
+/// The end of the hint for requests that O_DIRECT refuses; `gdsio` names its own options instead.
+pub(crate) const ACCEPTS_ANY_SIZE: &str = "`forebay`, which accepts any size";
+
 /// A method without an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Plain {
@@ -255,7 +258,7 @@ pub(super) fn failed(
     if error.kind() == ErrorKind::InvalidInput && plain.is_direct() {
         return failure.hint(format!(
             "with O_DIRECT, the block size ({size} bytes) and offsets must be multiples of the \
-             drive's block: use a multiple of 4096, or `forebay`, which accepts any size"
+             drive's block: use a multiple of 4096, or {ACCEPTS_ANY_SIZE}"
         ));
     }
     failure

@@ -53,7 +53,7 @@ fn a_file_that_is_new_goes_away_again() {
         assert_eq!(names(&folder.path().join("there")), [""; 0], "{file}");
     }
     for (file, says) in
-        [("missing/new", "cannot create `missing/new`"), ("/dev/null", "no regular")]
+        [("missing/new", "cannot create `missing/new`"), ("/dev/null", "not a regular")]
     {
         let (code, text) = failure(folder.path(), &["-f", file, "--gpu", "none"]);
         assert_eq!(code, if file == "/dev/null" { 2 } else { 1 }, "{text}");

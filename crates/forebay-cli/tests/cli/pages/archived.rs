@@ -57,7 +57,7 @@ fn the_table_of_sizes_is_what_the_sweeps_say() {
     let output = shell(&folder, "forebay report sweep-32 sweep-24 --markdown");
     assert!(output.status.success(), "{}", said(&output));
     let report = String::from_utf8(output.stdout).unwrap();
-    let measured = rows(&report, "| run | way |");
+    let measured = rows(&report, "| run | method |");
     let quoted = rows(GUIDE, "| Request |");
     assert_eq!(quoted.len(), 5);
     for row in quoted {

@@ -9,7 +9,7 @@ fn what_cufile_counts_is_what_was_direct() {
     let by = |p2pdma, nvidia_fs, posix| {
         let mut seen = evidence(GIB, 0, 0, 0);
         seen.cufile = counters(p2pdma, nvidia_fs, posix, GIB);
-        seen.nvidia_fs = Seen::Told(NvidiaFs { reads: nvidia_fs, ..NvidiaFs::default() });
+        seen.nvidia_fs = Seen::Value(NvidiaFs { reads: nvidia_fs, ..NvidiaFs::default() });
         seen.gpu = link(GIB + GIB / 13);
         seen
     };
@@ -46,11 +46,11 @@ fn a_library_that_lies_is_found_out() {
     let mut unloaded = says(counters(0, 64, 0, GIB), GIB, 0);
     unloaded.nvidia_fs = Seen::Nothing("nvidia-fs is not loaded".into());
     assert!(contradiction(&unloaded, &direct).contains("nvidia-fs is not loaded"));
-    unloaded.nvidia_fs = Seen::Told(NvidiaFs::default());
+    unloaded.nvidia_fs = Seen::Value(NvidiaFs::default());
     assert!(contradiction(&unloaded, &direct).contains("counted no request"));
     let memory = Evidence { storage: Storage::Memory, ..says(p2pdma(), GIB, 0) };
     assert!(contradiction(&memory, &direct).contains("the drives have read 0 B"));
-    let busy = Evidence { dram: Seen::Told(3 * GIB), ..says(p2pdma(), GIB, 0) };
+    let busy = Evidence { dram: Seen::Value(3 * GIB), ..says(p2pdma(), GIB, 0) };
     assert!(verdict(&busy, &direct).doubts[0].contains("memory moved 3 GiB"));
 }
 
@@ -70,14 +70,14 @@ fn the_librarys_own_word_alone_proves_no_direct_way() {
         assert_eq!(verdict(&seen, &simulated).finding, Finding::Unproven, "it has no link");
         seen.gpu = link(0);
         assert_eq!(verdict(&seen, &direct).finding, Finding::Contradictory);
-        if let Seen::Told(link) = &mut seen.gpu {
+        if let Seen::Value(link) = &mut seen.gpu {
             (link.how, link.received) = (How::Windows, GIB);
         }
         assert_eq!(verdict(&seen, &direct).finding, Finding::Unproven, "samples of a rate");
         // nvidia-fs also counts, for all processes.
-        seen.gpu = Seen::Nothing("nobody asked".into());
+        seen.gpu = Seen::not_queried();
         seen.cufile = counters(0, 4, 0, GIB);
-        let counts = |read| Seen::Told(NvidiaFs { reads: 1024, read, ..NvidiaFs::default() });
+        let counts = |read| Seen::Value(NvidiaFs { reads: 1024, read, ..NvidiaFs::default() });
         seen.nvidia_fs = counts(GIB / 2);
         assert!(missing(&seen, &direct).starts_with("no counter but the library's own"));
         seen.nvidia_fs = counts(GIB);
@@ -89,22 +89,22 @@ fn the_librarys_own_word_alone_proves_no_direct_way() {
 fn direct_needs_counters_that_say_so() {
     let direct = whole(Route::Direct);
     let mut seen = evidence(GIB, 0, 0, 0);
-    assert!(missing(&seen, &direct).starts_with("cuFile's own counters: nobody asked"));
-    seen.cufile = Seen::Told(Counters::default());
+    assert!(missing(&seen, &direct).starts_with("cuFile's own counters: not queried"));
+    seen.cufile = Seen::Value(Counters::default());
     assert!(missing(&seen, &direct).contains("statistics are off"));
     let mut batches = counters(0, 0, 0, 0);
-    if let Seen::Told(counters) = &mut batches {
+    if let Seen::Value(counters) = &mut batches {
         (counters.batches, counters.batch_bytes) = (4, Some(GIB));
     }
     seen.cufile = batches.clone();
     assert!(missing(&seen, &direct).contains("4 batches, and not by which path"));
-    if let Seen::Told(counters) = &mut batches {
+    if let Seen::Value(counters) = &mut batches {
         counters.batches_by.p2pdma = 4;
     }
     seen.cufile = batches;
     assert_eq!(text(&seen, &direct), "direct (p2pdma)");
     let mut untold = counters(2, 0, 0, GIB);
-    if let Seen::Told(counters) = &mut untold {
+    if let Seen::Value(counters) = &mut untold {
         counters.gpus[0].reads.operations = 5;
     }
     seen.cufile = untold;
@@ -112,11 +112,11 @@ fn direct_needs_counters_that_say_so() {
     // Only nvidia-fs, which counts for all processes.
     seen.cufile = Seen::missing("1.14 has none", "take 1.15");
     let counts = NvidiaFs { reads: 1024, read: GIB, ..NvidiaFs::default() };
-    seen.nvidia_fs = Seen::Told(counts.clone());
+    seen.nvidia_fs = Seen::Value(counts.clone());
     let told = verdict(&seen, &direct);
     assert_eq!(told.to_string(), "direct (nvidia-fs)");
     assert!(told.doubts[0].contains("all processes"), "{told:?}");
-    seen.nvidia_fs = Seen::Told(NvidiaFs { read: GIB / 2, ..counts });
+    seen.nvidia_fs = Seen::Value(NvidiaFs { read: GIB / 2, ..counts });
     assert!(missing(&seen, &direct).contains("1.14 has none"));
 }
 
@@ -153,7 +153,7 @@ fn so_few_bytes_that_only_the_library_counts_them_prove_nothing() {
             // As if the library had taken the bytes from the page cache.
             let lie = Evidence {
                 cufile: counters(p2pdma, nvidia_fs, 0, len),
-                nvidia_fs: Seen::Told(NvidiaFs { reads: 1, ..NvidiaFs::default() }),
+                nvidia_fs: Seen::Value(NvidiaFs { reads: 1, ..NvidiaFs::default() }),
                 ..evidence(0, 0, GIB, GIB)
             };
             let told = verdict(&lie, &claim(&[(Route::Direct, len)]));
@@ -220,7 +220,7 @@ fn what_is_in_memory_comes_from_no_drive() {
 fn bytes_of_batches_that_were_not_counted_are_inferred_and_said_to_be() {
     let direct = whole(Route::Direct);
     let seen = |fetched, gpus: &[_]| {
-        let cufile = Seen::Told(batches(ONE, gpus));
+        let cufile = Seen::Value(batches(ONE, gpus));
         Evidence { cufile, ..evidence(fetched, 0, 0, 0) }
     };
     for gpus in [&[][..], &[(0, 0, 0)]] {
@@ -249,7 +249,7 @@ fn batches_of_others_are_not_taken_for_these_calls() {
     let mut counted = by_gpus(&[(0, 4, GIB)]);
     counted.gpus[0].reads.by = Paths { posix: 4, ..Paths::default() };
     (counted.batches, counted.batches_by, counted.batch_bytes) = (1, ONE, Some(GIB));
-    seen.cufile = Seen::Told(counted);
+    seen.cufile = Seen::Value(counted);
     let told = verdict(&seen, &whole(Route::Direct));
     assert_eq!(told.to_string(), "mixed 50 % direct (p2pdma) / 50 % compat");
     assert!(told.doubts[0].contains("cuFile counted 2 GiB: it served others"), "{told:?}");
@@ -258,7 +258,7 @@ fn batches_of_others_are_not_taken_for_these_calls() {
 #[test]
 fn counts_of_another_gpu_say_nothing_of_this_one() {
     let with =
-        |gpus: &[_]| Evidence { cufile: Seen::Told(by_gpus(gpus)), ..evidence(GIB, 0, 0, 0) };
+        |gpus: &[_]| Evidence { cufile: Seen::Value(by_gpus(gpus)), ..evidence(GIB, 0, 0, 0) };
     let direct = whole(Route::Direct);
     let other_alone = with(&[(1, 0, 0), (7, 9, GIB)]);
     let text = contradiction(&other_alone, &on(1, direct.clone()));
@@ -287,7 +287,7 @@ fn counts_of_another_gpu_say_nothing_of_this_one() {
 fn batches_are_counted_for_no_gpu_so_that_its_link_has_to_show_them() {
     let direct = on(1, whole(Route::Direct));
     let mut seen = evidence(GIB, 0, 0, 0);
-    seen.cufile = Seen::Told(batches(ONE, &[(1, 0, 0), (7, 0, 0)]));
+    seen.cufile = Seen::Value(batches(ONE, &[(1, 0, 0), (7, 0, 0)]));
     let text = missing(&seen, &direct);
     assert!(text.starts_with("cuFile counts batches for all GPUs together"), "{text}");
     seen.gpu = link(GIB);
@@ -297,7 +297,7 @@ fn batches_are_counted_for_no_gpu_so_that_its_link_has_to_show_them() {
     assert_eq!(verdict(&seen, &direct).finding, Finding::Contradictory);
     // A GPU used only by batches has no record, and needs none.
     seen.gpu = link(GIB);
-    seen.cufile = Seen::Told(batches(ONE, &[(7, 9, GIB)]));
+    seen.cufile = Seen::Value(batches(ONE, &[(7, 9, GIB)]));
     assert_eq!(self::text(&seen, &direct), "direct (p2pdma)");
 }
 
@@ -307,7 +307,7 @@ fn bytes_of_other_files_and_of_others_are_no_evidence_of_these() {
     let p2pdma = |seen| Evidence { cufile: counters(64, 0, 0, GIB), ..seen };
     // The process read 1 GiB, but not from the drives below the file.
     let mut seen = p2pdma(evidence(GIB, 0, 0, 0));
-    seen.drives = Seen::Told(vec![drive(true, 0)]);
+    seen.drives = Seen::Value(vec![drive(true, 0)]);
     let text = missing(&seen, &direct);
     assert!(text.starts_with("the drives below the files have read 0 B: the 1 GiB of"), "{text}");
     // The drives were read, but not by this process.
@@ -316,13 +316,13 @@ fn bytes_of_other_files_and_of_others_are_no_evidence_of_these() {
     assert!(told.doubts[0].ends_with("for all processes together, and this process 0 B"));
     for (process, drives, whose) in [
         (Seen::missing("none", "x"), 5 * GIB, "all processes together"),
-        (Seen::Told(ProcessBytes { read: 5 * GIB, written: 0 }), 0, "this process"),
+        (Seen::Value(ProcessBytes { read: 5 * GIB, written: 0 }), 0, "this process"),
     ] {
         let mut seen = p2pdma(evidence(0, 0, 0, 0));
         seen.process = process;
         seen.drives = match drives {
             0 => Seen::missing("no iostats", "set it"),
-            bytes => Seen::Told(vec![drive(true, bytes)]),
+            bytes => Seen::Value(vec![drive(true, bytes)]),
         };
         let told = verdict(&seen, &direct);
         let said = format!("5 GiB were read for {whose}: more than this span's");
@@ -354,19 +354,19 @@ fn nvidia_fs_confirms_what_it_has_moved_itself_in_that_direction() {
     let direct = whole(Route::Direct);
     let busy = NvidiaFs { reads: 9, read: GIB, ..NvidiaFs::default() };
     let mut seen = Evidence { cufile: counters(4, 0, 0, GIB), ..Evidence::default() };
-    seen.nvidia_fs = Seen::Told(busy.clone());
+    seen.nvidia_fs = Seen::Value(busy.clone());
     let text = missing(&seen, &direct);
     assert!(text.starts_with("no counter but the library's own"), "those are others': {text}");
     let mut seen = Evidence { cufile: counters(0, 4, 0, GIB), ..evidence(GIB, 0, 0, 0) };
-    seen.nvidia_fs = Seen::Told(busy);
+    seen.nvidia_fs = Seen::Value(busy);
     let write = Claim { direction: Direction::Write, ..direct };
     assert!(contradiction(&seen, &write).contains("counted no request"));
     // Whole MiB are counted, so a transfer of 1 MiB must count as one.
     let mut seen = evidence(MIB, 0, 0, 0);
-    seen.nvidia_fs = Seen::Told(NvidiaFs { reads: 1, ..NvidiaFs::default() });
+    seen.nvidia_fs = Seen::Value(NvidiaFs { reads: 1, ..NvidiaFs::default() });
     let one = claim(&[(Route::Direct, MIB)]);
     assert!(missing(&seen, &one).starts_with("cuFile's own counters"));
-    seen.nvidia_fs = Seen::Told(NvidiaFs { reads: 1, read: MIB, ..NvidiaFs::default() });
+    seen.nvidia_fs = Seen::Value(NvidiaFs { reads: 1, read: MIB, ..NvidiaFs::default() });
     assert_eq!(self::text(&seen, &one), "direct (nvidia-fs)");
 }
 

@@ -12,7 +12,7 @@ fn small(fetched: u64, staged: u64) -> (Evidence, Claim) {
         ..PageCache::default()
     };
     let mut seen = evidence(fetched, 0, 0, 0);
-    seen.page_cache = Seen::Told(PageCache { block: 4096, ..cache });
+    seen.page_cache = Seen::Value(PageCache { block: 4096, ..cache });
     let mut claim = claim(&[(Route::Staged, staged), (Route::Cached, 2 * MIB - staged)]);
     claim.request = 512;
     (seen, claim)

@@ -245,7 +245,7 @@ impl Cufile {
         match self.ask(&Order::Count {}, self.bounds.order) {
             Ok((Answer::Counted { version, words: Some(words) }, _)) => {
                 let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
-                Counters::parse(version, 3, &bytes).map_or_else(none, Seen::Told)
+                Counters::parse(version, 3, &bytes).map_or_else(none, Seen::Value)
             }
             Ok((Answer::Counted { words: None, .. }, _)) => {
                 none(format!("cuFile {} has no counters", self.version))
