@@ -203,7 +203,7 @@ def test_no_rank_waits_for_one_that_cannot_go_on(files: Any, tmp_path: Path, act
 def test_all_of_a_group_fail_where_one_fails(files: Any, tmp_path: Path) -> None:
     folder, _ = files
     ours, theirs = in_group(tmp_path, 2, different, folder)
-    assert "RequestError" in ours and "the ranks 0 and 1 of the group ask for different" in ours
+    assert "RequestError" in ours and "the ranks 0 and 1 of the group load different" in ours
     assert "RequestError" in theirs
     (tmp_path / "store").unlink(missing_ok=True)
     ours, theirs = in_group(tmp_path, 2, missing, folder)

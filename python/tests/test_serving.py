@@ -36,7 +36,7 @@ def test_servers_find_them() -> None:
 def test_options_are_checked() -> None:
     options = {"window": "64MiB", "copy": True, "device": "cpu"}
     assert checked(options) == options
-    with pytest.raises(ValueError, match="it takes `copy`, `device`, `window`, and no `win`"):
+    with pytest.raises(ValueError, match="unknown option `win`; use `copy`, `device`, `window`"):
         checked({"win": 5})
     with pytest.raises(ValueError, match="`copy` cannot be `yes`"):
         checked({"copy": "yes"})
