@@ -1,4 +1,6 @@
-//! Locks whose order is checked in builds with debug assertions.
+//! Locks whose order is checked in builds with debug assertions, by the types of their values. Two
+//! locks whose values have the same type are not told apart, so a lock over nothing has a type of
+//! its own.
 //!
 //! [`Lock`] ignores poisoning. It is for values that are valid at every moment: a number, a cache,
 //! a list that each change leaves complete. A thread that panics under such a lock has made its
@@ -21,6 +23,7 @@ pub struct Mutex<T>(sync::Mutex<T>);
 
 /// Holds a [`Mutex`] or a [`Lock`] until it is dropped.
 #[derive(Debug)]
+#[must_use = "the lock is released at once"]
 pub struct MutexGuard<'a, T> {
     guard: sync::MutexGuard<'a, T>,
     held: Held,
@@ -240,10 +243,9 @@ mod order {
         /// Records a lock that the thread may block on.
         pub(super) fn after_others<T>() -> Self {
             let kind = type_name::<T>();
-            let _ = HELD.try_with(|held| {
-                let held = held.borrow();
-                held.iter().filter(|other| **other != kind).for_each(|other| record(other, kind));
-            });
+            // A panic hook may take locks, so nothing is borrowed while an order is recorded.
+            let held = HELD.try_with(|held| held.borrow().clone()).unwrap_or_default();
+            held.iter().filter(|other| **other != kind).for_each(|other| record(other, kind));
             Self::at_once::<T>()
         }
 

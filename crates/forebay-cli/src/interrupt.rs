@@ -192,7 +192,8 @@ pub(crate) fn create_output(path: &Path) -> io::Result<File> {
 /// Like `create_output`, with this `mode`.
 pub(crate) fn create_output_with(path: &Path, mode: u32) -> io::Result<File> {
     let mut undo = undo();
-    let (made, file) = Made::create(path, OFlags::RDWR, mode)?;
+    let (made, file) =
+        Made::create(path, OFlags::RDWR, mode, undo.outputs.last().map(|last| &last.made))?;
     undo.outputs.push(Output { path: path.to_owned(), made });
     Ok(file)
 }

@@ -83,6 +83,10 @@ enum Copies {
 /// The pages and the copies from them, or why there are none.
 pub(super) type Pinned = Result<(Pages, Vec<Copy>), Refusal>;
 
+/// The turn of the thread that unpins pages.
+#[derive(Debug, Default)]
+struct Giving;
+
 /// The thread that pins and unpins pages.
 #[derive(Debug, Default)]
 pub(super) struct Mapper {
@@ -90,7 +94,7 @@ pub(super) struct Mapper {
     wishes: Lock<Option<Sender<Wish>>>,
     leaving: Lock<Vec<Leaving>>,
     /// Held while pages are unpinned, so that closing the stream waits for that.
-    giving: Lock<()>,
+    giving: Lock<Giving>,
 }
 
 impl Maps {

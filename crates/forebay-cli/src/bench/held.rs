@@ -11,9 +11,10 @@ use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use rustix::fs::{AtFlags, Mode, OFlags, Stat, fstat, openat, stat, statat, unlinkat};
+use rustix::io::retry_on_intr;
 
 /// `/proc/PID/fd`. Other processes open it too, so `self` does not work. The number is the one in
 /// `/proc`, which may be that of another PID namespace.
@@ -53,35 +54,60 @@ pub(crate) fn check(file: &File, name: &Path) -> io::Result<()> {
 /// folder.
 #[derive(Debug)]
 pub(crate) struct Made {
-    folder: OwnedFd,
+    /// Files that were made in one folder share its descriptor.
+    folder: Arc<OwnedFd>,
+    parent: PathBuf,
     name: OsString,
     /// Device and inode number: another file may have its name by now.
-    number: (u64, u64),
+    identity: (u64, u64),
 }
 
 impl Made {
-    /// Makes the file `path`, which must not exist.
+    /// Makes the file `path`, which must not exist. `last` is a file that may be in the same folder.
     ///
     /// # Errors
-    /// If it exists; system errors.
-    pub(crate) fn create(path: &Path, how: OFlags, mode: u32) -> io::Result<(Self, File)> {
+    /// It exists, or system errors.
+    pub(crate) fn create(
+        path: &Path,
+        how: OFlags,
+        mode: u32,
+        last: Option<&Self>,
+    ) -> io::Result<(Self, File)> {
         let bytes = path.as_os_str().as_bytes();
         let name = path.file_name().filter(|name| bytes.ends_with(name.as_bytes()));
-        let name = name.ok_or(io::ErrorKind::IsADirectory)?.to_owned();
+        let name = name.ok_or(io::Error::from_raw_os_error(libc::EISDIR))?.to_owned();
         let parent = path.parent().filter(|parent| *parent != Path::new(""));
-        let itself = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = rustix::fs::open(parent.unwrap_or(Path::new(".")), itself, Mode::empty())?;
+        let parent = parent.unwrap_or(Path::new("."));
+        let same = last.filter(|last| last.parent == parent && last.is_in(parent));
+        let folder = match same {
+            Some(last) => Arc::clone(&last.folder),
+            None => {
+                let itself = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                Arc::new(retry_on_intr(|| rustix::fs::open(parent, itself, Mode::empty()))?)
+            }
+        };
         let how = how | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = File::from(openat(&folder, &name, how, Mode::from_raw_mode(mode))?);
+        let mode = Mode::from_raw_mode(mode);
+        let file = File::from(retry_on_intr(|| openat(&*folder, &name, how, mode))?);
         let facts = file.metadata()?;
-        Ok((Self { folder, name, number: (facts.dev(), facts.ino()) }, file))
+        let identity = (facts.dev(), facts.ino());
+        Ok((Self { folder, parent: parent.to_owned(), name, identity }, file))
     }
 
-    /// Removes the file if it still has its name, even if its folder was moved.
+    /// True if the file was made in the folder that has the name `parent` now.
+    fn is_in(&self, parent: &Path) -> bool {
+        let identity = |facts: Stat| (facts.st_dev, facts.st_ino);
+        match (stat(parent), fstat(&*self.folder)) {
+            (Ok(named), Ok(held)) => identity(named) == identity(held),
+            _ => false,
+        }
+    }
+
+    /// Removes the file, wherever its folder is now, if it still has its name.
     pub(crate) fn remove(&self) {
-        let found = statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW);
-        if found.is_ok_and(|facts| (facts.st_dev, facts.st_ino) == self.number) {
-            let _ = unlinkat(&self.folder, &self.name, AtFlags::empty());
+        let found = statat(&*self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        if found.is_ok_and(|facts| (facts.st_dev, facts.st_ino) == self.identity) {
+            let _ = unlinkat(&*self.folder, &self.name, AtFlags::empty());
         }
     }
 }
@@ -170,10 +196,16 @@ mod tests {
             (place.path().join("at"), place.path().join("moved"), place.path().join("other"));
         fs::create_dir(&at).unwrap();
         fs::create_dir(&other).unwrap();
-        let (made, _) = Made::create(&at.join("file"), OFlags::RDWR, 0o600).unwrap();
+        let (made, _) = Made::create(&at.join("file"), OFlags::RDWR, 0o600, None).unwrap();
+        let (next, _) = Made::create(&at.join("next"), OFlags::RDWR, 0o600, Some(&made)).unwrap();
+        assert!(Arc::ptr_eq(&made.folder, &next.folder), "one descriptor for one folder");
+        next.remove();
         fs::rename(&at, &moved).unwrap();
         symlink(&other, &at).unwrap();
-        // The same file under the same name in another folder, as a link leads to it.
+        let (apart, _) = Made::create(&at.join("next"), OFlags::RDWR, 0o600, Some(&made)).unwrap();
+        assert!(!Arc::ptr_eq(&made.folder, &apart.folder) && other.join("next").exists());
+        apart.remove();
+        // The file has the same name in the folder that the link leads to.
         fs::hard_link(moved.join("file"), other.join("file")).unwrap();
         made.remove();
         assert!(!moved.join("file").exists() && other.join("file").exists());
@@ -181,7 +213,7 @@ mod tests {
         made.remove();
         assert_eq!(fs::read(moved.join("file")).unwrap(), b"precious");
         for wrong in ["..", "/", "new/", "new/.", "at"] {
-            assert!(Made::create(&place.path().join(wrong), OFlags::RDWR, 0o600).is_err());
+            assert!(Made::create(&place.path().join(wrong), OFlags::RDWR, 0o600, None).is_err());
         }
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 3);
     }

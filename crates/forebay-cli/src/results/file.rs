@@ -43,7 +43,7 @@ impl Ledger {
     /// # Errors
     /// The file exists; or system errors.
     pub fn create(path: &Path) -> Result<Self> {
-        let made = Made::create(path, OFlags::RDWR | OFlags::APPEND, 0o600);
+        let made = Made::create(path, OFlags::RDWR | OFlags::APPEND, 0o600, None);
         let (made, file) = made.map_err(|error| {
             Failure::io(format!("cannot create the results file `{}`", path.display()), &error)
         })?;
@@ -93,8 +93,8 @@ impl Ledger {
     /// The same as of [`append`](Self::append).
     pub fn begin(&mut self, record: &Record) -> Result<()> {
         let appended = self.append(record);
-        if let Some(made) = self.made.as_ref().filter(|_| appended.is_err() && self.len == 0) {
-            // A file without a first record cannot be continued.
+        // A file without a first record cannot be continued.
+        if let Some(made) = self.made.take().filter(|_| appended.is_err() && self.len == 0) {
             made.remove();
         }
         appended

@@ -20,6 +20,10 @@ use crate::gpu::{Device, DeviceId};
 #[derive(Debug, Default)]
 pub(super) struct Links(Lock<Vec<Arc<GpuLink>>>);
 
+/// The turn of one thread that prepares a GPU.
+#[derive(Debug, Default)]
+struct GpuTurn;
+
 /// A GPU of the engine.
 #[derive(Debug)]
 struct GpuLink {
@@ -30,7 +34,7 @@ struct GpuLink {
     /// Whether it has its first slots.
     has_slots: AtomicBool,
     /// Held by the thread that creates either.
-    turn: Lock<()>,
+    turn: Lock<GpuTurn>,
 }
 
 impl Links {

@@ -16,11 +16,15 @@ const fn page_tables_of(len: u64) -> u64 {
     4 * MIB + len / 256
 }
 
+/// The turn of one allocation.
+#[derive(Debug, Default)]
+pub(crate) struct RoomTurn;
+
 /// Checks for room, one allocation at a time.
 #[derive(Debug)]
 pub(crate) struct Room {
     system: System,
-    turn: Lock<()>,
+    turn: Lock<RoomTurn>,
 }
 
 impl Room {
@@ -34,7 +38,7 @@ impl Room {
     ///
     /// # Errors
     /// [`Error::MemoryLimit`] if there is not enough room.
-    pub(crate) fn enter(&self, len: u64, spare: u64) -> Result<Option<MutexGuard<'_, ()>>> {
+    pub(crate) fn enter(&self, len: u64, spare: u64) -> Result<Option<MutexGuard<'_, RoomTurn>>> {
         let turn = self.turn.lock();
         let Some(MemoryLimit { limit, available, file }) = self.system.memory_limit() else {
             return Ok(None);

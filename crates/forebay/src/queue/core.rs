@@ -176,9 +176,9 @@ impl Core {
     pub(super) fn wake_all(&self) {
         self.readers.wake_times(READERS_MAX);
         self.pool.wake_times(self.pool.unstarted());
-        for bells in [&self.rings, &self.links] {
-            let bells = woken(bells.read());
-            bells.iter().for_each(Wakeup::wake);
+        for wakeups in [&self.rings, &self.links] {
+            let wakeups = woken(wakeups.read());
+            wakeups.iter().for_each(Wakeup::wake);
         }
         self.ends.tell();
     }
@@ -202,8 +202,8 @@ impl Core {
     pub(crate) fn act(&self, mut effects: Effects) {
         self.readers.wake_times(effects.readers);
         if !effects.rings.is_empty() {
-            let bells = woken(self.rings.read());
-            effects.rings.iter().for_each(|&ring| bells[ring].wake_times(1));
+            let wakeups = woken(self.rings.read());
+            effects.rings.iter().for_each(|&ring| wakeups[ring].wake_times(1));
         }
         self.pool.wake_times(effects.pool);
         let mut refused = Vec::new();
@@ -214,8 +214,8 @@ impl Core {
             }
         }
         if !effects.links.is_empty() {
-            let bells = woken(self.links.read());
-            effects.links.iter().for_each(|&link| bells[link].wake_times(1));
+            let wakeups = woken(self.links.read());
+            effects.links.iter().for_each(|&link| wakeups[link].wake_times(1));
         }
         effects.gates.iter().for_each(|gate| gate.notify());
         let has_ended = !effects.finished.is_empty();
@@ -303,10 +303,10 @@ impl Core {
         self.lock().add_drive(depth, most, hardware)
     }
 
-    /// Adds a ring whose worker is woken by `bell`.
-    pub(crate) fn add_ring(&self, bell: Wakeup) -> usize {
-        let mut bells = woken(self.rings.write());
-        bells.push(bell);
+    /// Adds a ring whose worker is woken by `wakeup`.
+    pub(crate) fn add_ring(&self, wakeup: Wakeup) -> usize {
+        let mut wakeups = woken(self.rings.write());
+        wakeups.push(wakeup);
         self.lock().add_ring()
     }
 
@@ -323,10 +323,10 @@ impl Core {
         self.ring_failure.get().copied()
     }
 
-    /// Adds a link whose submitter is woken by `bell`.
-    pub(crate) fn add_link(&self, slots_max: usize, bell: Wakeup) -> usize {
-        let mut bells = woken(self.links.write());
-        bells.push(bell);
+    /// Adds a link whose submitter is woken by `wakeup`.
+    pub(crate) fn add_link(&self, slots_max: usize, wakeup: Wakeup) -> usize {
+        let mut wakeups = woken(self.links.write());
+        wakeups.push(wakeup);
         self.lock().add_link(slots_max)
     }
 

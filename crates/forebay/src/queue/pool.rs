@@ -43,7 +43,7 @@ impl Pool {
     }
 
     /// Parks until woken.
-    pub(crate) fn sleep(&self) {
+    pub(crate) fn park(&self) {
         self.parking.park();
     }
 }

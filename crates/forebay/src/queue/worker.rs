@@ -85,7 +85,7 @@ impl<R: Ring> RingWorker<R> {
                 scheduler.parks(self.crew);
                 self.parked = true;
             }
-            (claim, ended, scheduler.take_cancelled(self.crew))
+            (claim, ended, scheduler.take_to_cancel(self.crew))
         });
         // Before anything new is submitted: a window's key may be reused by then.
         cancelled.into_iter().for_each(|window| self.ring.cancel(window));
@@ -181,7 +181,7 @@ impl<R: Ring> RingWorker<R> {
                 match self.step(core, pool.is_none(), |claim| planner.plan(claim)) {
                     Next::Again => {}
                     Next::Stop => return,
-                    Next::Wait => pool.into_iter().for_each(Pool::sleep),
+                    Next::Wait => pool.into_iter().for_each(Pool::park),
                 }
             }
         });

@@ -7,12 +7,11 @@ mod panics;
 use std::collections::HashSet;
 use std::fs;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use forebay_base::clock::SystemClock;
-use forebay_base::lock::Mutex;
 use forebay_base::process::Home;
 
 use crate::engine::{Engine, OpenOptions, RequestOptions};

@@ -445,9 +445,13 @@ impl Device for CudaDevice {
     unsafe fn xor(&self, stream: Stream, address: u64, key: u64, len: u64) -> DeviceResult<()> {
         let stream = self.stream(kernels::LAUNCH, stream)?;
         check_pairs(kernels::LAUNCH, address, len)?;
+        let table = self.cuda.kernels.as_ref().ok_or_else(kernels::no_kernels)?;
+        if len == 0 {
+            return Ok(());
+        }
         let _current = self.enter()?;
-        // SAFETY: the caller's promise; the stream is alive.
-        unsafe { self.kernels.queue_xor(self.cuda, stream.raw, (address, len), key) }
+        // SAFETY: the caller's promise; the stream is alive, and the context is current.
+        unsafe { self.kernels.queue_xor(self.cuda, table, stream.raw, (address, len), key) }
     }
 
     fn memory_rate(&self) -> Option<u64> {

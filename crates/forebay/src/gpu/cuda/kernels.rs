@@ -62,21 +62,19 @@ impl Kernels {
         Ok(loaded.xor)
     }
 
-    /// Queues the XOR kernel on `len` bytes at `address`. The context must be current.
+    /// Queues the XOR kernel on `len` bytes at `address`.
     ///
     /// # Safety
-    /// The stream is alive, and the range stays valid until the kernel is done.
+    /// The context is current and the stream is alive. The range stays valid until the kernel is
+    /// done.
     pub(super) unsafe fn queue_xor(
         &self,
         cuda: &CudaTable,
+        table: &KernelTable,
         stream: Opaque,
         (address, len): (Address, u64),
         key: u64,
     ) -> DeviceResult<()> {
-        let Some(table) = &cuda.kernels else { return Err(no_kernels()) };
-        if len == 0 {
-            return Ok(());
-        }
         let xor = self.xor(cuda, table)?;
         let (mut first, mut pairs, mut key) = (address, len / 16, key);
         let mut arguments = [&raw mut first, &raw mut pairs, &raw mut key].map(<*mut u64>::cast);
@@ -134,8 +132,9 @@ fn load(cuda: &CudaTable, table: &KernelTable) -> DeviceResult<Loaded> {
     })
 }
 
+/// The error of a driver without the functions for kernels.
 #[cold]
-fn no_kernels() -> DeviceError {
+pub(super) fn no_kernels() -> DeviceError {
     let name = "CUDA_ERROR_NOT_FOUND".to_owned();
     let detail = "the driver has no functions that load and start kernels".to_owned();
     DeviceError { call: LAUNCH, code: 500, name, detail }

@@ -34,7 +34,7 @@ pub struct SimDevice {
     timeline: Arc<Lock<Timeline>>,
     uplink: Option<Arc<Uplink>>,
     /// Whether a background thread runs due work; otherwise calls run it.
-    is_run_apart: Arc<AtomicBool>,
+    has_runner: Arc<AtomicBool>,
     /// Copies left until it is lost.
     left: AtomicU64,
     lost: AtomicBool,
@@ -97,7 +97,7 @@ impl SimDevice {
         let pages = config.pages;
         let timeline = Timeline::new(config, Arc::clone(&registered), uplink.clone());
         let timeline = Arc::new(Lock::new(timeline));
-        let (is_run_apart, lost, home) = (Arc::default(), AtomicBool::new(false), Home::here());
+        let (has_runner, lost, home) = (Arc::default(), AtomicBool::new(false), Home::here());
         let hang = Hang::default();
         let (refuses_pinning, pinnings) = (AtomicBool::new(false), AtomicU64::new(0));
         Self {
@@ -106,7 +106,7 @@ impl SimDevice {
             registered,
             timeline,
             uplink,
-            is_run_apart,
+            has_runner,
             left,
             lost,
             hang,
@@ -180,7 +180,7 @@ impl SimDevice {
     /// work still runs, so tests detect code that frees its memory too early.
     pub fn lose(&self) {
         self.lost.store(true, Ordering::Release);
-        self.run_apart();
+        self.run_in_background();
     }
 
     fn check_lost(&self, call: &'static str) -> DeviceResult<()> {
@@ -202,19 +202,19 @@ impl SimDevice {
 
     /// Starts a background thread that runs due work while any is pending: code that waits for a
     /// number that the GPU writes makes no calls.
-    fn run_apart(&self) {
-        if self.is_run_apart.swap(true, Ordering::AcqRel) {
+    fn run_in_background(&self) {
+        if self.has_runner.swap(true, Ordering::AcqRel) {
             return;
         }
         let (timeline, clock) = (Arc::downgrade(&self.timeline), Arc::clone(&self.clock));
-        let is_run_apart = Arc::clone(&self.is_run_apart);
+        let has_runner = Arc::clone(&self.has_runner);
         let run = move || {
             while let Some(timeline) = timeline.upgrade() {
                 let mut timeline = timeline.lock();
                 timeline.run_due(clock.now());
                 if !timeline.is_busy() {
                     // The timeline is locked, so nothing can be queued before the flag is cleared.
-                    is_run_apart.store(false, Ordering::Release);
+                    has_runner.store(false, Ordering::Release);
                     return;
                 }
                 drop(timeline);
@@ -223,7 +223,7 @@ impl SimDevice {
         };
         let started = std::thread::Builder::new().name("forebay-sim".into()).spawn(run);
         if started.is_err() {
-            self.is_run_apart.store(false, Ordering::Release); // the next call tries again
+            self.has_runner.store(false, Ordering::Release); // the next call tries again
         }
     }
 
@@ -391,7 +391,7 @@ impl Device for SimDevice {
         least: u32,
     ) -> DeviceResult<()> {
         self.timeline("wait_number")?.wait_number(stream.0, number, least)?;
-        self.run_apart();
+        self.run_in_background();
         Ok(())
     }
 
@@ -402,7 +402,7 @@ impl Device for SimDevice {
         value: u32,
     ) -> DeviceResult<()> {
         self.timeline("write_number")?.write_number(self.clock.now(), stream.0, number, value)?;
-        self.run_apart();
+        self.run_in_background();
         Ok(())
     }
 

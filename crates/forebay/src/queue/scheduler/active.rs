@@ -64,8 +64,8 @@ pub(super) struct Active {
 pub(super) enum Phase {
     /// It opens windows, and moves their bytes.
     Moving,
-    /// All bytes of a write have moved. Stale pages of the part that bypassed the page cache are
-    /// dropped.
+    /// Stale pages of the part of a write that bypassed the page cache are dropped. Bytes that the
+    /// direct path refused may still be added and moved.
     DroppingStale,
     /// Its files are synced.
     Syncing,

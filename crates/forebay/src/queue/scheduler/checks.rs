@@ -33,7 +33,7 @@ impl Scheduler {
     fn check_readers(&self, come: usize) {
         let grows = usize::from(self.link_wants_slots());
         let waiting = self.readers.queued + self.readers.openable.len() + grows;
-        let is_seen = come + self.readers.parked.woken() > 0 || self.readers.parked.is_empty();
+        let is_seen = come + self.readers.parked.woken() > 0 || self.readers.parked.all_are_woken();
         assert!(waiting == 0 || is_seen, "{waiting} wait for readers");
     }
 

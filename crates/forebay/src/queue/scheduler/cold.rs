@@ -60,7 +60,7 @@ impl Scheduler {
     /// Moves the drives of a failed ring to threads.
     pub(crate) fn lose_ring(&mut self, ring: usize) {
         self.rings[ring].is_lost = true;
-        self.rings[ring].cancelled.clear();
+        self.rings[ring].to_cancel.clear();
         for drive in std::mem::take(&mut self.rings[ring].drives) {
             self.drives[drive].ring = None;
             self.drives[drive].direct = Turns::default();

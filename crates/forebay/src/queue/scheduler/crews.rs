@@ -58,7 +58,7 @@ impl Parked {
 
     /// True if every parked thread has a pending wake-up.
     #[cfg(test)]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(super) fn all_are_woken(&self) -> bool {
         self.waiting == 0
     }
 
@@ -89,7 +89,7 @@ pub(super) struct RingState {
     /// True if it has failed and serves no drive.
     pub(super) is_lost: bool,
     /// Windows of stopped transfers; the ring may still hold some of their ops.
-    pub(super) cancelled: Vec<WindowKey>,
+    pub(super) to_cancel: Vec<WindowKey>,
     pub(super) parked: Parked,
 }
 

@@ -25,9 +25,11 @@ pub(super) struct Link {
     pub(super) unloading: VecDeque<WindowKey>,
     /// Transfers that wait for a slot.
     pub(super) waiting: Waiting,
-    /// Number of copies so far; then the queued ones, and their bytes.
+    /// Number of copies so far.
     begun: u64,
+    /// Number of queued copies.
     copies: u32,
+    /// Bytes of the queued copies.
     queued_len: u64,
     /// Bytes queued since the link was last idle.
     busy_len: u64,

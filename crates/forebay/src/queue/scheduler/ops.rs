@@ -101,7 +101,7 @@ impl Scheduler {
             if self.is_wanted(&op) {
                 self.hand_out(&mut op);
                 if !op.is_in_memory() {
-                    self.count_in(self.transfers[key].request.drive, Line::Cached, &mut op);
+                    self.begin_on_drive(self.transfers[key].request.drive, Line::Cached, &mut op);
                 }
                 return Some(ReaderWork::Op(op));
             }
@@ -167,7 +167,7 @@ impl Scheduler {
             taken = match self.pop_direct(drive) {
                 Some(DriveWork::Op(mut op)) if self.is_wanted(&op) => {
                     self.hand_out(&mut op);
-                    self.count_in(drive, Line::Direct, &mut op);
+                    self.begin_on_drive(drive, Line::Direct, &mut op);
                     Some(DriveWork::Op(op))
                 }
                 Some(DriveWork::Op(_)) => None,
@@ -188,7 +188,7 @@ impl Scheduler {
         }
         if let Some(op) = &mut taken {
             self.hand_out(op);
-            self.count_in(drive, Line::Waits, op);
+            self.begin_on_drive(drive, Line::Waits, op);
         }
         self.open_for(drive);
         taken
@@ -201,7 +201,7 @@ impl Scheduler {
     }
 
     /// Counts an op as in flight on its drive; [`Line::Cached`] if the waiting caller runs it.
-    fn count_in(&mut self, drive: usize, line: Line, op: &mut Op) {
+    fn begin_on_drive(&mut self, drive: usize, line: Line, op: &mut Op) {
         op.counted = Some(line);
         let direction = match op.kind {
             OpKind::Move(direction) => Some(direction),
@@ -224,7 +224,7 @@ impl Scheduler {
     }
 
     /// Uncounts an op from its drive, if it was counted.
-    fn uncount(&mut self, key: usize, op: &mut Op) {
+    fn end_on_drive(&mut self, key: usize, op: &mut Op) {
         if let Some(line) = op.counted.take() {
             let drive = self.transfers[key].request.drive;
             self.drives.end(drive, line, op.segment.covered.len());
@@ -237,7 +237,7 @@ impl Scheduler {
         let Some(ring) = self.drives.get(drive).and_then(|state| state.ring) else { return };
         let windows = &self.transfers[transfer].windows;
         let open = windows.iter().filter(|window| self.windows[**window].outstanding > 0);
-        let cancelled = &mut self.rings[ring].cancelled;
+        let cancelled = &mut self.rings[ring].to_cancel;
         let before = cancelled.len();
         cancelled.extend(open);
         if cancelled.len() > before {
@@ -246,9 +246,9 @@ impl Scheduler {
     }
 
     /// Takes the windows whose ops the ring of `crew` is to cancel; each is returned once.
-    pub(crate) fn take_cancelled(&mut self, crew: Crew) -> Vec<WindowKey> {
+    pub(crate) fn take_to_cancel(&mut self, crew: Crew) -> Vec<WindowKey> {
         match crew {
-            Crew::Ring(ring) => std::mem::take(&mut self.rings[ring].cancelled),
+            Crew::Ring(ring) => std::mem::take(&mut self.rings[ring].to_cancel),
             _ => Vec::new(),
         }
     }
@@ -300,7 +300,7 @@ impl Scheduler {
         if result.is_ok() {
             self.update_tuner(key, &op, took_ns, at_ns);
         }
-        self.uncount(key, &mut op);
+        self.end_on_drive(key, &mut op);
         let alignment = self.transfers[key].request.alignment_of(&op);
         let state = Arc::clone(&self.transfers[key].request.state);
         state.add_file_time(took_ns);

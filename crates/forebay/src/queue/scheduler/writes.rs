@@ -30,8 +30,8 @@ impl Scheduler {
     pub(super) fn drop_waiting_writes(&mut self, key: usize) {
         let mut files = Vec::new();
         for (ticket, file) in std::mem::take(&mut self.transfers[key].writes_waiting) {
-            let op = self.writers.remove(file, ticket);
-            if let Some(Op { owner: Owner::Piece(window, piece), .. }) = op {
+            let op = self.writers.remove(file, ticket).expect("it waits under its ticket");
+            if let Owner::Piece(window, piece) = op.owner {
                 self.windows[window].complete(piece);
             }
             if files.last() != Some(&file) {
