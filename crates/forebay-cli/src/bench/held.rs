@@ -63,7 +63,7 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    /// Makes the file `path`, which must not exist. `last` is a file that may be in the same folder.
+    /// Makes the file `path`, which must not exist. `last` is a file that may be in its folder.
     ///
     /// # Errors
     /// It exists, or system errors.

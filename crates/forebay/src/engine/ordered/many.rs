@@ -24,15 +24,17 @@ use crate::transfer::State;
 
 impl Engine {
     /// Like [`start_read_many`](Self::start_read_many), after the work queued on `stream` so far;
-    /// work queued there from now on sees the bytes. It relates to [`File::start_read_on`] as many
-    /// reads to one: the files' sizes are queried now. If a piece fails, or its file is truncated
-    /// during the transfer, its target may hold any bytes.
+    /// work queued there from now on sees the bytes. It relates to
+    /// [`start_read_on`](crate::File::start_read_on) as many reads to one: the files' sizes are
+    /// queried now. If a piece fails, or its file is truncated during the transfer, its target may
+    /// hold any bytes.
     ///
     /// # Safety
-    /// As for [`File::start_read_on`].
+    /// As for [`start_read_on`](crate::File::start_read_on).
     ///
     /// # Errors
-    /// As for [`File::start_read_on`] and [`start_read_many`](Self::start_read_many).
+    /// As for [`start_read_on`](crate::File::start_read_on) and
+    /// [`start_read_many`](Self::start_read_many).
     pub unsafe fn start_read_many_on(
         &self,
         stream: CallerStream,
@@ -49,10 +51,11 @@ impl Engine {
     /// by then.
     ///
     /// # Safety
-    /// As for [`File::start_read_on`].
+    /// As for [`start_read_on`](crate::File::start_read_on).
     ///
     /// # Errors
-    /// As for [`File::start_read_on`] and [`start_write_many`](Self::start_write_many).
+    /// As for [`start_read_on`](crate::File::start_read_on) and
+    /// [`start_write_many`](Self::start_write_many).
     pub unsafe fn start_write_many_on(
         &self,
         stream: CallerStream,
@@ -65,7 +68,7 @@ impl Engine {
     }
 
     /// # Safety
-    /// As for [`File::start_read_on`].
+    /// As for [`start_read_on`](crate::File::start_read_on).
     unsafe fn start_many_on(
         &self,
         stream: CallerStream,
