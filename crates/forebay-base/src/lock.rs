@@ -1,6 +1,5 @@
-//! Locks whose order is checked in builds with debug assertions, by the types of their values. Two
-//! locks whose values have the same type are not told apart, so a lock over nothing has a type of
-//! its own.
+//! Locks whose order is checked in builds with debug assertions
+//! (`docs/decisions/0037-order-of-locks-is-checked.md`).
 //!
 //! [`Lock`] ignores poisoning. It is for values that are valid at every moment: a number, a cache,
 //! a list that each change leaves complete. A thread that panics under such a lock has made its
@@ -211,12 +210,9 @@ pub fn woken<T>(locked: LockResult<T>) -> T {
     locked.unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Records which locks are taken under which, by the type of their values. If two types are locked
-/// in both orders, two threads may wait for each other for ever.
-///
-/// A lock library with a graph of all mutexes was tried: it takes a lock of its own for each mutex
-/// that is dropped, on which a forked child hung in 1 of 13 runs of `tests/fork.rs`. Nothing here
-/// blocks.
+/// Records which kinds of locks are taken under which. A kind is the type of a lock's value; a lock
+/// that protects no value needs a type of its own. If two kinds are taken in both orders, threads
+/// can deadlock. Nothing here blocks, so a forked child can use it.
 #[cfg(debug_assertions)]
 mod order {
     use std::any::type_name;

@@ -121,16 +121,16 @@ impl Default for Evidence {
     fn default() -> Self {
         Self {
             storage: Storage::Other,
-            cufile: Seen::not_queried(),
-            nvidia_fs: Seen::not_queried(),
-            process: Seen::not_queried(),
-            drives: Seen::not_queried(),
-            page_cache: Seen::not_queried(),
-            gpu: Seen::not_queried(),
-            nfs: Seen::not_queried(),
-            vast: Seen::not_queried(),
-            rdma: Seen::not_queried(),
-            dram: Seen::not_queried(),
+            cufile: Seen::NotQueried,
+            nvidia_fs: Seen::NotQueried,
+            process: Seen::NotQueried,
+            drives: Seen::NotQueried,
+            page_cache: Seen::NotQueried,
+            gpu: Seen::NotQueried,
+            nfs: Seen::NotQueried,
+            vast: Seen::NotQueried,
+            rdma: Seen::NotQueried,
+            dram: Seen::NotQueried,
             processor: Duration::ZERO,
             elapsed: Duration::ZERO,
             read_in: Duration::ZERO,
@@ -240,7 +240,7 @@ fn line<T>(lines: &mut Vec<String>, name: &str, seen: &Seen<T>, told: impl FnOnc
     let mut text = format!("{name}: ");
     match seen {
         Seen::Value(value) => text.push_str(&told(value)),
-        Seen::Nothing(_) => return,
+        Seen::Nothing(_) | Seen::NotQueried => return,
         Seen::Missing(missing) => {
             let _ = write!(text, "unknown: {missing}");
         }

@@ -13,26 +13,16 @@ pub enum Seen<T> {
     Value(T),
     /// Not applicable: there is nothing to count here; holds the reason.
     Nothing(String),
+    /// The source was not queried.
+    NotQueried,
     /// The source should have a value but does not.
     Missing(Missing),
 }
 
-/// The reason of a source that was not queried.
+/// The reason why a source that was not queried has no value.
 const NOT_QUERIED: &str = "not queried";
 
 impl<T> Seen<T> {
-    /// The result of a source that was not queried.
-    #[must_use]
-    pub fn not_queried() -> Self {
-        Self::Nothing(NOT_QUERIED.into())
-    }
-
-    /// True if the source was not queried.
-    #[must_use]
-    pub fn is_not_queried(&self) -> bool {
-        matches!(self, Self::Nothing(why) if why == NOT_QUERIED)
-    }
-
     /// A missing value, and how to get it.
     pub fn missing(why: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self::Missing(Missing { why: why.into(), remedy: remedy.into() })
@@ -43,7 +33,7 @@ impl<T> Seen<T> {
     pub const fn value(&self) -> Option<&T> {
         match self {
             Self::Value(value) => Some(value),
-            Self::Nothing(_) | Self::Missing(_) => None,
+            Self::Nothing(_) | Self::NotQueried | Self::Missing(_) => None,
         }
     }
 
@@ -53,6 +43,7 @@ impl<T> Seen<T> {
         match self {
             Self::Value(_) => None,
             Self::Nothing(why) => Some(why.clone()),
+            Self::NotQueried => Some(NOT_QUERIED.into()),
             Self::Missing(missing) => Some(missing.to_string()),
         }
     }
@@ -61,8 +52,9 @@ impl<T> Seen<T> {
     pub(super) fn lack(&self, what: &str, remedy: &str) -> Option<Missing> {
         let (why, remedy) = match self {
             Self::Value(_) => return None,
-            Self::Nothing(why) => (why, remedy),
-            Self::Missing(missing) => (&missing.why, missing.remedy.as_str()),
+            Self::Nothing(why) => (why.as_str(), remedy),
+            Self::NotQueried => (NOT_QUERIED, remedy),
+            Self::Missing(missing) => (missing.why.as_str(), missing.remedy.as_str()),
         };
         Some(Missing { why: format!("{what}: {why}"), remedy: remedy.into() })
     }
@@ -79,6 +71,7 @@ impl<T> Seen<T> {
         match self {
             Self::Value(value) => make(value),
             Self::Nothing(why) => Seen::Nothing(why),
+            Self::NotQueried => Seen::NotQueried,
             Self::Missing(missing) => Seen::Missing(missing),
         }
     }
@@ -101,6 +94,7 @@ impl<T> Seen<T> {
         Json::Object(match self {
             Self::Value(value) => fields(value),
             Self::Nothing(why) => vec![("nothing", why.into())],
+            Self::NotQueried => vec![("nothing", NOT_QUERIED.into())],
             Self::Missing(missing) => {
                 vec![("missing", (&missing.why).into()), ("remedy", (&missing.remedy).into())]
             }

@@ -20,7 +20,7 @@ impl Judge<'_> {
     pub(super) fn direct(&mut self, bytes: u64) {
         match &self.evidence.cufile {
             Seen::Value(counters) => self.by_cufile(counters, bytes),
-            Seen::Nothing(_) | Seen::Missing(_) => self.by_nvidia_fs(bytes),
+            Seen::Nothing(_) | Seen::NotQueried | Seen::Missing(_) => self.by_nvidia_fs(bytes),
         }
     }
 
@@ -387,7 +387,7 @@ impl Judge<'_> {
                     "{bytes} were reported as moved by nvidia-fs, which counted no request"
                 ));
             }
-            Seen::Nothing(why) if !self.evidence.nvidia_fs.is_not_queried() => {
+            Seen::Nothing(why) => {
                 self.contradict(format!("{bytes} were reported as moved by nvidia-fs, but {why}"));
             }
             _ => {}

@@ -75,7 +75,7 @@ fn the_librarys_own_word_alone_proves_no_direct_way() {
         }
         assert_eq!(verdict(&seen, &direct).finding, Finding::Unproven, "samples of a rate");
         // nvidia-fs also counts, for all processes.
-        seen.gpu = Seen::not_queried();
+        seen.gpu = Seen::NotQueried;
         seen.cufile = counters(0, 4, 0, GIB);
         let counts = |read| Seen::Value(NvidiaFs { reads: 1024, read, ..NvidiaFs::default() });
         seen.nvidia_fs = counts(GIB / 2);
