@@ -1,8 +1,10 @@
 //! The project's own style rules, beyond those of rustfmt and clippy: see STYLE.md.
 //!
 //! [`code`] separates code from comments and text, [`rules`] apply to single files, [`fence`] keeps
-//! `unsafe` in few folders, [`links`] checks the links of markdown files.
+//! `unsafe` in few folders, [`circles`] finds files of the engine that import each other, [`links`]
+//! checks the links of markdown files.
 
+mod circles;
 mod code;
 mod fence;
 mod links;
@@ -58,6 +60,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
 fn check(root: &Path, sources: &[Source]) -> Vec<Breach> {
     let mut breaches: Vec<Breach> = sources.iter().flat_map(rules::check).collect();
     breaches.extend(fence::check(sources));
+    breaches.extend(circles::check(sources));
     breaches.extend(sources.iter().flat_map(|source| links::check(root, source)));
     breaches.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
     breaches

@@ -16,7 +16,7 @@ use forebay_base::lock::Lock;
 
 use super::config::SimConfig;
 use super::fault::{Dice, Fault};
-use super::gate::{Held, Number};
+use super::held::{Held, Number};
 use super::memory::{DeviceMemory, HostAddress, Registrations};
 use super::uplink::{Uplink, time_of_bytes};
 use crate::gpu::{CopyDirection, DeviceCopy, DeviceError, DeviceResult};
