@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use forebay_topology::{Absent, System};
+use serde_json::Value;
 
 use super::facts::Facts;
-use super::jsonc::{self, Value};
+use super::jsonc;
 use super::report::{BOTH, Check, P2PDMA, Topic};
 
 const FILE: Topic = Topic {
@@ -84,7 +85,7 @@ impl Config {
     }
 
     fn flag(&self, names: &[&str]) -> Option<bool> {
-        self.settings.as_ref().ok()?.flag(names)
+        at(self.settings.as_ref().ok()?, names)?.as_bool()
     }
 
     /// The value of a variable; `None` if it is neither `true` nor `false`.
@@ -143,7 +144,7 @@ impl Config {
             Ok(_) if !self.twice.is_empty() => FILE
                 .warning(format!("{path}{by}: `{}` stands twice in it", self.twice.join("`, `")))
                 .step("leave one of them: which one counts is not said"),
-            Ok(settings) if settings.at(&["fs", "block"]).is_some() => FILE
+            Ok(settings) if at(settings, &["fs", "block"]).is_some() => FILE
                 .problem(format!("{path}{by}: `block` stands inside `fs`"), &[])
                 .step("move `block` out of `fs`, next to `properties`: cuFile ignores it there")
                 .broken_if(true),
@@ -186,9 +187,8 @@ impl Config {
     /// The settings that should be flags but hold another type.
     fn no_flags(&self, settings: &Value) -> String {
         let all = [&GLOBAL, &ALLOWED, &FORCED].map(|setting| setting.names);
-        let is_none = |names: &[&str; 2]| {
-            settings.at(names).is_some_and(|value| !matches!(value, Value::Flag(_)))
-        };
+        let is_none =
+            |names: &[&str; 2]| at(settings, names).is_some_and(|value| !value.is_boolean());
         let found = all.iter().filter(|names| is_none(names));
         found.map(|names| format!("`{}`", names.join("."))).collect::<Vec<_>>().join(", ")
     }
@@ -242,9 +242,10 @@ impl Config {
     fn listed(&self, facts: &Facts) -> Vec<Check> {
         let Ok(settings) = &self.settings else { return Vec::new() };
         let list = |name: &str| {
-            let mut texts = settings.texts(&["denylist", name]);
-            texts.extend(settings.texts(&["blacklist", name])); // its older name
-            texts
+            // The second is its older name.
+            let lists = ["denylist", "blacklist"].map(|section| at(settings, &[section, name]));
+            let values = lists.into_iter().flatten().filter_map(Value::as_array).flatten();
+            values.filter_map(Value::as_str).collect::<Vec<_>>()
         };
         let storage = &facts.storage;
         let mut found = Vec::new();
@@ -291,6 +292,11 @@ impl Config {
             _ => COMPAT.ok("allowed, as it is by default"),
         })
     }
+}
+
+/// The value at this path of names.
+fn at<'a>(settings: &'a Value, names: &[&str]) -> Option<&'a Value> {
+    names.iter().try_fold(settings, |value, name| value.get(name))
 }
 
 fn read(system: &System, path: &Path) -> Result<(Value, Vec<String>), Unread> {

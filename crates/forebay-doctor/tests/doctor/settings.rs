@@ -20,7 +20,7 @@ fn settings_of_cufile() {
         after(move |m| m.tree.write("etc/cufile.json", text))
     };
     let damaged = settings("{ \"properties\": {\n \"use_pci_p2pdma\": tru }\n}");
-    closes(&damaged, "cufile_json", BOTH, "line 2: a value is missing");
+    closes(&damaged, "cufile_json", BOTH, "line 2: Unexpected word");
     assert!(damaged.is_broken());
     let marked = settings(&format!("\u{feff}{SETTINGS}"));
     closes(&marked, "cufile_json", BOTH, "line 1: it begins with a byte-order mark");
@@ -109,11 +109,11 @@ fn settings_that_are_no_file_are_neither_waited_for_nor_passed_over() {
         assert!(report.check("cufile_compat").is_none(), "it says nothing");
     }
     let empty = put(&|file| fs::write(file, "").unwrap());
-    closes(&empty, "cufile_json", BOTH, "line 1: a value is missing");
+    closes(&empty, "cufile_json", BOTH, "line 1: there is no value in it");
     let deep = put(&|file| fs::write(file, "[".repeat(60_000)).unwrap());
-    closes(&deep, "cufile_json", BOTH, "line 1: it holds too much");
+    closes(&deep, "cufile_json", BOTH, "line 1: Maximum nesting depth exceeded");
     let binary = put(&|file| fs::write(file, [0xff; 1000]).unwrap());
-    closes(&binary, "cufile_json", BOTH, "line 1: a value is missing");
+    closes(&binary, "cufile_json", BOTH, "line 1: Unexpected token");
 }
 
 #[test]
