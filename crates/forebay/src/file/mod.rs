@@ -255,6 +255,13 @@ impl Handle {
             || (self.file_system.is_overlay() && reports_alignment())
     }
 
+    /// True if the kernel reads its bytes ahead from a drive of this machine. It need not for files
+    /// of servers, which need more requests in flight.
+    pub(crate) fn is_local(&self) -> bool {
+        let files = self.file_system;
+        self.kind == Kind::BlockDevice || files.completes_requests() || files.is_overlay()
+    }
+
     /// Emits an event that the file was opened.
     pub(crate) fn emit_opened(&self) {
         events::file_opened(&self.path, self.file_system(), self.writable(), self.reopened());

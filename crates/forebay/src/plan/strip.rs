@@ -207,7 +207,7 @@ pub(crate) struct Part {
     pub(crate) range: ByteRange,
     /// Where they go; for host memory, the address of the first byte.
     pub(crate) layout: Layout,
-    pub(crate) way: (Io, Reason),
+    pub(crate) how: (Io, Reason),
 }
 
 /// Cuts the parts of a window into segments on the grid of [`cut_read`](super::cut_read). Adjacent
@@ -219,7 +219,7 @@ pub(crate) fn cut_parts(
     alignment: Option<Alignment>,
 ) -> Vec<Segment> {
     let mut segments: Vec<Segment> = Vec::new();
-    for Part { range, layout, way: (io, reason) } in parts {
+    for Part { range, layout, how: (io, reason) } in parts {
         for part in on_grid(range, base, piece) {
             let number = |at: u64| (at - base) / piece;
             let joins = |last: &&mut Segment| {

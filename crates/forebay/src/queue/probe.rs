@@ -46,7 +46,7 @@ impl Planner {
         split: impl FnOnce(&Claim) -> Split,
         is_resident: impl Fn(&Handle, ByteRange) -> bool,
     ) -> Plan {
-        let (io, reason) = claim.way;
+        let (io, reason) = claim.how;
         if claim.is_peer {
             let piece = self.drive_piece(claim);
             return (piece, cut_peer(claim.range, claim.base, piece, reason));
@@ -94,17 +94,17 @@ impl Planner {
         is_resident: impl Fn(&Handle, ByteRange) -> bool,
     ) -> Plan {
         let parts: Vec<_> = batch.parts(claim.range).collect();
-        let way_of = |(part, _): &(ByteRange, _)| way_of(claim, batch, *part, &is_resident);
-        let ways: Vec<(Io, Reason)> = parts.iter().map(way_of).collect();
-        let all_in_memory = ways.iter().all(|(_, reason)| reason.is_in_memory());
+        let how_of = |(part, _): &(ByteRange, _)| how_of(claim, batch, *part, &is_resident);
+        let chosen: Vec<(Io, Reason)> = parts.iter().map(how_of).collect();
+        let all_in_memory = chosen.iter().all(|(_, reason)| reason.is_in_memory());
         let piece = match claim.direction {
             Direction::Write => self.segment,
             Direction::Read if all_in_memory => self.cached_piece(claim),
             Direction::Read => self.drive_piece(claim),
         };
-        let parts = parts.into_iter().zip(ways).map(|((range, host), way)| {
+        let parts = parts.into_iter().zip(chosen).map(|((range, host), how)| {
             let layout = host.map_or(Layout::Slot, Layout::Caller);
-            Part { range, layout, way }
+            Part { range, layout, how }
         });
         (piece, cut_parts(parts, claim.base, piece, claim.alignment))
     }
@@ -129,7 +129,7 @@ impl Planner {
 }
 
 /// The data path for a part of one stretch.
-fn way_of(
+fn how_of(
     claim: &Claim,
     batch: &Batch,
     part: ByteRange,
@@ -138,14 +138,14 @@ fn way_of(
     let stretch = batch.stretch_at(part.start);
     let file = batch.file_of(stretch);
     let range = ByteRange::at(stretch.offset_of(part.start), part.len());
-    match claim.way {
+    match claim.how {
         (Io::Direct, reason) if reason != Reason::Demanded && file.direct().is_err() => {
             (Io::Buffered, Reason::NoDirectIo)
         }
         (Io::Direct, Reason::NotResident) if is_resident(file, range) => {
             (Io::Buffered, Reason::Resident)
         }
-        way => way,
+        how => how,
     }
 }
 

@@ -7,13 +7,19 @@ use super::limits::Limits;
 use super::openable::Openable;
 use super::turns::Turns;
 use crate::plan::Direction;
-use crate::queue::op::Line;
+use crate::queue::op::{Line, Op, OpKind};
 
 /// Maximum pool threads that wait for one drive. Without io_uring, a drive needs as many ops in
 /// flight from threads as from a ring. On a virtio drive with 2 cores, 4 threads reached 0.95 of
 /// the ring's rate, 8 reached 0.97, 32 reached 0.98. Each thread may need a huge page as bounce
 /// buffer, which sets the limit: 32 would take 64 MiB.
 pub(crate) const EACH_MAX: usize = 24;
+
+/// Bytes that the pool reads from one drive through the page cache at once. The kernel reads ahead,
+/// so more threads only wait for each other's locks: two processes that loaded 3 GiB from a virtio
+/// drive used 0.7 instead of 4.6 CPU s per GB, at the same rate
+/// (`benches/runs/2026-11-26-x2-ranks`).
+const CACHED_MAX: u64 = 4 << 20;
 
 /// Minimum ops queued for a drive while there are bytes left: planning the next window takes as
 /// long as a fast drive needs for these.
@@ -51,6 +57,8 @@ pub(super) struct DriveQueue {
     /// Ops in flight in the pool, and ops that waiting callers run themselves.
     waits_flying: usize,
     helped_flying: usize,
+    /// Bytes in flight that come through the page cache.
+    cached_len: u64,
     /// Bytes in flight now, and when the last op was handed out.
     flying_len: u64,
     filled_len: u64,
@@ -126,6 +134,7 @@ impl Drives {
             direct_flying: 0,
             waits_flying: 0,
             helped_flying: 0,
+            cached_len: 0,
             flying_len: 0,
             filled_len: 0,
             direction: Direction::Read,
@@ -151,15 +160,9 @@ impl Drives {
         self.in_pool
     }
 
-    /// Counts an op of `len` bytes as in flight; [`Line::Cached`] if the waiting caller runs it. A
-    /// request that moves no bytes has no direction.
-    pub(super) fn begin(
-        &mut self,
-        drive: usize,
-        line: Line,
-        len: u64,
-        direction: Option<Direction>,
-    ) {
+    /// Counts an op as in flight; [`Line::Cached`] if the waiting caller runs it.
+    pub(super) fn begin(&mut self, drive: usize, line: Line, op: &Op) {
+        let len = op.segment.covered.len();
         let state = &mut self.all[drive];
         self.in_flight += 1;
         self.in_pool += usize::from(line == Line::Waits);
@@ -168,18 +171,22 @@ impl Drives {
             state.hardware.iter().for_each(|&piece| self.sharers[piece] += 1);
         }
         *state.flying(line) += 1;
+        state.cached_len += cached_len(op);
         state.flying_len += len;
         state.filled_len = state.flying_len;
-        state.direction = direction.unwrap_or(state.direction);
+        if let OpKind::Move(direction) = op.kind {
+            state.direction = direction;
+        }
     }
 
     /// Uncounts an op that [`begin`](Self::begin) counted.
-    pub(super) fn end(&mut self, drive: usize, line: Line, len: u64) {
+    pub(super) fn end(&mut self, drive: usize, line: Line, op: &Op) {
         let state = &mut self.all[drive];
         self.in_flight -= 1;
         self.in_pool -= usize::from(line == Line::Waits);
         *state.flying(line) -= 1;
-        state.flying_len -= len;
+        state.cached_len -= cached_len(op);
+        state.flying_len -= op.segment.covered.len();
         if state.in_flight() == 0 {
             self.busy -= 1;
             state.hardware.iter().for_each(|&piece| self.sharers[piece] -= 1);
@@ -191,7 +198,8 @@ impl Drives {
     /// - its queue depth, divided by the number of busy drives on the same hardware;
     /// - its share of the ops that all drives may have;
     /// - half of its depth, if its other line has ops;
-    /// - for the pool, as many threads as it leaves free, at most `EACH_MAX`.
+    /// - for the pool, the threads that are free, at most `EACH_MAX`, and `CACHED_MAX` bytes
+    ///   through the page cache.
     ///
     /// One op of each line is always allowed, so that no other load can block it. A caller that
     /// runs its own op does not need this, since the pool's op makes progress.
@@ -218,6 +226,7 @@ impl Drives {
             || (own < half
                 && all < depth
                 && state.waits_flying < threads
+                && (line != Line::Waits || state.cached_len < CACHED_MAX)
                 && all < share
                 && self.in_flight < most
                 && admits())
@@ -245,6 +254,13 @@ impl Drives {
             assert!(in_flight <= 2 * one + 2 * on().count(), "{in_flight} on hardware {piece}");
         }
     }
+}
+
+/// Bytes of an op that count for `CACHED_MAX`.
+fn cached_len(op: &Op) -> u64 {
+    let reads = op.kind == OpKind::Move(Direction::Read);
+    let counts = reads && !op.is_direct() && op.file.is_local();
+    if counts { op.segment.covered.len() } else { 0 }
 }
 
 impl Index<usize> for Drives {

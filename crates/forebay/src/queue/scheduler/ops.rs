@@ -203,11 +203,7 @@ impl Scheduler {
     /// Counts an op as in flight on its drive; [`Line::Cached`] if the waiting caller runs it.
     fn begin_on_drive(&mut self, drive: usize, line: Line, op: &mut Op) {
         op.counted = Some(line);
-        let direction = match op.kind {
-            OpKind::Move(direction) => Some(direction),
-            OpKind::Sync { .. } | OpKind::DropStale => None,
-        };
-        self.drives.begin(drive, line, op.segment.covered.len(), direction);
+        self.drives.begin(drive, line, op);
     }
 
     /// Feeds the completion of an op that waited for the drive to the drive's tuner.
@@ -227,7 +223,7 @@ impl Scheduler {
     fn end_on_drive(&mut self, key: usize, op: &mut Op) {
         if let Some(line) = op.counted.take() {
             let drive = self.transfers[key].request.drive;
-            self.drives.end(drive, line, op.segment.covered.len());
+            self.drives.end(drive, line, op);
         }
     }
 

@@ -42,8 +42,8 @@ impl Port for Named {
 
 impl Rig {
     /// Starts a transfer whose first three quarters are direct, and takes their ops.
-    fn start_direct(&mut self, link: usize, way: (Direction, Reason)) -> (Arc<State>, Vec<Op>) {
-        let (direction, reason) = way;
+    fn start_direct(&mut self, link: usize, how: (Direction, Reason)) -> (Arc<State>, Vec<Op>) {
+        let (direction, reason) = how;
         let drive = self.scheduler.add_drive(Depth::Fixed(4), 4, &[]);
         let port: Arc<dyn Port> = Arc::new(Named);
         self.file.ports().to(GPU, || Ok(Arc::clone(&port))).expect("it is made");

@@ -70,14 +70,14 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Splits a strip into one share per drive. `way` returns the drive and data path of a source;
+    /// Splits a strip into one share per drive. `how` returns the drive and data path of a source;
     /// adjacent stretches with the same result are merged. Sources of one drive must be adjacent in
     /// the strip.
-    pub(crate) fn of_strip(strip: &Strip, way: impl Fn(usize) -> (usize, Io, Reason)) -> Vec<Self> {
+    pub(crate) fn of_strip(strip: &Strip, how: impl Fn(usize) -> (usize, Io, Reason)) -> Vec<Self> {
         let mut shares: Vec<Self> = Vec::new();
         let mut last = None;
         for stretch in strip.stretches() {
-            let this = way(stretch.source);
+            let this = how(stretch.source);
             let (drive, io, reason) = this;
             let part = (stretch.at, io, reason);
             match shares.last_mut() {

@@ -118,7 +118,7 @@ impl Rig {
     pub(super) fn opened(&mut self, claim: &Claim) {
         let segment = |index: u64| {
             let range = ByteRange::at(claim.range.start + index * (LEN / 4), LEN / 4);
-            let (io, reason) = claim.way;
+            let (io, reason) = claim.how;
             Segment { wanted: range, covered: range, io, reason, bounce: false }
         };
         self.scheduler.opened(claim.window, LEN / 4, (0..4).map(segment).collect());
@@ -161,6 +161,33 @@ fn what_has_left_the_page_cache_is_waited_for_by_those_who_may() {
     let bytes = shares.iter().map(|share| (share.reason, share.bytes));
     let expected = [(Reason::Resident, LEN / 4 * 3), (Reason::HadToWait, LEN / 4)];
     assert_eq!(bytes.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn the_pool_reads_few_bytes_at_once_through_the_page_cache() {
+    const PIECE: u64 = 1 << 20;
+    let mut rig = Rig::with(16, 16);
+    rig.drive = rig.scheduler.add_drive(Depth::Fixed(16), 16, &[]);
+    let range = ByteRange::at(0, 8 * PIECE);
+    let (io, reason) = (Io::Buffered, Reason::NoDirectIo);
+    let request = Request {
+        range,
+        end: range.end,
+        parts: [(range, io, reason)].into(),
+        ..rig.request(None, reason, Priority::Normal)
+    };
+    let (_, claim) = rig.scheduler.start(request);
+    let claim = claim.expect("host memory needs no slot");
+    let segment = |index: u64| {
+        let range = ByteRange::at(index * PIECE, PIECE);
+        Segment { wanted: range, covered: range, io, reason, bounce: false }
+    };
+    rig.scheduler.opened(claim.window, PIECE, (0..8).map(segment).collect());
+    let mut taken: Vec<Op> = std::iter::from_fn(|| rig.scheduler.take_pool_op()).collect();
+    assert_eq!(taken.len(), 4, "the kernel reads ahead");
+    rig.complete(taken.remove(0), Ok(PIECE));
+    assert!(rig.scheduler.take_pool_op().is_some(), "one more for one that is done");
+    assert!(rig.scheduler.take_pool_op().is_none());
 }
 
 #[test]
@@ -260,7 +287,7 @@ fn start_on_two(rig: &mut Rig) -> (Arc<State>, [Claim; 2]) {
     state.set_key(key);
     let claims = [first, rig.scheduler.claim()].map(|claim| claim.expect("no slot is needed"));
     for claim in &claims {
-        let (io, reason) = claim.way;
+        let (io, reason) = claim.how;
         let segment = |half: u64| {
             let range = ByteRange::at(claim.range.start + half * (LEN / 4), LEN / 4);
             Segment { wanted: range, covered: range, io, reason, bounce: false }

@@ -119,7 +119,7 @@ impl Scheduler {
             base,
             layout,
             alignment: request.alignment,
-            way: (io, reason),
+            how: (io, reason),
             is_peer: request.peer.is_some(),
             edge: (first || last) && alone,
             request_size,

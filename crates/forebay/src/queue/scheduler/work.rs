@@ -26,7 +26,7 @@ pub(crate) struct Claim {
     pub(crate) layout: Layout,
     pub(crate) alignment: Option<Alignment>,
     /// The data path of the part, for a write.
-    pub(crate) way: (Io, Reason),
+    pub(crate) how: (Io, Reason),
     /// True if it does not use host memory at all.
     pub(crate) is_peer: bool,
     /// True if it is the first or the last window of a transfer that is alone on its link.

@@ -18,6 +18,7 @@ use super::layout::{Descriptor, Properties, RawCounters};
 use super::table::{FileHandle, Table};
 use crate::file::{read_at_raw, write_at_raw};
 use crate::gpu::sim::CuFilePlay;
+use crate::plan::Direction;
 
 /// The version that it simulates.
 pub(super) const VERSION: c_int = 1190;
@@ -171,7 +172,7 @@ unsafe extern "C" fn read(
         // SAFETY: the caller's memory.
         unsafe { read_at_raw(fd, memory, len, offset.cast_unsigned()) }
     };
-    act(handle, len, 0, moves)
+    act(handle, len, Direction::Read, moves)
 }
 
 unsafe extern "C" fn write(
@@ -186,7 +187,7 @@ unsafe extern "C" fn write(
         // SAFETY: the caller's memory.
         unsafe { write_at_raw(fd, memory, len, offset.cast_unsigned()) }
     };
-    act(handle, len, 1, moves)
+    act(handle, len, Direction::Write, moves)
 }
 
 /// Never returns.
@@ -205,7 +206,7 @@ fn place(base: *mut u8, at: i64) -> *mut u8 {
 fn act(
     handle: FileHandle,
     len: usize,
-    way: usize,
+    direction: Direction,
     moves: impl FnOnce(BorrowedFd<'_>, usize) -> std::io::Result<usize>,
 ) -> isize {
     let Some(file) = library().begin(handle) else { return -(NOT_SUPPORTED as isize) };
@@ -219,7 +220,7 @@ fn act(
         _ => len,
     };
     if file.play == CuFilePlay::Lie {
-        library().count(way, &file, len);
+        library().count(direction, &file, len);
         return isize::try_from(len).unwrap_or(isize::MAX);
     }
     // SAFETY: the caller that registered the file keeps its descriptor open until it is
@@ -227,7 +228,7 @@ fn act(
     let fd = unsafe { BorrowedFd::borrow_raw(file.fd) };
     match moves(fd, asked) {
         Ok(moved) => {
-            library().count(way, &file, moved);
+            library().count(direction, &file, moved);
             isize::try_from(moved).unwrap_or(isize::MAX)
         }
         Err(_) => -1, // the error is the thread's `errno`
@@ -247,8 +248,8 @@ impl Library {
         Some(SimulatedFile { random: file.random >> 20, ..*file })
     }
 
-    fn count(&mut self, way: usize, file: &SimulatedFile, bytes: usize) {
-        let counted = &mut self.counted[way];
+    fn count(&mut self, direction: Direction, file: &SimulatedFile, bytes: usize) {
+        let counted = &mut self.counted[direction as usize];
         counted.bytes += bytes as u64;
         match file.play {
             CuFilePlay::NvidiaFs => counted.nvidia_fs += 1,
