@@ -48,7 +48,7 @@ use crate::error::{Error, Operation, Place, Result, refuse_child};
 use crate::events;
 use crate::file::Handle;
 use crate::gpu::{self, Device, DeviceId, GpuSelector};
-use crate::memory::{Buffer, HostMemory};
+use crate::memory::Buffer;
 use crate::options::{DirectIo, Options};
 use crate::queue::{Core, Limits, Parking, Planner, PreadRing, Reader, Scheduler, Wakeup};
 use crate::staging::Arena;
@@ -213,11 +213,7 @@ impl Engine {
     }
 
     fn pinned(&self, len: u64) -> Result<Buffer> {
-        let fail = Error::HostMemory { len, source: Errno::NOMEM };
-        let bytes = usize::try_from(len).map_err(|_| fail)?;
-        let turn = self.inner.tools.arena.room().enter(len, 0)?;
-        let mut memory = HostMemory::map(bytes)?;
-        drop(turn);
+        let (mut memory, _) = self.inner.tools.arena.room().map(len, 0, None)?;
         for device in &self.inner.links.devices() {
             match memory.register(device) {
                 // A lost GPU must not block allocations for the remaining ones.

@@ -307,10 +307,7 @@ impl Buffer {
             return Ok(());
         }
         let part = total.min(PART);
-        let room = Room::new(System::live());
-        let turn = room.enter(part as u64, 0)?;
-        let mut pinned = HostMemory::map(part)?;
-        drop(turn);
+        let (mut pinned, _) = Room::new(System::live()).map(part as u64, 0, None)?;
         if let Some(device) = self.gpu() {
             pinned.register(device)?;
         }

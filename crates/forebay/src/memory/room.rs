@@ -1,14 +1,19 @@
-//! Checks that the process's control groups leave room for pinned memory.
+//! Allocates pinned memory where the control groups of the process leave room.
 //!
 //! Pinned pages are touched when they are allocated, and beyond a group's limit the kernel kills
 //! the process instead of refusing. So the limits are read before each allocation; they may change,
 //! and other processes use memory too.
 
+use std::sync::Arc;
+
 use forebay_base::lock::{Lock, MutexGuard};
 use forebay_base::units::MIB;
 use forebay_topology::{MemoryLimit, System};
+use rustix::io::Errno;
 
+use super::{HostMemory, Node};
 use crate::error::{Error, Result};
+use crate::gpu::Device;
 
 /// Upper bound of the overhead for `len` bytes: page tables take 1/512 with small pages, and each
 /// processor reserves a little from the group in advance.
@@ -20,7 +25,7 @@ const fn page_tables_of(len: u64) -> u64 {
 #[derive(Debug, Default)]
 pub(crate) struct RoomTurn;
 
-/// Checks for room, one allocation at a time.
+/// Allocates memory, one piece at a time.
 #[derive(Debug)]
 pub(crate) struct Room {
     system: System,
@@ -32,13 +37,40 @@ impl Room {
         Self { system, turn: Lock::default() }
     }
 
+    /// Allocates `len` bytes if there is room for them and for `spare` bytes for other users, on a
+    /// NUMA node if it has room. Also returns the kernel's error if placement was refused.
+    ///
+    /// # Errors
+    /// [`Error::MemoryLimit`] and [`Error::HostMemory`].
+    pub(crate) fn map(
+        &self,
+        len: u64,
+        spare: u64,
+        node: Option<&Node>,
+    ) -> Result<(HostMemory, Option<Errno>)> {
+        let bytes = usize::try_from(len);
+        let bytes = bytes.map_err(|_| Error::HostMemory { len, source: Errno::NOMEM })?;
+        let _turn = self.enter(len, spare)?;
+        HostMemory::map_near(bytes, node)
+    }
+
+    /// Allocates `len` bytes as [`map`](Self::map) does, and pins them for `device`.
+    ///
+    /// # Errors
+    /// As for `map`, and those of the GPU.
+    pub(crate) fn pin(&self, len: u64, device: &Arc<dyn Device>) -> Result<HostMemory> {
+        let (mut memory, _) = self.map(len, 0, None)?;
+        memory.register(device)?;
+        Ok(memory)
+    }
+
     /// Checks the room for `len` bytes plus `spare` bytes for other users. If there is a
     /// limit, no other thread gets an answer until the returned guard is dropped, which the caller
     /// does after touching the bytes.
     ///
     /// # Errors
     /// [`Error::MemoryLimit`] if there is not enough room.
-    pub(crate) fn enter(&self, len: u64, spare: u64) -> Result<Option<MutexGuard<'_, RoomTurn>>> {
+    fn enter(&self, len: u64, spare: u64) -> Result<Option<MutexGuard<'_, RoomTurn>>> {
         let turn = self.turn.lock();
         let Some(MemoryLimit { limit, available, file }) = self.system.memory_limit() else {
             return Ok(None);

@@ -167,10 +167,7 @@ impl Arena {
         node: Option<&Node>,
         device: &Arc<dyn Device>,
     ) -> Result<HostMemory> {
-        let bytes = usize::try_from(len).expect("an arena fits memory");
-        let turn = self.room.enter(len, spare)?;
-        let (mut memory, refusal) = HostMemory::map_near(bytes, node)?;
-        drop(turn);
+        let (mut memory, refusal) = self.room.map(len, spare, node)?;
         if let Some(errno) = refusal {
             self.misplaced.get_or_init(|| errno);
         }

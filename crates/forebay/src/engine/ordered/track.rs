@@ -46,10 +46,7 @@ impl Track {
         let count = blocks.count().clamp(1, SLOTS_MAX);
         let slot_len = blocks.len + SKEW;
         let slots = engine.allocate_pinned(count * slot_len)?;
-        let turn = engine.inner.tools.arena.room().enter(NUMBERS, 0)?;
-        let mut numbers = HostMemory::map(usize::try_from(NUMBERS).expect("a page"))?;
-        drop(turn);
-        numbers.register(device)?;
+        let numbers = engine.inner.tools.arena.room().pin(NUMBERS, device)?;
         let failed = |source| {
             let (operation, device, len) = (Operation::Allocate, device.id(), 0);
             Error::Device { operation, device, len, place: None, source }

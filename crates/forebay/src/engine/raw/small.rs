@@ -68,10 +68,7 @@ impl SmallLane {
     /// # Errors
     /// Errors of the host and the GPU; [`Error::MemoryLimit`].
     fn new(device: &Arc<dyn Device>, len: u64, room: &Room) -> Result<Self> {
-        let turn = room.enter(len, 0)?;
-        let mut memory = HostMemory::map(usize::try_from(len).expect("a small size"))?;
-        drop(turn);
-        memory.register(device)?;
+        let memory = room.pin(len, device)?;
         let stream = device.create_stream().map_err(|source| {
             let (operation, device) = (Operation::Allocate, device.id());
             Error::Device { operation, device, len, place: None, source }
