@@ -44,7 +44,7 @@ pub fn plan(len: u64, piece: u64, resident: Resident) -> usize {
     let wanted = ByteRange::at(123, len - 123);
     let split = match resident {
         Resident::Whole => Split::Buffered(Reason::Resident),
-        Resident::Nothing => Split::Direct(Reason::NotResident),
+        Resident::Nothing => Split::ODirect(Reason::NotResident),
         Resident::Every(run) => Split::Resident(
             (0..len / run / 2).map(|n| ByteRange::at(2 * n * run, run).intersect(wanted)).collect(),
         ),
@@ -156,7 +156,7 @@ impl DataPath {
     /// None is expected.
     pub fn read_to_host(&mut self, len: u64) -> Result<u64> {
         let address = self.slots.address();
-        self.run(len, address, None, Io::Direct, Reason::Demanded)
+        self.run(len, address, None, Io::ODirect, Reason::Demanded)
     }
 
     /// Simulates a read of `len` bytes through the page cache; the copies to the GPU are real.
@@ -192,7 +192,7 @@ impl DataPath {
             drive: 0,
             parts: [(range, io, reason)].into(),
             shares: Vec::new(),
-            alignment: (io == Io::Direct).then_some(ALIGNMENT),
+            alignment: (io == Io::ODirect).then_some(ALIGNMENT),
             cold: false,
             exact: true,
             sync: SyncMode::None,

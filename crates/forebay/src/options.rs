@@ -49,7 +49,8 @@ pub struct Options {
     /// transfers wait for slots.
     pub arena_size: Option<u64>,
     /// Bytes per staging slot, a power of two from 256 KiB (`FOREBAY_SLOT_SIZE`). A copy costs the
-    /// link 2.7 µs, so 16 MiB copies reach 55.1 of 55.5 GB/s and 1 MiB copies 48.3.
+    /// link 2.7 µs, so 16 MiB copies reach 55.1 of 55.5 GB/s and 1 MiB copies 48.3. Resident bytes
+    /// fill whole slots; bytes from a drive fill parts, down to a sixteenth.
     pub slot_size: u64,
     /// Bytes per request to a drive or the page cache, a power of two from 4 KiB to the slot size
     /// and at least a 64th of it (`FOREBAY_SEGMENT_SIZE`). Eight readers fill 1 MiB pieces at 56
@@ -222,7 +223,7 @@ impl Options {
         },
         Variable {
             name: "FOREBAY_SLOT_SIZE",
-            about: "size of a staging buffer, which one copy moves",
+            about: "size of a staging buffer; resident bytes fill it",
             default: "16M",
             takes: "a power of two from 256K to 1G, such as `16M`",
             set: |options, text| parse_size(text).map(|size| options.slot_size = size),

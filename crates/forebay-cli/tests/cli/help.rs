@@ -111,7 +111,7 @@ fn long_help_tells_of_every_variable() {
           FOREBAY_ARENA_SIZE [default: 256M for each GPU in use]
                   maximum pinned memory of the engine
           FOREBAY_SLOT_SIZE [default: 16M]
-                  size of a staging buffer, which one copy moves
+                  size of a staging buffer; resident bytes fill it
           FOREBAY_SEGMENT_SIZE [default: 1M, or the nearest size that fits the slot]
                   block size of requests to a drive or the page cache
           FOREBAY_READERS [default: 7 of 8 cores, 2 to 12]

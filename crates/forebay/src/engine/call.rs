@@ -10,7 +10,7 @@ use crate::error::{Error, Operation, Result};
 use crate::events::Begin;
 use crate::file::{Handle, ResidencySource};
 use crate::memory::Span;
-use crate::plan::{Access, Direction, Io, Route};
+use crate::plan::{Access, Direction, Route};
 
 /// A call with its arguments.
 pub(super) struct Call<'a> {
@@ -73,17 +73,14 @@ impl<'a> Call<'a> {
             self.file.residency_source(),
             ResidencySource::Cachestat | ResidencySource::Mincore
         );
-        access.demands_direct() || access.is_direct() && is_known && !self.file.is_resident(first)
+        access.requires_o_direct()
+            || access.is_o_direct() && is_known && !self.file.is_resident(first)
     }
 
     /// The fields of its start event.
     pub(super) fn begin(&self, access: Option<Access>) -> Begin {
         let gpu = self.span.gpu.as_ref().map(|gpu| gpu.id());
-        let route = access.map(|access| match (access.io(), gpu) {
-            (_, None) => (Route::Host, access.reason),
-            (Io::Direct, Some(_)) => (Route::Staged, access.reason),
-            (Io::Buffered, Some(_)) => (Route::Cached, access.reason),
-        });
+        let route = access.map(|access| (access.io().route(gpu.is_some()), access.reason));
         let direction = self.direction.name();
         Begin { direction, pieces: None, gpu, route, not_direct: None }
     }

@@ -97,7 +97,7 @@ impl File {
         if !self.engine().home().is_here() {
             return Some("the file was opened before this process was forked".into());
         }
-        let _ = self.handle().direct(); // this determines the alignment
+        let _ = self.handle().o_direct(); // this determines the alignment
         let refuses = !self.handle().allows_io_uring();
         refuses.then(|| notes::by_threads(self.handle().file_system()))
     }
@@ -105,7 +105,7 @@ impl File {
     /// The alignment of O_DIRECT reads, if the file supports them.
     #[must_use]
     pub fn direct_block(&self) -> Option<u64> {
-        self.handle().direct().ok().map(|direct| u64::from(direct.alignment().offset))
+        self.handle().o_direct().ok().map(|direct| u64::from(direct.alignment().offset))
     }
 
     /// The queue of the drive for O_DIRECT reads; `None` if they are not possible.

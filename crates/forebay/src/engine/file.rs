@@ -93,7 +93,7 @@ impl File {
         if !self.engine.home().is_here() {
             return Some("the file was opened before this process was forked");
         }
-        self.handle.try_direct().err()
+        self.handle.try_o_direct().err()
     }
 
     /// Why another descriptor than the given one is used; `None` if the given one is used, and for

@@ -279,7 +279,7 @@ impl Engine {
         if handle.opens_slowly() {
             handle.residency_source();
             if self.inner.options.direct_io == DirectIo::Auto {
-                let _ = handle.direct(); // the error is kept for the call that needs it
+                let _ = handle.o_direct(); // the error is kept for the call that needs it
             }
         }
         File::new(Arc::new(handle), self.clone())

@@ -146,7 +146,7 @@ impl Engine {
         request.shares = share.into_iter().collect();
         request.peer = Some(Peer { port, link, alignment });
         request.link = None;
-        request.parts = [(body, Io::Direct, reason)].into();
+        request.parts = [(body, Io::ODirect, reason)].into();
         request.alignment = Some(Alignment::of(unit, unit));
         request.cold = false;
     }

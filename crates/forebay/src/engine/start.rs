@@ -44,7 +44,7 @@ impl Engine {
         };
         let direct = self.direct_part(call, ByteRange { start: range.start, end }, is_sized)?;
         let link = call.span.gpu.as_ref().map(|device| self.ready_link(device)).transpose()?;
-        let drive = self.drive(call.file, access.is_direct())?;
+        let drive = self.drive(call.file, access.is_o_direct())?;
         self.start_readers()?;
         let (buffers, keep) =
             (buffer.into_iter().collect(), call.span.keep.iter().cloned().collect());
@@ -114,7 +114,7 @@ impl Engine {
         if file.opens_slowly() && !file.knows_direct() {
             return Err("no second descriptor with O_DIRECT was opened with the file".to_owned());
         }
-        let direct = file.direct().map_err(str::to_owned)?;
+        let direct = file.o_direct().map_err(str::to_owned)?;
         let (memory, offset) = (direct.alignment().memory, direct.alignment().offset);
         let alignment = Alignment::of(memory.into(), offset.into());
         if alignment.offset > self.inner.options.segment_size {
@@ -145,7 +145,7 @@ impl Engine {
                     "the memory is the host's, so no slot is used; the route is `host`".into(),
                 )),
                 Route::Staged => around()
-                    .map(|alignment| Access::direct(alignment, Reason::Demanded))
+                    .map(|alignment| Access::o_direct(alignment, Reason::Demanded))
                     .map_err(|reason| call.unavailable(route, reason)),
                 Route::Cached => Ok(Access::cached(Reason::Demanded)),
                 Route::Host => Ok(self.best_access(call, around)),
@@ -179,7 +179,7 @@ impl Engine {
             return Access::cached(Reason::Resident);
         }
         match around() {
-            Ok(alignment) => Access::direct(alignment, Reason::NotResident),
+            Ok(alignment) => Access::o_direct(alignment, Reason::NotResident),
             Err(_) => Access::cached(Reason::NoDirectIo),
         }
     }

@@ -5,9 +5,9 @@
 //! determined on first use and kept. This module knows nothing about plans, slots or GPUs.
 
 mod calls;
-mod direct;
 mod given;
 mod kind;
+mod o_direct;
 pub(crate) mod pages;
 mod port;
 mod reopen;
@@ -25,8 +25,8 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, openat};
 use rustix::io::Errno;
 
 pub(crate) use calls::{page_size, read_at_raw, read_nowait_raw, write_at_raw};
-pub(crate) use direct::Direct;
 pub(crate) use kind::Kind;
+pub(crate) use o_direct::ODirect;
 pub(crate) use port::{FoundPort, NoPort, Port, PortError, Ports};
 pub use residency::Residency;
 pub(crate) use residency::ResidencySource;
@@ -66,7 +66,7 @@ pub(crate) struct Handle {
     block: u64,
     file_system: FileSystem,
     drive: OnceLock<BlockDevice>,
-    direct: OnceLock<Result<Direct, String>>,
+    o_direct: OnceLock<Result<ODirect, String>>,
     /// Why O_DIRECT is no longer used, although there is a descriptor.
     refused: OnceLock<String>,
     /// Set after the first successful read with O_DIRECT.
@@ -126,7 +126,7 @@ impl Handle {
             device: if kind == Kind::BlockDevice { stat.st_rdev } else { stat.st_dev },
             file_system: FileSystem::of(&file_system),
             drive: OnceLock::new(),
-            direct: OnceLock::new(),
+            o_direct: OnceLock::new(),
             refused: OnceLock::new(),
             confirmed: OnceLock::new(),
             source: OnceLock::new(),
@@ -249,17 +249,16 @@ impl Handle {
     /// below; FUSE reports none.
     pub(crate) fn allows_io_uring(&self) -> bool {
         let reports_alignment =
-            || matches!(self.direct.get(), Some(Ok(direct)) if direct.reports_alignment());
+            || matches!(self.o_direct.get(), Some(Ok(direct)) if direct.reports_alignment());
         self.kind == Kind::BlockDevice
             || self.file_system.completes_requests()
             || (self.file_system.is_overlay() && reports_alignment())
     }
 
-    /// True if the kernel reads its bytes ahead from a drive of this machine. It need not for files
-    /// of servers, which need more requests in flight.
+    /// True if its bytes come from drives of this machine, which the kernel reads ahead. Files of
+    /// servers, which overlays may have too, need more requests in flight.
     pub(crate) fn is_local(&self) -> bool {
-        let files = self.file_system;
-        self.kind == Kind::BlockDevice || files.completes_requests() || files.is_overlay()
+        self.kind == Kind::BlockDevice || self.file_system.completes_requests()
     }
 
     /// Emits an event that the file was opened.
@@ -269,7 +268,7 @@ impl Handle {
 
     /// True if the result of [`direct`](Self::direct) is known.
     pub(crate) fn knows_direct(&self) -> bool {
-        self.direct.get().is_some()
+        self.o_direct.get().is_some()
     }
 
     /// Index of the file's drive in the engine that opened it. The drive stays the same while the
@@ -360,7 +359,7 @@ impl Handle {
     /// [`Error::Io`]: bytes written before may be lost.
     pub(crate) fn flush(&self) -> Result<()> {
         let flushed = calls::flush(self.fd());
-        let direct = match self.direct.get() {
+        let direct = match self.o_direct.get() {
             Some(Ok(direct)) => calls::flush(direct.fd()),
             _ => Ok(()),
         };

@@ -50,7 +50,7 @@ impl Handle {
             sleep(Duration::from_millis(wait));
             // Use the other descriptor: a failed write of a neighbour is reported once per
             // descriptor, and must be left to the next sync.
-            let direct = self.direct().map_err(|_| Errno::BUSY)?;
+            let direct = self.o_direct().map_err(|_| Errno::BUSY)?;
             let _ = write_out(direct.fd(), wide);
             let _ = drop_pages_of(self.fd(), wide);
             if matches!(residency, Residency::Unknown(_)) {
@@ -69,7 +69,7 @@ impl Handle {
             let reader = fd.ok().and_then(|fd| Self::from_fd(fd).ok());
             return reader.map_or(Ok(true), |reader| reader.differs(range));
         }
-        let direct = self.direct().map_err(|_| Errno::BUSY)?;
+        let direct = self.o_direct().map_err(|_| Errno::BUSY)?;
         let len = usize::try_from(PART.min(range.len())).map_err(|_| Errno::INVAL)?;
         let failed = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
         let mut cached = vec![0; len];
@@ -113,7 +113,7 @@ mod tests {
         writer.sync_all().unwrap();
         let handle = Handle::from_borrowed(writer.as_fd()).unwrap();
         assert!(!handle.readable());
-        if let Err(reason) = handle.direct() {
+        if let Err(reason) = handle.o_direct() {
             return lab::skip(format!("a write with O_DIRECT: {reason}"));
         }
         let range = ByteRange::at(0, 64 * KIB);

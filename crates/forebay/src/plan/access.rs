@@ -1,7 +1,7 @@
 //! How a call reaches its file.
 
 use super::route::Reason;
-use super::window::{Alignment, Io};
+use super::segment::{Alignment, Io};
 
 /// How a call reaches its file, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    pub(crate) const fn direct(alignment: Alignment, reason: Reason) -> Self {
+    pub(crate) const fn o_direct(alignment: Alignment, reason: Reason) -> Self {
         Self { direct: Some(alignment), reason }
     }
 
@@ -20,22 +20,22 @@ impl Access {
         Self { direct: None, reason }
     }
 
-    pub(crate) const fn is_direct(self) -> bool {
+    pub(crate) const fn is_o_direct(self) -> bool {
         self.direct.is_some()
     }
 
     /// True if the caller demands O_DIRECT, for resident bytes too.
-    pub(crate) fn demands_direct(self) -> bool {
-        self.is_direct() && self.reason == Reason::Demanded
+    pub(crate) fn requires_o_direct(self) -> bool {
+        self.is_o_direct() && self.reason == Reason::Demanded
     }
 
     /// The access of a read whose file does not report its size: O_DIRECT would end at the reported
     /// size.
     pub(crate) fn of_unknown_size(self) -> Self {
-        if self.demands_direct() { self } else { Self::cached(Reason::NoDirectIo) }
+        if self.requires_o_direct() { self } else { Self::cached(Reason::NoDirectIo) }
     }
 
     pub(crate) const fn io(self) -> Io {
-        if self.is_direct() { Io::Direct } else { Io::Buffered }
+        if self.is_o_direct() { Io::ODirect } else { Io::Buffered }
     }
 }

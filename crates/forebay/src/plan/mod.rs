@@ -6,15 +6,15 @@ mod direction;
 mod packing;
 mod radix;
 mod route;
+mod segment;
 mod strip;
-mod window;
 
 pub(crate) use access::Access;
 pub use direction::Direction;
 pub use packing::{Packed, Packing, SKEW};
 pub use route::{Reason, Route};
-pub use strip::Wanted;
-pub(crate) use strip::{GAP_MAX, Part, Stretch, Strip, cut_parts};
-pub(crate) use window::{
+pub(crate) use segment::{
     Alignment, Io, Layout, Segment, Split, cut_peer, cut_read, cut_write, split_write,
 };
+pub use strip::Wanted;
+pub(crate) use strip::{GAP_MAX, Part, Stretch, Strip, cut_parts};

@@ -9,7 +9,7 @@ use forebay_base::units::{ByteRange, KIB, align_up};
 
 use super::radix;
 use super::route::Reason;
-use super::window::{Alignment, Io, Layout, Segment, on_grid, push_direct};
+use super::segment::{Alignment, Io, Layout, Segment, on_grid, push_o_direct};
 
 /// Largest gap between two ranges that are read together, with the gap. A separate request costs
 /// as much as copying this much from the page cache (0.4 µs), and drives read at least this much.
@@ -227,8 +227,8 @@ pub(crate) fn cut_parts(
                 same && reason.is_in_memory() && number(last.wanted.start) == number(part.start)
             };
             match (io, alignment) {
-                (Io::Direct, Some(alignment)) => {
-                    push_direct(&mut segments, part, range, alignment, layout, reason);
+                (Io::ODirect, Some(alignment)) => {
+                    push_o_direct(&mut segments, part, range, alignment, layout, reason);
                 }
                 _ if let Some(last) = segments.last_mut().filter(joins) => {
                     (last.wanted.end, last.covered.end) = (part.end, part.end);

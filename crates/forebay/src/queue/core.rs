@@ -199,17 +199,26 @@ impl Core {
 
     /// Runs side effects. Must not be called under the lock. Events are emitted last, so that
     /// subscribers delay no waiting thread.
-    pub(crate) fn act(&self, mut effects: Effects) {
+    pub(crate) fn act(&self, effects: Effects) {
+        let mut more = self.act_once(effects);
+        while let Some(effects) = more.pop() {
+            more.extend(self.act_once(effects));
+        }
+    }
+
+    /// Runs side effects, and returns those of threads that could not be started. Each may end a
+    /// transfer that thousands wait for, so this must not recurse.
+    fn act_once(&self, mut effects: Effects) -> Vec<Effects> {
         self.readers.wake_times(effects.readers);
         if !effects.rings.is_empty() {
             let wakeups = woken(self.rings.read());
             effects.rings.iter().for_each(|&ring| wakeups[ring].wake_times(1));
         }
         self.pool.wake_times(effects.pool);
-        let mut refused = Vec::new();
+        let (mut more, mut refused) = (Vec::new(), Vec::new());
         for _ in 0..effects.starts {
             if let Err(errno) = self.pool.start() {
-                self.with(|scheduler| scheduler.cannot_start(errno));
+                more.push(self.hold(|scheduler| scheduler.cannot_start(errno)).1);
                 refused.push(errno);
             }
         }
@@ -235,6 +244,7 @@ impl Core {
         for (path, reason) in &effects.refused {
             events::direct_refused(path, reason, true);
         }
+        more
     }
 
     /// Ends a transfer that the scheduler does not know.

@@ -69,7 +69,7 @@ mod tests {
     use rustix::io::Errno;
 
     use super::super::op::{Completion, Op};
-    use super::super::probe::Plan;
+    use super::super::planner::Plan;
     use super::super::scheduler::{Claim, Crew, Depth, Limits, Request, Scheduler};
     use super::super::worker::{Reader, RingWorker, Tools};
     use super::super::{Parking, Planner, Priority, Ring, Slot, Wakeup};
@@ -175,7 +175,7 @@ mod tests {
                 drive: 0,
                 parts: [(range, io, reason)].into(),
                 shares: Vec::new(),
-                alignment: (io == Io::Direct).then(|| Alignment::of(512, 512)),
+                alignment: (io == Io::ODirect).then(|| Alignment::of(512, 512)),
                 cold: false,
                 exact: true,
                 sync: SyncMode::None,
@@ -206,7 +206,7 @@ mod tests {
         let rig = Rig::new();
         let broken = Broken::default();
         broken.panics.store(true, Ordering::Relaxed);
-        let state = rig.start(Io::Direct, Reason::Demanded);
+        let state = rig.start(Io::ODirect, Reason::Demanded);
         let (core, crew) = (Arc::clone(&rig.core), Crew::Ring(rig.ring));
         let thread =
             std::thread::spawn(move || RingWorker::new(crew, broken).run(&core, PLANNER, None));
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn a_panic_under_the_lock_ends_all_and_memory_in_use_is_waited_for() {
         let rig = Rig::new();
-        let (broken, state) = (Broken::default(), rig.start(Io::Direct, Reason::Demanded));
+        let (broken, state) = (Broken::default(), rig.start(Io::ODirect, Reason::Demanded));
         let ends = Arc::clone(&broken.panics);
         let (core, crew) = (Arc::clone(&rig.core), Crew::Ring(rig.ring));
         let mut worker = RingWorker::new(crew, broken);

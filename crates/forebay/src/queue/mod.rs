@@ -16,9 +16,9 @@ mod gate;
 mod kernel_threads;
 mod op;
 mod parking;
+mod planner;
 mod pool;
 mod pread;
-mod probe;
 mod scheduler;
 #[cfg(test)]
 mod sim;
@@ -38,9 +38,9 @@ pub(crate) use gate::Gate;
 pub(crate) use kernel_threads::KernelThreads;
 pub(crate) use op::{Completion, Op, WindowKey, now_ns};
 pub(crate) use parking::Parking;
+pub(crate) use planner::{Plan, Planner};
 pub(crate) use pool::Pool;
 pub(crate) use pread::PreadRing;
-pub(crate) use probe::{Plan, Planner};
 pub use scheduler::Priority;
 pub(crate) use scheduler::{
     Claim, Copy, CopyFailure, Crew, Depth, EACH_MAX, Limits, Peer, Request, Scheduler, Share,

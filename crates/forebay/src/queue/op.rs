@@ -28,11 +28,20 @@ pub(crate) enum OpKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Line {
     /// The ring of its drive.
-    Direct,
+    Ring,
     /// The pool, whose threads may block on drives.
-    Waits,
+    Pool,
     /// The readers.
-    Cached,
+    Readers,
+}
+
+/// What runs an op that is in flight on a drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RunBy {
+    Ring,
+    Pool,
+    /// A caller that waits for the op's transfer.
+    Caller,
 }
 
 /// A segment submitted to a ring.
@@ -61,8 +70,8 @@ pub(crate) struct Op {
     pub(crate) empty: u8,
     /// Consecutive EAGAIN or EINTR results.
     pub(crate) again: u16,
-    /// The line under which it counts as in flight on its drive; `Cached` if a caller runs it.
-    pub(crate) counted: Option<Line>,
+    /// Set while it counts as in flight on its drive.
+    pub(crate) counted: Option<RunBy>,
     /// Set while a thread or the kernel holds the op.
     pub(crate) touch: Option<Touch>,
 }
@@ -110,8 +119,8 @@ impl Op {
         Self { moved: 0, empty: 0, again: 0, ..self }
     }
 
-    pub(crate) fn is_direct(&self) -> bool {
-        self.segment.io == Io::Direct
+    pub(crate) fn is_o_direct(&self) -> bool {
+        self.segment.io == Io::ODirect
     }
 
     pub(crate) fn is_write(&self) -> bool {
@@ -120,13 +129,13 @@ impl Op {
 
     /// True if it is a write through the page cache.
     pub(crate) fn is_cached_write(&self) -> bool {
-        self.is_write() && !self.is_direct()
+        self.is_write() && !self.is_o_direct()
     }
 
     /// True if it only copies bytes from memory, so that it never waits for a drive.
     pub(crate) fn is_in_memory(&self) -> bool {
         let reads = self.kind == OpKind::Move(Direction::Read);
-        reads && !self.is_direct() && self.segment.reason.is_in_memory()
+        reads && !self.is_o_direct() && self.segment.reason.is_in_memory()
     }
 }
 

@@ -157,8 +157,8 @@ fn read_resident(file: &Handle, wanted: ByteRange, host: u64) -> Result<u64, Err
 
 /// The descriptor for an op.
 pub(super) fn descriptor(op: &Op) -> Result<BorrowedFd<'_>, Errno> {
-    if op.is_direct() {
-        op.file.direct().map(|direct| direct.fd()).map_err(|_| Errno::INVAL)
+    if op.is_o_direct() {
+        op.file.o_direct().map(|direct| direct.fd()).map_err(|_| Errno::INVAL)
     } else {
         Ok(op.file.fd())
     }

@@ -138,13 +138,13 @@ impl DepthTuner {
         }
     }
 
-    /// Requests of [`request_size`](Self::request_size) to keep in flight.
+    /// Requests of [`block_size`](Self::block_size) to keep in flight.
     pub(crate) fn depth(&self) -> usize {
         self.depth
     }
 
     /// Bytes of one request.
-    pub(crate) fn request_size(&self) -> u64 {
+    pub(crate) fn block_size(&self) -> u64 {
         self.size
     }
 
@@ -154,7 +154,7 @@ impl DepthTuner {
     }
 
     /// Whether one more request may be submitted with `ops` requests of `len` bytes together in
-    /// flight. Requests smaller than `request_size` may be more, up to the bound of the ring.
+    /// flight. Requests smaller than `block_size` may be more, up to the bound of the ring.
     pub(crate) fn admits(&self, ops: usize, len: u64) -> bool {
         ops < self.limits.depth_max && len < self.window()
     }

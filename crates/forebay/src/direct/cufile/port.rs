@@ -52,7 +52,7 @@ impl CuFilePort {
         let lasts = |why: String| NoPort { why, lasts: true };
         let passes = |why: String| NoPort { why, lasts: false };
         // Not recorded as lasting: if it lasts, `direct` fails at once the next time.
-        let direct = file.direct().map_err(|why| passes(why.to_owned()))?;
+        let direct = file.o_direct().map_err(|why| passes(why.to_owned()))?;
         let alignment = direct.alignment();
         let unit = UNIT.max(alignment.offset.into()).max(alignment.memory.into());
         // Duplicates the descriptor, because one descriptor can be registered only once.

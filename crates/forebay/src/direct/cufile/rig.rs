@@ -44,7 +44,7 @@ impl Rig {
         std::fs::write(&path, &bytes).unwrap();
         std::fs::File::open(&path).unwrap().sync_all().unwrap();
         let file = Handle::open(&path, &OpenHow::default()).unwrap();
-        if let Err(reason) = file.direct() {
+        if let Err(reason) = file.o_direct() {
             println!("skipped: no O_DIRECT in the temporary folder: {reason}");
             return None;
         }

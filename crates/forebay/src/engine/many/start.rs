@@ -51,7 +51,7 @@ struct SourceFile {
 impl SourceFile {
     /// Key of a part of the transfer: drive, and whether O_DIRECT is used.
     fn part(&self) -> (usize, bool) {
-        (self.drive, self.access.is_direct())
+        (self.drive, self.access.is_o_direct())
     }
 
     fn of_batch(&self) -> (Arc<Handle>, usize, Option<Alignment>) {
@@ -116,7 +116,7 @@ impl Engine {
         }
         let none = Share { drive: sources[0].drive, parts: Vec::new().into() };
         let first = if shares.is_empty() { none } else { shares.remove(0) };
-        let begins_direct = first.parts.front().is_some_and(|part| part.1 == Io::Direct);
+        let begins_direct = first.parts.front().is_some_and(|part| part.1 == Io::ODirect);
         let request = Request {
             state,
             file,
@@ -218,7 +218,7 @@ impl Engine {
         let mut access = self.access(&call)?;
         let mut end = u64::MAX;
         if many.direction == Direction::Write {
-            if access.is_direct() {
+            if access.is_o_direct() {
                 let reason = "pieces of one call are written through the page cache: write each \
                               by a call of its own";
                 return Err(call.unavailable(Route::Staged, reason.into()));
@@ -230,7 +230,7 @@ impl Engine {
             }
             end = size.unwrap_or(u64::MAX);
         }
-        let drive = self.drive(file, access.is_direct())?;
+        let drive = self.drive(file, access.is_o_direct())?;
         Ok(SourceFile { file: Arc::clone(file), access, drive, end })
     }
 }

@@ -215,7 +215,7 @@ impl File {
         let (engine, handle) = (self.engine(), self.shared_handle());
         // A file that opens slowly was prepared when it was opened.
         if engine.options().direct_io == DirectIo::Auto && !handle.opens_slowly() {
-            let _ = handle.direct(); // the error is reported where it is needed
+            let _ = handle.o_direct(); // the error is reported where it is needed
         }
         if direction == Direction::Write {
             return Ok(u64::MAX);

@@ -52,11 +52,11 @@ pub(super) struct Active {
     /// Number of its last copy; zero before the first.
     pub(super) copied: u64,
     /// Ops for the drive's ring.
-    pub(super) direct: Queue,
+    pub(super) for_ring: Queue,
     /// Ops for the drive's pool: they use the page cache but may wait for the drive.
-    pub(super) waits: Queue,
+    pub(super) for_pool: Queue,
     /// Ops for the readers: they never wait for a drive.
-    pub(super) cached: Queue,
+    pub(super) for_readers: Queue,
 }
 
 /// What a share does now.
@@ -86,7 +86,7 @@ impl Active {
     pub(super) fn new(request: Request, key: usize, serial: u64, pace: Line) -> Self {
         let first = request.parts.front();
         let writes = request.direction == Direction::Write;
-        let around = request.parts.iter().find(|part| writes && part.1 == Io::Direct);
+        let around = request.parts.iter().find(|part| writes && part.1 == Io::ODirect);
         Self {
             serial,
             next: key,
@@ -106,9 +106,9 @@ impl Active {
             promised: 0,
             writes_waiting: BTreeMap::new(),
             copied: 0,
-            direct: Queue::default(),
-            waits: Queue::default(),
-            cached: Queue::default(),
+            for_ring: Queue::default(),
+            for_pool: Queue::default(),
+            for_readers: Queue::default(),
             request,
         }
     }
@@ -148,14 +148,14 @@ impl Active {
     /// True if the drive's ring opens the next window. Writes are copied from the GPU before the
     /// ring gets their ops, so their windows are opened ahead.
     pub(super) fn is_ring_to_open(&self) -> bool {
-        self.pace == Line::Direct && self.request.direction == Direction::Read
+        self.pace == Line::Ring && self.request.direction == Direction::Read
     }
 
     pub(super) fn queue(&mut self, line: Line) -> &mut Queue {
         match line {
-            Line::Direct => &mut self.direct,
-            Line::Waits => &mut self.waits,
-            Line::Cached => &mut self.cached,
+            Line::Ring => &mut self.for_ring,
+            Line::Pool => &mut self.for_pool,
+            Line::Readers => &mut self.for_readers,
         }
     }
 
@@ -163,7 +163,7 @@ impl Active {
     /// and without a window for the ring to open, needs none.
     pub(super) fn turn(&mut self, key: usize, line: Line) -> Option<Turn> {
         let turn = Turn { key, serial: self.serial, priority: self.request.priority };
-        let opens = self.listed == Listed::Ring && line == Line::Direct;
+        let opens = self.listed == Listed::Ring && line == Line::Ring;
         let queue = self.queue(line);
         let takes = !queue.in_turn && (opens || !queue.ops.is_empty());
         queue.in_turn |= takes;

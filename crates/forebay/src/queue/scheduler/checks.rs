@@ -38,7 +38,8 @@ impl Scheduler {
     }
 
     fn queued(&self) -> impl Iterator<Item = &Op> {
-        let queues = self.transfers.iter().flat_map(|(_, a)| [&a.direct, &a.waits, &a.cached]);
+        let queues =
+            self.transfers.iter().flat_map(|(_, a)| [&a.for_ring, &a.for_pool, &a.for_readers]);
         queues.flat_map(|queue| &queue.ops).chain(self.writers.waiting())
     }
 
@@ -101,7 +102,8 @@ impl Scheduler {
         for (index, drive) in self.drives.iter().enumerate() {
             let of_drive = |key: usize| self.transfers[key].request.drive == index;
             let active = || self.transfers.iter().filter(|(key, _)| of_drive(*key));
-            let queued: usize = active().map(|(_, a)| a.direct.ops.len() + a.waits.ops.len()).sum();
+            let queued: usize =
+                active().map(|(_, a)| a.for_ring.ops.len() + a.for_pool.ops.len()).sum();
             assert_eq!(queued, drive.queued, "ops for drive {index}");
             let windows = self.windows.iter().filter(|(_, w)| of_drive(w.transfer));
             let promised: usize = windows.map(|(_, w)| w.promised).sum();
@@ -112,7 +114,7 @@ impl Scheduler {
             assert_eq!(in_flight, drive.in_flight(), "ops in flight on drive {index}");
             assert!(drive.waiting.is_empty() || !drive.wants_more(), "drive {index} wants more");
         }
-        let queued: usize = self.transfers.iter().map(|(_, a)| a.cached.ops.len()).sum();
+        let queued: usize = self.transfers.iter().map(|(_, a)| a.for_readers.ops.len()).sum();
         assert_eq!(queued, self.readers.queued, "ops for readers");
         let planned = self.windows.iter().filter(|(_, w)| w.for_readers).count();
         assert_eq!(planned, self.readers.planned, "windows for readers that are being planned");
@@ -120,11 +122,12 @@ impl Scheduler {
         for (index, drive) in self.drives.iter().enumerate() {
             let times = self.pool.line.iter().filter(|&&other| other == index).count();
             assert_eq!(times, usize::from(drive.in_line), "drive {index} in line for the pool");
-            assert!(drive.in_line || drive.waits.is_empty(), "no thread serves drive {index}");
+            assert!(drive.in_line || drive.pool_turns.is_empty(), "no thread serves drive {index}");
         }
-        let queues = self.transfers.iter().flat_map(|(_, a)| [&a.direct, &a.waits, &a.cached]);
+        let queues =
+            self.transfers.iter().flat_map(|(_, a)| [&a.for_ring, &a.for_pool, &a.for_readers]);
         assert!(queues.into_iter().all(|q| q.ops.is_empty() || q.in_turn), "ops without a turn");
-        let has_turn = |active: &Active| active.listed != Listed::Ring || active.direct.in_turn;
+        let has_turn = |active: &Active| active.listed != Listed::Ring || active.for_ring.in_turn;
         assert!(self.transfers.iter().all(|(_, active)| has_turn(active)), "nobody opens");
     }
 
@@ -164,7 +167,8 @@ impl Scheduler {
     /// waits without a reason.
     fn check_writers(&self, taken: &[&Op]) {
         let mut writes: HashMap<(u64, u64), [usize; 2]> = HashMap::new();
-        let queues = self.transfers.iter().flat_map(|(_, active)| [&active.direct, &active.waits]);
+        let queues =
+            self.transfers.iter().flat_map(|(_, active)| [&active.for_ring, &active.for_pool]);
         let lined = queues.flat_map(|queue| &queue.ops);
         for op in lined.chain(taken.iter().copied()).filter(|op| op.is_write()) {
             let [through, around] = writes.entry(op.file.identity()).or_default();

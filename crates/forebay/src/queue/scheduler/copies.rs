@@ -273,7 +273,7 @@ impl Scheduler {
             let Active { pace, request, .. } = &self.transfers[key];
             let need = self.need(key);
             // Transfers at their limit would not take more.
-            (idles || link.slots.is_split() || *pace != Line::Cached || need.is_first)
+            (idles || link.slots.is_split() || *pace != Line::Readers || need.is_first)
                 && link.slots.admits(request.drive, need)
         };
         may && link.waiting.first().any(helps)

@@ -30,7 +30,7 @@ impl Depth {
         self.tuner(direction).map_or_else(|depth| ops < depth, |tuner| tuner.admits(ops, len))
     }
 
-    /// Target number of requests of [`request_size`](Self::request_size) in flight.
+    /// Target number of requests of [`block_size`](Self::block_size) in flight.
     pub(super) fn requests(&self, direction: Direction) -> usize {
         self.tuner(direction).map_or_else(|depth| depth, DepthTuner::depth)
     }
@@ -42,8 +42,8 @@ impl Depth {
     }
 
     /// Block size in bytes, if tuned.
-    pub(super) fn request_size(&self, direction: Direction) -> Option<u64> {
-        self.tuner(direction).ok().map(DepthTuner::request_size)
+    pub(super) fn block_size(&self, direction: Direction) -> Option<u64> {
+        self.tuner(direction).ok().map(DepthTuner::block_size)
     }
 
     /// Records a completed request. True if the depth or the block size has changed.
@@ -51,9 +51,9 @@ impl Depth {
         let Self::Tuned(tuners) = self else { return false };
         let Landed { at_ns, len, took_ns, filled_len } = landed;
         let tuner = &mut tuners[direction as usize];
-        let before = (tuner.depth(), tuner.request_size());
+        let before = (tuner.depth(), tuner.block_size());
         tuner.completed(at_ns, len, took_ns, filled_len);
-        (tuner.depth(), tuner.request_size()) != before
+        (tuner.depth(), tuner.block_size()) != before
     }
 }
 

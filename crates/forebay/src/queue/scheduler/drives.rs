@@ -7,7 +7,7 @@ use super::limits::Limits;
 use super::openable::Openable;
 use super::turns::Turns;
 use crate::plan::Direction;
-use crate::queue::op::{Line, Op, OpKind};
+use crate::queue::op::{Op, OpKind, RunBy};
 
 /// Maximum pool threads that wait for one drive. Without io_uring, a drive needs as many ops in
 /// flight from threads as from a ring. On a virtio drive with 2 cores, 4 threads reached 0.95 of
@@ -15,11 +15,16 @@ use crate::queue::op::{Line, Op, OpKind};
 /// buffer, which sets the limit: 32 would take 64 MiB.
 pub(crate) const EACH_MAX: usize = 24;
 
-/// Bytes that the pool reads from one drive through the page cache at once. The kernel reads ahead,
-/// so more threads only wait for each other's locks: two processes that loaded 3 GiB from a virtio
-/// drive used 0.7 instead of 4.6 CPU s per GB, at the same rate
-/// (`benches/runs/2026-11-26-x2-ranks`).
-const CACHED_MAX: u64 = 4 << 20;
+/// Reads through the page cache that the pool has in flight on one drive, and the bytes of each;
+/// smaller ones may be more. The kernel reads ahead, so more threads only wait for each other's
+/// locks: two processes that loaded 3 GiB from a virtio drive used 0.7 instead of 4.6 CPU s per GB,
+/// at the same rate (`benches/runs/2026-11-26-x2-ranks`).
+const READS_AHEAD: u64 = 4;
+const READ_AHEAD_LEN: u64 = 1 << 20;
+
+/// A read through the page cache that takes longer than this for a byte waits for its drive. Copies
+/// of resident bytes are several times as fast.
+const CACHED_NS_PER_BYTE: u64 = 1;
 
 /// Minimum ops queued for a drive while there are bytes left: planning the next window takes as
 /// long as a fast drive needs for these.
@@ -41,9 +46,9 @@ pub(super) struct DriveQueue {
     /// The ring that serves it. Without a ring, the pool runs its direct ops as well.
     pub(super) ring: Option<usize>,
     /// Transfers with ops for its ring, or with windows that the ring is to open.
-    pub(super) direct: Turns,
+    pub(super) ring_turns: Turns,
     /// Transfers with ops for the pool.
-    pub(super) waits: Turns,
+    pub(super) pool_turns: Turns,
     /// True if the drive is queued for the pool.
     pub(super) in_line: bool,
     /// Number of ops in `direct` and `waits` together.
@@ -53,12 +58,14 @@ pub(super) struct DriveQueue {
     /// Transfers that open their next window when the drive needs more ops.
     pub(super) waiting: Openable,
     /// Ops in flight on its ring.
-    direct_flying: usize,
+    ring_flying: usize,
     /// Ops in flight in the pool, and ops that waiting callers run themselves.
-    waits_flying: usize,
-    helped_flying: usize,
-    /// Bytes in flight that come through the page cache.
+    pool_flying: usize,
+    caller_flying: usize,
+    /// Bytes in flight that are read through the page cache, and whether the last such read waited
+    /// for the drive.
     cached_len: u64,
+    cached_waits: bool,
     /// Bytes in flight now, and when the last op was handed out.
     flying_len: u64,
     filled_len: u64,
@@ -67,16 +74,16 @@ pub(super) struct DriveQueue {
 }
 
 impl DriveQueue {
-    fn flying(&mut self, line: Line) -> &mut usize {
-        match line {
-            Line::Direct => &mut self.direct_flying,
-            Line::Waits => &mut self.waits_flying,
-            Line::Cached => &mut self.helped_flying,
+    fn flying(&mut self, by: RunBy) -> &mut usize {
+        match by {
+            RunBy::Ring => &mut self.ring_flying,
+            RunBy::Pool => &mut self.pool_flying,
+            RunBy::Caller => &mut self.caller_flying,
         }
     }
 
     pub(super) fn in_flight(&self) -> usize {
-        self.direct_flying + self.waits_flying + self.helped_flying
+        self.ring_flying + self.pool_flying + self.caller_flying
     }
 
     /// Bytes in flight when the last op was handed out.
@@ -90,10 +97,18 @@ impl DriveQueue {
         self.queued + self.promised < enough
     }
 
+    /// True if the pool has enough reads in flight through the page cache, and `op` would be one
+    /// more.
+    pub(super) fn reads_enough_ahead(&self, op: &Op) -> bool {
+        let len = cached_len(op);
+        let is_full = self.cached_len >= READS_AHEAD * len.max(READ_AHEAD_LEN);
+        len > 0 && self.pool_flying > 0 && self.cached_waits && is_full
+    }
+
     /// Number of pool threads that the drive could use in addition, at least one.
     pub(super) fn pool_room(&self) -> usize {
         let most = self.depth.requests(self.direction).min(EACH_MAX);
-        most.saturating_sub(self.waits_flying).min(self.queued).max(1)
+        most.saturating_sub(self.pool_flying).min(self.queued).max(1)
     }
 }
 
@@ -125,16 +140,17 @@ impl Drives {
             most,
             hardware: hardware.to_vec(),
             ring: None,
-            direct: Turns::default(),
-            waits: Turns::default(),
+            ring_turns: Turns::default(),
+            pool_turns: Turns::default(),
             in_line: false,
             queued: 0,
             promised: 0,
             waiting: Openable::default(),
-            direct_flying: 0,
-            waits_flying: 0,
-            helped_flying: 0,
+            ring_flying: 0,
+            pool_flying: 0,
+            caller_flying: 0,
             cached_len: 0,
+            cached_waits: true,
             flying_len: 0,
             filled_len: 0,
             direction: Direction::Read,
@@ -160,17 +176,17 @@ impl Drives {
         self.in_pool
     }
 
-    /// Counts an op as in flight; [`Line::Cached`] if the waiting caller runs it.
-    pub(super) fn begin(&mut self, drive: usize, line: Line, op: &Op) {
+    /// Counts an op as in flight.
+    pub(super) fn begin(&mut self, drive: usize, by: RunBy, op: &Op) {
         let len = op.segment.covered.len();
         let state = &mut self.all[drive];
         self.in_flight += 1;
-        self.in_pool += usize::from(line == Line::Waits);
+        self.in_pool += usize::from(by == RunBy::Pool);
         if state.in_flight() == 0 {
             self.busy += 1;
             state.hardware.iter().for_each(|&piece| self.sharers[piece] += 1);
         }
-        *state.flying(line) += 1;
+        *state.flying(by) += 1;
         state.cached_len += cached_len(op);
         state.flying_len += len;
         state.filled_len = state.flying_len;
@@ -179,12 +195,15 @@ impl Drives {
         }
     }
 
-    /// Uncounts an op that [`begin`](Self::begin) counted.
-    pub(super) fn end(&mut self, drive: usize, line: Line, op: &Op) {
+    /// Uncounts an op that [`begin`](Self::begin) counted, and that took `took_ns`.
+    pub(super) fn end(&mut self, drive: usize, by: RunBy, op: &Op, took_ns: u64) {
         let state = &mut self.all[drive];
+        if cached_len(op) > 0 && took_ns > 0 {
+            state.cached_waits = took_ns > op.segment.covered.len() * CACHED_NS_PER_BYTE;
+        }
         self.in_flight -= 1;
-        self.in_pool -= usize::from(line == Line::Waits);
-        *state.flying(line) -= 1;
+        self.in_pool -= usize::from(by == RunBy::Pool);
+        *state.flying(by) -= 1;
         state.cached_len -= cached_len(op);
         state.flying_len -= op.segment.covered.len();
         if state.in_flight() == 0 {
@@ -198,35 +217,33 @@ impl Drives {
     /// - its queue depth, divided by the number of busy drives on the same hardware;
     /// - its share of the ops that all drives may have;
     /// - half of its depth, if its other line has ops;
-    /// - for the pool, the threads that are free, at most `EACH_MAX`, and `CACHED_MAX` bytes
-    ///   through the page cache.
+    /// - for the pool, as many threads as it leaves free, at most `EACH_MAX`.
     ///
     /// One op of each line is always allowed, so that no other load can block it. A caller that
     /// runs its own op does not need this, since the pool's op makes progress.
-    pub(super) fn has_room(&self, drive: usize, line: Line) -> bool {
+    pub(super) fn has_room(&self, drive: usize, by: RunBy) -> bool {
         let Limits { in_flight: most, pool, .. } = self.limits;
         let state = &self.all[drive];
         let all = state.in_flight();
-        let waits = state.waits_flying + state.helped_flying;
-        let (first, own, other) = match line {
-            Line::Direct => (state.direct_flying == 0, state.direct_flying, &state.waits),
-            Line::Waits => (state.waits_flying == 0, waits, &state.direct),
-            Line::Cached => (all == 0, waits, &state.direct),
+        let waits = state.pool_flying + state.caller_flying;
+        let (first, own, other) = match by {
+            RunBy::Ring => (state.ring_flying == 0, state.ring_flying, &state.pool_turns),
+            RunBy::Pool => (state.pool_flying == 0, waits, &state.ring_turns),
+            RunBy::Caller => (all == 0, waits, &state.ring_turns),
         };
         let share = most / (self.busy + usize::from(all == 0)).max(1);
         let sharers = state.hardware.iter().map(|&piece| self.sharers[piece]).max().unwrap_or(0);
         let depth = state.most / (sharers + usize::from(all == 0)).max(1);
         let half = if other.is_empty() { depth } else { depth / 2 };
-        let threads = match line {
-            Line::Waits => pool.saturating_sub(self.in_pool).min(EACH_MAX),
-            Line::Direct | Line::Cached => usize::MAX,
+        let threads = match by {
+            RunBy::Pool => pool.saturating_sub(self.in_pool).min(EACH_MAX),
+            RunBy::Ring | RunBy::Caller => usize::MAX,
         };
         let admits = || state.depth.admits(state.direction, all, state.flying_len);
         first
             || (own < half
                 && all < depth
-                && state.waits_flying < threads
-                && (line != Line::Waits || state.cached_len < CACHED_MAX)
+                && state.pool_flying < threads
                 && all < share
                 && self.in_flight < most
                 && admits())
@@ -236,7 +253,7 @@ impl Drives {
     #[cfg(test)]
     pub(super) fn check(&self) {
         let in_flight: usize = self.all.iter().map(DriveQueue::in_flight).sum();
-        let in_pool: usize = self.all.iter().map(|drive| drive.waits_flying).sum();
+        let in_pool: usize = self.all.iter().map(|drive| drive.pool_flying).sum();
         let busy = self.all.iter().filter(|drive| drive.in_flight() > 0).count();
         assert_eq!((in_flight, in_pool, busy), (self.in_flight, self.in_pool, self.busy));
         // One for the drive's ring, one for the pool, and one for a caller whose drive had none.
@@ -256,10 +273,10 @@ impl Drives {
     }
 }
 
-/// Bytes of an op that count for `CACHED_MAX`.
+/// Bytes of an op that the kernel may have to read from a drive of this machine.
 fn cached_len(op: &Op) -> u64 {
     let reads = op.kind == OpKind::Move(Direction::Read);
-    let counts = reads && !op.is_direct() && op.file.is_local();
+    let counts = reads && !op.is_o_direct() && op.file.is_local();
     if counts { op.segment.covered.len() } else { 0 }
 }
 

@@ -3,7 +3,7 @@
 use super::Scheduler;
 use super::turns::{Turn, Turns};
 use super::work::DriveWork;
-use crate::queue::op::{Line, Op};
+use crate::queue::op::{Line, Op, RunBy};
 
 impl Scheduler {
     /// Appends an op to its transfer's queue.
@@ -22,8 +22,7 @@ impl Scheduler {
     /// The drive of a transfer with a pool op, if the drive is not queued for the pool yet.
     fn needs_place(&mut self, key: usize, line: Line) -> Option<usize> {
         let drive = self.transfers[key].request.drive;
-        let needs =
-            line == Line::Waits && !std::mem::replace(&mut self.drives[drive].in_line, true);
+        let needs = line == Line::Pool && !std::mem::replace(&mut self.drives[drive].in_line, true);
         needs.then_some(drive)
     }
 
@@ -43,10 +42,10 @@ impl Scheduler {
 
     /// Takes the next op for a drive's ring, or the next window for the ring to open. Does not
     /// check whether the drive may have one more op in flight.
-    pub(super) fn pop_direct(&mut self, drive: usize) -> Option<DriveWork> {
+    pub(super) fn pop_for_ring(&mut self, drive: usize) -> Option<DriveWork> {
         loop {
-            let turn = self.drives[drive].direct.pop()?;
-            if let Some(op) = self.pop_op(turn, Line::Direct) {
+            let turn = self.drives[drive].ring_turns.pop()?;
+            if let Some(op) = self.pop_op(turn, Line::Ring) {
                 return Some(DriveWork::Op(op));
             }
             if let Some(claim) = self.claim_in_turn(turn) {
@@ -56,20 +55,20 @@ impl Scheduler {
     }
 
     /// Takes the next pool op of a drive. Does not check whether it may have one more in flight.
-    pub(super) fn pop_waiting(&mut self, drive: usize) -> Option<Op> {
+    pub(super) fn pop_for_pool(&mut self, drive: usize) -> Option<Op> {
         loop {
-            let turn = self.drives[drive].waits.pop()?;
-            if let Some(op) = self.pop_op(turn, Line::Waits) {
+            let turn = self.drives[drive].pool_turns.pop()?;
+            if let Some(op) = self.pop_op(turn, Line::Pool) {
                 return Some(op);
             }
         }
     }
 
     /// Takes the next op for a reader.
-    pub(super) fn pop_cached(&mut self) -> Option<Op> {
+    pub(super) fn pop_for_reader(&mut self) -> Option<Op> {
         loop {
             let turn = self.readers.turns.pop()?;
-            if let Some(op) = self.pop_op(turn, Line::Cached) {
+            if let Some(op) = self.pop_op(turn, Line::Readers) {
                 return Some(op);
             }
         }
@@ -93,16 +92,16 @@ impl Scheduler {
     /// op that waits for a drive counts as in flight there, so the drive must have room for it.
     pub(super) fn pop_of(&mut self, key: usize) -> Option<Op> {
         let active = self.transfers.get_mut(key)?;
-        if let Some(op) = active.cached.ops.pop_front() {
+        if let Some(op) = active.for_readers.ops.pop_front() {
             self.readers.queued -= 1;
             return Some(op);
         }
         let drive = active.request.drive;
         let spared = active.request.state.is_caller_spared();
-        if spared || active.waits.ops.is_empty() || !self.drives.has_room(drive, Line::Cached) {
+        if spared || active.for_pool.ops.is_empty() || !self.drives.has_room(drive, RunBy::Caller) {
             return None;
         }
-        let op = self.transfers[key].waits.ops.pop_front()?;
+        let op = self.transfers[key].for_pool.ops.pop_front()?;
         self.drives[drive].queued -= 1;
         self.open_for(drive);
         Some(op)
@@ -111,7 +110,7 @@ impl Scheduler {
     /// Removes all ops from a transfer's queues.
     pub(super) fn drain_ops(&mut self, key: usize) -> Vec<Op> {
         let mut all = Vec::new();
-        for line in [Line::Direct, Line::Waits, Line::Cached] {
+        for line in [Line::Ring, Line::Pool, Line::Readers] {
             let ops = std::mem::take(&mut self.transfers[key].queue(line).ops);
             *self.turns_of(key, line).1 -= ops.len();
             all.extend(ops);
@@ -121,11 +120,11 @@ impl Scheduler {
 
     fn turns_of(&mut self, key: usize, line: Line) -> (&mut Turns, &mut usize) {
         match line {
-            Line::Cached => (&mut self.readers.turns, &mut self.readers.queued),
+            Line::Readers => (&mut self.readers.turns, &mut self.readers.queued),
             _ => {
                 let drive = &mut self.drives[self.transfers[key].request.drive];
-                let direct = line == Line::Direct;
-                let turns = if direct { &mut drive.direct } else { &mut drive.waits };
+                let direct = line == Line::Ring;
+                let turns = if direct { &mut drive.ring_turns } else { &mut drive.pool_turns };
                 (turns, &mut drive.queued)
             }
         }

@@ -15,7 +15,6 @@ mod cancel_tests;
 #[cfg(test)]
 mod checks;
 mod closed;
-mod cold;
 mod copies;
 mod crews;
 mod depth;
@@ -30,6 +29,7 @@ mod ops;
 mod peer_tests;
 mod peers;
 mod request;
+mod rings;
 mod shares;
 mod slots;
 mod stages;
@@ -39,6 +39,7 @@ mod transfers;
 mod turns;
 mod waiting;
 mod wakeups;
+mod window_size;
 mod windows;
 mod work;
 #[cfg(test)]

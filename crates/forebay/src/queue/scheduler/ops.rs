@@ -13,7 +13,7 @@ use super::request::Request;
 use super::work::{DriveWork, ReaderWork};
 use crate::error::{Error, Operation, Place};
 use crate::plan::{Alignment, Direction, Reason, Route};
-use crate::queue::op::{Completion, Line, Op, OpKind, Owner, WindowKey};
+use crate::queue::op::{Completion, Line, Op, OpKind, Owner, RunBy, WindowKey};
 use crate::transfer::{State, Touch};
 
 /// Maximum consecutive completions without progress although the op has bytes left.
@@ -48,7 +48,7 @@ impl Scheduler {
         {
             return Some(ReaderWork::Open(claim));
         }
-        while let Some(mut op) = self.pop_cached() {
+        while let Some(mut op) = self.pop_for_reader() {
             if self.is_wanted(&op) {
                 self.hand_out(&mut op);
                 return Some(ReaderWork::Op(op));
@@ -87,8 +87,8 @@ impl Scheduler {
     fn next_work_at(&mut self, key: usize) -> Option<ReaderWork> {
         let active = self.transfers.get(key)?;
         // Ignores the turn order: the transfers ahead may wait for a file that hangs.
-        if active.cached.ops.is_empty()
-            && active.waits.ops.is_empty()
+        if active.for_readers.ops.is_empty()
+            && active.for_pool.ops.is_empty()
             && !self.can_wait(key)
             && let Listed::Openable(ticket) = active.listed
         {
@@ -101,7 +101,7 @@ impl Scheduler {
             if self.is_wanted(&op) {
                 self.hand_out(&mut op);
                 if !op.is_in_memory() {
-                    self.begin_on_drive(self.transfers[key].request.drive, Line::Cached, &mut op);
+                    self.begin_on_drive(self.transfers[key].request.drive, RunBy::Caller, &mut op);
                 }
                 return Some(ReaderWork::Op(op));
             }
@@ -132,16 +132,16 @@ impl Scheduler {
             let drives = &mut self.rings[ring].drives;
             drives.rotate_left(1);
             let drive = *drives.back()?;
-            self.take_direct(drive)
+            self.take_for_ring(drive)
         })
     }
 
     pub(super) fn take_pool_op(&mut self) -> Option<Op> {
         (0..self.pool.line.len()).find_map(|_| {
             let drive = self.pool.line.pop_front()?;
-            let op = self.take_waiting(drive);
+            let op = self.take_for_pool(drive);
             let state = &mut self.drives[drive];
-            state.in_line = !state.waits.is_empty();
+            state.in_line = !state.pool_turns.is_empty();
             if state.in_line {
                 self.pool.line.push_back(drive);
             }
@@ -154,20 +154,20 @@ impl Scheduler {
 
     /// Only a few workers are woken at once: each that takes an op wakes another for the rest.
     fn wake_more_of_pool(&mut self) {
-        let ready = self.pool.line.iter().find(|drive| self.drives.has_room(**drive, Line::Waits));
+        let ready = self.pool.line.iter().find(|drive| self.pool_has_room(**drive));
         if let Some(&drive) = ready {
             self.wake_pool_for(drive);
         }
     }
 
     /// Takes the next op for a drive's ring, or a window, if the drive may have one more in flight.
-    fn take_direct(&mut self, drive: usize) -> Option<DriveWork> {
+    fn take_for_ring(&mut self, drive: usize) -> Option<DriveWork> {
         let mut taken = None;
-        while taken.is_none() && self.drives.has_room(drive, Line::Direct) {
-            taken = match self.pop_direct(drive) {
+        while taken.is_none() && self.drives.has_room(drive, RunBy::Ring) {
+            taken = match self.pop_for_ring(drive) {
                 Some(DriveWork::Op(mut op)) if self.is_wanted(&op) => {
                     self.hand_out(&mut op);
-                    self.begin_on_drive(drive, Line::Direct, &mut op);
+                    self.begin_on_drive(drive, RunBy::Ring, &mut op);
                     Some(DriveWork::Op(op))
                 }
                 Some(DriveWork::Op(_)) => None,
@@ -180,18 +180,30 @@ impl Scheduler {
     }
 
     /// Takes the next op of a drive for the pool, if the drive may have one more in flight.
-    fn take_waiting(&mut self, drive: usize) -> Option<Op> {
+    fn take_for_pool(&mut self, drive: usize) -> Option<Op> {
         let mut taken = None;
-        while taken.is_none() && self.drives.has_room(drive, Line::Waits) {
-            let Some(op) = self.pop_waiting(drive) else { break };
+        while taken.is_none() && self.pool_has_room(drive) {
+            let Some(op) = self.pop_for_pool(drive) else { break };
             taken = self.is_wanted(&op).then_some(op);
         }
         if let Some(op) = &mut taken {
             self.hand_out(op);
-            self.begin_on_drive(drive, Line::Waits, op);
+            self.begin_on_drive(drive, RunBy::Pool, op);
         }
         self.open_for(drive);
         taken
+    }
+
+    /// True if the pool may run the next op of a drive now.
+    pub(super) fn pool_has_room(&self, drive: usize) -> bool {
+        let state = &self.drives[drive];
+        let next = || {
+            let turn = state.pool_turns.first()?;
+            let active = self.transfers.get(turn.key).filter(|a| a.serial == turn.serial)?;
+            active.for_pool.ops.front()
+        };
+        self.drives.has_room(drive, RunBy::Pool)
+            && !next().is_some_and(|op| state.reads_enough_ahead(op))
     }
 
     /// Marks an op's memory as in use, since a thread is about to move bytes to or from it.
@@ -200,16 +212,16 @@ impl Scheduler {
         op.touch = Some(Touch::new(state));
     }
 
-    /// Counts an op as in flight on its drive; [`Line::Cached`] if the waiting caller runs it.
-    fn begin_on_drive(&mut self, drive: usize, line: Line, op: &mut Op) {
-        op.counted = Some(line);
-        self.drives.begin(drive, line, op);
+    /// Counts an op as in flight on its drive.
+    fn begin_on_drive(&mut self, drive: usize, by: RunBy, op: &mut Op) {
+        op.counted = Some(by);
+        self.drives.begin(drive, by, op);
     }
 
     /// Feeds the completion of an op that waited for the drive to the drive's tuner.
     fn update_tuner(&mut self, key: usize, op: &Op, took_ns: u64, at_ns: u64) {
         let OpKind::Move(direction) = op.kind else { return };
-        if op.counted.is_some() && (op.is_direct() || direction == Direction::Read) {
+        if op.counted.is_some() && (op.is_o_direct() || direction == Direction::Read) {
             let drive = &mut self.drives[self.transfers[key].request.drive];
             let (len, filled_len) = (op.segment.covered.len(), drive.filled_len());
             if drive.depth.completed(direction, Landed { at_ns, len, took_ns, filled_len }) {
@@ -220,10 +232,16 @@ impl Scheduler {
     }
 
     /// Uncounts an op from its drive, if it was counted.
-    fn end_on_drive(&mut self, key: usize, op: &mut Op) {
-        if let Some(line) = op.counted.take() {
-            let drive = self.transfers[key].request.drive;
-            self.drives.end(drive, line, op);
+    fn end_on_drive(&mut self, key: usize, op: &mut Op, took_ns: u64) {
+        let Some(by) = op.counted.take() else { return };
+        let drive = self.transfers[key].request.drive;
+        self.drives.end(drive, by, op, took_ns);
+        // The thread that ran it takes only ops of its own line next.
+        if by != RunBy::Pool && self.drives[drive].in_line {
+            self.wake_pool_for(drive);
+        }
+        if by != RunBy::Ring && !self.drives[drive].ring_turns.is_empty() {
+            self.wake_ring_for(drive);
         }
     }
 
@@ -296,7 +314,7 @@ impl Scheduler {
         if result.is_ok() {
             self.update_tuner(key, &op, took_ns, at_ns);
         }
-        self.end_on_drive(key, &mut op);
+        self.end_on_drive(key, &mut op, took_ns);
         let alignment = self.transfers[key].request.alignment_of(&op);
         let state = Arc::clone(&self.transfers[key].request.state);
         state.add_file_time(took_ns);
@@ -318,8 +336,8 @@ impl Scheduler {
                 op.segment.reason = Reason::HadToWait;
                 return self.requeue(op);
             }
-            Err(errno @ (Errno::INVAL | Errno::OPNOTSUPP)) if op.is_direct() => {
-                return self.refuse_direct(key, op, errno);
+            Err(errno @ (Errno::INVAL | Errno::OPNOTSUPP)) if op.is_o_direct() => {
+                return self.refuse_o_direct(key, op, errno);
             }
             Err(errno) if is_tried_again(errno, &op) => {
                 op.again += 1;
@@ -375,8 +393,8 @@ impl Scheduler {
 
     /// Handles a file system that accepts O_DIRECT on open but refuses a request with it. Unless
     /// the route was demanded, the file uses the page cache from now on.
-    fn refuse_direct(&mut self, key: usize, op: Op, errno: Errno) {
-        let (reason, is_news) = op.file.refuse_direct(errno);
+    fn refuse_o_direct(&mut self, key: usize, op: Op, errno: Errno) {
+        let (reason, is_news) = op.file.refuse_o_direct(errno);
         let reason = reason.to_owned();
         if is_news {
             self.effects.refused.push((op.file.path().into(), reason.clone()));
@@ -406,12 +424,12 @@ impl Scheduler {
     pub(super) fn line_of(&self, key: usize, op: &Op) -> Line {
         let has_ring = self.drives[self.transfers[key].request.drive].ring.is_some();
         let by_ring = op.port.is_none() && op.file.allows_io_uring() && op.again <= AGAIN_IN_RING;
-        if op.is_direct() && has_ring && by_ring {
-            Line::Direct
+        if op.is_o_direct() && has_ring && by_ring {
+            Line::Ring
         } else if op.is_in_memory() {
-            Line::Cached
+            Line::Readers
         } else {
-            Line::Waits
+            Line::Pool
         }
     }
 
@@ -419,9 +437,9 @@ impl Scheduler {
     pub(super) fn wake_for(&mut self, key: usize, line: Line) {
         let drive = self.transfers[key].request.drive;
         match line {
-            Line::Direct => self.wake_ring_for(drive),
-            Line::Waits => self.wake_pool_for(drive),
-            Line::Cached => self.effects.work += 1,
+            Line::Ring => self.wake_ring_for(drive),
+            Line::Pool => self.wake_pool_for(drive),
+            Line::Readers => self.effects.work += 1,
         }
     }
 
@@ -447,7 +465,7 @@ fn is_tried_again(errno: Errno, op: &Op) -> bool {
 
 /// A direct op resumes only at an aligned offset: bytes after the last one are moved again.
 fn restart_aligned(mut op: Op, alignment: Option<Alignment>) -> Op {
-    if let (true, Some(alignment)) = (op.is_direct(), alignment) {
+    if let (true, Some(alignment)) = (op.is_o_direct(), alignment) {
         op.moved = align_down(op.moved, alignment.offset);
     }
     op

@@ -54,7 +54,7 @@ impl Rig {
             direction,
             peer: Some(Peer { port, link, alignment: None }),
             drive,
-            parts: [(body, Io::Direct, reason)].into(),
+            parts: [(body, Io::ODirect, reason)].into(),
             shares: vec![Share { drive, parts }],
             alignment: Some(Alignment::of(LEN / 4, LEN / 4)),
             ..self.request(None, reason, Priority::Normal)

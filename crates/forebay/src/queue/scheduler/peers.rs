@@ -78,7 +78,7 @@ impl Scheduler {
         self.unlist(key); // it opens nothing more
         let active = &mut self.transfers[key];
         let io = match (active.request.direction, peer.alignment) {
-            (Direction::Read, Some(_)) => Io::Direct,
+            (Direction::Read, Some(_)) => Io::ODirect,
             _ => Io::Buffered,
         };
         let (cursor, drive) = (active.cursor, active.request.drive);

@@ -107,12 +107,7 @@ impl Share {
 impl Request {
     /// The route of bytes that move between a file, by `io`, and the memory.
     pub(super) fn route(&self, io: Io) -> Route {
-        match (&self.peer, self.link, io) {
-            (Some(_), ..) => Route::Direct,
-            (None, None, _) => Route::Host,
-            (None, Some(_), Io::Direct) => Route::Staged,
-            (None, Some(_), Io::Buffered) => Route::Cached,
-        }
+        if self.peer.is_some() { Route::Direct } else { io.route(self.link.is_some()) }
     }
 
     /// A request for another share of the transfer: the same fields on another drive, never a peer.
@@ -179,7 +174,7 @@ impl Request {
     /// The alignment that O_DIRECT requires for an op's file.
     pub(super) fn alignment_of(&self, op: &Op) -> Option<Alignment> {
         match &self.batch {
-            Some(batch) if op.is_direct() => batch.alignment_at(op.segment.wanted.start),
+            Some(batch) if op.is_o_direct() => batch.alignment_at(op.segment.wanted.start),
             Some(_) => None,
             None => self.alignment,
         }

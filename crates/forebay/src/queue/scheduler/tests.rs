@@ -183,11 +183,38 @@ fn the_pool_reads_few_bytes_at_once_through_the_page_cache() {
         Segment { wanted: range, covered: range, io, reason, bounce: false }
     };
     rig.scheduler.opened(claim.window, PIECE, (0..8).map(segment).collect());
-    let mut taken: Vec<Op> = std::iter::from_fn(|| rig.scheduler.take_pool_op()).collect();
-    assert_eq!(taken.len(), 4, "the kernel reads ahead");
-    rig.complete(taken.remove(0), Ok(PIECE));
-    assert!(rig.scheduler.take_pool_op().is_some(), "one more for one that is done");
-    assert!(rig.scheduler.take_pool_op().is_none());
+    let taken = |rig: &mut Rig| -> Vec<Op> {
+        std::iter::from_fn(|| rig.scheduler.take_pool_op()).collect()
+    };
+    let complete = |rig: &mut Rig, op, took_ns| {
+        let (result, size, refused) = (Ok(PIECE), None, None);
+        rig.scheduler.complete(Completion { op, result, refused, size, took_ns, at_ns: 1 });
+    };
+    let mut first = taken(&mut rig);
+    assert_eq!(first.len(), 4, "the kernel reads ahead");
+    complete(&mut rig, first.remove(0), 2 * PIECE);
+    assert_eq!(taken(&mut rig).len(), 1, "one more for one that is done");
+    complete(&mut rig, first.remove(0), PIECE / 2);
+    assert_eq!(taken(&mut rig).len(), 3, "what is in memory is read by all threads");
+}
+
+#[test]
+fn a_caller_that_ends_its_op_wakes_the_pool_for_the_next() {
+    let mut rig = Rig::with(2, 4);
+    rig.drive = rig.scheduler.add_drive(Depth::Fixed(2), 2, &[]);
+    let (state, claim) = rig.start();
+    rig.opened(&claim);
+    let _hung = rig.scheduler.take_pool_op().expect("the first op");
+    let Some(ReaderWork::Op(op)) = rig.scheduler.take_work_of(&state) else {
+        panic!("one more may be in flight")
+    };
+    assert!(rig.scheduler.take_pool_op().is_none(), "no more than two");
+    let started = rig.scheduler.take_effects().starts;
+    (0..started).for_each(|_| rig.scheduler.resumes(Crew::Pool));
+    (1..started).for_each(|_| rig.scheduler.parks(Crew::Pool));
+    rig.complete(op, Ok(LEN / 4));
+    let effects = rig.scheduler.take_effects();
+    assert!(effects.pool + effects.starts > 0, "no thread comes");
 }
 
 #[test]
@@ -351,7 +378,7 @@ fn a_drive_takes_few_parts_but_for_short_reads() {
         let range = ByteRange::at(0, len);
         let claims = (0..8).filter_map(|_| {
             let request = rig.request(Some(link), Reason::NotResident, Priority::Normal);
-            let parts = [(range, Io::Direct, Reason::NotResident)].into();
+            let parts = [(range, Io::ODirect, Reason::NotResident)].into();
             let request = Request { cold: true, range, end: len, parts, ..request };
             rig.scheduler.start(request).1
         });

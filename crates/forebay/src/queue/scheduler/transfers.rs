@@ -8,7 +8,7 @@ use super::Scheduler;
 use super::active::{Active, Phase};
 use super::openable::Listed;
 use super::request::Request;
-use super::turns::{Priority, Turns};
+use super::turns::Turns;
 use super::work::Claim;
 use crate::error::Error;
 use crate::plan::{Direction, Io, Reason, Segment};
@@ -69,7 +69,7 @@ impl Scheduler {
     pub(super) fn add(&mut self, request: Request) -> usize {
         self.begun += 1;
         let has_ring = self.has_ring(&request);
-        let pace = if request.cold && has_ring { Line::Direct } else { Line::Cached };
+        let pace = if request.cold && has_ring { Line::Ring } else { Line::Readers };
         let entry = self.transfers.vacant_entry();
         let key = entry.key();
         entry.insert(Active::new(request, key, self.begun, pace));
@@ -151,7 +151,7 @@ impl Scheduler {
             self.unlist(key);
         }
         let active = &mut self.transfers[key];
-        let cached = active.pace == Line::Cached;
+        let cached = active.pace == Line::Readers;
         // True if neither slots nor ops for its drive bound the transfer.
         let is_bounded = cached || !active.writes_waiting.is_empty();
         let room = !is_bounded || active.request.link.is_some() || active.open < windows_max;
@@ -171,7 +171,8 @@ impl Scheduler {
         } else if cached {
             self.add_openable(key);
         } else {
-            let ticket = self.drives[drive].waiting.push(key, Priority::Normal);
+            let priority = self.transfers[key].request.priority;
+            let ticket = self.drives[drive].waiting.push(key, priority);
             self.transfers[key].listed = Listed::Drive(ticket);
             self.open_for(drive);
         }
@@ -191,7 +192,7 @@ impl Scheduler {
                 return;
             }
             let Some(key) = self.drives[drive].waiting.pop() else { return };
-            let ops = self.next_window_len(key) / self.request_size(key);
+            let ops = self.next_window_len(key) / self.block_size(key);
             let ops = usize::try_from(ops).unwrap_or(1);
             self.drives[drive].promised += ops;
             self.transfers[key].promised = ops;
@@ -200,9 +201,9 @@ impl Scheduler {
     }
 
     /// Block size of a transfer's drive, in bytes.
-    pub(super) fn request_size(&self, key: usize) -> u64 {
+    pub(super) fn block_size(&self, key: usize) -> u64 {
         let Request { drive, direction, .. } = self.transfers[key].request;
-        let found = self.drives[drive].depth.request_size(direction);
+        let found = self.drives[drive].depth.block_size(direction);
         found.map_or(self.limits.segment, |size| size.min(self.limits.segment))
     }
 

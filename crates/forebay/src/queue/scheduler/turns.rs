@@ -51,6 +51,11 @@ impl Turns {
         self.urgent.is_empty() && self.normal.is_empty()
     }
 
+    /// The transfer in turn, which may have ended.
+    pub(super) fn first(&self) -> Option<&Turn> {
+        self.urgent.front().or_else(|| self.normal.front())
+    }
+
     pub(super) fn pop(&mut self) -> Option<Turn> {
         self.urgent.pop_front().or_else(|| self.normal.pop_front())
     }

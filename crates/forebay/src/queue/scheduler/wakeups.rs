@@ -6,7 +6,7 @@ use super::Scheduler;
 use super::active::Active;
 use super::crews::{Crew, Parked};
 use crate::error::Error;
-use crate::queue::op::Line;
+use crate::queue::op::RunBy;
 
 impl Scheduler {
     /// Counts a thread that is about to park.
@@ -35,7 +35,7 @@ impl Scheduler {
     /// the completion of an op in flight brings the worker back.
     pub(super) fn wake_ring_for(&mut self, drive: usize) {
         if let Some(ring) = self.drives[drive].ring
-            && self.drives.has_room(drive, Line::Direct)
+            && self.drives.has_room(drive, RunBy::Ring)
         {
             self.wake_ring(ring);
         }
@@ -53,7 +53,7 @@ impl Scheduler {
     /// before they park, so only as many more are woken as the drive can use in addition.
     pub(super) fn wake_pool_for(&mut self, drive: usize) {
         if !self.pool.can_wake()
-            || !self.drives.has_room(drive, Line::Waits)
+            || !self.pool_has_room(drive)
             || self.pool.awake(self.drives.in_pool()) >= self.drives[drive].pool_room()
         {
             return;
@@ -73,7 +73,7 @@ impl Scheduler {
         if self.is_closed() || !self.pool.cannot_start() {
             return;
         }
-        let waits = |active: &Active| !active.waits.ops.is_empty();
+        let waits = |active: &Active| !active.for_pool.ops.is_empty();
         let stuck = self.transfers.iter().filter(|(_, active)| waits(active)).map(|(key, _)| key);
         for key in stuck.collect::<Vec<_>>() {
             self.fail(key, Error::Resource { what: "drive threads", source: errno });

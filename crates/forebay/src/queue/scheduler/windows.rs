@@ -66,7 +66,7 @@ impl Scheduler {
 
     pub(super) fn open(&mut self, key: usize, slot: Option<Slot>) -> Claim {
         let len = slot.map_or(self.next_window_len(key), |slot| slot.len);
-        let (request_size, now) = (self.request_size(key), self.stages.now_ns());
+        let (block_size, now) = (self.block_size(key), self.stages.now_ns());
         let active = &mut self.transfers[key];
         let request = &mut active.request;
         let (part, io, reason) = *request.parts.front().expect("listed only with bytes left");
@@ -81,7 +81,7 @@ impl Scheduler {
         active.cursor = range.end;
         active.open += 1;
         active.has_opened = true;
-        let for_readers = active.pace == Line::Cached && request.direction == Direction::Read;
+        let for_readers = active.pace == Line::Readers && request.direction == Direction::Read;
         self.readers.planned += usize::from(for_readers);
         if range.end == part.end {
             request.parts.pop_front();
@@ -122,10 +122,10 @@ impl Scheduler {
             how: (io, reason),
             is_peer: request.peer.is_some(),
             edge: (first || last) && alone,
-            request_size,
+            block_size,
             readers: self.limits.readers,
         };
-        if let Some(link) = filled_link.filter(|_| self.transfers[key].pace == Line::Cached) {
+        if let Some(link) = filled_link.filter(|_| self.transfers[key].pace == Line::Readers) {
             self.wake_link(link); // so that it is running when the first piece is filled
         }
         slot.into_iter().for_each(|slot| self.trace_slot(slot, Some(range)));

@@ -32,7 +32,7 @@ pub(crate) struct Claim {
     /// True if it is the first or the last window of a transfer that is alone on its link.
     pub(crate) edge: bool,
     /// Block size of its drive, in bytes.
-    pub(crate) request_size: u64,
+    pub(crate) block_size: u64,
     /// Number of threads that may fill it.
     pub(crate) readers: usize,
 }

@@ -43,7 +43,7 @@ impl Writing {
         let mut ops = [Vec::new(), Vec::new()];
         while let Some(work) = scheduler.take_drive_work(Crew::Ring(self.ring)) {
             let DriveWork::Op(op) = work else { panic!("nothing is to be opened: {work:?}") };
-            assert!(op.is_direct());
+            assert!(op.is_o_direct());
             ops[1].push(op);
         }
         while let Some(op) = self.rig.scheduler.take_pool_op() {
@@ -84,12 +84,12 @@ impl Writing {
 #[test]
 fn a_cached_write_waits_for_those_around_the_page_cache() {
     let mut writing = Writing::new();
-    writing.write(Io::Direct);
+    writing.write(Io::ODirect);
     let [through, mut around] = writing.take();
     assert_eq!((through.len(), around.len()), (0, 4));
     writing.write(Io::Buffered);
     // If this write could start now, the cached one would wait forever.
-    writing.write(Io::Direct);
+    writing.write(Io::ODirect);
     assert_eq!(writing.take().map(|ops| ops.len()), [0, 0]);
     let last = around.pop();
     writing.done(around);
@@ -103,13 +103,13 @@ fn those_around_the_page_cache_have_their_turn_beside_many_cached_ones() {
     let mut writing = Writing::new();
     writing.write(Io::Buffered);
     let [through, _] = writing.take();
-    writing.write(Io::Direct);
+    writing.write(Io::ODirect);
     writing.write(Io::Buffered);
     writing.done(through);
     // The direct writes start now, before cached ones that were queued earlier or later.
     let [through, around] = writing.take();
     assert_eq!((through.len(), around.len()), (0, 4));
-    writing.write(Io::Direct);
+    writing.write(Io::ODirect);
     writing.done(around);
     let expected = [[1, 0]; 7].into_iter().chain([[0, 4]]);
     assert_eq!(writing.turns(), expected.collect::<Vec<_>>());
@@ -118,7 +118,7 @@ fn those_around_the_page_cache_have_their_turn_beside_many_cached_ones() {
 #[test]
 fn files_do_not_wait_for_each_other() {
     let mut writing = Writing::new();
-    writing.write(Io::Direct);
+    writing.write(Io::ODirect);
     let other = crate::file::OpenHow { write: true, create: true, ..Default::default() };
     let path = writing.rig.file.path().with_file_name("other");
     writing.rig.file = Arc::new(Handle::open(path, &other).expect("a new file"));
@@ -128,7 +128,7 @@ fn files_do_not_wait_for_each_other() {
 
 #[test]
 fn one_that_is_cancelled_while_it_waits_ends() {
-    for [first, second] in [[Io::Direct, Io::Buffered], [Io::Buffered, Io::Direct]] {
+    for [first, second] in [[Io::ODirect, Io::Buffered], [Io::Buffered, Io::ODirect]] {
         let mut writing = Writing::new();
         writing.write(first);
         let ops = writing.take();
@@ -148,7 +148,7 @@ fn small_writes_of_callers_and_those_around_the_page_cache_take_turns() {
     assert!(small_writes.begin(file), "nobody writes");
     writing.write(Io::Buffered);
     assert_eq!(writing.turns(), [[1, 0]; 4], "the kernel keeps these apart");
-    writing.write(Io::Direct);
+    writing.write(Io::ODirect);
     assert_eq!(writing.take().map(|ops| ops.len()), [0, 0], "a caller writes");
     assert!(small_writes.end(file), "one waits");
     writing.rig.scheduler.small_writes_ended();
@@ -158,7 +158,7 @@ fn small_writes_of_callers_and_those_around_the_page_cache_take_turns() {
     writing.done(ops.into_iter().flatten());
     assert!(small_writes.begin(file) && writing.rig.scheduler.writers.is_empty());
     // A write that is cancelled leaves nothing behind.
-    let waits = writing.write(Io::Direct);
+    let waits = writing.write(Io::ODirect);
     writing.rig.scheduler.cancel(waits.key(), &waits);
     assert!(writing.rig.ended(&waits).is_some() && writing.rig.scheduler.writers.is_empty());
 }

@@ -54,7 +54,7 @@ impl Scheduler {
             Next::Through(ticket, op) => {
                 let key = self.transfer_of(&op);
                 self.transfers[key].writes_waiting.remove(&ticket);
-                self.push_op_first(key, Line::Waits, op);
+                self.push_op_first(key, Line::Pool, op);
                 self.wake_pool_for(self.transfers[key].request.drive);
             }
             Next::Around(ops) => {

@@ -43,7 +43,7 @@ fn sources(world: &mut World, shape: &Shape, direction: Direction) -> Vec<SimSou
         })
         .filter(|source| !(writes && files[source.file].shrinks))
         .collect();
-    sources.sort_by_key(|source| (source.drive, source.access.is_direct()));
+    sources.sort_by_key(|source| (source.drive, source.access.is_o_direct()));
     sources
 }
 

@@ -125,7 +125,7 @@ impl DirectPart {
         request.peer =
             Some(Peer { port: Arc::clone(&self.port), link, alignment: request.alignment });
         request.link = None;
-        request.parts = [(body, Io::Direct, self.reason)].into();
+        request.parts = [(body, Io::ODirect, self.reason)].into();
         request.alignment = Some(Alignment::of(unit, unit));
         request.cold = false;
     }

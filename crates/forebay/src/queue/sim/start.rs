@@ -67,7 +67,7 @@ fn residency(world: &mut World, range: ByteRange) -> Split {
     let dice = &mut world.dice;
     match below(dice, 4) {
         0 => Split::Buffered(Reason::TriedResident),
-        1 => Split::Direct(Reason::TriedNotResident),
+        1 => Split::ODirect(Reason::TriedNotResident),
         _ => {
             let mut runs = Vec::new();
             let mut at = align_down(range.start, PAGE) + PAGE * below(dice, 3);
@@ -160,7 +160,7 @@ pub(super) fn access(dice: &mut Dice, shape: &Shape, file: &Contents, writes: bo
         Some(alignment) if dice.roll(shape.direct) => {
             let demanded = writes || dice.roll(0.2);
             let reason = if demanded { Reason::Demanded } else { Reason::NotResident };
-            Access::direct(alignment, reason)
+            Access::o_direct(alignment, reason)
         }
         _ => Access::cached(Reason::NoDirectIo),
     }

@@ -238,7 +238,7 @@ impl World {
             assert!(!segment.bounce && segment.wanted == segment.covered, "beside: {op:?}");
             let all = [offset, len, base + op.moved];
             assert!(all.iter().all(|part| part.is_multiple_of(unit)), "no whole units: {op:?}");
-        } else if segment.io == Io::Direct {
+        } else if segment.io == Io::ODirect {
             let alignment = self.file_of(op).alignment.expect("a direct op has a direct file");
             assert!(offset.is_multiple_of(alignment.offset), "unaligned: {op:?}");
             assert!(len.is_multiple_of(alignment.offset), "unaligned length: {op:?}");
@@ -287,7 +287,7 @@ impl World {
             return (Err(errno), None);
         }
         let asked = op.segment.reason != Reason::Demanded;
-        if op.is_direct() && asked && self.file_of(op).refuses {
+        if op.is_o_direct() && asked && self.file_of(op).refuses {
             self.tally.count("no-direct", 1);
             return (Err(Errno::INVAL), None);
         }
@@ -359,7 +359,7 @@ impl World {
             return most;
         }
         let some = 1 + below(&mut self.dice, most);
-        match self.file_of(op).alignment.filter(|_| op.is_direct()) {
+        match self.file_of(op).alignment.filter(|_| op.is_o_direct()) {
             Some(alignment) if !self.meets("odd", faults.odd) => {
                 align_down(some, alignment.offset).max(alignment.offset).min(most)
             }
@@ -382,7 +382,7 @@ impl World {
         let index = self.index_of(&op.file);
         let file = &self.files[index];
         let mut room = file.size_max.saturating_sub(offset).min(len);
-        if let (Some(alignment), true) = (file.alignment, op.is_direct()) {
+        if let (Some(alignment), true) = (file.alignment, op.is_o_direct()) {
             room = align_down(room, alignment.offset);
         }
         if room == 0 {

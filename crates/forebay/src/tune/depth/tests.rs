@@ -81,7 +81,7 @@ impl World {
         let (start_ns, mut left) = (self.now_ns, len);
         while left > 0 || !self.flights.is_empty() {
             while left > 0 && self.admits() {
-                let size = self.tuner.as_ref().map_or(MIB, DepthTuner::request_size);
+                let size = self.tuner.as_ref().map_or(MIB, DepthTuner::block_size);
                 let size = size.min(left).min(piece);
                 self.submit(size);
                 left -= size;
@@ -131,7 +131,7 @@ fn reaches(name: &str, drive: &Drive, len: u64, first: u64, later: u64) {
         let mut world = World::tuned(drive, false, seed);
         let shares = [0; 2].map(|_| world.run(len) * 1000 / best);
         let tuner = world.tuner();
-        println!("{name}: {shares:?} of {best}, {} x {}", tuner.depth(), tuner.request_size());
+        println!("{name}: {shares:?} of {best}, {} x {}", tuner.depth(), tuner.block_size());
         assert!(shares[0] >= first && shares[1] >= later, "{name}, seed {seed}: {shares:?}");
     }
 }
@@ -189,7 +189,7 @@ fn a_disk_keeps_few_large_requests() {
         let mut world = World::tuned(&disk, true, seed);
         world.run(2 * GIB);
         assert!(world.tuner().depth() <= 4, "seed {seed}: {}", world.tuner().depth());
-        assert_eq!(world.tuner().request_size(), MIB);
+        assert_eq!(world.tuner().block_size(), MIB);
     }
 }
 
@@ -258,7 +258,7 @@ fn depth_and_size_stay_within_their_bounds() {
             let in_flight = tuner.window() * (dice.next() % 3);
             tuner.completed(now_ns, len, dice.next() % (1 << (dice.next() % 40)), in_flight);
             assert!((1..=most).contains(&tuner.depth()), "seed {seed}: {tuner:?}");
-            assert!((64 * KIB..=limits.size_max).contains(&tuner.request_size()));
+            assert!((64 * KIB..=limits.size_max).contains(&tuner.block_size()));
         }
     }
 }

@@ -35,7 +35,7 @@ impl Alignment {
 
 /// A descriptor with O_DIRECT, for the same file and with the same access.
 #[derive(Debug)]
-pub(crate) struct Direct {
+pub(crate) struct ODirect {
     fd: OwnedFd,
     alignment: Alignment,
     reports_alignment: bool,
@@ -72,7 +72,7 @@ impl Refusal {
     }
 }
 
-impl Direct {
+impl ODirect {
     /// Opens the second descriptor without waiting for a drive; the error says why there is none.
     fn open(handle: &Handle) -> Result<Self, Refusal> {
         if handle.is_memory() {
@@ -127,14 +127,14 @@ impl Handle {
     /// The O_DIRECT descriptor, opened on the first call, or why there is none. A temporary failure
     /// is not kept: the next call tries again. This never waits for a drive, so only the first
     /// request shows whether the file system supports O_DIRECT.
-    pub(crate) fn direct(&self) -> Result<&Direct, &str> {
+    pub(crate) fn o_direct(&self) -> Result<&ODirect, &str> {
         if let Some(reason) = self.refused.get() {
             return Err(reason);
         }
-        let kept = match self.direct.get() {
+        let kept = match self.o_direct.get() {
             Some(kept) => kept,
             None => {
-                let found = match Direct::open(self) {
+                let found = match ODirect::open(self) {
                     Ok(direct) => Ok(direct),
                     Err(Refusal::Lasting(reason)) => Err(reason),
                     Err(Refusal::Passing(reason)) => {
@@ -142,8 +142,8 @@ impl Handle {
                         return Err(reason);
                     }
                 };
-                let is_news = self.direct.set(found).is_ok();
-                let kept = self.direct.get().expect("set above, or by another");
+                let is_news = self.o_direct.set(found).is_ok();
+                let kept = self.o_direct.get().expect("set above, or by another");
                 match kept {
                     Ok(direct) if is_news => {
                         events::direct_opened(&self.path, direct.alignment().offset);
@@ -158,8 +158,8 @@ impl Handle {
     }
 
     /// The O_DIRECT descriptor, confirmed once by a read, which waits for the drive.
-    pub(crate) fn try_direct(&self) -> Result<&Direct, &str> {
-        let direct = self.direct()?;
+    pub(crate) fn try_o_direct(&self) -> Result<&ODirect, &str> {
+        let direct = self.o_direct()?;
         if self.confirmed.get().is_none() {
             match direct.confirm(self) {
                 Ok(()) => *self.confirmed.get_or_init(|| ()),
@@ -172,7 +172,7 @@ impl Handle {
 
     /// Records that the file system failed a request with O_DIRECT. Returns the reason, and whether
     /// this is the first such failure.
-    pub(crate) fn refuse_direct(&self, errno: Errno) -> (&str, bool) {
+    pub(crate) fn refuse_o_direct(&self, errno: Errno) -> (&str, bool) {
         let is_news = self.refused.set(failed(errno)).is_ok();
         (self.refused.get().expect("set above, or before"), is_news)
     }

@@ -1,109 +1,38 @@
-//! Opening windows of transfers whose bytes come from a drive.
+//! The size of a transfer's next window, and what it needs of a slot.
 //!
-//! Resident bytes use whole slots, which readers plan ahead. Bytes from a drive should use little
-//! memory, which then stays in a CPU cache (`docs/internals/hot-slots.md`). So a window holds one
-//! request, and the worker of the drive's ring plans it only when the drive may have one more in
-//! flight. Only requests in flight hold memory.
+//! Resident bytes use whole slots, which readers plan ahead. A window of bytes from a drive is the
+//! smallest part of a slot that holds a request; if the link is behind, a quarter of a slot.
 
 use std::sync::Arc;
 
 use forebay_base::units::align_down;
 
 use super::Scheduler;
-use super::active::{Active, Queue};
-use super::openable::Listed;
+use super::active::Active;
 use super::request::Request;
 use super::slots::{self, Need};
-use super::turns::{Priority, Turn, Turns};
-use super::work::Claim;
+use super::turns::Priority;
 use crate::plan::{Direction, Io, Reason, Segment};
 use crate::queue::op::{Line, WindowKey};
 use crate::queue::window::PIECES_MAX;
 use crate::transfer::State;
 
 impl Scheduler {
-    /// Gives a transfer a turn at its drive's ring, which then opens a window of it.
-    pub(super) fn offer_to_ring(&mut self, key: usize, push: fn(&mut Turns, Turn)) {
-        let active = &mut self.transfers[key];
-        active.listed = Listed::Ring;
-        let drive = active.request.drive;
-        if let Some(turn) = active.turn(key, Line::Direct) {
-            push(&mut self.drives[drive].direct, turn);
-        }
-        self.wake_ring_for(drive);
-    }
-
-    /// Claims the next window of the transfer in turn. `None` if the transfer has ended, opens no
-    /// window here, or waits for a slot.
-    pub(super) fn claim_in_turn(&mut self, turn: Turn) -> Option<Claim> {
-        let same = self.transfers.get(turn.key).filter(|a| a.serial == turn.serial);
-        let is_offered = same?.listed == Listed::Ring;
-        is_offered.then(|| self.claim_of(turn.key))?
-    }
-
-    /// True if the drive's ring serves a request: the file allows io_uring and the route is not
-    /// direct.
-    pub(super) fn has_ring(&self, request: &Request) -> bool {
-        let has_ring = self.drives.get(request.drive).is_some_and(|drive| drive.ring.is_some());
-        has_ring && request.peer.is_none() && request.file.allows_io_uring()
-    }
-
-    /// Assigns a drive to a ring. If the ring has failed, threads keep serving the drive.
-    pub(crate) fn attach(&mut self, drive: usize, ring: usize) {
-        if self.rings[ring].is_lost {
-            return;
-        }
-        self.rings[ring].drives.push_back(drive);
-        self.drives[drive].ring = Some(ring);
-    }
-
-    /// Moves the drives of a failed ring to threads.
-    pub(crate) fn lose_ring(&mut self, ring: usize) {
-        self.rings[ring].is_lost = true;
-        self.rings[ring].to_cancel.clear();
-        for drive in std::mem::take(&mut self.rings[ring].drives) {
-            self.drives[drive].ring = None;
-            self.drives[drive].direct = Turns::default();
-            let of_drive = self.transfers.iter().filter(|(_, a)| a.request.drive == drive);
-            for key in of_drive.map(|(key, _)| key).collect::<Vec<_>>() {
-                self.leave_ring(key);
-            }
-        }
-    }
-
-    /// Moves a transfer's ops for the drive's ring to the pool.
-    fn leave_ring(&mut self, key: usize) {
-        let active = &mut self.transfers[key];
-        let Queue { ops, .. } = std::mem::take(&mut active.direct);
-        if active.pace == Line::Direct {
-            active.pace = Line::Waits;
-        }
-        let was_to_open = active.listed == Listed::Ring;
-        if was_to_open {
-            active.listed = Listed::Nowhere;
-        }
-        self.drives[active.request.drive].queued -= ops.len();
-        ops.into_iter().for_each(|op| self.queue(key, op));
-        if was_to_open {
-            self.list(key);
-        }
-    }
-
     /// Records, from the plan of a window that starts at `start`, which queue fills the windows.
     /// Also records that an attempt found no resident pages.
     pub(super) fn note_pace(&mut self, key: usize, start: u64, segments: &[Segment]) {
         let direction = self.transfers[key].request.direction;
         let has_ring = self.has_ring(&self.transfers[key].request);
         let reads = direction == Direction::Read;
-        let waits = |s: &Segment| s.io == Io::Direct || (reads && !s.reason.is_in_memory());
+        let waits = |s: &Segment| s.io == Io::ODirect || (reads && !s.reason.is_in_memory());
         let slot_size = self.limits.slot_size;
         let active = &mut self.transfers[key];
-        active.pace = if has_ring && segments.iter().any(|s| s.io == Io::Direct) {
-            Line::Direct
+        active.pace = if has_ring && segments.iter().any(|s| s.io == Io::ODirect) {
+            Line::Ring
         } else if segments.iter().any(waits) {
-            Line::Waits
+            Line::Pool
         } else {
-            Line::Cached
+            Line::Readers
         };
         if start >= active.tried && segments.iter().any(|s| s.reason == Reason::TriedNotResident) {
             // An attempt starts read-ahead, so there is at most one per slot's worth of bytes.
@@ -116,12 +45,12 @@ impl Scheduler {
     /// shorter than a request, whose parts are mostly empty.
     pub(super) fn may_fly(&self, key: usize) -> u64 {
         let Request { drive, direction, priority, .. } = self.transfers[key].request;
-        let is_short = self.left_of_part(key) < self.request_size(key);
+        let is_short = self.left_of_part(key) < self.block_size(key);
         if !self.transfers[key].is_ring_to_open() || is_short || priority == Priority::Urgent {
             return u64::MAX;
         }
         let requests = self.drives[drive].depth.requests(direction) as u64;
-        requests.saturating_mul(self.request_size(key))
+        requests.saturating_mul(self.block_size(key))
     }
 
     /// Bytes of a transfer's current part that are in no window yet, aligned down to its unit.
@@ -149,7 +78,7 @@ impl Scheduler {
         };
         // A window that is being planned will have a slot's worth of pieces.
         let pieces = usize::try_from(self.limits.slot_size / self.limits.segment).unwrap_or(1);
-        *pace == Line::Cached
+        *pace == Line::Readers
             && !insists
             && request.priority == Priority::Normal
             && request.direction == Direction::Read
@@ -186,22 +115,23 @@ impl Scheduler {
         Need { len, in_flight, is_first, others_wait }
     }
 
-    /// Maximum bytes of a transfer's next window: parts of slots if a drive fills them, or if they
-    /// hold all that is left.
+    /// Bytes that the slot of a transfer's next window holds at least: parts of slots if a drive
+    /// fills them, or if they hold all that is left. The window fills the whole part that it gets.
+    /// Without a slot, the most bytes of the window.
     pub(super) fn next_window_len(&self, key: usize) -> u64 {
         let slot_size = self.limits.slot_size;
-        let request_size = self.request_size(key);
+        let block_size = self.block_size(key);
         let left = self.left_of_part(key);
         match (self.transfers[key].pace, self.transfers[key].request.link) {
-            (Line::Cached, Some(_)) if left <= slot_size / slots::PARTS => left,
-            (Line::Cached, _) => slot_size,
+            (Line::Readers, Some(_)) if left <= slot_size / slots::PARTS => left,
+            (Line::Readers, _) => slot_size,
             // Each piece of a batch may be a request, so only a few are cut at a time.
-            (_, None) if self.transfers[key].request.batch.is_some() => request_size,
-            (_, None) => slot_size.min(request_size * PIECES_MAX),
-            (Line::Direct, Some(link))
+            (_, None) if self.transfers[key].request.batch.is_some() => block_size,
+            (_, None) => slot_size.min(block_size * PIECES_MAX),
+            (Line::Ring, Some(link))
                 if self.transfers[key].is_ring_to_open() && !self.links[link].is_behind() =>
             {
-                request_size
+                block_size
             }
             // A link that is behind needs copies larger than single requests.
             (_, Some(_)) => (slot_size / slots::PARTS).max(self.limits.segment),

@@ -69,14 +69,16 @@ impl Planner {
         let split = match (io, reason) {
             (Io::Buffered, reason) => Split::Buffered(reason),
             // O_DIRECT may have been refused since the transfer began.
-            (Io::Direct, reason) if reason != Reason::Demanded && claim.file.direct().is_err() => {
+            (Io::ODirect, reason)
+                if reason != Reason::Demanded && claim.file.o_direct().is_err() =>
+            {
                 Split::Buffered(Reason::NoDirectIo)
             }
-            (Io::Direct, Reason::NotResident) => split(claim),
-            (Io::Direct, reason) => Split::Direct(reason),
+            (Io::ODirect, Reason::NotResident) => split(claim),
+            (Io::ODirect, reason) => Split::ODirect(reason),
         };
         let piece = match &split {
-            Split::Direct(_) => self.drive_piece(claim),
+            Split::ODirect(_) => self.drive_piece(claim),
             Split::Resident(runs) if runs.as_slice() != [claim.range] => self.drive_piece(claim),
             _ => self.cached_piece(claim),
         };
@@ -113,7 +115,7 @@ impl Planner {
     fn drive_piece(&self, claim: &Claim) -> u64 {
         let least = (claim.range.end - claim.base).div_ceil(PIECES_MAX).next_power_of_two();
         let unit = claim.alignment.map_or(1, |alignment| alignment.offset);
-        claim.request_size.max(least).max(unit).min(self.segment)
+        claim.block_size.max(least).max(unit).min(self.segment)
     }
 
     /// Whole segments in the middle of a transfer, smaller pieces at its edges.
@@ -139,10 +141,10 @@ fn how_of(
     let file = batch.file_of(stretch);
     let range = ByteRange::at(stretch.offset_of(part.start), part.len());
     match claim.how {
-        (Io::Direct, reason) if reason != Reason::Demanded && file.direct().is_err() => {
+        (Io::ODirect, reason) if reason != Reason::Demanded && file.o_direct().is_err() => {
             (Io::Buffered, Reason::NoDirectIo)
         }
-        (Io::Direct, Reason::NotResident) if is_resident(file, range) => {
+        (Io::ODirect, Reason::NotResident) if is_resident(file, range) => {
             (Io::Buffered, Reason::Resident)
         }
         how => how,
@@ -171,6 +173,6 @@ fn try_once(claim: &Claim) -> Split {
     if found {
         Split::Buffered(Reason::TriedResident)
     } else {
-        Split::Direct(Reason::TriedNotResident)
+        Split::ODirect(Reason::TriedNotResident)
     }
 }

@@ -3,7 +3,7 @@
 
 use forebay_base::units::{ByteRange, align_down, align_up};
 
-use super::route::Reason;
+use super::route::{Reason, Route};
 
 /// The file descriptor that a segment uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,7 +11,18 @@ pub(crate) enum Io {
     /// Through the page cache.
     Buffered,
     /// Bypassing the page cache, with O_DIRECT.
-    Direct,
+    ODirect,
+}
+
+impl Io {
+    /// The route of bytes that move this way, without a port, to or from a GPU or the host.
+    pub(crate) const fn route(self, on_gpu: bool) -> Route {
+        match (on_gpu, self) {
+            (false, _) => Route::Host,
+            (true, Self::ODirect) => Route::Staged,
+            (true, Self::Buffered) => Route::Cached,
+        }
+    }
 }
 
 /// The alignment that O_DIRECT requires for a file, in bytes; powers of two.
@@ -42,7 +53,7 @@ pub(crate) enum Split {
     /// All through the page cache.
     Buffered(Reason),
     /// All with O_DIRECT.
-    Direct(Reason),
+    ODirect(Reason),
     /// These runs (sorted, disjoint, inside the window) are resident, the rest is not.
     Resident(Vec<ByteRange>),
 }
@@ -89,8 +100,8 @@ pub(crate) fn cut_read(
     for (run, io, reason) in runs(wanted, split, alignment) {
         for part in on_grid(run, base, piece) {
             match (io, alignment) {
-                (Io::Direct, Some(alignment)) => {
-                    push_direct(&mut segments, part, wanted, alignment, layout, reason);
+                (Io::ODirect, Some(alignment)) => {
+                    push_o_direct(&mut segments, part, wanted, alignment, layout, reason);
                 }
                 _ => segments.push(Segment {
                     wanted: part,
@@ -108,7 +119,7 @@ pub(crate) fn cut_read(
 /// Cuts `wanted`, which is aligned, into segments for direct transfers between a drive and a GPU.
 pub(crate) fn cut_peer(wanted: ByteRange, base: u64, piece: u64, reason: Reason) -> Vec<Segment> {
     let segment =
-        |part| Segment { wanted: part, covered: part, io: Io::Direct, reason, bounce: false };
+        |part| Segment { wanted: part, covered: part, io: Io::ODirect, reason, bounce: false };
     on_grid(wanted, base, piece).map(segment).collect()
 }
 
@@ -127,7 +138,7 @@ fn runs(
     };
     match split {
         Split::Buffered(reason) => vec![(wanted, Io::Buffered, *reason)],
-        Split::Direct(reason) => vec![(wanted, Io::Direct, *reason)],
+        Split::ODirect(reason) => vec![(wanted, Io::ODirect, *reason)],
         Split::Resident(resident) => {
             let mut all = Vec::with_capacity(resident.len() * 2 + 1);
             let mut at = wanted.start;
@@ -150,7 +161,7 @@ fn runs(
                 if start > at {
                     all.push((
                         ByteRange { start: at, end: start },
-                        Io::Direct,
+                        Io::ODirect,
                         Reason::NotResident,
                     ));
                 }
@@ -160,7 +171,7 @@ fn runs(
             if at < wanted.end {
                 all.push((
                     ByteRange { start: at, end: wanted.end },
-                    Io::Direct,
+                    Io::ODirect,
                     Reason::NotResident,
                 ));
             }
@@ -183,7 +194,7 @@ pub(super) fn on_grid(run: ByteRange, base: u64, piece: u64) -> impl Iterator<It
     })
 }
 
-pub(super) fn push_direct(
+pub(super) fn push_o_direct(
     segments: &mut Vec<Segment>,
     part: ByteRange,
     window: ByteRange,
@@ -198,7 +209,7 @@ pub(super) fn push_direct(
             start: align_down(wanted.start, unit),
             end: align_up(wanted.end, unit),
         },
-        io: Io::Direct,
+        io: Io::ODirect,
         reason,
         bounce,
     };
@@ -244,7 +255,7 @@ pub(crate) fn split_write(
     if body.is_empty() {
         return vec![(wanted, Io::Buffered, Reason::UnalignedEdge)];
     }
-    let mut parts = vec![(body, Io::Direct, reason)];
+    let mut parts = vec![(body, Io::ODirect, reason)];
     for edge in [
         ByteRange { start: wanted.start, end: body.start },
         ByteRange { start: body.end, end: wanted.end },
@@ -269,7 +280,7 @@ pub(crate) fn cut_write(
     on_grid(wanted, base, piece)
         .map(|part| {
             let unaligned = match (io, alignment, layout) {
-                (Io::Direct, Some(alignment), Layout::Caller(address)) => !address
+                (Io::ODirect, Some(alignment), Layout::Caller(address)) => !address
                     .wrapping_add(part.start - wanted.start)
                     .is_multiple_of(alignment.memory),
                 _ => false,
@@ -288,7 +299,7 @@ mod tests {
         let pages = (wanted.end / page + 2) - wanted.start / page;
         prop_oneof![
             Just(Split::Buffered(Reason::Resident)),
-            Just(Split::Direct(Reason::Demanded)),
+            Just(Split::ODirect(Reason::Demanded)),
             proptest::collection::vec((0..pages, 1..8_u64), 0..12).prop_map(move |raw| {
                 let mut at = wanted.start / page * page;
                 let mut runs = Vec::new();
@@ -338,7 +349,7 @@ mod tests {
                 prop_assert!(s.covered.start >= base);
                 match s.io {
                     Io::Buffered => prop_assert!(s.covered == s.wanted && !s.bounce),
-                    Io::Direct => {
+                    Io::ODirect => {
                         prop_assert_eq!(s.covered.start % alignment.offset, 0);
                         prop_assert_eq!(s.covered.end % alignment.offset, 0);
                         prop_assert!(s.covered.len() <= piece);
@@ -379,7 +390,7 @@ mod tests {
             let mut bytes = 0;
             for (range, io, reason) in parts {
                 prop_assert_eq!(range.intersect(wanted), range);
-                if io == Io::Direct {
+                if io == Io::ODirect {
                     prop_assert!(range.start % page == 0 && range.end % page == 0);
                 }
                 let layout = Layout::Caller(u64::from(address) + (range.start - start));
@@ -405,9 +416,9 @@ mod tests {
         assert_eq!(
             ways,
             [
-                (0, Io::Direct, Reason::NotResident),
+                (0, Io::ODirect, Reason::NotResident),
                 (4096, Io::Buffered, Reason::Resident),
-                (8192, Io::Direct, Reason::NotResident)
+                (8192, Io::ODirect, Reason::NotResident)
             ]
         );
     }
