@@ -21,7 +21,7 @@ use crate::tune::DepthLimits;
 
 /// The queues of all drives in use.
 #[derive(Debug)]
-pub(super) struct Drives {
+pub(super) struct KnownDrives {
     resolver: Resolver,
     known: Lock<Known>,
     pub(super) overdue: Overdue,
@@ -29,20 +29,20 @@ pub(super) struct Drives {
 
 #[derive(Debug, Default)]
 struct Known {
-    queues: HashMap<QueueId, DriveQueue>,
+    queues: HashMap<QueueId, KnownQueue>,
     /// Index of the hardware behind each queue.
     hardware: HashMap<DriveId, usize>,
 }
 
 /// The queue of a drive.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct DriveQueue {
+pub(super) struct KnownQueue {
     pub(super) index: usize,
     /// Whether it has a ring, or was refused one.
     ring_tried: bool,
 }
 
-impl Drives {
+impl KnownDrives {
     pub(super) fn new() -> Self {
         Self {
             resolver: Resolver::new(System::of_open_files()),
@@ -196,7 +196,7 @@ impl Engine {
         // Look the drive up while it exists. Once it was pulled the kernel reports nothing, and
         // that is when an error has to name it.
         let _ = handle.drive();
-        let DriveQueue { index, ring_tried, .. } = self.queue(&below.queue, below, handle);
+        let KnownQueue { index, ring_tried, .. } = self.queue(&below.queue, below, handle);
         if needs_ring && handle.allows_io_uring() {
             self.give_ring(index)?;
         } else if needs_ring && self.inner.options.ring != RingChoice::Pread {
@@ -209,7 +209,7 @@ impl Engine {
     }
 
     /// Returns a queue, without a ring at first; `handle` is a file that it serves.
-    pub(super) fn queue(&self, queue: &Queue, below: &Below, handle: &Handle) -> DriveQueue {
+    pub(super) fn queue(&self, queue: &Queue, below: &Below, handle: &Handle) -> KnownQueue {
         let Inner { drives, core, options, .. } = &*self.inner;
         let mut known = drives.known.lock();
         let Known { queues, hardware } = &mut *known;
@@ -223,7 +223,7 @@ impl Engine {
         let pieces: Vec<usize> = queue.hardware.iter().map(&mut number).collect();
         let (depth, most) = (depth(options, queue, below), most(options, queue));
         let new =
-            DriveQueue { index: core.add_drive(depth, most, &pieces), ..DriveQueue::default() };
+            KnownQueue { index: core.add_drive(depth, most, &pieces), ..KnownQueue::default() };
         queues.insert(queue.id.clone(), new);
         drop(known);
         events::drive_found(&Found {

@@ -378,7 +378,7 @@ impl File {
     ) -> Result<Outcome> {
         self.check_access(direction, offset, span.len)?;
         let call = Call::new(&self.handle, direction, offset, span, options);
-        if let Some(done) = self.engine.move_small_traced(&call) {
+        if let Some(done) = self.engine.move_small(&call) {
             return done;
         }
         let on_gpu = call.span.gpu.is_some();

@@ -92,7 +92,7 @@ impl File {
         let call = self.call(direction, offset, memory, options)?;
         let call = Call { may_wait: self.handle().is_memory(), ..call };
         let has_server = self.handle().opens_slowly();
-        if !has_server && let Some(done) = self.engine().move_small_traced(&call) {
+        if !has_server && let Some(done) = self.engine().move_small(&call) {
             return done;
         }
         let state = self.engine().start(&call, None)?;

@@ -14,6 +14,7 @@ mod lent;
 mod links;
 mod many;
 mod notes;
+mod observe;
 mod ordered;
 mod overdue;
 mod peers;
@@ -25,7 +26,6 @@ mod start;
 #[cfg(test)]
 mod tests;
 mod threads;
-mod trace;
 mod transfer;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -78,7 +78,7 @@ struct Inner {
     tools: ReaderTools,
     threads: threads::Threads,
     links: links::Links,
-    drives: Arc<drives::Drives>,
+    drives: Arc<drives::KnownDrives>,
     notes: Arc<Lock<Vec<String>>>,
     keepers: ordered::Keepers,
     providers: Providers,
@@ -131,7 +131,7 @@ impl Engine {
                     seats: Arc::new(seats::Seats::new(readers)),
                 },
                 links: links::Links::default(),
-                drives: Arc::new(drives::Drives::new()),
+                drives: Arc::new(drives::KnownDrives::new()),
                 notes: Arc::default(),
                 keepers: ordered::Keepers::default(),
                 providers: Providers::new(),

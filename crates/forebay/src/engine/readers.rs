@@ -2,7 +2,7 @@
 
 use forebay_topology::System;
 
-use super::threads::Shares;
+use super::threads::ThreadShares;
 use crate::options::Options;
 
 /// Default maximum number of readers. 8 fill 56 GB/s on a link of 55.5, but only while nothing else
@@ -29,10 +29,10 @@ impl Options {
 }
 
 /// The number of readers, and the shares of all other threads.
-pub(super) fn shared(options: &Options) -> (usize, Shares) {
+pub(super) fn shared(options: &Options) -> (usize, ThreadShares) {
     let quota = System::live().cpu_quota();
     let readers = options.readers.unwrap_or_else(|| number(cores(), quota));
-    let shares = Shares::of(options.threads, readers);
+    let shares = ThreadShares::of(options.threads, readers);
     (readers.min(shares.readers), shares)
 }
 

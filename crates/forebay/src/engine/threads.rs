@@ -29,7 +29,7 @@ const END_BOUND: Duration = Duration::from_secs(2);
 /// How the limit on threads is divided. Besides these fields, one in 32 is left for GPU threads, of
 /// which each GPU has one. One in 64 closes files, and one in 64 frees memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shares {
+pub(super) struct ThreadShares {
     /// Threads that read cached bytes.
     pub(super) readers: usize,
     /// Rings, with a thread each. Each drive has a separate ring while any are left; drives that
@@ -43,7 +43,7 @@ pub(super) struct Shares {
     closers: usize,
 }
 
-impl Shares {
+impl ThreadShares {
     /// Divides at most `most` threads, with `readers` readers if they fit.
     pub(super) fn of(most: usize, readers: usize) -> Self {
         let quarter = (most / 4).max(1);
@@ -85,7 +85,7 @@ impl Tools for ReaderTools {
 #[derive(Debug, Clone)]
 pub(super) struct Threads {
     alive: Arc<Alive>,
-    shares: Shares,
+    shares: ThreadShares,
     readers_started: Arc<Lock<usize>>,
     /// The kernel's rings, and the number of drives per ring.
     served: Arc<Lock<Vec<(usize, usize)>>>,
@@ -126,7 +126,7 @@ impl Drop for Leave {
 impl Threads {
     /// Allows at most `most` threads at a time, including the kernel's, divided by `shares`, on a
     /// machine with this many NUMA `nodes`.
-    pub(super) fn new(most: usize, shares: Shares, nodes: usize) -> Self {
+    pub(super) fn new(most: usize, shares: ThreadShares, nodes: usize) -> Self {
         let most = most.saturating_sub(shares.kernel + 2 * shares.closers);
         Self {
             alive: Arc::new(Alive { most, count: Lock::default(), none: Condvar::new() }),

@@ -41,9 +41,9 @@ pub(crate) struct State {
     file_ns: AtomicU64,
     copy_ns: AtomicU64,
     key: AtomicUsize,
-    /// Shares in the memory that bytes move to or from. They are dropped before the end is visible,
-    /// so that a caller who then frees the memory really frees it.
-    keep: Lock<Shares>,
+    /// The memory that bytes move to or from. It is let go before the end is visible, so that a
+    /// caller who then frees it really frees it.
+    keep: Lock<Keeps>,
     /// The ranges of a batch; dropped with the file.
     batch: Lock<Option<Arc<Batch>>>,
     /// Set to cancel the transfer when the scheduler does not know it.
@@ -62,9 +62,9 @@ pub(crate) struct State {
     span: Lock<Option<OpenSpan>>,
 }
 
-/// The shares of [`State::keep`].
+/// The memory that a transfer keeps.
 #[derive(Debug)]
-struct Shares {
+struct Keeps {
     keep: Vec<Keep>,
     /// Whether the caller has abandoned the transfer.
     adrift: bool,
@@ -117,7 +117,7 @@ impl State {
             file_ns: AtomicU64::new(0),
             copy_ns: AtomicU64::new(0),
             key: AtomicUsize::new(usize::MAX),
-            keep: Lock::new(Shares { keep, adrift: false }),
+            keep: Lock::new(Keeps { keep, adrift: false }),
             batch: Lock::default(),
             end: Lock::new(End {
                 result: None,

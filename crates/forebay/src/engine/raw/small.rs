@@ -23,7 +23,8 @@ use crate::file::{ResidencySource, read_at_raw, read_nowait_raw, write_at_raw};
 use crate::gpu::{Device, DeviceError, DeviceId, DeviceResult, Stream, is_quiet};
 use crate::memory::{HostMemory, Room};
 use crate::plan::{Direction, Reason, Route};
-use crate::queue::SmallWrite;
+use crate::queue::{SmallWrite, now_ns};
+use crate::trace::{Span, What};
 use crate::transfer::{Outcome, RouteShare, Stages, SyncMode};
 
 /// Minimum and maximum number of concurrent small transfers per GPU; further ones use the general
@@ -166,9 +167,31 @@ impl Lanes {
 }
 
 impl Engine {
-    /// Does the transfer on this thread, if it is small and has no special options; `None` if it
-    /// needs the general path.
+    /// Does the transfer on this thread, if it is small and has no special options, and reports it
+    /// to traces and subscribers. `None` if it needs the general path.
+    #[inline]
     pub(in crate::engine) fn move_small(&self, call: &Call<'_>) -> Option<Result<Outcome>> {
+        if self.inner.core.failure().is_some() {
+            return None; // the general path reports the failure
+        }
+        let done = self.try_small(call);
+        done.iter().for_each(|done| self.trace_small(call, done));
+        done
+    }
+
+    /// Records a small transfer that has just ended, and emits its event.
+    fn trace_small(&self, call: &Call<'_>, done: &Result<Outcome>) {
+        let bytes = (call.offset, call.span.len);
+        events::small_ended(call.direction.name(), call.file.path(), bytes, done);
+        self.inner.core.recorder().note_small(|| {
+            let took = done.as_ref().map_or(0, |outcome| outcome.elapsed.as_nanos());
+            let end_ns = now_ns();
+            let start_ns = end_ns.saturating_sub(u64::try_from(took).unwrap_or(0));
+            Span { start_ns, end_ns, what: What::Small { name: call.direction.name(), bytes } }
+        });
+    }
+
+    fn try_small(&self, call: &Call<'_>) -> Option<Result<Outcome>> {
         let fits = call.span.len > 0 && call.span.len <= self.options().small_size;
         let options = call.options;
         if !fits || options.route.is_some() {

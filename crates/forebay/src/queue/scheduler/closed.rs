@@ -11,9 +11,9 @@ use crate::error::Error;
 use crate::queue::gate::Gate;
 use crate::transfer::State;
 
-/// Waiting parties of a scheduler that is abandoned.
+/// The transfers and gates of a scheduler that is abandoned.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct Abandoned {
     /// Transfers that have not ended.
     pub(crate) transfers: Vec<Arc<State>>,
     /// Transfers that have ended but whose end was not reported yet.
@@ -38,7 +38,7 @@ impl Scheduler {
     /// Replaces this scheduler with a closed one. Everything that the old one holds is leaked:
     /// drives and GPUs may still write to its slots, and its counts may be wrong. Its state is only
     /// read, not changed.
-    pub(crate) fn close(&mut self, cause: Arc<str>) -> Waiting {
+    pub(crate) fn close(&mut self, cause: Arc<str>) -> Abandoned {
         let mut closed = Self::sharing(self.limits, Arc::clone(self.small_writes()));
         for _ in 0..self.drives.len() {
             closed.add_drive(Depth::Fixed(1), 1, &[]);
@@ -63,6 +63,6 @@ impl Scheduler {
             }
         }
         std::mem::forget(old);
-        Waiting { transfers, finished, gates }
+        Abandoned { transfers, finished, gates }
     }
 }

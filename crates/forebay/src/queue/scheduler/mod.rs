@@ -61,7 +61,7 @@ pub(crate) use limits::Limits;
 use link::Link;
 pub(crate) use request::{Peer, Request, Share};
 use slab::Slab;
-use stages::Stages;
+use stages::StageTimes;
 pub use turns::Priority;
 pub(crate) use work::{Claim, Copy, CopyFailure, DriveWork, ReaderWork};
 use writers::Writers;
@@ -94,7 +94,7 @@ pub(crate) struct Scheduler {
     effects: Effects,
     /// True if slot use is traced.
     traced: bool,
-    stages: Stages,
+    stages: StageTimes,
 }
 
 /// Whether the engine accepts transfers.
@@ -128,7 +128,7 @@ impl Scheduler {
             writers: Writers::new(small_writes),
             effects: Effects::default(),
             traced: false,
-            stages: Stages::default(),
+            stages: StageTimes::default(),
         }
     }
 

@@ -5,19 +5,19 @@ use crate::statistics::Statistics;
 
 /// The statistics, and the current time.
 #[derive(Debug)]
-pub(super) struct Stages {
+pub(super) struct StageTimes {
     /// `None` if statistics are disabled.
     counted: Option<Box<Statistics>>,
     now_ns: u64,
 }
 
-impl Default for Stages {
+impl Default for StageTimes {
     fn default() -> Self {
         Self { counted: Some(Box::default()), now_ns: 0 }
     }
 }
 
-impl Stages {
+impl StageTimes {
     /// Enables statistics, or disables and clears them.
     pub(super) fn keep(&mut self, keep: bool) {
         match (keep, &self.counted) {

@@ -1,13 +1,8 @@
 //! Traces of an engine's activity, recorded on request, and how long its stages take.
 
 use super::Engine;
-use super::call::Call;
-use crate::error::Result;
-use crate::events;
-use crate::queue::now_ns;
 use crate::statistics::Statistics;
-use crate::trace::{Span, Trace, What};
-use crate::transfer::Outcome;
+use crate::trace::Trace;
 
 impl Engine {
     /// Starts recording the activity of the engine's threads, slots and links; an earlier recording
@@ -44,28 +39,5 @@ impl Engine {
         if self.home().is_here() {
             self.inner.core.lock().keep_statistics(keep);
         }
-    }
-
-    /// Does a small transfer on this thread, if possible, and reports it to traces and subscribers.
-    #[inline]
-    pub(super) fn move_small_traced(&self, call: &Call<'_>) -> Option<Result<Outcome>> {
-        if self.inner.core.failure().is_some() {
-            return None; // the general path reports the failure
-        }
-        let done = self.move_small(call);
-        done.iter().for_each(|done| self.trace_small(call, done));
-        done
-    }
-
-    /// Records a small transfer that has just ended, and emits its event.
-    fn trace_small(&self, call: &Call<'_>, done: &Result<Outcome>) {
-        let bytes = (call.offset, call.span.len);
-        events::small_ended(call.direction.name(), call.file.path(), bytes, done);
-        self.inner.core.recorder().note_small(|| {
-            let took = done.as_ref().map_or(0, |outcome| outcome.elapsed.as_nanos());
-            let end_ns = now_ns();
-            let start_ns = end_ns.saturating_sub(u64::try_from(took).unwrap_or(0));
-            Span { start_ns, end_ns, what: What::Small { name: call.direction.name(), bytes } }
-        });
     }
 }
