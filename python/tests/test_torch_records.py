@@ -307,7 +307,7 @@ def owned():
     tasks = "/proc/self/task"
     found = Counter()
     for task in os.listdir(tasks):
-        with contextlib.suppress(FileNotFoundError):  # a thread that ends meanwhile
+        with contextlib.suppress(OSError):  # a thread that ends meanwhile
             name = open(f"{{tasks}}/{{task}}/comm").read()
             found[name] += name.startswith("forebay")
     for number in os.listdir("/proc/self/fd"):
