@@ -199,7 +199,7 @@ def test_parts_of_a_tensor_are_read(tmp_path: Path) -> None:
             found = part[tuple(index)]
             assert found.shape == array[tuple(index)].shape, index
             assert (found == array[tuple(index)]).all(), index
-        for wrong in [(0,) * 5, (..., ...), 4, slice(None, None, 2)]:
+        for wrong in [(0,) * 5, (..., ...), 4]:
             with pytest.raises(IndexError, match="the tensor `a`"):
                 part[wrong]
 

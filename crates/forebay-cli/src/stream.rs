@@ -13,8 +13,8 @@ use crate::program::Program;
 /// The measuring module of the package.
 const MODULE: &str = "forebay.stream_bench";
 
-const HINT: &str = "install both packages (`pip install forebay torch`), or run this command in \
-                    an environment whose `python3` has them";
+const HINT: &str = "install both packages (`pip install '.[torch]'` in a clone), or run this \
+                    command in an environment whose `python3` has them";
 
 /// Replaces this process by the measurement; returns only on failure.
 ///
@@ -85,7 +85,7 @@ fn own_python() -> Result<Command> {
         let own = env!("CARGO_PKG_VERSION");
         return Err(Failure::new(text)
             .because(format!("`python3` has `forebay` {version}, but this command is {own}"))
-            .hint(format!("install the same version of both (`pip install forebay=={own}`)")));
+            .hint(format!("install version {own} of both (`pip install .` in its clone)")));
     }
     let mut python = Command::new("python3");
     python.args(["-P", "-m", MODULE]);

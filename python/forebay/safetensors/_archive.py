@@ -67,6 +67,15 @@ def is_archive(file: File) -> bool:
     return any(name.endswith("/data.pkl") for name in names)
 
 
+def is_npz(file: File) -> bool:
+    """Whether a zip is one that `numpy.savez` wrote."""
+    try:
+        names = _opened(file).namelist()
+    except _BAD_ZIP:
+        return False
+    return bool(names) and all(name.endswith(".npy") for name in names)
+
+
 def read(file: File, path: str) -> Header:
     """Reads and checks where the tensors of an archive are.
 

@@ -20,6 +20,9 @@ Paths: TypeAlias = Path | Sequence[Path]
 _KINDS = ["*.safetensors", "*pytorch_model*.bin"]
 """Patterns of a folder's files: those of the first one with a match belong to the model."""
 
+_WHOLE = "model.safetensors"
+"""The file of a model that has only one; others in its folder are its copies in other forms."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
@@ -32,9 +35,9 @@ class ModelFile:
 def files(paths: Paths) -> list[ModelFile]:
     """The files that `paths` name.
 
-    A folder means the files of its index, or all its ``.safetensors`` files, or else its
-    ``pytorch_model.bin`` files. A folder of the Hugging Face cache (``models--…``) means the
-    snapshot that ``refs/main`` names.
+    A folder means the files of its index, or its ``model.safetensors``, or all its
+    ``.safetensors`` files, or else its ``pytorch_model.bin`` files. A folder of the Hugging Face
+    cache (``models--…``) means the snapshot that ``refs/main`` names, or the only one.
 
     Raises:
         FormatError: a folder has no such files, or an index is invalid.
@@ -45,14 +48,17 @@ def files(paths: Paths) -> list[ModelFile]:
 
 
 def _of(path: str) -> list[ModelFile]:
-    if path.endswith(".index.json"):
-        return _of_index(FolderPath(path))
     folder = FolderPath(path)
+    if folder.name == "index.json" or path.endswith(".index.json"):
+        return _of_index(folder)
     if not folder.is_dir():
         return [ModelFile(path)]
-    main = folder / "refs" / "main"
-    if main.is_file() and (folder / "snapshots").is_dir():
-        folder = folder / "snapshots" / main.read_text().strip()
+    main, snapshots = folder / "refs" / "main", folder / "snapshots"
+    if snapshots.is_dir():
+        if main.is_file():
+            folder = snapshots / main.read_text().strip()
+        elif len(only := list(snapshots.iterdir())) == 1:
+            folder = only[0]
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
@@ -65,7 +71,9 @@ def _of(path: str) -> list[ModelFile]:
             raise refused(str(folder), f"it has several indexes: {several}", "give one of them")
         if indexes:
             return _of_index(folder / indexes[0])
-        if found := fnmatch.filter(names, kind):
+        if _WHOLE in (found := fnmatch.filter(names, kind)):
+            found = [_WHOLE]
+        if found:
             return [ModelFile(str(folder / name)) for name in found]
     kinds = " and no ".join(f"`{kind}`" for kind in _KINDS)
     raise refused(str(folder), f"it has no {kinds}", "give a file or another folder")

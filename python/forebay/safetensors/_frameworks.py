@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .._errors import shown
+from .._errors import NoDevice, shown
 from ._header import FormatError, Stored
 
 if TYPE_CHECKING:
@@ -69,14 +69,18 @@ class Torch:
     """Tensors of torch, each with a separate storage."""
 
     def __init__(self, device: Any) -> None:
-        import torch  # type: ignore[import-not-found,unused-ignore]
+        try:
+            import torch  # type: ignore[import-not-found,unused-ignore]
+        except ModuleNotFoundError:
+            remedy = 'install it, or load arrays of NumPy by `framework="numpy"`'
+            raise ModuleNotFoundError(f"there is no torch: {remedy}", name="torch") from None
 
         self._torch = torch
         self._device = torch.device("cuda" if device is None else device)
         self.on_host = self._device.type == "cpu"
         if self._device.type == "cuda" and not torch.cuda.is_available():
             hint = 'load to the host by `device="cpu"`'
-            made = FormatError(errno.ENODEV, "torch finds no GPU for `device=\"cuda\"`", None)
+            made = NoDevice(errno.ENODEV, "torch finds no GPU for `device=\"cuda\"`", None)
             made.hint = hint
             raise made
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .._errors import Error, shown
+from .._errors import Error, shortened, shown
 
 if TYPE_CHECKING:
     from .._forebay import File
@@ -139,7 +139,7 @@ def parse(text: bytes, size: int, path: str) -> Header:
     for tensor in tensors:
         if tensor.offset != end:
             kind = "overlap with" if tensor.offset < end else "gap before"
-            _refuse(path, f"{kind} its tensor `{shown(tensor.name)}`")
+            _refuse(path, f"{kind} its tensor `{shortened(tensor.name)}`")
         end += tensor.nbytes
     if end != size:
         _refuse(path, f"its tensors end at byte {end}, but the file at byte {size}")
@@ -150,7 +150,7 @@ def _stored(path: str, name: str, about: Any, begin: int) -> Stored:
     """A tensor of the header."""
 
     def refuse(why: str) -> NoReturn:
-        _refuse(path, f"its tensor `{shown(name)}` {why}")
+        _refuse(path, f"its tensor `{shortened(name)}` {why}")
 
     if not isinstance(about, dict):
         refuse("is not a JSON object")
@@ -158,7 +158,7 @@ def _stored(path: str, name: str, about: Any, begin: int) -> Stored:
     shape: Any = about.get("shape")
     offsets: Any = about.get("data_offsets")
     if not isinstance(dtype, str) or dtype not in BITS:
-        refuse(f"has the type `{shown(dtype)}`, which safetensors does not have")
+        refuse(f"has the type `{shortened(dtype)}`, which safetensors does not have")
     if not _are_sizes(shape):
         refuse("has an invalid shape")
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
@@ -170,7 +170,7 @@ def _stored(path: str, name: str, about: Any, begin: int) -> Stored:
         refuse(f"has {bits} bits, which is not a whole number of bytes")
     nbytes = offsets[1] - offsets[0]
     if nbytes != bits // 8:
-        kind = f"`{dtype}` of shape {shape}"
+        kind = f"`{dtype}` of shape {shortened(shape)}"
         refuse(f"has {nbytes} bytes, but {kind} takes {bits // 8}")
     return Stored(name, dtype, tuple(shape), begin + offsets[0], nbytes)
 
@@ -204,7 +204,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"it has the name `{shown(twice)}` twice")
+        raise ValueError(f"it has the name `{shortened(twice)}` twice")
     for name, value in pairs:
         name.encode()
         if isinstance(value, str):

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from .._types import Device
     from ._files import Paths
 
-PARTS = 4
-"""Parts of a window: one is in use, and three are being read."""
+PARTS = 5
+"""Parts of a window: one is in use, one has the tensor that a loop still holds as it asks for the
+next, and three are being read."""
 
 
 class Ahead:
-    """Reads parts in their order, up to a window ahead of the one that was taken last."""
+    """Reads parts in their order, up to a window with the two that were taken last."""
 
     def __init__(
         self,
@@ -41,12 +42,17 @@ class Ahead:
         self._wanted = iter(wanted)
         self._next = next(self._wanted, None)
         self._left = window
-        self._taken = 0
+        # Bytes of the part that was taken last, and of the one before.
+        self._taken = self._before = 0
         self._coming: deque[tuple[Part, Any, ManyTransfer]] = deque()
 
     def take(self) -> tuple[Part, Any] | None:
-        """The next part and its memory; the one before counts as used. ``None`` after the last."""
-        self._left += self._taken
+        """The next part and its memory. ``None`` after the last.
+
+        The part before the one that was taken last counts as free.
+        """
+        self._left += self._before
+        self._before, self._taken = self._taken, 0
         while self._next and (not self._coming or self._next.nbytes <= self._left):
             part, self._next = self._next, next(self._wanted, None)
             room = self._ranks.room(part.nbytes)
@@ -92,7 +98,7 @@ def iterate(
         names: as for `load_file`.
         device: as for `load_file`.
         window: bytes of memory for tensors that are being read or in use. A tensor that is larger
-            than a quarter of it has separate memory of its size.
+            than a fifth of it has separate memory of its size.
         copy: gives each tensor its own memory. Without it, tensors that are read together share
             memory, which stays as long as one of them is kept.
         framework: as for `load_file`.
@@ -116,7 +122,7 @@ def iterate(
                 stack.callback(one.file.close)
                 found += [(one.file, stored, of_shard(shard, stored)) for stored in one.tensors]
             if isinstance(names, list | tuple):
-                place = {name: number for number, name in enumerate(names)}
+                place = {name: number for number, name in reversed(list(enumerate(names)))}
                 found.sort(key=lambda one: place[one[1].name])
             show([most, *(stored for _, stored, _ in found)])
         ahead = Ahead(engine, kind, parts(found, max(most // PARTS, 1)), most, together)

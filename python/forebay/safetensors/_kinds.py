@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickletools
 from typing import TYPE_CHECKING
 
 from . import _archive, _header
@@ -17,6 +18,12 @@ _ZIP = b"PK\x03\x04"
 
 _PICKLE = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 """The start of files that torch wrote before version 1.6."""
+
+_PICKLES = [b"\x80" + bytes([protocol]) for protocol in range(2, 6)]
+"""The starts of files of `pickle`."""
+
+_PICKLE_MAX = 16 << 20
+"""Bytes of a pickle, of the versions that have no length at their start, which are looked at."""
 
 _TAR = (b"ustar", 257)
 """Bytes of a tar archive and where they are; torch before version 0.2 wrote such files."""
@@ -44,7 +51,7 @@ def refuse_formats(file: File) -> None:
     """Refuses a file with a header, where the plain elements of a tensor are expected.
 
     Raises:
-        FormatError: it is a file of safetensors or of `torch.save`.
+        FormatError: it is a file of safetensors, `torch.save`, `pickle` or `numpy.savez`.
     """
     head = _head(file)
     load_file = "call `forebay.safetensors.load_file`"
@@ -52,8 +59,12 @@ def refuse_formats(file: File) -> None:
         kind, hint = "`torch.save`", _CONVERT
     elif head.startswith(_ZIP) and _archive.is_archive(file):
         kind, hint = "`torch.save`", load_file
+    elif head.startswith(_ZIP) and _archive.is_npz(file):
+        kind, hint = "`numpy.savez`", "call `numpy.load`"
     elif _is_safetensors(head) and _is_whole(file):
         kind, hint = "safetensors", load_file
+    elif head[:2] in _PICKLES and _is_pickle(file, head):
+        kind, hint = "`pickle`", "read it by `pickle`, if you trust it, and save its tensors"
     else:
         return
     raise refused(str(file.name), f"it is a file of {kind}, not plain elements", hint)
@@ -77,3 +88,20 @@ def _is_whole(file: File) -> bool:
     except FormatError:
         return False
     return True
+
+
+def _is_pickle(file: File, head: bytes) -> bool:
+    """Whether the whole file is one pickle."""
+    if head[1] >= 4 and head[2:3] == b"\x95" and file.size > 11:
+        # A frame with its length, and mostly no other.
+        if int.from_bytes(head[3:11], "little") == file.size - 11:
+            return True
+    if file.size > _PICKLE_MAX:
+        return False
+    whole = bytearray(file.size)
+    file.read_into(whole)
+    try:
+        end = [position for code, _, position in pickletools.genops(whole) if code.code == "."]
+    except Exception:  # what the module raises for other bytes
+        return False
+    return end == [file.size - 1]

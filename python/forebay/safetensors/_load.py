@@ -98,7 +98,7 @@ def load_file(
     Raises:
         FormatError: a file is of neither kind, is broken, or has a type that the framework does not
             have.
-        KeyError: a tensor of `names` is in no file.
+        KeyError: a tensor of the list `names` is in no file, or the pattern matches none.
         forebay.Error: a file cannot be opened or read.
     """
     together = ranks(rank, world_size, group, shard)

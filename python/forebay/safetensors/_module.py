@@ -26,15 +26,19 @@ def load_model(
 
     Returns:
         The names of the module that the files do not have, and the names of the files that the
-        module does not have. Of parameters that share memory, one name is enough.
+        module does not have. Of parameters that share memory, one name is enough, and of a parameter
+        and its parts that of the whole one.
     """
     loaded = load_file(filename, device)
     state = model.state_dict()
     missing, unexpected = model.load_state_dict(dict(loaded), strict=False)
     left = set(missing)
+    found = set(loaded)
     for group in _shared(state):
-        if any(name in loaded for name in group):
-            left -= group
+        if found & group:
+            found |= group
+    found |= {name for name, whole in _parts(state).items() if whole in found}
+    left -= found
     if strict and (left or unexpected):
         names = [f"missing: {', '.join(sorted(left))}"] if left else []
         names += [f"unknown: {', '.join(sorted(unexpected))}"] if unexpected else []
@@ -50,16 +54,16 @@ def save_model(
 ) -> int:
     """Writes a module's tensors, as `save_file` does; each memory once.
 
-    Of names that share memory, the first in the alphabet is written, and ``__metadata__`` maps the
-    others to it.
+    Of names that share memory, the first in the alphabet is written, and of a tensor and its parts
+    the whole one. ``__metadata__`` maps the others to it.
     """
     state = dict(model.state_dict())
     texts = dict(metadata or {})
-    for group in _shared(state):
-        kept, *others = sorted(group)
-        for name in others:
-            texts.setdefault(name, kept)
-            del state[name]
+    kept_by = {name: min(group) for group in _shared(state) for name in group - {min(group)}}
+    kept_by = {**_parts(state), **kept_by}
+    for name, kept in kept_by.items():
+        texts.setdefault(name, kept)
+        del state[name]
     if force_contiguous:
         state = {name: tensor.contiguous() for name, tensor in state.items()}
     return save_file(state, filename, texts)
@@ -73,3 +77,24 @@ def _shared(state: Mapping[str, Any]) -> list[set[str]]:
             where = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
             groups.setdefault(where, set()).add(name)
     return [names for names in groups.values() if len(names) > 1]
+
+
+def _parts(state: Mapping[str, Any]) -> dict[str, str]:
+    """Names whose tensors are a part of another one's memory, with the name of that one."""
+    spans = []
+    for name, tensor in state.items():
+        if tensor.numel():
+            pairs = zip(tensor.shape, tensor.stride(), strict=True)
+            last = sum((size - 1) * stride for size, stride in pairs)
+            begin = tensor.data_ptr()
+            end = begin + (last + 1) * tensor.element_size()
+            spans.append((str(tensor.device), begin, -end, name))
+    found: dict[str, str] = {}
+    whole: tuple[str, int, int, str] | None = None
+    for span in sorted(spans):
+        if whole and span[0] == whole[0] and -span[2] <= -whole[2]:
+            if span[1:3] != whole[1:3]:
+                found[span[3]] = whole[3]
+        else:
+            whole = span if state[span[3]].is_contiguous() else None
+    return found

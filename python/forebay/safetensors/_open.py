@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from ._files import ModelFile
 from ._frameworks import framework as chosen
 from ._iterate import PARTS, Ahead
 from ._plan import Part, open_one, parts
-from ._slices import Index
+from ._slices import Index, is_range
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -55,6 +56,8 @@ class safe_open:  # noqa: N801, the name that programs import
         self._file, self._header = opened.file, opened.header
         self._places = {name: place for place, name in enumerate(self._header.tensors)}
         self._tensors = opened.tensors
+        # Several threads may ask for tensors; what follows is theirs together.
+        self._lock = threading.Lock()
         self._ahead: Ahead | None = None
         # The tensors of the part that was taken last, and the place of the next one.
         self._ready: dict[str, Any] = {}
@@ -68,7 +71,8 @@ class safe_open:  # noqa: N801, the name that programs import
         self, kind: type[BaseException] | None, value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stop()
+        with self._lock:
+            self._stop()
         close(self._file.close, value)
 
     def keys(self) -> list[str]:
@@ -86,6 +90,10 @@ class safe_open:  # noqa: N801, the name that programs import
     def get_tensor(self, name: str) -> Any:
         """A tensor by its name."""
         stored = self._stored(name)
+        with self._lock:
+            return self._next(name, stored)
+
+    def _next(self, name: str, stored: Stored) -> Any:
         place, follows = self._places[name], self._places[name] == self._last + 1
         self._last = place
         if name in self._ready:
@@ -110,7 +118,8 @@ class safe_open:  # noqa: N801, the name that programs import
 
     def get_tensors(self) -> Mapping[str, Any]:
         """All tensors by name, read by one call."""
-        self._stop()
+        with self._lock:
+            self._stop()
         part = Part()
         for stored in self._tensors:
             part.add(self._file, stored)
@@ -147,7 +156,8 @@ class safe_open:  # noqa: N801, the name that programs import
 class Slice:
     """A tensor of a file, of which ``[...]`` reads only a part.
 
-    The index has whole numbers, slices without a step, and ``...``.
+    The whole tensor is read if the index has more than whole numbers, slices without a step, and
+    ``...``.
     """
 
     def __init__(self, opened: safe_open, stored: Stored) -> None:
@@ -162,5 +172,7 @@ class Slice:
         """The type of the tensor, by the format's name, such as ``BF16``."""
         return self._stored.dtype
 
-    def __getitem__(self, index: Index) -> Any:
-        return self._opened._alone(self._stored, index)
+    def __getitem__(self, index: Any) -> Any:
+        if is_range(index):
+            return self._opened._alone(self._stored, index)
+        return self._opened._alone(self._stored, ...)[index]

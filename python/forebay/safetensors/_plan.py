@@ -38,8 +38,10 @@ def opened(engine: Engine, paths: Paths, names: Names) -> Iterator[Opened]:
 
     Raises:
         FormatError: a file is broken, or of neither kind, or two have a tensor of the same name.
-        KeyError: a listed tensor is in none of them.
+        KeyError: a listed tensor is in none of them, or a pattern matches none.
     """
+    if names is not None and not isinstance(names, str) and not callable(names):
+        names = list(names)
     is_wanted = _filter(names)
     seen: dict[str, str] = {}
     for model_file in files(paths):
@@ -58,7 +60,9 @@ def opened(engine: Engine, paths: Paths, names: Names) -> Iterator[Opened]:
                 f"`{shown(min(missing))}`, which the index lists"
             )
             raise FormatError(errno.EINVAL, text, found.header.path)
-    if names is not None and not isinstance(names, str) and not callable(names):
+    if isinstance(names, str) and not any(map(is_wanted, seen)):
+        raise KeyError(f"no tensor in the files of the model matches `{shown(names)}`")
+    if isinstance(names, list):
         absent = [name for name in names if name not in seen]
         if absent:
             raise KeyError(f"no tensor `{shown(absent[0])}` in the files of the model")

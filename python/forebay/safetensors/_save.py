@@ -91,6 +91,6 @@ def _refuse_shared(about: list[Given]) -> None:
         if last and last.device == one.device and one.begin < last.begin + last.nbytes:
             raise ValueError(
                 f"the tensors `{shown(last.name)}` and `{shown(one.name)}` share memory: omit one, "
-                "or use `save_model`, which does"
+                "or copy it"
             )
         last = one

@@ -91,6 +91,19 @@ def bounds(
     return found, tuple(left)
 
 
+def is_range(index: Any) -> bool:
+    """Whether an index has only whole numbers, slices without a step, and ``...``."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(
+        part is ... or part.step in (None, 1)
+        if part is ... or isinstance(part, slice)
+        else hasattr(part, "__index__")
+        and not isinstance(part, bool)
+        and getattr(part, "shape", ()) == ()
+        for part in parts
+    )
+
+
 def runs(stored: Stored, wanted: list[tuple[int, int]]) -> tuple[int, int, list[tuple[int, int]]]:
     """The offset of the first run, the length of a run, and how runs repeat.
 

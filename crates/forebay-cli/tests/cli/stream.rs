@@ -58,7 +58,7 @@ fn what_is_missing_is_named_with_the_remedy() {
         let output = stream(folder.path(), python, &[]);
         let talk = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{talk}");
-        assert!(talk.contains(why) && talk.contains("pip install forebay torch"), "{talk}");
+        assert!(talk.contains(why) && talk.contains("pip install '.[torch]'"), "{talk}");
     }
     let other = "#!/bin/sh\n[ \"$2\" = -c ] && echo 0.0.7\nexit 0\n";
     let output = stream(folder.path(), Some(other), &[]);

@@ -1,0 +1,142 @@
+"""What programs do with a model besides loading it whole: other indexes, threads, odd names."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forebay.safetensors import FormatError, iterate, load_file, safe_open, save_file
+
+numpy = pytest.importorskip("numpy")
+
+HOST: dict[str, Any] = {"framework": "numpy"}
+MIB = 1 << 20
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """64 tensors of 1 MiB."""
+    arrays = {f"t{n:02}": numpy.full(MIB // 4, n, "int32") for n in range(64)}
+    save_file(arrays, tmp_path / "model.safetensors")
+    return tmp_path / "model.safetensors"
+
+
+def test_an_index_without_a_prefix(path: Path) -> None:
+    index = path.parent / "index.json"
+    index.write_text(json.dumps({"weight_map": {"t01": path.name, "t02": path.name}}))
+    assert sorted(load_file(index, **HOST)) == ["t01", "t02"]
+
+
+def test_folders_with_one_model(path: Path) -> None:
+    save_file({"t00": numpy.zeros(3)}, path.parent / "consolidated.safetensors")
+    assert len(load_file(path.parent, **HOST)) == 64
+    (snapshots := path.parent / "models--a--b" / "snapshots").mkdir(parents=True)
+    (snapshots / "0123").symlink_to(path.parent)
+    assert len(load_file(path.parent / "models--a--b", **HOST)) == 64
+
+
+def test_names_that_no_tensor_has(path: Path) -> None:
+    for names in ("nope", "z*", ["t01", "nope"], iter(["nope"])):
+        with pytest.raises(KeyError, match="nope|matches `z"):
+            load_file(path, names=names, **HOST)
+    assert load_file(path, names=lambda _: False, **HOST) == {}
+    found = [name for name, _ in iterate(path, ["t02", "t01", "t02"], **HOST)]
+    assert found == ["t02", "t01"]
+
+
+@pytest.mark.parametrize("window", ["4MiB", "512MiB"])
+def test_threads_share_a_file(path: Path, window: str) -> None:
+    with safe_open(path, "numpy", window=window) as file, ThreadPoolExecutor(8) as pool:
+        names = file.offset_keys() * 4
+        for name, array in zip(names, pool.map(file.get_tensor, names), strict=True):
+            assert array[0] == array[-1] == int(name[1:])
+
+
+def test_a_loop_keeps_within_its_window(path: Path) -> None:
+    load_file(path, names=["t00"], **HOST)  # what is made once
+    tracemalloc.start()
+    for number, (name, array) in enumerate(iterate(path, window="16MiB", **HOST)):
+        assert array[0] == number, name
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 17 * MIB, peak / MIB
+
+
+def test_slices_of_any_kind(path: Path) -> None:
+    whole = numpy.arange(24, dtype="int16").reshape(4, 6)
+    save_file({"a": whole}, path)
+    with safe_open(path, "numpy") as file:
+        part = file.get_slice("a")
+        for index in (
+            numpy.s_[1], numpy.s_[-1, 2], numpy.s_[1:3, ..., numpy.int64(2)], numpy.s_[::2],
+            numpy.s_[::-1, 1], numpy.s_[[0, 2]], None, True, numpy.s_[1, None], whole > 7,
+        ):  # fmt: skip
+            expected = whole[index]
+            assert numpy.array_equal(part[index], expected), index
+            assert part[index].shape == expected.shape, index
+
+
+def test_errors_about_long_names_are_short(path: Path) -> None:
+    long = "n" * 200_000
+    good = {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}
+    for header in (
+        {long: {**good, "dtype": "U9"}},
+        {"a": {**good, "dtype": long}},
+        {"a": {**good, "shape": [1] * 50_000, "data_offsets": [0, 2]}},
+        {long: good, "b": good},
+    ):
+        text = json.dumps(header).encode()
+        path.write_bytes(len(text).to_bytes(8, "little") + text + b"\0\0")
+        with pytest.raises(FormatError) as raised:
+            load_file(path, **HOST)
+        assert len(str(raised.value)) < 600 + len(str(path))
+
+
+def test_modules_whose_parameters_are_parts_of_others(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    safetensors = pytest.importorskip("safetensors.torch")
+    from forebay.safetensors import load_model, save_model
+
+    def module(value: float) -> Any:
+        made = torch.nn.Module()
+        whole = torch.full((4, 3), value)
+        made.register_buffer("part", whole[1:3])
+        made.register_buffer("whole", whole)
+        made.register_buffer("same", whole)
+        return made
+
+    save_model(module(2.0), tmp_path / "ours")
+    safetensors.save_model(module(3.0), tmp_path / "theirs")
+    for file, value in (("ours", 2.0), ("theirs", 3.0)):
+        assert len(load_file(tmp_path / file, device="cpu")) == 1
+        into = module(0.0)
+        assert load_model(into, tmp_path / file) == (set(), [])
+        assert into.part.tolist() == [[value] * 3] * 2
+        into = module(0.0)
+        assert safetensors.load_model(into, tmp_path / file) == (set(), [])
+    text = "share memory: omit one, or copy it"
+    with pytest.raises(ValueError, match=text):
+        save_file({"a": module(1.0).whole, "b": (whole := torch.ones(4)), "c": whole[:2]}, file)
+
+
+def test_pickles_are_no_elements(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    import forebay.torch
+
+    path = tmp_path / "file"
+    for protocol in (2, 3, 4, 5):
+        path.write_bytes(pickle.dumps({"a": [1.5] * 1000, "b": "text"}, protocol))
+        with pytest.raises(FormatError, match="it is a file of `pickle`, not plain elements"):
+            forebay.torch.load(path, torch.uint8, device="cpu")
+    with open(path, "wb") as file:
+        numpy.savez(file, a=numpy.ones(5))
+    with pytest.raises(FormatError, match="`numpy.savez`"):
+        forebay.torch.load(path, torch.uint8, device="cpu")
+    for raw in (b"\x80\x04" + bytes(98), pickle.dumps([1] * 9, 2)[:-1]):
+        path.write_bytes(raw)
+        assert bytes(forebay.torch.load(path, torch.uint8, device="cpu").tolist()) == raw
