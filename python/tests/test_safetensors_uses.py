@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import forebay
 import pytest
 from forebay.safetensors import FormatError, iterate, load_file, safe_open, save_file
 
@@ -38,6 +39,29 @@ def test_folders_with_one_model(path: Path) -> None:
     (snapshots := path.parent / "models--a--b" / "snapshots").mkdir(parents=True)
     (snapshots / "0123").symlink_to(path.parent)
     assert len(load_file(path.parent / "models--a--b", **HOST)) == 64
+
+
+def test_files_without_a_wanted_tensor_need_not_exist(path: Path) -> None:
+    index = path.parent / "model.safetensors.index.json"
+    weight_map = {"t01": path.name, "t02": path.name, "other": "absent.safetensors"}
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    assert list(load_file(path.parent, names="t*", **HOST)) == ["t01", "t02"]
+    with pytest.raises(forebay.Error, match="absent"):
+        load_file(path.parent, **HOST)
+
+
+def test_offsets_that_are_no_multiple_of_the_size(path: Path) -> None:
+    arrays = {"a": numpy.uint8([7]), "b": numpy.float32([1.5, -2]), "c": numpy.float64([3])}
+    header, at = {}, 0
+    for (name, array), dtype in zip(arrays.items(), ("U8", "F32", "F64"), strict=True):
+        offsets = [at, at := at + array.nbytes]
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": offsets}
+    text = json.dumps(header).encode()
+    head = len(text).to_bytes(8, "little") + text
+    path.write_bytes(head + b"".join(array.tobytes() for array in arrays.values()))
+    for found in (load_file(path, **HOST), dict(iterate(path, **HOST))):
+        assert all(found[name].tobytes() == array.tobytes() for name, array in arrays.items())
+        assert all(array.flags.aligned for array in found.values())
 
 
 def test_names_that_no_tensor_has(path: Path) -> None:

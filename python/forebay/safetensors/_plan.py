@@ -45,8 +45,11 @@ def opened(engine: Engine, paths: Paths, names: Names) -> Iterator[Opened]:
     is_wanted = _filter(names)
     seen: dict[str, str] = {}
     for model_file in files(paths):
-        yield (found := open_one(engine, model_file, is_wanted))
         own = model_file.names
+        if own is not None and not any(map(is_wanted, own)):
+            seen.update(dict.fromkeys(own, model_file.path))  # it may not have been downloaded
+            continue
+        yield (found := open_one(engine, model_file, is_wanted))
         for name in (name for name in found.header.tensors if own is None or name in own):
             if other := seen.get(name):
                 both = f"`{shown(other)}` and `{shown(found.header.path)}`"
