@@ -147,7 +147,7 @@ fn settings_that_are_damaged_are_a_failure() {
     let error = String::from_utf8(output.stderr).unwrap();
     let expected = [
         "error: a part of the data path of `own.json` does not work",
-        "caused by: cufile_json: own.json (`CUFILE_ENV_PATH_JSON`), line 2: there is text",
+        "caused by: cufile_json: own.json (`CUFILE_ENV_PATH_JSON`), line 2: Text cannot",
         "hint: correct the file",
     ];
     assert!(expected.iter().all(|part| error.contains(part)), "{error}");
