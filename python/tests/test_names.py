@@ -134,7 +134,7 @@ def test_a_note_of_a_failed_close_is_escaped() -> None:
 
 
 def test_every_message_has_paths_escaped() -> None:
-    raw = re.compile(r"`\{(?![\w.]*shown\()[^}`]*(?:path|fsdecode|url|\.name\b)[^}`]*\}")
+    raw = re.compile(r"`\{(?![\w.]*(?:shown|shortened)\()[^}`]*(?:path|fsdecode|url|\.name\b)[^}`]*\}")
     for source in PACKAGE.rglob("*.py"):
         if source.name in ("_replace.py", "remote_file.py"):
             continue  # one function there escapes whole texts
