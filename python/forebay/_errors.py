@@ -36,20 +36,14 @@ _ACTS += [*range(0x2028, 0x202F), *range(0x2066, 0x206A), *range(0xDC80, 0xDD00)
 _ESCAPED = {number: repr(chr(number))[1:-1] for number in _ACTS}
 
 
-_SHOWN_MAX = 4096
-"""Characters of a name in a message; no path is longer."""
-
-
 def shown(name: object) -> str:
     """A name for messages; characters that act on a terminal are escaped."""
     text = os.fsdecode(name) if isinstance(name, bytes | os.PathLike) else str(name)
-    if len(text) > _SHOWN_MAX:
-        text = f"{text[:_SHOWN_MAX]}…"
     return text.translate(_ESCAPED)
 
 
 def shortened(name: object) -> str:
-    """A name from a file for messages, as `shown`; at most about a hundred characters."""
+    """A value from a file for messages, as `shown`, cut after a hundred characters."""
     text = str(name)
     return shown(text if len(text) <= 100 else f"{text[:100]}…")
 

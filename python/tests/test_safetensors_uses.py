@@ -132,6 +132,7 @@ def test_modules_whose_parameters_are_parts_of_others(tmp_path: Path) -> None:
         made.register_buffer("part", whole[1:3])
         made.register_buffer("whole", whole)
         made.register_buffer("same", whole)
+        made.register_buffer("flat", whole.view(-1))
         return made
 
     save_model(module(2.0), tmp_path / "ours")

@@ -11,7 +11,7 @@ from ._header import HEADER_MAX, LENGTH, FormatError, Header, refused
 if TYPE_CHECKING:
     from .._forebay import File
 
-_HEAD = 512
+_HEAD = 4096
 """Bytes at the start that show the kind of a file."""
 
 _ZIP = b"PK\x03\x04"
@@ -22,8 +22,8 @@ _PICKLE = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 _PICKLES = [b"\x80" + bytes([protocol]) for protocol in range(2, 6)]
 """The starts of files of `pickle`."""
 
-_PICKLE_MAX = 16 << 20
-"""Bytes of a pickle, of the versions that have no length at their start, which are looked at."""
+_PICKLE_STEPS = 16
+"""So many valid operations at the start of a file make it a pickle, or all of a shorter one."""
 
 _TAR = (b"ustar", 257)
 """Bytes of a tar archive and where they are; torch before version 0.2 wrote such files."""
@@ -63,7 +63,7 @@ def refuse_formats(file: File) -> None:
         kind, hint = "`numpy.savez`", "call `numpy.load`"
     elif _is_safetensors(head) and _is_whole(file):
         kind, hint = "safetensors", load_file
-    elif head[:2] in _PICKLES and _is_pickle(file, head):
+    elif head[:2] in _PICKLES and _is_pickle(head, file.size):
         kind, hint = "`pickle`", "read it by `pickle`, if you trust it, and save its tensors"
     else:
         return
@@ -90,18 +90,14 @@ def _is_whole(file: File) -> bool:
     return True
 
 
-def _is_pickle(file: File, head: bytes) -> bool:
-    """Whether the whole file is one pickle."""
-    if head[1] >= 4 and head[2:3] == b"\x95" and file.size > 11:
-        # A frame with its length, and mostly no other.
-        if int.from_bytes(head[3:11], "little") == file.size - 11:
-            return True
-    if file.size > _PICKLE_MAX:
-        return False
-    whole = bytearray(file.size)
-    file.read_into(whole)
+def _is_pickle(head: bytes, size: int) -> bool:
+    """Whether a file begins with operations of `pickle`. Numbers do not: few bytes are valid."""
     try:
-        end = [position for code, _, position in pickletools.genops(whole) if code.code == "."]
-    except Exception:  # what the module raises for other bytes
+        for steps, (code, _, position) in enumerate(pickletools.genops(head), 1):
+            if code.code == ".":
+                return position == size - 1
+            if steps == _PICKLE_STEPS:
+                return True
+    except Exception:  # the module has no error of its own
         return False
-    return end == [file.size - 1]
+    return False

@@ -60,7 +60,7 @@ def save_model(
     state = dict(model.state_dict())
     texts = dict(metadata or {})
     kept_by = {name: min(group) for group in _shared(state) for name in group - {min(group)}}
-    kept_by = {**_parts(state), **kept_by}
+    kept_by |= _parts(state)
     for name, kept in kept_by.items():
         texts.setdefault(name, kept)
         del state[name]
@@ -74,27 +74,29 @@ def _shared(state: Mapping[str, Any]) -> list[set[str]]:
     groups: dict[Any, set[str]] = {}
     for name, tensor in state.items():
         if tensor.numel():
-            where = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+            layout: Any = tensor.nbytes
+            if not tensor.is_contiguous():
+                layout = (tensor.shape, tensor.stride(), tensor.dtype)
+            where = (tensor.device, tensor.data_ptr(), layout)
             groups.setdefault(where, set()).add(name)
     return [names for names in groups.values() if len(names) > 1]
 
 
 def _parts(state: Mapping[str, Any]) -> dict[str, str]:
-    """Names whose tensors are a part of another one's memory, with the name of that one."""
+    """Names whose tensors lie in the memory of another one, with the name of that one."""
     spans = []
     for name, tensor in state.items():
         if tensor.numel():
             pairs = zip(tensor.shape, tensor.stride(), strict=True)
             last = sum((size - 1) * stride for size, stride in pairs)
             begin = tensor.data_ptr()
-            end = begin + (last + 1) * tensor.element_size()
-            spans.append((str(tensor.device), begin, -end, name))
+            spans.append((str(tensor.device), begin, begin + (last + 1) * tensor.itemsize, name))
     found: dict[str, str] = {}
-    whole: tuple[str, int, int, str] | None = None
-    for span in sorted(spans):
-        if whole and span[0] == whole[0] and -span[2] <= -whole[2]:
-            if span[1:3] != whole[1:3]:
-                found[span[3]] = whole[3]
-        else:
-            whole = span if state[span[3]].is_contiguous() else None
+    whole = None
+    # A tensor comes before its parts.
+    for device, begin, end, name in sorted(spans, key=lambda one: (*one[:2], -one[2], one[3])):
+        if whole and device == whole[0] and end <= whole[1]:
+            found[name] = whole[2]
+        elif state[name].is_contiguous():
+            whole = device, end, name
     return found

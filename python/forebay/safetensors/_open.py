@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .. import _process
-from .._errors import close, shown
+from .._errors import close, shortened, shown
 from .._sizes import size_of
 from .._types import Path
 from ._files import ModelFile
@@ -56,7 +56,7 @@ class safe_open:  # noqa: N801, the name that programs import
         self._file, self._header = opened.file, opened.header
         self._places = {name: place for place, name in enumerate(self._header.tensors)}
         self._tensors = opened.tensors
-        # Several threads may ask for tensors; what follows is theirs together.
+        # Guards the fields below: several threads may call `get_tensor`.
         self._lock = threading.Lock()
         self._ahead: Ahead | None = None
         # The tensors of the part that was taken last, and the place of the next one.
@@ -135,7 +135,7 @@ class safe_open:  # noqa: N801, the name that programs import
         try:
             return self._header.tensors[name]
         except KeyError:
-            raise KeyError(f"no tensor `{shown(name)}` in `{shown(self._header.path)}`") from None
+            raise KeyError(f"no tensor `{shortened(name)}` in `{shown(self._header.path)}`") from None
 
     def _alone(self, stored: Stored, index: Index) -> Any:
         """Reads a tensor, or a part of it, alone."""

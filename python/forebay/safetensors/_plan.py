@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from .._errors import shown
+from .._errors import shortened, shown
 from .._forebay import Engine, File
 from ._files import ModelFile, Paths, files
 from ._frameworks import Framework
@@ -53,22 +53,22 @@ def opened(engine: Engine, paths: Paths, names: Names) -> Iterator[Opened]:
         for name in (name for name in found.header.tensors if own is None or name in own):
             if other := seen.get(name):
                 both = f"`{shown(other)}` and `{shown(found.header.path)}`"
-                text = f"cannot load {both} together: both have a tensor `{shown(name)}`"
+                text = f"cannot load {both} together: both have a tensor `{shortened(name)}`"
                 raise FormatError(errno.EINVAL, text, other)
             seen[name] = found.header.path
         missing = (own or frozenset()) - found.header.tensors.keys()
         if missing:
             text = (
                 f"cannot load `{shown(found.header.path)}`: it has no tensor "
-                f"`{shown(min(missing))}`, which the index lists"
+                f"`{shortened(min(missing))}`, which the index lists"
             )
             raise FormatError(errno.EINVAL, text, found.header.path)
     if isinstance(names, str) and not any(map(is_wanted, seen)):
-        raise KeyError(f"no tensor in the files of the model matches `{shown(names)}`")
+        raise KeyError(f"no tensor in the files of the model matches `{shortened(names)}`")
     if isinstance(names, list):
         absent = [name for name in names if name not in seen]
         if absent:
-            raise KeyError(f"no tensor `{shown(absent[0])}` in the files of the model")
+            raise KeyError(f"no tensor `{shortened(absent[0])}` in the files of the model")
 
 
 def open_one(engine: Engine, model_file: ModelFile, is_wanted: Callable[[str], bool]) -> Opened:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .._errors import shown
+from .._errors import shortened
 from ._header import BITS
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def of_shard(shard: Shard, stored: Stored) -> Index:
         return ...
     if any(isinstance(part, slice) for part in wanted):
         return tuple(wanted)
-    name, shape = shown(stored.name), stored.shape
+    name, shape = shortened(stored.name), stored.shape
     try:
         dimension, rank, size = map(operator.index, wanted)
     except (TypeError, ValueError):
@@ -65,7 +65,7 @@ def bounds(
     if index is ...:
         return None, stored.shape
     given: Sequence[Any] = index if isinstance(index, tuple) else (index,)
-    name, shape = shown(stored.name), stored.shape
+    name, shape = shortened(stored.name), stored.shape
     missing = len(shape) - sum(part is not ... for part in given)
     if missing < 0 or sum(part is ... for part in given) > 1:
         text = f"the tensor `{name}` has {len(shape)} dimensions, which `{index}` does not fit"
@@ -93,15 +93,15 @@ def bounds(
 
 def is_range(index: Any) -> bool:
     """Whether an index has only whole numbers, slices without a step, and ``...``."""
-    parts = index if isinstance(index, tuple) else (index,)
-    return all(
-        part is ... or part.step in (None, 1)
-        if part is ... or isinstance(part, slice)
-        else hasattr(part, "__index__")
-        and not isinstance(part, bool)
-        and getattr(part, "shape", ()) == ()
-        for part in parts
-    )
+
+    def fits(part: Any) -> bool:
+        if isinstance(part, slice):
+            return part.step in (None, 1)
+        # `True` and arrays are masks or lists.
+        is_number = hasattr(part, "__index__") and getattr(part, "shape", ()) == ()
+        return part is ... or is_number and not isinstance(part, bool)
+
+    return all(map(fits, index if isinstance(index, tuple) else (index,)))
 
 
 def runs(stored: Stored, wanted: list[tuple[int, int]]) -> tuple[int, int, list[tuple[int, int]]]:
@@ -125,7 +125,7 @@ def runs(stored: Stored, wanted: list[tuple[int, int]]) -> tuple[int, int, list[
     repeats = [(count, step) for count, step in reversed(repeats) if count != 1]
     if run % 8 or first % 8 or any(step % 8 for _, step in repeats):
         raise ValueError(
-            f"a part of the tensor `{shown(stored.name)}` would begin within a byte: an element of "
+            f"a part of the tensor `{shortened(stored.name)}` would begin within a byte: an element of "
             f"`{stored.dtype}` has {BITS[stored.dtype]} bits"
         )
     return first // 8, run // 8, [(count, step // 8) for count, step in repeats]

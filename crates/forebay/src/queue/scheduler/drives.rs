@@ -17,8 +17,8 @@ pub(crate) const EACH_MAX: usize = 24;
 
 /// Reads through the page cache that the pool has in flight on one drive, and the bytes of each;
 /// smaller ones may be more. The kernel reads ahead, so more threads only wait for each other's
-/// locks: two processes that loaded 3 GiB from a virtio drive used 0.7 instead of 4.6 CPU s per GB,
-/// at the same rate (`benches/runs/2026-11-26-x2-ranks`).
+/// locks: with 4 MiB in flight, two processes that loaded 3 GiB from a virtio drive used 0.7
+/// instead of 4.6 CPU s per GB, at the same rate (`benches/runs/2026-11-26-x2-ranks`).
 const READS_AHEAD: u64 = 4;
 const READ_AHEAD_LEN: u64 = 1 << 20;
 
@@ -43,7 +43,7 @@ pub(super) struct DriveQueue {
     most: usize,
     /// The hardware behind it, which other drives may share.
     hardware: Vec<usize>,
-    /// The ring that serves it. Without a ring, the pool runs its direct ops as well.
+    /// The ring that serves it. Without a ring, the pool runs its O_DIRECT ops as well.
     pub(super) ring: Option<usize>,
     /// Transfers with ops for its ring, or with windows that the ring is to open.
     pub(super) ring_turns: Turns,
@@ -51,7 +51,7 @@ pub(super) struct DriveQueue {
     pub(super) pool_turns: Turns,
     /// True if the drive is queued for the pool.
     pub(super) in_line: bool,
-    /// Number of ops in `direct` and `waits` together.
+    /// Number of ops for its ring and for the pool.
     pub(super) queued: usize,
     /// Expected ops of windows that are still being planned.
     pub(super) promised: usize,
