@@ -92,7 +92,10 @@ impl FilePages {
             }
         };
         let results: Vec<Result<(), Errno>> = thread::scope(|scope| {
-            let begin = |at| thread::Builder::new().spawn_scoped(scope, move || bring(at));
+            let begin = |at| {
+                let thread = thread::Builder::new().name("forebay-pin".into());
+                thread.spawn_scoped(scope, move || bring(at))
+            };
             let others: Vec<_> =
                 (share..self.len).step_by(share).map(|at| (at, begin(at))).collect();
             let own = bring(0);

@@ -130,7 +130,8 @@ impl HostMemory {
             let spawned = (own..self.len).step_by(share).map(|start| {
                 let end = (start + share).min(self.len);
                 // If no thread can be spawned, the pages are allocated on first use.
-                std::thread::Builder::new().spawn_scoped(scope, move || touch_near(start, end))
+                let thread = std::thread::Builder::new().name("forebay-pin".into());
+                thread.spawn_scoped(scope, move || touch_near(start, end))
             });
             let spawned: Vec<_> = spawned.collect();
             touch(0, own);
