@@ -117,6 +117,34 @@ def test_what_is_written_is_read_again(
         assert parts == [source[5:15], source[100:120]]
 
 
+@pytest.mark.parametrize("on", ["host", "gpu"])
+def test_memory_in_a_list_counts_as_one(
+    engine: forebay.Engine,
+    files: list[tuple[forebay.File, bytes]],
+    tmp_path: Path,
+    sim: Sim,
+    on: str,
+) -> None:
+    made: Any = sim if on == "gpu" else bytearray
+    memory = [made(3000), made(5000), bytearray(), made(100)]
+    at, lengths = [0, 2999, 3000, 8000], [2999, 1, 5000, 100]
+    given = {"offsets": [5, 4000, 70, 9000], "lengths": lengths, "at": at}
+    file, bytes_ = files[0]
+    engine.read_many(files=file, target=memory, **given)
+    found = b"".join(one.tobytes() if hasattr(one, "tobytes") else one for one in memory)
+    assert found == bytes_[5:3004] + bytes_[4000:4001] + bytes_[70:5070] + bytes_[9000:9100]
+    with engine.open(tmp_path / "x", "w") as other:
+        engine.write_many(files=other, source=memory, **{**given, "offsets": at})
+    assert (tmp_path / "x").read_bytes() == found
+    for wrong in ([2999], [8100], [8200]):
+        with pytest.raises(ValueError):
+            engine.read_many(files=file, offsets=[0], lengths=[2], target=memory, at=wrong)
+    with pytest.raises(ValueError, match="has no bytes"):
+        engine.read_many(files=file, offsets=[0], lengths=[2], target=[], at=[0])
+    with pytest.raises(TypeError, match="cannot read into a `list`"):
+        engine.read_many(files=file, offsets=[0], lengths=[2], target=[[bytearray(5)]], at=[0])
+
+
 def test_each_request_has_its_own_end(
     engine: forebay.Engine, files: list[tuple[forebay.File, bytes]]
 ) -> None:

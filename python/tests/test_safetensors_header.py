@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
 import os
+import pickle
 import random
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import forebay
 import pytest
-from forebay.safetensors import FormatError, load_file, safe_open
+from forebay.safetensors import FormatError, iterate, load_file, safe_open
 from forebay.safetensors._header import BITS, parse
 
 numpy = pytest.importorskip("numpy")
@@ -37,7 +40,9 @@ WRONG = {
     "a huge header": (b"\xff" * 8 + b"{}", "more than 100000000"),
     "no JSON": (file_of(None, 0, text=b"{"), "is not JSON"),
     "no UTF-8": (file_of(None, 0, text=b'{"\xff":1}'), "is not JSON"),
-    "deep": (file_of(None, 0, text=b"[" * 100_000), "is not JSON"),
+    "deep": (file_of(None, 0, text=b'{"a":' + b"[" * 500_000), "more lists and objects"),
+    "deep enough": (file_of(None, 0, text=b"[ " * 50_000 + b" " * 1_000_000), "is not JSON"),
+    "many lists": (file_of(None, 0, text=b'{"a":[%s[]]}' % (b"[]," * 10_000)), "more lists and"),
     "a list": (file_of([], 0), "is not a JSON object"),
     "NaN": (file_of(None, 0, text=b'{"a":NaN}'), "`NaN` is not a number"),
     "metadata": (file_of({"__metadata__": {"a": 1}}, 0), "is not an object of strings"),
@@ -75,6 +80,66 @@ def test_a_broken_file_is_refused(tmp_path: Path, kind: str) -> None:
         assert why in str(error.value) and f"`{path}`" in str(error.value)
         assert isinstance(error.value, forebay.Error) and isinstance(error.value, ValueError)
         assert error.value.filename == str(path) and len(str(error.value)) < 400
+
+
+def test_lists_take_no_memory_before_they_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(file_of(None, 0, text=b'{"a":[%s[]]}' % (b"[]," * 1_000_000)))
+    tracemalloc.start()
+    with pytest.raises(FormatError, match="more lists and objects"):
+        load_file(path, framework="numpy")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8_000_000
+
+
+def test_brackets_in_texts_are_no_lists(tmp_path: Path) -> None:
+    path, brackets = tmp_path / "model.safetensors", '[{"' * 1000
+    header = {"__metadata__": {"a": brackets}, f"b{brackets}": tensor()}
+    path.write_bytes(file_of(header, 8))
+    loaded = load_file(path, framework="numpy")
+    assert list(loaded) == [f"b{brackets}"] and loaded.metadata == {"a": brackets}
+
+
+def test_programs_of_safetensors_catch_the_errors(tmp_path: Path) -> None:
+    safetensors = pytest.importorskip("safetensors")
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(file_of({"a": tensor("F6_E2M3", [4], 0, 3)}, 3))
+    with safe_open(path, "numpy") as file:
+        for call in (file.get_tensor, file.get_slice):
+            with pytest.raises(safetensors.SafetensorError, match="no tensor `other`") as missing:
+                call("other")
+            assert isinstance(missing.value, KeyError)
+        with pytest.raises(safetensors.SafetensorError, match="`F6_E2M3`"):
+            file.get_tensor("a")
+    path.write_bytes(b"")
+    with pytest.raises(safetensors.SafetensorError) as error:
+        safe_open(path, "numpy")
+    again = pickle.loads(pickle.dumps(error.value))
+    for one in (error.value, again):
+        assert isinstance(one, FormatError) and one.filename == str(path)
+        assert str(one) == str(error.value) and one.hint == error.value.hint
+
+
+@pytest.mark.parametrize("dtype", ["F6_E2M3", "F6_E3M2", "F4", "F8_E8M0"])
+def test_a_type_that_the_framework_lacks_is_refused(tmp_path: Path, dtype: str) -> None:
+    if dtype.startswith("F8") and importlib.util.find_spec("ml_dtypes"):
+        pytest.skip("`ml_dtypes` has this type")
+    path, raw = tmp_path / "model.safetensors", b"123456"
+    header = {"a": tensor(), "b": tensor(dtype, [48 // BITS[dtype]], 8, 14)}
+    path.write_bytes(file_of(header, 8) + raw)
+    begin = path.stat().st_size - len(raw)
+    for call in (load_file, lambda *args, **more: list(iterate(*args, **more))):
+        with pytest.raises(FormatError) as error:
+            call(path, framework="numpy")
+        assert f"the tensor `b` of `{path}`" in str(error.value) and dtype in str(error.value)
+        assert f"its 6 bytes begin at byte {begin} of the file" in str(error.value)
+        assert error.value.filename == str(path)
+    assert list(load_file(path, names="a", framework="numpy")) == ["a"]
+    with safe_open(path, "numpy") as file:
+        assert file.get_tensor("a").shape == (2,) and file.get_slice("b").get_dtype() == dtype
+        with pytest.raises(FormatError, match="the tensor `b`"):
+            file.get_tensor("b")
 
 
 def test_an_acting_name_is_escaped(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
@@ -89,6 +90,73 @@ def test_a_loop_keeps_within_its_window(path: Path) -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 17 * MIB, peak / MIB
+
+
+def test_converted_tensors_take_no_room_for_the_originals(path: Path) -> None:
+    arrays = {f"t{n:02}": numpy.full(MIB, n, "float32") for n in range(64)}
+    arrays["number"] = numpy.arange(7)
+    save_file(arrays, path)
+    load_file(path, names=["t00"], **HOST)  # what is made once
+    tracemalloc.start()
+    loaded = load_file(path, dtype="float16", **HOST)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    result = 64 * 2 * MIB
+    assert peak < result + 101 * MIB, peak / MIB
+    assert list(loaded) == list(load_file(path, **HOST))
+    for name, array in arrays.items():
+        assert loaded[name].dtype == ("int64" if name == "number" else "float16")
+        assert (loaded[name] == array).all()
+    assert loaded.report()["bytes"] == sum(array.nbytes for array in arrays.values())
+
+
+class Counted(forebay.Engine):
+    """An engine that notes its calls."""
+
+    def __init__(self, **options: Any) -> None:
+        self.calls: list[int] = []
+
+    def start_read_many(self, requests: Any = None, **given: Any) -> Any:
+        self.calls.append(len(given["files"]))
+        return super().start_read_many(requests, **given)
+
+
+@pytest.mark.parametrize("ranks", [{}, {"rank": 1, "world_size": 3}])
+def test_all_files_are_one_call(path: Path, ranks: dict[str, int]) -> None:
+    arrays = {f"u{n}": numpy.arange(n * 1000, dtype="uint16") for n in range(5)}
+    for name, array in arrays.items():
+        save_file({name: array}, path.parent / f"{name}.safetensors")
+    engine, paths = Counted(), sorted(path.parent.glob("*.safetensors"))
+    loaded = load_file(paths, **ranks, engine=engine, **HOST)
+    assert engine.calls == [5] and len(loaded) == 69
+    for number in range(64):
+        assert (loaded[f"t{number:02}"] == number).all()
+    assert all((loaded[name] == array).all() for name, array in arrays.items())
+    # Each file's tensors are freed without those of the others.
+    bases = {id(loaded[name].base) for name in ("t00", "t63", "u1", "u2", "u3", "u4")}
+    assert len(bases) == 5
+
+
+def test_an_error_names_the_file_and_the_tensor(path: Path) -> None:
+    other = path.parent / "other.safetensors"
+    save_file({f"u{n}": numpy.zeros(MIB, "uint8") for n in range(4)}, other)
+
+    class Cut(forebay.Engine):
+        def start_read_many(self, requests: Any = None, **given: Any) -> Any:
+            os.truncate(other, 2 * MIB + 5000)
+            return super().start_read_many(requests, **given)
+
+    content = other.read_bytes()
+    for call in (
+        lambda: load_file([path, other], engine=Cut(), **HOST),
+        lambda: list(iterate([path, other], engine=Cut(), **HOST)),
+        lambda: safe_open(other, "numpy", engine=Cut()).get_tensors(),
+    ):
+        other.write_bytes(content)
+        with pytest.raises(forebay.EndOfFile) as error:
+            call()
+        assert "cannot load the tensors `u2` to `u3`: " in str(error.value)
+        assert f"`{other}`" in str(error.value) and error.value.filename == str(other)
 
 
 def test_slices_of_any_kind(path: Path) -> None:

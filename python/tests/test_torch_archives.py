@@ -79,12 +79,16 @@ def test_an_archive_needs_no_torch(tmp_path: Path) -> None:
         whole=tensor(), again=tensor(), rows=tensor(first=20, shape=(2, 10), strides=(30, 1)),
         turned=tensor(shape=(5, 20), strides=(1, 5)), other=tensor("1", 1, (2,), count=3),
         none=tensor(shape=(0, 7), strides=(7, 1)), one=tensor(first=7, shape=(), strides=()),
+        repeated=tensor(first=3, shape=(2, 3, 4), strides=(0, 1, 0)),
+        windows=tensor(shape=(98, 3), strides=(1, 1)),
     )
     path.write_bytes(archive(code, {"0": FLOATS, "1": FLOATS[:12]}))
     expected = {
         "whole": floats, "again": floats, "rows": numpy.stack([floats[20:30], floats[50:60]]),
         "turned": floats.reshape(20, 5).T, "other": floats[1:3],
         "none": numpy.empty((0, 7), "float32"), "one": floats[7],
+        "repeated": numpy.broadcast_to(floats[3:6, None], (2, 3, 4)),
+        "windows": numpy.lib.stride_tricks.sliding_window_view(floats, 3),
     }
     loaded = load_file(path, framework="numpy")
     for found in (loaded, dict(iterate(path, framework="numpy", window=100))):
@@ -129,15 +133,19 @@ WRONG = {
     "no storage": (archive(named(a=tensor("7"))), "no entry for its tensor `a`"),
     "a longer storage": (archive(named(a=tensor(count=101))), "has 400 bytes, not 404"),
     "a huge storage": (archive(named(a=tensor(count=2**50))), "has 400 bytes, not 450"),
-    "beyond its storage": (archive(named(a=tensor(first=1))), "more elements than its storage"),
-    "a huge shape": (archive(named(a=tensor(shape=(2**40,)))), "more elements than its storage"),
-    "repeated elements": (
-        archive(named(a=tensor(shape=(2**40, 100), strides=(0, 1)))),
-        "more elements than its storage",
+    "beyond its storage": (archive(named(a=tensor(first=1))), "after the end of its storage"),
+    "a huge shape": (archive(named(a=tensor(shape=(2**40,)))), "after the end of its storage"),
+    "repeated elements beyond it": (
+        archive(named(a=tensor(shape=(2**40, 101), strides=(0, 1)))),
+        "after the end of its storage",
     ),
     "an overflow": (
         archive(named(a=tensor(shape=(2**62, 2**62, 0), strides=(0, 0, 0)))),
-        "more elements than its storage",
+        "more than 2**64 bits",
+    ),
+    "an overflow of repeated elements": (
+        archive(named(a=tensor(shape=(2**62, 2**62), strides=(0, 0)))),
+        "more than 2**64 bits",
     ),
     "a stride below zero": (archive(named(a=tensor(strides=(-1,)))), "invalid shape or strides"),
     "dimensions": (archive(named(a=tensor(strides=()))), "1 dimensions and 0 strides"),
@@ -180,7 +188,7 @@ def changed(draw: random.Random) -> bytes:
         key = draw.choice(list(storages))
         count = len(storages[key]) // 4
         shape = [draw.randrange(1, 4) for _ in range(draw.randrange(3))]
-        strides = [draw.choice([1, 1, 3, *shape]) for _ in shape]
+        strides = [draw.choice([0, 1, 1, 3, *shape]) for _ in shape]
         first = draw.randrange(4) if draw.random() < 0.2 else 0
         if draw.random() < 0.1:
             count += draw.choice([-1, 1, 2**40])
@@ -224,6 +232,8 @@ def check_changed(path: Path, seeds: range) -> None:
         for name, array in loaded.items():
             other = theirs[name].numpy()
             assert array.shape == other.shape, f"FOREBAY_SEED={seed}: {name}"
+            if array.size > 1 << 20:
+                continue  # few elements, repeated
             assert array.tobytes() == other.tobytes(), f"FOREBAY_SEED={seed}: {name}"
         equal += 1
     assert torch is None or equal > 0.9 * taken, "torch refuses what is loaded"
@@ -262,6 +272,8 @@ def test_tensors_come_as_torch_loads_them(tmp_path: Path, torch: Any) -> None:
         "empty": torch.empty(0, 3), "one": torch.tensor(3.5),
         "parameter": torch.nn.Parameter(torch.randn(3)),
         "part": torch.randn(1000, 1000)[2:4],
+        "expanded": large[5:6].expand(7, 100), "all": torch.ones(1).expand(3, 999),
+        "windows": torch.arange(20.0).unfold(0, 5, 2), "strided": large.as_strided((9, 9), (1, 7)),
     }
     torch.save(state, path)
     expected = torch.load(path, weights_only=True)

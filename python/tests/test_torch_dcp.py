@@ -225,6 +225,61 @@ def test_no_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Path("ran").exists()
 
 
+def test_numbers_of_numpy_are_loaded(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    kinds = "float64 float32 float16 int64 int8 uint16 bool complex64".split()
+    state = {kind: numpy.ones(1, kind)[0] for kind in kinds}
+    state |= {"big": numpy.array([3], ">i4")[0], "nested": {"steps": [numpy.int64(7), 8]}}
+    save(tmp_path, state)
+    change(tmp_path, planner_data=lambda found: {**found, "step": (numpy.int64(3),)})
+    loaded: dict[str, Any] = {**dict.fromkeys(state), "nested": {"steps": [None, None]}}
+    reader = load(tmp_path, loaded)
+    assert same(state, loaded)
+    assert all(type(loaded[name]) is type(state[name]) for name in [*kinds, "big"])
+    assert reader.read_metadata().planner_data["step"] == (3,)
+
+
+class Wrong:
+    """A pickle that makes a value of NumPy that is no number."""
+
+    def __init__(self, call: Any, *given: Any, state: Any = None) -> None:
+        self.made = (call, given) if state is None else (call, given, state)
+
+    def __reduce__(self) -> Any:
+        return self.made
+
+
+def test_other_values_of_numpy_are_refused(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    scalar = numpy.float64(1).__reduce__()[0]
+    flags = (3, "|", None, None, None, -1, -1, 0)
+    for wrong in [
+        numpy.ones(3),
+        numpy.str_("text"),
+        numpy.datetime64("2020-01-01"),
+        Wrong(numpy.dtype, "O", False, True, state=flags),
+        Wrong(numpy.dtype, "f8", False, False, state=(3, ">", None, None, None, -1, -1, 0)),
+        Wrong(numpy.dtype, "f8", False, True, state=(3, "<", None, None, None, 99, -1, 0)),
+        Wrong(numpy.dtype, "f8", False, True, state=(3, "<", None, ("a",), {}, -1, -1, 0)),
+        Wrong(scalar, numpy.dtype("f8"), b"1234567"),
+        Wrong(scalar, numpy.dtype("O"), b"12345678"),
+    ]:
+        save(tmp_path, {"a": wrong})
+        with refused("the item `a` .* it may run code, or is broken"):
+            load(tmp_path, {"a": None})
+        change(tmp_path, planner_data=lambda _, wrong=wrong: wrong)
+        with pytest.raises(FormatError, match="cannot load `.*metadata`"):
+            Reader(tmp_path).read_metadata()
+
+
+def test_metadata_takes_no_memory_for_its_claims(tmp_path: Path) -> None:
+    save(tmp_path, {"a": torch.ones(3)})
+    for claim in (b"r\xff\xff\xff\xff", b"p4294967295\n"):
+        (tmp_path / ".metadata").write_bytes(b"\x80\x04N" + claim + b".")
+        with pytest.raises(FormatError, match="more than 4294967295 objects"):
+            Reader(tmp_path).read_metadata()
+
+
 def test_metadata_changes_no_class(tmp_path: Path) -> None:
     from torch.distributed.checkpoint.metadata import StorageMeta
 
@@ -338,6 +393,39 @@ def test_changed_items_are_read_or_refused(tmp_path: Path) -> None:
             end = start + layout.elements * layout.dtype.itemsize
             assert 0 <= start <= end <= len(content), number
     assert taken > 0
+
+
+def test_changed_metadata_is_read_or_refused(tmp_path: Path) -> None:
+    seed, rounds = (int(os.environ.get(f"FOREBAY_{name}", one)) for name, one in KNOBS)
+    state = {"a": torch.arange(30.0).reshape(6, 5), "b": torch.ones(2), "text": "x", "step": 3}
+    save(tmp_path, state)
+    metadata = tmp_path / ".metadata"
+    whole = metadata.read_bytes()
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path != metadata}
+    taken = 0
+    for number in range(seed, seed + DAILY * rounds):
+        draw = random.Random(number)
+        content = bytearray(whole)
+        for _ in range(draw.randrange(1, 4)):
+            at = draw.randrange(len(content))
+            piece = bytes([draw.choice([0, 1, 0xFF, draw.randrange(256), draw.choice(whole)])])
+            content[at : at + draw.choice([0, 1, 1, 1, 2])] = piece
+        metadata.write_bytes(content)
+        loaded = blank(state)
+        try:
+            Reader(tmp_path).read_metadata()
+            taken += 1
+            load(tmp_path, loaded)
+        except (FormatError, CheckpointException):
+            pass
+        except Exception as error:
+            raise AssertionError(f"FOREBAY_SEED={number}") from error
+        for name, tensor in loaded.items():
+            if isinstance(tensor, torch.Tensor):
+                assert tensor.shape == state[name].shape, f"FOREBAY_SEED={number}"
+    assert taken > DAILY * rounds // 20, "the seeds show little"
+    metadata.unlink()
+    assert before == {path: path.read_bytes() for path in tmp_path.iterdir()}
 
 
 def write(folder: Path, state: Any, **options: Any) -> None:

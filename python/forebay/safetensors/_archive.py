@@ -183,10 +183,10 @@ def _of_storage(path: str, views: dict[str, View], begin: int, nbytes: int) -> I
         count, item = math.prod(view.shape), BITS[view.dtype] // 8
         if count == 0 or is_alone:
             offset = begin + view.first * item if count else begin
-            yield Stored(name, view.dtype, view.shape, offset, count * item)
+            yield Stored(name, view.dtype, view.shape, offset, count * item, None, path)
         else:
             kept = (view.first, view.strides)
-            yield Stored(name, view.dtype, view.shape, begin, nbytes, kept)
+            yield Stored(name, view.dtype, view.shape, begin, nbytes, kept, path)
 
 
 def _checked(path: str, name: str, view: View, nbytes: int) -> int:
@@ -200,9 +200,12 @@ def _checked(path: str, name: str, view: View, nbytes: int) -> int:
     own = product(list(view.shape), bits)
     if own == 0:
         return 0
+    if own is None:
+        _refuse(path, f"{its} has more than 2**64 bits")
+    # A tensor may have more elements than its storage: `expand` repeats some.
     reach = sum((size - 1) * step for size, step in zip(view.shape, view.strides, strict=True)) + 1
-    if own is None or own // 8 > nbytes or (view.first + reach) * bits // 8 > nbytes:
-        _refuse(path, f"{its} has more elements than its storage")
+    if (view.first + reach) * bits // 8 > nbytes:
+        _refuse(path, f"{its} has elements after the end of its storage")
     return reach * bits // 8
 
 

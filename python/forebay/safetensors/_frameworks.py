@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .._errors import NoDevice, shown
+from .._errors import NoDevice, shortened, shown
 from ._header import FormatError, Stored
 
 if TYPE_CHECKING:
@@ -52,14 +52,24 @@ class Framework(Protocol):
     def memory(self, nbytes: int) -> Any:
         """New contiguous memory, with one byte per element."""
 
+    def dtype(self, stored: Stored) -> Any:
+        """The type of a tensor.
+
+        Raises:
+            FormatError: the framework does not have it.
+        """
+
     def tensor(self, memory: Any, stored: Stored, shape: Sequence[int]) -> Any:
         """The bytes of `memory` as a tensor of a shape and of the type of `stored`."""
 
     def view(self, flat: Any, shape: Sequence[int], first: int, strides: Sequence[int]) -> Any:
         """A view of a flat tensor: elements from `first` on, with strides."""
 
+    def is_converted(self, stored: Stored, dtype: Any) -> bool:
+        """Whether a tensor has floating-point numbers of another type than this."""
+
     def converted(self, tensor: Any, dtype: Any) -> Any:
-        """A tensor of floating-point numbers in another type; other tensors are unchanged."""
+        """A tensor in another type."""
 
     def copied(self, tensor: Any) -> Any:
         """A tensor with separate memory."""
@@ -87,14 +97,18 @@ class Torch:
     def memory(self, nbytes: int) -> Any:
         return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._device)
 
-    def tensor(self, memory: Any, stored: Stored, shape: Sequence[int]) -> Any:
+    def dtype(self, stored: Stored) -> Any:
         dtype = getattr(self._torch, NAMES.get(stored.dtype, ""), None)
         if dtype is None:
-            raise no_type("torch", self._torch.__version__, stored)
+            raise no_type(f"torch {self._torch.__version__}", stored)
+        return dtype
+
+    def tensor(self, memory: Any, stored: Stored, shape: Sequence[int]) -> Any:
+        dtype = self.dtype(stored)
         if stored.dtype == "F4":
             # An element of torch holds two.
             if not shape or shape[-1] % 2:
-                raise no_type("torch", f"{self._torch.__version__} for an odd row", stored)
+                raise no_type(f"torch {self._torch.__version__}", stored, " with odd rows")
             shape = [*shape[:-1], shape[-1] // 2]
         if math.prod(shape) == 0:
             return self._torch.empty(tuple(shape), dtype=dtype, device=self._device)
@@ -105,8 +119,12 @@ class Torch:
     def view(self, flat: Any, shape: Sequence[int], first: int, strides: Sequence[int]) -> Any:
         return flat.as_strided(shape, strides, first)
 
+    def is_converted(self, stored: Stored, dtype: Any) -> bool:
+        own = self.dtype(stored)
+        return bool(own.is_floating_point and own != dtype)
+
     def converted(self, tensor: Any, dtype: Any) -> Any:
-        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+        return tensor.to(dtype)
 
     def copied(self, tensor: Any) -> Any:
         return tensor.clone()
@@ -128,30 +146,34 @@ class Numpy:
         return self._numpy.empty(nbytes, dtype=self._numpy.uint8)
 
     def tensor(self, memory: Any, stored: Stored, shape: Sequence[int]) -> Any:
-        return memory.view(self._dtype(stored)).reshape(shape)
+        return memory.view(self.dtype(stored)).reshape(shape)
 
     def view(self, flat: Any, shape: Sequence[int], first: int, strides: Sequence[int]) -> Any:
         steps = [step * flat.itemsize for step in strides]
         as_strided = self._numpy.lib.stride_tricks.as_strided
         return as_strided(flat[first:], shape, steps)
 
-    def converted(self, tensor: Any, dtype: Any) -> Any:
+    def is_converted(self, stored: Stored, dtype: Any) -> bool:
+        own = self.dtype(stored)
         # `ml_dtypes` gives its types any kind.
-        return tensor.astype(dtype) if "float" in tensor.dtype.name else tensor
+        return "float" in own.name and bool(own != dtype)
+
+    def converted(self, tensor: Any, dtype: Any) -> Any:
+        return tensor.astype(dtype)
 
     def copied(self, tensor: Any) -> Any:
         return tensor.copy()
 
-    def _dtype(self, stored: Stored) -> Any:
+    def dtype(self, stored: Stored) -> Any:
         name = NAMES.get(stored.dtype, "")
         if name in self._numpy.sctypeDict:
             return self._numpy.dtype(name)
         try:
             import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
         except ImportError:
-            raise no_type("NumPy without `ml_dtypes`", "", stored) from None
+            raise no_type("NumPy without `ml_dtypes`", stored) from None
         if not hasattr(ml_dtypes, name):
-            raise no_type("NumPy", self._numpy.__version__, stored)
+            raise no_type(f"ml_dtypes {ml_dtypes.__version__}", stored)
         return self._numpy.dtype(getattr(ml_dtypes, name))
 
 
@@ -229,12 +251,13 @@ def _of_numpy(name: str, array: Any) -> Given:
     return Given(name, dtype, list(array.shape), array.nbytes, memory, "cpu", begin)
 
 
-def no_type(library: str, version: str, stored: Stored) -> FormatError:
+def no_type(library: str, stored: Stored, more: str = "") -> FormatError:
     """The error for a type that a library does not have."""
-    why = f"{f'{library} {version}'.strip()} has no type for `{stored.dtype}`"
-    text = f"cannot load the tensor `{shown(stored.name)}`: {why}"
-    made = FormatError(errno.EOPNOTSUPP, text, None)
-    made.hint = "omit it by `names=`"
+    tensor = f"the tensor `{shortened(stored.name)}` of `{shown(stored.path)}`"
+    text = f"cannot load {tensor}: {library} has no type for `{stored.dtype}`{more}"
+    made = FormatError(errno.EOPNOTSUPP, text, stored.path)
+    where = f"its {stored.nbytes} bytes begin at byte {stored.offset} of the file"
+    made.hint = f"omit it by `names=`, or read it by `forebay.open`: {where}"
     return made
 
 

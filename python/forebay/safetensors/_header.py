@@ -7,15 +7,21 @@ JSON, and the bytes of the tensors, one after another without gaps up to the end
 from __future__ import annotations
 
 import errno
+import functools
 import json
+import re
+import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .._errors import Error, shortened, shown
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from .._forebay import File
 
 LENGTH = 8
@@ -55,9 +61,39 @@ BITS = {
 
 _SIZE_MAX = 2**64 - 1
 
+_DENSITY = 16
+"""Fewest bytes for each list and object of a header. Those of tensors take more than 16."""
+
+_TO_BRACKET = re.compile(
+    rb'[^"\[{]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^"\[{]*+)*+(?:.|\Z)', re.DOTALL
+)
+"""All bytes up to the next `[` or `{` that is not in a string."""
+
 
 class FormatError(Error, ValueError):
-    """A file is not valid in its format."""
+    """A file is not valid in its format.
+
+    In a program that has imported safetensors, it is also a `safetensors.SafetensorError`.
+    """
+
+    def __new__(cls, *args: Any) -> Self:
+        made: Self = super().__new__(of_safetensors(cls), *args)
+        return made
+
+
+def of_safetensors(kind: Any) -> Any:
+    """A class of exceptions that is also safetensors' own, if the program has imported that."""
+    theirs = getattr(sys.modules.get("safetensors"), "SafetensorError", kind)
+    return kind if issubclass(kind, theirs) else _both(kind, theirs)
+
+
+@functools.cache
+def _both(kind: Any, theirs: Any) -> type[Any]:
+    def reduced(self: Any) -> Any:
+        return (kind, *kind.__reduce__(self)[1:])  # this class has no name for `pickle`
+
+    own = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__reduce__": reduced}
+    return type(kind.__name__, (kind, theirs), own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +107,7 @@ class Stored:
         offset: where its bytes begin, from the start of the file.
         nbytes: how many bytes it has; for a view, those of its whole storage.
         view: for a view, its first element in the storage and its strides, in elements.
+        path: the file.
     """
 
     name: str
@@ -79,6 +116,7 @@ class Stored:
     offset: int
     nbytes: int
     view: tuple[int, tuple[int, ...]] | None = None
+    path: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +156,13 @@ def read(file: File, path: str) -> Header:
         _refuse(path, f"its header would have {length} bytes, but the file has {size}")
     text = bytearray(length)
     file.read_into(text, LENGTH)
-    return parse(bytes(text), size, path)
+    return parse(text, size, path)
 
 
-def parse(text: bytes, size: int, path: str) -> Header:
+def parse(text: bytes | bytearray, size: int, path: str) -> Header:
     """Checks a header of a file of `size` bytes."""
+    if _is_dense(text):
+        _refuse(path, "its header has more lists and objects than its tensors need")
     try:
         found = json.loads(text.decode(), object_pairs_hook=_once, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
@@ -144,6 +184,14 @@ def parse(text: bytes, size: int, path: str) -> Header:
     if end != size:
         _refuse(path, f"its tensors end at byte {end}, but the file at byte {size}")
     return Header(path, metadata, {tensor.name: tensor for tensor in tensors}, begin, end)
+
+
+def _is_dense(text: bytes | bytearray) -> bool:
+    """Whether JSON has so many lists and objects that parsing them takes much memory."""
+    most = len(text) // _DENSITY + 64
+    if text.count(b"[") + text.count(b"{") <= most:
+        return False
+    return next(islice(_TO_BRACKET.finditer(text), most + 1, None), None) is not None
 
 
 def _stored(path: str, name: str, about: Any, begin: int) -> Stored:
@@ -172,7 +220,7 @@ def _stored(path: str, name: str, about: Any, begin: int) -> Stored:
     if nbytes != bits // 8:
         kind = f"`{dtype}` of shape {shortened(shape)}"
         refuse(f"has {nbytes} bytes, but {kind} takes {bits // 8}")
-    return Stored(name, dtype, tuple(shape), begin + offsets[0], nbytes)
+    return Stored(name, dtype, tuple(shape), begin + offsets[0], nbytes, None, path)
 
 
 def product(shape: list[int], bits: int) -> int | None:

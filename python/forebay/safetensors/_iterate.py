@@ -11,7 +11,7 @@ from .. import _process
 from .._sizes import size_of
 from ._frameworks import Framework
 from ._frameworks import framework as chosen
-from ._plan import Names, Part, opened, parts
+from ._plan import Names, Part, naming, opened, parts
 from ._ranks import Ranks, ranks
 from ._slices import Shard, of_shard
 
@@ -59,14 +59,15 @@ class Ahead:
             with self._ranks.planning():
                 memory = self._framework.memory(room)
             # It waits for the work on torch's stream that still uses earlier tensors there.
-            transfer = self._ranks.start(self._engine, part, memory, (0, room))
+            transfer = self._ranks.start(self._engine, part.requests, memory, (0, room))
             self._coming.append((part, memory, transfer))
             self._left -= part.nbytes
         if not self._coming:
             return None
         part, memory, transfer = self._coming.popleft()
         self._taken = part.nbytes
-        self._ranks.finish(transfer, memory, (0, len(memory)))
+        with naming([part]):
+            self._ranks.finish(transfer, memory, (0, len(memory)))
         return part, memory
 
     def close(self) -> None:
@@ -120,7 +121,9 @@ def iterate(
             found = []
             for one in opened(engine, paths, names):
                 stack.callback(one.file.close)
-                found += [(one.file, stored, of_shard(shard, stored)) for stored in one.tensors]
+                for stored in one.tensors:
+                    kind.dtype(stored)  # refuses types that the framework does not have
+                    found.append((one.file, stored, of_shard(shard, stored)))
             if isinstance(names, list | tuple):
                 place = {name: number for number, name in reversed(list(enumerate(names)))}
                 found.sort(key=lambda one: place[one[1].name])

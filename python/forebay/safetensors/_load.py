@@ -6,13 +6,14 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .. import _process
 from ._frameworks import Framework
 from ._frameworks import framework as chosen
-from ._plan import Names, Part, opened
+from ._plan import Names, Part, naming, opened, parts
 from ._ranks import Ranks, Wait, ranks, result
 from ._slices import Shard, of_shard
 
@@ -30,13 +31,27 @@ _LOOK = 0.1
 _AT_ONCE = 2
 """Windows that are filled at once: one is read while the other is sent to other ranks."""
 
+_CONVERTED = 32 << 20
+"""Bytes of tensors that are read together, if they are converted. The next ones are read then."""
 
-class _Window(NamedTuple):
-    """A piece of a part's memory that one transfer fills."""
 
-    part: Part
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """Tensors that are read by one call, or in a group by one after another.
+
+    Attributes:
+        parts: the tensors, and where in memory they go.
+        memory: that of the parts, joined by the call.
+        nbytes: the length of all memory.
+        is_converted: whether the tensors are converted as soon as they have been read.
+        tensors: the tensors by name, views of the memory.
+    """
+
+    parts: list[Part]
     memory: Any
-    bounds: tuple[int, int]
+    nbytes: int
+    is_converted: bool
+    tensors: dict[str, Any] = field(default_factory=dict)
 
 
 class Loaded(dict[str, Any]):
@@ -107,76 +122,104 @@ def load_file(
         with together.planning() as show:
             kind = chosen(framework, device)
             engine = engine or _process.default_engine()
-            loading = _Loading(engine, kind, together)
-            coming.callback(loading.cancel)
             metadata: dict[str, str] = {}
-            part = Part()
+            order: list[str] = []
+            whole, converted = [Part()], []
             for one in opened(engine, path, names):
                 files.callback(one.file.close)
                 metadata |= one.header.metadata or {}
+                if whole[-1].tensors and not together.joins_files:
+                    whole.append(whole[-1].next())
                 for stored in one.tensors:
-                    part.add(one.file, stored, of_shard(shard, stored))
-                if together.is_alone:
-                    # Its bytes are read while the headers of later files are read.
-                    loading.start(part)
-                    part = Part()
-            show(part.tensors)
-        if not together.is_alone or not loading.tensors:
-            loading.start(part)
-        report = loading.finish(progress)
-    loaded = Loaded(loading.tensors)
+                    kind.dtype(stored)  # refuses types that the framework does not have
+                    order.append(stored.name)
+                    index = of_shard(shard, stored)
+                    if dtype is not None and kind.is_converted(stored, dtype):
+                        converted.append((one.file, stored, index))
+                    else:
+                        whole[-1].add(one.file, stored, index)
+            calls = [whole, *([part] for part in parts(converted, _CONVERTED))]
+            show([part.tensors for call in calls for part in call])
+        loading = _Loading(engine, kind, together, calls, dtype)
+        coming.callback(loading.cancel)
+        report = loading.run(progress)
+    loaded = Loaded((name, loading.tensors[name]) for name in order)
     loaded.metadata, loaded._report = metadata, report
-    if dtype is not None:
-        for name, tensor in loaded.items():
-            loaded[name] = kind.converted(tensor, dtype)
     return loaded
 
 
 class _Loading:
-    """Parts of a model that are being read, and the tensors in their memory."""
+    """Calls that read a model, and its tensors by name.
 
-    def __init__(self, engine: Engine, framework: Framework, ranks: Ranks) -> None:
+    The first call reads the tensors that stay as they are. The others read some tensors each,
+    which are converted and freed while the next call runs.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        framework: Framework,
+        ranks: Ranks,
+        calls: list[list[Part]],
+        dtype: Any,
+    ) -> None:
         self.tensors: dict[str, Any] = {}
         self._engine = engine
         self._framework = framework
         self._ranks = ranks
-        self._coming: deque[tuple[_Window, ManyTransfer]] = deque()
-        self._later: Iterator[_Window] = iter(())
-        self._total = self._finished = 0
+        self._dtype = dtype
+        self._later = self._windows(calls)
+        self._coming: deque[tuple[_Call, tuple[int, int], ManyTransfer]] = deque()
+        self._total = sum(part.nbytes for call in calls for part in call)
+        self._finished = 0
 
-    def start(self, part: Part) -> None:
-        """Starts reading a part, and makes its tensors while it is read."""
-        memory = self._framework.memory(self._ranks.room(part.nbytes))
-        windows = (_Window(part, memory, one) for one in self._ranks.windows(len(memory)))
-        for window in islice(windows, _AT_ONCE):
-            self._begin(window)
-        self._later = chain(self._later, windows)
-        self._total += part.nbytes
-        self.tensors.update(part.made(self._framework, memory))
-
-    def finish(self, progress: Progress) -> dict[str, Any]:
-        """Waits for all parts, and returns their report."""
+    def run(self, progress: Progress) -> dict[str, Any]:
+        """Reads all tensors, and returns the report."""
         tell = _line if progress is True else progress or (lambda done, total: None)
         wait = self._watched(tell) if progress else result
         reports = []
+        self._begin()
         while self._coming:
-            window, transfer = self._coming[0]
-            reports.append(self._ranks.finish(transfer, window.memory, window.bounds, wait))
+            call, window, transfer = self._coming[0]
+            with naming(call.parts):
+                reports.append(self._ranks.finish(transfer, call.memory, window, wait))
             self._coming.popleft()
-            self._finished += window.bounds[1] - window.bounds[0]
-            for window in islice(self._later, 1):
-                self._begin(window)
+            self._finished += window[1] - window[0]
+            self._begin()
+            if window[1] == call.nbytes:
+                self.tensors |= self._converted(call) if call.is_converted else call.tensors
         tell(self._total, self._total)
         return _merged(reports)
 
     def cancel(self) -> None:
         """Cancels pending reads."""
-        for _, transfer in self._coming:
+        for _, _, transfer in self._coming:
             transfer.cancel()
 
-    def _begin(self, window: _Window) -> None:
-        started = self._ranks.start(self._engine, window.part, window.memory, window.bounds)
-        self._coming.append((window, started))
+    def _windows(self, calls: list[list[Part]]) -> Iterator[tuple[_Call, tuple[int, int]]]:
+        """The pieces of memory that are filled one after another."""
+        for number, parts in enumerate(calls):
+            with self._ranks.planning():
+                memory = [self._framework.memory(self._ranks.room(one.nbytes)) for one in parts]
+            nbytes, joined = sum(map(len, memory)), memory if len(memory) > 1 else memory[0]
+            call = _Call(parts, joined, nbytes, is_converted=number > 0)
+            for window in self._ranks.windows(nbytes):
+                yield call, window
+
+    def _begin(self) -> None:
+        """Starts the next reads, and makes their tensors while they run."""
+        for call, window in islice(self._later, _AT_ONCE - len(self._coming)):
+            requests = call.parts[0].requests
+            started = self._ranks.start(self._engine, requests, call.memory, window)
+            self._coming.append((call, window, started))
+            if window[0] == 0:
+                memory = call.memory if len(call.parts) > 1 else [call.memory]
+                for part, own in zip(call.parts, memory, strict=True):
+                    call.tensors.update(part.made(self._framework, own))
+
+    def _converted(self, call: _Call) -> dict[str, Any]:
+        converted = self._framework.converted
+        return {name: converted(tensor, self._dtype) for name, tensor in call.tensors.items()}
 
     def _watched(self, tell: Callable[[int, int], object]) -> Wait:
         """Waits, and calls the callback from time to time."""
@@ -195,7 +238,7 @@ class _Loading:
     def _done(self) -> int:
         """How many bytes have been read, including those of other ranks."""
         done = self._finished
-        for (_, _, (begin, end)), transfer in self._coming:
+        for _, (begin, end), transfer in self._coming:
             own, all_ = transfer.progress()
             done += (end - begin) * own // max(all_, 1)
         return min(done, self._total)

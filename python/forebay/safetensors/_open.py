@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .. import _process
@@ -13,8 +13,9 @@ from .._sizes import size_of
 from .._types import Path
 from ._files import ModelFile
 from ._frameworks import framework as chosen
+from ._header import of_safetensors
 from ._iterate import PARTS, Ahead
-from ._plan import Part, open_one, parts
+from ._plan import Part, naming, open_one, parts
 from ._slices import Index, is_range
 
 if TYPE_CHECKING:
@@ -120,12 +121,7 @@ class safe_open:  # noqa: N801, the name that programs import
         """All tensors by name, read by one call."""
         with self._lock:
             self._stop()
-        part = Part()
-        for stored in self._tensors:
-            part.add(self._file, stored)
-        memory = self._framework.memory(part.nbytes)
-        part.requests.start(self._engine, memory).result()
-        return dict(part.made(self._framework, memory))
+        return self._read(self._tensors)
 
     def get_slice(self, name: str) -> Slice:
         """A tensor whose parts are read by ``[...]``."""
@@ -135,16 +131,22 @@ class safe_open:  # noqa: N801, the name that programs import
         try:
             return self._header.tensors[name]
         except KeyError:
-            raise KeyError(f"no tensor `{shortened(name)}` in `{shown(self._header.path)}`") from None
+            text = f"no tensor `{shortened(name)}` in `{shown(self._header.path)}`"
+            raise of_safetensors(KeyError)(text) from None
 
     def _alone(self, stored: Stored, index: Index) -> Any:
         """Reads a tensor, or a part of it, alone."""
+        return self._read([stored], index)[stored.name]
+
+    def _read(self, tensors: Iterable[Stored], index: Index = ...) -> dict[str, Any]:
+        """Reads tensors, or the same part of each, by one call."""
         part = Part()
-        part.add(self._file, stored, index)
+        for stored in tensors:
+            part.add(self._file, stored, index)
         memory = self._framework.memory(part.nbytes)
-        part.requests.start(self._engine, memory).result()
-        [(_, tensor)] = part.made(self._framework, memory)
-        return tensor
+        with naming([part]):
+            part.requests.start(self._engine, memory).result()
+        return dict(part.made(self._framework, memory))
 
     def _stop(self) -> None:
         """Stops reading ahead."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import fnmatch
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from .._errors import shortened, shown
+from .._errors import EndOfFile, Error, shortened, shown
 from .._forebay import Engine, File
 from ._files import ModelFile, Paths, files
 from ._frameworks import Framework
@@ -94,12 +95,24 @@ def _filter(names: Names) -> Callable[[str], bool]:
 
 @dataclass(slots=True)
 class Part:
-    """Tensors that share a piece of memory, and the requests that fill it."""
+    """Tensors that share a piece of memory, and the requests that fill it.
+
+    Attributes:
+        requests: the requests of a call, which may fill memory of several parts.
+        begin: the place of this memory, if that of all parts of the call is joined.
+        tensors: each with the requested index, its shape, its place in the memory, and its length.
+        nbytes: the bytes of this memory.
+    """
 
     requests: Requests = field(default_factory=Requests)
+    begin: int = 0
     tensors: list[tuple[Stored, Index, tuple[int, ...], int, int]] = field(default_factory=list)
     nbytes: int = 0
     _starts: dict[Any, int] = field(default_factory=dict)
+
+    def next(self) -> Part:
+        """A part with memory of its own that the same call fills."""
+        return Part(self.requests, self.begin + self.nbytes)
 
     def add(self, file: File, stored: Stored, index: Index = ...) -> None:
         """Adds a tensor, or a part of it, after the others."""
@@ -114,7 +127,8 @@ class Part:
             # Tensors of the same bytes, such as tied weights, share their memory.
             start = self._starts.setdefault((file, stored.offset + first, run, *repeats), free)
             if start == free:
-                self.requests.add(file, stored.offset + first, run, repeats, start)
+                at = self.begin + start
+                self.requests.add(file, stored.offset + first, run, repeats, at)
         self.tensors.append((stored, index, shape, start, length))
         self.nbytes = max(self.nbytes, start + length)
 
@@ -132,6 +146,31 @@ class Part:
             count = length // item
             flat = framework.tensor(memory[start : start + count * item], stored, (count,))
             yield stored.name, framework.view(flat, stored.shape, *stored.view)[index]
+
+
+@contextmanager
+def naming(parts: Iterable[Part]) -> Iterator[None]:
+    """Adds the names of the tensors concerned to an error of a read."""
+    try:
+        yield
+    except Error as error:
+        if error.offset is not None and error.length is not None:
+            begin, end = error.offset, error.offset + error.length
+            if isinstance(error, EndOfFile):
+                begin += error.bytes or 0
+            hit = [
+                stored.name
+                for part in parts
+                for stored, *_ in part.tensors
+                if stored.path == error.filename
+                and stored.offset < end
+                and begin < stored.offset + stored.nbytes
+            ]
+            if hit:
+                first, last = (f"`{shortened(name)}`" for name in (hit[0], hit[-1]))
+                which = f"tensor {first}" if first == last else f"tensors {first} to {last}"
+                error.strerror = f"cannot load the {which}: {error.strerror}"
+        raise
 
 
 def parts(wanted: Iterable[tuple[File, Stored, Index]], most: int) -> Iterator[Part]:

@@ -10,10 +10,11 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 from .._errors import Error, RequestError
-from ._plan import ALIGNMENT, Part
+from ._plan import ALIGNMENT
 
 if TYPE_CHECKING:
     from .._forebay import Engine, ManyTransfer
+    from ._requests import Requests
     from ._slices import Shard
 
 CHUNK = 64 << 20
@@ -35,18 +36,19 @@ class Ranks:
     once.
 
     Attributes:
-        is_alone: whether there are no other processes, and a part can be read as soon as it is
-            known.
+        joins_files: whether the tensors of all files share memory, since the processes exchange
+            pieces of it.
     """
+
+    joins_files = False
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self._rank = rank
         self._size = size
-        self.is_alone = size == 1
 
     @contextmanager
     def planning(self) -> Iterator[Callable[[object], None]]:
-        """Runs before the first read; the function gets the plan, which all ranks must share."""
+        """Runs before a read; the function gets the plan, which all ranks must share."""
         yield lambda plan: None
 
     def room(self, nbytes: int) -> int:
@@ -58,13 +60,13 @@ class Ranks:
         yield 0, room
 
     def start(
-        self, engine: Engine, part: Part, memory: Any, window: tuple[int, int]
+        self, engine: Engine, requests: Requests, memory: Any, window: tuple[int, int]
     ) -> ManyTransfer:
         """Starts filling a piece of memory."""
         if self._size == 1:
-            return part.requests.start(engine, memory)
+            return requests.start(engine, memory)
         begin = window[1] * self._rank // self._size
-        return part.requests.turned(begin, window[1]).start(engine, memory, "cached")
+        return requests.turned(begin, window[1]).start(engine, memory, "cached")
 
     def finish(
         self, transfer: ManyTransfer, memory: Any, window: tuple[int, int], wait: Wait = result
@@ -95,6 +97,8 @@ class Group(Ranks):
     If one fails, it still takes part in all group calls, so that no other waits for it.
     """
 
+    joins_files = True
+
     def __init__(self, group: Any) -> None:
         import torch  # type: ignore[import-not-found,unused-ignore]
 
@@ -104,7 +108,6 @@ class Group(Ranks):
         super().__init__(
             self._distributed.get_rank(group), self._distributed.get_world_size(group)
         )
-        self.is_alone = False
 
     @contextmanager
     def planning(self) -> Iterator[Callable[[object], None]]:
@@ -126,10 +129,10 @@ class Group(Ranks):
             yield begin, min(begin + step, room)
 
     def start(
-        self, engine: Engine, part: Part, memory: Any, window: tuple[int, int]
+        self, engine: Engine, requests: Requests, memory: Any, window: tuple[int, int]
     ) -> ManyTransfer:
         try:
-            return part.requests.cut(*self._own(window)).start(engine, memory)
+            return requests.cut(*self._own(window)).start(engine, memory)
         except Exception as error:
             return cast("ManyTransfer", _Failed(error))
 

@@ -1,9 +1,9 @@
-//! Requests as arrays of one length: of offsets, lengths, and either places in one object or
-//! addresses on one device.
+//! Requests as arrays of one length: of offsets, lengths, and either places in one object or in
+//! several that are joined, or addresses on one device.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyIterator;
+use pyo3::types::{PyIterator, PyList};
 
 use super::{Asked, How, Wanted, place};
 use crate::engine::Engine;
@@ -59,7 +59,10 @@ pub(super) fn by_arrays<'py>(
         asked.wanted.push(Wanted { file: file_of.get(index)?, memory, offset, len, at });
     }
     match arrays.target {
-        Some(target) => asked.lent.push(how.lend(engine, target)?),
+        Some(target) => match target.cast::<PyList>() {
+            Ok(several) => asked.lend_joined(engine, how, several)?,
+            Err(_) => asked.lent.push(how.lend(engine, target)?),
+        },
         None => {
             let ranges = asked.wanted.iter().map(|wanted| (wanted.at, wanted.len));
             let ranges = ranges.filter(|range| range.1 > 0).collect();
@@ -107,6 +110,32 @@ impl FileOf<'_> {
 }
 
 impl Asked {
+    /// Lends several memories. The places of the pieces count through all of them.
+    fn lend_joined<'py>(
+        &mut self,
+        engine: &Bound<'py, Engine>,
+        how: &How<'_, 'py>,
+        several: &Bound<'py, PyList>,
+    ) -> PyResult<()> {
+        let (mut begins, mut end) = (Vec::with_capacity(several.len()), 0);
+        for target in several {
+            let lent = how.lend(engine, &target)?;
+            if lent.buffer.is_empty() {
+                continue; // it counts as host memory, also if it is on a GPU
+            }
+            begins.push(end);
+            end += lent.buffer.len();
+            self.lent.push(lent);
+        }
+        for wanted in &mut self.wanted {
+            let after = begins.partition_point(|&begin| begin <= wanted.at);
+            let empty = || PyValueError::new_err("the memory in the list has no bytes");
+            let index = after.checked_sub(1).ok_or_else(empty)?;
+            (wanted.memory, wanted.at) = (place(index)?, wanted.at - begins[index]);
+        }
+        Ok(())
+    }
+
     fn file_of<'a>(&self, given: Option<Numbers<'a>>, count: usize) -> PyResult<FileOf<'a>> {
         let files = self.files.len();
         let Some(given) = given else {

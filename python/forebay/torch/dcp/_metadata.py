@@ -6,6 +6,7 @@ import errno
 import io
 import pathlib
 import pickle
+import pickletools
 from typing import Any, NoReturn
 
 import torch  # type: ignore[import-not-found,unused-ignore]
@@ -14,6 +15,7 @@ import torch.distributed.checkpoint as dcp  # type: ignore[import-not-found,unus
 from ..._errors import of_system, shown
 from ...safetensors import FormatError
 from ._item import TRUST
+from ._numbers import MADE
 
 
 def read(path: str) -> dcp.metadata.Metadata:
@@ -28,6 +30,7 @@ def read(path: str) -> dcp.metadata.Metadata:
         hint = "give the folder of a checkpoint that was saved completely"
         raise of_system(error, f"cannot load `{shown(path)}`", path, hint) from error
     try:
+        _refuse_memo(content)
         found = _Unpickler(io.BytesIO(content)).load()
     except Exception as error:  # a pickle can raise any
         _refuse(path, str(error), error)
@@ -38,6 +41,13 @@ def read(path: str) -> dcp.metadata.Metadata:
     ):
         _refuse(path, "it is not the metadata of a checkpoint", None)
     return found
+
+
+def _refuse_memo(content: bytes) -> None:
+    """Refuses places in the memo beyond all objects: `pickle` allocates memory up to them."""
+    for opcode, argument, _ in pickletools.genops(content):
+        if opcode.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(content):
+            raise pickle.UnpicklingError(f"it has more than {argument} objects by their numbers")
 
 
 class _Unpickler(pickle.Unpickler):
@@ -87,6 +97,7 @@ _CALLED = {
     ("builtins", "set"): set,
     ("pathlib", "PosixPath"): _path,
     ("pathlib._local", "PosixPath"): _path,
+    **{tuple(name.rsplit(".", 1)): made for name, made in MADE.items()},
 }
 
 

@@ -17,6 +17,7 @@ from ..._errors import shown
 from ..._types import Path
 from . import _metadata
 from ._item import PEEK, TRUST, Layout, Refused, located, refuse
+from ._numbers import MADE
 
 if TYPE_CHECKING:
     from ..._forebay import Engine, File
@@ -239,8 +240,10 @@ class _Checked:
         return getattr(self._planner, name)
 
     def load_bytes(self, item: dcp.ReadItem, value: Any) -> None:
+        numbers = torch.serialization.safe_globals([(made, name) for name, made in MADE.items()])
         try:
-            torch.load(value, map_location="cpu", weights_only=True)
+            with numbers:
+                torch.load(value, map_location="cpu", weights_only=True)
         except Exception as error:  # a pickle can raise any
             why = f"it may run code, or is broken: {str(error)[:200]}"
             refuse(self._folder, item.storage_index.fqn, why, TRUST, error)
