@@ -40,7 +40,7 @@ from ._process import (
     write_many,
 )
 from ._raw import RawFile
-from ._tools import Report, bench, doctor, map, tune
+from ._tools import Report, bench, doctor, map
 
 if typing.TYPE_CHECKING:
     from .safetensors import load_file
@@ -76,7 +76,6 @@ __all__ = [
     "read_many",
     "start_read_many",
     "start_write_many",
-    "tune",
     "write_many",
 ]
 

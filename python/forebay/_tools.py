@@ -87,11 +87,6 @@ def map(*paths: Path, **options: Any) -> Report:
     return _run("map", paths, options)
 
 
-def tune(*paths: Path, **options: Any) -> Report:
-    """Finds the queue depth and block size of a drive, as settings for programs."""
-    return _run("tune", paths, options)
-
-
 def doctor(path: Path | None = None, **options: Any) -> Report:
     """Finds what prevents direct transfers between drive and GPU, and what to do.
 
@@ -189,25 +184,9 @@ def _map_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _tune_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    rows = []
-    for search in data["searches"]:
-        for point in search["points"]:
-            rows.append(
-                {
-                    "direction": search["direction"],
-                    "block size": point["request_size"],
-                    "depth": point["depth"],
-                    "GB/s": point["bytes_per_second"]["median"] / 1e9,
-                    "latency, ms": point["latency_s"] * 1e3,
-                }
-            )
-    return rows
-
-
 def _doctor_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     names = ["state", "name", "seen", "step"]
     return [{name: check[name] for name in names} for check in data["checks"]]
 
 
-_ROWS = {"bench": _bench_rows, "map": _map_rows, "tune": _tune_rows, "doctor": _doctor_rows}
+_ROWS = {"bench": _bench_rows, "map": _map_rows, "doctor": _doctor_rows}

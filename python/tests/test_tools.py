@@ -87,14 +87,6 @@ def test_a_bench_is_plain_data_with_a_picture(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir()), "scratch stays"
 
 
-def test_a_search_for_depth_is_plain_data(tmp_path: Path) -> None:
-    try:
-        found = forebay.tune(tmp_path, duration=1)
-    except forebay.Error as error:
-        pytest.skip(f"nothing to tune here: {error}")
-    assert found.rows() and all(row["GB/s"] > 0 for row in found.rows())
-
-
 def test_a_diagnosis_is_plain_data(tmp_path: Path) -> None:
     found = forebay.doctor(tmp_path, gpu="sim")
     assert json.loads(json.dumps(found)) == found and found["path"] == str(tmp_path)

@@ -9,13 +9,12 @@ mod stream;
 pub(crate) mod sweep;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use forebay::Route;
 use forebay::gpu::GpuSelector;
-use forebay::units::{parse_duration, parse_size};
+use forebay::units::parse_size;
 
 pub use self::compare::{CompareArgs, Mode};
 pub use self::diff::DiffArgs;
@@ -73,12 +72,6 @@ pub enum Verb {
     /// from the kernel: no file or drive is read or written. What the kernel does not report is
     /// shown as unknown.
     Map(MapArgs),
-    /// Find the best queue depth and block size of a drive
-    ///
-    /// The engine measures throughput and latency for some seconds, at several block sizes and
-    /// queue depths, with O_DIRECT. The result is a curve, the best setting, and settings for other
-    /// programs. Nothing is stored: each engine finds its queue depth while it works.
-    Tune(TuneArgs),
     /// Measure every combination of block size, queue depth and more
     ///
     /// Each combination of the values that you name is a point, and is measured several times. A
@@ -160,6 +153,7 @@ pub enum Verb {
         forebay bench --size 256M,8G --resident   two sizes, page cache only\n  \
         forebay bench /mnt/a /mnt/b /mnt/c        one folder on each drive\n  \
         forebay bench --gpu sim:bandwidth=50GB/s  simulated GPU\n  \
+        forebay bench --find-depth /data          queue depth that a drive needs\n  \
         forebay bench --json >run.json            JSON for a program")]
 pub struct BenchArgs {
     /// Files or block devices to read, or folders for scratch files [default: this folder]
@@ -218,9 +212,19 @@ pub struct BenchArgs {
     #[arg(long)]
     pub resident: bool,
 
-    /// Threads that read warm bytes in `forebay` rows [default: the engine chooses]
+    /// Threads that read warm bytes [default: the engine chooses]
     #[arg(long, value_name = "N", value_parser = threads, allow_negative_numbers = true)]
     pub threads: Option<u16>,
+
+    /// Find the queue depth that a drive needs
+    ///
+    /// Cold reads of one path are measured at depths that double. The lowest sufficient one is
+    /// compared with the depth that the engine finds by itself, in interleaved pairs. It is
+    /// recommended only if it is faster in every pair. Nothing is stored.
+    #[arg(long, conflicts_with_all = [
+        "size", "repeats", "gpu", "route", "read", "write", "cold", "resident", "threads", "json",
+    ])]
+    pub find_depth: bool,
 
     /// Print JSON instead of a table; docs/json-schema.md describes it
     #[arg(long)]
@@ -383,42 +387,6 @@ pub struct ReachArgs {
     pub paths: Vec<PathBuf>,
 }
 
-/// Arguments of `forebay tune`.
-#[derive(Debug, Clone, Args)]
-#[command(after_long_help = "Examples:\n  \
-    forebay tune                          drive of this folder, with scratch\n  \
-    forebay tune /data/model.safetensors  drive of a file, which is only read\n  \
-    forebay tune /data --write            writes instead of reads\n  \
-    forebay tune /data --json >tune.json  JSON for a program")]
-pub struct TuneArgs {
-    /// File, block device or folder on the drive [default: this folder]
-    ///
-    /// A file or device is only read, and the file's pages are dropped from the page cache. In a
-    /// folder a scratch file is made, and removed afterwards.
-    pub path: Option<PathBuf>,
-
-    /// Measure reads (default)
-    #[arg(long)]
-    pub read: bool,
-
-    /// Measure writes from a GPU to a scratch file, with O_DIRECT
-    ///
-    /// Without a GPU, a simulated one takes its place.
-    #[arg(long)]
-    pub write: bool,
-
-    /// Time to search each direction
-    #[arg(
-        long, value_name = "TIME", default_value = "6s",
-        value_parser = search_time, allow_negative_numbers = true
-    )]
-    pub duration: Duration,
-
-    /// Print JSON instead of a drawing; docs/json-schema.md describes it
-    #[arg(long)]
-    pub json: bool,
-}
-
 /// The whole definition, for the man page and for completions.
 #[must_use]
 pub fn definition() -> clap::Command {
@@ -450,12 +418,6 @@ pub(crate) fn gpu(text: &str) -> Result<GpuSelector, String> {
 fn repeats(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|number| (3..=1000).contains(number));
     number.ok_or_else(|| "it takes a number from 3 to 1000".into())
-}
-
-fn search_time(text: &str) -> Result<Duration, String> {
-    let (least, most) = (Duration::from_secs(1), Duration::from_secs(3600));
-    let time = parse_duration(text).filter(|time| (least..=most).contains(time));
-    time.ok_or_else(|| "it takes a time from 1s to 1h, such as `10s`".into())
 }
 
 fn threads(text: &str) -> Result<u16, String> {

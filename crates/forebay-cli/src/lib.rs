@@ -1,7 +1,7 @@
 //! The `forebay` command as a library: arguments in, report out.
 //!
 //! `args` reads the command line. Each verb has a module ([`mod@bench`], [`compare`], [`map`],
-//! [`mod@sweep`], [`tune`], [`read`], [`doctor`], [`gdsio`], [`import`], `stream`, `probe`,
+//! [`mod@sweep`], [`read`], [`doctor`], [`gdsio`], [`import`], `stream`, `probe`,
 //! `manual`).
 //!
 //! [`program`] starts the command again, [`workload`] keeps files busy, and [`results`] stores
@@ -13,6 +13,7 @@
 pub mod args;
 pub mod bench;
 pub mod compare;
+mod depth;
 pub mod diff;
 pub mod doctor;
 pub mod failure;
@@ -35,7 +36,6 @@ pub mod stdio;
 pub mod steps;
 mod stream;
 pub mod sweep;
-pub mod tune;
 mod usage;
 mod variables;
 mod watched;
@@ -103,7 +103,6 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
             | Verb::Compare(_)
             | Verb::Read(_)
             | Verb::Sweep(_)
-            | Verb::Tune(_)
             | Verb::Doctor(_)
             | Verb::Gdsio(_)
     );
@@ -126,12 +125,14 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
         return end(Err(failure));
     }
     let result = match &parsed.verb {
+        Verb::Bench(args) if args.find_depth => {
+            depth::command(args, &command_line(arguments), program)
+        }
         Verb::Bench(args) => bench::command(args, &command_line(arguments), program),
         Verb::Compare(args) => compare::command(args, &command_line(arguments), program),
         Verb::Read(args) => read::command(args, program),
         Verb::Map(args) => map::command(args, &command_line(arguments), program),
         Verb::Sweep(args) => sweep::command(args, &command_line(arguments), program),
-        Verb::Tune(args) => tune::command(args, &command_line(arguments), program),
         Verb::Stream(args) => stream::command(args, program),
         Verb::Doctor(args) => doctor::command(args, program),
         Verb::Report(args) => report::command::command(args),

@@ -155,7 +155,7 @@ server_gone() {
     # What is remembered of the file would be told without the server.
     echo 3 >/proc/sys/vm/drop_caches
     rpc.nfsd 0
-    for verb in "read --gpu none" "bench --gpu none" tune "map --extents" "doctor --gpu none"; do
+    for verb in "read --gpu none" "bench --gpu none" "map --extents" "doctor --gpu none"; do
         begun=$SECONDS status=0
         timeout -k 1 50 /lab/forebay $verb /mnt/nfs/file >/run/gone.txt 2>&1 || status=$?
         note "server_gone: $verb ended with $status after $((SECONDS - begun)) s"

@@ -22,7 +22,6 @@ Examples:
   forebay map /data                       drives, and their distance to each GPU
   forebay sweep /data                     block sizes and queue depths
   forebay stream --tokens 1024,8192       a model's layers during compute
-  forebay tune /data                      best queue depth of a drive
   forebay doctor /data                    what prevents direct transfers
   forebay import fio f.json -o results    results of another tool
   forebay report results -o report.html   results as a page for a browser

@@ -135,7 +135,7 @@ fn other_verbs_say_what_the_close_of_a_written_file_reports() {
     assert_eq!(fs::read(at("file")).unwrap()[..file.len()], file, "nothing was written");
 
     // The first files that are closed are scratch, then those that the engine has written.
-    for line in ["doctor place --gpu none", "tune place --write --duration 1"] {
+    for line in ["doctor place --gpu none"] {
         let told: Vec<_> = (0..12).map(|before| run(line, before)).collect();
         let ends = |word: &str, code: i32| {
             let fits = |(is, told): &(Option<i32>, String)| {

@@ -25,7 +25,6 @@ fn short_help_of_the_command() {
           compare      Compare a standard copy with Forebay and the direct route
           read         Read a file into GPU or host memory, and report the route
           map          Show the drives under a path and their distance to each GPU
-          tune         Find the best queue depth and block size of a drive
           sweep        Measure every combination of block size, queue depth and more
           stream       Measure how well compute hides the transfer of a model's layers
           doctor       Find what prevents direct transfers to the GPU, and how to fix it
@@ -56,7 +55,6 @@ fn long_help_of_the_command() {
           compare      Compare a standard copy with Forebay and the direct route
           read         Read a file into GPU or host memory, and report the route
           map          Show the drives under a path and their distance to each GPU
-          tune         Find the best queue depth and block size of a drive
           sweep        Measure every combination of block size, queue depth and more
           stream       Measure how well compute hides the transfer of a model's layers
           doctor       Find what prevents direct transfers to the GPU, and how to fix it
@@ -84,7 +82,6 @@ fn long_help_of_the_command() {
           forebay map /data                       drives, and their distance to each GPU
           forebay sweep /data                     block sizes and queue depths
           forebay stream --tokens 1024,8192       a model's layers during compute
-          forebay tune /data                      best queue depth of a drive
           forebay doctor /data                    what prevents direct transfers
           forebay import fio f.json -o results    results of another tool
           forebay report results -o report.html   results as a page for a browser
@@ -162,8 +159,8 @@ fn short_help_of_bench() {
                                warm as well)
               --resident       Measure warm files, in the page cache (also the default for one
                                path)
-              --threads <N>    Threads that read warm bytes in `forebay` rows [default: the engine
-                               chooses]
+              --threads <N>    Threads that read warm bytes [default: the engine chooses]
+              --find-depth     Find the queue depth that a drive needs
               --json           Print JSON instead of a table; docs/json-schema.md describes it
           -h, --help           Print help (see more with '--help')
         ");
@@ -173,7 +170,7 @@ fn short_help_of_bench() {
 fn long_help_of_bench() {
     let text = stdout(&["bench", "--help"]);
     let (text, examples) = text.split_once("\nExamples:\n").unwrap();
-    assert_eq!(examples.matches("forebay bench").count(), 6);
+    assert_eq!(examples.matches("forebay bench").count(), 7);
     let (about, options) = text.split_once("\nOptions:\n").unwrap();
     insta::assert_snapshot!(about, @"
         Measure each method's throughput against the machine's limits
@@ -238,7 +235,15 @@ fn options_of_bench(text: &str) {
                   Measure warm files, in the page cache (also the default for one path)
 
               --threads <N>
-                  Threads that read warm bytes in `forebay` rows [default: the engine chooses]
+                  Threads that read warm bytes [default: the engine chooses]
+
+              --find-depth
+                  Find the queue depth that a drive needs
+
+                  Cold reads of one path are measured at depths that double. The lowest
+                  sufficient one is compared with the depth that the engine finds by itself, in
+                  interleaved pairs. It is recommended only if it is faster in every pair.
+                  Nothing is stored.
 
               --json
                   Print JSON instead of a table; docs/json-schema.md describes it
@@ -362,52 +367,6 @@ fn long_help_of_map() {
           forebay map /data --record DIR       record what the map is made from
           forebay map --fixture DIR            show the record, on any machine
         ");
-}
-
-#[test]
-fn long_help_of_tune() {
-    insta::assert_snapshot!(stdout(&["tune", "--help"]), @"
-    Find the best queue depth and block size of a drive
-
-    The engine measures throughput and latency for some seconds, at several block sizes and
-    queue depths, with O_DIRECT. The result is a curve, the best setting, and settings for
-    other programs. Nothing is stored: each engine finds its queue depth while it works.
-
-    Usage: forebay tune [OPTIONS] [PATH]
-
-    Arguments:
-      [PATH]
-              File, block device or folder on the drive [default: this folder]
-
-              A file or device is only read, and the file's pages are dropped from the page
-              cache. In a folder a scratch file is made, and removed afterwards.
-
-    Options:
-          --read
-              Measure reads (default)
-
-          --write
-              Measure writes from a GPU to a scratch file, with O_DIRECT
-
-              Without a GPU, a simulated one takes its place.
-
-          --duration <TIME>
-              Time to search each direction
-
-              [default: 6s]
-
-          --json
-              Print JSON instead of a drawing; docs/json-schema.md describes it
-
-      -h, --help
-              Print help (see a summary with '-h')
-
-    Examples:
-      forebay tune                          drive of this folder, with scratch
-      forebay tune /data/model.safetensors  drive of a file, which is only read
-      forebay tune /data --write            writes instead of reads
-      forebay tune /data --json >tune.json  JSON for a program
-    ");
 }
 
 #[test]

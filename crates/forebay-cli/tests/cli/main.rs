@@ -11,6 +11,7 @@ mod corrupted;
 mod cufile;
 mod diff;
 mod doctor;
+mod find_depth;
 mod gdsio;
 mod help;
 mod import;
@@ -44,7 +45,6 @@ mod sweep;
 #[allow(dead_code, reason = "the library's own tests use the rest")]
 #[path = "../../../forebay-topology/tests/topology/tree.rs"]
 mod tree;
-mod tune;
 mod usage;
 mod verbs;
 

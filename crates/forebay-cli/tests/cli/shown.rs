@@ -70,7 +70,7 @@ fn a_file_name_acts_on_no_terminal() {
     fs::create_dir(folder.join(&inner)).unwrap();
     let (small, new) = (["--size", "4M"], format!("{NAME}.new"));
     let trace = format!("{NAME}.trace");
-    let good: [&[&str]; 15] = [
+    let good: [&[&str]; 14] = [
         &["read", NAME, "--gpu", "sim", "--stages", "--trace", &trace],
         &["read", NAME, "--json"],
         &["read", NAME, "--output", &new],
@@ -82,7 +82,6 @@ fn a_file_name_acts_on_no_terminal() {
         &["bench", NAME, "--json", "--repeats", "3"],
         &["bench", &inner, "folder", small[0], small[1], "--repeats", "3"],
         &["compare", "-s", "2", "-r", "1", "--gpu", "sim", "-f", &format!("{NAME}.compared")],
-        &["tune", NAME, "--duration", "1"],
         &["gdsio", "-f", NAME, "-w", "2", "-s", "2M", "-i", "64K", "-x", "0", "-I", "0"],
         &["sweep", NAME, "--depth", "1", "--request-size", "64K", "--time", "50ms", "-o", "swept"],
         &[
@@ -104,7 +103,7 @@ fn a_file_name_acts_on_no_terminal() {
         assert_ne!(output.status.code(), Some(2), "{output:?}");
     }
     let missing = format!("{NAME}.none");
-    for verb in ["read", "map", "doctor", "bench", "tune", "sweep", "report", "diff", NAME] {
+    for verb in ["read", "map", "doctor", "bench", "sweep", "report", "diff", NAME] {
         shows(folder, &[verb, &missing]);
     }
     for flag in [NAME, "--gpu", "--offset", "--output"] {

@@ -20,7 +20,7 @@ const LINES: [&str; 9] = [
     "bench --size 4M --repeats 1000 --gpu none",
     "compare -s 8 -r 1000 --gpu none",
     "sweep . --gpu none --request-size 4K,64K --depth 1,4 --size 8M --repeats 100 --time 200ms",
-    "tune . --duration 600",
+    "bench . --find-depth",
     "gdsio -D . -w 2 -s 256K -i 64k -x 4 -T 600 --gpu none",
     "doctor . --gpu sim:bandwidth=10kB/s",
     "read file --gpu sim:bandwidth=100kB/s --output new",

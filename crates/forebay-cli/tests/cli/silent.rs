@@ -181,8 +181,6 @@ fn a_path_that_does_not_answer_fails_whatever_moves_bytes() {
             ("bench other FILE --gpu none", "inspect"),
             ("compare -f FILE --gpu none", "inspect"),
             ("compare -f FOLDER --gpu none", "inspect"),
-            ("tune FILE", "inspect"),
-            ("tune FOLDER --write", "inspect"),
         ],
     );
 }
@@ -197,7 +195,6 @@ fn a_path_that_is_not_opened_fails_whatever_moves_bytes() {
             ("bench FILE --gpu none", "open"),
             ("bench other FILE --gpu none", "open"),
             ("compare -f FILE --overwrite --gpu none", "inspect"),
-            ("tune FILE", "open"),
         ],
     );
 }
@@ -212,7 +209,7 @@ fn a_path_of_which_nothing_comes_fails_whatever_moves_bytes() {
             ("bench FILE --gpu none", "read"),
             ("bench FILE --gpu sim", "read"),
             ("bench other FILE --gpu none", "read"),
-            ("tune FILE", "read"),
+            ("bench FILE --find-depth", "read"),
         ],
     );
 }

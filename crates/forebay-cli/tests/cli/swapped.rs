@@ -17,7 +17,7 @@ const PRECIOUS: &[u8] = b"precious";
 const NAMES: [&str; 7] = ["read", "write", "file-0", "file-1", "gdsio.0", "gdsio.1", "target"];
 
 /// Each verb that writes, in the folder that is swapped or with files in `sub`, which is.
-const VERBS: [&str; 8] = [
+const VERBS: [&str; 7] = [
     "bench . --size 4M --repeats 3 --gpu none --write",
     "bench . --size 4M --repeats 3 --gpu sim",
     "compare -s 4 -r 2 --gpu sim",
@@ -25,7 +25,6 @@ const VERBS: [&str; 8] = [
      --size 4M --gpu none -o ../results",
     "sweep . --way cpu,cpu-cached-gpu --request-size 64K --direction write --depth 1 --files 2 \
      --time 20ms --repeats 2 --size 4M --gpu none -o ../results",
-    "tune . --write --duration 1",
     "gdsio -D . -w 2 -s 1M -i 64K -x 0 -I 1 --gpu sim",
     "doctor . --gpu sim",
 ];

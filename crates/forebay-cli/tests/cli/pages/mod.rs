@@ -102,7 +102,6 @@ forebay() {
     bench) set -- --gpu sim --size 4M --repeats 3 \"$@\" ;;
     compare) set -- --gpu sim:cufile -s 2 -r 1 \"$@\" ;;
     sweep) set -- --gpu sim:cufile --size 4M --bytes 64K --depth 1 --repeats 1 \"$@\" ;;
-    tune) set -- --duration 2 \"$@\" ;;
   esac
   command forebay $verb \"$@\"
 }

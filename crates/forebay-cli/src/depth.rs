@@ -1,0 +1,529 @@
+//! `forebay bench --find-depth`: the queue depth that a drive needs, and whether a fixed depth is
+//! faster than the one that the engine finds by itself.
+//!
+//! [`search`] decides what is measured and is pure. A sample is a load of reads with O_DIRECT by an
+//! engine of that depth. Nothing is stored.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anstyle::Style;
+use forebay::units::{MIB, align_down, format_size};
+use forebay::{DirectIo, Engine, Options, Reason};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::args::BenchArgs;
+use crate::bench::cache::make_cold;
+use crate::bench::make::Room;
+use crate::bench::scratch::remove_leftovers;
+use crate::bench::stats::{Spread, rate};
+use crate::bench::subject::Subject;
+use crate::bench::{environment, spinner};
+use crate::failure::{Failure, Result};
+use crate::interrupt;
+use crate::log;
+use crate::map::look::Look;
+use crate::program::Program;
+use crate::report::json::Cache;
+use crate::report::table::{self, rate as shown_rate};
+use crate::report::warnings::{Warning, say};
+use crate::steps::{self, Step};
+use crate::workload::issuer::Way;
+use crate::workload::pattern::{Pattern, Region};
+use crate::workload::run::Ready;
+use crate::workload::{End, Lane, Load};
+
+/// The greatest depth that is measured.
+const DEPTH_MAX: u64 = 128;
+/// A depth is enough within this factor of the best rate; a fixed depth must gain it.
+const GAIN: f64 = 1.02;
+/// Doubled depths in a row without gain that end the first round.
+const FLAT: u32 = 2;
+/// Pairs of samples, of the default and of the chosen depth.
+const PAIRS: usize = 6;
+/// Ratios of pairs that differ by more than this say nothing.
+const NOISE: f64 = 0.1;
+/// Time of a sample, and before it.
+const TIME: Duration = Duration::from_millis(500);
+const WARM_UP: Duration = Duration::from_millis(150);
+/// Minimum size of a file: a smaller one ends before the queue is full.
+const LEN_MIN: u64 = 16 * MIB;
+/// The first part of scratch, whose time decides the size; the largest scratch; and the rough time
+/// to write it, in seconds.
+const SCRATCH: (u64, u64, f64) = (64 * MIB, 1024 * MIB, 2.0);
+/// Host memory of the program and of its threads' stacks.
+const PROGRAM: u64 = 128 * MIB;
+/// Columns of the longest bar.
+const BAR: usize = 44;
+
+const BOLD: Style = Style::new().bold();
+
+/// Runs the search and prints the result.
+pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Result<()> {
+    interrupt::install();
+    let path = match args.paths.as_slice() {
+        [] => None,
+        [path] => Some(path.as_path()),
+        _ => {
+            return Err(Failure::usage("`--find-depth` takes one path")
+                .hint("name one drive after the other"));
+        }
+    };
+    let drive = Drive::find(path, program)?;
+    let environment = environment::collect(&drive.place, None, command);
+    if let Some(kind) = environment.file_system.as_ref().map(|facts| facts.kind.as_str())
+        && matches!(kind, "tmpfs" | "ramfs")
+    {
+        return Err(drive.nothing("is in memory").because(format!("{kind} has no drive")));
+    }
+    let len = drive.prepare()?;
+    let mut drive = Drive { len, ..drive };
+    let depths = drive.depths(environment.memory.available)?;
+    let bar = bar((2 * depths.len() + 2 * PAIRS) as u64);
+    let found = search(&depths, &mut |depth| {
+        bar.set_message(depth.map_or_else(|| "default".into(), |depth| format!("depth {depth}")));
+        let rate = drive.measure(depth);
+        bar.inc(1);
+        rate
+    });
+    bar.finish_and_clear();
+    let found = found?;
+    drive.check()?;
+    let place = table::place(&environment, false).map(|place| format!(" ({place})"));
+    let name = drive.subject.folder.display().to_string();
+    let name = drive.subject.given_len().map_or(name, |_| drive.name.display().to_string());
+    let title = format!("{name}{}", place.unwrap_or_default());
+    let text = render(&title, &found, drive.options.segment_size, Look::of_stdout());
+    let mut out = anstream::stdout();
+    let shown = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    drive.engine.notes().into_iter().for_each(|note| say(&Warning::Engine(note).to_string()));
+    shown.map_err(|error| Failure::stdout(&error))
+}
+
+/// A progress bar over `samples`, on a terminal.
+fn bar(samples: u64) -> ProgressBar {
+    if log::is_on() {
+        return ProgressBar::hidden();
+    }
+    ProgressBar::new(samples).with_style(
+        ProgressStyle::with_template("{bar:30} {percent:>3} % {msg}")
+            .unwrap_or_else(|_| ProgressStyle::default_bar()),
+    )
+}
+
+/// The file on the drive, and the engines that read it.
+struct Drive {
+    /// Without a depth of their own.
+    options: Options,
+    /// The engine with the default depth. It is kept, as in a program that runs for long.
+    engine: Engine,
+    subject: Subject,
+    /// The file as the user named it, or the folder.
+    name: PathBuf,
+    /// Where the drives are looked up.
+    place: PathBuf,
+    /// Bytes of the file that are read.
+    len: u64,
+    /// Requests that the callers keep pending.
+    pending: u64,
+    /// Bytes that were read, and those of them with O_DIRECT.
+    read: (u64, u64),
+}
+
+impl Drive {
+    fn find(path: Option<&Path>, program: &Program) -> Result<Self> {
+        let mut options = crate::limits::limits(program)?;
+        options.depth = None;
+        if options.direct_io == DirectIo::Off {
+            return Err(Failure::new("cannot find a depth: O_DIRECT is switched off")
+                .because("`FOREBAY_DIRECT_IO` is `off`")
+                .hint("unset it: without O_DIRECT, the kernel's read-ahead sets the queue depth"));
+        }
+        options.arena_size = Some(4 * options.slot_size + 2 * DEPTH_MAX * options.segment_size);
+        let engine = Engine::new(options.clone())?;
+        let subject = Subject::find(&engine, path, false)?;
+        match remove_leftovers(&subject.folder) {
+            0 => {}
+            count => say(&Warning::Leftovers(count).to_string()),
+        }
+        let name = path.map_or_else(|| PathBuf::from("."), Path::to_owned);
+        let place = match subject.given_len() {
+            Some(_) => subject.read_path(),
+            None => subject.folder.clone(),
+        };
+        Ok(Self { options, engine, subject, name, place, len: 0, pending: 0, read: (0, 0) })
+    }
+
+    fn nothing(&self, why: &str) -> Failure {
+        Failure::new(format!("cannot find a depth: `{}` {why}", self.name.display()))
+            .hint("name a path on a drive; `forebay map` shows the drives under a path")
+    }
+
+    /// Makes scratch, if the path is a folder; returns the bytes to read.
+    fn prepare(&self) -> Result<u64> {
+        let path = self.subject.read_path();
+        let step = Step::begin("read", &path);
+        if let Some(reason) = self.engine.open(&path)?.no_direct_io() {
+            return Err(self.nothing("has no O_DIRECT").because(reason));
+        }
+        drop(step);
+        let len = match self.subject.given_len() {
+            Some(len) => len,
+            None => self.make_scratch()?,
+        };
+        if len < LEN_MIN {
+            let (len, least) = (format_size(len), format_size(LEN_MIN));
+            let text = format!("cannot find a depth: `{}` has {len}", self.name.display());
+            return Err(Failure::new(text)
+                .because(format!("at least {least} are required to keep the queue full"))
+                .hint("name a larger file, or a folder for a scratch file"));
+        }
+        Ok(align_down(len, self.options.segment_size))
+    }
+
+    fn make_scratch(&self) -> Result<u64> {
+        let (first, most, seconds) = SCRATCH;
+        let hint =
+            |failure: Failure| failure.room_hint("use a folder with more free space, or a file");
+        let room = || Room::of(&self.subject.folder);
+        room()?.check(&self.subject.folder, first).map_err(hint)?;
+        let spinner = spinner(true, first);
+        let start = Instant::now();
+        self.subject.make_read(first).map_err(hint)?;
+        let rate = rate(first, start.elapsed().as_secs_f64());
+        let len = [most, most / 2, most / 4].into_iter().find(|len| rate * seconds >= float(*len));
+        let len = len.unwrap_or(first).min(room()?.usable() / 2).max(first);
+        self.subject.make_read(len).map_err(hint)?;
+        spinner.finish_and_clear();
+        Ok(len)
+    }
+
+    /// The depths to measure, as far as the file and the `available` host memory allow.
+    fn depths(&mut self, available: u64) -> Result<Vec<u64>> {
+        let size = self.options.segment_size;
+        // Each pending request has a buffer, and there are twice as many as in flight.
+        let fits = available.saturating_sub(PROGRAM) / (4 * size);
+        let most = DEPTH_MAX.min(self.len / 2 / size).min(fits);
+        let depths: Vec<u64> = (0..).map(|power| 1 << power).take_while(|n| *n <= most).collect();
+        if depths.len() < 2 {
+            return Err(Failure::new("cannot find a depth: too little memory is available")
+                .because(format!("there is memory for {} of requests", format_size(fits * size)))
+                .hint(
+                    "stop other programs, or raise the memory limit of the control group or of \
+                     this process (`ulimit -v`, `ulimit -d`)",
+                ));
+        }
+        self.pending = 2 * most;
+        Ok(depths)
+    }
+
+    /// Bytes per second with the default depth, or with a fixed one.
+    fn measure(&mut self, depth: Option<u64>) -> Result<f64> {
+        self.subject.check_scratch()?;
+        let path = self.subject.read_path();
+        let file = steps::open(&self.engine, &path)?;
+        make_cold(&file, self.len)?.map_err(|reason| {
+            let text = format!("cannot measure `{}` while it is cold", self.name.display());
+            Failure::new(text).because(reason).hint("try a folder, for a scratch file")
+        })?;
+        let engine = match depth {
+            None => self.engine.clone(),
+            Some(depth) => {
+                let mut options = self.options.clone();
+                options.depth = usize::try_from(depth).ok();
+                Engine::new(options)?
+            }
+        };
+        let load = Load {
+            way: Way::Forebay(None),
+            read_percent: 100,
+            pattern: Pattern::Sequential,
+            request_size: self.options.segment_size,
+            depth: u32::try_from(self.pending).unwrap_or(u32::MAX),
+            batch: 1,
+            cache: Cache::Cold,
+            warm_up: WARM_UP,
+            end: End::Time(TIME),
+            until_steady: None,
+            once: false,
+            rate: None,
+            seed: 0,
+        };
+        let region = Region { start: 0, len: self.len };
+        let lanes = [Lane { target: 0, device: None, path, region, content: None }];
+        let (ran, _) = Ready::new(&engine, &load, &lanes)?.run(&["host".into()])?;
+        self.read.0 += ran.read;
+        let direct = [Reason::NotResident, Reason::TriedNotResident].map(|reason| reason.text());
+        let direct = ran.taken.iter().filter(|taken| direct.contains(&taken.reason.as_str()));
+        self.read.1 += direct.map(|taken| taken.bytes).sum::<u64>();
+        Ok(rate(ran.bytes, ran.span.as_secs_f64()))
+    }
+
+    /// Checks that the bytes came from the drive.
+    fn check(&self) -> Result<()> {
+        let (all, direct) = self.read;
+        if all - direct <= all / 100 {
+            return Ok(());
+        }
+        let (cached, all) = (format_size(all - direct), format_size(all));
+        let text = format!("cannot find a depth with `{}`", self.name.display());
+        Err(Failure::new(text)
+            .because(format!("{cached} of {all} came from the page cache, not from the drive"))
+            .hint("another process uses the file; try a folder, for a scratch file"))
+    }
+}
+
+/// A depth and its rate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Point {
+    depth: u64,
+    bytes_per_second: f64,
+}
+
+/// The result of a search.
+#[derive(Debug, PartialEq)]
+struct Found {
+    curve: Vec<Point>,
+    /// The lowest depth that is enough.
+    depth: u64,
+    /// The rate of the default, the median of its samples.
+    default: f64,
+    /// How many times as fast as the default that depth was, in pairs of samples.
+    ratios: Spread,
+}
+
+/// The judgement of a search.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// The fixed depth was faster in every pair.
+    Faster,
+    /// Pairs differ too much.
+    TooNoisy,
+    /// The fixed depth gains nothing.
+    NoFaster,
+}
+
+impl Found {
+    fn verdict(&self) -> Verdict {
+        let Spread { median, min, .. } = self.ratios;
+        if min >= GAIN {
+            Verdict::Faster
+        } else if median >= GAIN || self.ratios.relative() > NOISE {
+            Verdict::TooNoisy
+        } else {
+            Verdict::NoFaster
+        }
+    }
+}
+
+/// Measures `depths`, which double, until more gain nothing, and again backwards. Then compares the
+/// lowest sufficient one with the default, in pairs whose order alternates. `measure` returns the
+/// rate at a depth, or at the default.
+fn search(depths: &[u64], measure: &mut dyn FnMut(Option<u64>) -> Result<f64>) -> Result<Found> {
+    let mut curve: Vec<Point> = Vec::new();
+    let (mut best, mut flat) = (0.0, 0);
+    for &depth in depths {
+        let bytes_per_second = measure(Some(depth))?;
+        curve.push(Point { depth, bytes_per_second });
+        flat = if bytes_per_second >= best * GAIN { 0 } else { flat + 1 };
+        best = f64::max(best, bytes_per_second);
+        if flat == FLAT {
+            break;
+        }
+    }
+    for point in curve.iter_mut().rev() {
+        let again = measure(Some(point.depth))?;
+        point.bytes_per_second = f64::midpoint(point.bytes_per_second, again);
+    }
+    let best = curve.iter().map(|point| point.bytes_per_second).fold(0.0, f64::max);
+    let enough = |point: &&Point| point.bytes_per_second * GAIN >= best;
+    let Some(depth) = curve.iter().find(enough).map(|point| point.depth).filter(|_| best > 0.0)
+    else {
+        return Err(Failure::new("cannot find a depth: no request ended in time")
+            .hint("the drive is too slow to measure, or does not answer: look at `dmesg`"));
+    };
+    let (mut defaults, mut ratios) = (Vec::new(), Vec::new());
+    for pair in 0..PAIRS {
+        let (default, fixed) = if pair % 2 == 0 {
+            let default = measure(None)?;
+            (default, measure(Some(depth))?)
+        } else {
+            let fixed = measure(Some(depth))?;
+            (measure(None)?, fixed)
+        };
+        defaults.push(default);
+        ratios.push(if default > 0.0 { fixed / default } else { f64::INFINITY });
+    }
+    let default = Spread::of(defaults).expect("there are pairs").median;
+    Ok(Found { curve, depth, default, ratios: Spread::of(ratios).expect("there are pairs") })
+}
+
+/// The curve, the chosen depth and the reason. `size` is the block size.
+fn render(title: &str, found: &Found, size: u64, look: Look) -> String {
+    let mut text = format!("{BOLD}{}{BOLD:#}\n", look.fit(title));
+    let Found { curve, depth, default, ratios } = found;
+    let size_name = format_size(size);
+    let rates = curve.iter().map(|point| point.bytes_per_second).chain([*default]);
+    let most = rates.fold(0.0, f64::max);
+    let bar = |rate: f64| look.pick("█", "#").repeat(columns(rate / most));
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "cold reads with O_DIRECT, block size {size_name}\n");
+    let _ = writeln!(text, "  depth    GB/s   latency");
+    for Point { depth: of, bytes_per_second: rate } in curve {
+        // The queue is full, so this is the mean time of a request (Little's law).
+        let latency = time(float(of * size) / rate, look);
+        let (style, mark) =
+            if of == depth { (BOLD, look.pick(" ◀", " <-")) } else { (Style::new(), "") };
+        let (shown, bar) = (shown_rate(*rate), bar(*rate));
+        let _ = writeln!(text, "{style}  {of:>5}  {shown:>6}  {latency:>8}  {bar}{mark}{style:#}");
+    }
+    let _ = writeln!(
+        text,
+        "  {:>5}  {:>6}  {:8}  {}\n",
+        "auto",
+        shown_rate(*default),
+        "",
+        bar(*default)
+    );
+    let Spread { median, min, max } = ratios;
+    let range = format!("({min:.2} to {max:.2} in {PAIRS} interleaved pairs)");
+    let _ = match found.verdict() {
+        Verdict::Faster => writeln!(
+            text,
+            "{BOLD}FOREBAY_DEPTH={depth}{BOLD:#} is {median:.2} times as fast as the default\n{range}."
+        ),
+        Verdict::TooNoisy => writeln!(
+            text,
+            "Too noisy, keeping the default: depth {depth} was {median:.2} times as fast\n{range}."
+        ),
+        Verdict::NoFaster => writeln!(
+            text,
+            "Keeping the default: depth {depth} is enough, and {median:.2} times as fast\n{range}."
+        ),
+    };
+    let _ = writeln!(
+        text,
+        "\nThe same depth elsewhere:\n  \
+         fio     --ioengine=io_uring --direct=1 --bs={size} --iodepth={depth}\n  \
+         KvikIO  KVIKIO_NTHREADS={depth} KVIKIO_TASK_SIZE={size}\n          \
+         KVIKIO_AUTO_DIRECT_IO_READ=on"
+    );
+    text
+}
+
+/// A time with three significant digits.
+fn time(seconds: f64, look: Look) -> String {
+    match seconds {
+        1.0.. => format!("{seconds:.2} s"),
+        0.1.. => format!("{:.0} ms", seconds * 1e3),
+        0.001.. => format!("{:.1} ms", seconds * 1e3),
+        _ => format!("{:.0} {}", seconds * 1e6, look.pick("µs", "us")),
+    }
+}
+
+/// `share` of the longest bar.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "a share from 0 to 1 of a few columns"
+)]
+fn columns(share: f64) -> usize {
+    (share * BAR as f64).round() as usize
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a ratio needs no more than 52 bits")]
+fn float(bytes: u64) -> f64 {
+    bytes as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A drive of 7 GB/s and 1 ms, by depth. The default has the rate `default`; rates vary by the
+    /// share `noise`.
+    fn drive(default: f64, noise: f64) -> impl FnMut(Option<u64>) -> Result<f64> {
+        let mut count = 0;
+        move |depth| {
+            count += 1;
+            let rate = depth.map_or(default, |depth| (float(depth * MIB) / 0.001).min(7e9));
+            Ok(rate * if count % 3 == 0 { 1.0 - noise } else { 1.0 })
+        }
+    }
+
+    const DEPTHS: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+
+    fn found(default: f64, noise: f64) -> Found {
+        search(&DEPTHS, &mut drive(default, noise)).unwrap()
+    }
+
+    #[test]
+    fn a_depth_is_kept_only_if_it_beats_the_default_in_every_pair() {
+        for (default, noise, verdict) in [
+            (7e9, 0.0, Verdict::NoFaster),
+            (7e9, 0.01, Verdict::NoFaster),
+            (9e9, 0.01, Verdict::NoFaster),
+            (6e9, 0.01, Verdict::Faster),
+            (5e9, 0.1, Verdict::Faster),
+            (6.8e9, 0.1, Verdict::TooNoisy),
+            (7e9, 0.3, Verdict::TooNoisy),
+        ] {
+            let found = found(default, noise);
+            assert_eq!(found.verdict(), verdict, "{default} {noise}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn the_lowest_depth_that_reaches_the_best_rate_is_found() {
+        let found = found(7e9, 0.0);
+        assert_eq!(found.depth, 8);
+        let depths: Vec<u64> = found.curve.iter().map(|point| point.depth).collect();
+        assert_eq!(depths, [1, 2, 4, 8, 16, 32], "two depths without gain end the search");
+    }
+
+    #[test]
+    fn a_drive_that_answers_nothing_in_time_is_an_error() {
+        let failure = search(&DEPTHS, &mut |_| Ok(0.0)).unwrap_err();
+        assert_eq!(failure.message, "cannot find a depth: no request ended in time");
+        let failure = search(&DEPTHS, &mut |_| Err(Failure::new("lost"))).unwrap_err();
+        assert_eq!(failure.message, "lost");
+    }
+
+    fn shown(found: &Found, ascii: bool) -> String {
+        let text = render("/data (ext4 on nvme0n1)", found, MIB, Look { ascii, width: None });
+        let text = anstream::adapter::strip_str(&text).to_string();
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        text
+    }
+
+    #[test]
+    fn the_curve_the_depth_and_the_reason_are_shown() {
+        insta::assert_snapshot!(shown(&found(6e9, 0.0), false), @r"
+        /data (ext4 on nvme0n1)
+        cold reads with O_DIRECT, block size 1 MiB
+
+          depth    GB/s   latency
+              1    1.05    1.0 ms  ███████
+              2    2.10    1.0 ms  █████████████
+              4    4.19    1.0 ms  ██████████████████████████
+              8    7.00    1.2 ms  ████████████████████████████████████████████ ◀
+             16    7.00    2.4 ms  ████████████████████████████████████████████
+             32    7.00    4.8 ms  ████████████████████████████████████████████
+           auto    6.00            ██████████████████████████████████████
+
+        FOREBAY_DEPTH=8 is 1.17 times as fast as the default
+        (1.17 to 1.17 in 6 interleaved pairs).
+
+        The same depth elsewhere:
+          fio     --ioengine=io_uring --direct=1 --bs=1048576 --iodepth=8
+          KvikIO  KVIKIO_NTHREADS=8 KVIKIO_TASK_SIZE=1048576
+                  KVIKIO_AUTO_DIRECT_IO_READ=on
+        ");
+        let text = shown(&found(6.8e9, 0.1), true);
+        assert!(text.is_ascii() && text.contains("Too noisy, keeping the default"), "{text}");
+        assert!(shown(&found(7e9, 0.0), true).contains("Keeping the default: depth 8 is enough"));
+    }
+}
