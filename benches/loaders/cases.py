@@ -96,6 +96,15 @@ PEERS = [
         variables={"FASTSAFETENSORS_ODIRECT": "0"},
     ),
     Side("runai, 16 readers", loaders.runai, variables={"RUNAI_STREAMER_CONCURRENCY": "16"}),
+    Side(
+        "runai, page cache",
+        loaders.runai,
+        states=RESIDENT,
+        variables={
+            "RUNAI_STREAMER_CONCURRENCY": "16",
+            "RUNAI_STREAMER_FS_STRATEGY": "io_uring_buffered,sync_buffered",
+        },
+    ),
     Side("kvikio, default", loaders.kvikio),
     _kvikio("16 threads", RESIDENT),
     _kvikio("16 threads, direct", COLD, KVIKIO_AUTO_DIRECT_IO_READ="on"),

@@ -87,7 +87,7 @@ class SafetensorsStreamer:
 """
     )
     done = bench(
-        tmp_path, "--make", 0.0001, "--loader", "runai", "--state", "resident",
+        tmp_path, "--make", 0.0001, "--loader", "runai, 16", "--state", "resident",
         "--out", tmp_path / "out.jsonl", path=tmp_path,
     )  # fmt: skip
     assert done.returncode == 1

@@ -91,16 +91,27 @@ fn tests(report: &mut Report, root: &Path, python: &Path) -> Result<()> {
     suite(report, "Python".to_owned(), root, Command::new(python).args(PYTEST))
 }
 
-/// Kills many writers of checkpoints and changes many headers, in the environment of [`run`].
+/// Kills many writers of checkpoints and changes many files, in the environment of [`run`].
 pub(crate) fn slow(report: &mut Report, root: &Path) -> Result<()> {
     let python = target(root)?.join("python/bin/python");
     if !python.exists() {
         report.skip("long tests of Python: no environment for the package");
         return Ok(());
     }
+    long(report, "Python, long", root, &python, "killed_at_any_moment or test_changed")
+}
+
+/// Runs tests that are longer with `FOREBAY_STRESS`, chosen by a filter of `pytest`.
+pub(crate) fn long(
+    report: &mut Report,
+    name: &str,
+    root: &Path,
+    python: &Path,
+    filter: &str,
+) -> Result<()> {
     let mut pytest = Command::new(python);
-    pytest.args(PYTEST).args(["-k", "killed_at_any_moment or changed_headers"]);
-    suite(report, "Python, long".to_owned(), root, pytest.env("FOREBAY_STRESS", "60"))
+    pytest.args(PYTEST).args(["-k", filter]).env("FOREBAY_STRESS", "60");
+    suite(report, name.to_owned(), root, &mut pytest)
 }
 
 /// Runs the tests by a command that ends with [`PYTEST`], and counts them as those of `name`.

@@ -61,7 +61,8 @@ pub(crate) fn run(report: &mut Report, root: &Path) -> Result<()> {
     }
     let mut pytest = Command::new(&python);
     pytest.args(&PYTEST[..PYTEST.len() - 1]).args(with_torch(&root.join("python/tests")));
-    python::suite(report, "Python with torch".to_owned(), root, &mut pytest)
+    python::suite(report, "Python with torch".to_owned(), root, &mut pytest)?;
+    python::long(report, "Python with torch, long", root, &python, "test_changed")
 }
 
 /// The files of tests that name torch.

@@ -109,6 +109,22 @@ def test_the_functions_of_safetensors_load_by_forebay(
     assert opened == [str(path)] * 3
 
 
+def test_errors_are_those_that_programs_catch(file: tuple[Path, dict[str, Any]]) -> None:
+    import safetensors.torch
+
+    path, _ = file
+    with patched():
+        with safetensors.safe_open(path, "pt") as opened:
+            for call in (opened.get_tensor, opened.get_slice):
+                with pytest.raises(safetensors.SafetensorError, match="`other`"):
+                    call("other")
+        path.write_bytes(path.read_bytes()[:-1])
+        with pytest.raises(safetensors.SafetensorError):
+            safetensors.torch.load_file(path)
+        with pytest.raises(FileNotFoundError):
+            safetensors.torch.load_file(path.with_name("none"))
+
+
 def test_a_block_in_a_block_and_an_error(file: tuple[Path, dict[str, Any]]) -> None:
     before = safetensors.safe_open
     with pytest.raises(KeyError), patched():

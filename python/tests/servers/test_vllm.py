@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -139,6 +140,29 @@ def test_files_without_a_used_tensor_are_left_out(experts: tuple[Path, dict[str,
     folder, tensors = experts
     found = weights(made(), folder, is_unused_weight=lambda name: "experts" in name)
     assert found.keys() == {*[*tensors][2:]}
+
+
+def test_an_encoder_alone_leaves_out_the_files_of_the_language_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {
+        "model-1.safetensors": {"vision.a": torch.rand(3), "language_model.a": torch.rand(4)},
+        "model-2.safetensors": {"language_model.b": torch.rand(5)},
+        "model-3.safetensors": {"vision.b": torch.rand(6)},
+    }
+    for name, tensors in files.items():
+        save_file(tensors, tmp_path / name)
+    index = {name: file for file, tensors in files.items() for name in tensors}
+    text = json.dumps({"weight_map": index})
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    loader = made()
+    # What `--mm-encoder-only` sets for a model with a language model of this name.
+    monkeypatch.setattr(loader, "_encoder_only_lm_prefixes", ("language_model.",))
+    found = weights(loader, tmp_path)
+    assert same(found, files["model-1.safetensors"] | files["model-3.safetensors"])
+    monkeypatch.setattr(loader, "_encoder_only_lm_prefixes", ("language_model.", "vision."))
+    with pytest.raises(RuntimeError, match="removed all weight files"):
+        weights(loader, tmp_path)
 
 
 def test_tables_of_engram_stay_on_the_host(
