@@ -392,7 +392,8 @@ fn render(title: &str, found: &Found, size: u64, look: Look) -> String {
     let _ = match found.verdict() {
         Verdict::Faster => writeln!(
             text,
-            "{BOLD}FOREBAY_DEPTH={depth}{BOLD:#} is {median:.2} times as fast as the default\n{range}."
+            "{BOLD}FOREBAY_DEPTH={depth}{BOLD:#} is {median:.2} times as fast as the default\n\
+             {range}."
         ),
         Verdict::TooNoisy => writeln!(
             text,
