@@ -58,22 +58,12 @@ class _Reader:
         return True
 
 
-def is_archive(file: File) -> bool:
-    """Whether a zip is one that `torch.save` wrote."""
+def names(file: File) -> list[str]:
+    """The names of a zip's entries; none if it is broken."""
     try:
-        names = _opened(file).namelist()
+        return _opened(file).namelist()
     except _BAD_ZIP:
-        return False
-    return any(name.endswith("/data.pkl") for name in names)
-
-
-def is_npz(file: File) -> bool:
-    """Whether a zip is one that `numpy.savez` wrote."""
-    try:
-        names = _opened(file).namelist()
-    except _BAD_ZIP:
-        return False
-    return bool(names) and all(name.endswith(".npy") for name in names)
+        return []
 
 
 def read(file: File, path: str) -> Header:
@@ -111,7 +101,7 @@ def read(file: File, path: str) -> Header:
             _refuse(path, f"it has no entry for its tensor `{shown(next(iter(own)))}`")
         tensors += _of_storage(path, own, begins[entry.filename], entry.file_size)
     tensors.sort(key=lambda tensor: tensor.offset)
-    return Header(path, None, {tensor.name: tensor for tensor in tensors}, 0, file.size)
+    return Header(path, None, {tensor.name: tensor for tensor in tensors})
 
 
 def _opened(file: File) -> zipfile.ZipFile:

@@ -41,13 +41,7 @@ NAMES = {
 
 
 class Framework(Protocol):
-    """Makes memory and tensors.
-
-    Attributes:
-        on_host: whether its memory is host memory.
-    """
-
-    on_host: bool
+    """Makes memory and tensors."""
 
     def memory(self, nbytes: int) -> Any:
         """New contiguous memory, with one byte per element."""
@@ -87,7 +81,6 @@ class Torch:
 
         self._torch = torch
         self._device = torch.device("cuda" if device is None else device)
-        self.on_host = self._device.type == "cpu"
         if self._device.type == "cuda" and not torch.cuda.is_available():
             hint = 'load to the host by `device="cpu"`'
             made = NoDevice(errno.ENODEV, "torch finds no GPU for `device=\"cuda\"`", None)
@@ -132,8 +125,6 @@ class Torch:
 
 class Numpy:
     """Arrays of NumPy, with the types of `ml_dtypes` where that is installed."""
-
-    on_host = True
 
     def __init__(self, device: Any) -> None:
         import numpy

@@ -127,15 +127,11 @@ class Header:
         path: the file.
         metadata: the strings under ``__metadata__``, or ``None``.
         tensors: the tensors by name, in the order of their bytes.
-        begin: where the first tensor's bytes begin.
-        end: the size of the file.
     """
 
     path: str
     metadata: dict[str, str] | None
     tensors: dict[str, Stored]
-    begin: int
-    end: int
 
 
 def read(file: File, path: str) -> Header:
@@ -183,7 +179,7 @@ def parse(text: bytes | bytearray, size: int, path: str) -> Header:
         end += tensor.nbytes
     if end != size:
         _refuse(path, f"its tensors end at byte {end}, but the file at byte {size}")
-    return Header(path, metadata, {tensor.name: tensor for tensor in tensors}, begin, end)
+    return Header(path, metadata, {tensor.name: tensor for tensor in tensors})
 
 
 def _is_dense(text: bytes | bytearray) -> bool:

@@ -54,12 +54,13 @@ def refuse_formats(file: File) -> None:
         FormatError: it is a file of safetensors, `torch.save`, `pickle` or `numpy.savez`.
     """
     head = _head(file)
+    names = _archive.names(file) if head.startswith(_ZIP) else []
     load_file = "call `forebay.safetensors.load_file`"
     if head.startswith(_PICKLE):
         kind, hint = "`torch.save`", _CONVERT
-    elif head.startswith(_ZIP) and _archive.is_archive(file):
+    elif any(name.endswith("/data.pkl") for name in names):
         kind, hint = "`torch.save`", load_file
-    elif head.startswith(_ZIP) and _archive.is_npz(file):
+    elif names and all(name.endswith(".npy") for name in names):
         kind, hint = "`numpy.savez`", "call `numpy.load`"
     elif _is_safetensors(head) and _is_whole(file):
         kind, hint = "safetensors", load_file
