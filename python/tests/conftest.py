@@ -62,10 +62,3 @@ def waits_in_vain(*waits: Callable[[], object]) -> bool:
 def children_left() -> int:
     """Threads of this process."""
     return len(os.listdir("/proc/self/task"))
-
-
-def emulator() -> str | None:
-    """The program that plays this processor, if one does: then times are not this machine's."""
-    # It shows a process the program that it plays, but not by this name.
-    true, told = os.readlink("/proc/thread-self/exe"), os.readlink("/proc/self/exe")
-    return None if true == told else true

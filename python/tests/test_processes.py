@@ -14,7 +14,7 @@ from pathlib import Path
 
 import forebay
 import pytest
-from conftest import content, emulator
+from conftest import content
 
 Data = tuple[Path, bytes]
 
@@ -381,8 +381,6 @@ def test_engines_come_and_go_without_a_trace(data: Data) -> None:
 
 
 def test_transfers_leave_no_memory_behind(engine: forebay.Engine, data: Data) -> None:
-    if emulator():
-        pytest.skip(f"memory that is resident is that of {emulator()}, which keeps what it translates")
     count = int(os.environ.get("FOREBAY_TRANSFERS", "20000"))
 
     def resident() -> int:

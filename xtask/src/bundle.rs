@@ -7,13 +7,15 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
+use crate::executables::{Built, Executable};
+use crate::folders::{self, entries, failed, make, remove};
 use crate::process::{self, Result, say};
-use crate::{fio, test};
+use crate::test;
 
 /// Bytes of a whole bundle, at most: packed they are 0.41 of it (`gzip -6`), which travels easily.
 const BUNDLE_LEN_MAX: u64 = 224 << 20;
@@ -40,19 +42,10 @@ pub(crate) struct Manifest {
     pub(crate) commit: String,
     /// The compiler's version.
     pub(crate) rustc: String,
-    /// The test executables, in execution order.
-    pub(crate) tests: Vec<TestExecutable>,
+    /// The test executables in execution order: name, and file in `tests/`.
+    pub(crate) tests: Vec<(String, String)>,
     /// Missing parts, as `WHAT: REASON`.
     pub(crate) skipped: Vec<String>,
-}
-
-/// One test executable.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct TestExecutable {
-    /// `PACKAGE TARGET`, for people.
-    pub(crate) name: String,
-    /// Its file in `tests/`.
-    pub(crate) file: String,
 }
 
 /// Fills `folder`, which is made, or holds an earlier bundle that is replaced.
@@ -66,11 +59,11 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
         skipped: vec!["documentation tests and the README's examples: they need cargo".into()],
     };
     say!(err, "building the tests and programs");
-    let built = executables(root, &["--workspace"])?;
-    for (name, executable) in &built {
-        let file = file_name(executable);
-        copy(executable, &folder.join("tests").join(&file))?;
-        manifest.tests.push(TestExecutable { name: name.clone(), file });
+    let built = executables(root, &["--workspace", "--release"])?;
+    for Executable { name, file: source, .. } in built {
+        let file = source.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        copy(&source, &folder.join("tests").join(&file))?;
+        manifest.tests.push((name, file));
     }
     let mut build = process::cargo();
     build.current_dir(root).args(["build", "--release", "--workspace", "--bins"]);
@@ -79,23 +72,27 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
         let file = target.join("release").join(program);
         copy(&file, &folder.join("bin").join(program))?;
     }
-    match fio::build(&target) {
-        Ok(program) => copy(&program, &folder.join("bin/fio"))?,
-        Err(reason) => {
-            say!(err, "warning: no static `fio` in the bundle: {reason}");
-            manifest.skipped.push(format!("comparison with fio: {reason}"));
-        }
+    let fio = target.join("fio");
+    if !fio.join("fio").exists() {
+        say!(err, "building a static `fio` from the distribution's source package");
+        process::succeeds(Command::new(root.join("xtask/fio.sh")).arg(&fio))?;
+    }
+    match fio.join("fio").exists() {
+        true => copy(&fio.join("fio"), &folder.join("bin/fio"))?,
+        false => manifest.skipped.push("comparison with fio: `xtask/fio.sh` failed".into()),
     }
     let json = serde_json::to_string_pretty(&manifest).map_err(|error| error.to_string())?;
     write(&folder.join("manifest.json"), &(json + "\n"))?;
     write(&folder.join("run"), RUN)?;
-    make_executable(&folder.join("run"))?;
-    let len = size(folder);
+    let executable = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(folder.join("run"), executable).map_err(failed(folder))?;
+    let size = process::output(Command::new("du").arg("-sb").arg(folder))?;
+    let len: u64 = size.split('\t').next().unwrap_or_default().parse().unwrap_or(u64::MAX);
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     say!(
         "bundle: `{}`: {} test executables, {} MiB of {} MiB",
         folder.display(),
-        built.len(),
+        manifest.tests.len(),
         mib(len),
         mib(BUNDLE_LEN_MAX)
     );
@@ -107,48 +104,27 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
 
 /// Makes the folder, or removes the bundle's parts from it; other files are left alone.
 fn clear(folder: &Path) -> Result<()> {
-    let failed = |error| format!("cannot prepare `{}`: {error}", folder.display());
-    fs::create_dir_all(folder).map_err(failed)?;
-    let is_empty = fs::read_dir(folder).map_err(failed)?.next().is_none();
+    make(folder)?;
     let mark = folder.join(MARK);
-    if !is_empty && fs::read(&mark).ok().as_deref() != Some(MARK_TEXT.as_bytes()) {
+    if !entries(folder)?.is_empty() && fs::read(&mark).ok().as_deref() != Some(MARK_TEXT.as_bytes())
+    {
         let text = "is neither empty nor a bundle with its mark";
-        let remedy = "remove it, or name a folder that is to be made";
+        let remedy = "remove it, or name a new folder";
         return Err(format!("`{}` {text}: {remedy}", folder.display()));
     }
     // Written first, so that an interrupted bundle can be made anew.
     write(&mark, MARK_TEXT)?;
     for part in ["bin", "tests"] {
-        let part = folder.join(part);
-        if part.exists() {
-            fs::remove_dir_all(&part).map_err(failed)?;
-        }
-        fs::create_dir(&part).map_err(failed)?;
+        remove(&folder.join(part))?;
+        make(&folder.join(part))?;
     }
     Ok(())
 }
 
-/// Builds the tests that `which` names to cargo in release mode; returns `PACKAGE TARGET` and file
-/// of each executable.
-pub(crate) fn executables(root: &Path, which: &[&str]) -> Result<Vec<(String, PathBuf)>> {
+/// Builds the tests that `which` names to cargo.
+pub(crate) fn executables(root: &Path, which: &[&str]) -> Result<Vec<Executable>> {
     let mut cargo = process::cargo();
-    cargo.current_dir(root).args(["test", "--release"]).args(which);
-    cargo.args(["--no-run", "--message-format=json-render-diagnostics"]);
-    // Cargo announces them as they are built; their order must not change from bundle to bundle.
-    let mut built: Vec<_> = process::output(&mut cargo)?.lines().filter_map(executable).collect();
-    built.sort();
-    Ok(built)
-}
-
-/// The test executable in one of cargo's messages.
-fn executable(message: &str) -> Option<(String, PathBuf)> {
-    let message: serde_json::Value = serde_json::from_str(message).ok()?;
-    let is_test = message["profile"]["test"].as_bool() == Some(true);
-    let file = message["executable"].as_str().filter(|_| is_test)?;
-    let package = Path::new(message["manifest_path"].as_str()?).parent()?.file_name()?;
-    let target = message["target"]["name"].as_str()?;
-    let kind = message["target"]["kind"][0].as_str().unwrap_or_default();
-    Some((format!("{} {kind} {target}", package.to_string_lossy()), file.into()))
+    Ok(Built::new(cargo.current_dir(root).arg("test").args(which))?.tests)
 }
 
 /// The commit that is checked out, with `+` if files differ from it.
@@ -166,9 +142,7 @@ pub(crate) fn commit(root: &Path) -> String {
 
 /// Copies a program without its symbols, if `strip` is available to remove them.
 fn copy(from: &Path, to: &Path) -> Result<()> {
-    fs::copy(from, to).map_err(|error| {
-        format!("cannot copy `{}` to `{}`: {error}", from.display(), to.display())
-    })?;
+    folders::copy(from, to)?;
     if process::find("strip").is_some() {
         process::must_succeed(Command::new("strip").arg(to))?;
     }
@@ -176,29 +150,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).map_err(|error| format!("cannot write `{}`: {error}", path.display()))
-}
-
-fn make_executable(path: &Path) -> Result<()> {
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
-        .map_err(|error| format!("cannot make `{}` executable: {error}", path.display()))
-}
-
-/// Bytes of all files below `folder`.
-fn size(folder: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(folder) else { return 0 };
-    entries
-        .flatten()
-        .map(|entry| match entry.metadata() {
-            Ok(metadata) if metadata.is_dir() => size(&entry.path()),
-            Ok(metadata) => metadata.len(),
-            Err(_) => 0,
-        })
-        .sum()
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    fs::write(path, text).map_err(failed(path))
 }
 
 #[cfg(test)]
@@ -206,33 +158,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_test_executables_are_taken() {
-        let message = r#"{"reason":"compiler-artifact",
-            "manifest_path":"/r/crates/forebay/Cargo.toml",
-            "target":{"kind":["test"],"name":"conformance"},"profile":{"test":true},
-            "executable":"/t/conformance-1a"}"#;
-        let (name, file) = executable(&message.replace('\n', "")).unwrap();
-        assert_eq!(
-            (name.as_str(), file.to_str()),
-            ("forebay test conformance", Some("/t/conformance-1a"))
-        );
-        assert!(executable(&message.replace("\"test\":true", "\"test\":false")).is_none());
-        assert!(executable(&message.replace("\"/t/conformance-1a\"", "null")).is_none());
-        assert!(executable("no json").is_none());
-    }
-
-    #[test]
-    fn a_folder_of_somebody_else_is_left_alone() {
+    fn another_folder_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let inside = |name: &str| folder.path().join(name);
         clear(folder.path()).unwrap();
         fs::write(inside("tests/old"), "").unwrap();
         clear(folder.path()).unwrap();
         assert!(!inside("tests/old").exists(), "an earlier bundle is replaced");
-        // Many a project has a manifest, programs and tests.
+        // Other folders have a manifest, programs and tests too.
         fs::remove_file(inside(MARK)).unwrap();
         fs::write(inside("manifest.json"), "{}").unwrap();
-        for other in [None, Some("a mark of somebody else")] {
+        for other in [None, Some("another mark")] {
             other.inspect(|text| fs::write(inside(MARK), text).unwrap());
             fs::write(inside("tests/precious"), "").unwrap();
             assert!(clear(folder.path()).unwrap_err().contains("neither empty"));

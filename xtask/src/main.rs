@@ -6,10 +6,9 @@
 mod bench;
 mod bundle;
 mod cufile;
-mod fio;
+mod executables;
 mod folders;
 mod lab;
-mod packages;
 mod prepare;
 mod process;
 mod python;
@@ -20,37 +19,57 @@ mod servers;
 mod soak;
 mod test;
 mod tidy;
-mod wheels;
+mod wheel;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::Parser;
 use process::{Result, say};
+use report::Report;
 
-const HELP: &str = "\
-usage: cargo xtask CHORE
-
-  test [--all]            prepares this machine, then checks style, lints, tests, docs, examples
-                          (`--all`: slow tests, sanitizers, the wheels, the bundle, the lab,
-                          the dependencies' licences too)
-  tidy                    checks the project's own style rules
-  bench [ARGUMENT]...     measures the bars and archives the run (`--help` lists the arguments)
-  lab [ARGUMENT]...       compares maps and reads with how a virtual machine's storage was built
-                          (`--help` lists the arguments)
-  soak [ARGUMENT]...      runs the engine under seeded faults for hours
-                          (`--help` lists the arguments)
-  sanitize [TOOL]...      runs the engine's tests under `address`, `thread` and `miri`, or those of
-                          them that are named (needs a nightly toolchain)
-  wheels [PART]...        builds the Python package as it is handed out, installs and tests it:
-                          `native`, `source`, `aarch64`, `free-threaded`, or those that
-                          are named
-  bundle DIR              fills DIR with everything that a machine without cargo needs to run
-                          the same tests (`DIR/run`) and bars (`DIR/run bench`)
-";
+/// Runs the project's chores.
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask", disable_help_subcommand = true)]
+enum Chore {
+    /// Check everything that must hold before a change is accepted.
+    Test {
+        /// Run slow tests, sanitizers, the wheel, the bundle, the lab and licence checks too.
+        #[arg(long)]
+        all: bool,
+    },
+    /// Check the style rules that rustfmt and clippy do not know.
+    Tidy,
+    /// Measure the bars and archive the run; `-- --help` lists its arguments.
+    Bench {
+        #[arg(value_name = "ARGUMENT", allow_hyphen_values = true, trailing_var_arg = true)]
+        arguments: Vec<String>,
+    },
+    /// Compare maps and reads with the storage of a virtual machine.
+    Lab(lab::Arguments),
+    /// Run the engine under seeded faults for hours.
+    Soak(soak::Arguments),
+    /// Run the engine's tests under tools that find invalid memory accesses and races.
+    Sanitize {
+        /// Tools to use; all by default.
+        tools: Vec<sanitize::Tool>,
+    },
+    /// Build the Python package as a release wheel, install it and test it.
+    Wheel,
+    /// Pack tests and bars for a machine without cargo: `DIR/run`, `DIR/run bench`.
+    Bundle { dir: PathBuf },
+    /// Run a bundle.
+    #[command(hide = true)]
+    Replay {
+        dir: PathBuf,
+        #[arg(allow_hyphen_values = true, trailing_var_arg = true)]
+        arguments: Vec<String>,
+    },
+}
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match process::heed_signals().and_then(|()| choose(&arguments)) {
+    let chore = Chore::parse();
+    match process::heed_signals().and_then(|()| chore.run()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(message) => {
@@ -60,29 +79,33 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the chore that `arguments` name; `Ok(false)` if it ran and found a problem.
-fn choose(arguments: &[String]) -> Result<bool> {
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match words.as_slice() {
-        ["test"] => test::run(&repository()?, false),
-        ["test", "--all"] => test::run(&repository()?, true),
-        ["tidy"] => tidy::run(&repository()?),
-        ["bench", rest @ ..] => bench::run(&repository()?, rest),
-        ["lab", rest @ ..] => lab::run(&repository()?, rest),
-        ["soak", rest @ ..] => soak::run(&repository()?, rest),
-        ["sanitize", rest @ ..] => sanitize::run(&repository()?, rest),
-        ["wheels", rest @ ..] => wheels::run(&repository()?, rest),
-        ["bundle", folder] => bundle::run(&repository()?, &PathBuf::from(folder)).map(|()| true),
-        ["replay", folder, rest @ ..] => replay::run(&PathBuf::from(folder), rest),
-        ["help" | "-h" | "--help"] => {
-            say!("{HELP}");
-            Ok(true)
+impl Chore {
+    /// Runs the chore; `Ok(false)` if it found a problem.
+    fn run(self) -> Result<bool> {
+        match self {
+            Self::Test { all } => test::run(&repository()?, all),
+            Self::Tidy => tidy::run(&repository()?),
+            Self::Bench { arguments } => bench::run(&repository()?, &arguments),
+            Self::Lab(arguments) => reported(|report, root| lab::run(report, root, &arguments)),
+            Self::Soak(arguments) => soak::run(&repository()?, arguments),
+            Self::Sanitize { tools } => {
+                reported(|report, root| sanitize::run(report, root, &tools))
+            }
+            Self::Wheel => reported(wheel::run),
+            Self::Bundle { dir } => bundle::run(&repository()?, &dir).map(|()| true),
+            Self::Replay { dir, arguments } => replay::run(&dir, &arguments),
         }
-        _ => Err(format!("no such chore: `{}`\n\n{HELP}", words.join(" "))),
     }
 }
 
-/// The root of the repository: asked of cargo, because the chore may start in any folder of it.
+/// Runs a chore that is also a step of the tests, with a report of its own.
+fn reported(chore: impl FnOnce(&mut Report, &Path) -> Result<()>) -> Result<bool> {
+    let mut report = Report::default();
+    chore(&mut report, &repository()?)?;
+    Ok(report.finish())
+}
+
+/// The root of the repository, from cargo: the chore may start in any folder of it.
 fn repository() -> Result<PathBuf> {
     let metadata = process::output(process::cargo().args([
         "locate-project",

@@ -8,44 +8,38 @@ use std::process::Command;
 use crate::process::{self, say};
 use crate::report::Report;
 
-/// A program, its Debian package, and its purpose.
-struct Tool {
-    program: &'static str,
-    package: &'static str,
-    purpose: &'static str,
-}
-
-const TOOLS: [Tool; 6] = [
-    Tool { program: "fio", package: "fio", purpose: "comparison with fio" },
-    Tool { program: "mkfs.ext4", package: "e2fsprogs", purpose: "tests on ext4" },
-    Tool { program: "mkfs.xfs", package: "xfsprogs", purpose: "tests on xfs" },
-    Tool { program: "mkfs.btrfs", package: "btrfs-progs", purpose: "tests on btrfs" },
-    Tool { program: "losetup", package: "mount", purpose: "tests on loop devices" },
-    Tool { program: "setpriv", package: "util-linux", purpose: "tests as another user" },
+/// Programs, their Debian packages, and their purposes.
+const TOOLS: [(&str, &str, &str); 6] = [
+    ("fio", "fio", "comparison with fio"),
+    ("mkfs.ext4", "e2fsprogs", "tests on ext4"),
+    ("mkfs.xfs", "xfsprogs", "tests on xfs"),
+    ("mkfs.btrfs", "btrfs-progs", "tests on btrfs"),
+    ("losetup", "mount", "tests on loop devices"),
+    ("setpriv", "util-linux", "tests as another user"),
 ];
 
 /// Tools that only slow tests use.
-const SLOW_TOOLS: [Tool; 1] =
-    [Tool { program: "chromium", package: "chromium", purpose: "reports in a browser" }];
+const SLOW_TOOLS: [(&str, &str, &str); 1] = [("chromium", "chromium", "reports in a browser")];
 
 /// Installs missing tools where possible, and reports those still missing; `all` for the slow tests
 /// too.
 pub(crate) fn run(report: &mut Report, all: bool) {
     let root = process::is_root();
     let slow = if all { &SLOW_TOOLS[..] } else { &[] };
-    let tools: Vec<&Tool> = TOOLS.iter().chain(slow).collect();
-    let missing: Vec<&Tool> =
-        tools.iter().copied().filter(|tool| process::find(tool.program).is_none()).collect();
-    if !missing.is_empty() && root && process::find("apt-get").is_some() {
-        install(&missing);
+    let tools = TOOLS.iter().chain(slow);
+    let missing = tools.clone().filter(|(program, ..)| process::find(program).is_none());
+    let packages: Vec<&str> = missing.map(|(_, package, _)| *package).collect();
+    if !packages.is_empty() && root && process::find("apt-get").is_some() {
+        install(&packages);
     }
-    let (there, absent): (Vec<&Tool>, Vec<&Tool>) =
-        tools.into_iter().partition(|tool| process::find(tool.program).is_some());
-    let names: Vec<&str> = there.iter().map(|tool| tool.program).collect();
+    let mut names = Vec::new();
+    for (program, _, purpose) in tools {
+        match process::find(program) {
+            Some(_) => names.push(*program),
+            None => report.skip(format!("{purpose}: no `{program}` on this machine")),
+        }
+    }
     say!("prepared: programs: {}", names.join(", "));
-    for tool in absent {
-        report.skip(format!("{}: no `{}` on this machine", tool.purpose, tool.program));
-    }
     if root && Path::new("/dev/loop-control").exists() {
         say!("prepared: loop devices: as root");
     } else {
@@ -54,9 +48,8 @@ pub(crate) fn run(report: &mut Report, all: bool) {
     }
 }
 
-/// Installs the packages of `tools` by the package system; the tests do not depend on it.
-fn install(tools: &[&Tool]) {
-    let packages: Vec<&str> = tools.iter().map(|tool| tool.package).collect();
+/// Installs packages by the package system; the tests do not depend on it.
+fn install(packages: &[&str]) {
     say!("prepared: installing {} with apt-get", packages.join(", "));
     let get = |arguments: &[&str]| {
         let mut command = Command::new("apt-get");
@@ -65,8 +58,7 @@ fn install(tools: &[&Tool]) {
     };
     // Package lists are often absent in containers; one that is there may be good enough.
     let install = ["install", "-y", "--no-install-recommends"];
-    let arguments: Vec<&str> = install.iter().chain(&packages).copied().collect();
-    if !(get(&["update"]) & get(&arguments)) {
+    if !(get(&["update"]) & get(&[&install, packages].concat())) {
         // One unknown package must not prevent the rest.
         for package in packages {
             let _ = get(&[&install[..], &[package]].concat());

@@ -25,7 +25,7 @@ macro_rules! say {
 pub(crate) use say;
 
 /// Folders of system programs, which an ordinary user's `PATH` may lack.
-const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+const SYSTEM_FOLDERS: &str = ":/usr/local/sbin:/usr/sbin:/sbin";
 
 /// How long the output of an ended command must be silent before it counts as complete.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -62,10 +62,8 @@ pub(crate) fn typed(command: &Command) -> String {
 
 /// Runs a command with visible output; returns whether it succeeded.
 pub(crate) fn succeeds(command: &mut Command) -> Result<bool> {
-    command
-        .status()
-        .map(|status| status.success())
-        .map_err(|error| format!("cannot run `{}`: {error}", typed(command)))
+    let ended = command.status().map(|status| status.success());
+    ended.map_err(|error| format!("cannot run `{}`: {error}", typed(command)))
 }
 
 /// Runs a command with visible output; its failure is an error.
@@ -75,10 +73,8 @@ pub(crate) fn must_succeed(command: &mut Command) -> Result<()> {
 
 /// Runs a command and returns its stdout; its failure is an error.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
-    let output = command
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|error| format!("cannot run `{}`: {error}", typed(command)))?;
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| format!("cannot run `{}`: {error}", typed(command)))?;
     if !output.status.success() {
         return Err(format!("`{}` failed ({})", typed(command), output.status));
     }
@@ -124,39 +120,23 @@ fn forward(
     sender: mpsc::Sender<(Stream, String)>,
 ) {
     thread::spawn(move || {
-        let mut reader = BufReader::new(pipe);
-        let mut line = Vec::new();
         // A test may print bytes that are not UTF-8; reading must continue.
-        while matches!(reader.read_until(b'\n', &mut line), Ok(n) if n > 0) {
-            let text = String::from_utf8_lossy(&line);
-            let text = text.trim_end_matches(['\n', '\r']).to_owned();
-            if sender.send((stream, text)).is_err() {
-                return;
-            }
-            line.clear();
+        for line in BufReader::new(pipe).split(b'\n').map_while(std::result::Result::ok) {
+            let text = String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned();
+            let _ = sender.send((stream, text));
         }
     });
 }
 
 /// Finds a program in `PATH` and the folders of system programs.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(SYSTEM_FOLDERS.iter().map(PathBuf::from))
-        .map(|folder| folder.join(program))
-        .find(|file| file.is_file())
+    let path = full_path();
+    path.split(':').map(|folder| Path::new(folder).join(program)).find(|file| file.is_file())
 }
 
 /// `PATH` with the folders of system programs, so that tests find `mkfs` and `losetup`.
-pub(crate) fn full_path() -> std::ffi::OsString {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    for folder in SYSTEM_FOLDERS.map(PathBuf::from) {
-        if !folders.contains(&folder) {
-            folders.push(folder);
-        }
-    }
-    std::env::join_paths(folders).unwrap_or(path)
+pub(crate) fn full_path() -> String {
+    std::env::var("PATH").unwrap_or_default() + SYSTEM_FOLDERS
 }
 
 /// Whether this process may mount, attach loop devices and install packages.

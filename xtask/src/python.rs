@@ -1,15 +1,15 @@
 //! The Python package: built as a wheel into a fresh environment, and tested there.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::folders::{entries, remove};
 use crate::process::{self, Result, say};
-use crate::report::Report;
+use crate::report::{Report, TestOutput};
 use crate::test::target;
 
-/// The oldest Python that the package is made for.
-const OLDEST: (u32, u32) = (3, 11);
+/// Fails below the oldest Python that the package is made for.
+const IS_NEW: &str = "import sys; sys.exit(sys.version_info < (3, 11))";
 
 /// The tests' requirements besides the package; anything else that is missing skips its own tests.
 const NEEDED: [&str; 5] = ["maturin==1.9.6", "pytest==9.*", "mypy==2.*", "numpy", "fusepy"];
@@ -18,58 +18,52 @@ const NEEDED: [&str; 5] = ["maturin==1.9.6", "pytest==9.*", "mypy==2.*", "numpy"
 pub(crate) const PYTEST: [&str; 6] =
     ["-m", "pytest", "-q", "-p", "no:cacheprovider", "python/tests"];
 
-/// Builds the wheel, installs it into a fresh environment, and runs the package's tests, its
-/// documentation's examples, and the check of its types.
-pub(crate) fn run(report: &mut Report, root: &Path) -> Result<()> {
+/// Builds the wheel and installs it into a fresh environment, whose Python is returned.
+pub(crate) fn install(report: &mut Report, root: &Path) -> Result<Option<PathBuf>> {
     let home = target(root)?.join("python");
     let python = match system().and_then(|system| environment(&system, &home, &NEEDED)) {
         Ok(python) => python,
         Err(reason) => {
             report.skip(format!("Python package: {reason}"));
-            return Ok(());
+            return Ok(None);
         }
     };
     let wheels = home.join("wheels");
     let mut build = Command::new(&python);
     build.current_dir(root).args(["-m", "maturin", "build", "--quiet", "--profile", "dev"]);
     // In the same place as the other crates' builds, whose parts it shares.
-    build.arg("--out").arg(&wheels).env("PATH", process::full_path());
-    let built = process::succeeds(&mut build)?;
+    let built =
+        process::succeeds(build.arg("--out").arg(&wheels).env("PATH", process::full_path()))?;
     report.step("Python wheel", built);
     if !built {
-        return Ok(());
+        return Ok(None);
     }
-    let install = |arguments: &[&str]| {
-        let mut pip = Command::new(&python);
-        pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall"]);
-        process::succeeds(pip.args(arguments))
-    };
-    let wheel = files(&wheels).pop().ok_or("maturin built no wheel")?;
-    let installed = install(&[&wheel.to_string_lossy()])?;
+    let wheel = entries(&wheels)?.pop().ok_or("maturin built no wheel")?;
+    let mut pip = Command::new(&python);
+    pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall"]).arg(&wheel);
+    let installed = process::succeeds(&mut pip)?;
     report.step("Python wheel installs", installed);
-    tests(report, root, &python)?;
-    types(report, root, &python)
+    Ok(installed.then_some(python))
+}
+
+/// Runs the package's tests, its documentation's examples, and the check of its types.
+pub(crate) fn tests(root: &Path, python: &Path) -> Result<Report> {
+    let mut report = Report::default();
+    suite(&mut report, "Python", root, Command::new(python).args(PYTEST))?;
+    types(&mut report, root, python)?;
+    Ok(report)
 }
 
 /// The Python of this machine, or why it does not suit the package.
 pub(crate) fn system() -> Result<PathBuf> {
     let system = process::find("python3").ok_or("no `python3`")?;
-    let asked = process::output(
-        Command::new(&system).args(["-c", "import sys; print(*sys.version_info[:2])"]),
-    )?;
-    let mut numbers = asked.split_whitespace().filter_map(|word| word.parse::<u32>().ok());
-    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    if version < OLDEST {
-        return Err(format!("`python3` is {}.{}, older than 3.11", version.0, version.1));
-    }
-    Ok(system)
+    let new = process::succeeds(Command::new(&system).args(["-c", IS_NEW]))?;
+    new.then_some(system).ok_or_else(|| "`python3` is older than 3.11".into())
 }
 
 /// A fresh environment of `system` with `packages` in `home`, or why there is none.
 pub(crate) fn environment(system: &Path, home: &Path, packages: &[&str]) -> Result<PathBuf> {
-    if home.exists() {
-        fs::remove_dir_all(home).map_err(|error| format!("an old environment stays: {error}"))?;
-    }
+    remove(home)?;
     let made = Command::new(system).args(["-m", "venv"]).arg(home).output();
     if !made.is_ok_and(|made| made.status.success()) {
         return Err("`python3 -m venv` fails (on Debian: install `python3-venv`)".into());
@@ -86,12 +80,7 @@ pub(crate) fn environment(system: &Path, home: &Path, packages: &[&str]) -> Resu
     }
 }
 
-/// The tests, which report their own skips.
-fn tests(report: &mut Report, root: &Path, python: &Path) -> Result<()> {
-    suite(report, "Python".to_owned(), root, Command::new(python).args(PYTEST))
-}
-
-/// Kills many writers of checkpoints and changes many files, in the environment of [`run`].
+/// Kills many writers of checkpoints and changes many files, in the environment of [`install`].
 pub(crate) fn slow(report: &mut Report, root: &Path) -> Result<()> {
     let python = target(root)?.join("python/bin/python");
     if !python.exists() {
@@ -111,24 +100,53 @@ pub(crate) fn long(
 ) -> Result<()> {
     let mut pytest = Command::new(python);
     pytest.args(PYTEST).args(["-k", filter]).env("FOREBAY_STRESS", "60");
-    suite(report, name.to_owned(), root, &mut pytest)
+    suite(report, name, root, &mut pytest)
 }
 
 /// Runs the tests by a command that ends with [`PYTEST`], and counts them as those of `name`.
 pub(crate) fn suite(
     report: &mut Report,
-    name: String,
+    name: &str,
     root: &Path,
     pytest: &mut Command,
 ) -> Result<()> {
     pytest.current_dir(root).env("XDG_CACHE_HOME", root.join("target/test-cache"));
-    let mut outcome = Outcome::of(name);
+    let mut output = TestOutput::default();
+    // Printed at once: other tests may run and print at the same time.
+    let mut said = format!("\n== {name}");
     let succeeded = process::each_line(pytest, |_, line| {
-        outcome.read(line);
-        say!("{line}");
+        count(&mut output.counts, name, line);
+        said = format!("{said}\n{line}");
     })?;
-    outcome.add_to(report, succeeded);
+    say!("{said}");
+    report.add(name, output, succeeded);
     Ok(())
+}
+
+/// Counts the results in a line of `pytest`.
+fn count(counts: &mut Report, name: &str, line: &str) {
+    // `SKIPPED [2] python/tests/test_torch.py:10: no torch`
+    if let Some(rest) = line.strip_prefix("SKIPPED [") {
+        let (count, reason) = rest.split_once("] ").unwrap_or(("1", rest));
+        let reason = reason.split_once(": ").map_or(reason, |(_, reason)| reason);
+        let count = count.parse().unwrap_or(1);
+        counts.skipped.extend((0..count).map(|_| format!("{name}: {reason}")));
+    }
+    if let Some(test) = line.strip_prefix("FAILED ").or_else(|| line.strip_prefix("ERROR ")) {
+        counts.failures.push(test.into());
+    }
+    // `3 failed, 20 passed, 2 skipped in 1.23s`, or `in 83.21s (0:01:23)`
+    let (line, _) = line.split_once(" (").unwrap_or((line, ""));
+    if line.contains(" in ") && line.ends_with('s') {
+        for (number, what) in line.split(", ").filter_map(|part| part.split_once(' ')) {
+            let number: u64 = number.trim_start_matches(['=', ' ']).parse().unwrap_or(0);
+            match what.split_whitespace().next().unwrap_or_default() {
+                "passed" => counts.passed = number,
+                "failed" | "error" | "errors" => counts.failed += number,
+                _ => {}
+            }
+        }
+    }
 }
 
 /// The package's types: its own, and whether the compiled part matches its stub.
@@ -148,84 +166,23 @@ fn types(report: &mut Report, root: &Path, python: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The output of `pytest`.
-#[derive(Debug, Default)]
-struct Outcome {
-    name: String,
-    passed: u64,
-    failed: u64,
-    skipped: Vec<String>,
-    failures: Vec<String>,
-}
-
-impl Outcome {
-    fn of(name: String) -> Self {
-        Self { name, ..Self::default() }
-    }
-
-    fn read(&mut self, line: &str) {
-        // `SKIPPED [2] python/tests/test_torch.py:10: no torch`
-        if let Some(rest) = line.strip_prefix("SKIPPED [") {
-            let (count, reason) = rest.split_once("] ").unwrap_or(("1", rest));
-            let reason = reason.split_once(": ").map_or(reason, |(_, reason)| reason);
-            let count = count.parse().unwrap_or(1);
-            self.skipped.extend((0..count).map(|_| format!("{}: {reason}", self.name)));
-        }
-        if let Some(test) = line.strip_prefix("FAILED ").or_else(|| line.strip_prefix("ERROR ")) {
-            self.failures.push(test.into());
-        }
-        // `3 failed, 20 passed, 2 skipped in 1.23s`, or `in 83.21s (0:01:23)`
-        let (line, _) = line.split_once(" (").unwrap_or((line, ""));
-        if line.contains(" in ") && line.ends_with('s') {
-            for (number, what) in line.split(", ").filter_map(|part| part.split_once(' ')) {
-                let Ok(number) = number.trim_start_matches(['=', ' ']).parse::<u64>() else {
-                    continue;
-                };
-                match what.split_whitespace().next().unwrap_or_default() {
-                    "passed" => self.passed = number,
-                    "failed" | "error" | "errors" => self.failed += number,
-                    _ => {}
-                }
-            }
-        }
-    }
-
-    fn add_to(&self, report: &mut Report, succeeded: bool) {
-        report.add_counts(&self.name, (self.passed, self.failed), &self.skipped, &self.failures);
-        if !succeeded && self.failed == 0 {
-            report.step(&format!("{}: tests", self.name), false);
-        }
-    }
-}
-
-/// The contents of a folder.
-pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::Outcome;
+    use super::*;
 
     #[test]
-    fn the_last_line_of_pytest_is_counted() {
-        let mut outcome = Outcome::of("Python".to_owned());
+    fn the_last_lines_of_pytest_are_counted() {
+        let mut output = Report::default();
         for line in [
             "SKIPPED [2] python/tests/test_torch.py:10: no torch",
             "FAILED python/tests/test_files.py::test_a - AssertionError",
-            "1 failed, 20 passed, 2 skipped in 1.23s",
+            "1 failed, 394 passed, 12 skipped in 505.60s (0:08:25)",
         ] {
-            outcome.read(line);
+            count(&mut output, "Python", line);
         }
-        assert_eq!((outcome.passed, outcome.failed), (20, 1));
-        assert_eq!(outcome.skipped, ["Python: no torch", "Python: no torch"]);
-        assert_eq!(outcome.failures.len(), 1);
-    }
-    #[test]
-    fn a_run_of_minutes_is_counted_as_well() {
-        let mut outcome = Outcome::of("Python".to_owned());
-        outcome.read("1 failed, 394 passed, 12 skipped in 505.60s (0:08:25)");
-        assert_eq!((outcome.passed, outcome.failed), (394, 1));
+        assert_eq!((output.passed, output.failed, output.failures.len()), (394, 1, 1));
+        assert_eq!(output.skipped, ["Python: no torch", "Python: no torch"]);
+        count(&mut output, "Python", "20 passed in 1.23s");
+        assert_eq!(output.passed, 20);
     }
 }

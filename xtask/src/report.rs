@@ -6,7 +6,6 @@
 //! other output of passing tests is hidden.
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal as _;
 use std::process::Command;
 
 use crate::process::{self, Result, Stream, say};
@@ -20,11 +19,11 @@ const SAID_MAX: usize = 2000;
 /// The results so far.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    passed: u64,
-    failed: u64,
-    skipped: Vec<String>,
-    failures: Vec<String>,
-    /// The output of failed tests.
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) skipped: Vec<String>,
+    pub(crate) failures: Vec<String>,
+    /// The output of failed tests, up to [`SAID_MAX`] characters a line.
     said: Vec<String>,
 }
 
@@ -44,35 +43,27 @@ impl Report {
         self.skipped.push(what.into());
     }
 
-    /// Adds the counts of one run of test executables. A run that failed without a failed test (an
+    /// Adds the counts of one run of a test program. A run that failed without a failed test (an
     /// executable that crashed or did not compile) counts as one failure.
-    pub(crate) fn add(&mut self, name: &str, output: &TestOutput, succeeded: bool) {
-        self.passed += output.passed;
-        self.failed += output.failed;
-        self.skipped.extend(output.skipped.iter().cloned());
-        for _ in 0..output.ignored {
-            self.skipped.push(format!("{name}: slow, `cargo xtask test --all` runs it"));
+    pub(crate) fn add(&mut self, name: &str, output: TestOutput, succeeded: bool) {
+        let TestOutput { mut counts, ignored, .. } = output;
+        if !succeeded && counts.failed == 0 {
+            self.step(name, false);
         }
-        self.failures.extend(output.failures.iter().map(|test| format!("{name}: {test}")));
-        self.said.extend(output.said.iter().cloned());
-        if !succeeded && output.failed == 0 {
-            self.failed += 1;
-            self.failures.push(name.into());
+        counts.failures.iter_mut().for_each(|test| *test = format!("{name}: {test}"));
+        for _ in 0..ignored {
+            counts.skip(format!("{name}: slow, `cargo xtask test --all` runs it"));
         }
+        self.merge(counts);
     }
 
-    /// Adds another test program's counts of passed and failed tests.
-    pub(crate) fn add_counts(
-        &mut self,
-        name: &str,
-        (passed, failed): (u64, u64),
-        skipped: &[String],
-        failures: &[String],
-    ) {
-        self.passed += passed;
-        self.failed += failed;
-        self.skipped.extend_from_slice(skipped);
-        self.failures.extend(failures.iter().map(|test| format!("{name}: {test}")));
+    /// Adds the results of a part that ran concurrently.
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped.extend(other.skipped);
+        self.failures.extend(other.failures);
+        self.said.extend(other.said);
     }
 
     /// Prints the skips, the output of failed tests, their names, and the sums. True if nothing
@@ -110,13 +101,8 @@ impl Report {
 /// The output of one run's test executables, read line by line.
 #[derive(Debug, Default)]
 pub(crate) struct TestOutput {
-    passed: u64,
-    failed: u64,
+    pub(crate) counts: Report,
     ignored: u64,
-    skipped: Vec<String>,
-    failures: Vec<String>,
-    /// The output of failed tests, up to [`SAID_MAX`] characters a line.
-    said: Vec<String>,
     quiet: bool,
     /// Whether the output of failed tests follows.
     failed_comes: bool,
@@ -125,9 +111,6 @@ pub(crate) struct TestOutput {
 impl TestOutput {
     /// Runs a command that runs tests, shows the relevant output, and returns whether it succeeded.
     pub(crate) fn run(&mut self, command: &mut Command) -> Result<bool> {
-        if std::io::stderr().is_terminal() {
-            command.env("CARGO_TERM_COLOR", "always");
-        }
         process::each_line(command, |stream, line| match stream {
             Stream::Stdout if self.take(line) => say!("{line}"),
             Stream::Stderr if !self.take_skip(line) => say!(err, "{line}"),
@@ -138,7 +121,7 @@ impl TestOutput {
     /// Adds a line if it reports a skip.
     fn take_skip(&mut self, line: &str) -> bool {
         let Some(what) = line.strip_prefix(SKIPPED) else { return false };
-        self.skipped.push(what.trim().into());
+        self.counts.skip(what.trim());
         true
     }
 
@@ -149,21 +132,21 @@ impl TestOutput {
         }
         if let Some(result) = line.strip_prefix("test result: ") {
             (self.quiet, self.failed_comes) = (false, false);
-            self.passed += count(result, "passed");
-            self.failed += count(result, "failed");
+            self.counts.passed += count(result, "passed");
+            self.counts.failed += count(result, "failed");
             self.ignored += count(result, "ignored");
             return true;
         }
         if let Some(name) =
             line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED"))
         {
-            self.failures.push(name.into());
+            self.counts.failures.push(name.into());
         }
         match line {
             "successes:" => self.quiet = true,
             "failures:" => (self.quiet, self.failed_comes) = (false, true),
             _ if self.failed_comes && !line.is_empty() => {
-                self.said.push(line.chars().take(SAID_MAX).collect());
+                self.counts.said.push(line.chars().take(SAID_MAX).collect());
             }
             _ => {}
         }
@@ -218,9 +201,9 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
         let shown: Vec<&str> = OUTPUT.lines().filter(|line| output.take(line)).collect();
         assert!(shown.contains(&"it broke"));
         assert!(!shown.contains(&"chatter"));
-        assert_eq!(output.skipped, ["gpu: no `libcuda.so.1`"]);
-        assert_eq!((output.passed, output.failed, output.ignored), (2, 1, 1));
-        assert_eq!(output.failures, ["c"]);
+        assert_eq!(output.counts.skipped, ["gpu: no `libcuda.so.1`"]);
+        assert_eq!((output.counts.passed, output.counts.failed, output.ignored), (2, 1, 1));
+        assert_eq!(output.counts.failures, ["c"]);
     }
 
     #[test]
@@ -232,7 +215,7 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
         let mut report = Report::default();
         report.step("format", true);
         report.skip("gpu: no `libcuda.so.1`");
-        report.add("tests", &output, false);
+        report.add("tests", output, false);
         let lines = report.lines();
         assert_eq!(lines.last().unwrap(), "3 passed, 1 failed, 3 skipped");
         assert!(lines.contains(&"skipped: gpu: no `libcuda.so.1` (2 times)".into()));
@@ -245,23 +228,23 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
         let mut output = TestOutput::default();
         let script = "echo skipped: a: b; echo skipped: c >&2";
         assert_eq!(output.run(Command::new("sh").args(["-c", script])), Ok(true));
-        output.skipped.sort();
-        assert_eq!(output.skipped, ["a: b", "c"]);
+        output.counts.skipped.sort();
+        assert_eq!(output.counts.skipped, ["a: b", "c"]);
     }
 
     #[test]
     fn a_crash_without_a_result_is_a_failure() {
         let mut report = Report::default();
-        report.add("tests", &TestOutput::default(), false);
+        report.add("tests", TestOutput::default(), false);
         assert!(report.lines().contains(&"0 passed, 1 failed, 0 skipped".into()));
     }
 
     #[test]
-    fn a_crash_beside_good_results_is_a_failure() {
+    fn a_crash_after_good_results_is_a_failure() {
         let mut output = TestOutput::default();
         output.take("test result: ok. 7 passed; 0 failed; 0 ignored; 0 measured");
         let mut report = Report::default();
-        report.add("tests", &output, false);
+        report.add("tests", output, false);
         assert!(report.lines().contains(&"7 passed, 1 failed, 0 skipped".into()));
     }
 }

@@ -6,9 +6,12 @@
 //! `xtask/sanitize` holds the suppressions, with reasons.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
+use clap::ValueEnum as _;
+
+use crate::folders::{failed, make};
 use crate::process::{self, Result, say};
 use crate::report::{Report, TestOutput};
 use crate::test;
@@ -37,18 +40,16 @@ fn main() {
 }
 ";
 
-const CANARY_MANIFEST: &str = "\
-[package]
-name = \"canary\"
-edition = \"2021\"
+const CANARY_MANIFEST: &str = "package = { name = 'canary', edition = '2021' }\nworkspace = {}\n";
 
-[workspace]
-";
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tool {
+/// A tool that sees faults while tests run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Tool {
+    /// Invalid memory accesses and leaks.
     Address,
+    /// Data races.
     Thread,
+    /// Undefined behaviour.
     Miri,
 }
 
@@ -108,58 +109,29 @@ const THREAD: [Part; 2] = [
 ];
 
 /// Code without system calls unknown to Miri: the pure modules, and the locks.
+#[rustfmt::skip]
 const MIRI: [Part; 1] = [Part {
     targets: &["--lib"],
     tests: &[
-        "clock::",
-        "gpu::cuda::handles::",
-        "lock::tests::a_panic_under_a_lock_leaves_it_open",
-        "plan::",
-        "queue::closers::",
-        "queue::gate::",
-        "queue::idlers::",
+        "clock::", "gpu::cuda::handles::", "lock::tests::a_panic_under_a_lock_leaves_it_open",
+        "plan::", "queue::closers::", "queue::gate::", "queue::idlers::",
         "queue::kernel_threads::tests::rings_never_have_more_than_there_are",
-        "queue::scheduler::slots::",
-        "queue::scheduler::waiting::",
-        "queue::window::",
-        "statistics::",
-        "order::",
-        "schedule::",
-        "slices::",
-        "ties::",
-        "together::",
-        "trace::lanes::",
-        "tune::depth::tests::small_requests_teach_nothing",
-        "units::",
+        "queue::scheduler::slots::", "queue::scheduler::waiting::", "queue::window::",
+        "statistics::", "order::", "schedule::", "slices::", "ties::", "together::",
+        "trace::lanes::", "tune::depth::tests::small_requests_teach_nothing", "units::",
     ],
     left_out: &[],
 }];
 
 impl Tool {
-    const ALL: [Self; 3] = [Self::Address, Self::Thread, Self::Miri];
-
-    fn name(self) -> &'static str {
+    /// Its name, its tests, and the canary's argument with the tool's expected message.
+    fn facts(self) -> (&'static str, &'static [Part], (&'static str, &'static str)) {
         match self {
-            Self::Address => "address",
-            Self::Thread => "thread",
-            Self::Miri => "miri",
-        }
-    }
-
-    fn parts(self) -> &'static [Part] {
-        match self {
-            Self::Address => &ADDRESS,
-            Self::Thread => &THREAD,
-            Self::Miri => &MIRI,
-        }
-    }
-
-    /// The canary's argument, and the tool's expected message.
-    fn canary(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Address => ("stale", "AddressSanitizer: heap-use-after-free"),
-            Self::Thread => ("race", "ThreadSanitizer: data race"),
-            Self::Miri => ("race", "Data race detected"),
+            Self::Address => {
+                ("address", &ADDRESS, ("stale", "AddressSanitizer: heap-use-after-free"))
+            }
+            Self::Thread => ("thread", &THREAD, ("race", "ThreadSanitizer: data race")),
+            Self::Miri => ("miri", &MIRI, ("race", "Data race detected")),
         }
     }
 
@@ -210,41 +182,35 @@ impl Tool {
         if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
             return Some("only on Linux on x86-64".into());
         }
-        let asked = ["run", "nightly", "rustc", "--print", "sysroot"];
-        let sysroot = Command::new("rustup").args(asked).output().ok();
-        let Some(sysroot) = sysroot.filter(|output| output.status.success()) else {
+        let list = ["component", "list", "--toolchain", "nightly", "--installed"];
+        let Ok(installed) = process::output(Command::new("rustup").args(list)) else {
             return Some("no nightly toolchain (`rustup toolchain install nightly`)".into());
         };
-        let sysroot = PathBuf::from(String::from_utf8_lossy(&sysroot.stdout).trim());
-        let parts = [
-            ("rust-src", sysroot.join("lib/rustlib/src/rust/library/Cargo.lock")),
-            ("miri", sysroot.join("bin/cargo-miri")),
-        ];
-        let needed = match self {
-            Self::Address => &parts[..0],
-            Self::Thread => &parts[..1],
-            Self::Miri => &parts[..],
+        let needed: &[&str] = match self {
+            Self::Address => &[],
+            Self::Thread => &["rust-src"],
+            Self::Miri => &["rust-src", "miri"],
         };
-        let (part, _) = needed.iter().find(|(_, file)| !file.is_file())?;
+        let part = needed.iter().find(|part| !installed.contains(*part))?;
         let remedy = format!("`rustup component add --toolchain nightly {part}`");
         Some(format!("nightly without `{part}` ({remedy})"))
     }
 
     /// Runs the tests under the tool, after the program that is wrong.
     fn run(self, report: &mut Report, root: &Path) -> Result<()> {
-        let name = self.name();
+        let (name, parts, canary) = self.facts();
         say!("\n== sanitize {name}");
         if let Some(reason) = self.lacking() {
             report.skip(format!("sanitize {name}: {reason}"));
             return Ok(());
         }
         let target = test::target(root)?.join("sanitize").join(name);
-        let sees = self.sees(root, &target)?;
+        let sees = self.sees(root, &target, canary)?;
         report.step(&format!("sanitize {name}: a fault made on purpose is seen"), sees);
         if !sees {
-            return Ok(()); // what it would say of the tests is worth nothing
+            return Ok(()); // its results would mean nothing
         }
-        for part in self.parts() {
+        for part in parts {
             let mut cargo = self.cargo(root, &target, "test");
             cargo.current_dir(root).args(PACKAGES).arg("--no-fail-fast").args(part.targets);
             cargo.args(["--", "--show-output"]).args(part.tests);
@@ -257,77 +223,43 @@ impl Tool {
             }
             let mut output = TestOutput::default();
             let succeeded = output.run(&mut cargo)?;
-            report.add(&format!("sanitize {name}"), &output, succeeded);
+            report.add(&format!("sanitize {name}"), output, succeeded);
         }
         Ok(())
     }
 
     /// Whether the tool detects the canary's fault.
-    fn sees(self, root: &Path, target: &Path) -> Result<bool> {
+    fn sees(self, root: &Path, target: &Path, (fault, message): (&str, &str)) -> Result<bool> {
         let folder = target.join("canary");
         let write = |file: &str, text: &str| {
             let file = folder.join(file);
-            fs::write(&file, text)
-                .map_err(|error| format!("cannot write `{}`: {error}", file.display()))
+            fs::write(&file, text).map_err(failed(&file))
         };
-        fs::create_dir_all(folder.join("src"))
-            .map_err(|error| format!("cannot create `{}`: {error}", folder.display()))?;
+        make(&folder.join("src"))?;
         write("Cargo.toml", CANARY_MANIFEST)?;
         write("src/main.rs", CANARY)?;
-        let (fault, told) = self.canary();
         let mut cargo = self.cargo(root, target, "run");
         let mut lines = Vec::new();
         let passed =
             process::each_line(cargo.current_dir(&folder).args(["--", fault]), |_, line| {
                 lines.push(line.to_owned())
             })?;
-        let seen = !passed && lines.iter().any(|line| line.contains(told));
+        let seen = !passed && lines.iter().any(|line| line.contains(message));
         if !seen {
-            say!(err, "error: `{told}` was expected, not:\n{}", lines.join("\n"));
+            say!(err, "error: `{message}` was expected, not:\n{}", lines.join("\n"));
         }
         Ok(seen)
     }
 }
 
-/// The chore: `Ok(false)` if something was found.
-pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
-    let tools = chosen(arguments)?;
-    let mut report = Report::default();
-    for tool in tools {
-        tool.run(&mut report, root)?;
-    }
-    Ok(report.finish())
-}
-
-/// The runs that belong to the tests: all of them.
-pub(crate) fn for_tests(report: &mut Report, root: &Path) -> Result<()> {
-    Tool::ALL.into_iter().try_for_each(|tool| tool.run(report, root))
-}
-
-/// The tools that a command line names, or all.
-fn chosen(arguments: &[&str]) -> Result<Vec<Tool>> {
-    if arguments.is_empty() {
-        return Ok(Tool::ALL.into());
-    }
-    let one = |word: &&str| {
-        let found = Tool::ALL.into_iter().find(|tool| tool.name() == *word);
-        found.ok_or_else(|| format!("no such tool: `{word}` (`address`, `thread` or `miri`)"))
-    };
-    arguments.iter().map(one).collect()
+/// Runs `tools`, or all.
+pub(crate) fn run(report: &mut Report, root: &Path, tools: &[Tool]) -> Result<()> {
+    let tools = if tools.is_empty() { Tool::value_variants() } else { tools };
+    tools.iter().try_for_each(|tool| tool.run(report, root))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
-    #[test]
-    fn tools_are_chosen_by_name() {
-        assert_eq!(chosen(&[]), Ok(Tool::ALL.into()));
-        assert_eq!(chosen(&["miri", "thread"]), Ok(vec![Tool::Miri, Tool::Thread]));
-        let message = chosen(&["address", "memory"]).unwrap_err();
-        assert_eq!(message, "no such tool: `memory` (`address`, `thread` or `miri`)");
-    }
-
     #[test]
     fn what_is_passed_over_has_a_reason() {
         let lists = [

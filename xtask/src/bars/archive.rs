@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::arguments::Arguments;
-use crate::bar::Measured;
+use crate::Arguments;
+use crate::bar::{Check, Measured};
 use crate::machine::Environment;
 
 /// How a bar ended.
@@ -51,38 +51,48 @@ impl Record {
         Self { bar: bar.into(), verdict, measured: Measured::default() }
     }
 
-    /// Its lines in the printed table.
+    /// Its lines in the table, one for each comparison.
     pub(crate) fn lines(&self) -> Vec<String> {
-        self.cells()
-            .into_iter()
-            .map(|[bar, what, measured, bound, verdict]| {
-                format!("{bar:<19} {what:<44} {measured:>9} {bound:>9}  {verdict}")
-            })
-            .collect()
-    }
-
-    /// Bar, comparison, value, bound and verdict, one row per comparison.
-    fn cells(&self) -> Vec<[String; 5]> {
-        let stopped =
-            |verdict: String| vec![[self.bar.clone(), "-".into(), "-".into(), "-".into(), verdict]];
         match &self.verdict {
-            Verdict::Skipped(reason) => return stopped(format!("skipped: {reason}")),
+            Verdict::Skipped(reason) => return vec![row(&self.bar, "skipped", "", "", reason)],
             Verdict::Fail(reason) if self.measured.checks.is_empty() => {
-                return stopped(format!("fail: {reason}"));
+                return vec![row(&self.bar, "fail", "", "", reason)];
             }
             _ => {}
         }
-        let row = |check: &crate::bar::Check| {
+        let line = |check: &Check| {
             let verdict = match (&self.verdict, check.holds()) {
                 (Verdict::NotJudged, _) => "not judged",
                 (_, true) => "pass",
                 (_, false) => "fail",
             };
             let value = format!("{:.3}", check.value);
-            [self.bar.clone(), check.what.clone(), value, check.bound.to_string(), verdict.into()]
+            row(&self.bar, &check.what, &value, &check.bound.to_string(), verdict)
         };
-        self.measured.checks.iter().map(row).collect()
+        self.measured.checks.iter().map(line).collect()
     }
+
+    /// Its notes, and the rate of each side, which is compared above if no bytes are moved.
+    fn details(&self) -> Vec<String> {
+        let notes = self.measured.notes.iter().map(|note| format!("{}: {note}", self.bar));
+        let moved = self.measured.series.iter().filter(|series| series.best_rate() > 0.0);
+        let sides = moved.map(|series| {
+            format!(
+                "{}: {}: {:.3} GB/s (best {:.3}), {:.3} CPU s per GB, {} samples",
+                self.bar,
+                series.name,
+                series.rate() / 1e9,
+                series.best_rate() / 1e9,
+                series.cpu_s_per_gb(),
+                series.samples.len()
+            )
+        });
+        notes.chain(sides).collect()
+    }
+}
+
+fn row(bar: &str, what: &str, value: &str, bound: &str, verdict: &str) -> String {
+    format!("{bar:<19} {what:<44} {value:>9} {bound:>9}  {verdict}")
 }
 
 /// All results of a run.
@@ -98,7 +108,7 @@ impl Archive {
     pub(crate) fn new(arguments: &Arguments, environment: Environment) -> Result<Self, String> {
         let folder = match (&arguments.out, &arguments.archive) {
             (Some(folder), _) => Some(folder.clone()),
-            (None, Some(parent)) => Some(free(parent, &environment.label())),
+            (None, Some(parent)) => Some(free(parent, &environment.label)),
             (None, None) => None,
         };
         if let Some(folder) = &folder {
@@ -110,26 +120,22 @@ impl Archive {
 
     /// The lines above the table.
     pub(crate) fn head(&self) -> String {
-        let columns = ["bar", "what", "measured", "must be", "verdict"];
-        let [bar, what, measured, bound, verdict] = columns;
-        format!(
-            "{}\n\n{bar:<19} {what:<44} {measured:>9} {bound:>9}  {verdict}",
-            self.environment.sentence()
-        )
+        let names = row("bar", "what", "measured", "must be", "verdict");
+        format!("{}\n\n{names}", self.environment.sentence)
     }
 
     /// The lines below the table.
     pub(crate) fn tail(&self) -> String {
-        let count = |test: fn(&Verdict) -> bool| {
-            self.records.iter().filter(|record| test(&record.verdict)).count()
-        };
-        let mut text = format!(
-            "\n{} passed, {} failed, {} skipped",
-            count(|v| matches!(v, Verdict::Pass)),
-            count(|v| matches!(v, Verdict::Fail(_))),
-            count(|v| matches!(v, Verdict::Skipped(_)))
-        );
-        let unjudged = count(|v| matches!(v, Verdict::NotJudged));
+        let [mut passed, mut failed, mut skipped, mut unjudged] = [0; 4];
+        for record in &self.records {
+            *match record.verdict {
+                Verdict::Pass => &mut passed,
+                Verdict::Fail(_) => &mut failed,
+                Verdict::Skipped(_) => &mut skipped,
+                Verdict::NotJudged => &mut unjudged,
+            } += 1;
+        }
+        let mut text = format!("\n{passed} passed, {failed} failed, {skipped} skipped");
         if unjudged > 0 {
             text += &format!(", {unjudged} not judged (a tiny or simulated run)");
         }
@@ -148,84 +154,35 @@ impl Archive {
     pub(crate) fn add(&mut self, record: Record) -> Result<(), String> {
         self.records.push(record);
         let Some(folder) = &self.folder else { return Ok(()) };
-        write_json(&folder.join("environment.json"), &self.environment)?;
-        write(&folder.join("samples.json"), &lines(&self.records)?)?;
-        write(&folder.join("summary.md"), &self.summary())
-    }
-
-    fn summary(&self) -> String {
-        let mut text =
-            format!("# Bars, {}\n\n{}\n\n", self.environment.date, self.environment.sentence());
-        text += "| bar | what | measured | must be | verdict |\n|---|---|---|---|---|\n";
-        for record in &self.records {
-            for cells in record.cells() {
-                text += &format!("| {} |\n", cells.join(" | "));
-            }
-        }
-        text += "\n| bar | side | median GB/s | min | max | CPU s per GB | samples |\n";
-        text += "|---|---|---|---|---|---|---|\n";
-        for record in &self.records {
-            // If no bytes are moved, the time is what is compared above.
-            for series in record.measured.series.iter().filter(|series| series.best_rate() > 0.0) {
-                let (least, most) = series.extremes();
-                text += &format!(
-                    "| {} | {} | {:.3} | {:.3} | {:.3} | {:.3} | {} |\n",
-                    record.bar,
-                    series.name,
-                    series.rate() / 1e9,
-                    least / 1e9,
-                    most / 1e9,
-                    series.cpu_s_per_gb(),
-                    series.samples.len()
-                );
-            }
-        }
-        text += "\n";
-        for record in &self.records {
-            for note in &record.measured.notes {
-                text += &format!("- {}: {note}\n", record.bar);
-            }
-        }
-        text
+        let write = |name: &str, lines: Vec<String>| {
+            let path = folder.join(name);
+            fs::write(&path, lines.join("\n") + "\n")
+                .map_err(|error| format!("cannot write `{}`: {error}", path.display()))
+        };
+        write("environment.json", vec![format!("{:#}", self.environment.facts)])?;
+        let samples: serde_json::Result<_> =
+            self.records.iter().map(serde_json::to_string).collect();
+        write("samples.jsonl", samples.map_err(|error| error.to_string())?)?;
+        let mut table = vec![self.head()];
+        table.extend(self.records.iter().flat_map(Record::lines));
+        table.push(String::new());
+        table.extend(self.records.iter().flat_map(Record::details));
+        write("table.txt", table)
     }
 }
 
 /// `parent/label`, or with a number appended if that exists: archived runs stay as they are.
 fn free(parent: &Path, label: &str) -> PathBuf {
-    let numbered = (2_u32..).map(|number| parent.join(format!("{label}-{number}")));
-    std::iter::once(parent.join(label))
-        .chain(numbered)
-        .find(|path| !path.exists())
-        .unwrap_or_else(|| parent.join(label))
-}
-
-fn write_json(path: &Path, value: &impl Serialize) -> Result<(), String> {
-    let text = serde_json::to_string_pretty(value).map_err(|error| error.to_string())?;
-    write(path, &(text + "\n"))
-}
-
-/// A list in JSON, one record on each line: there may be thousands of samples in each.
-fn lines(records: &[impl Serialize]) -> Result<String, String> {
-    let lines: serde_json::Result<Vec<String>> =
-        records.iter().map(serde_json::to_string).collect();
-    let lines = lines.map_err(|error| error.to_string())?;
-    Ok(format!("[\n{}\n]\n", lines.join(",\n")))
-}
-
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    fs::write(path, text).map_err(|error| format!("cannot write `{}`: {error}", path.display()))
+    let names = (1_u32..).map(|n| if n == 1 { label.into() } else { format!("{label}-{n}") });
+    names.map(|name| parent.join(name)).find(|path| !path.exists()).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bar::{Bound, Check};
 
     fn measured(value: f64) -> Measured {
-        Measured {
-            checks: vec![Check::new("share of the link", value, Bound::AtLeast(0.97))],
-            ..Measured::default()
-        }
+        Measured::default().at_least("share of the link", value, 0.97)
     }
 
     #[test]
@@ -242,7 +199,7 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let arguments = Arguments { archive: Some(parent.path().into()), ..Arguments::default() };
         for _ in 0..2 {
-            let environment = Environment::default();
+            let environment = Environment { label: "run".into(), ..Environment::default() };
             let mut archive = Archive::new(&arguments, environment).unwrap();
             archive.add(Record::measured("a", measured(0.98), true)).unwrap();
             archive.add(Record::stopped("b", Verdict::Skipped("no GPU".into()))).unwrap();
@@ -250,7 +207,6 @@ mod tests {
             assert!(archive.tail().contains("1 passed, 0 failed, 1 skipped"));
         }
         assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 2);
-        let folder = free(parent.path(), &Environment::default().label());
-        assert!(folder.to_string_lossy().ends_with("-3"));
+        assert!(free(parent.path(), "run").ends_with("run-3"));
     }
 }

@@ -5,71 +5,54 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::drives::in_child;
 use crate::lab::Lab;
 use crate::sample::Series;
-use crate::{
-    cold, drives, first, host, many, map, memlock, memory, resident, small, statistics, sweep,
-    write,
-};
+use crate::{cold, many, resident, small};
 
 /// One bar.
 #[derive(Clone, Copy)]
 pub(crate) struct Bar {
     /// Its name for `--only`.
     pub(crate) name: &'static str,
-    /// The machine it is meant for.
-    pub(crate) setting: Setting,
+    /// Whether it is meant for a machine with a GPU, or for one without.
+    pub(crate) on_gpu: bool,
     /// Takes the samples and compares.
-    pub(crate) run: fn(&Lab) -> Result<Measured, Stop>,
+    pub(crate) run: Run,
 }
 
-/// The machine a bar is meant for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Setting {
-    /// One without a GPU.
-    Host,
-    /// One with a GPU.
-    Gpu,
-    /// Any.
-    Any,
+type Run = fn(&Lab) -> Result<Measured, Stop>;
+
+const fn gpu(name: &'static str, run: Run) -> Bar {
+    Bar { name, on_gpu: true, run }
+}
+
+const fn host(name: &'static str, run: Run) -> Bar {
+    Bar { name, on_gpu: false, run }
 }
 
 /// Every bar, in execution order: those that need files in the page cache first.
-pub(crate) const BARS: [Bar; 34] = [
-    Bar { name: "gpu-resident-disk", setting: Setting::Gpu, run: resident::disk },
-    Bar { name: "gpu-resident-tmpfs", setting: Setting::Gpu, run: resident::tmpfs },
-    Bar { name: "gpu-first-transfer", setting: Setting::Gpu, run: first::run },
-    Bar { name: "gpu-resident-256M", setting: Setting::Gpu, run: resident::short },
-    Bar { name: "gpu-4K-latency", setting: Setting::Gpu, run: small::latency },
-    Bar { name: "gpu-write-new", setting: Setting::Gpu, run: write::new_file },
-    Bar { name: "gpu-write-over", setting: Setting::Gpu, run: write::overwritten },
-    Bar { name: "gpu-pieces", setting: Setting::Gpu, run: many::pieces },
-    Bar { name: "gpu-16-threads", setting: Setting::Gpu, run: many::threads },
-    Bar { name: "gpu-small-beside", setting: Setting::Gpu, run: many::small_beside_large },
-    Bar { name: "gpu-write-8-files", setting: Setting::Gpu, run: many::eight_files },
-    Bar { name: "gpu-cold", setting: Setting::Gpu, run: cold::run },
-    Bar { name: "host-resident", setting: Setting::Host, run: host::resident },
-    Bar { name: "host-direct-1M", setting: Setting::Host, run: host::direct },
-    Bar { name: "host-random-4K", setting: Setting::Host, run: small::random },
-    Bar { name: "pread-direct-1M", setting: Setting::Host, run: host::pread_direct },
-    Bar { name: "pread-resident", setting: Setting::Host, run: host::pread_resident },
-    Bar { name: "host-memlock", setting: Setting::Host, run: memlock::run },
-    Bar { name: "statistics-resident", setting: Setting::Host, run: statistics::resident },
-    Bar { name: "statistics-random", setting: Setting::Host, run: statistics::random },
-    Bar { name: "memory-host", setting: Setting::Any, run: memory::host },
-    Bar { name: "memory-sim", setting: Setting::Any, run: memory::sim },
-    Bar { name: "map-resolve", setting: Setting::Any, run: map::resolve },
-    Bar { name: "drives-sum", setting: Setting::Host, run: drives::four },
-    Bar { name: "drives-shuffled", setting: Setting::Host, run: drives::shuffled },
-    Bar { name: "drives-striped", setting: Setting::Host, run: drives::striped },
-    Bar { name: "drives-unequal", setting: Setting::Host, run: drives::unequal },
-    Bar { name: "drives-hung", setting: Setting::Host, run: drives::hung },
-    Bar { name: "drives-depth", setting: Setting::Host, run: drives::depth },
-    Bar { name: "drives-urgent", setting: Setting::Host, run: drives::urgent },
-    Bar { name: "drives-idle", setting: Setting::Host, run: drives::idle },
-    Bar { name: "sweep-capped", setting: Setting::Host, run: drives::agree_capped },
-    Bar { name: "sweep-delayed", setting: Setting::Host, run: drives::agree_delayed },
-    Bar { name: "sweep-disk", setting: Setting::Host, run: sweep::own_disk },
+pub(crate) const BARS: [Bar; 20] = [
+    gpu("gpu-resident-disk", |lab| resident::gpu(lab, 8 << 30, 0.97, Some(0.13))),
+    gpu("gpu-first-transfer", resident::first),
+    gpu("gpu-resident-256M", |lab| resident::gpu(lab, 256 << 20, 0.90, None)),
+    gpu("gpu-4K-latency", small::latency),
+    gpu("gpu-pieces", many::pieces),
+    gpu("gpu-16-threads", many::threads),
+    gpu("gpu-small-beside", many::small_beside_large),
+    gpu("gpu-cold", cold::gpu),
+    host("host-resident", resident::host),
+    host("host-direct-1M", cold::host),
+    host("host-random-4K", small::random),
+    host("pread-direct-1M", cold::rings),
+    host("drives-shuffled", |lab| in_child(lab, "drives-shuffled")),
+    host("drives-striped", |lab| in_child(lab, "drives-striped")),
+    host("drives-unequal", |lab| in_child(lab, "drives-unequal")),
+    host("drives-hung", |lab| in_child(lab, "drives-hung")),
+    host("drives-urgent", |lab| in_child(lab, "drives-urgent")),
+    host("drives-idle", |lab| in_child(lab, "drives-idle")),
+    host("sweep-capped", |lab| in_child(lab, "sweep-capped")),
+    host("sweep-delayed", |lab| in_child(lab, "sweep-delayed")),
 ];
 
 /// The result of a bar.
@@ -81,6 +64,32 @@ pub(crate) struct Measured {
     pub(crate) series: Vec<Series>,
     /// Routes taken, sizes, and other notes for the reader of the numbers.
     pub(crate) notes: Vec<String>,
+}
+
+impl Measured {
+    pub(crate) fn of(series: Vec<Series>) -> Self {
+        Self { series, ..Self::default() }
+    }
+
+    pub(crate) fn at_least(mut self, what: impl Into<String>, value: f64, bound: f64) -> Self {
+        self.checks.push(Check { what: what.into(), value, bound: Bound::AtLeast(bound) });
+        self
+    }
+
+    pub(crate) fn at_most(mut self, what: impl Into<String>, value: f64, bound: f64) -> Self {
+        self.checks.push(Check { what: what.into(), value, bound: Bound::AtMost(bound) });
+        self
+    }
+
+    pub(crate) fn note(mut self, note: impl Into<String>) -> Self {
+        self.notes.push(note.into());
+        self
+    }
+
+    /// The median rate of one side relative to another's.
+    pub(crate) fn ratio(&self, side: usize, other: usize) -> f64 {
+        self.series[side].rate() / self.series[other].rate()
+    }
 }
 
 /// One comparison.
@@ -95,10 +104,6 @@ pub(crate) struct Check {
 }
 
 impl Check {
-    pub(crate) fn new(what: impl Into<String>, value: f64, bound: Bound) -> Self {
-        Self { what: what.into(), value, bound }
-    }
-
     /// Whether the bound is met; a value that is not a number meets none.
     pub(crate) fn holds(&self) -> bool {
         match self.bound {
@@ -128,7 +133,7 @@ impl fmt::Display for Bound {
 }
 
 /// Why a bar has no result.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Stop {
     /// The machine lacks something.
     Skip(String),
@@ -136,33 +141,17 @@ pub(crate) enum Stop {
     Fail(String),
 }
 
-impl From<forebay::Error> for Stop {
-    fn from(error: forebay::Error) -> Self {
-        Self::Fail(chain(&error))
+impl<E: Error> From<E> for Stop {
+    /// The error and its causes in one line.
+    fn from(error: E) -> Self {
+        let mut text = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            text = format!("{text}: {error}");
+            cause = error.source();
+        }
+        Self::Fail(text)
     }
-}
-
-impl From<forebay::gpu::DeviceError> for Stop {
-    fn from(error: forebay::gpu::DeviceError) -> Self {
-        Self::Fail(chain(&error))
-    }
-}
-
-impl From<std::io::Error> for Stop {
-    fn from(error: std::io::Error) -> Self {
-        Self::Fail(chain(&error))
-    }
-}
-
-/// An error and its causes in one line.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]
@@ -171,11 +160,13 @@ mod tests {
 
     #[test]
     fn bounds_are_inclusive_and_nan_keeps_none() {
-        assert!(Check::new("a", 0.97, Bound::AtLeast(0.97)).holds());
-        assert!(!Check::new("a", 0.96, Bound::AtLeast(0.97)).holds());
-        assert!(Check::new("a", 1.1, Bound::AtMost(1.1)).holds());
-        assert!(!Check::new("a", f64::NAN, Bound::AtMost(1.1)).holds());
-        assert!(!Check::new("a", f64::NAN, Bound::AtLeast(0.1)).holds());
+        let held = |measured: Measured| measured.checks[0].holds();
+        let measured = Measured::default;
+        assert!(held(measured().at_least("a", 0.97, 0.97)));
+        assert!(!held(measured().at_least("a", 0.96, 0.97)));
+        assert!(held(measured().at_most("a", 1.1, 1.1)));
+        assert!(!held(measured().at_most("a", f64::NAN, 1.1)));
+        assert!(!held(measured().at_least("a", f64::NAN, 0.1)));
     }
 
     #[test]

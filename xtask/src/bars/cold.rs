@@ -1,61 +1,114 @@
-//! A cold file to the GPU, compared with `fio`, which only reads it, and with the plain ring, which
-//! shows what the copies to the GPU cost the drive.
+//! Cold files: to the GPU and to host memory, compared with `fio`, which only reads them; and by
+//! the `pread` ring in place of io_uring.
 
-use forebay::units::{GIB, format_size};
+use std::path::Path;
 
-use crate::bar::{Bound, Check, Measured, Stop};
+use forebay::units::{GIB, MIB, format_size};
+use forebay::{Engine, File, RingChoice};
+
+use crate::bar::{Measured, Stop};
 use crate::fio::Fio;
-use crate::host::{best_depth, evict};
-use crate::lab::{Lab, Place, routes, verify};
-use crate::ring::{self, PlainRing};
-use crate::sample::{interleave, timed};
+use crate::flight::Flight;
+use crate::lab::{Lab, engine, evict, options, read_once, routes, verify};
+use crate::sample::{fastest, interleave, timed};
 
-/// 4 GiB with O_DIRECT, nine pairs.
-pub(crate) fn run(lab: &Lab) -> Result<Measured, Stop> {
+/// 4 GiB with O_DIRECT to the GPU, nine pairs.
+pub(crate) fn gpu(lab: &Lab) -> Result<Measured, Stop> {
     let fio = Fio::find()?;
     let gpu = lab.gpu()?;
     let len = lab.len(4 * GIB);
-    let path = lab.file(Place::Disk, len)?;
+    let path = lab.file(len)?;
     let file = gpu.engine.open(&path)?;
     let mut target = gpu.allocate(len)?;
     target.fill(0x5A)?;
     evict(&file)?;
     let outcome = file.read_exact(0, &mut target)?;
     verify(&target, len)?;
-    let depth = best_depth(&fio, &path, len, &file)?;
-    let plain = ring::open(&path)?;
-    let mut ring = PlainRing::new(&gpu, depth)?;
-    let sides = [
-        "forebay".to_owned(),
-        format!("fio, depth {depth}"),
-        "plain ring to the GPU, as deep".to_owned(),
-        "the same without the copies".to_owned(),
-    ];
+    let depth = best_depth(lab, &fio, &path, len, &file)?;
+    let sides = ["forebay".to_owned(), format!("fio, depth {depth}")];
     let series = interleave(lab.rounds(9), &sides, |side| {
         evict(&file)?;
         match side {
             0 => timed(len, || Ok(file.read_exact(0, &mut target).map(drop)?)),
-            1 => fio.sequential(&path, len, depth),
-            2 => timed(len, || ring.read(&plain, len, Some(&mut target))),
-            _ => timed(len, || ring.read(&plain, len, None)),
+            _ => fio.sequential(&path, len, depth),
         }
     })?;
-    let ratio = series[0].rate() / series[1].rate();
-    let cpu_max = 1.3 * series[1].cpu_s_per_gb() + 0.02;
-    Ok(Measured {
-        checks: vec![
-            Check::new("rate of `fio`", ratio, Bound::AtLeast(0.97)),
-            Check::new("CPU s per GB", series[0].cpu_s_per_gb(), Bound::AtMost(cpu_max)),
-        ],
-        notes: vec![
-            format!("{}, {}", format_size(len), routes(&outcome)),
-            format!(
-                "{:.3} of the plain ring to the GPU, which has {:.3} of `fio`",
-                series[0].rate() / series[2].rate(),
-                series[2].rate() / series[1].rate()
-            ),
-            format!("`fio` on {}", fio.memory()),
-        ],
-        series,
-    })
+    let [own, theirs] = [0, 1].map(|side: usize| series[side].cpu_s_per_gb());
+    let measured = Measured::of(series);
+    let ratio = measured.ratio(0, 1);
+    Ok(measured
+        .at_least("rate of `fio`", ratio, 0.97)
+        .at_most("CPU s per GB", own, 1.3 * theirs + 0.02)
+        .note(format!("{}, {}", format_size(len), routes(&outcome.routes)))
+        .note(format!("`fio` on {}", fio.memory())))
+}
+
+/// 1 GiB with O_DIRECT to host memory, compared with `fio` at its best depth.
+pub(crate) fn host(lab: &Lab) -> Result<Measured, Stop> {
+    let fio = Fio::find()?;
+    let len = lab.len(GIB);
+    let path = lab.file(len)?;
+    let engine = engine()?;
+    let file = engine.open(&path)?;
+    // On huge pages where possible, like `fio`'s memory; ordinary pages are slower for both.
+    let mut target = engine.allocate_pinned(len)?;
+    let target = target.as_mut_slice().unwrap_or_default();
+    evict(&file)?;
+    let note = read_once(&file, target)?;
+    let depth = best_depth(lab, &fio, &path, len, &file)?;
+    // Into as much memory as `fio` uses: memory that is reused stays in a processor cache.
+    let mut flight = Flight::new(&engine, &file, MIB, depth.into(), 1)?;
+    let whole = "forebay, one read of the whole file".to_owned();
+    let sides = ["forebay".to_owned(), whole, format!("fio, depth {depth}")];
+    let series = interleave(lab.rounds(9), &sides, |side| {
+        evict(&file)?;
+        match side {
+            0 => flight.timed(len / MIB, |index| index * MIB),
+            1 => timed(len, || Ok(file.read_exact(0, &mut target[..]).map(drop)?)),
+            _ => fio.sequential(&path, len, depth),
+        }
+    })?;
+    let measured = Measured::of(series);
+    let [pieces, whole] = [0, 1].map(|side| measured.ratio(side, 2));
+    Ok(measured
+        .at_least("rate of `fio`", pieces, 0.97)
+        .note(note)
+        .note(format!("one read of the whole file, into as much memory: {whole:.3}"))
+        .note(format!("`fio` on {}", fio.memory())))
+}
+
+/// To host memory with io_uring refused, compared with io_uring.
+pub(crate) fn rings(lab: &Lab) -> Result<Measured, Stop> {
+    let len = lab.len(GIB);
+    let path = lab.file(len)?;
+    let mut target = engine()?.allocate_pinned(len)?;
+    let target = target.as_mut_slice().unwrap_or_default();
+    let (mut notes, mut files) = (Vec::new(), Vec::new());
+    for ring in [RingChoice::Pread, RingChoice::Uring] {
+        let mut options = options()?;
+        options.ring = ring;
+        let file = Engine::new(options)
+            .and_then(|engine| engine.open(&path))
+            .map_err(|error| Stop::Skip(format!("no ring `{ring:?}`: {error}")))?;
+        evict(&file)?;
+        notes.push(format!("{ring:?}: {}", read_once(&file, target)?));
+        files.push(file);
+    }
+    let series = interleave(lab.rounds(9), &["pread ring", "io_uring ring"], |side| {
+        evict(&files[side])?;
+        timed(len, || Ok(files[side].read_exact(0, &mut target[..]).map(drop)?))
+    })?;
+    let measured = Measured { notes, ..Measured::of(series) };
+    let ratio = measured.ratio(0, 1);
+    Ok(measured.at_least("rate of the io_uring ring", ratio, 0.95))
+}
+
+/// The depth at which `fio` reads a file fastest, by the median of three runs of each.
+fn best_depth(lab: &Lab, fio: &Fio, path: &Path, len: u64, file: &File) -> Result<u32, Stop> {
+    const DEPTHS: [u32; 4] = [8, 16, 32, 64];
+    let series = interleave(lab.rounds(3), &DEPTHS.map(|depth| depth.to_string()), |side| {
+        evict(file)?;
+        fio.sequential(path, len, DEPTHS[side])
+    })?;
+    Ok(fastest(&series)?.name.parse()?)
 }

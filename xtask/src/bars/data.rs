@@ -9,6 +9,8 @@ use std::thread;
 
 use forebay::units::MIB;
 
+use crate::bar::Stop;
+
 /// Bytes of one word of the data.
 const WORD_LEN: u64 = 8;
 /// Bytes that are made and written at a time.
@@ -28,6 +30,14 @@ pub(crate) fn number(index: u64, bound: u64) -> u64 {
     u64::from_le_bytes(word(index ^ (1 << 62))) % bound.max(1)
 }
 
+/// Shuffles `all` in a way that depends on `seed` alone.
+pub(crate) fn shuffle<T>(all: &mut [T], seed: u64) {
+    for index in (1..all.len()).rev() {
+        let other = number((seed << 40) + index as u64, index as u64 + 1);
+        all.swap(index, usize::try_from(other).unwrap_or(0));
+    }
+}
+
 /// Fills `bytes` with the data of a file at `offset`, a multiple of eight.
 pub(crate) fn fill(bytes: &mut [u8], offset: u64) {
     let first = offset / WORD_LEN;
@@ -36,21 +46,20 @@ pub(crate) fn fill(bytes: &mut [u8], offset: u64) {
     }
 }
 
-/// Whether `bytes` are the data of a file at `offset`, a multiple of eight; else the first
-/// difference.
-pub(crate) fn check(bytes: &[u8], offset: u64) -> Result<(), u64> {
+/// Fails unless `bytes` are the data of a file at `offset`, a multiple of eight.
+pub(crate) fn check(bytes: &[u8], offset: u64) -> Result<(), Stop> {
     let first = offset / WORD_LEN;
     for (index, piece) in (first..).zip(bytes.chunks(8)) {
         if piece != &word(index)[..piece.len()] {
-            return Err(index * WORD_LEN);
+            return Err(Stop::Fail(format!("wrong bytes at {} of the file", index * WORD_LEN)));
         }
     }
     Ok(())
 }
 
 /// Writes a new file of `len` bytes of data, by several threads, down to the drive.
-pub(crate) fn write(path: &Path, len: u64) -> Result<(), String> {
-    let failed = |error| format!("cannot write `{}`: {error}", path.display());
+pub(crate) fn write(path: &Path, len: u64) -> Result<(), Stop> {
+    let failed = |error| Stop::Fail(format!("cannot write `{}`: {error}", path.display()));
     let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
     let next = AtomicU64::new(0);
     let threads = thread::available_parallelism().map_or(1, usize::from);
@@ -66,11 +75,11 @@ pub(crate) fn write(path: &Path, len: u64) -> Result<(), String> {
             file.write_all_at(&piece[..count], offset)?;
         }
     };
-    let results: Vec<std::io::Result<()>> = thread::scope(|scope| {
-        let started: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        started.into_iter().map(|thread| thread.join().unwrap_or(Ok(()))).collect()
+    let written = thread::scope(|scope| {
+        let mut started = (0..threads).map(|_| scope.spawn(work)).collect::<Vec<_>>().into_iter();
+        started.try_for_each(|thread| thread.join().unwrap_or(Ok(())))
     });
-    results.into_iter().collect::<std::io::Result<()>>().map_err(failed)?;
+    written.map_err(failed)?;
     file.sync_all().map_err(failed)
 }
 
@@ -82,10 +91,10 @@ mod tests {
     fn a_byte_that_is_wrong_missing_or_moved_is_found() {
         let mut bytes = vec![0; 1003];
         fill(&mut bytes, 4096);
-        assert_eq!(check(&bytes, 4096), Ok(()));
+        check(&bytes, 4096).unwrap();
         assert!(check(&bytes, 0).is_err());
         bytes[1002] ^= 1;
-        assert_eq!(check(&bytes, 4096), Err(4096 + 1000));
+        assert!(check(&bytes, 4096).is_err());
     }
 
     #[test]
@@ -96,7 +105,7 @@ mod tests {
         write(&path, len).unwrap();
         let bytes = std::fs::read(&path).unwrap();
         assert_eq!(bytes.len() as u64, len);
-        assert_eq!(check(&bytes, 0), Ok(()));
+        check(&bytes, 0).unwrap();
         assert!(write(&path, 1).is_err(), "a file that exists stays as it is");
     }
 }

@@ -2,10 +2,20 @@
 
 use std::collections::VecDeque;
 
+use forebay::units::KIB;
 use forebay::{Buffer, Engine, File, RequestOptions, Transfer};
 
 use crate::bar::Stop;
 use crate::data;
+use crate::sample::{Sample, timed};
+
+/// Bytes of a small read.
+pub(crate) const SMALL_LEN: u64 = 4 * KIB;
+/// Small reads asked for: enough that the drive has its depth while the caller is being woken.
+const SMALL_COUNT: u64 = 128;
+/// Small reads that are awaited together: waking the caller for each takes as long as the read (8
+/// µs on an idle virtual machine), and `fio` wakes no thread.
+const SMALL_GROUP: usize = 64;
 
 /// Reads one file in requests of one size.
 #[derive(Debug)]
@@ -14,43 +24,51 @@ pub(crate) struct Flight<'a> {
     piece: u64,
     /// Requests that are awaited and renewed together.
     group: usize,
-    idle: Vec<Landed>,
-}
-
-/// A request's memory, and the offset of the bytes in it.
-#[derive(Debug)]
-struct Landed {
-    offset: Option<u64>,
-    buffer: Buffer,
+    /// Memory without a request, with the offset of the bytes in it.
+    idle: Vec<(Option<u64>, Buffer)>,
 }
 
 /// Requests that are waited for together, each with its offset.
 type Group = Vec<(u64, Transfer)>;
 
 impl<'a> Flight<'a> {
-    /// Keeps `asked` requests of `piece` bytes in flight, in groups of `group`.
+    /// Keeps `count` requests of `piece` bytes in flight, in groups of `group`.
     pub(crate) fn new(
         engine: &Engine,
         file: &'a File,
         piece: u64,
-        asked: u64,
+        count: u64,
         group: usize,
     ) -> Result<Self, Stop> {
         let mut idle = Vec::new();
-        let mut rest = engine.allocate_pinned(asked * piece)?;
+        let mut rest = engine.allocate_pinned(count * piece)?;
         while rest.len() > piece {
             let (buffer, more) = rest.split_at(piece);
-            idle.push(Landed { offset: None, buffer });
+            idle.push((None, buffer));
             rest = more;
         }
-        idle.push(Landed { offset: None, buffer: rest });
+        idle.push((None, rest));
         Ok(Self { file, piece, group, idle })
     }
 
-    /// Makes `count` reads, each at the offset that `place` gives for its number. While one group
-    /// is awaited and renewed, the others keep the drive busy.
-    pub(crate) fn read(&mut self, count: u64, place: impl Fn(u64) -> u64) -> Result<(), Stop> {
-        let mut offsets = (0..count).map(place);
+    /// For many random reads of 4 KiB.
+    pub(crate) fn small(engine: &Engine, file: &'a File) -> Result<Self, Stop> {
+        Self::new(engine, file, SMALL_LEN, SMALL_COUNT, SMALL_GROUP)
+    }
+
+    /// Times `count` reads, each at the offset that `place` gives for its number, and compares the
+    /// last ones.
+    pub(crate) fn timed(&mut self, count: u64, place: impl Fn(u64) -> u64) -> Result<Sample, Stop> {
+        let sample = timed(count * self.piece, || self.read((0..count).map(place)))?;
+        for (offset, buffer) in &self.idle {
+            let Some(offset) = *offset else { continue };
+            data::check(buffer.as_slice().unwrap_or_default(), offset)?;
+        }
+        Ok(sample)
+    }
+
+    /// While one group is awaited and renewed, the others keep the drive busy.
+    fn read(&mut self, mut offsets: impl Iterator<Item = u64>) -> Result<(), Stop> {
         let mut idle = std::mem::take(&mut self.idle);
         let mut groups = VecDeque::new();
         while !idle.is_empty() {
@@ -71,17 +89,17 @@ impl<'a> Flight<'a> {
     /// Starts a read into each buffer while there are offsets; the other buffers are idle.
     fn start(
         &mut self,
-        landed: Vec<Landed>,
+        landed: Vec<(Option<u64>, Buffer)>,
         offsets: &mut impl Iterator<Item = u64>,
     ) -> Result<Group, Stop> {
         let mut group = Vec::with_capacity(landed.len());
-        for one in landed {
+        for (before, buffer) in landed {
             match offsets.next() {
                 Some(offset) => {
                     let options = RequestOptions::default();
-                    group.push((offset, self.file.start_read(offset, one.buffer, &options)?));
+                    group.push((offset, self.file.start_read(offset, buffer, &options)?));
                 }
-                None => self.idle.push(one),
+                None => self.idle.push((before, buffer)),
             }
         }
         Ok(group)
@@ -89,7 +107,7 @@ impl<'a> Flight<'a> {
 
     /// Waits for the oldest request first: when it has ended most of the rest have too, and this
     /// thread is woken once for all of them.
-    fn finish(&self, group: Group) -> Result<Vec<Landed>, Stop> {
+    fn finish(&self, group: Group) -> Result<Vec<(Option<u64>, Buffer)>, Stop> {
         let mut landed = Vec::with_capacity(group.len());
         for (offset, transfer) in group.into_iter().rev() {
             let (outcome, buffer) = transfer.wait();
@@ -98,18 +116,8 @@ impl<'a> Flight<'a> {
                 return Err(Stop::Fail(format!("{bytes} bytes at {offset}")));
             }
             let buffer = buffer.ok_or_else(|| Stop::Fail("a transfer kept its buffer".into()))?;
-            landed.push(Landed { offset: Some(offset), buffer });
+            landed.push((Some(offset), buffer));
         }
         Ok(landed)
-    }
-
-    /// Compares the buffers after the last reads.
-    pub(crate) fn check(&self) -> Result<(), Stop> {
-        for Landed { offset, buffer } in &self.idle {
-            let Some(offset) = *offset else { continue };
-            data::check(buffer.as_slice().unwrap_or_default(), offset)
-                .map_err(|at| Stop::Fail(format!("wrong bytes in a buffer at {at}")))?;
-        }
-        Ok(())
     }
 }

@@ -11,24 +11,14 @@ use std::sync::Arc;
 
 use forebay::gpu::{Device, GpuSelector};
 use forebay::units::{MIB, format_size};
-use forebay::{Buffer, Engine, Outcome};
+use forebay::{Buffer, Engine, Options, Residency, RouteShare};
 
 use crate::archive::{Archive, Record, Verdict};
-use crate::arguments::Arguments;
-use crate::bar::{BARS, Bar, Measured, Setting, Stop};
+use crate::bar::{BARS, Bar, Measured, Stop};
 use crate::data;
 use crate::machine::Environment;
 use crate::scratch::Scratch;
-use crate::talk;
-
-/// The location of a test file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Place {
-    /// In the scratch folder.
-    Disk,
-    /// In a tmpfs.
-    Tmpfs,
-}
+use crate::{Arguments, talk};
 
 /// An engine that has opened the GPU of this run.
 #[derive(Debug)]
@@ -49,25 +39,18 @@ impl Gpu {
 pub(crate) struct Lab {
     tiny: bool,
     selector: GpuSelector,
-    disk: Scratch,
-    tmpfs: Option<Scratch>,
-    files: RefCell<BTreeMap<(Place, u64), PathBuf>>,
+    scratch: Scratch,
+    files: RefCell<BTreeMap<u64, PathBuf>>,
 }
 
 impl Lab {
     fn new(arguments: &Arguments) -> Result<Self, String> {
-        let parent = arguments.scratch.clone().unwrap_or_else(|| ".".into());
-        let parent = parent.canonicalize().map_err(|error| {
-            format!("cannot find the scratch folder `{}`: {error}", parent.display())
-        })?;
-        let disk = Scratch::new(&parent)
+        let parent = &arguments.scratch;
+        let scratch = parent.canonicalize().and_then(|parent| Scratch::new(&parent));
+        let scratch = scratch
             .map_err(|error| format!("cannot make scratch in `{}`: {error}", parent.display()))?;
-        let selector = match &arguments.gpu {
-            Some(text) => text.parse().map_err(|error: forebay::Error| error.to_string())?,
-            None => GpuSelector::Auto,
-        };
-        let tmpfs = Scratch::new(Path::new("/dev/shm")).ok();
-        Ok(Self { tiny: arguments.tiny, selector, disk, tmpfs, files: RefCell::default() })
+        let (tiny, selector) = (arguments.tiny, arguments.gpu.clone());
+        Ok(Self { tiny, selector, scratch, files: RefCell::default() })
     }
 
     /// The size that a bar moves: the stated one, or little in a tiny run.
@@ -92,7 +75,7 @@ impl Lab {
 
     /// A new engine with the defaults and the GPU of this run.
     pub(crate) fn gpu(&self) -> Result<Gpu, Stop> {
-        let engine = Engine::new(forebay::Options::from_env()?)?;
+        let engine = engine()?;
         match engine.device(&self.selector)? {
             Some(device) => Ok(Gpu { engine, device }),
             None => Err(Stop::Skip("no GPU on this machine".into())),
@@ -100,52 +83,65 @@ impl Lab {
     }
 
     /// A path for a file that a bar writes.
-    pub(crate) fn path(&self, place: Place, name: &str) -> Result<PathBuf, Stop> {
-        Ok(self.scratch(place)?.path(name))
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.scratch.path(name)
     }
 
     /// A file of `len` bytes of test data, made on first use, in the page cache.
-    pub(crate) fn file(&self, place: Place, len: u64) -> Result<PathBuf, Stop> {
-        if let Some(path) = self.files.borrow().get(&(place, len)) {
-            make_resident(path)?;
-            return Ok(path.clone());
-        }
-        self.need_room(place, len)?;
-        let path = self.path(place, &format!("data-{len}"))?;
-        data::write(&path, len).map_err(Stop::Fail)?;
+    pub(crate) fn file(&self, len: u64) -> Result<PathBuf, Stop> {
+        let known = self.files.borrow().get(&len).cloned();
+        let path = match known {
+            Some(path) => path,
+            None => {
+                self.need_room(len)?;
+                let path = self.path(&format!("data-{len}"));
+                data::write(&path, len)?;
+                self.files.borrow_mut().insert(len, path.clone());
+                path
+            }
+        };
         make_resident(&path)?;
-        self.files.borrow_mut().insert((place, len), path.clone());
         Ok(path)
     }
 
     /// Skips the bar if `len` more bytes would fill the file system.
-    pub(crate) fn need_room(&self, place: Place, len: u64) -> Result<(), Stop> {
-        if self.scratch(place)?.has_room(len)? {
+    pub(crate) fn need_room(&self, len: u64) -> Result<(), Stop> {
+        if self.scratch.has_room(len)? {
             return Ok(());
         }
-        let size = format_size(len);
-        Err(Stop::Skip(format!("no room for {size} on {}", place.name())))
-    }
-
-    fn scratch(&self, place: Place) -> Result<&Scratch, Stop> {
-        match place {
-            Place::Disk => Ok(&self.disk),
-            Place::Tmpfs => {
-                self.tmpfs.as_ref().ok_or_else(|| Stop::Skip("no folder in `/dev/shm`".into()))
-            }
-        }
-    }
-
-    fn is_simulated(&self) -> bool {
-        matches!(self.selector, GpuSelector::Sim(_))
+        Err(Stop::Skip(format!("no room for {} in the scratch folder", format_size(len))))
     }
 }
 
-impl Place {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Disk => "the scratch folder's disk",
-            Self::Tmpfs => "tmpfs",
+/// The limits of this run.
+pub(crate) fn options() -> Result<Options, Stop> {
+    Ok(Options::from_env()?)
+}
+
+/// A new engine with these limits.
+pub(crate) fn engine() -> Result<Engine, Stop> {
+    Ok(Engine::new(options()?)?)
+}
+
+/// Reads the whole target once and compares it; returns which routes the bytes took.
+pub(crate) fn read_once(file: &forebay::File, target: &mut [u8]) -> Result<String, Stop> {
+    target.fill(0x5A);
+    let outcome = file.read_exact(0, &mut *target)?;
+    data::check(target, 0)?;
+    Ok(format!("{}, {}", format_size(target.len() as u64), routes(&outcome.routes)))
+}
+
+/// Drops a file's pages from the page cache, and skips the bar if some stay: they would be read
+/// from memory.
+pub(crate) fn evict(file: &forebay::File) -> Result<(), Stop> {
+    match file.evict()? {
+        Residency::Known { resident: 0, .. } => Ok(()),
+        Residency::Known { resident, .. } => {
+            let size = format_size(resident);
+            Err(Stop::Skip(format!("{size} of the file cannot be dropped from the page cache")))
+        }
+        Residency::Unknown(reason) => {
+            Err(Stop::Skip(format!("the page cache cannot be checked: {reason}")))
         }
     }
 }
@@ -158,49 +154,50 @@ pub(crate) fn make_resident(path: &Path) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Which routes the bytes of a transfer took, for the notes of a bar.
-pub(crate) fn routes(outcome: &Outcome) -> String {
-    let shares: Vec<String> = outcome
-        .routes
-        .iter()
-        .map(|share| format!("{} {} ({})", format_size(share.bytes), share.route, share.reason))
-        .collect();
+/// Which routes bytes took, for the notes of a bar.
+pub(crate) fn routes(routes: &[RouteShare]) -> String {
+    let share = |share: &RouteShare| {
+        format!("{} {} ({})", format_size(share.bytes), share.route, share.reason)
+    };
+    let shares: Vec<String> = routes.iter().map(share).collect();
     format!("route: {}", shares.join(", "))
 }
 
 /// Compares a buffer with the test data of a file, from the file's start.
 pub(crate) fn verify(buffer: &Buffer, len: u64) -> Result<(), Stop> {
     let mut piece = vec![0_u8; 16 << 20];
-    let mut offset = 0;
-    while offset < len {
+    for offset in (0..len).step_by(16 << 20) {
         let count = usize::try_from(len - offset).unwrap_or(usize::MAX).min(piece.len());
         buffer.download(offset, &mut piece[..count])?;
-        data::check(&piece[..count], offset)
-            .map_err(|at| Stop::Fail(format!("wrong bytes in the target at {at}")))?;
-        offset += count as u64;
+        data::check(&piece[..count], offset)?;
     }
     Ok(())
 }
 
 /// Runs the bars that `arguments` choose; `Ok(false)` if one was missed.
-pub(crate) fn measure(arguments: Arguments) -> Result<bool, String> {
-    let lab = Lab::new(&arguments)?;
-    let environment = Environment::read(&lab.disk.path(""), &lab.selector);
-    let mut archive = Archive::new(&arguments, environment)?;
+pub(crate) fn measure(arguments: &Arguments) -> Result<bool, String> {
+    let lab = Lab::new(arguments)?;
+    let environment = Environment::read(&lab.scratch.path(""), &lab.selector);
+    let mut archive = Archive::new(arguments, environment)?;
     talk(&archive.head());
+    let is_simulated = matches!(lab.selector, GpuSelector::Sim(_));
+    let requires_gpu = std::env::var("FOREBAY_REQUIRE_GPU").is_ok_and(|value| value == "1");
     let only = arguments.only.as_deref();
     for bar in BARS.iter().filter(|bar| only.is_none_or(|name| bar.name.contains(name))) {
         let record = match run(&lab, bar, only.is_some()) {
             Ok(measured) => {
-                let judged = !lab.tiny && (!lab.is_simulated() || bar.setting != Setting::Gpu);
+                let judged = !(lab.tiny || is_simulated && bar.on_gpu);
                 Record::measured(bar.name, measured, judged)
             }
-            Err(Stop::Skip(reason)) => Record::stopped(bar.name, skipped(bar, reason)),
+            // A GPU bar that cannot run counts as missed if a GPU is required.
+            Err(Stop::Skip(reason)) if bar.on_gpu && requires_gpu => {
+                let reason = format!("skipped, but FOREBAY_REQUIRE_GPU=1: {reason}");
+                Record::stopped(bar.name, Verdict::Fail(reason))
+            }
+            Err(Stop::Skip(reason)) => Record::stopped(bar.name, Verdict::Skipped(reason)),
             Err(Stop::Fail(reason)) => Record::stopped(bar.name, Verdict::Fail(reason)),
         };
-        for line in record.lines() {
-            talk(&line);
-        }
+        record.lines().iter().for_each(|line| talk(line));
         archive.add(record)?;
     }
     talk(&archive.tail());
@@ -209,19 +206,9 @@ pub(crate) fn measure(arguments: Arguments) -> Result<bool, String> {
 
 /// Runs one bar; a panic is a failure of that bar and no end of the run.
 fn run(lab: &Lab, bar: &Bar, chosen: bool) -> Result<Measured, Stop> {
-    if bar.setting == Setting::Host && !chosen && !lab.tiny && lab.gpu().is_ok() {
+    if !bar.on_gpu && !chosen && !lab.tiny && lab.gpu().is_ok() {
         return Err(Stop::Skip("stated for a machine without a GPU; `--only` runs it".into()));
     }
     catch_unwind(AssertUnwindSafe(|| (bar.run)(lab)))
         .unwrap_or_else(|_| Err(Stop::Fail("it panicked, see above".into())))
-}
-
-/// A GPU bar that cannot run counts as missed if a GPU is required.
-fn skipped(bar: &Bar, reason: String) -> Verdict {
-    let required = std::env::var("FOREBAY_REQUIRE_GPU").is_ok_and(|value| value == "1");
-    if required && bar.setting == Setting::Gpu {
-        Verdict::Fail(format!("skipped, but FOREBAY_REQUIRE_GPU=1: {reason}"))
-    } else {
-        Verdict::Skipped(reason)
-    }
 }

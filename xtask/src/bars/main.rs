@@ -1,67 +1,72 @@
 //! Measures the project's own performance targets (bars): our engine against the plain method for
 //! the same move, interleaved in one run, and judged by the ratio of medians.
 //!
-//! A bar is a function in one of the modules `host`, `small`, `memlock`, `memory`, `resident`,
-//! `first`, `write`, `cold`, `map`, `sweep` and `drives`; [`bar`] holds the list. The rest is
-//! shared. The raw samples, the machine and a summary are archived ([`archive`]).
+//! [`bar`] holds the list of bars, which are functions of the modules that it names. The raw
+//! samples, the machine and a summary are archived ([`archive`]).
 
 mod archive;
-mod arguments;
 mod bar;
+mod child;
 mod cold;
 mod data;
-mod device;
 mod drives;
 mod fio;
-mod first;
 mod flight;
-mod host;
 mod lab;
 mod machine;
 mod many;
-mod map;
-mod memlock;
-mod memory;
 mod plain;
 mod resident;
-mod ring;
 mod sample;
 mod scratch;
 mod small;
-mod statistics;
 mod sweep;
-mod write;
 
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use arguments::{Arguments, Chore};
+use child::Child;
+use clap::Parser;
+use forebay::gpu::GpuSelector;
+
+/// Measures the project's performance targets.
+#[derive(Debug, Default, Parser)]
+struct Arguments {
+    /// Measure bars whose name contains NAME, also if they are meant for another machine.
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
+    /// Use small files and few repeats: shows that the bars run, judges nothing.
+    #[arg(long)]
+    tiny: bool,
+    /// GPU, as for `forebay`: an index, a UUID, `none`, `sim[:...]`.
+    #[arg(long, value_name = "WHICH", default_value = "auto")]
+    gpu: GpuSelector,
+    /// Folder in which test files are made and removed.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    scratch: PathBuf,
+    /// Folder for environment.json, samples.json and summary.md.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Write them to a new folder DIR/DATE-MACHINE.
+    #[arg(long, value_name = "DIR")]
+    archive: Option<PathBuf>,
+    /// Do a part of a bar in a process of its own: the bars start this.
+    #[arg(long, hide = true)]
+    child: Option<Child>,
+}
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let result = match Arguments::parse(&words) {
-        Ok(Chore::Help) => {
-            talk(arguments::HELP);
-            Ok(true)
-        }
-        Ok(Chore::MakeFile { path, len }) => data::write(&path, len).map(|()| true),
-        Ok(Chore::ProbeMemory { path, gpu }) => memory::probe(&path, &gpu).map(|()| true),
-        Ok(Chore::ServeReads { path, locked }) => memlock::serve(&path, &locked).map(|()| true),
-        Ok(Chore::RunDrives(job)) => drives::run(&job).map(|()| true),
-        Ok(Chore::ServeDrive { image, point, pace, namespace }) => {
-            drives::slow::serve(&image, &point, pace, &namespace).map(|()| true)
-        }
-        Ok(Chore::Measure(arguments)) => lab::measure(arguments),
-        Err(message) => {
-            complain(&message);
-            return ExitCode::from(2);
-        }
+    let mut arguments = Arguments::parse();
+    let result = match arguments.child.take() {
+        Some(child) => child.run().map(|()| true).map_err(|stop| format!("{stop:?}")),
+        None => lab::measure(&arguments),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(message) => {
-            complain(&message);
+            let _ = writeln!(std::io::stderr().lock(), "error: {message}");
             ExitCode::FAILURE
         }
     }
@@ -70,8 +75,4 @@ fn main() -> ExitCode {
 /// Writes to stdout; a closed pipe is not an error.
 fn talk(text: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{text}");
-}
-
-fn complain(message: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "error: {message}");
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::bar::Stop;
 
 /// One measurement of one side.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sample {
     /// Wall time.
     pub(crate) seconds: f64,
@@ -16,6 +16,12 @@ pub(crate) struct Sample {
     pub(crate) bytes: u64,
     /// CPU time, user and system, of all threads that took part.
     pub(crate) cpu_s: f64,
+}
+
+impl Sample {
+    fn rate(&self) -> f64 {
+        float(self.bytes) / self.seconds
+    }
 }
 
 /// All samples of one side of a comparison, in the order of measurement.
@@ -28,25 +34,31 @@ pub(crate) struct Series {
 }
 
 impl Series {
+    pub(crate) fn new(name: impl Into<String>, samples: Vec<Sample>) -> Self {
+        Self { name: name.into(), samples }
+    }
+
     /// Bytes per second, the median.
     pub(crate) fn rate(&self) -> f64 {
-        median(self.samples.iter().map(|s| float(s.bytes) / s.seconds))
+        median(self.samples.iter().map(Sample::rate))
     }
 
     /// The best rate in bytes per second: for limits, which nothing can exceed.
     pub(crate) fn best_rate(&self) -> f64 {
-        self.samples.iter().map(|s| float(s.bytes) / s.seconds).fold(0.0, f64::max)
-    }
-
-    /// Bytes per second, the least and the most.
-    pub(crate) fn extremes(&self) -> (f64, f64) {
-        let rates = self.samples.iter().map(|s| float(s.bytes) / s.seconds);
-        (rates.fold(f64::INFINITY, f64::min), self.best_rate())
+        self.samples.iter().map(Sample::rate).fold(0.0, f64::max)
     }
 
     /// Seconds, the median.
     pub(crate) fn seconds(&self) -> f64 {
-        median(self.samples.iter().map(|s| s.seconds))
+        median(self.samples.iter().map(|sample| sample.seconds))
+    }
+
+    /// The sample at a share of all, by time.
+    pub(crate) fn percentile(&self, share: f64) -> f64 {
+        let mut sorted: Vec<f64> = self.samples.iter().map(|sample| sample.seconds).collect();
+        sorted.sort_by(f64::total_cmp);
+        let behind = |index: usize| float(index as u64 + 1) >= share * float(sorted.len() as u64);
+        (0..sorted.len()).find(|index| behind(*index)).map_or(f64::NAN, |index| sorted[index])
     }
 
     /// CPU seconds per 10^9 bytes, the median.
@@ -91,13 +103,13 @@ fn process_cpu_s() -> f64 {
 
 /// Takes `rounds` samples of each side in turn: A B A B …, after one discarded round. `run` gets
 /// the side's number.
-pub(crate) fn interleave(
+pub(crate) fn interleave<N: AsRef<str>>(
     rounds: usize,
-    sides: &[String],
+    sides: &[N],
     mut run: impl FnMut(usize) -> Result<Sample, Stop>,
 ) -> Result<Vec<Series>, Stop> {
-    let empty = |name: &String| Series { name: name.clone(), samples: Vec::new() };
-    let mut series: Vec<Series> = sides.iter().map(empty).collect();
+    let mut series: Vec<Series> =
+        sides.iter().map(|name| Series::new(name.as_ref(), Vec::new())).collect();
     for round in 0..=rounds {
         for (side, series) in series.iter_mut().enumerate() {
             let sample = run(side)?;
@@ -110,8 +122,9 @@ pub(crate) fn interleave(
 }
 
 /// The fastest of several sides, by median.
-pub(crate) fn fastest(series: &[Series]) -> Option<&Series> {
-    series.iter().max_by(|a, b| a.rate().total_cmp(&b.rate()))
+pub(crate) fn fastest(series: &[Series]) -> Result<&Series, Stop> {
+    let fastest = series.iter().max_by(|a, b| a.rate().total_cmp(&b.rate()));
+    fastest.ok_or_else(|| Stop::Fail("no side was measured".into()))
 }
 
 #[cfg(test)]
@@ -119,24 +132,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians() {
+    fn medians_and_percentiles() {
         assert_eq!(median([3.0, 1.0, 2.0].into_iter()).to_bits(), 2.0_f64.to_bits());
         assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()).to_bits(), 2.5_f64.to_bits());
         assert!(median(std::iter::empty()).is_nan());
+        let sample = |n| Sample { seconds: f64::from(n), ..Sample::default() };
+        let series = Series::new("a", (1..=200).rev().map(sample).collect());
+        assert!((series.percentile(0.99) - 198.0).abs() < 1e-9);
+        assert!((series.percentile(0.5) - 100.0).abs() < 1e-9);
     }
 
     #[test]
     fn sides_take_turns_and_the_first_round_is_not_kept() {
         let mut order = Vec::new();
-        let sides = ["a".to_owned(), "b".to_owned()];
-        let series = interleave(2, &sides, |side| {
+        let series = interleave(2, &["a", "b"], |side| {
             order.push(side);
             Ok(Sample { seconds: 1.0, bytes: order.len() as u64, cpu_s: 0.0 })
-        });
-        let series = series.unwrap_or_else(|_| panic!("no samples"));
+        })
+        .unwrap();
         assert_eq!(order, [0, 1, 0, 1, 0, 1]);
         let bytes: Vec<u64> = series[1].samples.iter().map(|s| s.bytes).collect();
         assert_eq!(bytes, [4, 6]);
-        assert_eq!(fastest(&series).map(|s| s.name.as_str()), Some("b"));
+        assert_eq!(fastest(&series).unwrap().name, "b");
     }
 }

@@ -1,22 +1,29 @@
-//! The virtual machine: the location of its drives, and the emulator's command line for it.
+//! The virtual machine: the location of its drives, the emulator's command line for it, and its
+//! run.
 //!
 //! `cargo xtask lab` compares a map with this table, not with the output of some program in the
 //! guest.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Instant;
 
-use super::image::Image;
 use crate::folders::failed;
-use crate::packages::Tree;
-use crate::process::{Result, find};
+use crate::process::{self, Result, say};
 
-/// The packages of the emulator.
-pub(crate) const PACKAGES: [&str; 1] = ["qemu-system-x86"];
+/// Seconds after which the guest ends by itself, and the emulator at the latest.
+const GUEST_S: u64 = 1500;
+const EMULATOR_S: &str = "1560";
 
-/// Bytes that a slow drive moves in a second.
-const SLOW: u64 = 16_000_000;
+/// How the guest begins the lines that are meant for a person.
+const SPOKEN: &str = "lab: ";
+
+/// Lines of the console that are shown when the machine did not end as it should.
+const TAIL: usize = 30;
+
+/// The option that caps a slow drive, so that something can happen in the middle of a read.
+const SLOW: &str = ",throttling.bps-total=16000000";
 
 /// MiB of memory of each of the two NUMA nodes.
 const NODE_MIB: u32 = 1536;
@@ -26,80 +33,38 @@ const NODE_MIB: u32 = 1536;
 enum Seat {
     /// On a separate root port.
     Port,
+    /// The same, and slow.
+    SlowPort,
     /// On the node's switch, with other drives.
     Switch,
 }
+use Seat::{Port, SlowPort, Switch};
 
-/// One NVMe drive with one namespace.
-#[derive(Debug, Clone, Copy)]
-struct Drive {
-    serial: &'static str,
-    mib: u32,
-    node: u8,
-    seat: Seat,
-    /// Whether it is slow enough for something to happen in the middle of a read.
-    is_slow: bool,
-}
-
-const fn drive(serial: &'static str, mib: u32, node: u8, seat: Seat) -> Drive {
-    Drive { serial, mib, node, seat, is_slow: false }
-}
-
-const fn slow(drive: Drive) -> Drive {
-    Drive { is_slow: true, ..drive }
-}
-
-/// The drives of the machine that has every situation.
-const EVERY: [Drive; 22] = [
-    drive("PLAIN", 512, 0, Seat::Port),
-    slow(drive("PULLED", 256, 1, Seat::Port)),
-    drive("STRIPEA", 256, 0, Seat::Switch),
-    drive("STRIPEB", 256, 0, Seat::Switch),
-    drive("STRIPEC", 256, 1, Seat::Switch),
-    drive("STRIPED", 256, 1, Seat::Switch),
-    slow(drive("MIRRORA", 256, 0, Seat::Port)),
-    slow(drive("MIRRORB", 256, 1, Seat::Port)),
-    slow(drive("PARITYA", 256, 0, Seat::Port)),
-    slow(drive("PARITYB", 256, 0, Seat::Port)),
-    slow(drive("PARITYC", 256, 1, Seat::Port)),
-    slow(drive("ROWA", 128, 0, Seat::Port)),
-    slow(drive("ROWB", 128, 1, Seat::Port)),
-    drive("LVMA", 512, 0, Seat::Port),
-    drive("LVMB", 512, 1, Seat::Port),
-    drive("BTRFSA", 256, 0, Seat::Port),
-    drive("BTRFSB", 256, 1, Seat::Port),
-    drive("BTRFSC", 256, 1, Seat::Port),
-    drive("CRYPT", 256, 1, Seat::Port),
-    drive("NESTA", 256, 0, Seat::Port),
-    drive("NESTB", 256, 1, Seat::Port),
-    slow(drive("FABRIC", 256, 1, Seat::Port)),
+/// The NVMe drives with one namespace: serial number, MiB, NUMA node.
+const DRIVES: [(&str, u32, u8, Seat); 22] = [
+    ("PLAIN", 512, 0, Port),
+    ("PULLED", 256, 1, SlowPort),
+    ("STRIPEA", 256, 0, Switch),
+    ("STRIPEB", 256, 0, Switch),
+    ("STRIPEC", 256, 1, Switch),
+    ("STRIPED", 256, 1, Switch),
+    ("MIRRORA", 256, 0, SlowPort),
+    ("MIRRORB", 256, 1, SlowPort),
+    ("PARITYA", 256, 0, SlowPort),
+    ("PARITYB", 256, 0, SlowPort),
+    ("PARITYC", 256, 1, SlowPort),
+    ("ROWA", 128, 0, SlowPort),
+    ("ROWB", 128, 1, SlowPort),
+    ("LVMA", 512, 0, Port),
+    ("LVMB", 512, 1, Port),
+    ("BTRFSA", 256, 0, Port),
+    ("BTRFSB", 256, 1, Port),
+    ("BTRFSC", 256, 1, Port),
+    ("CRYPT", 256, 1, Port),
+    ("NESTA", 256, 0, Port),
+    ("NESTB", 256, 1, Port),
+    ("FABRIC", 256, 1, SlowPort),
 ];
-
-/// The drives of the machine that is measured.
-const CAPPED: [Drive; 4] = [
-    drive("STRIPEA", 1024, 0, Seat::Port),
-    drive("STRIPEB", 1024, 0, Seat::Port),
-    drive("STRIPEC", 1024, 1, Seat::Port),
-    drive("STRIPED", 1024, 1, Seat::Port),
-];
-
-/// Which machine is built.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// With every situation.
-    Every,
-    /// Four drives, each of which moves this many bytes a second.
-    Capped(u64),
-}
-
-impl Kind {
-    const fn drives(self) -> &'static [Drive] {
-        match self {
-            Self::Every => &EVERY,
-            Self::Capped(_) => &CAPPED,
-        }
-    }
-}
 
 /// The NUMA nodes of the paths to a drive, sorted; `None` if the machine has no such drive, or it
 /// is not on its own PCI device.
@@ -107,93 +72,93 @@ pub(crate) fn nodes(serial: &str) -> Option<Vec<u64>> {
     match serial {
         "PATHS" => Some(vec![0, 1]),
         "TWO" => Some(vec![1]),
-        _ => {
-            let drive = EVERY.iter().find(|drive| drive.serial == serial)?;
-            Some(vec![drive.node.into()])
-        }
+        _ => DRIVES.iter().find(|drive| drive.0 == serial).map(|drive| vec![drive.2.into()]),
     }
 }
 
 /// The parameters of one start of the machine.
 #[derive(Debug)]
 pub(crate) struct Start<'a> {
-    pub(crate) kind: Kind,
-    pub(crate) image: &'a Image,
+    /// The folder with what `prepare.sh` made.
+    pub(crate) cache: &'a Path,
     /// The folder that the guest sees as `/lab`.
     pub(crate) share: &'a Path,
     /// The folder of the drives' contents.
     pub(crate) drives: &'a Path,
     /// The guest's script, without `.sh`.
     pub(crate) script: &'a str,
-    /// Seconds after which the guest ends by itself.
-    pub(crate) seconds: u64,
     /// Whether the processor's own virtualisation is used.
     pub(crate) kvm: bool,
 }
 
 impl Start<'_> {
-    /// The emulator with its whole command line; `tools` holds it if this machine has none.
-    pub(crate) fn command(&self, tools: Option<&Tree>) -> Result<Command> {
+    /// Runs the machine until it ends; its console is also kept in a file.
+    pub(crate) fn run(&self) -> Result<()> {
+        // It ends with this process and after a time, whatever the guest does.
+        let bound = ["--pdeathsig", "KILL"];
+        let mut bounded = Command::new("setpriv");
+        bounded.args(bound).args(["timeout", "--foreground", EMULATOR_S, "setpriv"]).args(bound);
+        bounded.arg(self.cache.join("qemu")).args(self.words()?).stdin(Stdio::null());
+
+        let begun = Instant::now();
+        let mut console: Vec<String> = Vec::new();
+        let ended = process::each_line(&mut bounded, |_, line| {
+            if line.starts_with(SPOKEN) {
+                say!("{line}");
+            }
+            console.push(line.to_owned());
+        })?;
+        let log = self.cache.join("console.txt");
+        fs::write(&log, console.join("\n")).map_err(failed(&log))?;
+        if ended {
+            say!("lab: the machine ran for {} s", begun.elapsed().as_secs());
+            return Ok(());
+        }
+        say!(err, "lab: the last lines of the virtual machine:");
+        console[console.len().saturating_sub(TAIL)..].iter().for_each(|line| say!(err, "  {line}"));
+        Err(format!("the virtual machine failed; its console is in `{}`", log.display()))
+    }
+
+    /// The emulator's command line.
+    fn words(&self) -> Result<Vec<String>> {
         let mut wiring = Wiring { words: Vec::new(), folder: self.drives, ports: 0, slots: [0; 2] };
         self.board(&mut wiring);
         wiring.bridges();
-        for drive in self.kind.drives() {
-            wiring.nvme(drive, self.kind)?;
+        for (serial, mib, node, seat) in DRIVES {
+            let bus = if seat == Switch { wiring.below_switch(node) } else { wiring.port(node) };
+            wiring.medium(serial, mib, if seat == SlowPort { SLOW } else { "" })?;
+            let device = format!("nvme,id=nvme-{serial},serial={serial},drive={serial},bus={bus}");
+            wiring.word(&format!("-device {device}"));
         }
-        if self.kind == Kind::Every {
-            wiring.two_paths()?;
-            wiring.two_namespaces()?;
-            wiring.scsi_paths()?;
-        }
-        let mut command = match tools {
-            Some(tree) => {
-                let share = |name: &str| tree.folder.join("usr/share").join(name);
-                let mut command = tree.command("qemu-system-x86_64");
-                let modules = tree.folder.join("usr/lib/x86_64-linux-gnu/qemu");
-                command.env("QEMU_MODULE_DIR", modules);
-                command.arg("-L").arg(share("qemu")).arg("-L").arg(share("seabios"));
-                command
-            }
-            None => Command::new(find("qemu-system-x86_64").ok_or("no `qemu-system-x86_64`")?),
-        };
-        command.args(&wiring.words);
-        Ok(command)
+        wiring.two_paths()?;
+        wiring.two_namespaces()?;
+        wiring.scsi_paths()?;
+        Ok(wiring.words)
     }
 
     /// All but the drives.
     fn board(&self, wiring: &mut Wiring<'_>) {
-        let path = |path: &Path| path.display().to_string();
         wiring.word("-nodefaults -no-reboot -display none -monitor none -serial stdio");
-        wiring.word(if self.kvm { "-accel kvm -cpu host" } else { "-accel tcg,thread=multi" });
-        if !self.kvm {
-            wiring.word("-cpu Nehalem");
-        }
+        let tcg = "-accel tcg,thread=multi -cpu Nehalem";
+        wiring.word(if self.kvm { "-accel kvm -cpu host" } else { tcg });
         wiring.word(&format!("-machine q35 -smp 2 -m {}", 2 * NODE_MIB));
         for node in 0..2 {
             wiring.word(&format!("-object memory-backend-ram,id=ram{node},size={NODE_MIB}M"));
             wiring.word(&format!("-numa node,nodeid={node},cpus={node},memdev=ram{node}"));
         }
         wiring.word("-numa dist,src=0,dst=1,val=20");
-        wiring.option("-kernel", path(&self.image.kernel));
-        wiring.option("-initrd", path(&self.image.first));
-        wiring.option(
-            "-append",
-            format!(
-                "console=ttyS0 quiet panic=-1 mitigations=off rdinit=/init lab.script={} \
-                 lab.seconds={}",
-                self.script, self.seconds
-            ),
-        );
-        let disk = path(&self.image.disk);
-        wiring.option(
-            "-drive",
-            format!("if=none,id=system,file={disk},format=raw,snapshot=on,cache=unsafe"),
-        );
+        let cache = self.cache.display();
+        wiring.option("-kernel", format!("{cache}/kernel"));
+        wiring.option("-initrd", format!("{cache}/first.cpio"));
+        let script = self.script;
+        let append = "console=ttyS0 quiet panic=-1 mitigations=off rdinit=/init";
+        let append = format!("{append} lab.script={script} lab.seconds={GUEST_S}");
+        wiring.option("-append", append);
+        let disk = format!("if=none,id=system,file={cache}/system.img,format=raw");
+        wiring.option("-drive", format!("{disk},snapshot=on,cache=unsafe"));
         wiring.word("-device virtio-blk-pci,drive=system,serial=SYSTEM");
-        wiring.option(
-            "-fsdev",
-            format!("local,id=share,path={},security_model=none", path(self.share)),
-        );
+        let share = format!("local,id=share,path={},security_model=none", self.share.display());
+        wiring.option("-fsdev", share);
         wiring.word("-device virtio-9p-pci,fsdev=share,mount_tag=lab");
     }
 }
@@ -252,24 +217,6 @@ impl Wiring<'_> {
         format!("port{port}")
     }
 
-    fn nvme(&mut self, drive: &Drive, kind: Kind) -> Result<()> {
-        let bus = match drive.seat {
-            Seat::Port => self.port(drive.node),
-            Seat::Switch => self.below_switch(drive.node),
-        };
-        let more = match kind {
-            Kind::Every if drive.is_slow => capped(SLOW),
-            Kind::Every => String::new(),
-            Kind::Capped(rate) => capped(rate),
-        };
-        let serial = drive.serial;
-        self.medium(serial, drive.mib, &more)?;
-        self.word(&format!(
-            "-device nvme,id=nvme-{serial},serial={serial},drive={serial},bus={bus}"
-        ));
-        Ok(())
-    }
-
     /// The medium of a drive: a file, empty at first.
     fn medium(&mut self, name: &str, mib: u32, more: &str) -> Result<PathBuf> {
         let path = self.folder.join(format!("{name}.img"));
@@ -289,7 +236,7 @@ impl Wiring<'_> {
 
     /// One namespace behind two controllers on two nodes.
     fn two_paths(&mut self) -> Result<()> {
-        self.medium("PATHS", 256, &capped(SLOW))?;
+        self.medium("PATHS", 256, SLOW)?;
         self.word("-device nvme-subsys,id=paths,nqn=paths");
         for node in 0..2 {
             let bus = self.port(node);
@@ -314,7 +261,7 @@ impl Wiring<'_> {
 
     /// One SCSI disk on two buses, for a multipath volume of device-mapper.
     fn scsi_paths(&mut self) -> Result<()> {
-        let more = format!(",file.locking=off{}", capped(SLOW));
+        let more = format!(",file.locking=off{SLOW}");
         let path = self.medium("SCSI0", 256, &more)?;
         self.backend("SCSI1", &path, &more);
         for bus in 0..2 {
@@ -325,27 +272,5 @@ impl Wiring<'_> {
             ));
         }
         Ok(())
-    }
-}
-
-/// The option that caps a drive at `rate` bytes per second.
-fn capped(rate: u64) -> String {
-    format!(",throttling.bps-total={rate}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_drive_has_a_serial_number_of_its_own() {
-        for kind in [Kind::Every, Kind::Capped(1)] {
-            let mut serials: Vec<&str> = kind.drives().iter().map(|drive| drive.serial).collect();
-            serials.sort_unstable();
-            serials.dedup();
-            assert_eq!(serials.len(), kind.drives().len());
-            assert!(serials.iter().all(|serial| nodes(serial).is_some()));
-        }
-        assert_eq!((nodes("PATHS"), nodes("SCSI")), (Some(vec![0, 1]), None));
     }
 }

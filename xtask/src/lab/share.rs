@@ -17,47 +17,35 @@ const PROGRAMS: [[&str; 2]; 2] = [["forebay-cli", "forebay"], ["xtask", "forebay
 /// The shared folder.
 #[derive(Debug)]
 pub(crate) struct Share {
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
 }
 
 impl Share {
     /// Makes it anew, with release builds of the programs that the guest runs.
     pub(crate) fn fill(root: &Path, folder: &Path) -> Result<Self> {
         say!("lab: building the programs that run in the machine");
-        for [package, program] in PROGRAMS {
-            let mut build = process::cargo();
-            build.current_dir(root).args(["build", "--quiet", "--release"]);
-            process::must_succeed(build.args(["-p", package, "--bin", program]))?;
-        }
         remove(folder)?;
         let share = Self { folder: folder.to_owned() };
         make(&folder.join("guest"))?;
         make(&share.out())?;
+        for [package, program] in PROGRAMS {
+            let mut build = process::cargo();
+            build.current_dir(root).args(["build", "--quiet", "--release"]);
+            process::must_succeed(build.args(["-p", package, "--bin", program]))?;
+            copy(&test::target(root)?.join("release").join(program), &folder.join(program))?;
+        }
         for script in entries(&root.join("xtask/lab/guest"))? {
             let name = script.file_name().unwrap_or_default();
             copy(&script, &folder.join("guest").join(name))?;
-        }
-        let built = test::target(root)?.join("release");
-        for [_, program] in PROGRAMS {
-            copy(&built.join(program), &folder.join(program))?;
         }
         let pattern = folder.join("pattern");
         fs::write(&pattern, bytes(PATTERN_LEN)).map_err(failed(&pattern))?;
         Ok(share)
     }
 
-    pub(crate) fn folder(&self) -> &Path {
-        &self.folder
-    }
-
     /// The guest's folder for results.
     pub(crate) fn out(&self) -> PathBuf {
         self.folder.join("out")
-    }
-
-    /// Has the guest write a record of itself.
-    pub(crate) fn ask_for_record(&self) -> Result<()> {
-        make(&self.out().join("record"))
     }
 
     /// Stores the records of the whole and the broken machine in a separate folder.
@@ -80,9 +68,7 @@ impl Share {
             return true;
         }
         say!("\nthe guest's script ended with `{}`", status.trim());
-        for line in failed.lines() {
-            say!("    failed: {line}");
-        }
+        failed.lines().for_each(|line| say!("    failed: {line}"));
         say!("    see {}", self.out().join("script.txt").display());
         false
     }

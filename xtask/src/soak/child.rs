@@ -1,6 +1,7 @@
 //! One process of a soak: a test that runs seed after seed until its standard input ends, and
-//! reports every second on its standard output.
+//! reports its counts in lines `soak: NAME=COUNT ...`.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
@@ -9,31 +10,42 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::told::Told;
 use crate::process::{self, Result};
 
 /// A seed takes milliseconds, and with real threads seconds: a longer one hangs.
 const SEED_MAX: Duration = Duration::from_secs(300);
 
-/// A test that runs seeds, and how a person runs one of them.
+/// Counts that are no faults.
+const WORK: [&str; 5] = ["at", "seeds", "failed", "steps", "bytes"];
+
+/// A test that runs seeds: package, integration test or `lib`, name.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Kind {
-    /// The test executable, as cargo names its target.
-    pub(super) target: &'static str,
-    pub(super) test: &'static str,
-    /// The command after the seed to run it alone.
-    pub(super) replay: &'static str,
+pub(super) struct Kind(pub(super) &'static str, pub(super) &'static str, pub(super) &'static str);
+
+impl Kind {
     /// Whether it has no threads, so that each core runs one.
-    pub(super) is_simulated: bool,
+    pub(super) fn is_simulated(&self) -> bool {
+        self.1 == "lib"
+    }
+
+    /// The command that runs one seed.
+    fn replay(&self, seed: u64) -> String {
+        let Self(package, target, test) = self;
+        let (stress, target) = match self.is_simulated() {
+            true => ("", "--lib".to_owned()),
+            false => ("FOREBAY_STRESS=1 ", format!("--test {target}")),
+        };
+        format!("FOREBAY_SEED={seed} {stress}cargo test --release -p {package} {target} {test}")
+    }
 }
 
-/// See the module's own text.
+/// A running process.
 pub(super) struct Soaking {
     pub(super) kind: Kind,
     process: Child,
     /// Closing it ends the process.
     input: Option<ChildStdin>,
-    pub(super) told: Told,
+    pub(super) counts: Counts,
     changed: Instant,
     /// Commands that reproduce the failures.
     pub(super) failures: Vec<String>,
@@ -51,7 +63,7 @@ impl Soaking {
         lines: Sender<(usize, Option<String>)>,
     ) -> Result<Self> {
         let mut command = Command::new(program);
-        command.args([kind.test, "--exact", "--nocapture", "--test-threads=1"]);
+        command.args([kind.2, "--exact", "--nocapture", "--test-threads=1"]);
         command.current_dir(folder).env("PATH", process::full_path());
         command.env("FOREBAY_SEED", seed.to_string()).env("FOREBAY_SOAK", stride.to_string());
         command.env_remove("FOREBAY_SEEDS").env_remove("FOREBAY_STRESS");
@@ -68,8 +80,8 @@ impl Soaking {
             }
             let _ = lines.send((number, None));
         });
-        let (told, changed) = (Told::default(), Instant::now());
-        Ok(Self { kind, process, input, told, changed, failures: Vec::new(), ended: false })
+        let (counts, changed) = (Counts::default(), Instant::now());
+        Ok(Self { kind, process, input, counts, changed, failures: Vec::new(), ended: false })
     }
 
     /// Processes a line; `None`: the output has ended.
@@ -78,12 +90,12 @@ impl Soaking {
         if let Some(command) = line.strip_prefix("soak-failed: ") {
             self.failures.push(command.to_owned());
         }
-        if let Some(told) = Told::read(line) {
+        if let Some(counts) = Counts::read(line) {
             // For a process without progress only the time changes.
-            if told != self.told {
+            if counts != self.counts {
                 self.changed = Instant::now();
             }
-            self.told = told;
+            self.counts = counts;
         }
     }
 
@@ -91,26 +103,21 @@ impl Soaking {
     fn reap(&mut self) {
         self.ended = true;
         let Ok(status) = self.process.wait() else { return };
-        if status.success() || !self.failures.is_empty() {
-            return;
+        if !status.success() && self.failures.is_empty() {
+            let how = status.signal().map_or(String::new(), |n| format!(" # ended by signal {n}"));
+            self.failures.push(self.kind.replay(self.counts.get("at")) + &how);
         }
-        let how = status.signal().map_or(String::new(), |n| format!(" # ended by signal {n}"));
-        self.failures.push(self.replay() + &how);
     }
 
-    fn replay(&self) -> String {
-        format!("FOREBAY_SEED={} {}", self.told.of("at"), self.kind.replay)
-    }
-
-    /// Lets it end after its current seed.
+    /// Makes it end after its current seed.
     pub(super) fn stop(&mut self) {
         self.input = None;
     }
 
     /// Ends the process if its seed hangs.
-    pub(super) fn look(&mut self) {
+    pub(super) fn end_if_stuck(&mut self) {
         if !self.ended && self.changed.elapsed() > SEED_MAX {
-            self.failures.push(self.replay() + " # hangs");
+            self.failures.push(self.kind.replay(self.counts.get("at")) + " # hangs");
             let _ = self.process.kill();
         }
     }
@@ -121,6 +128,62 @@ impl Drop for Soaking {
         if !self.ended {
             let _ = self.process.kill();
             let _ = self.process.wait();
+        }
+    }
+}
+
+/// The counts in the latest line of one process.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Counts(BTreeMap<String, u64>);
+
+impl Counts {
+    /// Parses a line; `None` if it is of another kind.
+    fn read(line: &str) -> Option<Self> {
+        let words = line.strip_prefix("soak: ")?.split_whitespace();
+        let counts = words.map(|word| {
+            let (name, count) = word.split_once('=')?;
+            Some((name.to_owned(), count.parse().ok()?))
+        });
+        counts.collect::<Option<_>>().map(Self)
+    }
+
+    pub(super) fn get(&self, name: &str) -> u64 {
+        self.0.get(name).copied().unwrap_or(0)
+    }
+
+    /// The sum of several.
+    pub(super) fn sum<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
+        let mut sum = Self::default();
+        for (name, count) in all.flat_map(|counts| &counts.0) {
+            *sum.0.entry(name.clone()).or_default() += count;
+        }
+        sum
+    }
+
+    /// How often each fault was met, for a person.
+    pub(super) fn faults(&self) -> String {
+        let faults = self.0.iter().filter(|(name, _)| !WORK.contains(&name.as_str()));
+        let faults: Vec<String> = faults.map(|(name, n)| format!("{name} {n}")).collect();
+        faults.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_and_added_up() {
+        let one = Counts::read("soak: at=5 seeds=3 steps=70 bytes=4096 eio=2 late=1").unwrap();
+        let two = Counts::read("soak: at=6 seeds=4 steps=30 bytes=0 eio=1").unwrap();
+        let sum = Counts::sum([&one, &two].into_iter());
+        assert_eq!((sum.get("seeds"), sum.get("steps"), sum.get("bytes")), (7, 100, 4096));
+        assert_eq!(sum.faults(), "eio 3, late 1");
+        assert_eq!(sum.get("lost"), 0);
+        for line in
+            ["running 1 test", "soak-failed: FOREBAY_SEED=1 cargo", "soak: at=x", "soak: at"]
+        {
+            assert_eq!(Counts::read(line), None, "{line}");
         }
     }
 }

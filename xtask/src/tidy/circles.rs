@@ -1,34 +1,61 @@
 //! Imports between files of the engine make no circles.
 //!
 //! An import leads to the file that declares its name, through the modules that export it again. A
-//! `pub use` is no import of its own: it gives a name, and uses nothing.
+//! `pub use` is no import of its own: it gives a name, and uses nothing. Tests are left out.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::slice::from_ref;
 
-use super::{Breach, Source, code};
+use proc_macro2::{Spacing, TokenStream, TokenTree};
+use quote::ToTokens as _;
+use syn::{Item, UseTree, Visibility};
+
+use super::{Breach, Source};
 
 const ENGINE: &str = "crates/forebay/src/";
 
-/// A file of the engine: the names that it declares outside tests, and the paths that it imports
-/// and exports.
+/// Words that begin an item; the first seven stand before a declared name.
+const STARTS: [&str; 13] = [
+    "struct",
+    "enum",
+    "trait",
+    "type",
+    "fn",
+    "const",
+    "static",
+    "pub",
+    "mod",
+    "use",
+    "impl",
+    "unsafe",
+    "macro_rules",
+];
+
+/// A file: the names that it declares, and the paths that it imports and exports.
 #[derive(Debug)]
 struct Module<'a> {
     source: &'a Source,
+    names: Names,
+}
+
+#[derive(Debug, Default)]
+struct Names {
     declared: BTreeSet<String>,
     imports: Vec<String>,
     exports: Vec<String>,
+    test_modules: Vec<String>,
 }
 
 type Modules<'a> = BTreeMap<Vec<String>, Module<'a>>;
 
-/// Reports each file that imports itself through others.
+/// Reports each file of the engine that imports itself through others.
 pub(crate) fn check(sources: &[Source]) -> Vec<Breach> {
     let modules = modules(sources);
     let edges: BTreeMap<_, _> =
         modules.keys().map(|module| (module, imported(&modules, module))).collect();
     let circle = |module: &Vec<String>| {
-        let way = way_back(&edges, module)?;
-        let names: Vec<String> = way.iter().map(|module| module.join("::")).collect();
+        let circle = path_back(&edges, module)?;
+        let names: Vec<String> = circle.iter().map(|module| module.join("::")).collect();
         let text = format!("imports itself through `{}`", names.join("`, `"));
         Some(modules[module].source.breach(1, text))
     };
@@ -37,96 +64,87 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Breach> {
 
 fn modules(sources: &[Source]) -> Modules<'_> {
     let mut modules = Modules::new();
-    let mut tests: Vec<Vec<String>> = Vec::new();
-    for source in sources.iter().filter(|source| source.has_extension("rs")) {
+    for source in sources {
         let path = source.path.to_string_lossy();
-        let Some(path) = path.strip_prefix(ENGINE).and_then(|path| path.strip_suffix(".rs")) else {
-            continue;
-        };
+        let path = path.strip_prefix(ENGINE).and_then(|path| path.strip_suffix(".rs"));
+        // The compiler reports files that cannot be parsed.
+        let (Some(path), Ok(file)) = (path, syn::parse_file(&source.text)) else { continue };
         let mut module: Vec<String> = path.split('/').map(str::to_owned).collect();
         module.pop_if(|last| matches!(last.as_str(), "mod" | "lib"));
-        let code = code::only(&source.text);
-        let (code, test_modules) = without_tests(&code);
-        tests.extend(test_modules.into_iter().map(|name| [&module[..], &[name]].concat()));
-        let [imports, exports] = uses(&code);
-        let declared = declared(&code);
-        modules.insert(module, Module { source, declared, imports, exports });
+        modules.insert(module, Module { source, names: Names::of(&file) });
     }
+    let tests: Vec<Vec<String>> = modules
+        .iter()
+        .flat_map(|(module, of)| {
+            of.names.test_modules.iter().map(|name| [&module[..], from_ref(name)].concat())
+        })
+        .collect();
     modules.retain(|module, _| !tests.iter().any(|test| module.starts_with(test)));
     modules
 }
 
-/// The code up to the tests at the end of a file, and the names of its test modules.
-fn without_tests(code: &str) -> (String, Vec<String>) {
-    let (mut kept, mut names, mut is_test) = (String::new(), Vec::new(), false);
-    for line in code.lines() {
-        let words: Vec<&str> = code::words(line).map(|(_, word)| word).collect();
-        match words[..] {
-            ["cfg", "test"] => is_test = true,
-            [.., "mod", name] if is_test && line.ends_with(';') => names.push(name.to_owned()),
-            [.., "mod", _] if is_test && line.ends_with('{') => return (kept, names),
-            _ => {}
-        }
-        is_test &= line.starts_with("#[");
-        kept.push_str(line);
-        kept.push('\n');
-    }
-    (kept, names)
-}
-
-/// The paths that the code imports, then those that it exports.
-fn uses(code: &str) -> [Vec<String>; 2] {
-    let [mut imports, mut exports] = [Vec::new(), Vec::new()];
-    let mut lines = code.lines();
-    while let Some(line) = lines.next() {
-        let before = line.split_once("use ").map(|(before, _)| before.trim());
-        let to = match before {
-            Some("") => &mut imports,
-            Some(public) if public.starts_with("pub") => &mut exports,
-            _ => {
-                imports.extend(paths(line));
-                continue;
+impl Names {
+    fn of(file: &syn::File) -> Self {
+        let mut names = Self::default();
+        for item in &file.items {
+            let code = code(item.to_token_stream());
+            let words: Vec<&str> = code.split_whitespace().collect();
+            let attributes = words.iter().take_while(|word| !STARTS.contains(word));
+            let is_test =
+                attributes.collect::<Vec<_>>().windows(2).any(|two| *two == [&"cfg", &"test"]);
+            match item {
+                Item::Mod(item) if is_test => names.test_modules.push(item.ident.to_string()),
+                _ if is_test => {}
+                Item::Use(item) => {
+                    let is_private = matches!(item.vis, Visibility::Inherited);
+                    let to = if is_private { &mut names.imports } else { &mut names.exports };
+                    flatten("", &item.tree, to);
+                }
+                _ => {
+                    let is_path =
+                        |word: &&&str| word.starts_with("crate::") || word.starts_with("super::");
+                    names.imports.extend(words.iter().filter(is_path).map(ToString::to_string));
+                    let declared = words.windows(2).filter(|two| STARTS[..7].contains(&two[0]));
+                    names.declared.extend(declared.map(|two| two[1].to_owned()));
+                }
             }
-        };
-        let (_, first) = line.split_once("use ").unwrap_or_default();
-        let mut tree = first.to_owned();
-        while !tree.ends_with(';') {
-            let Some(more) = lines.next() else { break };
-            tree.push_str(more.trim());
         }
-        to.extend(expanded("", tree.trim_end_matches(';')));
+        names
     }
-    [imports, exports]
 }
 
-/// The paths from the crate's root or a parent in a line of code.
-fn paths(line: &str) -> impl Iterator<Item = String> {
-    let words = line.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
-    let is_path = |word: &&str| word.starts_with("crate::") || word.starts_with("super::");
-    words.filter(is_path).map(str::to_owned)
-}
-
-/// The paths of a tree such as `a::{b, c::d}`.
-fn expanded(before: &str, tree: &str) -> Vec<String> {
-    let Some(open) = tree.find('{') else { return vec![format!("{before}{}", tree.trim())] };
-    let before = format!("{before}{}", tree[..open].trim());
-    let inner = tree[open + 1..].trim_end().trim_end_matches('}');
-    let (mut depth, mut parts) = (0, vec![String::new()]);
-    for c in inner.chars() {
-        depth += i32::from(c == '{') - i32::from(c == '}');
-        if c == ',' && depth == 0 {
-            parts.push(String::new());
-        } else if let Some(part) = parts.last_mut() {
-            part.push(c);
+/// The words and paths of some code, without its literals and comments.
+fn code(tokens: TokenStream) -> String {
+    let mut text = String::new();
+    for token in tokens {
+        match token {
+            TokenTree::Group(group) => text += &format!(" {} ", code(group.stream())),
+            TokenTree::Ident(name) if text.ends_with("::") => text += &name.to_string(),
+            TokenTree::Ident(name) => text += &format!(" {name}"),
+            TokenTree::Punct(colon) if colon.as_char() == ':' => {
+                let is_first = colon.spacing() == Spacing::Joint;
+                text.push(if is_first || text.ends_with(':') { ':' } else { ' ' });
+            }
+            TokenTree::Punct(_) | TokenTree::Literal(_) => text.push(' '),
         }
     }
-    let parts = parts.iter().filter(|part| !part.trim().is_empty());
-    parts.flat_map(|part| expanded(&before, part.trim())).collect()
+    text
+}
+
+/// The paths of a tree such as `a::{b, c as d}`; a renamed one ends with ` as d`.
+fn flatten(before: &str, tree: &UseTree, to: &mut Vec<String>) {
+    match tree {
+        UseTree::Path(path) => flatten(&format!("{before}{}::", path.ident), &path.tree, to),
+        UseTree::Name(name) => to.push(format!("{before}{}", name.ident)),
+        UseTree::Rename(name) => to.push(format!("{before}{} as {}", name.ident, name.rename)),
+        UseTree::Glob(_) => to.push(format!("{before}*")),
+        UseTree::Group(group) => group.items.iter().for_each(|tree| flatten(before, tree, to)),
+    }
 }
 
 /// The modules that a module imports from.
 fn imported<'a>(modules: &'a Modules<'_>, module: &[String]) -> BTreeSet<&'a Vec<String>> {
-    let imports = &modules[module].imports;
+    let imports = &modules[module].names.imports;
     let found = imports.iter().filter_map(|path| resolved(modules, module, path, 0));
     found.filter(|other| other.as_slice() != module).collect()
 }
@@ -163,34 +181,28 @@ fn resolved<'a>(
         }
     }
     let (own, found) = modules.get_key_value(&at)?;
-    let Some(name) = name.filter(|name| !found.declared.contains(*name)) else { return Some(own) };
+    let is_declared = |name: &&str| found.names.declared.contains(*name);
+    let Some(name) = name.filter(|name| !is_declared(name)) else { return Some(own) };
     let gives = |path: &&String| {
         path.ends_with(&format!("::{name}")) || path.ends_with(&format!(" as {name}"))
     };
-    let export = found.exports.iter().find(gives).filter(|_| depth < modules.len());
+    let export = found.names.exports.iter().find(gives).filter(|_| depth < modules.len());
     export.and_then(|path| resolved(modules, &at, path, depth + 1)).or(Some(own))
 }
 
-fn declared(code: &str) -> BTreeSet<String> {
-    const KINDS: [&str; 7] = ["struct", "enum", "trait", "type", "fn", "const", "static"];
-    let words: Vec<&str> = code::words(code).map(|(_, word)| word).collect();
-    let names = words.windows(2).filter(|two| KINDS.contains(&two[0])).map(|two| two[1]);
-    names.map(str::to_owned).collect()
-}
-
 /// The shortest chain of imports from `module` back to it.
-fn way_back<'a>(
+fn path_back<'a>(
     edges: &BTreeMap<&'a Vec<String>, BTreeSet<&'a Vec<String>>>,
     module: &'a Vec<String>,
 ) -> Option<Vec<&'a Vec<String>>> {
     let (mut seen, mut next) = (BTreeSet::new(), VecDeque::from([vec![module]]));
-    while let Some(way) = next.pop_front() {
-        for other in edges.get(*way.last()?)? {
+    while let Some(path) = next.pop_front() {
+        for other in edges.get(*path.last()?)? {
             if *other == module {
-                return Some(way[1..].to_vec());
+                return Some(path[1..].to_vec());
             }
             if seen.insert(*other) {
-                next.push_back([&way[..], &[*other]].concat());
+                next.push_back([&path[..], &[*other]].concat());
             }
         }
     }
@@ -204,7 +216,7 @@ mod tests {
 
     fn checked(files: &[(&str, &str)]) -> Vec<String> {
         let files = files.iter().map(|(name, text)| source(&format!("{ENGINE}{name}"), text));
-        check(&files.collect::<Vec<_>>()).iter().map(ToString::to_string).collect()
+        check(&files.collect::<Vec<_>>())
     }
 
     #[test]
@@ -213,7 +225,7 @@ mod tests {
             ("lib.rs", "mod a;\nmod b;"),
             ("a/mod.rs", "mod one;\npub use one::One;"),
             ("a/one.rs", "use crate::b::{Other, Two};\npub struct One;"),
-            ("b.rs", "use crate::a::One;\npub struct Two;\npub struct Other;"),
+            ("b.rs", "fn f(one: crate::a::One) {}\npub struct Two;\npub struct Other;"),
         ];
         let found = checked(&files);
         assert_eq!(found.len(), 2, "{found:?}");

@@ -64,9 +64,6 @@ mod tests {
         let source = crate::tidy::source("docs/guide.md", "[up](../README.md) [no](README.md)\n");
         let breaches = check(root.path(), &source);
         assert_eq!(breaches.len(), 1);
-        assert_eq!(
-            breaches[0].to_string(),
-            "docs/guide.md:1: link to `README.md`, which is missing"
-        );
+        assert_eq!(breaches[0], "docs/guide.md:1: link to `README.md`, which is missing");
     }
 }

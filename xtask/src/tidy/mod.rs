@@ -1,12 +1,9 @@
-//! The project's own style rules, beyond those of rustfmt and clippy: see STYLE.md.
+//! The project's own style rules, beyond those of rustfmt, clippy and `typos`: see STYLE.md.
 //!
-//! [`code`] separates code from comments and text, [`rules`] apply to single files, [`fence`] keeps
-//! `unsafe` in few folders, [`circles`] finds files of the engine that import each other, [`links`]
+//! [`rules`] apply to single files, [`circles`] finds files that import each other, [`links`]
 //! checks the links of markdown files.
 
 mod circles;
-mod code;
-mod fence;
 mod links;
 mod rules;
 
@@ -15,19 +12,8 @@ use std::path::{Path, PathBuf};
 
 use crate::process::{self, Result, say};
 
-/// One breach of a rule.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Breach {
-    path: PathBuf,
-    line: usize,
-    message: String,
-}
-
-impl fmt::Display for Breach {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.path.display(), self.line, self.message)
-    }
-}
+/// One breach of a rule: `PATH:LINE: MESSAGE`.
+pub(crate) type Breach = String;
 
 /// A text file of the repository, its path relative to the root.
 #[derive(Debug)]
@@ -41,29 +27,21 @@ impl Source {
         self.path.extension().is_some_and(|own| own == extension)
     }
 
-    fn breach(&self, line: usize, message: impl Into<String>) -> Breach {
-        Breach { path: self.path.clone(), line, message: message.into() }
+    fn breach(&self, line: usize, message: impl fmt::Display) -> Breach {
+        format!("{}:{line}: {message}", self.path.display())
     }
 }
 
 /// Checks every file of the repository; prints each breach and returns whether there is none.
 pub(crate) fn run(root: &Path) -> Result<bool> {
     let sources = read(root)?;
-    let breaches = check(root, &sources);
-    for breach in &breaches {
-        say!("{breach}");
-    }
+    let mut breaches: Vec<Breach> = sources.iter().flat_map(rules::check).collect();
+    breaches.extend(circles::check(&sources));
+    breaches.extend(sources.iter().flat_map(|source| links::check(root, source)));
+    breaches.sort();
+    breaches.iter().for_each(|breach| say!("{breach}"));
     say!("tidy: {} files, {} breaches", sources.len(), breaches.len());
     Ok(breaches.is_empty())
-}
-
-fn check(root: &Path, sources: &[Source]) -> Vec<Breach> {
-    let mut breaches: Vec<Breach> = sources.iter().flat_map(rules::check).collect();
-    breaches.extend(fence::check(sources));
-    breaches.extend(circles::check(sources));
-    breaches.extend(sources.iter().flat_map(|source| links::check(root, source)));
-    breaches.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
-    breaches
 }
 
 /// The text files that git tracks or would track. Generated files are left out.

@@ -26,7 +26,7 @@ const ROOM: u64 = 256 * MIB;
 /// Room on each member of a striped file system: if one is full, stripes become narrower.
 const MEMBER_ROOM: u64 = GIB;
 
-/// See the module's own text.
+/// The folder of images and mounts, and the control group of one bar.
 #[derive(Debug)]
 pub(super) struct Ground {
     folder: PathBuf,
@@ -43,7 +43,7 @@ pub(super) struct Drive {
     /// Its block device.
     pub(super) device: PathBuf,
     /// The server behind a slow drive.
-    pub(super) server: Option<Server>,
+    server: Option<Server>,
     number: Dev,
     rate: u64,
 }
@@ -81,7 +81,7 @@ impl Ground {
         let image = self.image(name, len + len / 16 + ROOM)?;
         let point = self.made(&format!("{name}-slow"))?;
         let server = Server::start(&image, &point, pace)?;
-        self.on(name, &server.path(), Some(server))
+        self.on(name, &point.join("image"), Some(server))
     }
 
     /// Several drives with one file system that stripes its files over them.
@@ -153,8 +153,13 @@ impl Drive {
     /// A new file of test data on it.
     pub(super) fn file(&self, name: &str, len: u64) -> Result<PathBuf, Stop> {
         let path = self.folder.join(name);
-        data::write(&path, len).map_err(Stop::Fail)?;
+        data::write(&path, len)?;
         Ok(path)
+    }
+
+    /// Makes a slow drive hang, or ends that.
+    pub(super) fn hang(&self, hangs: bool) -> Result<(), Stop> {
+        self.server.as_ref().map_or(Ok(()), |server| server.hang(hangs))
     }
 
     /// Reads the bytes that a capped drive lets pass uncapped after a pause, so that later reads
@@ -168,11 +173,10 @@ impl Drive {
 pub(super) fn spend_burst(folder: &Path, rate: u64) -> Result<(), Stop> {
     let path = folder.join("burst");
     if !path.exists() {
-        data::write(&path, rate / BURST_S_INVERSE / MIB * MIB).map_err(Stop::Fail)?;
+        data::write(&path, rate / BURST_S_INVERSE / MIB * MIB)?;
     }
     let mut file = File::open(path)?;
-    fadvise(&file, 0, None, Advice::DontNeed)
-        .map_err(|error| Stop::Fail(format!("the page cache keeps a file: {error}")))?;
+    fadvise(&file, 0, None, Advice::DontNeed)?;
     let mut piece = vec![0; 1 << 20];
     while file.read(&mut piece)? > 0 {}
     Ok(())
@@ -200,6 +204,5 @@ fn format(device: &Path) -> Result<String, Stop> {
 }
 
 fn number(device: &Path) -> Result<Dev, Stop> {
-    let status = stat(device).map_err(|error| Stop::Fail(format!("no device: {error}")))?;
-    Ok(status.st_rdev)
+    Ok(stat(device)?.st_rdev)
 }

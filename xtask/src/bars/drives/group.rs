@@ -7,12 +7,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
 use rustix::fs::Dev;
 
 use crate::bar::Stop;
+use crate::machine::printed;
 
 /// The prefix of all such groups' names.
 const PREFIX: &str = "forebay-bars-";
@@ -61,14 +63,16 @@ impl Drop for Group {
 
 /// The parent folder of the controller's groups.
 fn root() -> Result<PathBuf, Stop> {
-    let mounts = fs::read_to_string("/proc/self/mounts")?;
-    let mounted = mounts.lines().find_map(|line| {
-        let mut words = line.split(' ').skip(1);
-        let (point, kind, options) = (words.next()?, words.next()?, words.next()?);
-        let is_it = kind == "cgroup" && options.split(',').any(|option| option == "blkio");
-        is_it.then(|| PathBuf::from(point))
-    });
-    mounted.ok_or_else(|| Stop::Skip("no control groups of version 1 with `blkio`".into()))
+    let mut findmnt = Command::new("findmnt");
+    findmnt.args([
+        "--noheadings",
+        "--first-only",
+        "--types=cgroup",
+        "--options=blkio",
+        "--output=TARGET",
+    ]);
+    let found = printed(&mut findmnt).map(PathBuf::from);
+    found.ok_or_else(|| Stop::Skip("no control groups of version 1 with `blkio`".into()))
 }
 
 /// Moves this process into a group, along with its later children.

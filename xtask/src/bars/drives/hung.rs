@@ -5,14 +5,15 @@ use std::time::{Duration, Instant};
 
 use forebay::gpu::{DeviceId, GpuSelector};
 use forebay::units::MIB;
-use forebay::{Engine, Error, Options, Transfer};
+use forebay::{Engine, Error, Transfer};
 
+use super::RATE;
 use super::ground::{Drive, Ground, spend_bursts};
 use super::reads::{self, Read, Round, mb_per_s};
 use super::slow::Pace;
-use super::together::RATE;
-use crate::bar::{Bound, Check, Measured, Stop};
-use crate::sample::{Series, median};
+use crate::bar::{Measured, Stop};
+use crate::lab::engine;
+use crate::sample::{Sample, Series, float};
 
 const OTHERS: usize = 3;
 /// Bytes of a file: two seconds.
@@ -22,7 +23,7 @@ const SOON: Duration = Duration::from_secs(1);
 const AT_LAST: Duration = Duration::from_secs(20);
 
 pub(super) fn run(ground: &Ground) -> Result<Measured, Stop> {
-    let engine = Engine::new(Options::from_env()?)?;
+    let engine = engine()?;
     let gpu = engine.device(&"sim".parse::<GpuSelector>()?)?;
     let gpu = gpu.ok_or_else(|| Stop::Fail("no simulated GPU".into()))?.id();
     let len = ground.len(LEN);
@@ -33,8 +34,7 @@ pub(super) fn run(ground: &Ground) -> Result<Measured, Stop> {
         ground.cap(&mut drive, RATE)?;
         drives.push(drive);
     }
-    let pace = Pace { latency_us: 1000, rate: RATE };
-    let hung = ground.slow_drive("hung", len, pace)?;
+    let hung = ground.slow_drive("hung", len, Pace { latency_us: 1000, rate: RATE })?;
     let mut stuck = [read(&engine, gpu, 0, &hung, len)?];
     reads::evict(&reads)?;
     reads::evict(&stuck)?;
@@ -43,36 +43,42 @@ pub(super) fn run(ground: &Ground) -> Result<Measured, Stop> {
     let mut rounds: [Vec<Round>; 2] = Default::default();
     let (mut cancelling_s, mut freed_s, mut kept) = (0.0_f64, 0.0_f64, 0);
     for _ in 0..ground.rounds(4) {
-        for (beside, rounds) in rounds.iter_mut().enumerate() {
-            spend_bursts(&drives)?;
-            let hanging = if beside == 1 { Some(hang(&hung, &mut stuck[0])?) } else { None };
-            let round = bounded(&mut reads, &hung);
-            if let Some(transfer) = hanging {
-                let start = Instant::now();
-                transfer.cancel();
-                cancelling_s = cancelling_s.max(start.elapsed().as_secs_f64());
-                let still = transfer.wait_for(Duration::from_millis(50)).is_none();
-                let released = Instant::now();
-                server(&hung, false)?;
-                let end = transfer.wait_for(AT_LAST);
-                freed_s = freed_s.max(released.elapsed().as_secs_f64());
-                if !matches!(end, Some(Err(Error::Cancelled { .. }))) {
-                    return Err(Stop::Fail(format!("cancelled, but it ended with {end:?}")));
-                }
-                let (_, target) = transfer.wait();
-                kept += usize::from(target.is_none());
-                stuck[0].give_back(target);
-                if !still {
-                    return Err(Stop::Fail("the drive did not hang".into()));
-                }
-            }
-            rounds.push(round?);
+        spend_bursts(&drives)?;
+        rounds[0].push(bounded(&mut reads, &hung)?);
+        spend_bursts(&drives)?;
+        let transfer = hang(&hung, &mut stuck[0])?;
+        let round = bounded(&mut reads, &hung);
+        let start = Instant::now();
+        transfer.cancel();
+        cancelling_s = cancelling_s.max(start.elapsed().as_secs_f64());
+        let hangs = transfer.wait_for(Duration::from_millis(50)).is_none();
+        let released = Instant::now();
+        hung.hang(false)?;
+        let end = transfer.wait_for(AT_LAST);
+        freed_s = freed_s.max(released.elapsed().as_secs_f64());
+        if !matches!(end, Some(Err(Error::Cancelled { .. }))) {
+            return Err(Stop::Fail(format!("cancelled, but it ended with {end:?}")));
         }
+        let (_, target) = transfer.wait();
+        kept += u64::from(target.is_none());
+        stuck[0].give_back(target);
+        if !hangs {
+            return Err(Stop::Fail("the drive did not hang".into()));
+        }
+        rounds[1].push(round?);
     }
     // The engine has everything it needs for the drive that hung, too.
     reads::run(&mut stuck, |_| true)?;
     stuck.iter().chain(&reads).try_for_each(Read::check)?;
-    Ok(judge(&drives, &rounds, &[cancelling_s, freed_s], kept))
+    let judged = judge(&drives, &rounds).at_most("seconds to cancel", cancelling_s, 1.0).at_most(
+        "buffers that did not come back",
+        float(kept),
+        0.0,
+    );
+    let (cancelling, freed) = (cancelling_s * 1e3, freed_s * 1e3);
+    Ok(judged.note(format!(
+        "cancelling took {cancelling:.1} ms; all came back {freed:.1} ms after the drive continued"
+    )))
 }
 
 fn read(
@@ -83,11 +89,7 @@ fn read(
     len: u64,
 ) -> Result<Read, Stop> {
     let file = engine.open(drive.file("file", len)?)?;
-    Ok(Read::new(index, file, len, engine.allocate(gpu, len)?))
-}
-
-fn server(drive: &Drive, hangs: bool) -> Result<(), Stop> {
-    drive.server.as_ref().map_or(Ok(()), |server| server.hang(hangs))
+    Ok(Read::new(index, file, engine.allocate(gpu, len)?))
 }
 
 /// Begins a transfer and then makes its drive hang.
@@ -97,7 +99,7 @@ fn hang(drive: &Drive, read: &mut Read) -> Result<Transfer, Stop> {
     while transfer.progress().0 == 0 && start.elapsed() < SOON {
         std::thread::sleep(Duration::from_micros(200));
     }
-    server(drive, true)?;
+    drive.hang(true)?;
     // The hung drive keeps what it holds by now, and the engine has sent it all requests that it
     // will.
     std::thread::sleep(Duration::from_millis(20));
@@ -115,39 +117,29 @@ fn bounded(reads: &mut [Read], hung: &Drive) -> Result<Round, Stop> {
         });
         if ended.recv_timeout(AT_LAST).is_err() {
             // Otherwise its resources would never be released.
-            server(hung, false)?;
+            hung.hang(false)?;
             return Err(Stop::Fail("the others wait for the drive that hangs".into()));
         }
         reading.join().unwrap_or_else(|_| Err(Stop::Fail("a thread panicked".into())))
     })
 }
 
-fn judge(drives: &[Drive], rounds: &[Vec<Round>; 2], times: &[f64; 2], kept: usize) -> Measured {
-    let mut measured = Measured::default();
-    for (index, drive) in drives.iter().enumerate() {
+fn judge(drives: &[Drive], rounds: &[Vec<Round>; 2]) -> Measured {
+    let series = |name: &str, side: usize, of: &dyn Fn(&Round) -> Sample| {
+        Series::new(name, rounds[side].iter().map(of).collect())
+    };
+    let mut measured = Measured::of(vec![
+        series("three drives", 0, &|round| round.all),
+        series("three drives beside the hung one", 1, &|round| round.all),
+    ]);
+    for (index, Drive { name, .. }) in drives.iter().enumerate() {
         let [alone, beside] =
-            [0, 1].map(|side: usize| median(rounds[side].iter().map(|round| round.rate(index))));
-        let what = format!("{}: rate without the hung one", drive.name);
-        measured.checks.push(Check::new(what, beside / alone, Bound::AtLeast(0.95)));
-        let (alone, beside) = (mb_per_s(alone), mb_per_s(beside));
-        measured.notes.push(format!("{}: {alone}, beside the hung drive {beside}", drive.name));
+            [0, 1].map(|side| series(name, side, &|round| round.drives[index]).rate());
+        let (a, b) = (mb_per_s(alone), mb_per_s(beside));
+        measured = measured
+            .at_least(format!("{name}: rate without the hung one"), beside / alone, 0.95)
+            .note(format!("{name}: {a}, beside the hung drive {b}"));
     }
-    let [cancelling_s, freed_s] = *times;
-    measured.checks.push(Check::new("seconds to cancel", cancelling_s, Bound::AtMost(1.0)));
-    #[expect(clippy::cast_precision_loss, reason = "a handful")]
-    let kept = kept as f64;
-    measured.checks.push(Check::new("buffers that did not come back", kept, Bound::AtMost(0.0)));
-    measured.notes.push(format!(
-        "cancelling took {:.1} ms; all came back {:.1} ms after the drive went on",
-        cancelling_s * 1e3,
-        freed_s * 1e3
-    ));
-    if let Some(round) = rounds[1].last() {
-        measured.notes.push(round.route());
-    }
-    for (name, rounds) in ["three drives", "three drives beside the hung one"].iter().zip(rounds) {
-        let samples = rounds.iter().map(|round| round.all).collect();
-        measured.series.push(Series { name: (*name).into(), samples });
-    }
+    measured.notes.extend(rounds[1].last().map(Round::route));
     measured
 }

@@ -1,0 +1,66 @@
+//! `cargo xtask wheel`: the Python package as a release wheel for this machine, installed into an
+//! empty environment and tested there. `.github/workflows/wheels.yml` builds the wheels that are
+//! published.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::folders::{entries, failed, remove};
+use crate::process::{self, Result, say};
+use crate::python::{self, PYTEST, suite};
+use crate::report::Report;
+use crate::test;
+
+/// Maximum bytes of a wheel.
+const WHEEL_MAX: u64 = 8_000_000;
+
+/// Transfers that must leak no memory: in a release build they take seconds.
+const TRANSFERS: &str = "1000000";
+
+/// Builds the wheel and checks it.
+pub(crate) fn run(report: &mut Report, root: &Path) -> Result<()> {
+    let home = test::target(root)?.join("wheel");
+    let made = python::system().and_then(|system| {
+        let tools = python::environment(&system, &home.join("tools"), &["maturin==1.9.6"])?;
+        Ok((tools, python::environment(&system, &home.join("empty"), &[])?))
+    });
+    let (tools, python) = match made {
+        Ok(made) => made,
+        Err(reason) => {
+            report.skip(format!("wheel: {reason}"));
+            return Ok(());
+        }
+    };
+    let dist = home.join("dist");
+    remove(&dist)?;
+    let mut build = Command::new(tools);
+    build.current_dir(root).args(["-m", "maturin", "build", "--quiet", "--release", "--out"]);
+    let built = process::succeeds(build.arg(&dist).env("PATH", process::full_path()))?;
+    report.step("wheel: builds", built);
+    if !built {
+        return Ok(());
+    }
+    let wheel = entries(&dist)?.pop().ok_or("maturin built no wheel")?;
+    let bytes = fs::metadata(&wheel).map_err(failed(&wheel))?.len();
+    say!("wheel: {}: {bytes} bytes, at most {WHEEL_MAX}", wheel.display());
+    report.step("wheel: size", bytes < WHEEL_MAX);
+
+    let install = |what: &Path, options: &[&str]| {
+        let mut pip = Command::new(&python);
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+        process::succeeds(pip.args(options).arg(what))
+    };
+    let installed = install(&wheel, &["--no-index"])?;
+    report.step("wheel: installs without other packages", installed);
+    if !installed {
+        return Ok(());
+    }
+    let mut smoke = Command::new(&python);
+    smoke.arg("-I").arg(root.join("xtask/smoke.py")).current_dir(&home);
+    report.step("wheel: smoke", process::succeeds(&mut smoke)?);
+    report.step("wheel: installs pytest", install(Path::new("pytest==9.*"), &[])?);
+    let mut pytest = Command::new(&python);
+    pytest.args(PYTEST).env("FOREBAY_TRANSFERS", TRANSFERS);
+    suite(report, "wheel", root, &mut pytest)
+}
