@@ -40,6 +40,7 @@ from ._process import (
     write_many,
 )
 from ._raw import RawFile
+from ._statistics import Durations, Statistics
 from ._tools import Report, bench, doctor, map
 
 if typing.TYPE_CHECKING:
@@ -49,6 +50,7 @@ __all__ = [
     "Buffer",
     "Cancelled",
     "DeviceError",
+    "Durations",
     "EndOfFile",
     "Engine",
     "Error",
@@ -64,6 +66,7 @@ __all__ = [
     "Report",
     "RequestError",
     "RouteUnavailable",
+    "Statistics",
     "TimedOut",
     "Transfer",
     "bench",

@@ -286,3 +286,19 @@ def test_what_is_below_a_file_is_told(engine: forebay.Engine, data: Data) -> Non
     with engine.open(path, "r+") as file:
         assert file.preallocate(0, 4_000_000) in (True, False)
         assert file.size == len(bytes_)
+
+
+def test_statistics_count_what_the_stages_took(data: tuple[Path, bytes]) -> None:
+    engine = forebay.Engine()
+    nothing = forebay.Durations(0, 0.0, None, None, None, 0.0)
+    assert engine.statistics() == forebay.Statistics(nothing, nothing, nothing, nothing)
+    target = engine.allocate(len(data[1]), "sim")
+    with engine.open(data[0]) as file:
+        file.start_read_into(target).result()
+    for stage in (engine.statistics().file, engine.statistics().copy):
+        assert stage.samples > 0 and stage.median and stage.p99 and stage.p999
+        assert 0 < stage.median <= stage.p99 <= stage.p999 <= stage.longest <= stage.total
+    before = engine.statistics()
+    with engine.open(data[0]) as file:
+        file.start_read_into(target).result()
+    assert engine.statistics().file.samples > before.file.samples

@@ -146,6 +146,23 @@ def test_each_of_a_group_reads_a_part(files: Any, tmp_path: Path, size: int) -> 
     assert read == total
 
 
+def converted(rank: int, path: Path) -> Any:
+    from forebay.safetensors import _load
+
+    _load._CONVERTED = 4096
+    return dict(load_file(path, dtype="float64", group=world(), **HOST))
+
+
+def test_a_group_converts_tensors_as_they_arrive(files: Any, tmp_path: Path) -> None:
+    folder, arrays = files
+    expected = {
+        name: array.astype("float64") if "float" in array.dtype.name else array
+        for name, array in arrays.items()
+    }
+    for found in in_group(tmp_path, 2, converted, folder):
+        assert same(found, expected) and list(found) == list(load_file(folder, **HOST))
+
+
 def different(rank: int, path: Path) -> Any:
     return load_file(path, names=["b"] if rank == 1 else None, group=world(), **HOST)
 
@@ -185,6 +202,14 @@ def unmade(rank: int, path: Path) -> Any:
     return dict(iterate(path, device="cpu", group=world()))
 
 
+def unmade_at_once(rank: int, path: Path) -> Any:
+    from forebay.safetensors._frameworks import Torch
+
+    if rank == 1:
+        Torch.memory = broken  # type: ignore[method-assign]
+    return load_file(path, device="cpu", group=world())
+
+
 def broken(*_: Any, **__: Any) -> Any:
     raise MemoryError("none is left")
 
@@ -193,7 +218,7 @@ def unchosen(rank: int, path: Path) -> Any:
     return dict(iterate(path, device="cpu", group=world(), window=["1GiB", "a lot"][rank]))
 
 
-@pytest.mark.parametrize("act", [unstarted, unmade, unchosen])
+@pytest.mark.parametrize("act", [unstarted, unmade, unmade_at_once, unchosen])
 def test_no_rank_waits_for_one_that_cannot_go_on(files: Any, tmp_path: Path, act: Any) -> None:
     ours, theirs = in_group(tmp_path, 2, act, files[0])
     assert "rank 1 of the group could not" in ours

@@ -124,6 +124,25 @@ impl Engine {
         py.detach(|| self.engine.notes())
     }
 
+    /// How long the stages of all transfers have taken so far, as a `forebay.Statistics`.
+    fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let counted = py.detach(|| self.engine.statistics());
+        let module = py.import("forebay._statistics")?;
+        let durations = module.getattr("Durations")?;
+        let stage = |stage: &forebay::Histogram| {
+            let quantile = |share| stage.quantile(share).map(|time| time.as_secs_f64());
+            let (total, longest) = (stage.sum().as_secs_f64(), stage.max().as_secs_f64());
+            let [median, p99, p999] = [0.5, 0.99, 0.999].map(quantile);
+            durations.call1((stage.count(), total, median, p99, p999, longest))
+        };
+        module.getattr("Statistics")?.call1((
+            stage(&counted.file)?,
+            stage(&counted.slot_wait)?,
+            stage(&counted.link_wait)?,
+            stage(&counted.copy)?,
+        ))
+    }
+
     /// Its limits by name.
     fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let limits = self.engine.options();
