@@ -28,7 +28,7 @@ pub(crate) const LOG: OfCommand = OfCommand {
 const OF_COMMAND: [OfCommand; 1] = [LOG];
 
 /// Variables of the tests and the build, which are valid here.
-const OF_TESTS: [&str; 11] = [
+const OF_TESTS: [&str; 10] = [
     "FOREBAY_BIN",
     "FOREBAY_COMMIT",
     "FOREBAY_CUFILE_WHEELS",
