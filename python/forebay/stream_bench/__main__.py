@@ -69,15 +69,14 @@ def _measured(given: Namespace) -> dict[str, Any]:
     ways: dict[str, Way] = {}
     link: Pinned | None = None
     try:
-        absent = _open(given, model, device, ways)
+        _open(given, model, device, ways)
         pinned = ways.get("two-buffers")
         link = pinned if isinstance(pinned, Pinned) else None
         if link is None:
             link = Pinned(model, given.source, device, given.buffers)
-        result = _described(given, device, absent)
+        result = _described(given, device)
         if raw is not None:
             result["plain_reads"] = raw.described()
-        result["settings"] = {name: way.settings for name, way in ways.items() if way.settings}
         _sweep(given, model, device, (link, raw), ways, result)
     finally:
         for way in ways.values():
@@ -87,29 +86,22 @@ def _measured(given: Namespace) -> dict[str, Any]:
     return result
 
 
-def _open(given: Namespace, model: Model, device: str, ways: dict[str, Way]) -> dict[str, str]:
-    """Makes and checks the methods; returns the reasons why some are left out."""
+def _open(given: Namespace, model: Model, device: str, ways: dict[str, Way]) -> None:
+    """Makes and checks the methods."""
     from . import rounds
     from .ways import ALL
 
-    absent = {}
     for name in given.ways:
         kind = ALL[name]()
-        reason = kind.absent()
-        if reason is not None:
-            absent[name] = reason
-            _say(f"{name} is left out: {reason}")
-            continue
         if given.source in COLD:
             for way in ways.values():
                 way.forget()  # mapped pages are not evicted
         ways[name] = kind(model, given.source, device, given.buffers)
         rounds.check(model, ways[name], given.order, _CHECKED.get(given.source, 1))
         _say(f"{name}: verified {kind.checked}")
-    return absent
 
 
-def _described(given: Namespace, device: str, absent: dict[str, str]) -> dict[str, Any]:
+def _described(given: Namespace, device: str) -> dict[str, Any]:
     from . import machine
 
     flags = {name: str(value) if name in ("file", "out") else value
@@ -124,7 +116,6 @@ def _described(given: Namespace, device: str, absent: dict[str, str]) -> dict[st
         "layers": given.layers,
         "order": given.order,
         "from": given.source,
-        "absent": absent,
         "points": [],
     }
 

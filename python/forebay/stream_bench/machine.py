@@ -12,8 +12,8 @@ from typing import Any
 
 import forebay
 
-_PACKAGES = ("forebay", "torch", "kvikio-cu13", "kvikio-cu12", "numpy")
-_PREFIXES = ("FOREBAY_", "KVIKIO_", "CUDA_", "PYTORCH_", "OMP_NUM_THREADS")
+_PACKAGES = ("forebay", "torch", "numpy")
+_PREFIXES = ("FOREBAY_", "CUDA_", "PYTORCH_", "OMP_NUM_THREADS")
 
 
 def described(device: str, path: Path) -> dict[str, Any]:

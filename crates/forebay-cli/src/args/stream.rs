@@ -40,7 +40,7 @@ pub struct StreamArgs {
     #[arg(long, value_name = "PLACE")]
     pub from: Option<OsString>,
 
-    /// Methods, besides compute and transfer alone: `forebay`, `two-buffers`, `mmap`, `kvikio`
+    /// Methods, besides compute and transfer alone: `forebay`, `two-buffers`, `mmap`
     /// [default: all]
     #[arg(long, value_name = "NAME,…")]
     pub ways: Option<OsString>,

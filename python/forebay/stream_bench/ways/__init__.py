@@ -28,15 +28,8 @@ def _mapped_file() -> type[Way]:
     return MappedFile
 
 
-def _kvikio() -> type[Way]:
-    from .kvikio import KvikIO
-
-    return KvikIO
-
-
 ALL: dict[str, Callable[[], type[Way]]] = {
     "forebay": _forebay,
     "two-buffers": _pinned,
     "mmap": _mapped_file,
-    "kvikio": _kvikio,
 }

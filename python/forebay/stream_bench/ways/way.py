@@ -24,13 +24,6 @@ class Way(ABC):
 
     def __init__(self, model: Model, source: str, device: str, buffers: int) -> None:
         self.model, self.source, self.device, self.buffers = model, source, device, buffers
-        #: The best settings of those tried.
-        self.settings: dict[str, int] = {}
-
-    @staticmethod
-    def absent() -> str | None:
-        """Why it is not available here; ``None`` if it is."""
-        return None
 
     @abstractmethod
     def run(
