@@ -106,7 +106,7 @@ fi
 rm -rf first
 mkdir -p first/{bin,dev,modules,new,proc,sys}
 cp guest/usr/bin/busybox first/bin/busybox
-cp "$first_script" first/init
+install -m 755 "$first_script" first/init
 number=10 # names that sort in the order of loading
 depends virtio_pci virtio_blk ext4 | while read -r file; do
     cp "guest$file" "first/modules/$((number++)).ko"

@@ -6,7 +6,6 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::machine;
 use crate::folders::text;
 use crate::process::Result;
 
@@ -19,6 +18,9 @@ const READS: [(&str, &str); 3] =
 /// `fails` is the required error of a read.
 const KEYS: [&str; 11] =
     ["of", "sum", "drives", "layout", "step", "warn", "nodes", "live", "fails", "placed", "route"];
+
+/// Serial number, MiB, NUMA node and seat of each drive.
+const DRIVES: &str = include_str!("../../lab/drives.txt");
 
 /// Columns of the route, whose reason is shown in full elsewhere.
 const ROUTE_LEN: usize = 44;
@@ -160,7 +162,7 @@ fn paths(drive: &Value, expected: &Expected<'_>, row: &mut Row) {
     let paths: Vec<&Value> = array(&drive["paths"]).collect();
     let stated = expected.one("nodes");
     let stated = stated.map(|nodes| nodes.split(',').filter_map(|n| n.parse().ok()).collect());
-    if let Some(wanted) = stated.or_else(|| machine::nodes(&serial)) {
+    if let Some(wanted) = stated.or_else(|| nodes(&serial)) {
         let mut nodes: Vec<u64> =
             paths.iter().filter_map(|path| path["numa_node"].as_u64()).collect();
         nodes.sort_unstable();
@@ -172,6 +174,19 @@ fn paths(drive: &Value, expected: &Expected<'_>, row: &mut Row) {
     let wanted = expected.one("live").and_then(|live| live.parse().ok()).unwrap_or(paths.len());
     if live != wanted {
         row.differences.push(format!("{live} paths of {serial} live, not {wanted}"));
+    }
+}
+
+/// The NUMA nodes of the paths to a drive, sorted, as the machine was built; `None` if it has no
+/// such drive, or the drive is not on its own PCI device.
+fn nodes(serial: &str) -> Option<Vec<u64>> {
+    match serial {
+        "PATHS" => Some(vec![0, 1]),
+        "TWO" => Some(vec![1]),
+        _ => {
+            let line = DRIVES.lines().find(|line| line.split(' ').next() == Some(serial))?;
+            Some(vec![line.split(' ').nth(2)?.parse().ok()?])
+        }
     }
 }
 

@@ -2,22 +2,24 @@
 //! reads are compared with how the machine was built.
 //!
 //! `xtask/lab/prepare.sh` fetches an emulator and a Debian system as packages and makes the initial
-//! disk. `machine` defines the drives and runs the machine, `found` compares. Its scripts are in
-//! `xtask/lab/guest`; see docs/internals/lab.md.
+//! disk, `machine.sh` runs the machine with the drives of `drives.txt`, `found` compares. The
+//! guest's scripts are in `xtask/lab/guest`; see docs/internals/lab.md.
 
 mod found;
-mod machine;
 mod share;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Instant;
 
-use machine::Start;
 use share::Share;
 
 use crate::process::{self, Result, say};
 use crate::report::Report;
 use crate::{folders, test};
+
+/// Lines of the console that are shown when the machine failed.
+const TAIL: usize = 30;
 
 /// The options of the command line.
 #[derive(Debug, Default, clap::Args)]
@@ -67,20 +69,10 @@ fn every(root: &Path, cache: &Path, arguments: &Arguments) -> Result<bool> {
     if arguments.record.is_some() {
         folders::make(&share.out().join("record"))?; // asks the guest for one
     }
-    let drives = cache.join("drives");
-    folders::remove(&drives)?;
-    folders::make(&drives)?;
     let script = arguments.script.as_deref();
-    let start = Start {
-        cache,
-        share: &share.folder,
-        drives: &drives,
-        script: script.unwrap_or("every"),
-        kvm: arguments.kvm,
-    };
-    let ended = start.run();
-    folders::remove(&drives)?;
-    ended?;
+    let mut machine = Command::new(root.join("xtask/lab/machine.sh"));
+    machine.arg(cache).arg(&share.folder).arg(script.unwrap_or("every")).stdin(Stdio::null());
+    boot(machine.args(arguments.kvm.then_some("kvm")), &cache.join("console.txt"))?;
     if script.is_some() {
         say!("{}", folders::text(&share.out().join("script.txt"))?);
         return Ok(share.complaints());
@@ -99,4 +91,24 @@ fn every(root: &Path, cache: &Path, arguments: &Arguments) -> Result<bool> {
         share.keep_record(folder)?;
     }
     Ok(passed)
+}
+
+/// Runs the machine until it ends; its console is also kept in `log`.
+fn boot(machine: &mut Command, log: &Path) -> Result<()> {
+    let begun = Instant::now();
+    let mut console: Vec<String> = Vec::new();
+    let ended = process::each_line(machine, |_, line| {
+        if line.starts_with("lab: ") {
+            say!("{line}");
+        }
+        console.push(line.to_owned());
+    })?;
+    std::fs::write(log, console.join("\n")).map_err(folders::failed(log))?;
+    if ended {
+        say!("lab: the machine ran for {} s", begun.elapsed().as_secs());
+        return Ok(());
+    }
+    say!(err, "lab: the last lines of the virtual machine:");
+    console[console.len().saturating_sub(TAIL)..].iter().for_each(|line| say!(err, "  {line}"));
+    Err(format!("the virtual machine failed; its console is in `{}`", log.display()))
 }
