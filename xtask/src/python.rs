@@ -18,8 +18,19 @@ const NEEDED: [&str; 5] = ["maturin==1.9.6", "pytest==9.*", "mypy==2.*", "numpy"
 pub(crate) const PYTEST: [&str; 6] =
     ["-m", "pytest", "-q", "-p", "no:cacheprovider", "python/tests"];
 
-/// Builds the wheel and installs it into a fresh environment, whose Python is returned.
-pub(crate) fn install(report: &mut Report, root: &Path) -> Result<Option<PathBuf>> {
+/// Builds the wheel, installs it into a fresh environment, and runs the package's tests, its
+/// documentation's examples, and the check of its types.
+pub(crate) fn run(root: &Path) -> Result<Report> {
+    let mut report = Report::default();
+    if let Some(python) = install(&mut report, root)? {
+        suite(&mut report, "Python", root, Command::new(&python).args(PYTEST))?;
+        types(&mut report, root, &python)?;
+    }
+    Ok(report)
+}
+
+/// The Python of a fresh environment with the package; `None` if it cannot be made.
+fn install(report: &mut Report, root: &Path) -> Result<Option<PathBuf>> {
     let home = target(root)?.join("python");
     let python = match system().and_then(|system| environment(&system, &home, &NEEDED)) {
         Ok(python) => python,
@@ -31,7 +42,8 @@ pub(crate) fn install(report: &mut Report, root: &Path) -> Result<Option<PathBuf
     let wheels = home.join("wheels");
     let mut build = Command::new(&python);
     build.current_dir(root).args(["-m", "maturin", "build", "--quiet", "--profile", "dev"]);
-    // In the same place as the other crates' builds, whose parts it shares.
+    // In the same place as the other crates' builds, whose parts it shares, while tests run.
+    build.env("CARGO_BUILD_JOBS", "1");
     let built =
         process::succeeds(build.arg("--out").arg(&wheels).env("PATH", process::full_path()))?;
     report.step("Python wheel", built);
@@ -44,14 +56,6 @@ pub(crate) fn install(report: &mut Report, root: &Path) -> Result<Option<PathBuf
     let installed = process::succeeds(&mut pip)?;
     report.step("Python wheel installs", installed);
     Ok(installed.then_some(python))
-}
-
-/// Runs the package's tests, its documentation's examples, and the check of its types.
-pub(crate) fn tests(root: &Path, python: &Path) -> Result<Report> {
-    let mut report = Report::default();
-    suite(&mut report, "Python", root, Command::new(python).args(PYTEST))?;
-    types(&mut report, root, python)?;
-    Ok(report)
 }
 
 /// The Python of this machine, or why it does not suit the package.
@@ -80,7 +84,7 @@ pub(crate) fn environment(system: &Path, home: &Path, packages: &[&str]) -> Resu
     }
 }
 
-/// Kills many writers of checkpoints and changes many files, in the environment of [`install`].
+/// Kills many writers of checkpoints and changes many files, in the environment of [`run`].
 pub(crate) fn slow(report: &mut Report, root: &Path) -> Result<()> {
     let python = target(root)?.join("python/bin/python");
     if !python.exists() {

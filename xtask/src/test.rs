@@ -55,8 +55,6 @@ pub(crate) fn run(root: &Path, all: bool) -> Result<bool> {
     let built = Built::new(&mut cargo(&["test", "--workspace"]));
     report.step("build of the tests", built.is_ok());
     let built = built.unwrap_or_default();
-    heading("Python package");
-    let python = python::install(&mut report, root)?;
     heading("tests");
     let tests = |report: &mut Report, options: &[&str]| {
         for test in &built.tests {
@@ -71,13 +69,12 @@ pub(crate) fn run(root: &Path, all: bool) -> Result<bool> {
         let mut documents = cargo(&["test", "--workspace", "--doc", "--no-fail-fast", "--"]);
         executables::run(report, "documentation tests", &mut documents, options);
     };
-    // Python's tests have one thread, and tests wait for each other, for drives and for clocks.
+    // The Python package is built by one job and its tests have one thread; the other tests wait
+    // for each other, for drives and for clocks.
     thread::scope(|scope| {
-        let other = python.as_deref().map(|python| scope.spawn(|| python::tests(root, python)));
+        let python = scope.spawn(|| python::run(root));
         tests(&mut report, &[]);
-        if let Some(other) = other {
-            report.merge(other.join().map_err(|_| "Python's tests panicked")??);
-        }
+        report.merge(python.join().map_err(|_| "Python's tests panicked")??);
         Ok::<_, String>(())
     })?;
     heading("micro-benchmarks");
