@@ -1,7 +1,7 @@
 //! The command line: one definition of each flag yields parsing, help, man page and completions.
 
-mod compare;
 mod diff;
+mod gpu_file;
 mod help;
 mod import;
 mod report;
@@ -16,8 +16,8 @@ use forebay::Route;
 use forebay::gpu::GpuSelector;
 use forebay::units::parse_size;
 
-pub use self::compare::{CompareArgs, Mode};
 pub use self::diff::DiffArgs;
+pub use self::gpu_file::{GpuFileArgs, Mode};
 pub use self::import::{ImportArgs, ImportTool};
 pub use self::report::ReportArgs;
 pub use self::stream::StreamArgs;
@@ -32,6 +32,7 @@ use crate::gdsio::options::GdsioArgs;
     styles = help::STYLES,
     max_term_width = 90,
     disable_help_subcommand = true,
+    after_help = help::OTHER_TOOLS,
     after_long_help = help::beyond_flags(),
 )]
 pub struct Arguments {
@@ -52,14 +53,6 @@ pub enum Verb {
     /// threads for all files), `kvikio` and `forebay`. Every byte that was moved is verified.
     /// Without a GPU the target is host memory.
     Bench(BenchArgs),
-    /// Compare a standard copy with Forebay and the direct route
-    ///
-    /// A file is written from the GPU and read back, by each method in turn: a standard copy
-    /// (pageable memory and the page cache), Forebay by the route that it chooses, and the direct
-    /// route if it is available. Every byte of every run is verified. The first run is shown
-    /// separately, since it includes setup. Counters of the kernel, the driver and libraries decide
-    /// whether bytes went by DMA, not the speed. Without a GPU the target is host memory.
-    Compare(CompareArgs),
     /// Read a file into GPU or host memory, and report the route
     ///
     /// The engine takes the fastest route that this file and this machine allow, and reports the
@@ -96,7 +89,7 @@ pub enum Verb {
     Doctor(DoctorArgs),
     /// Show results as text, a page of HTML, or tables
     ///
-    /// Results files and output of `bench --json`, `compare --json` or `stream --out` are combined
+    /// Results files and output of `bench --json` or `stream --out` are combined
     /// in one report, each as a run of its own. Without `-o` the report goes to stdout.
     Report(ReportArgs),
     /// Compare results by ratios with confidence intervals
@@ -105,19 +98,29 @@ pub enum Verb {
     /// axis (`--by`). Points that both sides have are compared by the ratio of their medians. A
     /// difference is reported only if it is significant, given the number of points.
     Diff(DiffArgs),
-    /// Run gdsio's command lines and job files; print its result line
-    ///
-    /// The options are gdsio's, and scripts can parse the output as before. `-x` 1 to 4 do what
-    /// gdsio does. `-x` 0, 5, 6 and 7 take the direct route if it is available. Otherwise the
-    /// engine takes its fastest route, and the result line and a warning say so. A file that
-    /// `forebay gdsio` did not make is written only with `--overwrite`.
-    Gdsio(GdsioArgs),
     /// Import results of gdsio, fio, nixlbench or any table
     ///
     /// Each result becomes a record of a results file, which `forebay report` shows next to your
     /// own. A record names its tool and its line. Values that the tool does not report are null,
     /// and no path counts as verified.
     Import(Box<ImportArgs>),
+    /// Run gdsio's command lines and job files; print its result line
+    ///
+    /// The options are gdsio's, and scripts can parse the output as before. `-x` 1 to 4 do what
+    /// gdsio does. `-x` 0, 5, 6 and 7 take the direct route if it is available. Otherwise the
+    /// engine takes its fastest route, and the result line and a warning say so. A file that
+    /// `forebay gdsio` did not make is written only with `--overwrite`.
+    #[command(hide = true)]
+    Gdsio(GdsioArgs),
+    /// Run the GPU file benchmark's modes: standard copy, engine, direct route
+    ///
+    /// A file is written from the GPU and read back, by each method in turn: a standard copy
+    /// (through the page cache), Forebay by the route that it chooses, and the direct route if it
+    /// is available. Every byte of every run is verified. The first run is shown separately, since
+    /// it includes setup. Counters of the kernel, the driver and libraries decide whether bytes
+    /// went by DMA, not the speed. Without a GPU the target is host memory.
+    #[command(hide = true)]
+    GpuFileBenchmark(GpuFileArgs),
     /// Open cuFile's driver and report what it says, line by line
     ///
     /// Opening the driver may hang or end the process. So the engine runs this program first, with

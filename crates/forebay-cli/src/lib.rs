@@ -1,6 +1,6 @@
 //! The `forebay` command as a library: arguments in, report out.
 //!
-//! `args` reads the command line. Each verb has a module ([`mod@bench`], [`compare`], [`map`],
+//! `args` reads the command line. Each verb has a module ([`mod@bench`], [`map`],
 //! [`mod@sweep`], [`read`], [`doctor`], [`gdsio`], [`import`], `stream`, `probe`,
 //! `manual`).
 //!
@@ -12,12 +12,12 @@
 
 pub mod args;
 pub mod bench;
-pub mod compare;
 mod depth;
 pub mod diff;
 pub mod doctor;
 pub mod failure;
 pub mod gdsio;
+mod gpu_file_benchmark;
 pub mod import;
 mod interrupt;
 mod json_memory;
@@ -32,6 +32,7 @@ mod reach;
 pub mod read;
 pub mod report;
 pub mod results;
+pub mod sockets;
 pub mod stdio;
 pub mod steps;
 mod stream;
@@ -100,11 +101,11 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
     let moves = matches!(
         parsed.verb,
         Verb::Bench(_)
-            | Verb::Compare(_)
             | Verb::Read(_)
             | Verb::Sweep(_)
             | Verb::Doctor(_)
             | Verb::Gdsio(_)
+            | Verb::GpuFileBenchmark(_)
     );
     if moves
         || matches!(parsed.verb, Verb::Map(_) | Verb::Report(_) | Verb::Import(_) | Verb::Diff(_))
@@ -129,7 +130,6 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
             depth::command(args, &command_line(arguments), program)
         }
         Verb::Bench(args) => bench::command(args, &command_line(arguments), program),
-        Verb::Compare(args) => compare::command(args, &command_line(arguments), program),
         Verb::Read(args) => read::command(args, program),
         Verb::Map(args) => map::command(args, &command_line(arguments), program),
         Verb::Sweep(args) => sweep::command(args, &command_line(arguments), program),
@@ -138,6 +138,9 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
         Verb::Report(args) => report::command::command(args),
         Verb::Diff(args) => diff::command(args),
         Verb::Gdsio(args) => gdsio::command(args, program),
+        Verb::GpuFileBenchmark(args) => {
+            gpu_file_benchmark::command(args, &command_line(arguments), program)
+        }
         Verb::Import(args) => import::command(args, &command_line(arguments)),
         Verb::Completions { shell } => manual::completions(*shell),
         Verb::Man => manual::man_page(),

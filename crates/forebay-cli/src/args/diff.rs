@@ -18,7 +18,7 @@ use crate::diff::sides::{By, by};
     forebay diff sweep.jsonl --by way --base cpu-gpu\n  \
     forebay diff base.jsonl new.jsonl --fail-if-worse 5%")]
 pub struct DiffArgs {
-    /// Results files, or output of `bench --json` or `compare --json`; the first is the base
+    /// Results files, or output of `bench --json`; the first is the base
     #[arg(value_name = "RESULTS", required = true)]
     pub results: Vec<PathBuf>,
 

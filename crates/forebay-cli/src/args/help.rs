@@ -17,7 +17,6 @@ Examples:
   forebay bench model.safetensors         measure reads of your file
   forebay bench --size 1G,8G --repeats 5  two sizes, five samples of each
   forebay bench --gpu sim --json          simulated GPU, results as JSON
-  forebay compare                         standard copy, Forebay, direct route
   forebay read model.safetensors          read a file into GPU memory
   forebay map /data                       drives, and their distance to each GPU
   forebay sweep /data                     block sizes and queue depths
@@ -26,6 +25,12 @@ Examples:
   forebay import fio f.json -o results    results of another tool
   forebay report results -o report.html   results as a page for a browser
   forebay diff before.jsonl after.jsonl   ratios of two results";
+
+/// Verbs that take the options of another tool; the list of verbs leaves them out.
+pub(super) const OTHER_TOOLS: &str = "\
+Other tools' command lines:
+  gdsio               Run gdsio's command lines and job files; print its result line
+  gpu-file-benchmark  Run the GPU file benchmark's modes";
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -40,5 +45,5 @@ NO_COLOR switches colours off.";
 
 /// Examples, exit codes and environment variables.
 pub(super) fn beyond_flags() -> String {
-    format!("{EXAMPLES}\n\n{EXIT_CODES}\n\n{}", variables::help())
+    format!("{OTHER_TOOLS}\n\n{EXAMPLES}\n\n{EXIT_CODES}\n\n{}", variables::help())
 }

@@ -14,7 +14,7 @@ use clap::Args;
     forebay report layers/stream_bench.json    output of `stream --out layers`\n  \
     forebay report results --csv >results.csv  table for a spreadsheet")]
 pub struct ReportArgs {
-    /// Results files, or output of `bench --json`, `compare --json` or `stream --out`
+    /// Results files, or output of `bench --json` or `stream --out`
     #[arg(value_name = "RESULTS", required = true)]
     pub results: Vec<PathBuf>,
 

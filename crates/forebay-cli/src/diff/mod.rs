@@ -84,8 +84,7 @@ fn refuse_layers(path: &Path, source: &Source) -> Result<()> {
     let text = format!("cannot compare `{}`", path.display());
     Err(Failure::new(text).because("it holds passes of layers, not samples of points").hint(
         "`forebay report` shows several such files in one report; give `forebay diff` results \
-             files (`forebay sweep -o FILE`, `forebay import`) or output of `bench --json` or \
-             `compare --json`",
+             files (`forebay sweep -o FILE`, `forebay import`) or output of `bench --json`",
     ))
 }
 

@@ -235,7 +235,7 @@ impl Point<'_> {
 #[must_use]
 pub fn samples_of_lines(digest: &Digest) -> Vec<Vec<&Raw>> {
     let mut raw: Vec<Vec<&Raw>> = vec![Vec::new(); digest.lines.len()];
-    for sample in digest.raw.iter().filter(|sample| !sample.apart) {
+    for sample in &digest.raw {
         if let Some(line) = raw.get_mut(sample.line) {
             line.push(sample);
         }

@@ -6,7 +6,6 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::access::Old;
-use super::compared::Comparison;
 use super::digest::{Digest, gather};
 use super::forms::{csv, markdown, prometheus, terminal};
 use super::grid::{Grid, full, layers};
@@ -74,8 +73,7 @@ fn name_of(path: &Path) -> String {
 
 fn refuse_nothing(digest: &Digest) -> Result<()> {
     let holds = |layers: &Layers| !layers.points.is_empty() || layers.failed.is_some();
-    let says = digest.comparisons.iter().any(Comparison::says_something)
-        || digest.layers.iter().any(holds);
+    let says = digest.layers.iter().any(holds);
     if digest.lines.is_empty() && digest.ceilings.is_empty() && !says {
         return Err(Failure::new("there is nothing to report")
             .because("the results hold no sample, no limit and no pass")

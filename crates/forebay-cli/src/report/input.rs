@@ -1,5 +1,5 @@
 //! Reads the inputs of a report: results files, and the JSON printed by `forebay bench --json` and
-//! `forebay compare --json` and written by `forebay stream --out`.
+//! written by `forebay stream --out`.
 
 use std::fs::OpenOptions;
 use std::io::Read;
@@ -9,7 +9,6 @@ use std::path::Path;
 use forebay::units::{KIB, MIB, format_size};
 use serde_json::Value;
 
-use super::compared::{Comparison, Told, read as compared};
 use super::json::{Report, SCHEMA};
 use super::layers::Layers;
 use super::layers::read as layers;
@@ -29,8 +28,6 @@ pub enum Source {
     Records(Vec<Record>),
     /// A verb's output as one object.
     Table(Box<Report>),
-    /// The output of `forebay compare`: a report, its further findings, and the runs of each row.
-    Compared(Box<Report>, Box<Comparison>, Vec<Told>),
     /// The measurements of layers behind compute.
     Layers(Box<Layers>),
 }
@@ -63,8 +60,7 @@ pub fn read(path: &Path) -> Result<Source> {
 }
 
 const MADE_BY: &str = "give results files (`forebay sweep -o FILE`, `forebay import`), output of \
-                       `forebay bench --json` or `forebay compare --json`, or files of `forebay \
-                       stream --out FOLDER`";
+                       `forebay bench --json`, or files of `forebay stream --out FOLDER`";
 
 /// Whether a file is one JSON object, not a list of records.
 fn begins_object(bytes: &[u8]) -> bool {
@@ -92,13 +88,8 @@ fn table(bytes: &[u8]) -> Result<Source, String> {
     }
     match schema {
         Some(schema) if schema == u64::from(SCHEMA) => {
-            let found = compared::is_comparison(&value)
-                .then(|| (Box::new(compared::comparison(&value)), compared::runs(&value)));
             let report: Report = serde_json::from_value(value).map_err(|why| why.to_string())?;
-            Ok(match found {
-                Some((comparison, runs)) => Source::Compared(Box::new(report), comparison, runs),
-                None => Source::Table(Box::new(report)),
-            })
+            Ok(Source::Table(Box::new(report)))
         }
         Some(schema) => Err(format!("it has version {schema}, and this program reads {SCHEMA}")),
         None => Err("it has no version (`schema`)".into()),
@@ -126,15 +117,7 @@ mod tests {
         let mut report = report();
         let text = report.to_text().unwrap();
         report.results.iter_mut().for_each(|row| row.size = 0);
-        assert_eq!(read_text(&text).unwrap(), Source::Table(Box::new(report.clone())));
-        // A comparison has more keys.
-        let mut value = serde_json::to_value(&report).unwrap();
-        value["compare"] = "all".into();
-        value["results"][0]["runs"] = serde_json::json!({"first": 1.0});
-        let mut runs = vec![Told::default(); report.results.len()];
-        runs[0].first = Some(1.0);
-        let expected = Source::Compared(Box::new(report), Box::default(), runs);
-        assert_eq!(read_text(&value.to_string()).unwrap(), expected);
+        assert_eq!(read_text(&text).unwrap(), Source::Table(Box::new(report)));
         let layers = read_text(MAPPED).unwrap();
         assert!(matches!(layers, Source::Layers(layers) if layers.points.len() == 3));
         // On one line as well.

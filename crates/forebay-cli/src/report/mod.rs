@@ -3,13 +3,12 @@
 //! common names, [`proof`] the proven routes.
 //!
 //! `forebay report` makes a report of stored results. [`input`] reads them and [`digest`]
-//! summarizes them, with [`compared`] for comparisons and [`layers`] for layers behind compute.
+//! summarizes them, with [`layers`] for layers behind compute.
 //! [`grid`] makes tables of them, [`html`] and [`forms`] write the output. [`command`] is the verb,
 //! and `access` sets the access rights of a report that replaces another.
 
 mod access;
 pub mod command;
-pub mod compared;
 pub mod digest;
 pub mod drives;
 pub mod forms;

@@ -146,7 +146,7 @@ impl fmt::Display for Warning {
             | Self::Uneven { .. }
             | Self::NoKvikio(_) => self.about_paths(f),
             Self::Resident(_) | Self::NoCompute(_) | Self::Unstable { .. } => {
-                self.about_comparisons(f)
+                self.about_gpu_files(f)
             }
             Self::NoCufile(reason) => write!(f, "cuFile's compat mode is not compared: {reason}"),
             Self::NoFio => f.write_str(
@@ -226,8 +226,8 @@ impl Warning {
         }
     }
 
-    /// Warnings that only `forebay compare` has.
-    fn about_comparisons(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Warnings that only `forebay gpu-file-benchmark` has.
+    fn about_gpu_files(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Resident(reason) => write!(
                 f,

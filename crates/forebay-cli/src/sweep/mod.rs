@@ -44,7 +44,6 @@ use self::tally::Tally;
 use self::targets::Together;
 use crate::args::SweepArgs;
 use crate::bench::environment;
-use crate::compare::sockets;
 use crate::failure::{Failure, Result};
 use crate::power::{Meter, Part, Wanted, joules_per_gb};
 use crate::program::Program;
@@ -54,7 +53,7 @@ use crate::results::file::Ledger;
 use crate::results::{Ceiling, Joules, Measured, Record, Run, SCHEMA, Sample};
 use crate::steps::Step;
 use crate::workload::measure::Measurer;
-use crate::{interrupt, limits};
+use crate::{interrupt, limits, sockets};
 
 /// How often a spinner turns.
 const TICK: Duration = Duration::from_millis(100);

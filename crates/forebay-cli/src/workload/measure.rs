@@ -31,6 +31,8 @@ pub struct Measurer {
     provers: Vec<Arc<Prover>>,
     targets: Vec<String>,
     simulated: bool,
+    /// Whether every written byte is compared, and not a sample of them.
+    verifies_all: bool,
 }
 
 impl Measurer {
@@ -48,9 +50,16 @@ impl Measurer {
             };
             let provers = names.iter().zip(targets).map(&mut prover).collect();
             let simulated = targets.iter().flatten().any(|gpu| gpu.info().simulated);
-            Self { engine: engine.clone(), provers, targets: names, simulated }
+            let engine = engine.clone();
+            Self { engine, provers, targets: names, simulated, verifies_all: false }
         };
         groups.iter().map(&mut measurer).collect()
+    }
+
+    /// Compares every written byte, however many there are.
+    #[must_use]
+    pub fn verifying_all(self) -> Self {
+        Self { verifies_all: true, ..self }
     }
 
     /// The names of the targets.
@@ -91,7 +100,10 @@ impl Measurer {
             return Err(nothing_ended(load, ran.span));
         }
         let after = resident(&files);
-        let checked = moved.check(&self.engine)?;
+        let checked = match self.verifies_all {
+            true => moved.check_all(&self.engine)?,
+            false => moved.check(&self.engine)?,
+        };
         let proofs = proofs_of(&self.provers, &seen, &ran.of_targets);
         let (route, reason) = words(&ran.taken);
         let seconds = ran.span.as_secs_f64();

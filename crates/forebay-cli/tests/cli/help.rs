@@ -22,7 +22,6 @@ fn short_help_of_the_command() {
 
         Commands:
           bench        Measure each method's throughput against the machine's limits
-          compare      Compare a standard copy with Forebay and the direct route
           read         Read a file into GPU or host memory, and report the route
           map          Show the drives under a path and their distance to each GPU
           sweep        Measure every combination of block size, queue depth and more
@@ -30,7 +29,6 @@ fn short_help_of_the_command() {
           doctor       Find what prevents direct transfers to the GPU, and how to fix it
           report       Show results as text, a page of HTML, or tables
           diff         Compare results by ratios with confidence intervals
-          gdsio        Run gdsio's command lines and job files; print its result line
           import       Import results of gdsio, fio, nixlbench or any table
           completions  Print completions for a shell
           man          Print the manual page
@@ -38,6 +36,10 @@ fn short_help_of_the_command() {
         Options:
           -h, --help     Print help (see more with '--help')
           -V, --version  Print version
+
+        Other tools' command lines:
+          gdsio               Run gdsio's command lines and job files; print its result line
+          gpu-file-benchmark  Run the GPU file benchmark's modes
         ");
 }
 
@@ -52,7 +54,6 @@ fn long_help_of_the_command() {
 
         Commands:
           bench        Measure each method's throughput against the machine's limits
-          compare      Compare a standard copy with Forebay and the direct route
           read         Read a file into GPU or host memory, and report the route
           map          Show the drives under a path and their distance to each GPU
           sweep        Measure every combination of block size, queue depth and more
@@ -60,7 +61,6 @@ fn long_help_of_the_command() {
           doctor       Find what prevents direct transfers to the GPU, and how to fix it
           report       Show results as text, a page of HTML, or tables
           diff         Compare results by ratios with confidence intervals
-          gdsio        Run gdsio's command lines and job files; print its result line
           import       Import results of gdsio, fio, nixlbench or any table
           completions  Print completions for a shell
           man          Print the manual page
@@ -72,12 +72,15 @@ fn long_help_of_the_command() {
           -V, --version
                   Print version
 
+        Other tools' command lines:
+          gdsio               Run gdsio's command lines and job files; print its result line
+          gpu-file-benchmark  Run the GPU file benchmark's modes
+
         Examples:
           forebay bench                           measure a scratch file in this folder
           forebay bench model.safetensors         measure reads of your file
           forebay bench --size 1G,8G --repeats 5  two sizes, five samples of each
           forebay bench --gpu sim --json          simulated GPU, results as JSON
-          forebay compare                         standard copy, Forebay, direct route
           forebay read model.safetensors          read a file into GPU memory
           forebay map /data                       drives, and their distance to each GPU
           forebay sweep /data                     block sizes and queue depths
@@ -240,10 +243,9 @@ fn options_of_bench(text: &str) {
               --find-depth
                   Find the queue depth that a drive needs
 
-                  Cold reads of one path are measured at depths that double. The lowest
-                  sufficient one is compared with the depth that the engine finds by itself, in
-                  interleaved pairs. It is recommended only if it is faster in every pair.
-                  Nothing is stored.
+                  Cold reads of one path are measured at depths that double. The lowest sufficient
+                  one is compared with the depth that the engine finds by itself, in interleaved
+                  pairs. It is recommended only if it is faster in every pair. Nothing is stored.
 
               --json
                   Print JSON instead of a table; docs/json-schema.md describes it

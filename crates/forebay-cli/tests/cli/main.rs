@@ -6,13 +6,13 @@
 
 mod ceilings;
 mod closes;
-mod compare;
 mod corrupted;
 mod cufile;
 mod diff;
 mod doctor;
 mod find_depth;
 mod gdsio;
+mod gpu_file_benchmark;
 mod help;
 mod import;
 mod interrupt;
@@ -38,6 +38,7 @@ mod report;
 mod shown;
 mod signals;
 mod silent;
+mod sockets;
 mod stdio;
 mod stream;
 mod swapped;

@@ -81,7 +81,7 @@ fn a_file_name_acts_on_no_terminal() {
         &["bench", &inner, small[0], small[1], "--repeats", "3"],
         &["bench", NAME, "--json", "--repeats", "3"],
         &["bench", &inner, "folder", small[0], small[1], "--repeats", "3"],
-        &["compare", "-s", "2", "-r", "1", "--gpu", "sim", "-f", &format!("{NAME}.compared")],
+        &["gpu-file-benchmark", "-s", "2", "-r", "1", "--gpu", "sim", "-f", &new],
         &["gdsio", "-f", NAME, "-w", "2", "-s", "2M", "-i", "64K", "-x", "0", "-I", "0"],
         &["sweep", NAME, "--depth", "1", "--request-size", "64K", "--time", "50ms", "-o", "swept"],
         &[
@@ -124,11 +124,10 @@ fn a_foreign_file_acts_on_no_terminal() {
     let folder = folder.path();
     let sweep = made::file(&made::Sweep { label: Some("a"), fails: 4, ..made::Sweep::default() });
     let bench = printed(folder, &["bench", "--size", "4M", "--repeats", "3", "--json"]);
-    let compare = printed(folder, &["compare", "-s", "2", "-r", "2", "--gpu", "sim", "--json"]);
     let whole = made::hostile().replace(&inside(made::HARM), &inside(NAME));
     fs::write(folder.join(NAME), &whole).unwrap();
     let mut texts = vec![hostile(folder, &sweep)];
-    texts.extend([bench, compare, LARGE.to_owned()].map(|text| hostile(folder, &text)));
+    texts.extend([bench, LARGE.to_owned()].map(|text| hostile(folder, &text)));
     texts.push(whole);
     for text in &texts {
         fs::write(folder.join(NAME), text).unwrap();

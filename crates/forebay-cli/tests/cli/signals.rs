@@ -18,7 +18,7 @@ use crate::program::program;
 /// What runs for longer than a test waits, with its scratch in the current folder.
 const LINES: [&str; 9] = [
     "bench --size 4M --repeats 1000 --gpu none",
-    "compare -s 8 -r 1000 --gpu none",
+    "gpu-file-benchmark -s 8 -r 1000 --gpu none",
     "sweep . --gpu none --request-size 4K,64K --depth 1,4 --size 8M --repeats 100 --time 200ms",
     "bench . --find-depth",
     "gdsio -D . -w 2 -s 256K -i 64k -x 4 -T 600 --gpu none",

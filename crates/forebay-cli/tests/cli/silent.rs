@@ -179,8 +179,8 @@ fn a_path_that_does_not_answer_fails_whatever_moves_bytes() {
             ("bench FILE --gpu none --json", "inspect"),
             ("bench FOLDER --gpu none", "inspect"),
             ("bench other FILE --gpu none", "inspect"),
-            ("compare -f FILE --gpu none", "inspect"),
-            ("compare -f FOLDER --gpu none", "inspect"),
+            ("gpu-file-benchmark -f FILE --gpu none", "inspect"),
+            ("gpu-file-benchmark -f FOLDER --gpu none", "inspect"),
         ],
     );
 }
@@ -194,7 +194,7 @@ fn a_path_that_is_not_opened_fails_whatever_moves_bytes() {
             ("read FILE --gpu none", "open"),
             ("bench FILE --gpu none", "open"),
             ("bench other FILE --gpu none", "open"),
-            ("compare -f FILE --overwrite --gpu none", "inspect"),
+            ("gpu-file-benchmark -f FILE --overwrite --gpu none", "inspect"),
         ],
     );
 }

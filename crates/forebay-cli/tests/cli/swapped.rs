@@ -13,14 +13,14 @@ use crate::program::program;
 
 const PRECIOUS: &[u8] = b"precious";
 
-/// What files of ours are called in scratch, and by `gdsio` and `compare`.
+/// What files of ours are called in scratch, and by `gdsio` and `gpu-file-benchmark`.
 const NAMES: [&str; 7] = ["read", "write", "file-0", "file-1", "gdsio.0", "gdsio.1", "target"];
 
 /// Each verb that writes, in the folder that is swapped or with files in `sub`, which is.
 const VERBS: [&str; 7] = [
     "bench . --size 4M --repeats 3 --gpu none --write",
     "bench . --size 4M --repeats 3 --gpu sim",
-    "compare -s 4 -r 2 --gpu sim",
+    "gpu-file-benchmark -s 4 -r 2 --gpu sim",
     "sweep . --request-size 64K --direction write --depth 1 --files 2 --time 20ms --repeats 2 \
      --size 4M --gpu none -o ../results",
     "sweep . --way cpu,cpu-cached-gpu --request-size 64K --direction write --depth 1 --files 2 \
@@ -148,7 +148,7 @@ fn files_and_folders_that_are_swapped_for_links_lead_to_no_other_file() {
     for line in [
         "gdsio -D . -w 2 -s 1M -i 64K -x 0 -I 0 --gpu sim",
         "gdsio -D . -w 2 -s 1M -i 64K -x 4 -I 1 --gpu sim",
-        "compare -f target -s 4 -r 2 --gpu sim",
+        "gpu-file-benchmark -f target -s 4 -r 2 --gpu sim",
     ] {
         for _ in 0..3 {
             place.run(line, |open, victim| {
@@ -166,7 +166,7 @@ fn files_and_folders_that_are_swapped_for_links_lead_to_no_other_file() {
         "gdsio -D sub -w 2 -s 1M -i 64K -x 4 -I 1 --gpu sim",
         "gdsio -f sub/gdsio.0 -w 2 -s 1M -i 64K -x 4 -I 1 --gpu sim",
         "bench sub --size 4M --repeats 3 --gpu none --write",
-        "compare -f sub/target -s 4 -r 2 --gpu sim",
+        "gpu-file-benchmark -f sub/target -s 4 -r 2 --gpu sim",
     ] {
         for _ in 0..3 {
             place.run(line, |open, victim| flicker(&open.join("sub"), victim));

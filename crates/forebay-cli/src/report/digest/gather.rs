@@ -1,5 +1,4 @@
-//! Makes a digest from results files and from the JSON of `forebay bench`, `forebay compare` and
-//! `forebay stream`.
+//! Makes a digest from results files and from the JSON of `forebay bench` and `forebay stream`.
 //!
 //! Nothing in a file is trusted: values that are not numbers are dropped, and sums do not overflow.
 
@@ -31,9 +30,6 @@ pub fn digest(sources: &[(String, Source)]) -> Digest {
         match source {
             Source::Records(records) => digest.take_records(name, records, &mut alike),
             Source::Table(report) => digest.take_report(name, report),
-            Source::Compared(report, found, runs) => {
-                digest.take_comparison(name, report, found, runs);
-            }
             Source::Layers(layers) => digest.take_layers(name, layers),
         }
         digest.runs[before..].iter_mut().for_each(|run| run.source = number);

@@ -25,7 +25,6 @@ use serde_json::Value;
 pub use self::heat::{Heat, Warmed};
 pub use self::metric::Metric;
 pub use self::unfinished::Unfinished;
-use super::compared::{Comparison, Told};
 use super::json::{Direction, Environment, Gpu};
 use super::layers::Layers;
 use crate::power::result::{Absent, Throttled};
@@ -53,8 +52,6 @@ pub struct Digest {
     pub layers: Vec<Layers>,
     /// Temperatures that rose over whole runs.
     pub warmed: Vec<Warmed>,
-    /// The findings of comparisons outside their lines, in the order of the files.
-    pub comparisons: Vec<Comparison>,
 }
 
 /// A run.
@@ -268,8 +265,6 @@ pub struct Line {
     pub heat: Vec<Heat>,
     /// The throttling, and its reasons.
     pub throttled: Vec<Throttled>,
-    /// For a comparison: the first run, and the variation of the others.
-    pub runs: Option<Told>,
     /// The median over that of the standard method.
     pub speed_up: Option<f64>,
 }
@@ -403,9 +398,6 @@ pub struct Raw {
     /// Why there is no measurement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Whether the line leaves it out: the first run of a comparison.
-    #[serde(skip)]
-    pub apart: bool,
 }
 
 impl Digest {

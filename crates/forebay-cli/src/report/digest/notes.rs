@@ -54,7 +54,6 @@ pub fn of(digest: &Digest) -> Vec<String> {
              the file changed during the run, and the kernel's log"
         ));
     }
-    found.extend(compared(digest));
     found.extend(queues(lines));
     found.extend(paced(lines));
     let unsteady = count(&|line| line.unsteady > 0);
@@ -135,25 +134,6 @@ fn strayed(digest: &Digest) -> Vec<String> {
         ))
     });
     told.collect()
-}
-
-/// Wrong data that comparisons found outside their rows, and their invalid parts.
-fn compared(digest: &Digest) -> Vec<String> {
-    let mut found = Vec::new();
-    for compared in &digest.comparisons {
-        let name = digest.runs.get(compared.run).map_or_else(String::new, |run| plain(&run.name));
-        if compared.compute_wrong {
-            found.push(format!(
-                "the GPU's own work of {name}, or the read during it, found wrong data: its speed \
-                 means nothing; measure again, and check the kernel's log"
-            ));
-        }
-        found.extend(compared.refused.iter().map(|why| {
-            let why = plain(why);
-            format!("a part of {name} is invalid and left out, {why}; measure again")
-        }));
-    }
-    found
 }
 
 /// Notes that latencies include the time that a request waited before it was sent.

@@ -1,14 +1,13 @@
-//! The digest of the rows that `forebay bench` and `forebay compare` print.
+//! The digest of the rows that `forebay bench` prints.
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::gather::add_verdict;
 use super::marks::marks_of_row;
 use super::{Bound, Digest, Limit, Line, Metric, Raw, RunFacts};
 use crate::bench::stats::{Spread, rate};
-use crate::report::compared::{Comparison, Told};
 use crate::report::json::{Report, Row};
 use crate::results::summary::Estimate;
 
@@ -18,50 +17,24 @@ const SPEED_UP_MAX: f64 = 1e6;
 impl Digest {
     /// Adds the output of `forebay bench`.
     pub(super) fn take_report(&mut self, name: &str, report: &Report) {
-        self.take_rows((name, "bench"), Value::Null, report, &[]);
-    }
-
-    /// Adds the output of `forebay compare`, with the runs of each row.
-    pub(super) fn take_comparison(
-        &mut self,
-        name: &str,
-        report: &Report,
-        found: &Comparison,
-        runs: &[Told],
-    ) {
-        let run = self.runs.len();
-        let asked = json!({"mode": &found.mode, "runs": found.runs});
-        self.take_rows((name, "compare"), asked, report, runs);
-        let mut found = Comparison { run, ..found.clone() };
-        found.take(&report.results);
-        self.comparisons.push(found);
-    }
-
-    fn take_rows(
-        &mut self,
-        (name, verb): (&str, &str),
-        asked: Value,
-        report: &Report,
-        runs: &[Told],
-    ) {
         let run = self.runs.len();
         self.runs.push(RunFacts {
             name: name.to_owned(),
             given: name.to_owned(),
             labelled: false,
             source: 0,
-            verb: verb.into(),
+            verb: "bench".into(),
             environment: report.environment.clone(),
             gpus: report.environment.gpu.iter().cloned().collect(),
             unmetered: Vec::new(),
-            asked: asked.into(),
+            asked: Value::Null.into(),
             unfinished: None,
             imported: None,
         });
         for text in &report.warnings {
             self.warn(text);
         }
-        for (index, row) in report.results.iter().enumerate() {
+        for row in &report.results {
             if row.method.is_ceiling() {
                 self.take_ceiling(Bound {
                     run,
@@ -76,18 +49,17 @@ impl Digest {
                     how: "the best sample".into(),
                 });
             } else {
-                self.take_row(run, row, runs.get(index).copied());
+                self.take_row(run, row);
             }
         }
     }
 
-    fn take_row(&mut self, run: usize, row: &Row, runs: Option<Told>) {
+    fn take_row(&mut self, run: usize, row: &Row) {
         let number = self.lines.len();
-        let mut line = Line { run, marks: marks_of_row(row), runs, ..Line::default() };
+        let mut line = Line { run, marks: marks_of_row(row), ..Line::default() };
         line.speed_up = row.speed_up.filter(|ratio| (0.0..=SPEED_UP_MAX).contains(ratio));
         let Spread { median, min, max } = row.bytes_per_second;
-        // A comparison excludes its first run from the statistics of the others.
-        let counted = [0, 1].into_iter().filter_map(|from| row.seconds.get(from..)).find(|some| {
+        let counted = Some(row.seconds.as_slice()).filter(|some| {
             Spread::of_rates(row.bytes, some).is_some_and(|spread| near(spread.median, median))
         });
         let estimate = Estimate::of(counted.into_iter().flatten().map(|s| rate(row.bytes, *s)));
@@ -113,9 +85,8 @@ impl Digest {
         for (repeat, seconds) in row.seconds.iter().enumerate() {
             let values = BTreeMap::from([(Metric::Rate.key(), rate(row.bytes, *seconds))]);
             let (seconds, bytes) = (Some(*seconds), Some(row.bytes));
-            let apart = repeat < row.seconds.len().saturating_sub(count);
             let raw = Raw { line: number, repeat, seconds, bytes, values, ..Raw::default() };
-            self.raw.push(Raw { apart, ..raw });
+            self.raw.push(raw);
         }
         self.lines.push(line);
     }

@@ -2,9 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::report::compared::said as comparison;
 use crate::report::digest::{Digest, answer};
-use crate::report::grid::{Grid, compared, layers, people};
+use crate::report::grid::{Grid, layers, people};
 use crate::report::layers::{Layers, said};
 use crate::report::plain::plain;
 
@@ -37,7 +36,6 @@ pub fn text(digest: &Digest) -> String {
             let _ = write!(text, "\n## {}\n\n{}", escaped(&grid.caption), table(&grid));
         }
     }
-    comparisons(&mut text, digest);
     behind_compute(&mut text, &digest.layers);
     if !digest.warnings.is_empty() {
         text.push_str("\n## Warnings\n\n");
@@ -46,27 +44,6 @@ pub fn text(digest: &Digest) -> String {
         }
     }
     text
-}
-
-/// The results of comparisons: a table and its conclusions for each.
-fn comparisons(text: &mut String, digest: &Digest) {
-    for compared in &digest.comparisons {
-        let name = digest.runs.get(compared.run).map_or("", |run| &run.name);
-        let _ = writeln!(text, "\n## Comparison: {}", escaped(name));
-        let grid = compared::people(digest, compared, ROWS_MAX);
-        if !grid.rows.is_empty() {
-            let _ = write!(text, "\n{}", table(&grid));
-        }
-        text.push('\n');
-        for (about, sentence) in compared.sentences() {
-            let _ = writeln!(text, "- {about}: {}", escaped(&sentence));
-        }
-    }
-    if !digest.comparisons.is_empty() {
-        text.push('\n');
-        let legend = comparison::LEGEND.iter();
-        legend.for_each(|(name, is)| text.push_str(&format!("- {name}: {is}\n")));
-    }
 }
 
 /// The measurements of layers behind compute: a table and its conclusions for each run.

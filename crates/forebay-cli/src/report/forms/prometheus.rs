@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use crate::report::compared::facts::ComputeFacts;
 use crate::report::digest::{Axis, Digest, Line, Metric, notes};
 use crate::report::layers::{Layers, Of, Point, QUANTITIES};
 use crate::report::plain::plain;
@@ -38,7 +37,7 @@ pub fn text(digest: &Digest) -> String {
         }
     }
     counts(digest, &mut text);
-    comparisons(digest, &mut text);
+    speed_ups(digest, &mut text);
     behind_compute(&mut text, &digest.layers);
     text
 }
@@ -81,47 +80,13 @@ fn counts(digest: &Digest, text: &mut String) {
     }
 }
 
-/// The results of comparisons for their methods, and for the GPU's own work during them.
-fn comparisons(digest: &Digest, text: &mut String) {
-    type Of<From> = fn(&From) -> Option<f64>;
-    let ways: [(&str, &str, Of<Line>); 4] = [
-        ("first_bytes_per_second", "the rate of the first run", |line| line.runs?.first),
-        ("mean_bytes_per_second", "the mean of the other runs", |line| line.runs?.mean),
-        ("variation", "the range of the other runs over their mean", |line| line.runs?.variation),
-        ("speed_up", "the median over that of the standard method", |line| line.speed_up),
-    ];
-    for (key, help, of) in ways {
-        let gauge = Gauge { name: name("", key), help: help.into() };
-        let known = || digest.lines.iter().filter_map(|line| Some((line, of(line)?)));
-        gauge.begin(text, known().next().is_some());
-        known().for_each(|(line, value)| gauge.value(text, &labels(line), Some(value)));
-    }
-    let kernels: [(&str, &str, Of<ComputeFacts>); 6] = [
-        ("alone_bytes_per_second", "its rate alone", |it| Some(it.alone.median)),
-        ("beside_bytes_per_second", "its rate during a read", |it| Some(it.beside.median)),
-        ("read_bytes_per_second", "the rate of the concurrent read", |it| Some(it.read.median)),
-        ("limit_bytes_per_second", "the limit of that memory", |it| Some(it.limit)),
-        ("share_of_limit", "its rate alone over the limit", |it| Some(it.share_of_limit)),
-        ("share_of_read", "the concurrent read over its rate alone", |it| it.share_of_read),
-    ];
-    for (key, help, of) in kernels {
-        let help = format!("a kernel on the GPU's memory: {help}");
-        let gauge = Gauge { name: name("kernel_", key), help };
-        let known = || {
-            let all = digest.comparisons.iter();
-            all.filter_map(|one| Some((one, one.compute.as_ref()?, of(one.compute.as_ref()?)?)))
-        };
-        gauge.begin(text, known().next().is_some());
-        for (one, facts, value) in known() {
-            let run = digest.runs.get(one.run).map_or("", |run| &run.name);
-            let labels = joined([
-                ("run".to_owned(), run),
-                ("kernel".to_owned(), &facts.kernel),
-                ("simulated".to_owned(), if facts.simulated { "true" } else { "" }),
-            ]);
-            gauge.value(text, &labels, Some(value));
-        }
-    }
+/// The speed-ups over the standard method.
+fn speed_ups(digest: &Digest, text: &mut String) {
+    let help = "the median over that of the standard method".into();
+    let gauge = Gauge { name: name("", "speed_up"), help };
+    let known = || digest.lines.iter().filter_map(|line| Some((line, line.speed_up?)));
+    gauge.begin(text, known().next().is_some());
+    known().for_each(|(line, value)| gauge.value(text, &labels(line), Some(value)));
 }
 
 /// The measurements of layers behind compute.

@@ -2,9 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::report::compared::said as comparison;
 use crate::report::digest::{Axis, Digest, Line, answer, digits, rate_text};
-use crate::report::grid::{Cell, Column, Grid, compared, layers, people};
+use crate::report::grid::{Cell, Column, Grid, layers, people};
 use crate::report::layers::{Layers, said};
 use crate::report::plain::{cut, plain};
 use crate::report::table;
@@ -31,28 +30,8 @@ pub fn text(digest: &Digest) -> String {
     if !digest.runs.is_empty() || digest.layers.is_empty() {
         text.push_str(&body(digest));
     }
-    comparisons(&mut text, digest);
     behind_compute(&mut text, &digest.layers);
     text
-}
-
-/// The results of comparisons: a table and its conclusions for each.
-fn comparisons(text: &mut String, digest: &Digest) {
-    for compared in &digest.comparisons {
-        let name = digest.runs.get(compared.run).map_or_else(String::new, |run| plain(&run.name));
-        let _ = writeln!(text, "\n{name}: compare");
-        let grid = compared::people(digest, compared, ROWS_MAX);
-        if !grid.rows.is_empty() {
-            let _ = writeln!(text, "\n{}", rows(&grid));
-        }
-        for (about, sentence) in compared.sentences() {
-            text.push_str(&comparison::line(&(about, plain(&sentence))));
-        }
-    }
-    if !digest.comparisons.is_empty() {
-        text.push('\n');
-        comparison::LEGEND.iter().for_each(|(name, is)| text.push_str(&format!("{name}: {is}\n")));
-    }
 }
 
 /// The measurements of layers behind compute: a table and its conclusions for each run.

@@ -38,7 +38,7 @@ pub fn results(digest: &Digest) -> Grid {
         digest.lines.iter().map(|line| row(line, &axes, &metrics)).collect();
     steady(digest, &mut columns, &mut rows);
     heat(digest, &mut columns, &mut rows);
-    compared(digest, &mut columns, &mut rows);
+    speed_ups(digest, &mut columns, &mut rows);
     Grid { caption: "Results".into(), columns, rows, left_out: 0 }
 }
 
@@ -83,16 +83,14 @@ fn heat(digest: &Digest, columns: &mut Vec<Column>, rows: &mut [Vec<Cell>]) {
     }
 }
 
-/// Adds a comparison's values for each row, if there are any.
-fn compared(digest: &Digest, columns: &mut Vec<Column>, rows: &mut [Vec<Cell>]) {
-    if digest.lines.iter().all(|line| line.runs.is_none() && line.speed_up.is_none()) {
+/// Adds the speed-up over the standard method, if there are any.
+fn speed_ups(digest: &Digest, columns: &mut Vec<Column>, rows: &mut [Vec<Cell>]) {
+    if digest.lines.iter().all(|line| line.speed_up.is_none()) {
         return;
     }
-    let keys = ["first_bytes_per_second", "mean_bytes_per_second", "variation", "speed_up"];
-    columns.extend(keys.map(|key| Column::number(key, key)));
+    columns.push(Column::number("speed_up", "speed_up"));
     for (line, row) in digest.lines.iter().zip(rows) {
-        let runs = line.runs.unwrap_or_default();
-        row.extend([runs.first, runs.mean, runs.variation, line.speed_up].map(Cell::maybe));
+        row.push(Cell::maybe(line.speed_up));
     }
 }
 

@@ -1,6 +1,5 @@
 //! Tables for any output format: headings, and cells with a text and a number.
 
-pub mod compared;
 pub mod full;
 pub mod layers;
 pub mod people;

@@ -2,11 +2,10 @@
 //!
 //! Everything in it has a bound, whatever the results hold. `markup` escapes all external text, and
 //! the page also forbids itself to load anything. `plots` decides what is drawn; `lines`, `heat`,
-//! `bars` and `flow` draw it. `side` shows runs side by side, `compared` the results of `forebay
-//! compare`, `layers` those of `forebay stream`.
+//! `bars` and `flow` draw it. `side` shows runs side by side, `layers` the results of `forebay
+//! stream`.
 
 mod bars;
-mod compared;
 mod facts;
 mod flow;
 mod heat;
@@ -94,9 +93,6 @@ fn body(markup: &mut Markup, digest: &Digest) {
     let drawn = drawings(markup, digest);
     if !digest.lines.is_empty() {
         section(markup, "Results", |markup| results(markup, digest));
-    }
-    if !digest.comparisons.is_empty() {
-        section(markup, "Comparison", |markup| compared::draw(markup, digest));
     }
     if let Some(diff) = side::of(digest) {
         section(markup, "Side by side", |markup| side::draw(markup, &diff));

@@ -36,8 +36,8 @@ fn json_that_takes_many_times_its_size_in_memory_is_refused() {
             ("report", "line 1: ", with(run, &values) + rest),
             ("report", "line 3: ", sample),
             ("report", "line ", runs),
-            ("report", "", with(&bench(false), &values)),
-            ("diff", "", with(&bench(true), &values)),
+            ("report", "", with(&bench(), &values)),
+            ("diff", "", with(&bench(), &values)),
             ("import fio", "", with("{\"jobs\":[]}", &values)),
         ];
         for (verb, place, text) in files {

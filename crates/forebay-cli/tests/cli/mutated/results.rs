@@ -28,7 +28,7 @@ const SEEDS: u64 = 200;
 const PROGRAM: u64 = 40;
 
 /// Kinds of results.
-const KINDS: u64 = 10;
+const KINDS: u64 = 9;
 
 /// Values that take the place of others. `inf` and `NaN` are not among them: they are what no
 /// output may hold.
@@ -149,9 +149,8 @@ pub(super) fn small() -> String {
     made::text(&records)
 }
 
-/// What `forebay bench --json` prints, or `forebay compare --json`.
-pub(super) fn bench(compares: bool) -> String {
-    let runs = |rate: f64| json!({"first": rate, "mean": rate, "median": rate, "variation": 0.1});
+/// What `forebay bench --json` prints.
+pub(super) fn bench() -> String {
     let row = |method: &str, cache: Option<&str>, rate: f64| {
         json!({"method": method, "route": "cached", "demanded": null, "reason": "resident",
             "direction": "read", "cache": cache, "target": "cuda:0", "paths": ["model"],
@@ -159,25 +158,16 @@ pub(super) fn bench(compares: bool) -> String {
             "bytes_per_second": {"median": rate, "min": rate * 0.9, "max": rate * 1.1},
             "limit": {"name": "storage", "bytes_per_second": 3.3e9}, "share_of_limit": 0.7,
             "speed_up": 12.25, "cpu_s_per_gb": 0.125, "verified": true, "evidence": [{"x": 1}],
-            "simulated": false, "runs": runs(rate),
+            "simulated": false,
             "verdict": {"word": "staged", "text": "mixed", "shares": [{"way": "staged",
                 "share": 0.75}], "simulated": false, "grounds": [], "missing": [],
                 "contradictions": [], "doubts": [], "claim": null}})
     };
-    let mut report = json!({"schema": 1, "environment": made::environment("forebay bench model"),
+    let report = json!({"schema": 1, "environment": made::environment("forebay bench model"),
         "results": [row("link", None, 5e10), row("storage", Some("cold"), 3.3e9),
             row("standard", Some("cold"), 1.1e9), row("forebay", Some("cold"), 2.2e9),
             row("forebay", Some("resident"), 5e10)],
         "warnings": ["a warning"]});
-    if compares {
-        report["compare"] = json!({"mode": "all", "runs": 4, "compute_wrong": false,
-            "topology": {"gpu": "0000:1b:00.0", "numa_node": 0, "drives": [{"drive": "nvme:nqn/1",
-                "name": "nvme0n1", "numa_node": 1, "distance": "same_socket", "text": "near",
-                "node_distance": 20}]},
-            "compute": {"kernel": "xor", "bytes": 2 << 20, "limit": 4e12, "limit_by": "filling",
-                "alone": runs(2e12), "share_of_limit": 0.5, "beside": runs(1e12),
-                "read": runs(1e9), "share_of_read": 0.5, "verified": true, "simulated": false}});
-    }
     format!("{report:#}\n")
 }
 
@@ -186,12 +176,11 @@ fn base(number: u64, dice: &mut Dice) -> Base {
         0 => Base::own(made::file(&sweep())),
         1 => Base::own(small()),
         2 => Base::own(made::file(&Sweep { fails: 3, repeats: 1, ..sweep() })),
-        3 => Base::own(bench(false)),
-        4 => Base::own(bench(true)),
-        5 => Base::own(LAYERS.into()),
-        6 => Base::of(ImportTool::Gdsio, GDSIO),
-        7 => Base { set: &["cache=cold"], ..Base::of(ImportTool::Nixlbench, NIXLBENCH) },
-        8 => Base {
+        3 => Base::own(bench()),
+        4 => Base::own(LAYERS.into()),
+        5 => Base::of(ImportTool::Gdsio, GDSIO),
+        6 => Base { set: &["cache=cold"], ..Base::of(ImportTool::Nixlbench, NIXLBENCH) },
+        7 => Base {
             map: Some(
                 "size=block size,direction=operation,throughput=MiB/s [last],iops=IOPS [last],\
                  seconds=time ms [last]:ms,mean=IO lat us [avg]:us,p99=IO lat us [p99]:us",
@@ -444,7 +433,7 @@ fn unchanged_results_are_read() {
 fn no_rate_is_shown_as_infinite() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("mutated");
-    for base in [small(), bench(true)].map(Base::own) {
+    for base in [small(), bench()].map(Base::own) {
         for (start, end) in numbers(&base.text) {
             if !is_rate(&base.text, (start, end)) {
                 continue;

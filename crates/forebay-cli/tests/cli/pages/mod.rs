@@ -30,7 +30,7 @@ const DIFF: &str = include_str!("../../../../../docs/diff.md");
 const IMPORT: &str = include_str!("../../../../../docs/import.md");
 const REPORT: &str = include_str!("../../../../../docs/report.md");
 const OTHERS: [(&str, &str); 3] = [
-    ("compare.md", include_str!("../../../../../docs/compare.md")),
+    ("gpu-file-benchmark.md", include_str!("../../../../../docs/gpu-file-benchmark.md")),
     ("gdsio.md", include_str!("../../../../../docs/gdsio.md")),
     ("sweep.md", include_str!("../../../../../docs/sweep.md")),
 ];
@@ -100,7 +100,7 @@ forebay() {
   verb=$1; shift
   case $verb in
     bench) set -- --gpu sim --size 4M --repeats 3 \"$@\" ;;
-    compare) set -- --gpu sim:cufile -s 2 -r 1 \"$@\" ;;
+    gpu-file-benchmark) set -- --gpu sim:cufile -s 2 -r 1 \"$@\" ;;
     sweep) set -- --gpu sim:cufile --size 4M --bytes 64K --depth 1 --repeats 1 \"$@\" ;;
   esac
   command forebay $verb \"$@\"
@@ -205,8 +205,6 @@ fn what_reads_results_runs_as_the_pages_say() {
                 // What measures takes a path and time, or a GPU.
                 let measures = ["forebay sweep", "forebay stream"];
                 if !measures.iter().any(|begin| command.starts_with(begin)) {
-                    // As printed, but for how much it moves.
-                    let command = command.replace("forebay compare", "forebay compare -s 4");
                     let output = shell(&folder, &command);
                     assert!(output.status.success(), "{page}: {command}: {}", said(&output));
                     count += 1;

@@ -1,7 +1,6 @@
 //! `forebay report`: its forms, what it refuses, and its page in a browser.
 
 mod browser;
-mod compared;
 mod devtools;
 pub(crate) mod layers;
 #[path = "../../results/made.rs"]

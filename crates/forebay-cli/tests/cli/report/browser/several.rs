@@ -1,8 +1,7 @@
-//! A page of several results: two files of several GPUs, and a comparison beside them.
+//! A page of several results: two files of several GPUs.
 
 use serde_json::Value;
 
-use super::super::compared::compare;
 use super::*;
 
 /// The medians of each target's share, point by point, and of each point the first target first.
@@ -10,15 +9,6 @@ fn shares(text: &str, key: &str) -> Vec<f64> {
     let of = |target: usize| medians(text, |measured| measured["shares"][target][key].as_f64());
     let (first, second) = (of(0), of(1));
     first.into_iter().zip(second).flat_map(|(one, other)| [one, other]).collect()
-}
-
-/// What `key` leads to in each row of a comparison.
-fn rows(printed: &str, key: &str) -> Vec<f64> {
-    let found: Value = serde_json::from_str(printed).unwrap();
-    let rows = found["results"].as_array().unwrap().iter();
-    // Ceilings have no runs.
-    let rows = rows.filter(|row| row["runs"]["first"].is_number());
-    rows.filter_map(|row| row.pointer(key).and_then(Value::as_f64)).collect()
 }
 
 /// Rows of comma-separated values, of which some are in quotes.
@@ -67,7 +57,7 @@ fn copies_as_csv(browser: &mut Browser, table: &str) {
 
 #[test]
 #[ignore = "slow: it starts a browser"]
-fn a_page_of_several_gpus_files_and_a_comparison_works_in_a_browser() {
+fn a_page_of_several_gpus_and_files_works_in_a_browser() {
     let Some(program) = found() else {
         println!("skipped: a report of several files in a browser: no `chromium` here");
         return;
@@ -82,11 +72,9 @@ fn a_page_of_several_gpus_files_and_a_comparison_works_in_a_browser() {
     let before = made::file(&sweep("before", &[64 << 10, 1 << 20]));
     // With a size more, which the other file has not.
     let after = made::file(&sweep("after", &[64 << 10, 1 << 20, 4 << 20]));
-    let printed = String::from_utf8(compare(&["-r", "3", "--json"]).stdout).unwrap();
     let (folder, _) = folder(&before);
     std::fs::write(folder.path().join("after"), &after).unwrap();
-    std::fs::write(folder.path().join("compared"), &printed).unwrap();
-    let output = forebay(folder.path(), &["results", "after", "compared", "-o", "report.html"]);
+    let output = forebay(folder.path(), &["results", "after", "-o", "report.html"]);
     assert!(output.status.success(), "{output:?}");
     let page = folder.path().join("report.html");
     let mut browser = Browser::start(&program, folder.path());
@@ -100,20 +88,10 @@ fn a_page_of_several_gpus_files_and_a_comparison_works_in_a_browser() {
     let rates = [medians(&before, rate), medians(&after, rate)].concat();
     let shown = column(&mut browser, "bytes_per_second");
     let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-12 * b.abs();
-    assert!(shown.len() > rates.len(), "the comparison has rows of its own: {shown:?}");
     assert!(shown.iter().zip(&rates).all(near), "{shown:?}, not {rates:?}");
-    for (key, pointer) in [
-        ("first_bytes_per_second", "/runs/first"),
-        ("mean_bytes_per_second", "/runs/mean"),
-        ("bytes_per_second", "/runs/median"),
-    ] {
-        let (found, told) = (column_of(&mut browser, "compared-1", key), rows(&printed, pointer));
-        let same = found.len() == told.len() && found.iter().zip(&told).all(near);
-        assert!(same && !found.is_empty(), "{key}: {found:?}, not {told:?}");
-    }
 
     copies(&mut browser, shown.len());
-    for table in ["ceilings", "results", "targets", "compared-1", "side-points"] {
+    for table in ["ceilings", "results", "targets", "side-points"] {
         copies_as_csv(&mut browser, table);
     }
     narrow(&mut browser);

@@ -1,11 +1,11 @@
-//! Block devices in the place of a comparison's file.
+//! Block devices as the file.
 
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
 use std::process::Command;
 
-use super::{compare, folder, good};
+use super::{benchmark, folder, good, rows};
 use crate::lab::{FileSystem, LoopDrive, LoopOptions, or_skip};
 use crate::program::program;
 
@@ -26,7 +26,7 @@ fn a_device_is_written_where_the_user_said_so_and_nobody_has_it() {
     File::options().write(true).open(device).unwrap().write_all_at(&precious, 0).unwrap();
     let arguments = ["-f", device, "-m", "compare", "-r", "1", "--gpu", "none"];
     let refused = |more: &[&str], code: i32, says: &str| {
-        let output = compare(folder.path(), &[&arguments[..], more].concat());
+        let output = benchmark(folder.path(), &[&arguments[..], more].concat());
         let told = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(code), "{told}");
         assert!(told.contains(says) && output.stdout.is_empty(), "{told}");
@@ -35,14 +35,14 @@ fn a_device_is_written_where_the_user_said_so_and_nobody_has_it() {
     refused(&[], 2, "or `--overwrite-device`, which destroys its content");
     refused(&["--overwrite"], 2, "or `--overwrite-device`, which destroys its content");
     let text = good(folder.path(), &[&arguments[..], &["--overwrite-device"]].concat());
-    assert_eq!(text.lines().filter(|line| line.contains(" right ")).count(), 4, "{text}");
+    assert_eq!(rows(&text).len(), 4, "{text}");
     assert!(!text.contains("devtmpfs"), "where the device's name is: {text}");
     let held = held();
     assert!(held[..2 << 20] != precious[..2 << 20], "it holds what was written");
     assert!(held[2 << 20..] == precious[2 << 20..], "and behind that what was there");
 
     let mut command = Command::new(program());
-    command.args(["compare", "-s", "25", "--overwrite-device"]).args(arguments);
+    command.args(["gpu-file-benchmark", "-s", "25", "--overwrite-device"]).args(arguments);
     let output = command.current_dir(folder.path()).output().unwrap();
     let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{told}");
@@ -54,9 +54,10 @@ fn a_device_is_written_where_the_user_said_so_and_nobody_has_it() {
     fs::write(&file, &precious).unwrap();
     let device = drive.device().to_str().unwrap();
     let write = ["--direction=write", "--request-size=4K", "--depth=1", "--size=1M"];
-    for arguments in
-        [&["compare", "-s", "2", "-f", device][..], &[&["sweep", device], &write[..]].concat()]
-    {
+    for arguments in [
+        &["gpu-file-benchmark", "-s", "2", "-f", device][..],
+        &[&["sweep", device], &write[..]].concat(),
+    ] {
         let mut command = Command::new(program());
         command.current_dir(folder.path()).args(arguments);
         let output = command.args(["--gpu=none", "--overwrite-device"]).output().unwrap();

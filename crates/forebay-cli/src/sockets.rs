@@ -5,7 +5,31 @@ use std::path::{Path, PathBuf};
 
 use forebay_topology::{Distance, Drive, PciDevice, Resolver, gpu_at};
 
-pub use crate::report::compared::facts::{Away, Sockets};
+/// A GPU and the drives of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sockets {
+    /// The GPU's PCI address.
+    pub gpu: String,
+    /// Its NUMA node.
+    pub numa_node: Option<u32>,
+    /// The distance of each drive.
+    pub drives: Vec<Away>,
+}
+
+/// A drive, as seen from the GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Away {
+    /// Its name in the kernel.
+    pub name: String,
+    /// The NUMA node of the path that serves it.
+    pub numa_node: Option<u32>,
+    /// `same_switch`, `same_root_port`, `same_socket`, `across_sockets`, `network`, `unknown`.
+    pub distance: String,
+    /// The distance in words.
+    pub text: String,
+    /// The distance between the nodes, where 10 is a node's own memory.
+    pub node_distance: Option<u32>,
+}
 
 impl Sockets {
     /// Finds the drives under `path`, relative to the GPU at a PCI address; `None` if there is no
@@ -16,6 +40,20 @@ impl Sockets {
         let map = resolver.resolve(path);
         let drives = map.drives.iter().map(|drive| away(&gpu, drive)).collect();
         Some(Self { numa_node: gpu.numa_node, gpu: gpu.address, drives })
+    }
+
+    /// How far each drive is from the GPU, in a line.
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        self.drives.iter().map(|drive| {
+            let Away { name, text, .. } = drive;
+            let nodes = self.numa_node.zip(drive.numa_node).filter(|(one, other)| one != other);
+            match nodes.zip(drive.node_distance) {
+                Some(((one, other), far)) => {
+                    format!("{name}: {text}, NUMA nodes {one} and {other}, distance {far}")
+                }
+                None => format!("{name}: {text}"),
+            }
+        })
     }
 
     /// A sentence on the drives on another socket than the GPU, with what to do; none if there are
@@ -70,7 +108,6 @@ fn away(gpu: &PciDevice, drive: &Drive) -> Away {
     let node = drive.numa_node();
     let far = node.and_then(|node| gpu.node_distances.get(node as usize));
     Away {
-        drive: drive.id.as_str().into(),
         name: drive.name.clone(),
         numa_node: node,
         distance: distance.name().into(),

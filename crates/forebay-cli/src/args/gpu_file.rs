@@ -1,4 +1,4 @@
-//! The arguments of `forebay compare`.
+//! The arguments of `forebay gpu-file-benchmark`.
 
 use std::path::PathBuf;
 
@@ -34,15 +34,14 @@ impl Mode {
     }
 }
 
-/// Arguments of `forebay compare`.
+/// Arguments of `forebay gpu-file-benchmark`.
 #[derive(Debug, Clone, Args)]
 #[command(after_long_help = "Examples:\n  \
-    forebay compare                        scratch file of 512 MiB in this folder\n  \
-    forebay compare -s 8G -r 5 -f /data    8 GiB in `/data`, five runs\n  \
-    forebay compare -m dma -f /data/new    the direct route, or an error\n  \
-    forebay compare --gpu sim              simulated GPU\n  \
-    forebay compare --json >compare.json   JSON for a program")]
-pub struct CompareArgs {
+    forebay gpu-file-benchmark                      scratch file in this folder\n  \
+    forebay gpu-file-benchmark -s 8G -r 5 -f /data  8 GiB in `/data`, five runs\n  \
+    forebay gpu-file-benchmark -m dma -f /data/new  direct route, or an error\n  \
+    forebay gpu-file-benchmark --gpu sim            simulated GPU")]
+pub struct GpuFileArgs {
     /// What to compare
     #[arg(short, long, value_name = "MODE", value_enum, default_value_t = Mode::All)]
     pub mode: Mode,
@@ -56,7 +55,8 @@ pub struct CompareArgs {
 
     /// New file, or folder for a scratch file [default: this folder]
     ///
-    /// A new file is removed afterwards. An existing one requires `--overwrite`, a block device
+    /// A new file is removed afterwards. It is refused in `/`, and where a file system of
+    /// `/etc/fstab` is not mounted. An existing one requires `--overwrite`, a block device
     /// `--overwrite-device`.
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
@@ -86,10 +86,6 @@ pub struct CompareArgs {
     /// A device that is mounted, or part of another, is still refused.
     #[arg(long, requires = "file")]
     pub overwrite_device: bool,
-
-    /// Print JSON instead of text; docs/json-schema.md describes it
-    #[arg(long)]
-    pub json: bool,
 }
 
 fn size(text: &str) -> Result<u64, String> {

@@ -3,8 +3,6 @@
 
 #![expect(unsafe_code, reason = "kernels and fills are queued by raw address")]
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -14,16 +12,12 @@ use forebay::gpu::{Device, DeviceError, DeviceResult, Stream};
 use forebay::units::MIB;
 use forebay::{Buffer, Engine};
 
-use crate::bench::cpu::{Spent, timed};
+use crate::bench::cpu::timed;
 use crate::bench::data::{Expected, Pattern};
-use crate::bench::memory::{Memory, buffer_holds, put_into};
-use crate::bench::methods::forebay::Forebay;
-use crate::bench::methods::{Job, Method, Moved};
+use crate::bench::memory::{buffer_holds, put_into};
 use crate::bench::stats::rate;
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
-use crate::report::json::MethodName;
-use crate::steps::Step;
 
 /// XORed into each word: all bits, so that our data become their inverse.
 const KEY: u64 = u64::MAX;
@@ -77,11 +71,37 @@ impl Drop for Over<'_> {
     }
 }
 
-/// The result of some kernels.
-#[derive(Debug, Clone, Copy, Default)]
-struct Done {
-    kernels: u64,
-    seconds: f64,
+/// When rows of kernels began, and when the last one ended.
+#[derive(Debug, Clone)]
+pub(super) struct Done {
+    edges: Vec<Instant>,
+    /// Kernels in a row.
+    row: u32,
+    /// Bytes that a kernel reads and writes.
+    bytes: u64,
+}
+
+impl Done {
+    fn kernels(&self) -> u64 {
+        (self.edges.len() - 1) as u64 * u64::from(self.row)
+    }
+
+    /// Bytes per second read and written from `from` on, for `time`. A row that is only partly in
+    /// that time counts in part.
+    pub(super) fn rate(&self, from: Instant, time: Duration) -> f64 {
+        let end = from + time;
+        let rows = self.edges.windows(2).map(|row| {
+            let inside = row[1].min(end).saturating_duration_since(row[0].max(from));
+            let whole = row[1].saturating_duration_since(row[0]).max(Duration::from_nanos(1));
+            inside.as_secs_f64() / whole.as_secs_f64()
+        });
+        rows.sum::<f64>() * rate(self.bytes * u64::from(self.row), time.as_secs_f64())
+    }
+
+    fn whole(&self) -> f64 {
+        let (first, last) = (self.edges[0], self.edges[self.edges.len() - 1]);
+        self.rate(first, last.saturating_duration_since(first))
+    }
 }
 
 impl Kernel {
@@ -104,7 +124,7 @@ impl Kernel {
     /// # Safety
     /// As for [`run`](Self::run).
     unsafe fn run_until(&self, is_enough: impl Fn(Duration) -> bool) -> DeviceResult<Done> {
-        let (start, mut kernels) = (Instant::now(), 0);
+        let mut edges = vec![Instant::now()];
         loop {
             let row = Instant::now();
             // SAFETY: the caller's promise.
@@ -112,9 +132,10 @@ impl Kernel {
             if self.pauses {
                 thread::sleep(row.elapsed());
             }
-            kernels += u64::from(self.row);
-            if is_enough(start.elapsed()) {
-                return Ok(Done { kernels, seconds: start.elapsed().as_secs_f64() });
+            edges.push(Instant::now());
+            if is_enough(edges[0].elapsed()) {
+                // Each byte is read and written.
+                return Ok(Done { edges, row: self.row, bytes: 2 * self.len });
             }
         }
     }
@@ -125,12 +146,7 @@ impl Compute {
     ///
     /// # Errors
     /// There is no GPU, not enough memory, or the GPU runs no kernels.
-    pub(super) fn new(
-        engine: &Engine,
-        target: &Target,
-        len: u64,
-        pattern: Pattern,
-    ) -> Result<Self> {
+    pub(super) fn new(engine: &Engine, target: &Target, len: u64) -> Result<Self> {
         let Some(device) = &target.device else {
             let reason = target.reason.clone().unwrap_or_default();
             return Err(Failure::new("no GPU is available").because(reason));
@@ -139,6 +155,7 @@ impl Compute {
         let pauses = target.is_simulated();
         let (len, row) = if pauses { (len.min(SIMULATED_MAX), 1) } else { (len, ROW) };
         let mut buffer = engine.allocate(device.id(), len)?;
+        let pattern = Pattern::new(buffer.address());
         put_into(&mut buffer, pattern, len)?;
         let stream = device.create_stream().map_err(|error| failed(&error))?;
         let kernel = Kernel { device, stream, address: buffer.address(), len, row, pauses };
@@ -185,15 +202,15 @@ impl Compute {
     pub(super) fn alone(&mut self) -> Result<f64> {
         let done = self.work(|passed| passed >= ALONE)?;
         self.check()?;
-        Ok(self.rate(done))
+        Ok(done.whole())
     }
 
     /// Runs the kernel until `work` has ended, and slightly longer. Returns the result of `work`,
-    /// and the bytes per second that the kernel read and wrote.
+    /// and when kernels ran.
     ///
     /// # Errors
     /// GPU errors.
-    fn run_meanwhile<T>(&mut self, work: impl FnOnce() -> T) -> Result<(T, f64)> {
+    pub(super) fn run_meanwhile<T>(&mut self, work: impl FnOnce() -> T) -> Result<(T, Done)> {
         let (is_over, both) = (AtomicBool::new(false), Barrier::new(2));
         let kernel = self.kernel.clone();
         let (value, done) = thread::scope(|scope| {
@@ -212,20 +229,20 @@ impl Compute {
         });
         let done = done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let done = done.map_err(|error| failed(&error))?;
-        self.turn(done);
-        Ok((value, self.rate(done)))
+        self.turn(&done);
+        Ok((value, done))
     }
 
     fn work(&mut self, is_enough: impl Fn(Duration) -> bool) -> Result<Done> {
         // SAFETY: the buffer is ours.
         let done = unsafe { self.kernel.run_until(is_enough) }.map_err(|error| failed(&error))?;
-        self.turn(done);
+        self.turn(&done);
         Ok(done)
     }
 
     /// Records that this many kernels have inverted the data.
-    fn turn(&mut self, done: Done) {
-        if done.kernels % 2 == 1 {
+    fn turn(&mut self, done: &Done) {
+        if done.kernels() % 2 == 1 {
             self.pattern = self.pattern.inverse();
         }
     }
@@ -235,12 +252,6 @@ impl Compute {
         let expected = Expected::Pattern(self.pattern);
         self.verified &= buffer_holds(&self.buffer, &expected, self.kernel.len)?;
         Ok(())
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 52 bits")]
-    fn rate(&self, done: Done) -> f64 {
-        // Each byte is read and written.
-        2.0 * rate(self.kernel.len, done.seconds) * done.kernels as f64
     }
 }
 
@@ -255,55 +266,6 @@ fn failed(error: &DeviceError) -> Failure {
     Failure::new("the GPU cannot run the kernel").because(error.to_string())
 }
 
-/// Reads by our engine while the kernel works.
-pub(super) struct Beside {
-    inner: Forebay,
-    compute: Rc<RefCell<Compute>>,
-    /// The time of the last read, and the kernel's rate during it.
-    pub(super) last: Option<(Spent, f64)>,
-}
-
-impl Beside {
-    pub(super) fn new(engine: &Engine, compute: Rc<RefCell<Compute>>) -> Self {
-        Self { inner: Forebay::new(engine.clone(), None), compute, last: None }
-    }
-}
-
-impl Method for Beside {
-    fn name(&self) -> MethodName {
-        self.inner.name()
-    }
-
-    fn open(&mut self, job: &Job, memory: &Memory) -> Result<()> {
-        self.inner.open(job, memory)
-    }
-
-    fn read(&mut self, job: &Job, target: &mut Memory) -> Result<Moved> {
-        let inner = &mut self.inner;
-        let mut compute = self.compute.borrow_mut();
-        let ((moved, spent), rate) = compute.run_meanwhile(|| timed(|| inner.read(job, target)))?;
-        self.last = Some((spent, rate));
-        moved
-    }
-
-    fn reading(&self, job: &Job) -> Option<Step> {
-        self.inner.reading(job)
-    }
-
-    fn write(&mut self, job: &Job, source: &Memory) -> Result<Moved> {
-        self.inner.write(job, source)
-    }
-
-    /// Without the kernel's own end.
-    fn spent(&self) -> Option<Spent> {
-        self.last.map(|(spent, _)| spent)
-    }
-
-    fn close(&mut self, job: &Job) -> Result<()> {
-        self.inner.close(job)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use forebay::Options;
@@ -316,7 +278,7 @@ mod tests {
 
     fn compute(gpu: &str, len: u64) -> Result<Compute> {
         let engine = Engine::new(Options::default()).unwrap();
-        Compute::new(&engine, &target(&engine, gpu), len, Pattern::new(3))
+        Compute::new(&engine, &target(&engine, gpu), len)
     }
 
     #[test]
@@ -324,9 +286,9 @@ mod tests {
         let mut compute = compute("sim", MIB + 16).unwrap();
         for _ in 0..2 {
             assert!(compute.alone().unwrap() > 0.0);
-            let ((), rate) =
+            let ((), done) =
                 compute.run_meanwhile(|| thread::sleep(Duration::from_millis(2))).unwrap();
-            assert!(rate > 0.0);
+            assert!(done.whole() > 0.0);
             compute.check().unwrap();
             assert!(compute.verified);
         }
@@ -340,6 +302,19 @@ mod tests {
         compute.buffer.upload(MIB + 15, &byte).unwrap();
         compute.alone().unwrap();
         assert!(!compute.verified, "the last byte is wrong");
+    }
+
+    #[test]
+    fn a_row_counts_as_far_as_it_is_in_the_time() {
+        let start = Instant::now();
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        let done = Done { edges: vec![at(0), at(10), at(20), at(40)], row: 2, bytes: 500 };
+        assert_eq!(done.kernels(), 6);
+        let rate = |from: u64, time: u64| done.rate(at(from), Duration::from_millis(time));
+        // 1,000 bytes in each row: two rows and a half, a half, none.
+        assert!((rate(0, 30) * 0.030 - 2500.0).abs() < 1e-6, "{}", rate(0, 30));
+        assert!((rate(12, 5) * 0.005 - 500.0).abs() < 1e-6);
+        assert!(rate(50, 10).abs() < 1e-9);
     }
 
     #[test]

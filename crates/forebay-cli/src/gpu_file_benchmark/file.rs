@@ -1,11 +1,11 @@
-//! The file of a comparison: scratch, a new temporary one, or one of the user's that may be
+//! The file of the benchmark: scratch, a new temporary one, or one of the user's that may be
 //! overwritten.
 //!
 //! An existing file is never touched without the user's permission.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use forebay::units::MIB;
@@ -86,6 +86,7 @@ impl TestFile {
     }
 
     fn create(path: &Path) -> Result<Self> {
+        check_mounted(path)?;
         let step = Step::begin("create", path);
         let made = interrupt::create_output(path);
         drop(step);
@@ -199,6 +200,45 @@ impl Drop for TestFile {
     }
 }
 
+/// Refuses a new file where a file system should be mounted: directly in `/`, or at or in a mount
+/// point of `/etc/fstab` without its file system.
+///
+/// # Errors
+/// The file would be on the file system below.
+fn check_mounted(path: &Path) -> Result<()> {
+    let folder = fs::canonicalize(folder_of(path)).unwrap_or_default();
+    let at = folder.join(path.file_name().unwrap_or_default());
+    let text = fs::read_to_string("/etc/fstab").unwrap_or_default();
+    let missing = if folder == Path::new("/") {
+        Some(at.as_path())
+    } else {
+        [at.as_path(), folder.as_path()]
+            .into_iter()
+            .find(|place| is_listed(&text, place) && !is_mount(place))
+    };
+    missing.map_or(Ok(()), |place| {
+        Err(Failure::usage(format!("cannot create `{}`", path.display()))
+            .because(format!("no file system is mounted at `{}`", place.display()))
+            .hint("mount it first, or give a folder for a scratch file"))
+    })
+}
+
+/// Whether the text of a file like `/etc/fstab` has the mount point `place`.
+fn is_listed(text: &str, place: &Path) -> bool {
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+    let mut points = lines.filter_map(|line| line.split_whitespace().nth(1));
+    place != Path::new("/") && points.any(|point| Path::new(point) == place)
+}
+
+/// Whether a file system is mounted at `place`.
+fn is_mount(place: &Path) -> bool {
+    let device = |path: &Path| fs::metadata(path).map(|facts| facts.dev());
+    match (device(place), device(&folder_of(place))) {
+        (Ok(own), Ok(above)) => own != above,
+        _ => false,
+    }
+}
+
 fn folder_of(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent.to_owned(),
@@ -257,6 +297,16 @@ mod tests {
         assert!(failure.causes[0].contains("another file"), "{failure:?}");
         drop(file);
         assert_eq!(fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn a_new_file_is_refused_where_a_file_system_is_not_mounted() {
+        let failure = TestFile::find(Some(Path::new("/forebay-new")), FILES).unwrap_err();
+        assert!(failure.usage && failure.causes[0].contains("mounted at `/forebay-new`"));
+        let table = "# /data\nUUID=1 / ext4 rw 0 1\n/dev/sda1\t/data  xfs noauto\n";
+        let listed = |place| is_listed(table, Path::new(place));
+        assert!(listed("/data") && !listed("/") && !listed("/dat") && !listed("/data/file"));
+        assert!(is_mount(Path::new("/proc")) && !is_mount(Path::new("/proc/self")));
     }
 
     #[test]

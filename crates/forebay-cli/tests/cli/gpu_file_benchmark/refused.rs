@@ -1,9 +1,9 @@
-//! What a comparison does not do.
+//! What is refused.
 
 use std::fs;
 use std::process::Command;
 
-use super::{failure, folder, good, names, report};
+use super::{failure, folder, good, names, rows};
 use crate::program::program;
 
 #[test]
@@ -17,8 +17,8 @@ fn a_direct_path_that_is_missing_is_named() {
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("by the route `direct` without a GPU"), "{text}");
     // Beside others it is only not there.
-    let report = report(folder.path(), &["-m", "compare", "--gpu", "sim", "-r", "1"]);
-    assert!(report.results.iter().all(|found| found.row.demanded.is_none()));
+    let text = good(folder.path(), &["-m", "compare", "--gpu", "sim", "-r", "1"]);
+    assert!(rows(&text).iter().all(|row| !row.starts_with("direct")), "{text}");
 }
 
 #[test]
@@ -81,21 +81,21 @@ fn words_that_make_no_sense_are_told() {
     .collect();
     insta::assert_snapshot!(texts.concat(), @"
     error: `--mode` cannot be `turbo`: it takes one of `compare`, `dma`, `all`
-    hint: `forebay compare --help` lists its arguments
+    hint: `forebay gpu-file-benchmark --help` lists its arguments
     error: `--runs` cannot be `0`: it takes a number from 1 to 1000
-    hint: `forebay compare --help` lists its arguments
+    hint: `forebay gpu-file-benchmark --help` lists its arguments
     error: `--file` needs a value
-    hint: `forebay compare --help` lists its arguments
+    hint: `forebay gpu-file-benchmark --help` lists its arguments
     error: `--file` is missing
-    hint: `forebay compare --help` lists its arguments
+    hint: `forebay gpu-file-benchmark --help` lists its arguments
     error: there is no flag `--overwite`
     hint: perhaps `--overwrite` was meant
     error: unexpected argument `file`
-    hint: `forebay compare --help` lists its arguments
+    hint: `forebay gpu-file-benchmark --help` lists its arguments
     ");
     for size in ["0", "bananas", "1023K", "1MB", "-1", "99999999999T"] {
         let mut command = Command::new(program());
-        command.current_dir(folder.path()).args(["compare", "--size", size]);
+        command.current_dir(folder.path()).args(["gpu-file-benchmark", "--size", size]);
         let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(2));
         let text = String::from_utf8(output.stderr).unwrap();
@@ -107,7 +107,7 @@ fn words_that_make_no_sense_are_told() {
 fn a_size_without_room_is_refused() {
     let folder = folder();
     let mut command = Command::new(program());
-    let arguments = ["compare", "--size", "1000000T", "--gpu", "none"];
+    let arguments = ["gpu-file-benchmark", "--size", "1000000T", "--gpu", "none"];
     let output = command.current_dir(folder.path()).args(arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stderr).unwrap();

@@ -1,8 +1,8 @@
-//! A comparison names the sockets that the GPU and the drives hang on.
+//! The sockets of a GPU and of drives.
 
 use std::path::{Path, PathBuf};
 
-use forebay_cli::compare::sockets::{Sockets, warnings};
+use forebay_cli::sockets::{Sockets, warnings};
 
 use crate::tree::Tree;
 
