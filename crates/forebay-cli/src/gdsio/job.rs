@@ -1,37 +1,22 @@
 //! gdsio's job files: a section `[global]` for the options that all jobs share, then one for each
 //! job.
 
+use std::error::Error as _;
 use std::fs::OpenOptions;
 use std::io::Read as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use super::options::{self, Asked, GdsioArgs, Where};
-use super::own::{JOBS_MAX, Own};
-use super::words::{self, Io, Sizes, Transfer};
+use clap::{Args as _, Command, FromArgMatches as _};
+
+use super::options::{Asked, GdsioArgs, JOBS_MAX, Own, Where, count, number};
+use super::words::{self, Io, Sizes};
 use crate::failure::{Failure, Result};
 use crate::import::near::near;
 use crate::steps::Step;
 
 /// Size limit of a plausible job file.
 const BYTES_MAX: u64 = 1 << 20;
-
-/// The contents of `[global]`, and the facts of one job.
-#[derive(Debug, Clone, Default)]
-struct Global {
-    transfer: Option<Transfer>,
-    io: Option<Io>,
-    size: Option<u64>,
-    time: Option<Duration>,
-    verify: bool,
-    seed: Option<u64>,
-    unaligned: bool,
-    refill: bool,
-    /// The defaults for jobs without their own.
-    of_jobs: Own,
-    notes: Vec<String>,
-}
 
 /// Reads the job file `path`.
 ///
@@ -85,21 +70,23 @@ fn wrong(line: usize, what: impl Into<String>, hint: impl Into<String>) -> Wrong
     Wrong { line, what: what.into(), hint: hint.into() }
 }
 
-const KEYS_OF_ALL: [&str; 13] = [
-    "name",
-    "xfer_type",
-    "rw",
-    "bs",
-    "size",
-    "runtime",
-    "do_verify",
-    "enable_nvlinks",
-    "skip_bufregister",
-    "random_seed",
-    "fill_random",
-    "refill_buffer",
-    "unaligned_random",
+/// The keys of `[global]`, with their options; `name` has none.
+const KEYS_OF_ALL: [(&str, &str); 13] = [
+    ("name", ""),
+    ("xfer_type", "-x"),
+    ("rw", "-I"),
+    ("bs", "-i"),
+    ("size", "-s"),
+    ("runtime", "-T"),
+    ("do_verify", "-V"),
+    ("enable_nvlinks", "-p"),
+    ("skip_bufregister", "-b"),
+    ("random_seed", "-k"),
+    ("fill_random", "-R"),
+    ("refill_buffer", "-F"),
+    ("unaligned_random", "-U"),
 ];
+/// The keys of jobs. In `[global]` they are the defaults of jobs without their own.
 const KEYS_OF_JOBS: [&str; 7] =
     ["numa_node", "gpu_dev_id", "num_threads", "directory", "filename", "start_offset", "io_size"];
 
@@ -120,7 +107,7 @@ fn words(text: &str) -> impl Iterator<Item = (usize, &str, Option<&str>)> {
 }
 
 fn parse(text: &str, args: &GdsioArgs) -> std::result::Result<Asked, Wrong> {
-    let mut global = Global::default();
+    let (mut options, mut of_all) = (Vec::new(), Own::default());
     let mut jobs: Vec<(usize, Own)> = Vec::new();
     let mut in_section = false;
     let mut seen: Vec<&str> = Vec::new();
@@ -140,16 +127,17 @@ fn parse(text: &str, args: &GdsioArgs) -> std::result::Result<Asked, Wrong> {
         seen.push(key);
         let bad = |reason: String| wrong(line, format!("`{key}` cannot be `{value}`"), reason);
         let job = jobs.last_mut();
+        let of_global = KEYS_OF_ALL.iter().find(|(known, _)| *known == key);
         if KEYS_OF_JOBS.contains(&key) {
-            let own = job.map_or(&mut global.of_jobs, |(_, own)| own);
+            let own = job.map_or(&mut of_all, |(_, own)| own);
             own.set(key, value).map_err(bad)?;
-        } else if KEYS_OF_ALL.contains(&key) && job.is_none() {
-            global.set(key, value).map_err(bad)?;
+        } else if let Some((_, flag)) = of_global.filter(|_| job.is_none()) {
+            options.extend(option(flag, value).map_err(bad)?);
         } else {
             return Err(unknown(line, key, job.is_some()));
         }
     }
-    asked(global, jobs, args)
+    asked(&options, of_all, jobs, args)
 }
 
 fn section(
@@ -179,13 +167,14 @@ fn section(
 }
 
 fn unknown(line: usize, key: &str, in_job: bool) -> Wrong {
-    let hint = match near(key, KEYS_OF_ALL.into_iter().chain(KEYS_OF_JOBS)) {
-        Some(known) if in_job && KEYS_OF_ALL.contains(&known) => {
+    let all = KEYS_OF_ALL.map(|(key, _)| key);
+    let hint = match near(key, all.into_iter().chain(KEYS_OF_JOBS)) {
+        Some(known) if in_job && all.contains(&known) => {
             format!("`{known}` belongs in `[global]`, and applies to all jobs")
         }
         Some(known) => format!("perhaps `{known}` was meant"),
         _ if in_job => format!("a job has {}", listed(&KEYS_OF_JOBS)),
-        _ => format!("`[global]` has {}", listed(&KEYS_OF_ALL)),
+        _ => format!("`[global]` has {}", listed(&all)),
     };
     wrong(line, format!("unknown key `{key}`"), hint)
 }
@@ -194,53 +183,28 @@ fn listed(keys: &[&str]) -> String {
     keys.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// Yes or no, as a number.
-fn flag(text: &str) -> std::result::Result<bool, String> {
-    match text {
-        "0" => Ok(false),
-        "1" => Ok(true),
-        _ => Err("it takes 0 or 1".into()),
-    }
-}
-
-fn number(text: &str) -> std::result::Result<u32, String> {
-    text.parse().map_err(|_| "it takes a number of 0 or more".into())
-}
-
-impl Global {
-    fn set(&mut self, key: &str, value: &str) -> std::result::Result<(), String> {
-        match key {
-            "xfer_type" => self.transfer = Some(Transfer::parse(value)?),
-            "rw" => self.io = Some(Io::parse_word(value)?),
-            "bs" => self.of_jobs.sizes = Some(Sizes::parse(value)?),
-            "size" => self.size = Some(words::positive_size(value)?),
-            "runtime" => {
-                let seconds = if value == "0" { None } else { Some(options::seconds(value)?) };
-                self.time = seconds.map(Duration::from_secs);
-            }
-            "do_verify" => self.verify = flag(value)?,
-            "random_seed" => {
-                let seed = value.parse().map_err(|_| "it takes a number of 0 or more")?;
-                self.seed = Some(seed);
-            }
-            "unaligned_random" => self.unaligned = flag(value)?,
-            "refill_buffer" => self.refill = flag(value)?,
-            "enable_nvlinks" if flag(value)? => {
-                let note = "`enable_nvlinks` has no effect: the driver picks the path between GPUs";
-                self.notes.push(note.into());
-            }
-            "skip_bufregister" if flag(value)? => {
-                let note = "`skip_bufregister` has no effect: the engine registers memory \
-                            where that helps";
-                self.notes.push(note.into());
-            }
-            // Memory always has random bytes, whatever is requested.
-            "fill_random" => drop(flag(value)?),
-            // A name has no effect.
-            _ => {}
+/// The word of a command line for the option `flag`, if it has this value.
+fn option(flag: &str, value: &str) -> std::result::Result<Option<String>, String> {
+    let word = match (flag, value) {
+        ("", _) | ("-T" | "-V" | "-p" | "-b" | "-R" | "-F" | "-U", "0") => return Ok(None),
+        ("-V" | "-p" | "-b" | "-R" | "-F" | "-U", "1") => flag.to_owned(),
+        ("-V" | "-p" | "-b" | "-R" | "-F" | "-U", _) => return Err("it takes 0 or 1".into()),
+        ("-I", word) => format!("-I{}", Io::parse_word(word)?.number()),
+        _ => format!("{flag}{value}"),
+    };
+    match parsed(std::slice::from_ref(&word)) {
+        Ok(_) => Ok(Some(word)),
+        Err(error) => {
+            let reason = error.source().map(ToString::to_string);
+            Err(reason.unwrap_or_else(|| "it needs a value".into()))
         }
-        Ok(())
     }
+}
+
+/// The arguments of a command line with these words.
+fn parsed(words: &[String]) -> clap::error::Result<GdsioArgs> {
+    let command = GdsioArgs::augment_args(Command::new("gdsio").no_binary_name(true));
+    GdsioArgs::from_arg_matches(&command.try_get_matches_from(words)?)
 }
 
 impl Own {
@@ -253,9 +217,9 @@ impl Own {
         match key {
             "directory" => self.at = Some(Where::Folder(path()?)),
             "filename" => self.at = Some(Where::File(path()?)),
-            "numa_node" => self.node = Some(number(value)?),
-            "gpu_dev_id" => self.device = Some(number(value)?),
-            "num_threads" => self.threads = Some(options::count(value)?),
+            "gpu_dev_id" => self.numbers[0] = Some(number(value)?),
+            "numa_node" => self.numbers[1] = Some(number(value)?),
+            "num_threads" => self.numbers[2] = Some(count(value)?),
             "start_offset" => self.start = Some(words::size(value)?),
             _ => self.sizes = Some(Sizes::parse(value)?),
         }
@@ -263,46 +227,34 @@ impl Own {
     }
 }
 
+/// The request of a file: the `options` of `[global]`, and its jobs. Some `args` of the command
+/// line count as well.
 fn asked(
-    global: Global,
+    options: &[String],
+    of_all: Own,
     jobs: Vec<(usize, Own)>,
     args: &GdsioArgs,
 ) -> std::result::Result<Asked, Wrong> {
-    let Global { of_jobs, .. } = &global;
     if jobs.is_empty() {
         return Err(wrong(0, "it has no job", "add a section `[job1]`"));
     }
+    let of_file = parsed(options).map_err(|error| wrong(0, error.to_string(), "correct it"))?;
+    if of_file.size.is_none() {
+        return Err(wrong(0, "it has no `size`", "add it to `[global]`"));
+    }
+    let of_all = Own { sizes: of_all.sizes.or(Some(of_file.sizes)), ..of_all };
     let one = |(line, own): (usize, Own)| {
-        own.job(of_jobs)
+        own.job(&of_all)
             .ok_or_else(|| wrong(line, "the job has no `directory`", "add the folder of its files"))
     };
     let jobs = jobs.into_iter().map(one).collect::<std::result::Result<Vec<_>, _>>()?;
-    let io = global.io.unwrap_or(Io::Read);
-    let mut notes = global.notes;
-    if global.refill && io.writes() {
-        notes.push("`refill_buffer` has no effect: the same bytes are written again".into());
-    }
-    let asked = Asked {
-        transfer: global.transfer.unwrap_or(Transfer::Direct),
-        io,
-        size: global.size.ok_or_else(|| wrong(0, "it has no `size`", "add it to `[global]`"))?,
-        time: global.time,
-        verify: global.verify,
-        jobs,
-        in_host_memory: false,
-        batch: 1,
-        seed: args.seed.or(global.seed).unwrap_or(0),
-        shift: options::shift(global.unaligned, io),
-        read_percent: if io.writes() { 0 } else { 100 },
-        cached: args.cached == 1,
-        each_job: args.each_job,
-        notes,
-    };
-    asked.check(None).map_err(|failure| {
+    let seed = args.seed.or(of_file.seed);
+    let (each_job, cached) = (args.each_job, args.cached);
+    let all = GdsioArgs { seed, each_job, cached, ..of_file };
+    Asked::of_jobs(&all, jobs, Vec::new()).map_err(|failure| {
         let hint = failure.hint.unwrap_or_default();
         wrong(0, in_keys(&failure.message), in_keys(&hint))
-    })?;
-    Ok(asked)
+    })
 }
 
 /// Converts a message on options to the keys of job files.
@@ -315,12 +267,15 @@ fn in_keys(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use clap::Parser as _;
     use forebay::units::{KIB, MIB};
     use proptest::prelude::*;
 
     use super::*;
     use crate::args::{Arguments, Verb};
+    use crate::gdsio::words::Transfer;
 
     fn args() -> GdsioArgs {
         match Arguments::try_parse_from(["forebay", "gdsio", "jobs"]).unwrap().verb {
@@ -355,15 +310,11 @@ mod tests {
         let asked = parse(keys, &args()).unwrap();
         assert_eq!((asked.size, asked.jobs[0].sizes), (2 << 30, Sizes::one(MIB)));
         assert_eq!((asked.seed, asked.shift), (9, 512));
-        let notes = asked.notes.join("\n");
-        assert!(notes.contains("`skip_bufregister` has no effect"), "{notes}");
-        assert!(notes.contains("`refill_buffer` has no effect"), "{notes}");
-        assert_eq!(asked.notes.len(), 2);
-        // Options that are off, or do nothing here, cause no note.
+        assert!(asked.notes.is_empty(), "{:?}", asked.notes);
         let off = parse(&keys.replace("=1\n", "=0\n"), &args()).unwrap();
-        assert_eq!((off.seed, off.shift, off.notes.len()), (9, 0, 0));
+        assert_eq!((off.seed, off.shift), (9, 0));
         let read = parse(&keys.replace("randwrite", "read"), &args()).unwrap();
-        assert_eq!((read.shift, read.notes.len()), (0, 1), "{:?}", read.notes);
+        assert_eq!(read.shift, 0);
         // The command line has precedence.
         let seeded = GdsioArgs { seed: Some(3), ..args() };
         assert_eq!(parse(keys, &seeded).unwrap().seed, 3);

@@ -1,17 +1,15 @@
 //! `forebay gdsio`: gdsio's command line, job files and result line.
 //!
-//! [`options`] and `job` parse the request, in gdsio's own `words`; `own` holds the options of one
-//! job. `place` finds and makes files, which carry a `mark`. `direct` checks if the direct route to
-//! a GPU works here. `run` runs the jobs by [`crate::workload`], each kept on its `node`. `proved`
-//! reports the proven route of their bytes, and `line` prints what scripts read.
+//! [`options`] and `job` parse the request, in gdsio's own `words`. `place` finds and makes files.
+//! `direct` checks if the direct route to a GPU works here. `run` runs the jobs by
+//! [`crate::workload`], each kept on its `node`. `proved` reports the proven route of their bytes,
+//! and `line` prints what scripts read.
 
 mod direct;
 mod job;
 mod line;
-mod mark;
 mod node;
 pub mod options;
-mod own;
 mod place;
 mod proved;
 mod run;
@@ -34,7 +32,7 @@ use crate::program::Program;
 use crate::report::plain::plain;
 use crate::report::warnings::say;
 use crate::workload::Lane;
-use crate::workload::issuer::{Plain, Way};
+use crate::workload::issuer::Way;
 
 /// Runs the verb.
 pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
@@ -60,12 +58,12 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
         drop(Kept::to(job.node)?);
     }
     let devices = devices(&engine, args, &asked)?;
-    let ways = ways(&engine, args, &asked, &devices)?;
-    let mut tasks = Vec::new();
-    for ((job, device), (way, plain)) in asked.jobs.iter().zip(&devices).zip(ways) {
-        if matches!(way, Way::Plain(kind) if kind != Plain::CpuCachedGpu) {
-            run::check_direct_io(&job.at, asked.transfer)?;
-        }
+    let mut tasks: Vec<Task<'_>> = Vec::new();
+    for (job, device) in asked.jobs.iter().zip(&devices) {
+        let (way, plain) = match asked.transfer.is_direct() {
+            true => (Way::Forebay(None), asked.transfer),
+            false => run::plain_way(asked.transfer, asked.cached, device.is_some()),
+        };
         let (on_gpu, lanes) = (device.is_some(), Vec::new());
         tasks.push(Task { asked: &asked, job, way, plain, on_gpu, lanes });
     }
@@ -78,7 +76,7 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
     if asked.writes() {
         place::check_apart(&files)?;
     }
-    for ((task, device), files) in tasks.iter_mut().zip(&devices).zip(&mut files) {
+    for ((task, device), files) in tasks.iter_mut().zip(&devices).zip(&files) {
         let lane = |(path, region, content): &(_, _, _)| Lane {
             target: 0,
             device: device.clone(),
@@ -87,9 +85,10 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
             content: *content,
         };
         task.lanes = files.parts.iter().map(lane).collect();
-        if asked.writes() {
-            files.keep();
-        }
+    }
+    take_direct_route(&engine, args, &mut tasks)?;
+    if asked.writes() {
+        files.iter_mut().for_each(Files::keep);
     }
     measure(&engine, &asked, &tasks)
 }
@@ -180,46 +179,37 @@ fn devices(
     Ok(nothing())
 }
 
-/// The method for each job, and the type that a plain method counts as.
-fn ways(
-    engine: &Engine,
-    args: &GdsioArgs,
-    asked: &Asked,
-    devices: &[Option<Arc<dyn Device>>],
-) -> Result<Vec<(Way, Transfer)>> {
-    let mut ways = Vec::new();
-    let mut said = asked.transfer == Transfer::CpuOnly;
-    for (job, device) in asked.jobs.iter().zip(devices) {
-        if !asked.transfer.is_direct() {
-            ways.push(run::plain_way(asked.transfer, asked.cached, device.is_some()));
-            continue;
-        }
-        let why = match device {
-            Some(device) => direct::try_it(engine, device, asked, job).err(),
-            None if asked.in_host_memory => Some(
-                Failure::new("cannot use the route `direct` for host memory")
-                    .hint("`-m 0` moves bytes to the GPU"),
-            ),
-            // The lack of a GPU was already reported.
-            None => {
-                ways.push((Way::Forebay(None), asked.transfer));
-                continue;
+/// Requires the direct route of the tasks that should take it, if it is available.
+///
+/// # Errors
+/// It is not, and the user insists on it.
+fn take_direct_route(engine: &Engine, args: &GdsioArgs, tasks: &mut [Task<'_>]) -> Result<()> {
+    let mut is_told = false;
+    for task in tasks.iter_mut().filter(|task| task.asked.transfer.is_direct()) {
+        let tried = match task.lanes.first().and_then(|lane| lane.device.as_ref()) {
+            Some(device) => {
+                let parts = task.lanes.iter().map(|lane| (lane.path.as_path(), lane.region));
+                let parts: Vec<_> = parts.collect();
+                direct::try_it(engine, device, (task.asked, task.job), &parts)
             }
+            None if task.asked.in_host_memory => {
+                Err(Failure::new("cannot use the route `direct` for host memory")
+                    .hint("`-m 0` moves bytes to the GPU"))
+            }
+            // The lack of a GPU was already reported.
+            None => continue,
         };
-        let Some(why) = why else {
-            ways.push((Way::Forebay(Some(Route::Direct)), asked.transfer));
-            continue;
-        };
-        if args.strict {
-            return Err(why);
+        match tried {
+            Ok(()) => task.way = Way::Forebay(Some(Route::Direct)),
+            Err(why) if args.strict => return Err(why),
+            Err(why) if !is_told => {
+                say(&instead(task.asked.transfer, &why));
+                is_told = true;
+            }
+            Err(_) => {}
         }
-        if !said {
-            say(&instead(asked.transfer, &why));
-            said = true;
-        }
-        ways.push((Way::Forebay(None), asked.transfer));
     }
-    Ok(ways)
+    Ok(())
 }
 
 /// The note for a type whose route is unavailable.

@@ -1,9 +1,10 @@
 //! The files of a job: existing ones, and those made for it.
 //!
 //! Reads need existing bytes, so missing files are made before and removed afterwards, also by a
-//! signal. Writes make missing files and leave them, as gdsio does, with a `mark`. They touch no
-//! file without a mark unless the user allows it. A file is opened once, and then used by its
-//! descriptor.
+//! signal. Writes make missing files and leave them, as gdsio does, with a mark: an extended
+//! attribute, which moves with the file and is not copied by accident. They touch no file without a
+//! mark unless the user allows it: gdsio itself writes to any `gdsio.N`, yet such a file may be
+//! valuable. A file is opened once, and then used by its descriptor.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -12,9 +13,8 @@ use std::path::{Path, PathBuf};
 
 use forebay::Engine;
 use forebay::units::{align_down, format_size};
-use rustix::fs::SeekFrom;
+use rustix::fs::{SeekFrom, XattrFlags, fgetxattr, fsetxattr};
 
-use super::mark;
 use super::options::{Asked, GdsioArgs, Job, WRITTEN_TWICE, Where};
 use crate::bench::data::Pattern;
 use crate::bench::held;
@@ -26,6 +26,9 @@ use crate::interrupt;
 use crate::report::warnings::say;
 use crate::steps::{self, Step};
 use crate::workload::pattern::Region;
+
+/// The mark of files that were made here.
+const MARK: (&str, &[u8]) = ("user.forebay", b"gdsio");
 
 /// The user's permissions.
 #[derive(Debug, Clone, Copy)]
@@ -40,7 +43,7 @@ impl From<&GdsioArgs> for Rights {
     }
 }
 
-/// The files of a job, one for each of its parts.
+/// The files of a job.
 #[derive(Debug)]
 pub(super) struct Files {
     /// For each thread, the path to open, its part of the file, and the contents, if known.
@@ -60,12 +63,14 @@ impl Drop for Files {
     }
 }
 
-/// The part of one file that a job needs.
+/// A file that a job needs.
 struct Need {
     path: PathBuf,
     /// The start and end of its bytes.
     from: u64,
     to: u64,
+    /// The starts of the threads' parts.
+    starts: Vec<u64>,
     /// The file once it was opened or made. The checks and the transfers use this same descriptor.
     file: Option<File>,
     /// The pattern it was filled with here.
@@ -73,6 +78,11 @@ struct Need {
 }
 
 impl Need {
+    fn new(path: PathBuf, starts: Vec<u64>, size: u64) -> Self {
+        let (from, last) = (starts[0], starts[starts.len() - 1]);
+        Self { path, from, to: last + size, starts, file: None, content: None }
+    }
+
     /// The path to open the file with from now on.
     fn at(&self) -> Result<PathBuf> {
         let path = self.file.as_ref().and_then(held::path);
@@ -93,31 +103,24 @@ impl Files {
         rights: Rights,
     ) -> Result<Self> {
         let threads = if asked.transfer.is_batch() { 1 } else { u64::from(job.threads) };
-        let part = |start| Region { start: start + asked.shift, len: asked.size - asked.shift };
         let mut files = Self { parts: Vec::new(), held: Vec::new(), made: Vec::new() };
-        let mut needs = Vec::new();
-        match &job.at {
+        let mut needs = match &job.at {
             Where::Folder(folder) => {
                 let folder = files.hold(folder)?;
-                for number in 0..threads {
-                    let path = folder.join(format!("gdsio.{number}"));
-                    files.parts.push((path.clone(), part(job.start), None));
-                    let (from, to) = (job.start, job.start + asked.size);
-                    needs.push(Need { path, from, to, file: None, content: None });
-                }
+                let path = |number| folder.join(format!("gdsio.{number}"));
+                let need = |number| Need::new(path(number), vec![job.start], asked.size);
+                (0..threads).map(need).collect::<Vec<_>>()
             }
             Where::File(path) => {
                 let apart = if shares(asked, job, path, threads) { 0 } else { asked.size };
-                let starts = (0..threads).map(|thread| job.start + thread * apart);
+                let starts = (0..threads).map(|thread| job.start + thread * apart).collect();
                 let path = match path.file_name() {
                     Some(name) => files.hold(&folder_of(path))?.join(name),
                     None => path.clone(),
                 };
-                files.parts = starts.map(|start| (path.clone(), part(start), None)).collect();
-                let to = job.start + (threads - 1) * apart + asked.size;
-                needs.push(Need { path, from: job.start, to, file: None, content: None });
+                vec![Need::new(path, starts, asked.size)]
             }
-        }
+        };
         // A mix of both reads existing bytes.
         if asked.read_percent > 0 {
             files.for_reads(engine, &mut needs, asked.writes())?;
@@ -128,10 +131,8 @@ impl Files {
         for need in needs {
             let at = need.at()?;
             let content = need.content.filter(|_| !asked.writes());
-            let own = files.parts.iter_mut().filter(|(part, ..)| *part == need.path);
-            own.for_each(|(part, _, holds)| {
-                (*part, *holds) = (at.clone(), content);
-            });
+            let part = |start| Region { start: start + asked.shift, len: asked.size - asked.shift };
+            files.parts.extend(need.starts.iter().map(|start| (at.clone(), part(*start), content)));
             files.held.extend(need.file);
         }
         Ok(files)
@@ -155,43 +156,28 @@ impl Files {
         Ok(path)
     }
 
-    /// Makes missing files, permanently if it `stays`, and completes our own.
-    fn for_reads(&mut self, engine: &Engine, needs: &mut [Need], stays: bool) -> Result<()> {
+    /// Makes missing files, permanently if they stay, and completes our own.
+    fn for_reads(&mut self, engine: &Engine, needs: &mut [Need], stay: bool) -> Result<()> {
         let mut missing = Vec::new();
         for need in needs {
-            if let Some(make) = Missing::look(engine, need)? {
-                missing.push((need, make));
+            if is_incomplete(engine, need)? {
+                missing.push(need);
             }
         }
-        let Some((first, _)) = missing.first() else { return Ok(()) };
-        let folder = folder_of(&first.path);
-        let bytes = missing.iter().map(|(need, _)| need.to - need.from).sum();
-        Room::of(&folder)?.check(&folder, bytes).map_err(smaller)?;
-        let gone = missing.iter().filter(|(_, make)| *make == Missing::All).count();
-        let gone = if stays { 0 } else { gone };
-        super::tell(&laid_out(&held::name(&folder), missing.len(), bytes, gone));
+        let gone = missing.iter().filter(|need| need.file.is_none()).count();
+        let Some(folder) = check_room(missing.iter().map(|need| &**need))? else { return Ok(()) };
+        let bytes = missing.iter().map(|need| need.to - need.from).sum();
+        let gone = if stay { 0 } else { gone };
+        super::tell(&making(&held::name(&folder), missing.len(), bytes, gone));
         let key = scratch::random().map_err(|e| Failure::io("cannot get random bytes", &e))?;
-        for (number, (need, make)) in missing.into_iter().enumerate() {
-            if make == Missing::All {
-                // A killed run leaves it, and the next run may use it.
-                self.make(need, !stays)?;
+        for (number, need) in missing.into_iter().enumerate() {
+            if need.file.is_none() {
+                self.make(need)?;
             }
             let pattern = Pattern::new(key.wrapping_add(number as u64));
-            lay(engine, need, pattern).map_err(smaller)?;
+            fill(engine, need, pattern).map_err(smaller)?;
             need.content = Some(pattern);
         }
-        Ok(())
-    }
-
-    /// Makes the file of `need`; a signal removes it until it may stay.
-    fn make(&mut self, need: &mut Need, only_attribute: bool) -> Result<()> {
-        let path = &need.path;
-        let _step = Step::begin("make", path);
-        let file = interrupt::create_output(path).map_err(|error| cannot("make", path, &error))?;
-        self.made.push(path.clone());
-        let marked = mark::set(&file, path, only_attribute);
-        marked.map_err(|error| cannot("mark", path, &error))?;
-        need.file = Some(file);
         Ok(())
     }
 
@@ -200,18 +186,35 @@ impl Files {
         for need in needs.iter_mut() {
             may_be_written(engine, need, rights)?;
         }
-        let missing = needs.iter_mut().filter(|need| need.file.is_none()).collect::<Vec<_>>();
-        let Some(first) = missing.first() else { return Ok(()) };
-        let bytes = missing.iter().map(|need| need.to - need.from).sum();
-        let folder = folder_of(&first.path);
-        Room::of(&folder)?.check(&folder, bytes).map_err(smaller)?;
-        for need in missing {
-            self.make(need, false)?;
+        check_room(needs.iter().filter(|need| need.file.is_none()))?;
+        for need in needs.iter_mut().filter(|need| need.file.is_none()) {
+            self.make(need)?;
             let file = need.file.as_ref().expect("just made");
             file.set_len(need.to).map_err(|error| cannot("make", &need.path, &error))?;
         }
         Ok(())
     }
+
+    /// Makes the file of `need`; a signal removes it until it may stay.
+    fn make(&mut self, need: &mut Need) -> Result<()> {
+        let path = &need.path;
+        let _step = Step::begin("make", path);
+        let file = interrupt::create_output(path).map_err(|error| cannot("make", path, &error))?;
+        self.made.push(path.clone());
+        // Without attributes, the next write needs the user's permission.
+        let _ = fsetxattr(&file, MARK.0, MARK.1, XattrFlags::empty());
+        need.file = Some(file);
+        Ok(())
+    }
+}
+
+/// Checks the room for the bytes of `missing`; returns the folder of the first file.
+fn check_room<'a>(missing: impl Iterator<Item = &'a Need> + Clone) -> Result<Option<PathBuf>> {
+    let Some(first) = missing.clone().next() else { return Ok(None) };
+    let folder = folder_of(&first.path);
+    let bytes = missing.map(|need| need.to - need.from).sum();
+    Room::of(&folder)?.check(&folder, bytes).map_err(smaller)?;
+    Ok(Some(folder))
 }
 
 fn smaller(failure: Failure) -> Failure {
@@ -219,7 +222,7 @@ fn smaller(failure: Failure) -> Failure {
 }
 
 /// Writes the bytes of `need`, and no others: an existing file may be longer.
-fn lay(engine: &Engine, need: &Need, pattern: Pattern) -> Result<()> {
+fn fill(engine: &Engine, need: &Need, pattern: Pattern) -> Result<()> {
     let path = need.at()?;
     make::put(&path, pattern, align_down(need.from, 8), need.to)?;
     let synced = File::open(&path).and_then(|file| file.sync_all());
@@ -230,48 +233,36 @@ fn lay(engine: &Engine, need: &Need, pattern: Pattern) -> Result<()> {
     Ok(())
 }
 
-/// The part of a file that must be made before it can be read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Missing {
-    /// All of it: the file does not exist.
-    All,
-    /// Bytes of our own file.
-    Bytes,
-}
-
-impl Missing {
-    fn look(engine: &Engine, need: &mut Need) -> Result<Option<Self>> {
-        let Need { path, from, to, .. } = &*need;
-        let step = Step::begin("inspect", path);
-        if let Err(error) = fs::metadata(path) {
-            return match error.kind() {
-                ErrorKind::NotFound => Ok(Some(Self::All)),
-                _ => Err(cannot("inspect", path, &error)),
-            };
-        }
-        drop(step);
-        let len = steps::open(engine, path)?.len()?;
-        let opened = open(path).map_err(|error| cannot("open", path, &error))?;
-        let is_file = opened.metadata().is_ok_and(|facts| facts.is_file());
-        let is_ours = is_file && mark::is_ours(&opened, path);
-        let has_hole = is_file && has_hole(&opened, *from, (*to).min(len));
-        if is_ours && (len < *to || has_hole) {
-            need.file = Some(opened);
-            return Ok(Some(Self::Bytes));
-        }
-        let name = held::name(path);
-        if len < *to {
-            let (has, wanted) = (format_size(len), format_size(*to));
-            return Err(Failure::new(format!("cannot read {wanted} of `{}`", name.display()))
-                .because(format!("it has {has}, and was not made by `forebay gdsio`"))
-                .hint("give a smaller `-s` or `-o`, or a new folder, in which files are made"));
-        }
-        if has_hole {
-            say(&format!("`{}` has holes: reads of them do not reach the drive", name.display()));
-        }
-        need.file = Some(opened);
-        Ok(None)
+/// Whether a file must be made before it can be read, or our own one completed; opens the file if
+/// it exists.
+fn is_incomplete(engine: &Engine, need: &mut Need) -> Result<bool> {
+    let Need { path, from, to, .. } = &*need;
+    let step = Step::begin("inspect", path);
+    if let Err(error) = fs::metadata(path) {
+        return match error.kind() {
+            ErrorKind::NotFound => Ok(true),
+            _ => Err(cannot("inspect", path, &error)),
+        };
     }
+    drop(step);
+    let len = steps::open(engine, path)?.len()?;
+    let opened = open(path).map_err(|error| cannot("open", path, &error))?;
+    let is_file = opened.metadata().is_ok_and(|facts| facts.is_file());
+    let has_hole = is_file && has_hole(&opened, *from, (*to).min(len));
+    let is_ours = is_file && is_ours(&opened);
+    let name = held::name(path);
+    if len < *to && !is_ours {
+        let (has, wanted) = (format_size(len), format_size(*to));
+        return Err(Failure::new(format!("cannot read {wanted} of `{}`", name.display()))
+            .because(format!("it has {has}, and was not made by `forebay gdsio`"))
+            .hint("give a smaller `-s` or `-o`, or a new folder, in which files are made"));
+    }
+    if has_hole && !is_ours {
+        say(&format!("`{}` has holes: reads of them do not reach the drive", name.display()));
+    }
+    let is_incomplete = is_ours && (len < *to || has_hole);
+    need.file = Some(opened);
+    Ok(is_incomplete)
 }
 
 /// Whether the threads of a job share the same bytes of its one file. Readers do if the file has no
@@ -299,16 +290,11 @@ fn shares(asked: &Asked, job: &Job, path: &Path, threads: u64) -> bool {
 /// Opens a file that may be written to; leaves `need` without one if it does not exist.
 fn may_be_written(engine: &Engine, need: &mut Need, rights: Rights) -> Result<()> {
     let path = &need.path;
-    let looking = Step::begin("inspect", path);
-    let facts = match fs::metadata(path) {
-        Ok(facts) => facts,
+    let step = Step::begin("inspect", path);
+    match fs::metadata(path) {
+        Ok(_) => drop(step),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(cannot("inspect", path, &error)),
-    };
-    drop(looking);
-    let is_device = facts.file_type().is_block_device();
-    if is_device && !rights.devices {
-        return Err(not_without_a_word(&held::name(path)));
     }
     // The engine's error names files that cannot be written to.
     drop(steps::open(engine, path)?);
@@ -320,9 +306,9 @@ fn may_be_written(engine: &Engine, need: &mut Need, rights: Rights) -> Result<()
         None => open(path).map_err(|error| cannot("open", path, &error))?,
     };
     let facts = file.metadata().map_err(|error| cannot("inspect", path, &error))?;
-    if is_device && facts.file_type().is_block_device() {
+    if rights.devices && facts.file_type().is_block_device() {
         check_end(&file, need)?;
-    } else if !facts.is_file() || (!rights.files && !mark::is_ours(&file, path)) {
+    } else if !facts.is_file() || (!rights.files && !is_ours(&file)) {
         let path = held::path(&file).map_or_else(|| path.clone(), |path| held::name(&path));
         return Err(Failure::new(format!("cannot write to `{}`", path.display()))
             .because("`forebay gdsio` did not make it, and `--overwrite` was not given")
@@ -331,6 +317,12 @@ fn may_be_written(engine: &Engine, need: &mut Need, rights: Rights) -> Result<()
     need.file = Some(file);
     drop(step);
     if facts.is_file() && facts.len() < need.to { grow(need, facts.len()) } else { Ok(()) }
+}
+
+/// Whether a file was made here.
+fn is_ours(file: &File) -> bool {
+    let mut value = [0; 16];
+    fgetxattr(file, MARK.0, &mut value).is_ok_and(|len| value.get(..len) == Some(MARK.1))
 }
 
 fn grow(need: &Need, len: u64) -> Result<()> {
@@ -352,16 +344,12 @@ pub(super) fn check_device(asked: &Asked, job: &Job, rights: Rights) -> Result<(
         return Ok(());
     }
     let _step = Step::begin("inspect", path);
-    if fs::metadata(path).is_ok_and(|facts| facts.file_type().is_block_device()) {
-        return Err(not_without_a_word(path));
+    if !fs::metadata(path).is_ok_and(|facts| facts.file_type().is_block_device()) {
+        return Ok(());
     }
-    Ok(())
-}
-
-fn not_without_a_word(device: &Path) -> Failure {
-    Failure::new(format!("cannot write to the device `{}`", device.display()))
+    Err(Failure::new(format!("cannot write to the device `{}`", path.display()))
         .because("its content would be lost, and `--overwrite-device` was not given")
-        .hint("give a folder on it, or `--overwrite-device`, which destroys its content")
+        .hint("give a folder on it, or `--overwrite-device`, which destroys its content"))
 }
 
 /// Refuses jobs of which two write to the same bytes, by any paths.
@@ -369,28 +357,22 @@ fn not_without_a_word(device: &Path) -> Failure {
 /// # Errors
 /// They do, or system errors.
 pub(super) fn check_apart(all: &[Files]) -> Result<()> {
-    let mut seen: Vec<(usize, (u64, u64), &Path, Region)> = Vec::new();
+    let mut parts = Vec::new();
     for (job, files) in all.iter().enumerate() {
-        let mut last: Option<(&Path, (u64, u64))> = None;
         for (path, region, _) in &files.parts {
-            let number = match last {
-                Some((other, number)) if other == path => number,
-                _ => number(path)?,
-            };
-            last = Some((path, number));
-            let meets = |other: &Region| {
-                region.start < other.start + other.len && other.start < region.start + region.len
-            };
-            let found = seen
-                .iter()
-                .find(|(other, found, _, at)| *other != job && *found == number && meets(at));
-            if let Some((_, _, other, _)) = found {
-                let (one, two) = (other.display(), path.display());
-                return Err(Failure::usage("two jobs write to the same bytes")
-                    .because(format!("`{one}` and `{two}` are the same file"))
-                    .hint(WRITTEN_TWICE));
-            }
-            seen.push((job, number, path, *region));
+            parts.push((number(path)?, region.start, region.start + region.len, job, path));
+        }
+    }
+    // Parts of one job never overlap, so two that do are neighbours.
+    parts.sort_unstable();
+    for pair in parts.windows(2) {
+        let ((one, _, end, job, path), (other, start, _, other_job, other_path)) =
+            (pair[0], pair[1]);
+        if one == other && job != other_job && start < end {
+            let (path, other_path) = (path.display(), other_path.display());
+            return Err(Failure::usage("two jobs write to the same bytes")
+                .because(format!("`{path}` and `{other_path}` are the same file"))
+                .hint(WRITTEN_TWICE));
         }
     }
     Ok(())
@@ -440,7 +422,7 @@ fn cannot(verb: &str, path: &Path, error: &io::Error) -> Failure {
 }
 
 /// The note on files that are made to be read.
-fn laid_out(folder: &Path, files: usize, bytes: u64, gone: usize) -> String {
+fn making(folder: &Path, files: usize, bytes: u64, gone: usize) -> String {
     let (bytes, folder) = (format_size(bytes), folder.display());
     let what = if files == 1 { "a file" } else { "files" };
     let after = match gone {
@@ -471,8 +453,25 @@ mod tests {
     }
 
     #[test]
+    fn what_was_marked_is_ours_wherever_it_is() {
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let (path, moved) = (folder.path().join("gdsio.0"), folder.path().join("moved"));
+        let file = File::create(&path).unwrap();
+        assert!(!is_ours(&file));
+        if let Err(error) = fsetxattr(&file, MARK.0, MARK.1, XattrFlags::empty()) {
+            return println!("skipped: a mark: no attributes in this folder: {error}");
+        }
+        fs::rename(&path, &moved).unwrap();
+        assert!(is_ours(&File::open(&moved).unwrap()));
+        fs::write(&path, "precious").unwrap();
+        assert!(!is_ours(&File::open(&path).unwrap()));
+        fsetxattr(File::open(&moved).unwrap(), MARK.0, b"other", XattrFlags::empty()).unwrap();
+        assert!(!is_ours(&file));
+    }
+
+    #[test]
     fn what_is_made_is_said() {
-        let text = |files, gone| laid_out(Path::new("/a"), files, 1 << 30, gone);
+        let text = |files, gone| making(Path::new("/a"), files, 1 << 30, gone);
         assert!(text(1, 1).starts_with("making a file of 1 GiB in `/a`"), "{}", text(1, 1));
         assert!(text(1, 1).ends_with("; removed afterwards"), "{}", text(1, 1));
         assert!(text(3, 0).contains("; kept"), "{}", text(3, 0));

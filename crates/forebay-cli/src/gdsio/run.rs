@@ -1,8 +1,5 @@
 //! Runs all jobs concurrently, and merges their results.
 
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
@@ -11,16 +8,14 @@ use forebay::{Engine, Route};
 
 use super::line::Line;
 use super::node::Kept;
-use super::options::{Asked, Job, Where};
-use super::place::folder_of;
+use super::options::{Asked, Job};
 use super::proved::Watched;
 use super::words::{Io, Sizes, Transfer};
 use crate::bench::demand::check_requests;
 use crate::bench::proof::Proof;
-use crate::bench::scratch::{Part, Scratch};
 use crate::failure::{Failure, Result};
 use crate::report::json::Cache;
-use crate::workload::issuer::{ACCEPTS_ANY_SIZE, Plain, Way};
+use crate::workload::issuer::{ACCEPTS_ANY_SIZE, Plain, WITHOUT_O_DIRECT, Way};
 use crate::workload::pattern::Pattern;
 use crate::workload::run::{Moved, Ran, Ready};
 use crate::workload::{End, Lane, Load};
@@ -142,37 +137,39 @@ impl Task<'_> {
 
     /// Whether the bytes of a finished load are correct; `None` if they were not compared.
     fn right(&self, engine: &Engine, load: &Load, moved: Moved<'_>) -> Result<Option<bool>> {
-        match self.asked.verify {
-            false => Ok(None),
-            true => {
-                let checked = moved.check_all(engine)?;
-                if load.read_percent == 0 && checked.right == Some(true) && !checked.is_all {
-                    super::tell(&format!(
-                        "{} of the written bytes were verified: the order of requests that \
-                         overlapped is unknown",
-                        format_size(checked.bytes)
-                    ));
-                }
-                Ok(checked.right)
-            }
+        if !self.asked.verify {
+            return Ok(None);
         }
+        let checked = moved.check_all(engine)?;
+        if load.read_percent == 0 && checked.right == Some(true) && !checked.is_all {
+            super::tell(&format!(
+                "{} of the written bytes were verified: the order of requests that overlapped is \
+                 unknown",
+                format_size(checked.bytes)
+            ));
+        }
+        Ok(checked.right)
     }
 }
 
 /// Converts the hints of methods, which name other verbs' flags; `shift` is how far `-U` shifts
 /// requests.
 fn in_options(mut failure: Failure, shift: u64) -> Failure {
-    let hint = failure.hint.as_mut();
-    if let Some(hint) = hint.filter(|hint| hint.contains(ACCEPTS_ANY_SIZE)) {
-        *hint = match shift {
-            0 => "with O_DIRECT, `-i`, `-o` and `-s` must be multiples of the drive's block size: \
-                 try multiples of 4K, or `-O 1`, which uses the page cache"
-                .into(),
-            shift => format!(
+    let cached = "`-O 1`, which uses the page cache";
+    if let Some(hint) = &mut failure.hint {
+        if hint.contains(WITHOUT_O_DIRECT) {
+            *hint = format!("use `-x 4` or {cached}");
+        } else if hint.contains(ACCEPTS_ANY_SIZE) && shift > 0 {
+            *hint = format!(
                 "`-U` shifts requests by {shift} bytes, but O_DIRECT requires multiples of the \
-                 drive's block size: omit `-U`, or use the page cache with `-O 1`"
-            ),
-        };
+                 drive's block size: omit `-U`, or try {cached}"
+            );
+        } else if hint.contains(ACCEPTS_ANY_SIZE) {
+            *hint = format!(
+                "with O_DIRECT, `-i`, `-o` and `-s` must be multiples of the drive's block size: \
+                 try multiples of 4K, or {cached}"
+            );
+        }
     }
     failure
 }
@@ -207,7 +204,8 @@ pub(super) fn run_all(
         for (index, (task, loads)) in tasks.iter().zip(&loads).enumerate() {
             let Some(load) = loads.get(size) else { continue };
             let _kept = Kept::to(task.job.node)?;
-            let ready = Ready::new(engine, load, &task.lanes)?;
+            let ready = Ready::new(engine, load, &task.lanes)
+                .map_err(|failure| in_options(failure, task.asked.shift))?;
             works.push(move || {
                 let _kept = Kept::to(task.job.node)?;
                 let (ran, moved) = ready
@@ -233,41 +231,32 @@ pub(super) fn run_all(
 
 /// The results of all `works`, each on its own thread, when all have ended.
 fn all_at_once<T: Send>(works: Vec<impl FnOnce() -> Result<T> + Send>) -> Result<Vec<T>> {
-    let (gate, stop) = (RwLock::new(()), AtomicBool::new(false));
-    let closed = gate.write().unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {
-        let (gate, stop) = (&gate, &stop);
-        let spawned = works.into_iter().map(|work| {
-            let work = move || {
-                drop(gate.read());
-                if stop.load(Ordering::Relaxed) { None } else { Some(work()) }
-            };
-            thread::Builder::new().name("job".into()).spawn_scoped(scope, work)
+        let threads = works.into_iter().map(|work| {
+            let thread = thread::Builder::new().name("job".into()).spawn_scoped(scope, work);
+            thread.map_err(|error| Failure::io("cannot start the threads of jobs", &error))
         });
-        let spawned: std::io::Result<Vec<_>> = spawned.collect();
-        stop.store(spawned.is_err(), Ordering::Relaxed);
-        drop(closed);
-        let threads =
-            spawned.map_err(|error| Failure::io("cannot start the threads of jobs", &error))?;
-        let join = |thread: thread::ScopedJoinHandle<'_, Option<Result<T>>>| {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let threads: Vec<_> = threads.collect();
+        let join = |thread: Result<thread::ScopedJoinHandle<'_, Result<T>>>| {
+            thread?.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
         // Wait for all, even if the first failed.
-        let ended: Vec<_> = threads.into_iter().filter_map(join).collect();
+        let ended: Vec<_> = threads.into_iter().map(join).collect();
         ended.into_iter().collect()
     })
 }
 
+/// The combined result of loads that ran one after the other.
 fn one_after_another(all: &[Done]) -> Done {
-    together(all, |times| times.sum())
+    together(all, all.iter().map(|done| done.time).sum())
 }
 
 /// The combined result of concurrent jobs.
 pub(super) fn at_once(all: &[Done]) -> Done {
-    together(all, |times| times.max().unwrap_or_default())
+    together(all, all.iter().map(|done| done.time).max().unwrap_or_default())
 }
 
-fn together(all: &[Done], time: impl Fn(&mut dyn Iterator<Item = Duration>) -> Duration) -> Done {
+fn together(all: &[Done], time: Duration) -> Done {
     let right = all.iter().filter_map(|done| done.right).reduce(|one, other| one && other);
     let mut types: Vec<(Transfer, u64)> = Vec::new();
     for (kind, bytes) in all.iter().flat_map(|done| &done.types) {
@@ -279,7 +268,7 @@ fn together(all: &[Done], time: impl Fn(&mut dyn Iterator<Item = Duration>) -> D
     Done {
         bytes: all.iter().map(|done| done.bytes).sum(),
         requests: all.iter().map(|done| done.requests).sum(),
-        time: time(&mut all.iter().map(|done| done.time)),
+        time,
         waited: all.iter().map(|done| done.waited).sum(),
         types,
         right,
@@ -331,43 +320,6 @@ pub(super) const fn plain_way(transfer: Transfer, cached: bool, gpu: bool) -> (W
     (Way::Plain(plain), kind)
 }
 
-/// Refuses O_DIRECT requests if the file system does not support it.
-///
-/// # Errors
-/// The file system does not; the text names the type and the path.
-pub(super) fn check_direct_io(at: &Where, transfer: Transfer) -> Result<()> {
-    use std::os::unix::fs::FileTypeExt as _;
-    let (first, folder) = match at {
-        Where::File(path) => (path.clone(), folder_of(path)),
-        Where::Folder(folder) => (folder.join("gdsio.0"), folder.clone()),
-    };
-    match std::fs::metadata(&first) {
-        // Anything else is refused later, with its own error.
-        Ok(facts) if !facts.is_file() && !facts.file_type().is_block_device() => return Ok(()),
-        Ok(_) => return opens_past_the_cache(&first, &first, transfer),
-        Err(_) => {}
-    }
-    // A folder without write permission is reported when a file is made.
-    let Ok(scratch) = Scratch::create(&folder) else { return Ok(()) };
-    opens_past_the_cache(&scratch.path(Part::Write), &folder, transfer)
-}
-
-fn opens_past_the_cache(path: &Path, named: &Path, transfer: Transfer) -> Result<()> {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let _step = crate::steps::Step::begin("open", path);
-    let mut how = std::fs::OpenOptions::new();
-    let opened = how.read(true).custom_flags(libc::O_DIRECT | libc::O_NONBLOCK).open(path);
-    match opened {
-        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
-            let (path, number) = (named.display(), transfer.number());
-            Err(Failure::new(format!("cannot run `-x {number}` on `{path}`"))
-                .because("the file system has no O_DIRECT")
-                .hint("use the page cache, with `-x 4` or `-O 1`"))
-        }
-        _ => Ok(()),
-    }
-}
-
 #[expect(clippy::cast_precision_loss, reason = "a mean is taken of it")]
 fn float(count: u64) -> f64 {
     count as f64
@@ -375,7 +327,7 @@ fn float(count: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use clap::Parser as _;
 
@@ -475,6 +427,8 @@ mod tests {
             in_options(failure, shift).hint.unwrap()
         };
         assert!(hint(0).contains("`-i`, `-o` and `-s`"));
+        let none = Failure::new("x").hint(WITHOUT_O_DIRECT);
+        assert!(in_options(none, 0).hint.unwrap().contains("`-x 4`"));
         assert!(hint(512).starts_with("`-U` shifts requests by 512 bytes"));
         let other = Failure::new("x").hint("y");
         assert_eq!(in_options(other.clone(), 512), other);

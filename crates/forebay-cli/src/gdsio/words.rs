@@ -107,6 +107,11 @@ impl Io {
         found.ok_or_else(|| "it takes `read`, `write`, `randread` or `randwrite`".into())
     }
 
+    /// Its number, as in `-I`.
+    pub(crate) fn number(self) -> usize {
+        Self::ALL.iter().position(|other| *other == self).expect("all are listed")
+    }
+
     pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::Read => "READ",
@@ -138,11 +143,10 @@ impl Io {
 /// A size: a whole number, with an optional K, M or G, and an optional B after that, in either
 /// case, all powers of two.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let units = [('K', KIB), ('M', MIB), ('G', GIB)];
     let text = text.strip_suffix(['B', 'b']).unwrap_or(text);
-    let last = text.chars().next_back().map(|last| last.to_ascii_uppercase());
-    let unit = units.into_iter().find(|(name, _)| Some(*name) == last);
-    let (digits, unit) = unit.map_or((text, 1), |(_, unit)| (&text[..text.len() - 1], unit));
+    let units = [(['K', 'k'], KIB), (['M', 'm'], MIB), (['G', 'g'], GIB)];
+    let found = units.iter().find_map(|(names, unit)| Some((text.strip_suffix(*names)?, *unit)));
+    let (digits, unit) = found.unwrap_or((text, 1));
     let number = digits.parse::<u64>().ok().filter(|_| !digits.starts_with('+'));
     let number =
         number.ok_or("it takes a whole number, optionally with K, M or G, such as `64K`")?;

@@ -14,7 +14,7 @@ use forebay::gpu::Device;
 use forebay::{Buffer, Engine, Route};
 
 pub use self::engine::EngineIssuer;
-pub(crate) use self::plain::ACCEPTS_ANY_SIZE;
+pub(crate) use self::plain::{ACCEPTS_ANY_SIZE, WITHOUT_O_DIRECT};
 pub use self::plain::{Plain, PlainIssuer};
 pub use self::uring::UringIssuer;
 use crate::bench::data::Pattern;

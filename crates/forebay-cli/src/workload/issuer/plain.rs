@@ -29,6 +29,10 @@ use crate::steps::Step;
 /// The end of the hint for requests that O_DIRECT refuses; `gdsio` names its own options instead.
 pub(crate) const ACCEPTS_ANY_SIZE: &str = "`forebay`, which accepts any size";
 
+/// The hint if a file system has no O_DIRECT; `gdsio` names its own options instead.
+pub(crate) const WITHOUT_O_DIRECT: &str =
+    "use `cpu-cached-gpu` or `forebay`: they can use the page cache";
+
 /// A method without an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Plain {
@@ -274,7 +278,7 @@ pub(super) fn open(plain: Plain, means: &Means<'_>) -> Result<File> {
         match error.kind() {
             ErrorKind::InvalidInput if plain.is_direct() => Failure::new(text)
                 .because("the file system does not support it")
-                .hint("use `cpu-cached-gpu` or `forebay`: they can use the page cache"),
+                .hint(WITHOUT_O_DIRECT),
             _ => Failure::io(format!("cannot open `{}`", means.path.display()), &error),
         }
     })

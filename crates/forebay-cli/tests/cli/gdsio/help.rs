@@ -26,8 +26,6 @@ fn short_help_of_gdsio() {
           -s <SIZE>               Bytes of each thread
           -o <SIZE>               Offset of the first byte in the file [default: 0]
           -i <SIZE>               Block size, or a range of sizes: `MIN:MAX:STEP` [default: 1M]
-          -p                      Use NVLink (accepted, without effect)
-          -b                      Do not register GPU memory (accepted, without effect)
           -V                      Verify the bytes that were moved; written bytes are read back
           -x <TYPE>               Data path: 0, 5, 6 and 7 direct to the GPU, 1 to 4 through the
                                   host [default: 0]
@@ -39,8 +37,6 @@ fn short_help_of_gdsio() {
           -k <SEED>               Seed of random offsets; overrides a job file's `random_seed`
                                   [default: 0]
           -U                      Shift random offsets by 512 bytes, so that they are unaligned
-          -R                      Fill memory with random bytes (always on)
-          -F                      Refill memory before each write (accepted, not done)
           -a <SIZE>               Alignment of random offsets; it must divide `-i`
           -M <PERCENT>            Percentage of reads in a batch (`-x` 6 and 7)
           -P <URL>                RDMA server (not supported)
