@@ -36,6 +36,7 @@ impl Environment {
         let mut findmnt = Command::new("findmnt");
         let findmnt = findmnt.args(["--noheadings", "--output=FSTYPE,SOURCE", "--target"]);
         let drive = printed(findmnt.arg(scratch)).unwrap_or_default();
+        let drive = drive.split_whitespace().collect::<Vec<_>>().join(" on ");
         let commit = std::env::var("FOREBAY_COMMIT").unwrap_or_else(|_| "unknown".into());
         let (gpu, name) = match gpus.first() {
             _ if simulated => ("simulated GPU".into(), "simulated".into()),
