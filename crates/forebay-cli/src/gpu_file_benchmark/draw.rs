@@ -188,7 +188,7 @@ fn table_of(text: &mut String, direction: Direction, rows: &[&Row<'_>], simulate
 fn dma(rows: &[Row<'_>], direction: Direction, simulated: bool) -> Option<String> {
     let judged = |row: &Row<'_>| {
         let verdicts = || row.samples.iter().filter_map(|run| run.verdict.as_ref());
-        let last = verdicts().last()?;
+        let last = verdicts().next_back()?;
         let answer = if row.wrong || verdicts().any(|verdict| verdict.shares.is_empty()) {
             "not proven"
         } else if verdicts().all(|verdict| verdict.is_direct()) {
