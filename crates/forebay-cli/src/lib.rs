@@ -32,6 +32,7 @@ mod reach;
 pub mod read;
 pub mod report;
 pub mod results;
+mod shell;
 pub mod sockets;
 pub mod stdio;
 pub mod steps;

@@ -1,42 +1,30 @@
 //! Watts, temperatures and throttling while something else is measured.
 //!
-//! A `Meter` finds the available sources of the devices in `Wanted`, reads them during the work,
-//! and summarizes any span of the time (`Power`). `gpu`, `rapl`, `hwmon`, `drives`, `ipmi` and
-//! `command` each find and read one kind of source. `sensor` is what they have in common, `series`
-//! and `readings` are the arithmetic, `result` the data. A missing source is reported with the
+//! A `Meter` finds the available sources of the devices in `Wanted`, reads them in the background,
+//! and summarizes any span of the time (`Power`). `gpu`, `rapl` and `command` each find one kind of
+//! source, `track` is the arithmetic, `result` the data. A missing source is reported with the
 //! reason, and is no error.
 //!
 //! | Source | Readings per second | Reports |
 //! |---|---|---|
-//! | NVML | 10, energy once | a GPU's energy (a counter), power, heat, throttling |
+//! | NVML | 10 | a GPU's power, temperature, throttling |
 //! | RAPL | 10 | energy (counters) of packages, memory, platform |
-//! | hwmon's `power_meter` | 1 | power of the server, as averaged by its firmware |
-//! | hwmon of drives | 1 | heat, and whether a limit of the drive is passed |
-//! | IPMI's DCMI | 1 | power of the server, as averaged by its controller |
-//! | the user's command | 1 | the watts that it prints |
+//! | the user's command | 1 | the watts that it prints, such as those of a server's own meter |
 //!
-//! Each source that may be slow has its own thread, so that none delays another. Programs are ended
-//! after 2 s, and a slow source that fails three times in succession is no longer read.
+//! The command has its own thread, since it may take seconds. Drivers may hang, so nothing waits
+//! long for a thread.
 
-pub(crate) mod command;
-mod drives;
+mod command;
 mod gpu;
-pub(crate) mod hwmon;
-mod ipmi;
 mod rapl;
-mod readings;
 pub mod result;
-mod sensor;
-mod series;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod tree;
+mod track;
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
@@ -44,158 +32,143 @@ use forebay::gpu::DeviceInfo;
 use forebay_evidence::observers;
 use forebay_topology::System;
 
-use self::command::UserCommand;
-use self::readings::Readings;
-use self::sensor::{Channel, Found, Sensor};
+use self::track::{About, Reading, Track};
 use crate::failure::Result;
 
 pub(crate) use self::result::{Absent, Part, Power, joules_per_gb};
-#[cfg(test)]
-pub(crate) use self::result::{Source, Temperature, Throttled};
 
-/// How often quick sources are read.
+/// How often drivers are read.
 const PERIOD: Duration = Duration::from_millis(100);
-/// How often slow sources are read.
-const SLOW_PERIOD: Duration = Duration::from_secs(1);
-/// Failures in succession after which a slow source is no longer read.
-const FAILURES_MAX: u32 = 3;
 /// How long to wait for a requested reading; a driver may hang.
 const MARK_MAX: Duration = Duration::from_millis(500);
 /// How long to wait for the threads' end. A hanging thread is abandoned.
 const END_MAX: Duration = Duration::from_millis(500);
+/// More than any chip consumes: higher values are errors.
+const CHIP_WATTS_MAX: f64 = 100e3;
 
 /// The sources to measure, and where to look for them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wanted {
     /// GPUs.
     pub(crate) gpus: Vec<DeviceInfo>,
-    /// Drives, by the kernel's names for them: `nvme0n1`, `sda`.
-    pub(crate) drives: Vec<String>,
     /// The user's command that reports a power: a line for a shell that prints watts.
     pub(crate) command: Option<String>,
     /// The machine.
     pub(crate) system: System,
-    /// The folder of `ipmitool` and `ipmi-dcmi`; `None`: the system's program path.
-    pub(crate) programs: Option<PathBuf>,
+}
+
+/// A source that can be read repeatedly.
+struct Sensor {
+    about: About,
+    read: Box<dyn FnMut() -> Reading + Send>,
+}
+
+/// Sensors of drivers, and the missing ones.
+#[derive(Default)]
+struct Found {
+    quick: Vec<Sensor>,
+    absent: Vec<Absent>,
 }
 
 /// Reads sources in the background until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    shared: Arc<Shared>,
+    tracks: Arc<Mutex<Vec<Track>>>,
     absent: Vec<Absent>,
-    /// Whether there is a thread that reads quick sources.
-    is_quick: bool,
+    /// Requests an immediate reading of drivers; the answer follows it.
+    marks: Option<Sender<Sender<()>>>,
+    /// The threads end when these are dropped.
+    threads: Vec<Sender<Sender<()>>>,
+    /// Ends a command that runs.
+    stop: Arc<AtomicBool>,
     /// Closed as soon as all threads have ended.
     ended: Receiver<()>,
 }
 
-#[derive(Debug)]
-struct Shared {
-    stop: Arc<AtomicBool>,
-    readings: Mutex<Readings>,
-    turns: Mutex<Turns>,
-    changed: Condvar,
-}
-
-/// Counts of requested and completed readings.
-#[derive(Debug, Default)]
-struct Turns {
-    asked: u64,
-    made: u64,
-}
-
-/// A thread's sensors, each with the number of its first channel.
-type Sensors = Vec<(Box<dyn Sensor>, usize)>;
-
 impl Meter {
-    /// Finds the sources and begins to read them. The first reading of all quick sources is
-    /// complete when this returns.
+    /// Finds the sources and begins to read them. The first reading of all drivers is complete when
+    /// this returns.
     ///
     /// # Errors
     /// The user's command prints no power.
     pub(crate) fn begin(wanted: &Wanted) -> Result<Self> {
-        let mut found = Found::default();
-        let stop = Arc::new(AtomicBool::new(false));
-        if let Some(line) = &wanted.command {
-            found.slow.push(Box::new(UserCommand::new(line, &stop)?));
-        }
+        let (mut found, stop) = (Found::default(), Arc::default());
+        let command = match &wanted.command {
+            Some(line) => Some(command::sensor(line, &stop)?),
+            None => None,
+        };
         gpu::find(&wanted.gpus, &mut found);
         rapl::find(&wanted.system, &mut found);
-        hwmon::find(&wanted.system, &mut found);
-        ipmi::find(&wanted.system, wanted.programs.as_ref(), &stop, &mut found);
-        drives::find(&wanted.system, &wanted.drives, &mut found);
-        Ok(Self::of(found, stop, SLOW_PERIOD))
+        Ok(Self::of(found, command, stop))
     }
 
-    fn of(found: Found, stop: Arc<AtomicBool>, slow: Duration) -> Self {
-        let shared = Arc::new(Shared {
-            stop,
-            readings: Mutex::default(),
-            turns: Mutex::default(),
-            changed: Condvar::new(),
-        });
+    fn of(found: Found, command: Option<Sensor>, stop: Arc<AtomicBool>) -> Self {
         let (living, ended) = channel();
-        let mut meter = Self { shared, absent: found.absent, is_quick: false, ended };
-        for sensor in found.slow {
-            meter.start(vec![sensor], Some(slow), &living);
-        }
-        if !found.quick.is_empty() {
-            meter.is_quick = meter.start(found.quick, None, &living);
-        }
+        let (tracks, absent) = (Arc::default(), found.absent);
+        let (marks, threads) = (None, Vec::new());
+        let mut meter = Self { tracks, absent, marks, threads, stop, ended };
+        meter.start(command.into_iter().collect(), command::PERIOD, &living);
+        meter.marks = meter.start(found.quick, PERIOD, &living);
         meter.mark();
         meter
     }
 
-    /// Starts a thread that reads quick sources, or one slow source at the period of slow ones;
-    /// returns whether it started.
+    /// Starts a thread that reads sensors in each `period`, and on request.
     fn start(
         &mut self,
-        sensors: Vec<Box<dyn Sensor>>,
-        slow: Option<Duration>,
+        mut sensors: Vec<Sensor>,
+        period: Duration,
         living: &Sender<()>,
-    ) -> bool {
-        // One reading may itself take long.
-        let reach = slow.map_or(5 * PERIOD / 2, |slow| 3 * slow / 2 + command::LIMIT);
-        let names: Vec<_> = sensors.iter().flat_map(|sensor| sensor.channels()).collect();
-        let mut readings = self.shared.readings();
-        let with_first = |sensor: Box<dyn Sensor>| {
-            let first = readings.add(sensor.channels(), reach);
-            (sensor, first)
-        };
-        let sensors: Sensors = sensors.into_iter().map(with_first).collect();
-        let thread = readings.add_thread();
-        drop(readings);
-        let (shared, living) = (Arc::clone(&self.shared), living.clone());
+    ) -> Option<Sender<Sender<()>>> {
+        if sensors.is_empty() {
+            return None;
+        }
+        let (requests, requested) = channel::<Sender<()>>();
+        let first = lock(&self.tracks).len();
+        let names: Vec<_> = sensors.iter().map(|sensor| sensor.about.name.clone()).collect();
+        let about = sensors.iter().map(|sensor| Track::new(sensor.about.clone()));
+        lock(&self.tracks).extend(about);
+        let (tracks, living) = (Arc::clone(&self.tracks), living.clone());
         let work = move || {
-            match slow {
-                None => shared.read_quick(sensors, thread),
-                Some(period) => shared.read_slow(sensors, thread, period),
+            let mut answer: Option<Sender<()>> = None;
+            loop {
+                for (index, sensor) in sensors.iter_mut().enumerate() {
+                    let begun = Instant::now();
+                    let reading = (sensor.read)();
+                    // The value was read at some time within the call.
+                    let at = begun + begun.elapsed() / 2;
+                    lock(&tracks)[first + index].add(at, reading);
+                }
+                observers::add();
+                if let Some(answer) = answer.take() {
+                    let _ = answer.send(());
+                }
+                match requested.recv_timeout(period) {
+                    Ok(request) => answer = Some(request),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
             }
             drop(living);
         };
-        let started = Builder::new().name("forebay-power".into()).spawn(work);
-        if let Err(error) = &started {
+        if let Err(error) = Builder::new().name("forebay-power".into()).spawn(work) {
             let why = format!("cannot start a thread to read it: {error}");
-            let lack = |channel: Channel| {
-                Absent::silent(channel.name, &why).remedy("raise the limit on threads")
-            };
+            let lack = |name| Absent::silent(name, &why).remedy("raise the limit on threads");
             self.absent.extend(names.into_iter().map(lack));
+            return None;
         }
-        started.is_ok()
+        self.threads.push(requests.clone());
+        Some(requests)
     }
 
-    /// Makes all quick sources read at once, where a span begins; returns when that was done. It
-    /// does not wait for a hanging source.
+    /// Makes all drivers report at once, where a span begins; returns when that was done. It does
+    /// not wait for a hanging driver.
     pub(crate) fn mark(&self) -> Instant {
-        if self.is_quick {
-            let mut turns = self.shared.turns();
-            turns.asked += 1;
-            let mine = turns.asked;
-            self.shared.changed.notify_all();
-            let waits = |turns: &mut Turns| turns.made < mine;
-            let waited = self.shared.changed.wait_timeout_while(turns, MARK_MAX, waits);
-            drop(waited);
+        if let Some(marks) = &self.marks {
+            let (answer, answered) = channel();
+            if marks.send(answer).is_ok() {
+                let _ = answered.recv_timeout(MARK_MAX);
+            }
         }
         Instant::now()
     }
@@ -204,7 +177,10 @@ impl Meter {
     pub(crate) fn between(&self, start: Instant, end: Instant) -> Power {
         // Ensures a reading after the end as well.
         self.mark();
-        self.shared.readings().power(start, end)
+        let seconds = end.saturating_duration_since(start).as_secs_f64();
+        let mut power = Power { seconds, ..Power::default() };
+        lock(&self.tracks).iter().for_each(|track| track.summarize(start, end, &mut power));
+        power
     }
 
     /// The sources that are not measured, and why: the same for all spans.
@@ -226,85 +202,23 @@ impl Meter {
 
 impl Drop for Meter {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        // Under the lock, since a thread that is about to sleep would miss it otherwise.
-        drop(self.shared.turns());
-        self.shared.changed.notify_all();
+        self.stop.store(true, Ordering::Relaxed);
+        self.marks = None;
+        self.threads.clear();
         // Closed when the last thread ends: nothing is ever sent.
         let _ = self.ended.recv_timeout(END_MAX);
     }
 }
 
-impl Shared {
-    fn readings(&self) -> MutexGuard<'_, Readings> {
-        // Readings are added completely or not at all.
-        self.readings.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock(tracks: &Mutex<Vec<Track>>) -> MutexGuard<'_, Vec<Track>> {
+    // Readings are added completely or not at all.
+    tracks.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
-    fn turns(&self) -> MutexGuard<'_, Turns> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_over(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-
-    /// Reads ten times a second, and on request.
-    fn read_quick(&self, mut sensors: Sensors, thread: usize) {
-        let mut due = Instant::now();
-        while !self.is_over() {
-            let (asked, is_asked) = {
-                let rest = due.saturating_duration_since(Instant::now());
-                let sleeps = |turns: &mut Turns| turns.asked == turns.made && !self.is_over();
-                let waited = self.changed.wait_timeout_while(self.turns(), rest, sleeps);
-                let turns = waited.unwrap_or_else(PoisonError::into_inner).0;
-                (turns.asked, turns.asked != turns.made)
-            };
-            if self.is_over() {
-                return;
-            }
-            for (sensor, first) in &mut sensors {
-                self.read(sensor.as_mut(), *first, is_asked);
-            }
-            self.take_time(thread);
-            self.turns().made = asked;
-            self.changed.notify_all();
-            // If a reading takes longer than a period, pause all the same.
-            due = (due + PERIOD).max(Instant::now() + PERIOD / 2);
-        }
-    }
-
-    /// Reads once in each `period`, until it fails too often.
-    fn read_slow(&self, mut sensors: Sensors, thread: usize, period: Duration) {
-        let mut failures = 0;
-        while !self.is_over() && failures < FAILURES_MAX {
-            let begun = Instant::now();
-            let mut is_told = false;
-            for (sensor, first) in &mut sensors {
-                is_told |= self.read(sensor.as_mut(), *first, false);
-            }
-            failures = if is_told { 0 } else { failures + 1 };
-            self.take_time(thread);
-            let rest = period.saturating_sub(begun.elapsed()).max(period / 10);
-            let sleeps = |_: &mut Turns| !self.is_over();
-            drop(self.changed.wait_timeout_while(self.turns(), rest, sleeps));
-        }
-    }
-
-    /// Reads a sensor; returns whether it reported anything.
-    fn read(&self, sensor: &mut dyn Sensor, first: usize, asked: bool) -> bool {
-        let begun = Instant::now();
-        let told = sensor.read(asked);
-        // The value was read at some time within the call.
-        let at = begun + begun.elapsed() / 2;
-        let is_told = told.iter().any(std::result::Result::is_ok);
-        self.readings().take(first, at, told);
-        is_told
-    }
-
-    /// Records the processor time of this thread so far.
-    fn take_time(&self, thread: usize) {
-        let used = observers::add();
-        self.readings().take_time(thread, Instant::now(), used);
+/// Watts, if plausible: above zero, and at most `max`.
+fn watts(value: f64, max: f64) -> Result<f64, String> {
+    match value {
+        value if value > 0.0 && value <= max => Ok(value),
+        value => Err(format!("{value} W is not plausible")),
     }
 }

@@ -14,15 +14,17 @@ use std::time::{Duration, Instant};
 use forebay_topology::System;
 
 use super::result::{Absent, Part};
-use super::sensor::{Channel, Found, Joules, Kind, Sensor, Value};
+use super::track::{About, Value};
+use super::{CHIP_WATTS_MAX, Found, PERIOD, Sensor};
 
 const FOLDER: &str = "sys/class/powercap";
 /// The name of the source when it is absent.
 const NAME: &str = "package (RAPL)";
 /// Most zones that are read: far more than a machine has.
 const ZONES_MAX: usize = 1024;
-/// How often a counter advances: about once a millisecond (Intel's manual, volume 3, on RAPL).
-const STEP: Duration = Duration::from_millis(1);
+/// A shorter span has too few steps of a counter: it advances about once a millisecond (Intel's
+/// manual, volume 3, on RAPL).
+const ROUGH: Duration = Duration::from_millis(10);
 /// Joules in the counters' unit.
 const MICROJOULE: f64 = 1e-6;
 
@@ -32,9 +34,37 @@ struct Zone {
     folder: String,
     name: String,
     part: Part,
-    end: Option<u64>,
     joules: Joules,
-    read: Option<Instant>,
+}
+
+/// Turns the readings of a counter into joules since the first of them.
+#[derive(Debug, Default)]
+struct Joules {
+    /// The counter wraps after it.
+    end: Option<u64>,
+    last: Option<(u64, Instant)>,
+    sum: f64,
+}
+
+impl Joules {
+    fn add(&mut self, now: u64, at: Instant) -> Result<f64, String> {
+        // Even on an error, the next step begins here.
+        let Some((last, since)) = self.last.replace((now, at)) else { return Ok(self.sum) };
+        let step = match (now.checked_sub(last), self.end) {
+            (Some(step), _) => step,
+            (None, Some(end)) if last <= end => (end - last) + now,
+            (None, _) => return Err(format!("its counter went back from {last} to {now}")),
+        };
+        #[expect(clippy::cast_precision_loss, reason = "a larger step is refused below")]
+        let joules = step as f64 * MICROJOULE;
+        // Below a reading's own delay, the shortest step would give an absurd power.
+        let seconds = at.saturating_duration_since(since).as_secs_f64().max(0.1);
+        if joules > CHIP_WATTS_MAX * seconds {
+            return Err(format!("its counter jumped from {last} to {now}"));
+        }
+        self.sum += joules;
+        Ok(self.sum)
+    }
 }
 
 /// Finds the counters.
@@ -67,7 +97,7 @@ pub(super) fn find(system: &System, found: &mut Found) {
         found.absent.push(none(system, is_any));
     }
     found.absent.extend(absent.into_values().filter(|lack| !zones.contains_key(&lack.name)));
-    found.quick.extend(zones.into_values().map(|zone| Box::new(zone) as Box<dyn Sensor>));
+    found.quick.extend(zones.into_values().map(Zone::sensor));
 }
 
 /// Why there is no counter, though the kernel shows a folder for them, and zones if `is_any`.
@@ -102,9 +132,10 @@ fn zone(system: &System, folder: &str) -> Option<Zone> {
         folder: folder.to_owned(),
         name,
         part,
-        end: end.and_then(|text| text.parse().ok()).filter(|end| *end > 0),
-        joules: Joules::default(),
-        read: None,
+        joules: Joules {
+            end: end.and_then(|text| text.parse().ok()).filter(|end| *end > 0),
+            ..Joules::default()
+        },
     })
 }
 
@@ -125,31 +156,27 @@ impl Zone {
             Absent::silent(&self.name, format!("`/{path}` is not a number: `{shown}`"))
         })
     }
-}
 
-impl Sensor for Zone {
-    fn channels(&self) -> Vec<Channel> {
-        let how = format!("RAPL: `/{FOLDER}/{}/energy_uj`", self.folder);
-        let kind = Kind::Energy { part: self.part, how, step: STEP };
-        vec![Channel { name: self.name.clone(), kind }]
-    }
-
-    fn read(&mut self, _asked: bool) -> Vec<Result<Value, String>> {
-        let counter = match self.counter() {
-            Ok(counter) => counter,
-            Err(lack) => return vec![Err(lack.why)],
+    fn sensor(mut self) -> Sensor {
+        let about = About {
+            name: self.name.clone(),
+            part: self.part,
+            how: format!("RAPL: `/{FOLDER}/{}/energy_uj`", self.folder),
+            rough: ROUGH,
+            reach: 5 * PERIOD / 2,
         };
-        let now = Instant::now();
-        let elapsed = self.read.replace(now).map(|last| now - last).unwrap_or_default();
-        let joules = self.joules.add(counter, self.end, MICROJOULE, elapsed);
-        vec![joules.map(Value::Number)]
+        let mut read = move || {
+            let counter = self.counter().map_err(|lack| lack.why)?;
+            self.joules.add(counter, Instant::now()).map(Value::Joules)
+        };
+        Sensor { about, read: Box::new(move || read().into()) }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::power::tree::Tree;
+    use crate::power::tests::Tree;
 
     /// Two packages with all their zones, the first with both interfaces, and a platform.
     fn server() -> Tree {
@@ -178,13 +205,8 @@ mod tests {
         found
     }
 
-    fn channels(found: &Found) -> Vec<(String, Part)> {
-        let all = found.quick.iter().flat_map(|sensor| sensor.channels());
-        let part = |channel: Channel| match channel.kind {
-            Kind::Energy { part, .. } => (channel.name, part),
-            other => panic!("{other:?}"),
-        };
-        all.map(part).collect()
+    fn parts(found: &Found) -> Vec<(String, Part)> {
+        found.quick.iter().map(|sensor| (sensor.about.name.clone(), sensor.about.part)).collect()
     }
 
     #[test]
@@ -193,35 +215,25 @@ mod tests {
         let dram = |number: u32| (format!("dram-{number}"), Part::Dram);
         let package = |number: u32| (format!("package-{number}"), Part::Package);
         let psys = ("psys".to_owned(), Part::Platform);
-        let all = [dram(0), dram(1), package(0), package(1), psys];
-        assert_eq!(channels(&found), all);
-        assert!(found.absent.is_empty() && found.slow.is_empty());
-        let how = found.quick[2].channels().remove(0).kind;
-        let Kind::Energy { how, .. } = how else { panic!("{how:?}") };
+        assert_eq!(parts(&found), [dram(0), dram(1), package(0), package(1), psys]);
+        assert!(found.absent.is_empty());
+        let how = &found.quick[2].about.how;
         assert_eq!(how, "RAPL: `/sys/class/powercap/intel-rapl:0/energy_uj`");
-    }
-
-    #[test]
-    fn an_amd_processor_looks_the_same() {
-        let tree = Tree::new();
-        tree.zone("intel-rapl:0", "package-0", 5);
-        tree.zone("intel-rapl:0:0", "core", 5);
-        assert_eq!(channels(&found(&tree)), [("package-0".to_owned(), Part::Package)]);
     }
 
     #[test]
     fn readings_grow_over_the_counters_end() {
         let tree = server();
         let mut found = found(&tree);
-        let mut read = || found.quick[2].read(true).remove(0);
-        assert_eq!(read(), Ok(Value::Number(0.0)));
+        let mut read = || (found.quick[2].read)().value;
+        assert_eq!(read(), Ok(Value::Joules(0.0)));
         tree.zone("intel-rapl:0", "package-0", 501_000);
-        assert_eq!(read(), Ok(Value::Number(0.5)));
+        assert_eq!(read(), Ok(Value::Joules(0.5)));
         // It ends at 262,143,328,850, as on Intel's servers.
         tree.zone("intel-rapl:0", "package-0", 262_143_328_850 - 500_000);
         assert!(read().unwrap_err().contains("jumped"));
         tree.zone("intel-rapl:0", "package-0", 250_000);
-        assert_eq!(read(), Ok(Value::Number(1.25)));
+        assert_eq!(read(), Ok(Value::Joules(1.25)));
         tree.file("sys/class/powercap/intel-rapl:0/energy_uj", "many\n");
         assert!(read().unwrap_err().ends_with("is not a number: `many`"));
         tree.remove("sys/class/powercap/intel-rapl:0");
@@ -229,17 +241,25 @@ mod tests {
     }
 
     #[test]
-    fn the_other_way_serves_where_the_first_does_not() {
+    fn a_counter_without_an_end_may_not_go_back() {
+        let mut joules = Joules::default();
+        let mut add = |now| joules.add(now, Instant::now());
+        assert_eq!(add(250_000), Ok(0.0));
+        assert_eq!(add(100_000).unwrap_err(), "its counter went back from 250000 to 100000");
+        assert_eq!(add(350_000), Ok(0.25), "it continues from there");
+    }
+
+    #[test]
+    fn the_other_interface_is_used_if_the_first_is_missing() {
         let tree = server();
         tree.remove("sys/class/powercap/intel-rapl:0/energy_uj");
         let found = found(&tree);
         assert!(found.absent.is_empty(), "{:?}", found.absent);
-        let how = format!("{:?}", found.quick[2].channels());
-        assert!(how.contains("intel-rapl-mmio:0"), "{how}");
+        assert!(found.quick[2].about.how.contains("intel-rapl-mmio:0"));
     }
 
     #[test]
-    fn what_cannot_be_read_is_said_with_the_file() {
+    fn a_missing_counter_names_its_file_and_the_remedy() {
         let tree = Tree::new();
         let none = found(&tree).absent.remove(0);
         assert!(none.why.contains("`/sys/class/powercap`") && none.remedy.is_none(), "{none:?}");
@@ -259,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_only_root_reads_names_itself_and_the_remedy() {
+    fn a_file_that_only_root_may_read_names_itself_and_the_remedy() {
         let tree = server();
         let denied = ["intel-rapl:1", "intel-rapl:1:1"];
         denied.iter().for_each(|zone| tree.forbid(&format!("sys/class/powercap/{zone}/energy_uj")));
@@ -268,10 +288,35 @@ mod tests {
             return;
         }
         let found = found(&tree);
-        assert_eq!(channels(&found).len(), 3);
+        assert_eq!(parts(&found).len(), 3);
         let lack = &found.absent[1];
         assert_eq!(lack.name, "package-1");
         assert!(lack.why.contains("`/sys/class/powercap/intel-rapl:1/energy_uj`"), "{lack:?}");
         assert!(lack.there && lack.remedy.as_ref().unwrap().starts_with("run as root"));
+    }
+
+    proptest::proptest! {
+        /// Whatever the files hold, nothing panics, and accepted values are usable.
+        #[test]
+        fn no_file_causes_a_panic(
+            texts in proptest::collection::vec(
+                "(-?[0-9]{1,25}(\\.[0-9]+)?(e[0-9]{1,3})?|\\PC{0,20})", 3,
+            ),
+        ) {
+            let (tree, zone) = (Tree::new(), "sys/class/powercap/intel-rapl:0");
+            tree.file(&format!("{zone}/name"), "package-0");
+            tree.file(&format!("{zone}/energy_uj"), &texts[0]);
+            tree.file(&format!("{zone}/max_energy_range_uj"), &texts[1]);
+            let mut found = found(&tree);
+            // The counter continues from another value.
+            tree.file(&format!("{zone}/energy_uj"), &texts[2]);
+            for sensor in &mut found.quick {
+                for _ in 0..2 {
+                    if let Ok(Value::Joules(joules)) = (sensor.read)().value {
+                        proptest::prop_assert!((0.0..=1e6).contains(&joules), "{}", joules);
+                    }
+                }
+            }
+        }
     }
 }

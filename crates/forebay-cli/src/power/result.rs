@@ -17,23 +17,19 @@ pub struct Power {
     /// The consumption of each source. Sources of one part may be added ([`Power::joules_of`]); two
     /// parts may not, since one may include the other.
     pub sources: Vec<Source>,
-    /// The temperatures of GPUs and drives.
+    /// The temperatures of GPUs.
     pub temperatures: Vec<Temperature>,
     /// The parts that were throttled, and why.
     pub throttled: Vec<Throttled>,
     /// Notes for the reader of the numbers, as sentences with the next step.
     pub warnings: Vec<String>,
-    /// CPU time that the measuring itself took within the span, without that of the programs that
-    /// it runs.
-    pub cpu_seconds: f64,
 }
 
 /// The consumption of one source.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Source {
-    /// Its name: `gpu cuda:0`, `package-0`, `dram-0`, `psys`, `server (hwmon power_meter)`, `server
-    /// (ipmi)`, `command`.
+    /// Its name: `gpu cuda:0`, `package-0`, `dram-0`, `psys`, `server`.
     pub name: String,
     /// The part it belongs to.
     pub part: Part,
@@ -61,10 +57,8 @@ pub enum Part {
     Dram,
     /// The whole platform as the board's maker defines it, packages included.
     Platform,
-    /// The server, as its own meter sees it, or a part of it that the meter names.
+    /// The server, as the user's command reports it.
     Server,
-    /// The subject of the user's command.
-    Command,
     /// A value of another version.
     #[default]
     #[serde(other)]
@@ -75,7 +69,7 @@ pub enum Part {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Temperature {
-    /// `gpu cuda:0`, `drive nvme0n1`.
+    /// `gpu cuda:0`.
     pub name: String,
     /// At the start of the span.
     pub first: f64,
@@ -89,7 +83,7 @@ pub struct Temperature {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Throttled {
-    /// `gpu cuda:0`, `drive nvme0n1`.
+    /// `gpu cuda:0`.
     pub name: String,
     /// The reason, such as `hardware thermal slowdown`.
     pub reason: String,
@@ -127,16 +121,14 @@ impl Absent {
 }
 
 impl Power {
-    /// Joules of all GPUs, all packages or all memory. For a server, the joules of the meter that
-    /// shows most: the other meters measure the same, or a part of it. `None` if there is no such
-    /// source, or if its sources may include each other.
+    /// Joules of all GPUs, all packages or all memory, of the platform or of the server. `None` if
+    /// there is no such source, or if its sources may include each other.
     pub fn joules_of(&self, part: Part) -> Option<f64> {
         let of = || self.sources.iter().filter(|source| source.part == part);
         let joules = of().map(|source| source.joules);
         match part {
             Part::Gpu | Part::Package | Part::Dram => joules.reduce(|sum, more| sum + more),
-            Part::Server => joules.max_by(f64::total_cmp),
-            Part::Platform | Part::Command | Part::Other => {
+            Part::Platform | Part::Server | Part::Other => {
                 (of().count() == 1).then(|| joules.sum())
             }
         }
@@ -164,16 +156,14 @@ mod tests {
             source("package-0", Part::Package, 3.0),
             source("package-1", Part::Package, 4.0),
             source("psys", Part::Platform, 9.0),
-            source("server (ipmi)", Part::Server, 20.0),
-            source("server (hwmon power_meter)", Part::Server, 21.0),
-            source("server (hwmon power_meter, fans)", Part::Server, 3.0),
+            source("server", Part::Server, 21.0),
             source("one", Part::Other, 1.0),
             source("two", Part::Other, 1.0),
         ];
         let power = Power { sources, ..Power::default() };
         assert_eq!(power.joules_of(Part::Package), Some(7.0));
         assert_eq!(power.joules_of(Part::Platform), Some(9.0));
-        assert_eq!(power.joules_of(Part::Server), Some(21.0), "several views of one server");
+        assert_eq!(power.joules_of(Part::Server), Some(21.0));
         assert_eq!(power.joules_of(Part::Other), None, "each may hold the other");
         assert_eq!(power.joules_of(Part::Gpu), None);
     }

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay::Engine;
 use forebay::gpu::DeviceInfo;
-use forebay_topology::{Drive, DriveKind, Resolver, StorageMap};
+use forebay_topology::{Drive, Resolver, StorageMap};
 use serde_json::Value;
 
 use self::ceilings::{Found, parts};
@@ -124,7 +124,7 @@ impl<'a> Sweep<'a> {
         }
         let resolver = Resolver::default();
         let maps = maps(&resolver, &paths);
-        let meter = meter(args, &targets, &maps)?;
+        let meter = meter(args, &targets)?;
         let mut asked = plan::asked(args, &planned, &real(&paths), &identities(&targets));
         let queues = queues::told(&maps);
         // If the sweep sets queue counts, the initial count says nothing about it.
@@ -344,7 +344,7 @@ impl<'a> Sweep<'a> {
         let parts = [Part::Gpu, Part::Package, Part::Dram, Part::Platform, Part::Server];
         let per_gb = |part| joules_per_gb(power.joules_of(part)?, measured.bytes?);
         let of = |part| per_gb(part).map(|per_gb| Joules { part, per_gb });
-        measured.joules_per_gb = parts.into_iter().chain([Part::Command]).filter_map(of).collect();
+        measured.joules_per_gb = parts.into_iter().filter_map(of).collect();
         measured.power = Some(power);
         Ok(measured)
     }
@@ -430,18 +430,13 @@ fn run_of(
     }
 }
 
-/// The power and temperature sensors of all devices that take part.
-fn meter(args: &SweepArgs, targets: &[Together], maps: &[StorageMap]) -> Result<Meter> {
+/// The power sensors of all devices that take part.
+fn meter(args: &SweepArgs, targets: &[Together]) -> Result<Meter> {
     let gpus = targets.iter().flatten().flatten().map(|device| device.info().clone());
     let mut wanted = Wanted { command: args.power_command.clone(), ..Wanted::default() };
     for gpu in gpus {
         if wanted.gpus.iter().all(|known| known.id != gpu.id) {
             wanted.gpus.push(gpu);
-        }
-    }
-    for drive in maps.iter().flat_map(|map| &map.drives) {
-        if drive.kind == DriveKind::Block && !wanted.drives.contains(&drive.name) {
-            wanted.drives.push(drive.name.clone());
         }
     }
     Meter::begin(&wanted)

@@ -256,7 +256,6 @@ fn powers(measured: &Measured) -> impl Iterator<Item = (Metric, f64)> + '_ {
         (Part::Dram, Metric::DramWatts, Metric::DramJoules),
         (Part::Platform, Metric::PlatformWatts, Metric::PlatformJoules),
         (Part::Server, Metric::ServerWatts, Metric::ServerJoules),
-        (Part::Command, Metric::CommandWatts, Metric::CommandJoules),
     ];
     parts
         .into_iter()

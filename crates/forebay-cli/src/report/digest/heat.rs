@@ -18,7 +18,7 @@ const NAMED_MAX: usize = 4;
 /// The readings of one sensor in the samples of a point: medians, in degrees Celsius.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Heat {
-    /// Its name: `gpu cuda:0`, `drive nvme0n1`.
+    /// Its name: `gpu cuda:0`.
     pub name: String,
     /// The value at the beginning of the span.
     pub first: Option<f64>,

@@ -45,10 +45,8 @@ pub enum Metric {
     DramWatts,
     /// Watts of the platform, as its vendor defines it.
     PlatformWatts,
-    /// Watts of the whole server.
+    /// Watts of the whole server, by the user's command.
     ServerWatts,
-    /// Watts that the user's command reports.
-    CommandWatts,
     /// Joules of all GPUs for 1e9 bytes.
     GpuJoules,
     /// Joules of all processor packages.
@@ -57,15 +55,13 @@ pub enum Metric {
     DramJoules,
     /// Joules of the platform.
     PlatformJoules,
-    /// Joules of the whole server.
+    /// Joules of the whole server, by the user's command.
     ServerJoules,
-    /// Joules by the user's command.
-    CommandJoules,
 }
 
 impl Metric {
     /// All, in the order of columns.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 27] = [
         Self::Rate,
         Self::Requests,
         Self::Mean,
@@ -88,13 +84,11 @@ impl Metric {
         Self::DramWatts,
         Self::PlatformWatts,
         Self::ServerWatts,
-        Self::CommandWatts,
         Self::GpuJoules,
         Self::PackageJoules,
         Self::DramJoules,
         Self::PlatformJoules,
         Self::ServerJoules,
-        Self::CommandJoules,
     ];
 
     /// Its name in a heading.
@@ -123,13 +117,11 @@ impl Metric {
             Self::DramWatts => "memory power",
             Self::PlatformWatts => "platform power",
             Self::ServerWatts => "server power",
-            Self::CommandWatts => "power by command",
             Self::GpuJoules => "GPU energy",
             Self::PackageJoules => "package energy",
             Self::DramJoules => "memory energy",
             Self::PlatformJoules => "platform energy",
             Self::ServerJoules => "server energy",
-            Self::CommandJoules => "energy by command",
         }
     }
 
@@ -148,14 +140,12 @@ impl Metric {
             | Self::PackageWatts
             | Self::DramWatts
             | Self::PlatformWatts
-            | Self::ServerWatts
-            | Self::CommandWatts => "W",
+            | Self::ServerWatts => "W",
             Self::GpuJoules
             | Self::PackageJoules
             | Self::DramJoules
             | Self::PlatformJoules
-            | Self::ServerJoules
-            | Self::CommandJoules => "J/GB",
+            | Self::ServerJoules => "J/GB",
         }
     }
 
@@ -196,13 +186,11 @@ impl Metric {
             Self::DramWatts => "dram_watts",
             Self::PlatformWatts => "platform_watts",
             Self::ServerWatts => "server_watts",
-            Self::CommandWatts => "command_watts",
             Self::GpuJoules => "gpu_joules_per_gb",
             Self::PackageJoules => "package_joules_per_gb",
             Self::DramJoules => "dram_joules_per_gb",
             Self::PlatformJoules => "platform_joules_per_gb",
             Self::ServerJoules => "server_joules_per_gb",
-            Self::CommandJoules => "command_joules_per_gb",
         }
     }
 }

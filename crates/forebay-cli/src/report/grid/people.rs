@@ -5,7 +5,7 @@ use crate::report::digest::{Axis, Digest, Line, Metric, digits, rate_text, ratio
 use crate::results::summary::Estimate;
 
 /// The quantities for human readers; the rest are in the full table.
-const METRICS: [Metric; 23] = [
+const METRICS: [Metric; 21] = [
     Metric::Rate,
     Metric::Requests,
     Metric::Mean,
@@ -27,8 +27,6 @@ const METRICS: [Metric; 23] = [
     Metric::PlatformJoules,
     Metric::ServerWatts,
     Metric::ServerJoules,
-    Metric::CommandWatts,
-    Metric::CommandJoules,
 ];
 
 /// Shown instead of a verdict for imported results.

@@ -8,7 +8,7 @@ use crate::report::digest::{Axis, Digest, Line, Metric};
 use crate::results::summary::Estimate;
 
 /// The quantities of charts.
-const METRICS: [Metric; 10] = [
+const METRICS: [Metric; 9] = [
     Metric::Rate,
     Metric::P50,
     Metric::P99,
@@ -18,7 +18,6 @@ const METRICS: [Metric; 10] = [
     Metric::DramJoules,
     Metric::PlatformJoules,
     Metric::ServerJoules,
-    Metric::CommandJoules,
 ];
 /// Most lines in one chart: more cannot be distinguished.
 pub(crate) const SERIES_MAX: usize = 8;

@@ -7,9 +7,9 @@
 //! command, `place` checks the path, [`queues`](super::queues) reads the resulting number.
 
 mod place;
-mod shell;
 
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
@@ -21,10 +21,12 @@ use super::{Sweep, maps, queues, state};
 use crate::args::SweepArgs;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
-use crate::power::hwmon::shortened;
 use crate::report::warnings::say;
+use crate::shell::{self, Rest, shortened};
 use crate::steps::Step;
 
+/// Ctrl-C ends the command by itself.
+static NEVER: AtomicBool = AtomicBool::new(false);
 /// The placeholder of the number in the command.
 const NUMBER: &str = "{}";
 /// Time limit of the command.
@@ -146,7 +148,7 @@ impl Switch {
         };
         self.leaves(half("was stopped"));
         let line = self.line.replace(NUMBER, &number.to_string());
-        if let Err(why) = shell::run(&line, self.command_max) {
+        if let Err(why) = shell::run(&line, self.command_max, &NEVER, Rest::Kept) {
             self.leaves(half("has failed"));
             let hint = if why.starts_with(shell::NO_SHELL) {
                 "install a shell as `sh` in a folder of `PATH`".into()

@@ -1,0 +1,354 @@
+//! The readings of one source over time, and their summary over a span. Pure.
+//!
+//! Readings become joules that only grow, and the seconds for which they are known: of a counter
+//! its difference, of powers the area below a line through them. Both are interpolated at the start
+//! and end of a span.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use forebay_evidence::ThrottleReasons;
+
+use super::result::{Part, Power, RISE_MAX, Source, Temperature, Throttled};
+
+/// Most readings of one source: at ten a second nearly two hours.
+const KEPT_MAX: usize = 1 << 16;
+/// A smaller covered share of a span causes a warning.
+const COVERED_MIN: f64 = 0.9;
+
+/// The source of readings.
+#[derive(Debug, Clone)]
+pub(super) struct About {
+    /// The part it measures: `gpu cuda:0`, `package-0`.
+    pub(super) name: String,
+    pub(super) part: Part,
+    pub(super) how: String,
+    /// The watts of a shorter span are rough.
+    pub(super) rough: Duration,
+    /// How long a power stays valid without another reading.
+    pub(super) reach: Duration,
+}
+
+/// What a sensor reports at one time.
+#[derive(Debug, Clone)]
+pub(super) struct Reading {
+    pub(super) value: Result<Value, String>,
+    pub(super) celsius: Option<f64>,
+    pub(super) held_back: ThrottleReasons,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Value {
+    /// A counter: joules since its first reading.
+    Joules(f64),
+    /// Power in watts.
+    Watts(f64),
+}
+
+impl From<Result<Value, String>> for Reading {
+    fn from(value: Result<Value, String>) -> Self {
+        Self { value, celsius: None, held_back: ThrottleReasons::default() }
+    }
+}
+
+/// All readings of a source.
+#[derive(Debug)]
+pub(super) struct Track {
+    about: About,
+    samples: VecDeque<Sample>,
+    /// The last value, if the next one continues it.
+    last: Option<Value>,
+    /// Why the last reading failed.
+    failed: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    at: Instant,
+    joules: f64,
+    /// The seconds in which the joules were consumed.
+    known: f64,
+    celsius: Option<f64>,
+    held_back: ThrottleReasons,
+}
+
+impl Track {
+    pub(super) fn new(about: About) -> Self {
+        Self { about, samples: VecDeque::new(), last: None, failed: None }
+    }
+
+    pub(super) fn add(&mut self, at: Instant, reading: Reading) {
+        let Reading { value, celsius, held_back } = reading;
+        let value = match value {
+            Ok(value) => value,
+            Err(why) => {
+                self.failed = Some(why);
+                // A counter continues to count.
+                self.last = self.last.filter(|last| matches!(last, Value::Joules(_)));
+                return;
+            }
+        };
+        self.failed = None;
+        let mut sample = Sample { at, joules: 0.0, known: 0.0, celsius, held_back };
+        if let Some(before) = self.samples.back() {
+            (sample.joules, sample.known) = (before.joules, before.known);
+            let passed = at.saturating_duration_since(before.at);
+            let more = match (self.last, value) {
+                (Some(Value::Joules(before)), Value::Joules(now)) => Some(now - before),
+                (Some(Value::Watts(before)), Value::Watts(now)) => (passed <= 2 * self.about.reach)
+                    .then(|| f64::midpoint(before, now) * passed.as_secs_f64()),
+                _ => None,
+            };
+            if let Some(more) = more {
+                sample.joules += more;
+                sample.known += passed.as_secs_f64();
+            }
+        }
+        self.last = Some(value);
+        if self.samples.len() == KEPT_MAX {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(sample);
+    }
+
+    /// The joules, and the seconds in which they were consumed, from the first reading to `time`.
+    fn at(&self, time: Instant) -> (f64, f64) {
+        let next = self.samples.partition_point(|sample| sample.at <= time);
+        let Some(from) = next.checked_sub(1).and_then(|index| self.samples.get(index)) else {
+            return self.samples.front().map_or((0.0, 0.0), |first| (first.joules, first.known));
+        };
+        let passed = time.saturating_duration_since(from.at);
+        match (self.samples.get(next), self.last) {
+            (Some(to), _) => {
+                let whole = to.at.saturating_duration_since(from.at).as_secs_f64();
+                let part = passed.as_secs_f64() / whole;
+                let line = |from: f64, to: f64| from + (to - from) * part;
+                (line(from.joules, to.joules), line(from.known, to.known))
+            }
+            (None, Some(Value::Watts(watts))) => {
+                let seconds = passed.min(self.about.reach).as_secs_f64();
+                (from.joules + watts * seconds, from.known + seconds)
+            }
+            (None, _) => (from.joules, from.known),
+        }
+    }
+
+    /// The samples within a span, and the one that held as it began.
+    fn within(&self, start: Instant, end: Instant) -> impl Iterator<Item = &Sample> {
+        let first = self.samples.partition_point(|sample| sample.at <= start).saturating_sub(1);
+        let known = move |sample: &&Sample| sample.at + self.about.reach >= start;
+        self.samples.range(first..).take_while(move |sample| sample.at <= end).filter(known)
+    }
+
+    /// Adds the summary from `start` to `end`, of `power.seconds`.
+    pub(super) fn summarize(&self, start: Instant, end: Instant, power: &mut Power) {
+        self.energy(start, end, power);
+        self.heat(start, end, power);
+        self.throttling(start, end, power);
+    }
+
+    fn energy(&self, start: Instant, end: Instant, power: &mut Power) {
+        let About { name, part, how, rough, .. } = &self.about;
+        let failed = self.failed.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+        let ((joules, known), (joules_before, known_before)) = (self.at(end), self.at(start));
+        let (joules, known) = (joules - joules_before, known - known_before);
+        if joules <= 0.0 || known <= 0.0 {
+            power.warnings.push(format!(
+                "`{name}` reported no power within the span{failed}; check it, or measure longer"
+            ));
+            return;
+        }
+        let (watts, covered) = (joules / known, (known / power.seconds).min(1.0));
+        if covered < COVERED_MIN {
+            power.warnings.push(format!(
+                "`{name}` has readings for {:.0} % of the span{failed}; its joules are \
+                 extrapolated, so measure again",
+                covered * 100.0
+            ));
+        }
+        if power.seconds < rough.as_secs_f64() {
+            power.warnings.push(format!(
+                "the span of {:.3} s is short for the readings of `{name}`, so its watts are \
+                 rough: measure for longer",
+                power.seconds
+            ));
+        }
+        power.sources.push(Source {
+            name: name.clone(),
+            part: *part,
+            watts,
+            joules: watts * power.seconds,
+            samples: self.within(start, end).filter(|sample| sample.at >= start).count() as u64,
+            covered,
+            how: how.clone(),
+        });
+    }
+
+    fn heat(&self, start: Instant, end: Instant, power: &mut Power) {
+        let name = &self.about.name;
+        let mut known = self.within(start, end).filter_map(|sample| sample.celsius);
+        let Some(first) = known.next() else { return };
+        let (last, max) = known.fold((first, first), |(_, max), now| (now, now.max(max)));
+        if max - first > RISE_MAX {
+            power.warnings.push(format!(
+                "`{name}` warmed from {first:.0} to {max:.0} °C within the span, so rates may \
+                 differ between its start and its end: warm up for longer"
+            ));
+        }
+        power.temperatures.push(Temperature { name: name.clone(), first, last, max });
+    }
+
+    fn throttling(&self, start: Instant, end: Instant, power: &mut Power) {
+        let name = &self.about.name;
+        let known: Vec<_> = self.within(start, end).map(|sample| sample.held_back).collect();
+        let all = known.iter().fold(0, |all, reasons| all | reasons.0);
+        for reason in ThrottleReasons(all).each() {
+            let count = known.iter().filter(|reasons| reasons.0 & reason.0 != 0).count();
+            #[expect(clippy::cast_precision_loss, reason = "some thousands")]
+            let share = count as f64 / known.len() as f64;
+            power.warnings.push(format!(
+                "`{name}` reported in {:.0} % of its readings: {reason}; \
+                 `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER` shows what limits it",
+                share * 100.0
+            ));
+            let (name, reason) = (name.clone(), reason.to_string());
+            power.throttled.push(Throttled { name, reason, share });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const REACH: Duration = Duration::from_millis(1500);
+
+    fn ms(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    fn track() -> Track {
+        let name = "gpu cuda:0".to_owned();
+        let (how, rough) = ("counter".into(), ms(500));
+        Track::new(About { name, part: Part::Gpu, how, rough, reach: REACH })
+    }
+
+    fn tracked(begun: Instant, values: &[(u64, Value)]) -> Track {
+        let mut track = track();
+        values.iter().for_each(|(at, value)| track.add(begun + ms(*at), Ok(*value).into()));
+        track
+    }
+
+    fn summary(track: &Track, start: Instant, end: Instant) -> Power {
+        let mut power = Power { seconds: (end - start).as_secs_f64(), ..Power::default() };
+        track.summarize(start, end, &mut power);
+        power
+    }
+
+    fn close(a: f64, b: f64) -> bool {
+        (a - b).abs() <= 1e-6 * a.abs().max(b.abs()).max(1.0)
+    }
+
+    #[test]
+    fn a_counter_is_interpolated_and_a_gap_within_costs_nothing() {
+        let t = Instant::now();
+        // 100 W for a second, then 300 W, with nothing in between.
+        let values = [(0, 0.0), (1000, 100.0), (3000, 700.0)];
+        let track = tracked(t, &values.map(|(at, joules)| (at, Value::Joules(joules))));
+        let over = |from, to| summary(&track, t + ms(from), t + ms(to)).sources.pop();
+        assert!(close(over(0, 1000).unwrap().watts, 100.0));
+        let part = over(500, 2000).unwrap();
+        assert!(close(part.watts, 350.0 / 1.5) && close(part.joules, 350.0), "{part:?}");
+        assert!(part.samples == 1 && close(part.covered, 1.0), "{part:?}");
+        let half = over(2000, 4000).unwrap();
+        assert!(close(half.covered, 0.5) && close(half.watts, 300.0), "{half:?}");
+        assert!(over(3000, 4000).is_none());
+    }
+
+    #[test]
+    fn power_is_valid_between_readings_and_for_its_reach() {
+        let t = Instant::now();
+        let values = [(1000, 100.0), (2000, 200.0), (9000, 50.0)];
+        let track = tracked(t, &values.map(|(at, watts)| (at, Value::Watts(watts))));
+        let over = |from, to| summary(&track, t + ms(from), t + ms(to)).sources.pop();
+        assert!(close(over(1000, 2000).unwrap().watts, 150.0));
+        assert!(close(over(9000, 10_000).unwrap().watts, 50.0), "it holds for a while");
+        assert!(over(3000, 8000).is_none());
+        assert!(over(20_000, 30_000).is_none());
+    }
+
+    #[test]
+    fn a_failure_and_a_rough_or_partial_span_cause_warnings() {
+        let t = Instant::now();
+        let mut track = tracked(t, &[(0, Value::Watts(7.0)), (1000, Value::Watts(7.0))]);
+        track.add(t + ms(2000), Err("it is lost".to_owned()).into());
+        let power = summary(&track, t, t + ms(4000));
+        let [partial] = &power.warnings[..] else { panic!("{power:?}") };
+        assert!(partial.contains("25 % of the span: it is lost; its joules"), "{partial}");
+        let [rough] = &summary(&track, t, t + ms(100)).warnings[..] else { panic!() };
+        assert!(rough.contains("the span of 0.100 s is short"), "{rough}");
+        let none = summary(&track, t + ms(3000), t + ms(4000));
+        assert!(none.sources.is_empty());
+        assert!(none.warnings[0].contains("no power within the span: it is lost"), "{none:?}");
+        track.add(t + ms(5000), Ok(Value::Watts(7.0)).into());
+        let after = summary(&track, t + ms(1000), t + ms(6000)).sources.remove(0);
+        assert!(close(after.covered, 0.2), "no line is drawn through the failure: {after:?}");
+    }
+
+    #[test]
+    fn heat_and_throttling_are_summarized() {
+        let t = Instant::now();
+        let mut track = track();
+        let power_cap = ThrottleReasons(0x4);
+        for (at, celsius) in [(0, 40.0), (100, 62.0), (200, 51.0)] {
+            let held_back = if at == 100 { power_cap } else { ThrottleReasons::default() };
+            let (value, celsius) = (Ok(Value::Watts(1.0)), Some(celsius));
+            track.add(t + ms(at), Reading { value, celsius, held_back });
+        }
+        let power = summary(&track, t + ms(50), t + ms(250));
+        let name = "gpu cuda:0".to_owned();
+        let heat = Temperature { name: name.clone(), first: 40.0, last: 51.0, max: 62.0 };
+        assert_eq!(power.temperatures, [heat]);
+        assert_eq!(power.throttled.len(), 1);
+        assert_eq!(power.throttled[0].reason, "software power cap");
+        assert!(close(power.throttled[0].share, 1.0 / 3.0), "{power:?}");
+        assert!(power.warnings.iter().any(|text| text.contains("from 40 to 62 °C")), "{power:?}");
+        assert!(power.warnings.iter().any(|text| text.contains("software power cap")));
+    }
+
+    #[test]
+    fn only_the_newest_readings_are_kept() {
+        let (t, mut track) = (Instant::now(), track());
+        for at in 0..KEPT_MAX as u64 + 10 {
+            track.add(t + ms(at), Ok(Value::Watts(1.0)).into());
+        }
+        assert_eq!(track.samples.len(), KEPT_MAX);
+        assert_eq!(track.samples[0].at, t + ms(10));
+    }
+
+    proptest! {
+        /// A constant load gives its exact value, however it was sampled, by either kind.
+        #[test]
+        fn a_constant_load_is_found_by_both(
+            watts in 0.1_f64..1e5,
+            pauses in proptest::collection::vec(1_u64..2000, 1..50),
+            from in 0_u64..20_000,
+            len in 1_u64..50_000,
+        ) {
+            let t = Instant::now();
+            let (mut energy, mut power) = (track(), track());
+            let mut at = 0;
+            for pause in pauses {
+                at += pause;
+                energy.add(t + ms(at), Ok(Value::Joules(watts * ms(at).as_secs_f64())).into());
+                power.add(t + ms(at), Ok(Value::Watts(watts)).into());
+            }
+            let (start, end) = (t + ms(from), t + ms(from + len));
+            for source in [energy, power].iter().flat_map(|of| summary(of, start, end).sources) {
+                prop_assert!(close(source.watts, watts), "{:?}", source);
+                prop_assert!(source.covered > 0.0 && source.covered <= 1.0);
+            }
+        }
+    }
+}
