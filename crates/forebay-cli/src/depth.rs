@@ -22,13 +22,13 @@ use crate::bench::stats::{Spread, rate};
 use crate::bench::subject::Subject;
 use crate::bench::{environment, spinner};
 use crate::failure::{Failure, Result};
-use crate::interrupt;
 use crate::log;
 use crate::map::look::Look;
 use crate::program::Program;
 use crate::report::json::Cache;
 use crate::report::table::{self, rate as shown_rate};
-use crate::report::warnings::{Warning, say};
+use crate::report::warnings::Warning;
+use crate::stdio::say;
 use crate::steps::{self, Step};
 use crate::workload::issuer::Way;
 use crate::workload::pattern::{Pattern, Region};
@@ -62,7 +62,6 @@ const BOLD: Style = Style::new().bold();
 
 /// Runs the search and prints the result.
 pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Result<()> {
-    interrupt::install();
     let path = match args.paths.as_slice() {
         [] => None,
         [path] => Some(path.as_path()),

@@ -6,12 +6,13 @@
 //!
 //! [`program`] starts the command again, [`workload`] keeps files busy, and [`results`] stores
 //! measurements. [`report`] shows them, [`mod@diff`] compares them. [`failure`] is the error of a
-//! verb, `log` shows the engine's events, [`power`] reads power sensors. `watched` runs a verb in a
-//! process that can be abandoned; `steps` detects operations that never return. Data go to stdout,
+//! verb, `log` shows the engine's events, [`power`] reads power sensors. `cleanup` undoes what must not
+//! remain, if `signals` or the watchdog in [`steps`] end the command early. Data go to stdout,
 //! messages to stderr; [`stdio`] checks whether they are open.
 
 pub mod args;
 pub mod bench;
+mod cleanup;
 mod depth;
 pub mod diff;
 pub mod doctor;
@@ -19,12 +20,12 @@ pub mod failure;
 pub mod gdsio;
 mod gpu_file_benchmark;
 pub mod import;
-mod interrupt;
 mod json_memory;
 mod limits;
 mod log;
 mod manual;
 pub mod map;
+mod output;
 pub mod power;
 mod probe;
 pub mod program;
@@ -33,6 +34,7 @@ pub mod read;
 pub mod report;
 pub mod results;
 mod shell;
+mod signals;
 pub mod sockets;
 pub mod stdio;
 pub mod steps;
@@ -40,13 +42,13 @@ mod stream;
 pub mod sweep;
 mod usage;
 mod variables;
-mod watched;
 pub mod workload;
 
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::thread;
 
 use clap::Parser;
 use clap::error::ErrorKind;
@@ -54,6 +56,11 @@ use clap::error::ErrorKind;
 use args::{Arguments, Verb};
 use failure::Failure;
 use program::Program;
+
+/// The stack of a process's first thread, as Linux has it.
+const STACK_LEN: usize = 8 << 20;
+/// The exit code of Rust programs that panic.
+const PANICKED: u8 = 101;
 
 /// Runs the command of `arguments`, which begin with the program's own name. It may start this
 /// process's program again, with other arguments that must reach this function. A caller that needs
@@ -66,41 +73,51 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 /// Like `run`, in a process with another program, such as an interpreter. `program` starts the
-/// command again, since code that touches files runs in a process that can be abandoned.
+/// command again, for probes of what may crash or hang.
 pub fn run_as(program: &Program, arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     stdio::hold(); // an interpreter has not done it
     // Otherwise the kernel ends the process if a file grows beyond a limit (`ulimit -f`), without
     // cleanup or a message. With a handler, the write fails.
     let _ = signal_hook::flag::register(libc::SIGXFSZ, Arc::default());
-    let mut arguments: Vec<OsString> = arguments.into_iter().collect();
-    let is_child = arguments.get(1).is_some_and(|verb| verb == watched::VERB);
-    if is_child {
-        let word = arguments.get(2).cloned().unwrap_or_default();
-        arguments.drain(1..arguments.len().min(3));
-        if let Err(failure) = watched::begin(&word) {
-            return end(Err(failure));
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    // The kernel delivers signals to the first thread of a process, even if that thread is blocked
+    // without end. Also, the first thread's stack is as small as `ulimit -s` says, and overflows
+    // without an error.
+    thread::scope(|scope| {
+        let verb = thread::Builder::new().name("verb".into()).stack_size(STACK_LEN);
+        match verb.spawn_scoped(scope, || run_verb(program, &arguments)) {
+            // It has already reported its panic.
+            Ok(running) => {
+                let code = running.join().unwrap_or(ExitCode::from(PANICKED));
+                // `doctor` and `map` may leave a thread behind that waits for a file.
+                if !program.is_interpreter() {
+                    cleanup::close_streams();
+                }
+                code
+            }
+            Err(error) => end(Err(Failure::thread(&error, STACK_LEN as u64))),
         }
-    }
-    watched::aside(|| run_verb(program, &arguments, is_child))
+    })
 }
 
-/// Runs the verb of `arguments`, in a child process unless this is one.
-fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCode {
-    let parsed = match Arguments::try_parse_from(arguments) {
-        Ok(parsed) => parsed,
+fn run_verb(program: &Program, arguments: &[OsString]) -> ExitCode {
+    let verb = &match Arguments::try_parse_from(arguments) {
+        Ok(parsed) => parsed.verb,
         Err(error) => {
             let verb = arguments.get(1).and_then(|word| word.to_str());
             return not_a_verb(&error, verb);
         }
     };
-    if !is_child
-        && is_shown(&parsed.verb)
+    if !matches!(verb, Verb::Probe(_) | Verb::Reach(_) | Verb::Cufile(_)) {
+        signals::install();
+    }
+    if is_shown(verb)
         && let Err(failure) = stdio::check()
     {
         return end(Err(failure));
     }
     let moves = matches!(
-        parsed.verb,
+        verb,
         Verb::Bench(_)
             | Verb::Read(_)
             | Verb::Sweep(_)
@@ -108,25 +125,19 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
             | Verb::Gdsio(_)
             | Verb::GpuFileBenchmark(_)
     );
-    if moves
-        || matches!(parsed.verb, Verb::Map(_) | Verb::Report(_) | Verb::Import(_) | Verb::Diff(_))
-    {
-        if !is_child && let Some(code) = watched::run(program, arguments) {
-            return code;
-        }
-        // The doctor has its own time limits, and reports its findings.
-        if !matches!(parsed.verb, Verb::Doctor(_)) {
-            steps::watch();
-        }
+    // The doctor has its own time limits, and reports its findings.
+    let reads = matches!(verb, Verb::Map(_) | Verb::Report(_) | Verb::Import(_) | Verb::Diff(_));
+    if reads || (moves && !matches!(verb, Verb::Doctor(_))) {
+        steps::watch();
     }
     if moves {
         variables::warn_of_unknown();
     }
-    let is_about_us = matches!(parsed.verb, Verb::Completions { .. } | Verb::Man);
+    let is_about_us = matches!(verb, Verb::Completions { .. } | Verb::Man);
     if !is_about_us && let Err(failure) = log::begin() {
         return end(Err(failure));
     }
-    let result = match &parsed.verb {
+    let result = match verb {
         Verb::Bench(args) if args.find_depth => {
             depth::command(args, &command_line(arguments), program)
         }
@@ -169,12 +180,7 @@ fn end(result: failure::Result<()>) -> ExitCode {
         },
         |()| 0,
     );
-    if watched::is_ending() {
-        watched::wait_for_the_end();
-    }
-    if watched::tell(watched::End::Regular(code)) {
-        watched::let_go(); // another thread may still block
-    }
+    cleanup::wait_if_ending();
     ExitCode::from(code)
 }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-use crate::interrupt;
+use crate::cleanup;
 use crate::report::plain::plain;
 
 /// The interval of checks whether it has ended.
@@ -57,7 +57,7 @@ pub(crate) fn run(
     shell.arg("-c").arg(line).process_group(0);
     shell.stdin(Stdio::null()).stdout(stdio(&output)).stderr(stdio(&errors));
     let mut child =
-        interrupt::spawn_group(&mut shell).map_err(|error| format!("{NO_SHELL}: {error}"))?;
+        cleanup::spawn_group(&mut shell).map_err(|error| format!("{NO_SHELL}: {error}"))?;
     let begun = Instant::now();
     let is_well = loop {
         match ended(&child) {
@@ -80,7 +80,7 @@ pub(crate) fn run(
     if rest == Rest::Killed {
         kill_all(&child);
     }
-    interrupt::ended(child.id());
+    cleanup::end(child.id(), true);
     let _ = child.wait();
     Ok(tail(&output))
 }
@@ -91,12 +91,12 @@ fn kill(mut child: Child, why: String) -> String {
     let begun = Instant::now();
     while ended(&child) == Ok(None) {
         if begun.elapsed() >= END_MAX {
-            interrupt::ended(child.id());
+            cleanup::end(child.id(), true);
             return format!("{why}, and cannot be ended");
         }
         std::thread::sleep(LOOK);
     }
-    interrupt::ended(child.id());
+    cleanup::end(child.id(), true);
     let _ = child.wait();
     why
 }

@@ -1,16 +1,26 @@
 //! The standard streams of this process, some of which may be closed when it starts.
 
+use std::io::Write as _;
 use std::os::fd::IntoRawFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use anstyle::{AnsiColor, Style};
 use rustix::fs::{Mode, OFlags, fcntl_getfl, open};
 use rustix::io::{Errno, fcntl_getfd};
 use rustix::stdio::{stderr, stdin, stdout};
 
 use crate::failure::{Failure, Result};
+use crate::report::plain::plain;
 
 /// Whether stdout was closed when the process started.
 static IS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Shows a warning on stderr.
+pub(crate) fn say(warning: &str) {
+    let yellow = Style::new().bold().fg_color(Some(AnsiColor::Yellow.into()));
+    // Stderr may be closed.
+    let _ = writeln!(anstream::stderr(), "{yellow}warning:{yellow:#} {}", plain(warning));
+}
 
 /// Opens `/dev/null` for each closed standard stream, so that no file opened later gets its number.
 /// Call it first: Rust's `main` does the same, after which the streams no longer look closed.

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use forebay::Options;
 
-use crate::report::warnings::say;
+use crate::stdio::say;
 
 /// A variable of the command itself.
 pub(crate) struct OfCommand {

@@ -50,12 +50,12 @@ use self::subject::{Subject, is_folder};
 use self::target::Target;
 use crate::args::BenchArgs;
 use crate::failure::{Failure, Result};
-use crate::interrupt;
 use crate::log;
 use crate::program::Program;
 use crate::report::json::{Cache, Direction, Environment, Report, SCHEMA};
 use crate::report::table;
 use crate::report::warnings::{self, Warning};
+use crate::stdio::say;
 use crate::steps::Step;
 
 /// Compared methods.
@@ -75,7 +75,6 @@ const UNKNOWN_RATE: f64 = 1e9;
 
 /// Runs the verb and shows the report.
 pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Result<()> {
-    interrupt::install();
     let report = run(args, command, program)?;
     let text = if args.json {
         report.to_text().map_err(|error| {
@@ -86,7 +85,7 @@ pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Res
     };
     let mut out = anstream::stdout();
     let shown = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    report.warnings.iter().for_each(|warning| warnings::say(warning));
+    report.warnings.iter().for_each(|warning| say(warning));
     verdict(&report, shown.map_err(|error| Failure::stdout(&error)))
 }
 

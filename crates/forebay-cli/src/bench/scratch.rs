@@ -23,10 +23,9 @@ use rustix::fs::{
 };
 
 use super::held;
+use crate::cleanup::{self, Key, Undo};
 use crate::failure::{Failure, Result};
-use crate::interrupt;
 use crate::steps::Step;
-use crate::watched;
 
 const PREFIX: &str = ".forebay-scratch-";
 const FOLDER: OFlags =
@@ -164,21 +163,17 @@ impl Scratch {
                 .hint("use a folder that you can write to, or name a file to read")
         };
         let _step = Step::begin("make scratch in", folder);
-        watched::tell_scratch(folder);
-        let mut lock = None;
-        let folder = interrupt::with_scratch(|| {
+        let (folder, lock) = cleanup::with(|| -> Result<_> {
             let path = folder.join(format!("{PREFIX}{:016x}", random().map_err(|e| failed(&e))?));
-            let folder = Folder::create(path).map_err(|e| failed(&e))?;
-            match fill(&folder) {
-                Ok(mark) => lock = Some(mark),
-                Err(error) => {
-                    folder.remove();
-                    return Err(failed(&error));
-                }
-            }
-            Ok(folder)
+            let folder = Arc::new(Folder::create(path).map_err(|e| failed(&e))?);
+            let mark = fill(&folder).map_err(|error| {
+                folder.remove();
+                failed(&error)
+            })?;
+            let (key, undone) = (Key::from(&folder.path), Arc::clone(&folder));
+            Ok(((folder, mark), key, Box::new(move || undone.remove()) as Undo))
         })?;
-        Ok(Self { folder, _lock: lock.expect("made together with the folder") })
+        Ok(Self { folder, _lock: lock })
     }
 
     /// Creates the empty file `number`, which follows the last one.
@@ -225,7 +220,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _step = Step::begin_long("remove", &self.folder.path);
-        interrupt::remove_scratch(&self.folder);
+        cleanup::end(&self.folder.path, false);
     }
 }
 

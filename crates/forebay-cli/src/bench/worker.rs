@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::cpu::Spent;
-use crate::interrupt;
+use crate::cleanup;
 use crate::report::plain::plain;
 
 /// Maximum bytes of one request: less than a pipe's buffer, so that writing it never blocks.
@@ -37,7 +37,7 @@ impl Worker {
     /// Starts it; `name` identifies it in reasons.
     pub(crate) fn start(command: &mut Command, name: &str) -> Result<Self, String> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = interrupt::spawn(command)
+        let mut child = cleanup::spawn(command)
             .map_err(|error| format!("`{name}` cannot be started: {error}"))?;
         let (orders, output) = (child.stdin.take(), child.stdout.take());
         let (sender, answers) = channel();
@@ -105,7 +105,7 @@ impl Drop for Worker {
         let id = self.child.id();
         let _ = self.child.kill();
         wait(&mut self.child, END_MAX);
-        interrupt::ended(id);
+        cleanup::end(id, true);
     }
 }
 

@@ -31,7 +31,7 @@ use crate::report::digest::{Axis, Digest, Metric, gather};
 use crate::report::forms::csv;
 use crate::report::input::{self, Source};
 use crate::report::plain::{json_lines, plain};
-use crate::report::warnings::say;
+use crate::stdio::say;
 use crate::steps::Step;
 
 /// Most files.

@@ -21,7 +21,6 @@ use self::json::DoctorReport;
 use crate::args::DoctorArgs;
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
-use crate::interrupt;
 use crate::map::look::Look;
 use crate::program::Program;
 use crate::reach;
@@ -66,7 +65,6 @@ fn examined(
     gpu: Option<&GpuSelector>,
     program: &Program,
 ) -> Result<DoctorReport> {
-    interrupt::install();
     let engine = transfers::engine(program)?;
     let answer = cufile(program);
     let (wish, target) = match Target::find(&engine, gpu) {

@@ -27,10 +27,9 @@ use self::place::{Files, Rights};
 use self::run::{Task, at_once, run_all};
 use self::words::{Io, Transfer};
 use crate::failure::{Failure, Result};
-use crate::interrupt;
 use crate::program::Program;
 use crate::report::plain::plain;
-use crate::report::warnings::say;
+use crate::stdio::say;
 use crate::workload::Lane;
 use crate::workload::issuer::Way;
 
@@ -46,7 +45,6 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
     };
     asked.notes.iter().for_each(|note| say(note));
     asked.transfer.stands_for().into_iter().for_each(say);
-    interrupt::install();
     let mut limits = crate::limits::limits(program)?;
     if asked.cached {
         limits.direct_io = DirectIo::Off;

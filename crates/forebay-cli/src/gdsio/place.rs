@@ -21,9 +21,10 @@ use crate::bench::held;
 use crate::bench::make::{self, Room};
 use crate::bench::memory::close;
 use crate::bench::scratch;
+use crate::cleanup;
 use crate::failure::{Failure, Result};
-use crate::interrupt;
-use crate::report::warnings::say;
+use crate::output;
+use crate::stdio::say;
 use crate::steps::{self, Step};
 use crate::workload::pattern::Region;
 
@@ -58,7 +59,7 @@ impl Drop for Files {
     fn drop(&mut self) {
         for path in &self.made {
             let _step = Step::begin_long("remove", path);
-            interrupt::end_output(path, false);
+            cleanup::end(path, false);
         }
     }
 }
@@ -141,7 +142,7 @@ impl Files {
     /// Keeps the files that were made for writes.
     pub(super) fn keep(&mut self) {
         for path in std::mem::take(&mut self.made) {
-            interrupt::end_output(&path, true);
+            cleanup::end(&path, true);
         }
     }
 
@@ -199,7 +200,7 @@ impl Files {
     fn make(&mut self, need: &mut Need) -> Result<()> {
         let path = &need.path;
         let _step = Step::begin("make", path);
-        let file = interrupt::create_output(path).map_err(|error| cannot("make", path, &error))?;
+        let file = output::create(path, 0o666).map_err(|error| cannot("make", path, &error))?;
         self.made.push(path.clone());
         // Without attributes, the next write needs the user's permission.
         let _ = fsetxattr(&file, MARK.0, MARK.1, XattrFlags::empty());

@@ -13,7 +13,7 @@ use super::tell;
 use crate::bench::proof::{Proof, Prover};
 use crate::failure::Result;
 use crate::report::proof::VerdictFacts;
-use crate::report::warnings::say;
+use crate::stdio::say;
 use crate::workload::issuer::add;
 use crate::workload::measure::{files_of, proofs_of};
 use crate::workload::run::{OfTarget, Ran};

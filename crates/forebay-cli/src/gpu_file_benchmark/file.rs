@@ -13,8 +13,9 @@ use forebay::units::MIB;
 use crate::bench::held;
 use crate::bench::make::{self, Claimed, Room};
 use crate::bench::scratch::{self, Part, Scratch};
+use crate::cleanup;
 use crate::failure::{Failure, Result};
-use crate::interrupt;
+use crate::output;
 use crate::steps::Step;
 
 /// The user's permissions to overwrite.
@@ -88,7 +89,7 @@ impl TestFile {
     fn create(path: &Path) -> Result<Self> {
         check_mounted(path)?;
         let step = Step::begin("create", path);
-        let made = interrupt::create_output(path);
+        let made = output::create(path, 0o666);
         drop(step);
         let made = made
             .map_err(|error| Failure::io(format!("cannot create `{}`", path.display()), &error))?;
@@ -195,7 +196,7 @@ impl Drop for TestFile {
     fn drop(&mut self) {
         if matches!(self.origin, Origin::New(_)) {
             let _step = Step::begin_long("remove", &self.name);
-            interrupt::end_output(&self.name, false);
+            cleanup::end(&self.name, false);
         }
     }
 }

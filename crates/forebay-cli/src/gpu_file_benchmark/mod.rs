@@ -29,10 +29,9 @@ use crate::bench::methods::forebay::try_route;
 use crate::bench::target::Target;
 use crate::bench::{TRY_LEN, environment, make, scratch, spinner};
 use crate::failure::{Failure, Result};
-use crate::interrupt;
 use crate::program::Program;
 use crate::report::json::{Cache, Direction};
-use crate::report::warnings::{self, Warning};
+use crate::report::warnings::Warning;
 use crate::results::Measured;
 use crate::sockets::Sockets;
 use crate::steps::{self, Step};
@@ -47,7 +46,6 @@ const REQUEST_MAX: u64 = 16 * MIB;
 
 /// Runs the verb: lines as runs end, then the summary.
 pub(crate) fn command(args: &GpuFileArgs, command: &str, program: &Program) -> Result<()> {
-    interrupt::install();
     let engine = Engine::new(crate::limits::limits(program)?)?;
     let target = Target::find(&engine, args.gpu.as_ref())?;
     target.check((args.mode == Mode::Dma).then_some(Route::Direct))?;
@@ -94,7 +92,7 @@ pub(crate) fn command(args: &GpuFileArgs, command: &str, program: &Program) -> R
     warnings.extend(sockets.as_ref().and_then(Sockets::warning).map(Warning::Engine));
     warnings.extend(benchmark.engine.notes().into_iter().map(Warning::Engine));
     warnings.extend(draw::notes(&rows, args.runs));
-    warnings.iter().for_each(|warning| warnings::say(&warning.to_string()));
+    warnings.iter().for_each(|warning| crate::stdio::say(&warning.to_string()));
     if done.found_wrong() {
         return Err(Failure::new("wrong data were found")
             .hint("`MISMATCH` marks where; ignore the speed there"));

@@ -32,9 +32,9 @@ use crate::args::{ImportArgs, ImportTool};
 use crate::bench::environment;
 use crate::failure::{Failure, Result};
 use crate::report::plain;
-use crate::report::warnings::say;
 use crate::results::file::Ledger;
 use crate::results::{Imported, Record, Run, SCHEMA, Sample};
+use crate::stdio::say;
 use crate::steps::Step;
 
 /// Most bytes of one file: the parsed form takes several times as much memory.

@@ -19,7 +19,7 @@ use crate::failure::{Failure, Result};
 use crate::program::Program;
 use crate::report::drives::LinkFacts;
 use crate::report::json::Direction;
-use crate::report::warnings::say;
+use crate::stdio::say;
 
 /// Bytes of one copy.
 const LEN: u64 = 64 * MIB;

@@ -25,7 +25,7 @@ use crate::bench::environment;
 use crate::failure::{Failure, Result};
 use crate::program::Program;
 use crate::reach;
-use crate::report::warnings::say;
+use crate::stdio::say;
 
 /// Runs the verb.
 pub(crate) fn command(args: &MapArgs, command: &str, program: &Program) -> Result<()> {

@@ -19,8 +19,9 @@ use crate::bench::methods::forebay::routes;
 use crate::bench::stats::rate;
 use crate::bench::subject::check_size;
 use crate::bench::target::Target;
+use crate::cleanup;
 use crate::failure::{Failure, Result};
-use crate::interrupt;
+use crate::output;
 use crate::program::Program;
 use crate::report::plain::plain;
 use crate::report::table;
@@ -135,9 +136,8 @@ impl<'a> Output<'a> {
     }
 
     fn create_file(path: &'a Path) -> Result<Self> {
-        interrupt::install();
         let _step = Step::begin("create", path);
-        let file = interrupt::create_output(path).map_err(|error| {
+        let file = output::create(path, 0o666).map_err(|error| {
             let failure = Failure::io(format!("cannot create `{}`", path.display()), &error);
             match error.kind() {
                 io::ErrorKind::AlreadyExists => {
@@ -190,7 +190,7 @@ impl Drop for Output<'_> {
     fn drop(&mut self) {
         // A part of the bytes would look like all of them.
         if let Self::File { done, path, .. } = self {
-            interrupt::end_output(path, *done);
+            cleanup::end(*path, *done);
         }
     }
 }

@@ -10,13 +10,14 @@ use super::digest::{Digest, gather};
 use super::forms::{csv, markdown, prometheus, terminal};
 use super::grid::{Grid, full, layers};
 use super::layers::Layers;
-use super::warnings::say;
 use super::{html, input};
 use crate::args::ReportArgs;
 use crate::bench::memory::close;
 use crate::bench::scratch::random;
+use crate::cleanup;
 use crate::failure::{Failure, Result};
-use crate::interrupt;
+use crate::output;
+use crate::stdio::say;
 use crate::steps::Step;
 
 /// Most files of one report.
@@ -127,7 +128,6 @@ fn write(
     bytes: &[u8],
     sync: impl FnOnce(&File) -> io::Result<()>,
 ) -> Result<()> {
-    interrupt::install();
     let _step = Step::of_thread("write", path);
     let failed = |error: &io::Error| {
         Failure::io(format!("cannot write the report to `{}`", path.display()), error)
@@ -148,7 +148,7 @@ fn write(
     let new = if overwrite { new_name(path) } else { Ok(path.to_owned()) };
     let new = new.map_err(|error| failed(&error))?;
     let mode = if old.is_some() { 0o600 } else { 0o666 };
-    let mut file = interrupt::create_output_with(&new, mode).map_err(|error| failed(&error))?;
+    let mut file = output::create(&new, mode).map_err(|error| failed(&error))?;
     let put = || {
         file.write_all(bytes)?;
         if let Some(old) = &old {
@@ -161,7 +161,7 @@ fn write(
         if overwrite { fs::rename(&new, path) } else { Ok(()) }
     };
     let done = put();
-    interrupt::end_output(&new, done.is_ok());
+    cleanup::end(&new, done.is_ok());
     done.map_err(|error| failed(&error))
 }
 

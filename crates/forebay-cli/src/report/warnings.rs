@@ -1,14 +1,11 @@
 //! Warnings for the reader of the numbers, each with the next thing to try.
 
 use std::fmt;
-use std::io::Write as _;
 
-use anstyle::{AnsiColor, Style};
 use forebay::units::format_size;
 
 use super::json::{MethodName, Report, Row};
 use super::paths;
-use super::plain::plain;
 
 /// Samples further apart than this share of their median are called unsteady.
 const SPREAD_MAX: f64 = 0.25;
@@ -259,13 +256,6 @@ fn some(rows: &[String]) -> String {
         None | Some(0) => shown,
         Some(more) => format!("{shown}; and {more} more"),
     }
-}
-
-/// Shows a warning on stderr.
-pub(crate) fn say(warning: &str) {
-    let yellow = Style::new().bold().fg_color(Some(AnsiColor::Yellow.into()));
-    // Stderr may be closed.
-    let _ = writeln!(anstream::stderr(), "{yellow}warning:{yellow:#} {}", plain(warning));
 }
 
 /// A row's name in warnings: with its path if there are several, and its size if these differ.

@@ -11,8 +11,8 @@ use super::Sweep;
 use super::plan::Planned;
 use crate::failure::Result;
 use crate::report::json::Cache;
-use crate::report::warnings::say;
 use crate::results::{Measured, Record};
+use crate::stdio::say;
 
 /// If at least this share of the bytes is in the page cache, they went through it; direct I/O
 /// leaves only the edges of requests there.

@@ -45,22 +45,22 @@ use self::targets::Together;
 use crate::args::SweepArgs;
 use crate::bench::environment;
 use crate::failure::{Failure, Result};
+use crate::{limits, sockets};
 use crate::power::{Meter, Part, Wanted, joules_per_gb};
 use crate::program::Program;
 use crate::report::json::Gpu;
-use crate::report::warnings::{Warning, say};
+use crate::report::warnings::Warning;
 use crate::results::file::Ledger;
 use crate::results::{Ceiling, Joules, Measured, Record, Run, SCHEMA, Sample};
+use crate::stdio::say;
 use crate::steps::Step;
 use crate::workload::measure::Measurer;
-use crate::{interrupt, limits, sockets};
 
 /// How often a spinner turns.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Runs the verb.
 pub(crate) fn command(args: &SweepArgs, command: &str, program: &Program) -> Result<()> {
-    interrupt::install();
     let args = match &args.job {
         Some(path) => job::merge(args, job::read(path)?),
         None => args.clone(),

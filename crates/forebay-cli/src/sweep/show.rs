@@ -13,9 +13,9 @@ use crate::report::digest::{Digest, gather};
 use crate::report::forms::terminal;
 use crate::report::plain::{json, plain};
 use crate::report::table;
-use crate::report::warnings::say;
 use crate::results::file::samples;
 use crate::results::{Record, Sample};
+use crate::stdio::say;
 
 /// Why samples failed or had wrong data; for repeated samples the last result counts.
 pub(super) fn failures(records: &[Record]) -> Vec<&str> {

@@ -10,9 +10,9 @@ use twox_hash::XxHash3_64;
 
 use crate::args::SweepArgs;
 use crate::failure::{Failure, Result};
-use crate::report::warnings::say;
 use crate::results::file::{Ledger, measured_here, samples};
 use crate::results::{Point, Record};
+use crate::stdio::say;
 
 /// Most files of the same sweep in the state folder.
 const NUMBERS: u32 = 10_000;

@@ -1,6 +1,6 @@
 //! How far a sweep came: printed when the command is stopped by any signal.
 
-use crate::interrupt;
+use crate::cleanup;
 
 /// While one exists, a stopped command reports how much is kept.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Tally {
     }
 
     fn tell(&self) {
-        interrupt::keeps(Some(self.words()));
+        cleanup::keeps(Some(self.words()));
     }
 
     fn words(&self) -> String {
@@ -48,7 +48,7 @@ impl Tally {
 
 impl Drop for Tally {
     fn drop(&mut self) {
-        interrupt::keeps(None);
+        cleanup::keeps(None);
     }
 }
 

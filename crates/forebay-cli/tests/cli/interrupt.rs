@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::program::{program, worker};
+use crate::program::program;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
 /// The signals that end a command, which removes what it made.
@@ -66,17 +66,6 @@ impl Running {
         }
     }
 
-    /// The process that works for it; none where the kernel does not tell.
-    fn worker(&self) -> Option<u32> {
-        let id = self.child.id();
-        if !Path::new(&format!("/proc/{id}/task/{id}/children")).exists() {
-            println!("skipped: a command's worker: this kernel names no children");
-            return None;
-        }
-        self.wait_for(|| worker(id).is_some());
-        worker(id)
-    }
-
     pub(crate) fn pid(&self) -> Pid {
         pid(self.child.id())
     }
@@ -133,30 +122,6 @@ fn a_part_of_an_output_does_not_stay() {
 /// The number of a process, for a signal.
 fn pid(id: u32) -> Pid {
     Pid::from_raw(i32::try_from(id).unwrap()).unwrap()
-}
-
-#[test]
-fn a_command_ends_as_the_process_that_works_for_it() {
-    for signal in [Signal::KILL, Signal::TERM] {
-        let mut running = Running::start(|command| command);
-        let Some(worker) = running.worker() else { return };
-        kill_process(pid(worker), signal).unwrap();
-        assert_eq!(running.end().signal(), Some(signal.as_raw()));
-    }
-}
-
-#[test]
-fn who_kills_a_command_kills_what_works_for_it() {
-    let mut running = Running::start(|command| command);
-    let Some(worker) = running.worker() else { return };
-    running.send(Signal::KILL);
-    assert_eq!(running.end().signal(), Some(Signal::KILL.as_raw()));
-    // It is nobody's child now, and whoever takes it in may not ask how it ended.
-    let ended = || {
-        let status = fs::read_to_string(format!("/proc/{worker}/status")).unwrap_or_default();
-        status.is_empty() || status.contains("State:\tZ")
-    };
-    running.wait_for(ended);
 }
 
 #[test]

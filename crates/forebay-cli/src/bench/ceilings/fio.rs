@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use crate::bench::cpu::Spent;
 use crate::bench::stats;
+use crate::cleanup;
 use crate::failure::{Failure, Result};
-use crate::interrupt;
 
 /// Queue depths that are tried.
 const DEPTHS: [u32; 3] = [8, 16, 32];
@@ -112,10 +112,10 @@ impl Fio {
         // Run it in a system folder: `fio` may leave files in its working directory.
         command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped());
         command.stderr(Stdio::piped());
-        let child = interrupt::spawn(&mut command).map_err(|error| error.to_string())?;
+        let child = cleanup::spawn(&mut command).map_err(|error| error.to_string())?;
         let id = child.id();
         let output = child.wait_with_output().map_err(|error| error.to_string());
-        interrupt::ended(id);
+        cleanup::end(id, true);
         let output = output?;
         if !output.status.success() {
             let text = String::from_utf8_lossy(&output.stderr);

@@ -19,10 +19,10 @@ use super::files::Place;
 use super::plan::Planned;
 use super::{Sweep, maps, queues, state};
 use crate::args::SweepArgs;
+use crate::cleanup;
 use crate::failure::{Failure, Result};
-use crate::interrupt;
-use crate::report::warnings::say;
 use crate::shell::{self, Rest, shortened};
+use crate::stdio::say;
 use crate::steps::Step;
 
 /// Ctrl-C ends the command by itself.
@@ -180,7 +180,7 @@ impl Switch {
 
     /// Sets the text on what remains, for any end of the sweep.
     fn leaves(&mut self, text: String) {
-        interrupt::leaves(Some(text.clone()));
+        cleanup::leaves(Some(text.clone()));
         self.stays = Some(text);
     }
 }
@@ -189,7 +189,7 @@ impl Drop for Switch {
     /// Reports which number remains, however the sweep ended.
     fn drop(&mut self) {
         if let Some(text) = self.stays.take() {
-            interrupt::leaves(None);
+            cleanup::leaves(None);
             super::tell(&text);
         }
     }

@@ -5,8 +5,6 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::program::worker;
-
 use super::{command, folder_with, names, run, stderr};
 
 /// The exit code and what stands on stderr, of a run that prints nothing and leaves nothing.
@@ -114,7 +112,7 @@ fn spoiled(resident: bool, spoil: impl FnOnce(&Path)) -> (Option<i32>, String) {
     let start = Instant::now();
     let id = child.id();
     let has_opened = || {
-        let fds = format!("/proc/{}/fd", worker(id).unwrap_or(id));
+        let fds = format!("/proc/{id}/fd");
         let entries = fs::read_dir(&fds).into_iter().flatten().flatten();
         entries.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|path| path.ends_with("b"))
     };

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::bench::scratch::random;
-use crate::interrupt;
+use crate::cleanup;
 
 /// The settings of this program; all others keep the library's defaults.
 const SETTINGS: &str = r#"{ "properties": { "allow_compat_mode": true, "force_compat_mode": true } }
@@ -23,7 +23,7 @@ impl Folder {
     pub(super) fn create() -> io::Result<Self> {
         let name = format!("forebay-cufile-{:016x}", random()?);
         let path = std::path::absolute(std::env::temp_dir())?.join(name);
-        interrupt::with_folder(&path, || fs::DirBuilder::new().mode(0o700).create(&path))?;
+        cleanup::with_folder(&path, || fs::DirBuilder::new().mode(0o700).create(&path))?;
         let folder = Self(path);
         fs::write(folder.settings(), SETTINGS)?;
         Ok(folder)
@@ -50,7 +50,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        interrupt::remove_folder(&self.0);
+        cleanup::end(&self.0, false);
     }
 }
 
