@@ -41,11 +41,6 @@ def program() -> list[str]:
 
 def main() -> int:
     """Runs the command that ``sys.argv`` names."""
-    if sys.argv[1:2] == ["stream-bench"]:  # the command line of `forebay stream`
-        from .stream_bench.__main__ import main as measure
-
-        del sys.argv[1]
-        return measure()
     # Python's handler would act only after the command, which has its own handlers.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     return run_command(["forebay", *sys.argv[1:]], program())

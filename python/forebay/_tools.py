@@ -84,7 +84,7 @@ def bench(*paths: Path, **options: Any) -> Report:
 
 def map(*paths: Path, **options: Any) -> Report:
     """Finds the drives below paths, their distance from each GPU, and what limits speed."""
-    return _run("map", paths, options)
+    return _run("doctor", paths, {"map": True, **options}, "map")
 
 
 def doctor(path: Path | None = None, **options: Any) -> Report:
@@ -97,7 +97,9 @@ def doctor(path: Path | None = None, **options: Any) -> Report:
     return _run("doctor", [] if path is None else [path], options)
 
 
-def _run(verb: str, paths: Sequence[Path], options: Mapping[str, Any]) -> Report:
+def _run(
+    verb: str, paths: Sequence[Path], options: Mapping[str, Any], kind: str | None = None
+) -> Report:
     import errno
     import json
     import subprocess
@@ -112,7 +114,7 @@ def _run(verb: str, paths: Sequence[Path], options: Mapping[str, Any]) -> Report
     command += ["--", *(os.fsdecode(path) for path in paths)]
     # The text on stderr counts if there is no data, or if the verb failed.
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
-    found = Report(verb, json.loads(done.stdout)) if done.stdout else None
+    found = Report(kind or verb, json.loads(done.stdout)) if done.stdout else None
     # A `doctor` that finds something broken ends with 1, and its report says what.
     if found is not None and (done.returncode == 0 or verb == "doctor"):
         return found

@@ -470,8 +470,8 @@ def test_passes_are_told_over_what_was_predicted() -> None:
     assert table.planned({"points": [{"tokens": 1}]}) == ""
 
 
-def test_the_command_becomes_the_bench() -> None:
-    command = [sys.executable, "-P", "-m", "forebay", "stream", "--layers", "one"]
+def test_invalid_arguments_are_refused() -> None:
+    command = [sys.executable, "-P", "-m", "forebay.stream_bench", "--layers", "one"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2, ended.stderr
     assert ended.stderr.startswith("error: --layers: it takes a whole number"), ended.stderr

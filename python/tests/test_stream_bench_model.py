@@ -1,4 +1,4 @@
-"""The file of layers that `forebay stream` makes, and never writes over another."""
+"""The file of layers that `forebay.stream_bench` makes, and never writes over another."""
 
 from __future__ import annotations
 

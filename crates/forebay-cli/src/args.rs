@@ -5,11 +5,11 @@ mod gpu_file;
 mod help;
 mod import;
 mod report;
-mod stream;
 pub(crate) mod sweep;
 
 use std::path::PathBuf;
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use forebay::Route;
@@ -20,7 +20,6 @@ pub use self::diff::DiffArgs;
 pub use self::gpu_file::{GpuFileArgs, Mode};
 pub use self::import::{ImportArgs, ImportTool};
 pub use self::report::ReportArgs;
-pub use self::stream::StreamArgs;
 pub use self::sweep::SweepArgs;
 use crate::gdsio::options::GdsioArgs;
 
@@ -53,44 +52,30 @@ pub enum Verb {
     /// threads for all files), `kvikio` and `forebay`. Every byte that was moved is verified.
     /// Without a GPU the target is host memory.
     Bench(BenchArgs),
-    /// Read a file into GPU or host memory, and report the route
+    /// Read a file into GPU or host memory; print checksum, route and proof
     ///
     /// The engine takes the fastest route that this file and this machine allow, and reports the
-    /// reason.
+    /// reason. Counters of the kernel, the driver and libraries verify the route. The checksum is
+    /// of the bytes in the target.
     Read(ReadArgs),
-    /// Show the drives under a path and their distance to each GPU
-    ///
-    /// The map leads from the path through mounts, file systems, arrays and volumes to the drives
-    /// (marked `●`) and their PCI devices. Warnings name settings that cost speed. All facts come
-    /// from the kernel: no file or drive is read or written. What the kernel does not report is
-    /// shown as unknown.
-    Map(MapArgs),
     /// Measure every combination of block size, queue depth and more
     ///
     /// Each combination of the values that you name is a point, and is measured several times. A
     /// sample has throughput, latency, CPU time, the verified path and the limit. Each one is saved
     /// at once, so the same command continues where it was stopped.
     Sweep(Box<SweepArgs>),
-    /// Measure how well compute hides the transfer of a model's layers
-    ///
-    /// Layers of a mixture of experts are transferred while the ones before them compute. Forebay,
-    /// two buffers in pinned memory (the limit of the PCIe link), a mapped file and KvikIO, if it
-    /// is installed, take turns. The bytes of the layers are verified on the GPU. torch computes,
-    /// so this requires the Python package and a GPU.
-    Stream(Box<StreamArgs>),
     /// Find what prevents direct transfers to the GPU, and how to fix it
     ///
     /// The checks cover kernel, driver, PCI, storage, network, limits and cuFile's settings. Each
     /// reports what it found, why that matters and the next step; the largest obstacle comes first.
     /// Then a few MiB are read by each route, and written too if the path is a folder. Every byte
-    /// is verified. The last line says how bytes travel here. Neither root nor a GPU is required;
-    /// the output says what could not be checked. The exit code is 1 if something that was set up
-    /// does not work.
+    /// is verified. The first line answers whether bytes can go to the GPU directly. Neither root
+    /// nor a GPU is required. The exit code is 1 if something that was set up does not work.
     Doctor(DoctorArgs),
     /// Show results as text, a page of HTML, or tables
     ///
-    /// Results files and output of `bench --json` or `stream --out` are combined
-    /// in one report, each as a run of its own. Without `-o` the report goes to stdout.
+    /// Results files and output of `bench --json` or `forebay.stream_bench` are combined in one
+    /// report, each as a run of its own. Without `-o` the report goes to stdout.
     Report(ReportArgs),
     /// Compare results by ratios with confidence intervals
     ///
@@ -121,31 +106,46 @@ pub enum Verb {
     /// went by DMA, not the speed. Without a GPU the target is host memory.
     #[command(hide = true)]
     GpuFileBenchmark(GpuFileArgs),
+    /// Print completions for a shell
+    #[command(hide = true)]
+    Completions {
+        /// Name of the shell
+        shell: Shell,
+    },
+    /// Print the manual page of the command, or of a verb
+    #[command(hide = true)]
+    Man {
+        /// The verb
+        verb: Option<String>,
+    },
+}
+
+/// The command line of a process that the command starts for its own work.
+#[derive(Debug, Parser)]
+#[command(name = "forebay")]
+pub(crate) struct InternalArguments {
+    #[command(subcommand)]
+    pub(crate) verb: Internal,
+}
+
+/// The verbs of such a process.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Internal {
     /// Open cuFile's driver and report what it says, line by line
     ///
     /// Opening the driver may hang or end the process. So the engine runs this program first, with
     /// a time limit, before it uses the library itself. The output is for programs.
-    #[command(hide = true)]
     Probe(ProbeArgs),
     /// Check whether paths answer, one after the other
     ///
     /// A file server that does not answer blocks the calling process, even as it exits. So `forebay
-    /// doctor` and `forebay map` check paths in a child process. The output is for programs.
-    #[command(hide = true)]
+    /// doctor` checks paths in a child process. The output is for programs.
     Reach(ReachArgs),
     /// Move bytes by cuFile on orders of `forebay bench`, line by line
     ///
     /// The library changes the process that loads it, so the measuring process does not load it.
     /// The interface is for programs.
-    #[command(hide = true)]
     Cufile(ProbeArgs),
-    /// Print completions for a shell
-    Completions {
-        /// Name of the shell
-        shell: Shell,
-    },
-    /// Print the manual page
-    Man,
 }
 
 /// Arguments of `forebay bench`.
@@ -165,7 +165,7 @@ pub struct BenchArgs {
     /// afterwards. Several paths, such as one on each drive, are measured one by one and all at
     /// once. All at once, one engine is compared with one pool of threads and with KvikIO, if
     /// Python has it.
-    #[arg(value_name = "PATH")]
+    #[arg(value_name = "PATH", value_parser = local_path())]
     pub paths: Vec<PathBuf>,
 
     /// Bytes to move, or a list of sizes
@@ -238,13 +238,13 @@ pub struct BenchArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_long_help = "Examples:\n  \
     forebay read model.safetensors\n  \
-    forebay read model.safetensors --offset 8 --len 1M --checksum\n  \
+    forebay read model.safetensors --offset 8 --len 1M\n  \
     forebay read /dev/nvme0n1 --len 1G --gpu 0\n  \
-    forebay read model.safetensors --stages\n  \
     forebay read model.safetensors --trace read.json\n  \
     forebay read model.safetensors --offset 4K --len 4K --output - | xxd")]
 pub struct ReadArgs {
     /// File or block device to read
+    #[arg(value_parser = local_path())]
     pub file: PathBuf,
 
     /// Offset of the first byte
@@ -269,10 +269,6 @@ pub struct ReadArgs {
     #[arg(long, value_name = "ROUTE", value_parser = route)]
     pub route: Option<Route>,
 
-    /// Print the XXH3-64 checksum of the bytes in the target
-    #[arg(long)]
-    pub checksum: bool,
-
     /// Copy the bytes from the target to this new file; `-` is stdout
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -284,52 +280,7 @@ pub struct ReadArgs {
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
-    /// Show the time of each stage, and why the direct route was not taken
-    ///
-    /// The stages are requests, copies, and the waits for slots and for the link. The reason is
-    /// shown only if a direct path may exist.
-    #[arg(long)]
-    pub stages: bool,
-
     /// Print JSON, with the stages; docs/json-schema.md describes it
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// Arguments of `forebay map`.
-#[derive(Debug, Clone, Args)]
-#[command(after_long_help = "Examples:\n  \
-    forebay map                          this folder\n  \
-    forebay map /data/model.safetensors --extents\n  \
-    forebay map /data /scratch --json\n  \
-    forebay map /data --record DIR       record what the map is made from\n  \
-    forebay map --fixture DIR            show the record, on any machine")]
-pub struct MapArgs {
-    /// Files, folders or block devices; they need not exist [default: this folder]
-    #[arg(value_name = "PATH")]
-    pub paths: Vec<PathBuf>,
-
-    /// Show where the bytes of the files are, as far as the kernel reports it
-    #[arg(long)]
-    pub extents: bool,
-
-    /// Copy to each GPU for a moment, and read the speed of its link meanwhile
-    ///
-    /// An idle GPU lowers the speed of its link, so only a copy shows whether the link is too slow.
-    #[arg(long, conflicts_with_all = ["record", "fixture"])]
-    pub measure_link: bool,
-
-    /// Record the system, as far as these paths use it, in a new folder
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["fixture", "extents", "json"])]
-    pub record: Option<PathBuf>,
-
-    /// Show the system recorded in this folder instead of this machine
-    ///
-    /// Without a path, all recorded paths are shown.
-    #[arg(long, value_name = "DIR")]
-    pub fixture: Option<PathBuf>,
-
-    /// Print JSON instead of a drawing; docs/json-schema.md describes it
     #[arg(long)]
     pub json: bool,
 }
@@ -338,26 +289,48 @@ pub struct MapArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_long_help = "Examples:\n  \
     forebay doctor                       this folder and the first GPU\n  \
+    forebay doctor /data -v              every check and transfer\n  \
     forebay doctor /data --gpu 1 --json\n  \
+    forebay doctor --map /data /scratch  drives, and their distance to each GPU\n  \
     forebay doctor /data --record DIR    record what is checked\n  \
     forebay doctor --fixture DIR         diagnose the record, on any machine")]
 pub struct DoctorArgs {
     /// File, folder or block device [default: this folder]
     ///
     /// A file or device is only read. In a folder a scratch file is made, and removed afterwards.
-    pub path: Option<PathBuf>,
+    /// Several paths require `--map`, which reads and writes none of them.
+    #[arg(value_name = "PATH", value_parser = local_path())]
+    pub paths: Vec<PathBuf>,
 
     /// GPU: an index, a UUID, a PCI address, `none`, or `sim`
     ///
     /// By default the first GPU. With `--fixture`, an index or a PCI address.
-    #[arg(long, value_name = "WHICH", value_parser = gpu)]
+    #[arg(long, value_name = "WHICH", value_parser = gpu, conflicts_with = "map")]
     pub gpu: Option<GpuSelector>,
 
-    /// Record what is checked in a new folder, and move nothing
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["fixture", "json"])]
+    /// Show every check and transfer
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// Show the storage map instead: drives under the paths, distance to each GPU
+    ///
+    /// The map leads from the path through mounts, file systems, arrays and volumes to the drives
+    /// (marked `●`) and their PCI devices. Warnings name settings that cost speed. All facts come
+    /// from the kernel; what it does not report is shown as unknown. Paths need not exist.
+    #[arg(long)]
+    pub map: bool,
+
+    /// With `--map`: show where the bytes of the files are
+    #[arg(long, requires = "map")]
+    pub extents: bool,
+
+    /// Record what is checked, or mapped, in a new folder, and move nothing
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["fixture", "extents", "json"])]
     pub record: Option<PathBuf>,
 
-    /// Diagnose the system recorded in this folder instead of this machine
+    /// Diagnose or map the system recorded in this folder instead of this machine
+    ///
+    /// With `--map` and without a path, all recorded paths are shown.
     #[arg(long, value_name = "DIR")]
     pub fixture: Option<PathBuf>,
 
@@ -415,6 +388,17 @@ pub(crate) fn gpu(text: &str) -> Result<GpuSelector, String> {
         }
         forebay::Error::BadOption { name, expected, .. } => format!("`{name}` takes {expected}"),
         other => other.to_string(),
+    })
+}
+
+/// A path on this machine.
+pub(crate) fn local_path() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| {
+        let scheme = path.to_str().and_then(|path| Some(path.split_once("://")?.0));
+        match scheme.filter(|scheme| scheme.chars().all(|c| c.is_ascii_alphanumeric())) {
+            Some(_) => Err("remote objects are not supported: copy or mount them first"),
+            None => Ok(path),
+        }
     })
 }
 

@@ -157,7 +157,7 @@ impl Drive {
 
     fn nothing(&self, why: &str) -> Failure {
         Failure::new(format!("cannot find a depth: `{}` {why}", self.name.display()))
-            .hint("name a path on a drive; `forebay map` shows the drives under a path")
+            .hint("name a path on a drive; `forebay doctor --map` shows the drives under it")
     }
 
     /// Makes scratch, if the path is a folder; returns the bytes to read.

@@ -1,13 +1,12 @@
 //! The `forebay` command as a library: arguments in, report out.
 //!
-//! `args` reads the command line. Each verb has a module ([`mod@bench`], [`map`],
-//! [`mod@sweep`], [`read`], [`doctor`], [`gdsio`], [`import`], `stream`, `probe`,
-//! `manual`).
+//! `args` reads the command line. Each verb has a module ([`mod@bench`], [`mod@sweep`], [`read`],
+//! [`doctor`], [`map`], [`gdsio`], [`import`], `probe`, `manual`).
 //!
 //! [`program`] starts the command again, [`workload`] keeps files busy, and [`results`] stores
 //! measurements. [`report`] shows them, [`mod@diff`] compares them. [`failure`] is the error of a
-//! verb, `log` shows the engine's events, [`power`] reads power sensors. `cleanup` undoes what must not
-//! remain, if `signals` or the watchdog in [`steps`] end the command early. Data go to stdout,
+//! verb, `log` shows the engine's events, [`power`] reads power sensors. `cleanup` undoes what must
+//! not remain, if `signals` or the watchdog in [`steps`] end the command early. Data go to stdout,
 //! messages to stderr; [`stdio`] checks whether they are open.
 
 pub mod args;
@@ -38,7 +37,6 @@ mod signals;
 pub mod sockets;
 pub mod stdio;
 pub mod steps;
-mod stream;
 pub mod sweep;
 mod usage;
 mod variables;
@@ -50,10 +48,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{Parser as _, Subcommand as _};
 
-use args::{Arguments, Verb};
+use args::{Arguments, Internal, InternalArguments, Verb};
 use failure::Failure;
 use program::Program;
 
@@ -89,7 +87,7 @@ pub fn run_as(program: &Program, arguments: impl IntoIterator<Item = OsString>) 
             // It has already reported its panic.
             Ok(running) => {
                 let code = running.join().unwrap_or(ExitCode::from(PANICKED));
-                // `doctor` and `map` may leave a thread behind that waits for a file.
+                // `doctor` may leave a thread behind that waits for a file.
                 if !program.is_interpreter() {
                     cleanup::close_streams();
                 }
@@ -101,16 +99,15 @@ pub fn run_as(program: &Program, arguments: impl IntoIterator<Item = OsString>) 
 }
 
 fn run_verb(program: &Program, arguments: &[OsString]) -> ExitCode {
+    let first = arguments.get(1).and_then(|word| word.to_str());
+    if first.is_some_and(Internal::has_subcommand) {
+        return end(run_internal(arguments));
+    }
     let verb = &match Arguments::try_parse_from(arguments) {
         Ok(parsed) => parsed.verb,
-        Err(error) => {
-            let verb = arguments.get(1).and_then(|word| word.to_str());
-            return not_a_verb(&error, verb);
-        }
+        Err(error) => return not_a_verb(&error, first),
     };
-    if !matches!(verb, Verb::Probe(_) | Verb::Reach(_) | Verb::Cufile(_)) {
-        signals::install();
-    }
+    signals::install();
     if is_shown(verb)
         && let Err(failure) = stdio::check()
     {
@@ -126,14 +123,14 @@ fn run_verb(program: &Program, arguments: &[OsString]) -> ExitCode {
             | Verb::GpuFileBenchmark(_)
     );
     // The doctor has its own time limits, and reports its findings.
-    let reads = matches!(verb, Verb::Map(_) | Verb::Report(_) | Verb::Import(_) | Verb::Diff(_));
+    let reads = matches!(verb, Verb::Report(_) | Verb::Import(_) | Verb::Diff(_));
     if reads || (moves && !matches!(verb, Verb::Doctor(_))) {
         steps::watch();
     }
     if moves {
         variables::warn_of_unknown();
     }
-    let is_about_us = matches!(verb, Verb::Completions { .. } | Verb::Man);
+    let is_about_us = matches!(verb, Verb::Completions { .. } | Verb::Man { .. });
     if !is_about_us && let Err(failure) = log::begin() {
         return end(Err(failure));
     }
@@ -143,10 +140,8 @@ fn run_verb(program: &Program, arguments: &[OsString]) -> ExitCode {
         }
         Verb::Bench(args) => bench::command(args, &command_line(arguments), program),
         Verb::Read(args) => read::command(args, program),
-        Verb::Map(args) => map::command(args, &command_line(arguments), program),
         Verb::Sweep(args) => sweep::command(args, &command_line(arguments), program),
-        Verb::Stream(args) => stream::command(args, program),
-        Verb::Doctor(args) => doctor::command(args, program),
+        Verb::Doctor(args) => doctor::command(args, &command_line(arguments), program),
         Verb::Report(args) => report::command::command(args),
         Verb::Diff(args) => diff::command(args),
         Verb::Gdsio(args) => gdsio::command(args, program),
@@ -155,15 +150,24 @@ fn run_verb(program: &Program, arguments: &[OsString]) -> ExitCode {
         }
         Verb::Import(args) => import::command(args, &command_line(arguments)),
         Verb::Completions { shell } => manual::completions(*shell),
-        Verb::Man => manual::man_page(),
-        Verb::Probe(args) => probe::command(args),
-        Verb::Reach(args) => reach::command(args),
-        Verb::Cufile(args) => bench::methods::cufile::child::command(args),
+        Verb::Man { verb } => manual::man_page(verb.as_deref()),
     };
     end(result)
 }
 
-/// Whether the verb writes to stdout. Probes do as well, for the process that starts them.
+fn run_internal(arguments: &[OsString]) -> failure::Result<()> {
+    let parsed = InternalArguments::try_parse_from(arguments);
+    let parsed = parsed.map_err(|error| usage::failure(&error, None))?;
+    stdio::check()?;
+    log::begin()?;
+    match &parsed.verb {
+        Internal::Probe(args) => probe::command(args),
+        Internal::Reach(args) => reach::command(args),
+        Internal::Cufile(args) => bench::methods::cufile::child::command(args),
+    }
+}
+
+/// Whether the verb writes to stdout.
 fn is_shown(verb: &Verb) -> bool {
     match verb {
         Verb::Report(args) => args.output.is_none(),

@@ -14,55 +14,26 @@ pub(crate) fn completions(shell: Shell) -> Result<()> {
     show(&script)
 }
 
-/// Prints the manual page: the command, then each verb.
-pub(crate) fn man_page() -> Result<()> {
+/// Prints the manual page of the command, or of `verb`.
+pub(crate) fn man_page(verb: Option<&str>) -> Result<()> {
+    let mut command = args::definition();
+    command.build();
+    let command = match verb {
+        None => Some(&command),
+        Some(verb) => command.find_subcommand(verb),
+    };
+    let command = command.cloned().ok_or_else(|| {
+        Failure::usage(format!("there is no verb `{}`", verb.unwrap_or_default()))
+            .hint("`forebay --help` lists the verbs")
+    })?;
     let mut page = Vec::new();
-    render(&mut page).map_err(|error| Failure::io("cannot write the manual page", &error))?;
-    let page = without_repeats(&String::from_utf8_lossy(&page));
-    show(page.as_bytes())
+    clap_mangen::Man::new(command)
+        .render(&mut page)
+        .map_err(|error| Failure::io("cannot write the manual page", &error))?;
+    show(&page)
 }
 
 fn show(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout();
     out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| Failure::stdout(&error))
-}
-
-/// Each section brings its own definition of the apostrophe; one is enough.
-fn without_repeats(page: &str) -> String {
-    let definition = |line: &&str| line.starts_with(".ie \\n(.g") || line.starts_with(".el .ds");
-    let mut lines: Vec<&str> = page.lines().filter(definition).take(2).collect();
-    lines.extend(page.lines().filter(|line| !definition(line)));
-    lines.join("\n") + "\n"
-}
-
-fn render(page: &mut Vec<u8>) -> io::Result<()> {
-    let mut command = args::definition();
-    command.build();
-    let man = clap_mangen::Man::new(command.clone());
-    man.render_title(page)?;
-    man.render_name_section(page)?;
-    man.render_synopsis_section(page)?;
-    man.render_description_section(page)?;
-    for verb in command.get_subcommands() {
-        writeln!(page, ".SH {}", verb.get_name().to_uppercase())?;
-        let man = clap_mangen::Man::new(verb.clone());
-        for section in [
-            clap_mangen::Man::render_synopsis_section,
-            clap_mangen::Man::render_description_section,
-            clap_mangen::Man::render_options_section,
-            clap_mangen::Man::render_extra_section,
-        ] {
-            let mut text = Vec::new();
-            section(&man, &mut text)?;
-            // A section of the verb's own page is a subsection of the one page of the command.
-            let text = String::from_utf8_lossy(&text).replace("\n.SH ", "\n.SS ");
-            let text = match text.strip_prefix(".SH ") {
-                Some(rest) => format!(".SS {rest}"),
-                None => text,
-            };
-            page.extend_from_slice(text.as_bytes());
-        }
-    }
-    man.render_extra_section(page)?;
-    man.render_version_section(page)
 }

@@ -70,7 +70,8 @@ impl Sockets {
         let node = self.numa_node.map_or_else(String::new, |node| format!(" on NUMA node {node}"));
         Some(format!(
             "{} {are} on another socket than the GPU{node}, so bytes cross the link between \
-             sockets: use a drive or a GPU on the same socket; `forebay map` shows where they are",
+             sockets: use a drive or a GPU on the same socket; `forebay doctor --map` shows where \
+             they are",
             far.join(", ")
         ))
     }

@@ -220,12 +220,12 @@ fn bar1(gpu: &Gpu) -> Check {
 fn distance(drive: &Drive) -> Check {
     let name = &drive.name;
     match &drive.distance {
-        Some(found @ Distance::AcrossSockets) => DISTANCE
-            .warning(format!("{name}: {found}"))
-            .step("use a drive and a GPU of one socket (`forebay map` shows the distances)"),
+        Some(found @ Distance::AcrossSockets) => DISTANCE.warning(format!("{name}: {found}")).step(
+            "use a drive and a GPU of one socket (`forebay doctor --map` shows the distances)",
+        ),
         Some(Distance::Unknown(reason)) => DISTANCE
             .unknown(format!("{name}: {reason}"))
-            .step("`forebay map` shows the known devices on the way"),
+            .step("`forebay doctor --map` shows the known devices on the way"),
         Some(found) => DISTANCE.ok(format!("{name}: {found}")),
         None => DISTANCE
             .unknown("there is no GPU to measure from")
@@ -256,7 +256,7 @@ fn link(name: &str, pci: &PciDevice, rests: bool) -> Option<Check> {
         let seen = format!("{name} at {}: {link}, of {}.0 GT/s", pci.address, speed? / 1000);
         // An idle GPU lowers its link speed; only a copy shows the real one.
         return Some(match rests {
-            true => LINK.ok(format!("{seen}, at rest")).step("`forebay map --measure-link`"),
+            true => LINK.ok(format!("{seen}, at rest")).step("`forebay bench` measures it"),
             false => LINK.warning(seen).step(both_ends(&pci.address)),
         });
     }

@@ -238,7 +238,8 @@ impl Storage {
         let (drive, by, certain, signs) = played;
         let likely = if certain { "" } else { "likely " };
         let seen = format!("{} is {likely}played by {by}: {}", drive.name, signs.join(", "));
-        let step = "compare where the card and the GPU are (`forebay map`), as for a network card";
+        let step = "compare where the card and the GPU are (`forebay doctor --map`), as for a \
+                    network card";
         Some(PLAYED.warning(seen).step(step))
     }
 }

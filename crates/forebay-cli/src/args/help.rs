@@ -18,10 +18,9 @@ Examples:
   forebay bench --size 1G,8G --repeats 5  two sizes, five samples of each
   forebay bench --gpu sim --json          simulated GPU, results as JSON
   forebay read model.safetensors          read a file into GPU memory
-  forebay map /data                       drives, and their distance to each GPU
   forebay sweep /data                     block sizes and queue depths
-  forebay stream --tokens 1024,8192       a model's layers during compute
   forebay doctor /data                    what prevents direct transfers
+  forebay doctor --map /data              drives, and their distance to each GPU
   forebay import fio f.json -o results    results of another tool
   forebay report results -o report.html   results as a page for a browser
   forebay diff before.jsonl after.jsonl   ratios of two results";
@@ -43,7 +42,7 @@ Sizes: K, M, G, KiB, MiB, GiB are powers of two; kB, MB, GB are powers of ten
 (of two for `gdsio`).
 NO_COLOR switches colours off.";
 
-/// Examples, exit codes and environment variables.
+/// Other tools' verbs, examples, exit codes and environment variables.
 pub(super) fn beyond_flags() -> String {
     format!("{OTHER_TOOLS}\n\n{EXAMPLES}\n\n{EXIT_CODES}\n\n{}", variables::help())
 }

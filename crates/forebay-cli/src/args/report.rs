@@ -11,10 +11,10 @@ use clap::Args;
     forebay report results                     text for a terminal\n  \
     forebay report local remote -o both.html   two runs in one report\n  \
     forebay bench --json >b.json; forebay report b.json\n  \
-    forebay report layers/stream_bench.json    output of `stream --out layers`\n  \
+    forebay report layers/stream_bench.json    output of `stream_bench`\n  \
     forebay report results --csv >results.csv  table for a spreadsheet")]
 pub struct ReportArgs {
-    /// Results files, or output of `bench --json` or `stream --out`
+    /// Results files, or output of `bench --json` or `forebay.stream_bench`
     #[arg(value_name = "RESULTS", required = true)]
     pub results: Vec<PathBuf>,
 

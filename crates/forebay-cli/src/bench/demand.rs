@@ -44,12 +44,6 @@ impl Demand {
         }
     }
 
-    /// The memory of layers of which `pinned` bytes are pinned.
-    #[must_use]
-    pub fn of_layers(pinned: u64) -> Self {
-        Self { copies: 0, link: 0, fixed: pinned.saturating_add(PROGRAM) }
-    }
-
     /// The memory of a comparison. `host`: the target is in host memory. `gpu`: it is a GPU,
     /// simulated or real. `files` is the number of scratch files in memory, `storages` the number
     /// of directions in which the storage is measured.

@@ -119,7 +119,7 @@ pub fn claim(path: &Path) -> Result<Claimed> {
     let mut file = opened.map_err(|error| match error.kind() {
         ErrorKind::ResourceBusy => Failure::new(cannot())
             .because("it is in use: mounted, or part of an array or a volume")
-            .hint("`forebay map` shows what uses it; give a folder on it instead"),
+            .hint("`forebay doctor --map` shows what uses it; give a folder on it instead"),
         _ => Failure::io(cannot(), &error),
     })?;
     let len = file.seek(SeekFrom::End(0)).map_err(|error| Failure::io(cannot(), &error))?;

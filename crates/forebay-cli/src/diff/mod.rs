@@ -76,7 +76,7 @@ pub fn command(args: &DiffArgs) -> Result<()> {
     }
 }
 
-/// Refuses files of `forebay stream`: a pass has a duration, not the rate of a point.
+/// Refuses files of `forebay.stream_bench`: a pass has a duration, not the rate of a point.
 fn refuse_layers(path: &Path, source: &Source) -> Result<()> {
     if !matches!(source, Source::Layers(_)) {
         return Ok(());

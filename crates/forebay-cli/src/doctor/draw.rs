@@ -1,5 +1,4 @@
-//! A diagnosis as text: a block for each check with a finding, a line for each other check, the
-//! transfers, and one sentence.
+//! A diagnosis as text: the answer, what to do, and on request everything else.
 
 use std::fmt::Write as _;
 
@@ -15,50 +14,65 @@ const STATE: usize = 9;
 /// Minimum width of text, in columns.
 const WIDTH_MIN: usize = 40;
 
-/// The whole text, with escape codes for colours.
-pub(super) fn render(report: &DoctorReport, look: Look) -> String {
+/// The whole text, with escape codes for colours: the answer, then what to do; with `verbose` every
+/// check and transfer.
+pub(super) fn render(report: &DoctorReport, verbose: bool, look: Look) -> String {
     let mut out = String::new();
-    let to = match &report.gpu {
-        Some(gpu) => match &gpu.name {
-            Some(name) => format!("{name}, {}", gpu.address),
-            None => gpu.address.clone(),
-        },
-        None => match report.target.as_deref() {
-            Some(target) if target != "host" => target.to_owned(),
-            _ => "no GPU".to_owned(),
-        },
-    };
-    let bold = Style::new().bold();
-    let head = look.fit(&format!("{} → {to}", report.path));
-    let _ = writeln!(out, "{bold}{head}{bold:#}\n");
-    let (fine, others): (Vec<_>, Vec<_>) =
-        report.checks.iter().partition(|check| check.state == "ok");
-    for check in others {
-        block(&mut out, check, look);
-    }
-    for check in fine {
-        entry(&mut out, style("ok"), "ok", &format!("{}: {}", check.name, check.seen), look);
-    }
-    if !report.transfers.is_empty() || report.not_moved.is_some() {
-        out.push('\n');
-    }
-    for transfer in &report.transfers {
-        moved(&mut out, transfer, look);
-    }
-    if let Some(reason) = &report.not_moved {
-        entry(&mut out, style("unknown"), "not moved", reason, look);
+    let (bold, red, green) = (Style::new().bold(), style("problem"), style("ok").bold());
+    let colour = if report.answer.starts_with("no") { red } else { green };
+    let _ = write!(out, "{bold}GPUDirect:{bold:#} ");
+    let mut answer = String::new();
+    wrapped(&mut answer, "           ", "           ", &report.answer, look);
+    let _ = write!(out, "{colour}{}{colour:#}", answer.trim_start());
+    if report.replay.is_none() {
+        wrapped(&mut out, "           ", "           ", &report.sentence, look);
     }
     out.push('\n');
-    wrapped(&mut out, "", "", &report.sentence, look);
+    let (told, rest): (Vec<_>, Vec<_>) =
+        report.checks.iter().partition(|check| verbose || matters(report, check));
+    for check in &told {
+        block(&mut out, check, verbose, look);
+    }
+    let failed = |transfer: &&Transfer| verbose || transfer.has_failed();
+    for transfer in report.transfers.iter().filter(failed) {
+        moved(&mut out, transfer, look);
+    }
+    if let Some(reason) = report.not_moved.as_ref() {
+        entry(&mut out, style("unknown"), "not moved", reason, look);
+    }
+    if !rest.is_empty() {
+        let count = |state: &str| rest.iter().filter(|check| check.state == state).count();
+        let (fine, transfers) = (count("ok"), report.transfers.len());
+        let text = format!(
+            "{} more checks ({fine} ok) and {transfers} transfers: `forebay doctor -v`",
+            rest.len()
+        );
+        wrapped(&mut out, "", "", &text, look);
+    }
     out
 }
 
-fn block(out: &mut String, check: &Check, look: Look) {
+/// Whether a check belongs to the answer: something is broken, costs speed, or keeps the nearest
+/// direct path closed. Without a GPU nothing else matters.
+fn matters(report: &DoctorReport, check: &Check) -> bool {
+    let has_gpu = report.gpu.is_some();
+    let closes = || match report.ways.first() {
+        Some(way) if !way.open => check.blocks.contains(&way.way),
+        _ => check.blocks.is_empty(),
+    };
+    check.broken
+        || (has_gpu && check.state == "warning")
+        || (has_gpu && check.state == "problem" && closes())
+}
+
+fn block(out: &mut String, check: &Check, verbose: bool, look: Look) {
     let seen = format!("{}: {}", check.name, check.seen);
     entry(out, style(&check.state), &check.state, &seen, look);
     let lead = " ".repeat(STATE + 1);
-    wrapped(out, &format!("{lead}why   "), &format!("{lead}      "), check.why.as_str(), look);
-    if let Some(step) = &check.step {
+    if verbose && check.state != "ok" {
+        wrapped(out, &format!("{lead}why   "), &format!("{lead}      "), check.why.as_str(), look);
+    }
+    if let Some(step) = check.step.as_ref().filter(|_| check.state != "ok") {
         wrapped(out, &format!("{lead}next  "), &format!("{lead}      "), step, look);
     }
 }

@@ -24,7 +24,9 @@ pub struct DoctorReport {
     pub target: Option<String>,
     /// Whether something that was set up does not work, so that the command ends with 1.
     pub broken: bool,
-    /// The last line: the route of bytes, and what the direct route would need.
+    /// Whether bytes go to the GPU directly, and what is missing if not.
+    pub answer: String,
+    /// The route of bytes; of a replay, the best one that the checks leave open.
     pub sentence: String,
     /// The checks, the most serious first.
     pub checks: Vec<Check>,
@@ -140,19 +142,22 @@ impl DoctorReport {
             never: way.is_final,
             needs: way.needs.clone(),
         });
-        Self {
+        let mut found = Self {
             schema: SCHEMA,
             replay,
             path: report.path.clone(),
             gpu,
             target: None,
             broken: report.is_broken(),
+            answer: String::new(),
             sentence: report.sentence(),
             checks: report.checks.iter().map(check).collect(),
             ways: ways.collect(),
             transfers: Vec::new(),
             not_moved: None,
-        }
+        };
+        found.answer = super::answer(&found);
+        found
     }
 
     /// The report as text, with a line feed at its end.
@@ -210,6 +215,7 @@ mod tests {
             gpu: Some(Gpu { address: "0000:41:00.0".into(), name: None }),
             target: Some("cuda:0".into()),
             broken: true,
+            answer: "no".into(),
             sentence: "bytes travel".into(),
             checks: vec![check],
             ways: vec![way],
@@ -234,7 +240,8 @@ mod tests {
         let all = [
             (
                 &value,
-                "broken checks gpu not_moved path replay schema sentence target transfers ways",
+                "answer broken checks gpu not_moved path replay schema sentence target transfers \
+                 ways",
             ),
             (&value["gpu"], "address name"),
             (&value["checks"][0], "blocks broken name seen state step why"),

@@ -1,8 +1,8 @@
-//! `forebay doctor`: diagnoses the route between a path and a GPU, proposes fixes, and makes a
-//! transfer of a few MiB in each direction.
+//! `forebay doctor`: whether bytes of a path can go to a GPU directly, and what to do about it;
+//! with `--map` the storage map ([`crate::map`]).
 //!
-//! The engine's library examines; this module has the output: [`json`]'s plain data, `draw`, the
-//! `transfers`, and the verb.
+//! The package `forebay_doctor` examines. This module makes a transfer of a few MiB in each
+//! direction (`transfers`), and has the output: [`json`]'s plain data, and `draw`.
 
 mod draw;
 pub mod json;
@@ -21,7 +21,7 @@ use self::json::DoctorReport;
 use crate::args::DoctorArgs;
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
-use crate::map::look::Look;
+use crate::map::{self, look::Look};
 use crate::program::Program;
 use crate::reach;
 use crate::report::proof::VerdictFacts;
@@ -30,8 +30,18 @@ use crate::report::proof::VerdictFacts;
 const CUFILE_MAX: Duration = Duration::from_secs(5);
 
 /// Runs the verb.
-pub(crate) fn command(args: &DoctorArgs, program: &Program) -> Result<()> {
-    let path = args.path.clone();
+pub(crate) fn command(args: &DoctorArgs, command: &str, program: &Program) -> Result<()> {
+    if args.map {
+        return map::command(args, command, program);
+    }
+    let path = match &args.paths[..] {
+        [] => None,
+        [path] => Some(path.clone()),
+        _ => {
+            return Err(Failure::usage("cannot diagnose several paths at once")
+                .hint("give one path, or `--map` for the drives under all of them"));
+        }
+    };
     if let Some(dir) = &args.fixture {
         let report = replayed(dir, path.as_deref(), args.gpu.as_ref())?;
         return finish(&DoctorReport::of(&report, Some(dir.display().to_string())), args);
@@ -66,7 +76,7 @@ fn examined(
     program: &Program,
 ) -> Result<DoctorReport> {
     let engine = transfers::engine(program)?;
-    let answer = cufile(program);
+    let opened = cufile(program);
     let (wish, target) = match Target::find(&engine, gpu) {
         Ok(target) => {
             let wish = match &target.device {
@@ -81,8 +91,8 @@ fn examined(
         Err(failure) => (gpu.map_or(GpuWish::First, wish_of), Err(failure)),
     };
     let wish = Wish { path: path.to_owned(), gpu: wish };
-    let direct = closed(answer.as_ref(), target.as_ref().is_ok_and(Target::is_simulated));
-    let found = doctor::examine(system, &wish, answer);
+    let direct = closed(opened.as_ref(), target.as_ref().is_ok_and(Target::is_simulated));
+    let found = doctor::examine(system, &wish, opened);
     let mut report = DoctorReport::of(&found, None);
     match target {
         Ok(target) => {
@@ -104,6 +114,7 @@ fn examined(
             report.broken = true;
         }
     }
+    report.answer = answer(&report);
     Ok(report)
 }
 
@@ -119,7 +130,36 @@ fn closed(answer: Option<&Answer>, is_simulated: bool) -> Option<String> {
     }
 }
 
-/// The route of the bytes, and what would have to change.
+/// Whether bytes go to the GPU directly, and what is missing if not.
+fn answer(report: &DoctorReport) -> String {
+    let tried = || report.transfers.iter().filter(|transfer| transfer.is_direct());
+    if let Some(moved) = tried().rfind(|transfer| transfer.is_right()) {
+        return match moved.verdict.as_ref().filter(|verdict| verdict.word != "unproven") {
+            Some(verdict) => format!("yes. Counters verify it: {}", verdict.text),
+            None => "yes, as cuFile reports; no counter verifies it".into(),
+        };
+    }
+    let is_simulated = report.target.as_deref().is_some_and(|target| target.starts_with("sim:"));
+    let class = report.checks.iter().find(|check| check.name == "gpu_class");
+    if let (None, false, Some(class)) = (&report.gpu, is_simulated, class) {
+        return format!("no. {}", class.seen);
+    }
+    let Some(way) = report.ways.first() else { return "unknown".into() };
+    if way.open {
+        return match tried().find_map(|transfer| transfer.reason.as_deref()) {
+            Some(reason) => format!("no. No check rules it out, but {reason}"),
+            None => format!("possible by {}. Nothing was moved to verify it", way.way),
+        };
+    }
+    let (count, needs) = (way.needs.len(), way.needs.join(", "));
+    match count {
+        0 => format!("no. {} is closed", way.way),
+        1 => format!("no. 1 thing missing for {}: {needs}", way.way),
+        _ => format!("no. {count} things missing for {}: {needs}", way.way),
+    }
+}
+
+/// The route of the bytes.
 fn sentence(found: &Report, report: &DoctorReport, target: &Target) -> String {
     let went = |route: &str| {
         let mut asked = report.transfers.iter().filter(|transfer| transfer.demanded == route);
@@ -134,23 +174,18 @@ fn sentence(found: &Report, report: &DoctorReport, target: &Target) -> String {
         (_, Some(device)) => format!("to {}", device.info().name),
         (_, None) => "to host memory, since no GPU is available".to_owned(),
     };
-    let why = match (found.change(), direct(report)) {
-        (Some(change), _) => format!("; {change}"),
-        (None, Some(reason)) => format!("; no check rules out the direct path, but {reason}"),
-        (None, None) => String::new(),
-    };
     if went("direct") {
         let mut asked = report.transfers.iter().filter(|transfer| transfer.demanded == "direct");
         // The read is the last.
         return directly(path, &to, asked.next_back().and_then(|last| last.verdict.as_ref()));
     }
     if went("staged") || went("cached") {
-        return format!("bytes of `{path}` travel {to} through pinned host memory{why}");
+        return format!("bytes of `{path}` travel {to} through pinned host memory");
     }
     if went("host") {
-        return format!("bytes of `{path}` travel {to}{why}");
+        return format!("bytes of `{path}` travel {to}");
     }
-    format!("nothing was moved, so the data path of `{path}` is unknown{why}")
+    format!("nothing was moved, so the data path of `{path}` is unknown")
 }
 
 /// The evidence on bytes that were reported as direct.
@@ -168,12 +203,6 @@ fn directly(path: &str, to: &str, verdict: Option<&VerdictFacts>) -> String {
     }
 }
 
-/// Why the direct route was not taken.
-fn direct(report: &DoctorReport) -> Option<&str> {
-    let mut asked = report.transfers.iter().filter(|transfer| transfer.demanded == "direct");
-    asked.find_map(|transfer| transfer.reason.as_deref())
-}
-
 /// Shows a report; the verdict is the command's.
 fn finish(report: &DoctorReport, args: &DoctorArgs) -> Result<()> {
     let text = if args.json {
@@ -181,7 +210,7 @@ fn finish(report: &DoctorReport, args: &DoctorArgs) -> Result<()> {
             Failure::new("cannot write the diagnosis as JSON").because(error.to_string())
         })?
     } else {
-        draw::render(report, Look::of_stdout())
+        draw::render(report, args.verbose, Look::of_stdout())
     };
     show(&text)?;
     if !report.broken {

@@ -264,9 +264,7 @@ fn gpu_words(gpu: &Gpu) -> Vec<Word> {
     let mut fact = |text: Option<String>| words.extend(text.map(|t| Word::new(Tone::Fact, t)));
     fact(gpu.name.clone().or_else(|| gpu.pci.id.as_ref().map(|id| format!("device {id}"))));
     fact(Some(gpu.pci.address.clone()));
-    if let Some(busy) = &gpu.link_busy {
-        fact(Some(format!("{} while copying", busy.text(gpu.pci.link_max.as_ref()))));
-    } else if let Some(link) = &gpu.pci.link {
+    if let Some(link) = &gpu.pci.link {
         let rests = gpu.pci.link_max.is_some_and(|max| link.is_below(&max));
         let text = link.text(gpu.pci.link_max.as_ref());
         fact(Some(if rests { format!("{text}, at rest") } else { text }));

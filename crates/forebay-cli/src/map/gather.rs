@@ -23,7 +23,6 @@ pub(crate) fn gather(
         name: if record.is_none() { name_of(&gpu.pci.address) } else { None },
         bar1_size: gpu.bar1_size,
         pci: PciFacts::of(&gpu.pci),
-        link_busy: None,
     });
     let mut report = MapReport {
         schema: SCHEMA,

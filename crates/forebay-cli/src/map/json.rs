@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::drives::{DriveFacts, LinkFacts, PciFacts};
+use crate::report::drives::{DriveFacts, PciFacts};
 use crate::report::json::Environment;
 
 /// The version of the schema: it grows when a key changes its meaning or is removed.
@@ -65,8 +65,6 @@ pub struct Gpu {
     pub bar1_size: Option<u64>,
     /// Its PCI location. `link` is its current state: most likely idle.
     pub pci: PciFacts,
-    /// Its link while a copy ran; null unless `--measure-link` was given.
-    pub link_busy: Option<LinkFacts>,
 }
 
 /// How far a drive is from a GPU.

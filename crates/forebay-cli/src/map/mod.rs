@@ -1,4 +1,5 @@
-//! `forebay map`: the storage below a path, down to the drives, and their distance from each GPU.
+//! `forebay doctor --map`: the storage below a path, down to the drives, and their distance from
+//! each GPU.
 //!
 //! `gather` turns the topology's answers into [`json`]'s plain data. `draw` shows them and
 //! `warnings` finds settings that cost speed; both are pure. `record` writes a record of a system.
@@ -8,7 +9,6 @@ mod extents;
 mod gather;
 pub mod json;
 pub(crate) mod look;
-mod measure;
 mod record;
 mod warnings;
 mod words;
@@ -20,15 +20,15 @@ use forebay_topology::{Resolver, System};
 
 use self::json::MapReport;
 use self::look::Look;
-use crate::args::MapArgs;
+use crate::args::DoctorArgs;
 use crate::bench::environment;
 use crate::failure::{Failure, Result};
 use crate::program::Program;
 use crate::reach;
 use crate::stdio::say;
 
-/// Runs the verb.
-pub(crate) fn command(args: &MapArgs, command: &str, program: &Program) -> Result<()> {
+/// Shows or records the map.
+pub(crate) fn command(args: &DoctorArgs, command: &str, program: &Program) -> Result<()> {
     let paths = |paths: &[PathBuf]| match paths {
         [] => vec![PathBuf::from(".")],
         paths => paths.to_vec(),
@@ -46,8 +46,6 @@ pub(crate) fn command(args: &MapArgs, command: &str, program: &Program) -> Resul
     };
     let resolver = Resolver::new(system);
     let mut report = gather::gather(&resolver, &paths, args.fixture.as_deref(), args.extents);
-    // If a GPU cannot be used, the map is still shown.
-    let measured = if args.measure_link { measure::links(&mut report, program) } else { Ok(()) };
     if args.json && args.fixture.is_none() {
         report.environment = Some(environment::of_machine(command, report.drives.clone()));
     }
@@ -67,7 +65,7 @@ pub(crate) fn command(args: &MapArgs, command: &str, program: &Program) -> Resul
             None => say(&warning.text),
         }
     }
-    verdict(&report, shown).and(measured)
+    verdict(&report, shown)
 }
 
 fn show(text: &str) -> Result<()> {
@@ -81,9 +79,8 @@ fn verdict(report: &MapReport, shown: Result<()>) -> Result<()> {
     let mut failures = report.failures.iter().map(|failed| {
         let failure = Failure::new(format!("cannot map `{}`", failed.path)).because(&failed.reason);
         match &report.replay {
-            Some(dir) => {
-                failure.hint(format!("`forebay map --fixture {dir}` shows what is recorded"))
-            }
+            Some(dir) => failure
+                .hint(format!("`forebay doctor --map --fixture {dir}` shows what is recorded")),
             None => failure,
         }
     });
@@ -96,13 +93,13 @@ fn verdict(report: &MapReport, shown: Result<()>) -> Result<()> {
 fn replayed(dir: &Path, paths: &[PathBuf]) -> Result<(System, Vec<PathBuf>)> {
     let system = System::fixture(dir).map_err(|error| {
         Failure::io(format!("cannot replay `{}`", dir.display()), &error)
-            .hint("give a folder that `forebay map --record` made")
+            .hint("give a folder that `forebay doctor --map --record` made")
     })?;
     let recorded = system.recorded_paths();
     if recorded.is_empty() && paths.is_empty() {
         return Err(Failure::new(format!("cannot replay `{}`", dir.display()))
             .because("its record names no path")
-            .hint("give a folder that `forebay map --record` made"));
+            .hint("give a folder that `forebay doctor --map --record` made"));
     }
     let paths = if paths.is_empty() { recorded } else { paths.to_vec() };
     Ok((system, paths))

@@ -29,7 +29,7 @@ pub(crate) fn record(system: &System, paths: &[PathBuf], dir: &Path) -> Result<S
          encrypted volumes\n\
          kept      paths, mount points, addresses, serial numbers of drives: check the record \
          before you share it\n\
-         replay    forebay map --fixture {shown}\n"
+         replay    forebay doctor --map --fixture {shown}\n"
     ))
 }
 

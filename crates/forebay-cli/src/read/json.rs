@@ -5,6 +5,8 @@ use std::time::Duration;
 use forebay::{Histogram, Statistics};
 use serde::{Deserialize, Serialize};
 
+use crate::report::proof::VerdictFacts;
+
 /// The version of the schema: it grows when a key changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;
 
@@ -29,8 +31,10 @@ pub struct ReadReport {
     pub not_direct: Option<String>,
     /// From the call to the end.
     pub seconds: f64,
-    /// The XXH3-64 of the bytes, if requested.
-    pub xxh3_64: Option<String>,
+    /// The XXH3-64 of the bytes in the target.
+    pub xxh3_64: String,
+    /// The verified path, from independent counters; null if nothing was moved.
+    pub verdict: Option<VerdictFacts>,
     /// How long the stages took.
     pub stages: Stages,
     /// Features that the engine had to do without.
@@ -81,17 +85,6 @@ impl Stages {
             link_wait: Stage::of(&statistics.link_wait),
             copy: Stage::of(&statistics.copy),
         }
-    }
-
-    /// Each with its name for people.
-    #[must_use]
-    pub fn named(&self) -> [(&'static str, Stage); 4] {
-        [
-            ("wait for a slot", self.slot_wait),
-            ("request", self.file),
-            ("wait for the link", self.link_wait),
-            ("copy", self.copy),
-        ]
     }
 }
 
@@ -144,7 +137,8 @@ mod tests {
             routes: vec![share],
             not_direct: None,
             seconds: 0.75,
-            xxh3_64: None,
+            xxh3_64: "0123456789abcdef".into(),
+            verdict: None,
             stages: Stages { slot_wait: none, file: stage, link_wait: none, copy: none },
             notes: Vec::new(),
         };
@@ -169,7 +163,8 @@ mod tests {
           ],
           "not_direct": null,
           "seconds": 0.75,
-          "xxh3_64": null,
+          "xxh3_64": "0123456789abcdef",
+          "verdict": null,
           "stages": {
             "slot_wait": {
               "count": 0,

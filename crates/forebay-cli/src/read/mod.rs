@@ -1,7 +1,7 @@
-//! `forebay read`: moves a range of a file to the target by the engine, and reports the route.
+//! `forebay read`: moves a range of a file to the target by the engine; prints the checksum, the
+//! route and what verifies it.
 
 pub mod json;
-mod stages;
 
 use std::fs::File;
 use std::hash::Hasher as _;
@@ -15,7 +15,9 @@ use twox_hash::XxHash3_64;
 use self::json::{ReadReport, SCHEMA, Share, Stages};
 use crate::args::ReadArgs;
 use crate::bench::memory::{Memory, close, whole};
-use crate::bench::methods::forebay::routes;
+use crate::bench::methods;
+use crate::bench::methods::forebay::{routes, said};
+use crate::bench::proof::Prover;
 use crate::bench::stats::rate;
 use crate::bench::subject::check_size;
 use crate::bench::target::Target;
@@ -23,7 +25,9 @@ use crate::cleanup;
 use crate::failure::{Failure, Result};
 use crate::output;
 use crate::program::Program;
+use crate::report::json::Direction;
 use crate::report::plain::plain;
+use crate::report::proof::VerdictFacts;
 use crate::report::table;
 use crate::steps::Step;
 
@@ -56,6 +60,11 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
     let mut request = RequestOptions::default();
     request.route = args.route;
     request.exact = true;
+    let prover = Prover::new(target.device.as_ref().map(|device| device.info()));
+    let inspecting = Step::begin("inspect", &args.file);
+    let sources = prover.sources(&engine, &[(file.clone(), len)]);
+    let span = sources.begin();
+    drop(inspecting);
     let reading = Step::of_engine("read", &args.file, &engine, args.route);
     let outcome = match &mut memory {
         Memory::Host(host) => {
@@ -66,6 +75,7 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
         }
     };
     drop(reading);
+    let evidence = span.end();
     // Also for a failed read, since that is when a trace is useful.
     let left_out = trace.map(|output| {
         let trace = engine.end_trace();
@@ -73,20 +83,24 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
     });
     let left_out = left_out.transpose()?.unwrap_or(0);
     let outcome = outcome?;
-    let mut sums = Sums { hash: args.checksum.then(XxHash3_64::new), output };
+    let said = said(&outcome.routes);
+    let moved = methods::Moved { bytes: outcome.bytes, route: None, reason: None, said };
+    let verdict = VerdictFacts::of(&[prover.proof(evidence, &moved, Direction::Read)]);
+    let mut sums = Sums { hash: XxHash3_64::new(), output };
     sums.take(&memory, len)?;
     let to_stdout = matches!(sums.output, Some(Output::Stdout));
-    let sum = sums.finish()?;
+    let sum = format!("{:016x}", sums.finish()?);
     let text = match args.json {
-        true => report(args, &engine, &target, &outcome, sum).to_text().map_err(not_json)?,
+        true => report(args, &engine, &target, &outcome, sum, verdict).to_text(),
         false => {
-            let mut text = summary(args, &target, &outcome, sum);
+            let mut text = summary(args, &target, &outcome, &sum, verdict.as_ref());
             text.extend(args.trace.as_deref().map(|path| trace_line(path, left_out)));
-            let stages = || stages::render(&Stages::of(&engine.statistics()));
-            text.extend(args.stages.then(stages));
-            text
+            Ok(text)
         }
     };
+    let text = text.map_err(|error| {
+        Failure::new("cannot write the report as JSON").because(error.to_string())
+    })?;
     // If the bytes themselves go to stdout, messages go to stderr.
     if to_stdout {
         let _ = anstream::stderr().write_all(text.as_bytes());
@@ -197,15 +211,12 @@ impl Drop for Output<'_> {
 
 /// Processes the bytes that come back from the target.
 struct Sums<'a> {
-    hash: Option<XxHash3_64>,
+    hash: XxHash3_64,
     output: Option<Output<'a>>,
 }
 
 impl Sums<'_> {
     fn take(&mut self, memory: &Memory, len: u64) -> Result<()> {
-        if self.hash.is_none() && self.output.is_none() {
-            return Ok(());
-        }
         let mut step = Vec::new();
         let mut start = 0;
         while start < len {
@@ -218,9 +229,7 @@ impl Sums<'_> {
                     &step[..]
                 }
             };
-            if let Some(hash) = &mut self.hash {
-                hash.write(bytes);
-            }
+            self.hash.write(bytes);
             if let Some(output) = &mut self.output {
                 output.write(bytes)?;
             }
@@ -229,12 +238,12 @@ impl Sums<'_> {
         Ok(())
     }
 
-    /// The checksum, if requested.
-    fn finish(self) -> Result<Option<u64>> {
+    /// The checksum.
+    fn finish(self) -> Result<u64> {
         if let Some(output) = self.output {
             output.finish()?;
         }
-        Ok(self.hash.map(|hash| hash.finish()))
+        Ok(self.hash.finish())
     }
 }
 
@@ -262,7 +271,8 @@ fn report(
     engine: &Engine,
     target: &Target,
     outcome: &Outcome,
-    sum: Option<u64>,
+    xxh3_64: String,
+    verdict: Option<VerdictFacts>,
 ) -> ReadReport {
     let share = |share: &RouteShare| Share {
         route: share.route.to_string(),
@@ -279,18 +289,20 @@ fn report(
         routes: outcome.routes.iter().map(share).collect(),
         not_direct: outcome.not_direct.as_deref().map(str::to_owned),
         seconds: outcome.elapsed.as_secs_f64(),
-        xxh3_64: sum.map(|sum| format!("{sum:016x}")),
+        xxh3_64,
+        verdict,
         stages: Stages::of(&engine.statistics()),
         notes: engine.notes(),
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "fits `map_err`")]
-fn not_json(error: serde_json::Error) -> Failure {
-    Failure::new("cannot write the report").because(error.to_string())
-}
-
-fn summary(args: &ReadArgs, target: &Target, outcome: &Outcome, sum: Option<u64>) -> String {
+fn summary(
+    args: &ReadArgs,
+    target: &Target,
+    outcome: &Outcome,
+    sum: &str,
+    verdict: Option<&VerdictFacts>,
+) -> String {
     let to = match (&target.device, &target.reason) {
         (Some(device), _) if target.is_simulated() => format!("{} (simulated)", device.id()),
         (Some(device), _) => format!("{}, {}", device.id(), device.info().name),
@@ -306,8 +318,15 @@ fn summary(args: &ReadArgs, target: &Target, outcome: &Outcome, sum: Option<u64>
     if let (Some(route), Some(reason)) = routes(&outcome.routes) {
         lines.push(("route", format!("{route}: {reason}")));
     }
-    if let Some(why) = outcome.not_direct.as_deref().filter(|_| args.stages) {
-        lines.push(("direct", format!("not: {why}")));
+    if let Some(verdict) = verdict {
+        let why = verdict.contradictions.first();
+        let why = why.or(verdict.missing.first().map(|missing| &missing.why));
+        let why = why.filter(|_| verdict.shares.is_empty());
+        let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+        lines.push(("proof", format!("{}{why}", verdict.text)));
+    }
+    if let Some(why) = outcome.not_direct.as_deref() {
+        lines.push(("direct", format!("no: {why}")));
     }
     let speed = rate(outcome.bytes, seconds);
     if speed >= SPEED_MIN {
@@ -315,8 +334,6 @@ fn summary(args: &ReadArgs, target: &Target, outcome: &Outcome, sum: Option<u64>
     } else {
         lines.push(("time", format!("{seconds:.6} s")));
     }
-    if let Some(sum) = sum {
-        lines.push(("xxh3-64", format!("{sum:016x}")));
-    }
+    lines.push(("xxh3-64", sum.to_owned()));
     lines.iter().map(|(name, text)| format!("{name:<9}{}\n", plain(text))).collect()
 }

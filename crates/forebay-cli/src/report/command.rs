@@ -23,7 +23,7 @@ use crate::steps::Step;
 /// Most files of one report.
 const FILES_MAX: usize = 64;
 
-/// The name of each file that `forebay stream --out` writes, without its ending.
+/// The name of each file that `python -m forebay.stream_bench --out` writes, without its ending.
 const STREAMED: &str = "stream_bench";
 
 /// Runs the verb.
@@ -67,7 +67,7 @@ pub fn command(args: &ReportArgs) -> Result<()> {
 /// The name of a file's runs that have no label.
 fn name_of(path: &Path) -> String {
     let stem = path.file_stem().unwrap_or(path.as_os_str());
-    // All output of `forebay stream` has this name; its folder was named by the user.
+    // All output of `forebay.stream_bench` has this name; its folder was named by the user.
     let folder = path.parent().and_then(Path::file_name).filter(|_| stem == STREAMED);
     folder.unwrap_or(stem).to_string_lossy().into_owned()
 }

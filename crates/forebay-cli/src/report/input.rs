@@ -1,5 +1,5 @@
 //! Reads the inputs of a report: results files, and the JSON printed by `forebay bench --json` and
-//! written by `forebay stream --out`.
+//! written by `python -m forebay.stream_bench --out`.
 
 use std::fs::OpenOptions;
 use std::io::Read;
@@ -60,7 +60,8 @@ pub fn read(path: &Path) -> Result<Source> {
 }
 
 const MADE_BY: &str = "give results files (`forebay sweep -o FILE`, `forebay import`), output of \
-                       `forebay bench --json`, or files of `forebay stream --out FOLDER`";
+                       `forebay bench --json`, or files of `python -m forebay.stream_bench \
+                       --out FOLDER`";
 
 /// Whether a file is one JSON object, not a list of records.
 fn begins_object(bytes: &[u8]) -> bool {

@@ -198,14 +198,14 @@ impl Warning {
             Self::SameDrive { paths, queues } => write!(
                 f,
                 "{paths} paths are on {queues} drive{} or volume{}, whose bandwidth counts once; \
-                 `forebay map` shows which",
+                 `forebay doctor --map` shows which",
                 if *queues == 1 { "" } else { "s" },
                 if *queues == 1 { "" } else { "s" },
             ),
             Self::SharedDrive(names) => write!(
                 f,
                 "several paths share {}, so the sum of their storage limits may be too high; \
-                 `forebay map` shows how",
+                 `forebay doctor --map` shows how",
                 some(names)
             ),
             Self::Uneven { share } => write!(
@@ -364,10 +364,10 @@ mod tests {
           `--size` reads more
         only the start of 3 files is read, 1 GiB of all paths together, to save time;
           `--size` reads more
-        3 paths are on 1 drive or volume, whose bandwidth counts once; `forebay map`
-          shows which
+        3 paths are on 1 drive or volume, whose bandwidth counts once; `forebay doctor
+          --map` shows which
         several paths share vda, so the sum of their storage limits may be too high;
-          `forebay map` shows how
+          `forebay doctor --map` shows how
         some drives worked for longer than others, so at best 50 % of their sum can be
           reached; leave `--size` out, or give files in proportion to their drives'
           speed

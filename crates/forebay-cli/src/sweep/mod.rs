@@ -45,7 +45,6 @@ use self::targets::Together;
 use crate::args::SweepArgs;
 use crate::bench::environment;
 use crate::failure::{Failure, Result};
-use crate::{limits, sockets};
 use crate::power::{Meter, Part, Wanted, joules_per_gb};
 use crate::program::Program;
 use crate::report::json::Gpu;
@@ -55,6 +54,7 @@ use crate::results::{Ceiling, Joules, Measured, Record, Run, SCHEMA, Sample};
 use crate::stdio::say;
 use crate::steps::Step;
 use crate::workload::measure::Measurer;
+use crate::{limits, sockets};
 
 /// How often a spinner turns.
 const TICK: Duration = Duration::from_millis(100);

@@ -21,17 +21,13 @@ fn short_help_of_the_command() {
         Usage: forebay <COMMAND>
 
         Commands:
-          bench        Measure each method's throughput against the machine's limits
-          read         Read a file into GPU or host memory, and report the route
-          map          Show the drives under a path and their distance to each GPU
-          sweep        Measure every combination of block size, queue depth and more
-          stream       Measure how well compute hides the transfer of a model's layers
-          doctor       Find what prevents direct transfers to the GPU, and how to fix it
-          report       Show results as text, a page of HTML, or tables
-          diff         Compare results by ratios with confidence intervals
-          import       Import results of gdsio, fio, nixlbench or any table
-          completions  Print completions for a shell
-          man          Print the manual page
+          bench   Measure each method's throughput against the machine's limits
+          read    Read a file into GPU or host memory; print checksum, route and proof
+          sweep   Measure every combination of block size, queue depth and more
+          doctor  Find what prevents direct transfers to the GPU, and how to fix it
+          report  Show results as text, a page of HTML, or tables
+          diff    Compare results by ratios with confidence intervals
+          import  Import results of gdsio, fio, nixlbench or any table
 
         Options:
           -h, --help     Print help (see more with '--help')
@@ -53,17 +49,13 @@ fn long_help_of_the_command() {
         Usage: forebay <COMMAND>
 
         Commands:
-          bench        Measure each method's throughput against the machine's limits
-          read         Read a file into GPU or host memory, and report the route
-          map          Show the drives under a path and their distance to each GPU
-          sweep        Measure every combination of block size, queue depth and more
-          stream       Measure how well compute hides the transfer of a model's layers
-          doctor       Find what prevents direct transfers to the GPU, and how to fix it
-          report       Show results as text, a page of HTML, or tables
-          diff         Compare results by ratios with confidence intervals
-          import       Import results of gdsio, fio, nixlbench or any table
-          completions  Print completions for a shell
-          man          Print the manual page
+          bench   Measure each method's throughput against the machine's limits
+          read    Read a file into GPU or host memory; print checksum, route and proof
+          sweep   Measure every combination of block size, queue depth and more
+          doctor  Find what prevents direct transfers to the GPU, and how to fix it
+          report  Show results as text, a page of HTML, or tables
+          diff    Compare results by ratios with confidence intervals
+          import  Import results of gdsio, fio, nixlbench or any table
 
         Options:
           -h, --help
@@ -82,10 +74,9 @@ fn long_help_of_the_command() {
           forebay bench --size 1G,8G --repeats 5  two sizes, five samples of each
           forebay bench --gpu sim --json          simulated GPU, results as JSON
           forebay read model.safetensors          read a file into GPU memory
-          forebay map /data                       drives, and their distance to each GPU
           forebay sweep /data                     block sizes and queue depths
-          forebay stream --tokens 1024,8192       a model's layers during compute
           forebay doctor /data                    what prevents direct transfers
+          forebay doctor --map /data              drives, and their distance to each GPU
           forebay import fio f.json -o results    results of another tool
           forebay report results -o report.html   results as a page for a browser
           forebay diff before.jsonl after.jsonl   ratios of two results
@@ -259,10 +250,11 @@ fn options_of_bench(text: &str) {
 #[test]
 fn long_help_of_read() {
     insta::assert_snapshot!(stdout(&["read", "--help"]), @"
-        Read a file into GPU or host memory, and report the route
+        Read a file into GPU or host memory; print checksum, route and proof
 
         The engine takes the fastest route that this file and this machine allow, and reports the
-        reason.
+        reason. Counters of the kernel, the driver and libraries verify the route. The checksum is
+        of the bytes in the target.
 
         Usage: forebay read [OPTIONS] <FILE>
 
@@ -288,9 +280,6 @@ fn long_help_of_read() {
               --route <ROUTE>
                   Require this route: `direct`, `staged`, `cached` or `host`
 
-              --checksum
-                  Print the XXH3-64 checksum of the bytes in the target
-
               --output <FILE>
                   Copy the bytes from the target to this new file; `-` is stdout
 
@@ -300,12 +289,6 @@ fn long_help_of_read() {
                   Open it in `https://ui.perfetto.dev`. Readers, rings, slots and copies have a
                   track each. An arrow leads from each request to the copy of its bytes.
 
-              --stages
-                  Show the time of each stage, and why the direct route was not taken
-
-                  The stages are requests, copies, and the waits for slots and for the link. The
-                  reason is shown only if a direct path may exist.
-
               --json
                   Print JSON, with the stages; docs/json-schema.md describes it
 
@@ -314,66 +297,16 @@ fn long_help_of_read() {
 
         Examples:
           forebay read model.safetensors
-          forebay read model.safetensors --offset 8 --len 1M --checksum
+          forebay read model.safetensors --offset 8 --len 1M
           forebay read /dev/nvme0n1 --len 1G --gpu 0
-          forebay read model.safetensors --stages
           forebay read model.safetensors --trace read.json
           forebay read model.safetensors --offset 4K --len 4K --output - | xxd
         ");
 }
 
 #[test]
-fn long_help_of_map() {
-    insta::assert_snapshot!(stdout(&["map", "--help"]), @"
-        Show the drives under a path and their distance to each GPU
-
-        The map leads from the path through mounts, file systems, arrays and volumes to the drives
-        (marked `●`) and their PCI devices. Warnings name settings that cost speed. All facts come
-        from the kernel: no file or drive is read or written. What the kernel does not report is
-        shown as unknown.
-
-        Usage: forebay map [OPTIONS] [PATH]...
-
-        Arguments:
-          [PATH]...
-                  Files, folders or block devices; they need not exist [default: this folder]
-
-        Options:
-              --extents
-                  Show where the bytes of the files are, as far as the kernel reports it
-
-              --measure-link
-                  Copy to each GPU for a moment, and read the speed of its link meanwhile
-
-                  An idle GPU lowers the speed of its link, so only a copy shows whether the link
-                  is too slow.
-
-              --record <DIR>
-                  Record the system, as far as these paths use it, in a new folder
-
-              --fixture <DIR>
-                  Show the system recorded in this folder instead of this machine
-
-                  Without a path, all recorded paths are shown.
-
-              --json
-                  Print JSON instead of a drawing; docs/json-schema.md describes it
-
-          -h, --help
-                  Print help (see a summary with '-h')
-
-        Examples:
-          forebay map                          this folder
-          forebay map /data/model.safetensors --extents
-          forebay map /data /scratch --json
-          forebay map /data --record DIR       record what the map is made from
-          forebay map --fixture DIR            show the record, on any machine
-        ");
-}
-
-#[test]
 fn short_help_fits_on_one_screen() {
-    let verbs = ["bench", "read", "map", "doctor"].map(|verb| vec![verb, "-h"]);
+    let verbs = ["bench", "read", "doctor"].map(|verb| vec![verb, "-h"]);
     for arguments in [vec!["-h"]].into_iter().chain(verbs) {
         let arguments = &arguments;
         let text = stdout(arguments);

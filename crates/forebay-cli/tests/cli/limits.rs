@@ -177,25 +177,6 @@ fn the_doctor_takes_little_memory() {
     }
 }
 
-#[test]
-fn layers_for_which_too_much_would_be_pinned_are_refused() {
-    let folder = tempfile::tempdir_in(".").unwrap();
-    for (limit, line, flag) in [
-        (2_000_000, "stream", "--layer-mb"),
-        (4_000_000, "stream --from pinned --layers 4 --layer-mb 500", "--layers"),
-        (4_000_000, "stream --from half --layers 8 --layer-mb 500", "--layers"),
-    ] {
-        let (code, told) = limited(folder.path(), &format!("ulimit -v {limit}"), line);
-        assert_eq!(code, Some(1), "{line}: {told}");
-        let refused = told.contains("of host memory") && told.contains(flag);
-        assert!(refused && told.contains("`ulimit -v`"), "{line}: {told}");
-    }
-    // What comes next may fail: Python may lack the package.
-    let few = "stream --layers 4 --layer-mb 50 --from drive";
-    let (_, told) = limited(folder.path(), "ulimit -v 4000000", few);
-    assert!(!told.contains("of host memory"), "{told}");
-}
-
 /// The kernel counts the memory of io_uring itself there.
 #[test]
 fn a_limit_on_locked_memory_slows_and_is_named() {
@@ -258,7 +239,9 @@ fn a_small_stack_is_enough() {
     let folder = tempfile::tempdir_in(".").unwrap();
     fs::write(folder.path().join("file"), vec![1; 4 << 20]).unwrap();
     for kib in [100, 256] {
-        for line in ["read file --gpu none", "read file --gpu sim", "read --help", "map file"] {
+        for line in
+            ["read file --gpu none", "read file --gpu sim", "read --help", "doctor --map file"]
+        {
             let (code, told) = limited(folder.path(), &format!("ulimit -s {kib}"), line);
             assert_eq!(code, Some(0), "{kib} KiB: {line}: {told}");
         }

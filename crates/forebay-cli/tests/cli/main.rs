@@ -40,7 +40,6 @@ mod signals;
 mod silent;
 mod sockets;
 mod stdio;
-mod stream;
 mod swapped;
 mod sweep;
 #[allow(dead_code, reason = "the library's own tests use the rest")]

@@ -71,12 +71,12 @@ fn a_file_name_acts_on_no_terminal() {
     let (small, new) = (["--size", "4M"], format!("{NAME}.new"));
     let trace = format!("{NAME}.trace");
     let good: [&[&str]; 14] = [
-        &["read", NAME, "--gpu", "sim", "--stages", "--trace", &trace],
+        &["read", NAME, "--gpu", "sim", "--trace", &trace],
         &["read", NAME, "--json"],
         &["read", NAME, "--output", &new],
-        &["map", NAME],
-        &["map", NAME, "--json"],
-        &["doctor", NAME],
+        &["doctor", "--map", NAME],
+        &["doctor", "--map", NAME, "--json"],
+        &["doctor", NAME, "-v"],
         &["doctor", &inner, "--json"],
         &["bench", &inner, small[0], small[1], "--repeats", "3"],
         &["bench", NAME, "--json", "--repeats", "3"],
@@ -103,7 +103,7 @@ fn a_file_name_acts_on_no_terminal() {
         assert_ne!(output.status.code(), Some(2), "{output:?}");
     }
     let missing = format!("{NAME}.none");
-    for verb in ["read", "map", "doctor", "bench", "sweep", "report", "diff", NAME] {
+    for verb in ["read", "doctor", "bench", "sweep", "report", "diff", NAME] {
         shows(folder, &[verb, &missing]);
     }
     for flag in [NAME, "--gpu", "--offset", "--output"] {

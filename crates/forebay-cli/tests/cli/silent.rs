@@ -59,7 +59,7 @@ fn map_shows_the_mount_of_a_path_that_does_not_answer_and_goes_on() {
     let Some(fuse) = silent() else { return };
     let folder = tempfile::tempdir().unwrap();
     let path = fuse.path();
-    let output = run(folder.path(), &["map", path.to_str().unwrap(), ".", "--json"]);
+    let output = run(folder.path(), &["doctor", "--map", path.to_str().unwrap(), ".", "--json"]);
     assert!(output.status.success(), "{output:?}");
     let report: MapReport = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report.maps.len(), 2);
@@ -79,8 +79,8 @@ fn a_record_of_a_path_that_does_not_answer_is_made_and_replayed() {
     let folder = tempfile::tempdir().unwrap();
     let path = fuse.path();
     let path = path.to_str().unwrap();
-    for verb in ["doctor", "map"] {
-        let output = run(folder.path(), &[verb, path, "--record", verb]);
+    for (flag, record) in [&[][..], &["--map"]].into_iter().zip(["doctor", "map"]) {
+        let output = run(folder.path(), &[&["doctor", path, "--record", record], flag].concat());
         assert!(output.status.success(), "{output:?}");
     }
     assert!(fuse.parked() > 0, "somebody still waits for an answer, but not the commands");
@@ -88,7 +88,7 @@ fn a_record_of_a_path_that_does_not_answer_is_made_and_replayed() {
     let output = run(folder.path(), &["doctor", "--fixture", "doctor", "--json"]);
     let report: DoctorReport = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report.checks[0].name, "path_answers");
-    let output = run(folder.path(), &["map", "--fixture", "map", "--json"]);
+    let output = run(folder.path(), &["doctor", "--map", "--fixture", "map", "--json"]);
     let report: MapReport = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report.warnings.iter().any(|warning| warning.rule == "silent"));
 }
@@ -307,7 +307,7 @@ fn gdsio_ends_with_the_name_of_the_file_that_stands_still() {
 fn a_path_that_is_not_opened_is_silent_to_those_who_look() {
     let _watchdog = Watchdog::start();
     let Some((fuse, folder)) = rig(NO_OPENS) else { return };
-    let lines = ["map FILE --extents", "doctor FILE --gpu none"];
+    let lines = ["doctor --map FILE --extents", "doctor FILE --gpu none"];
     let all = told(lines.map(|line| begin(line, &fuse, folder.path(), "30s")).into());
     assert!(fuse.parked() > 0, "a process still waits for an answer, but not the commands");
     drop(fuse);
@@ -353,7 +353,7 @@ fn a_loop_device_whose_image_is_silent_holds_up_no_look() {
     std::fs::write(drive.path().join("data"), vec![7; 8192]).unwrap();
     drive.fuse().set(|faults| faults.silent = true);
     let at = drive.path().to_str().unwrap();
-    let lines = ["map FOLDER/data --extents --json", "doctor FOLDER/data --gpu none"];
+    let lines = ["doctor --map FOLDER/data --extents --json", "doctor FOLDER/data --gpu none"];
     let begin = |line: &str| {
         let mut command = std::process::Command::new(program());
         command.current_dir(folder.path()).env("NO_COLOR", "1").env("FOREBAY_WATCHDOG", "30s");
@@ -363,7 +363,7 @@ fn a_loop_device_whose_image_is_silent_holds_up_no_look() {
     let mut all = told(lines.map(begin).into());
     drive.fuse().set(|faults| faults.silent = false);
     let (doctor, map) = (all.pop().unwrap(), all.pop().unwrap());
-    let map = map.expect("`map` ends").end();
+    let map = map.expect("`doctor --map` ends").end();
     assert!(map.status.success(), "{map:?}");
     let report: MapReport = serde_json::from_slice(&map.stdout).unwrap();
     let steps = report.maps[0].walk();

@@ -43,7 +43,7 @@ fn another_socket_is_named_with_its_distance() {
     assert_eq!((drive.distance.as_str(), drive.node_distance), ("across_sockets", Some(32)));
     let expected = "`nvme1n1` (NUMA node 0, distance 32, local is 10) is on another socket than \
                     the GPU on NUMA node 1, so bytes cross the link between sockets: use a drive \
-                    or a GPU on the same socket; `forebay map` shows where they are";
+                    or a GPU on the same socket; `forebay doctor --map` shows where they are";
     assert_eq!(sockets.warning().as_deref(), Some(expected));
 }
 

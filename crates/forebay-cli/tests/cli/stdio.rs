@@ -22,7 +22,7 @@ fn results_that_stdout_does_not_take_are_an_error_and_nothing_is_begun() {
         "read file --gpu none --output out",
         "sweep . --request-size 64K --depth 1 --size 1M --repeats 1 --gpu none -o results",
         "bench . --size 1M --repeats 3 --gpu none",
-        "map file",
+        "doctor --map file",
         "man",
         "completions bash",
         "--help",

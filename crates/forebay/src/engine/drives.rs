@@ -147,7 +147,7 @@ impl Engine {
         self.ask(handle, resolve).unwrap_or_else(|| {
             self.note(format!(
                 "what is below `{}` did not answer in {} ms: until it does, the file has a queue \
-                 of its own (`forebay map` shows what hangs)",
+                 of its own (`forebay doctor --map` shows what hangs)",
                 handle.path().display(),
                 TOLD_MAX.as_millis()
             ));

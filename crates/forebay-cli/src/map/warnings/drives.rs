@@ -34,26 +34,6 @@ pub(super) fn link(report: &MapReport) -> Vec<Found> {
     found
 }
 
-/// The link of a GPU is below its maximum although a copy runs.
-pub(super) fn gpu_link(report: &MapReport) -> Vec<Found> {
-    let below = report.gpus.iter().filter_map(|gpu| {
-        let (busy, max) = (gpu.link_busy.as_ref()?, gpu.pci.link_max.as_ref()?);
-        let (name, address) = (named(&[gpu.index]), &gpu.pci.address);
-        busy.is_below(max).then(|| {
-            Found::new(
-                address,
-                format!(
-                    "the link of {name} runs at {} while copying: look for a slot with more \
-                     lanes, a riser of an older generation, or a lower speed in the firmware; \
-                     `lspci -vv -s {address}` shows what each end can do",
-                    busy.text(Some(max))
-                ),
-            )
-        })
-    });
-    below.collect()
-}
-
 /// A bridge above a drive carries less than the drive's own link.
 pub(super) fn bridge(report: &MapReport) -> Vec<Found> {
     let mut found: BTreeMap<&str, (Vec<String>, LinkFacts)> = BTreeMap::new();

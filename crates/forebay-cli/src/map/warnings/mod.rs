@@ -41,10 +41,9 @@ impl Found {
 }
 
 /// Every rule, in the order in which warnings are printed: the most costly and most certain first.
-pub(crate) const RULES: [Rule; 23] = [
+pub(crate) const RULES: [Rule; 22] = [
     path("silent", steps::silent),
     machine("drive_link", drives::link),
-    machine("gpu_link", drives::gpu_link),
     machine("bridge", drives::bridge),
     machine("across_sockets", drives::across_sockets),
     machine("path_down", drives::path_down),

@@ -1,4 +1,5 @@
-//! Makes a digest from results files and from the JSON of `forebay bench` and `forebay stream`.
+//! Makes a digest from results files and from the JSON of `forebay bench` and
+//! `forebay.stream_bench`.
 //!
 //! Nothing in a file is trusted: values that are not numbers are dropped, and sums do not overflow.
 

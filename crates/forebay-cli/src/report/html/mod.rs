@@ -2,8 +2,8 @@
 //!
 //! Everything in it has a bound, whatever the results hold. `markup` escapes all external text, and
 //! the page also forbids itself to load anything. `plots` decides what is drawn; `lines`, `heat`,
-//! `bars` and `flow` draw it. `side` shows runs side by side, `layers` the results of `forebay
-//! stream`.
+//! `bars` and `flow` draw it. `side` shows runs side by side, `layers` the results of
+//! `forebay.stream_bench`.
 
 mod bars;
 mod facts;

@@ -1,5 +1,5 @@
-//! Layers behind compute, as measured by `forebay stream`: the times of each method's passes at
-//! each number of tokens. [`read`] parses them from a file, [`said`] puts them into words.
+//! Layers behind compute, as measured by `forebay.stream_bench`: the times of each method's passes
+//! at each number of tokens. [`read`] parses them from a file, [`said`] puts them into words.
 //!
 //! Whatever a file holds, every number in here is finite, no divisor is 0, and no point has a
 //! method twice.
@@ -16,7 +16,7 @@ use super::digest::grouped;
 /// The writer's `layers_schema`; docs/json-schema.md describes every key.
 pub const SCHEMA: u64 = 6;
 
-/// The results of one run of `forebay stream`.
+/// The results of one run of `python -m forebay.stream_bench`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Layers {
     /// Its unique name.

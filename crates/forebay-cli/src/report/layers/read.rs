@@ -1,4 +1,4 @@
-//! Reads the output of `forebay stream --out`, including versions that did not record their
+//! Reads the output of `forebay.stream_bench --out`, including versions that did not record their
 //! version.
 //!
 //! Nothing in a file is trusted: every number has a range, every list a maximum length, and text is

@@ -23,7 +23,7 @@ fn this_folder_is_what_is_mapped_by_default() {
     assert_eq!(Path::new(&map.real_path), folder.path().canonicalize().unwrap());
     assert!(map.extents.is_none() && report.replay.is_none());
     let environment = report.environment.unwrap();
-    assert!(environment.command.starts_with("forebay map --json"));
+    assert!(environment.command.starts_with("forebay doctor --map --json"));
     assert_eq!(environment.drives, report.drives);
     let (text, _) = good(folder.path(), &[]);
     assert!(text.starts_with(".  is /") && text.contains("\nqueue  "), "{text}");
@@ -38,23 +38,6 @@ fn a_path_to_be_made_is_where_its_folder_is() {
     let line = format!("not/yet  does not exist; shown for `{}`\n", there.display());
     assert!(text.starts_with(&line), "{text}");
     assert!(!report(folder.path(), &["not/yet", "--extents"]).maps[0].exists);
-}
-
-#[test]
-fn a_link_that_cannot_be_measured_hides_no_map() {
-    let folder = tempfile::tempdir().unwrap();
-    if !report(folder.path(), &[]).gpus.is_empty() {
-        let (text, _) = good(folder.path(), &["--measure-link"]);
-        return assert!(text.contains("\nGPU 0  "), "{text}");
-    }
-    let (code, text, talk) = bad(folder.path(), &["--measure-link"]);
-    assert_eq!(code, 1);
-    assert!(text.starts_with(".  is /"), "{text}");
-    insta::assert_snapshot!(talk.split_once("error: ").unwrap().1, @"
-    cannot measure the link of a GPU
-      caused by: there is no GPU on PCI
-    hint: omit `--measure-link`
-    ");
 }
 
 #[test]
@@ -126,7 +109,6 @@ fn nothing_is_recorded_over_and_nothing_else_replayed() {
         told(&["--fixture", "folder"]),
         told(&["--fixture", "file"]),
         told(&["--record", "a", "--fixture", "b"]),
-        told(&["--fixture", "b", "--measure-link"]),
         told(&["--bananas"]),
     ];
     insta::assert_snapshot!(texts.join("\n"), @"
@@ -144,20 +126,17 @@ fn nothing_is_recorded_over_and_nothing_else_replayed() {
 
     1: error: cannot replay `folder`
       caused by: no such file or directory (os error 2)
-    hint: give a folder that `forebay map --record` made
+    hint: give a folder that `forebay doctor --map --record` made
 
     1: error: cannot replay `file`
       caused by: not a directory (os error 20)
-    hint: give a folder that `forebay map --record` made
+    hint: give a folder that `forebay doctor --map --record` made
 
     2: error: `--record` cannot be combined with `--fixture`
-    hint: `forebay map --help` lists its arguments
-
-    2: error: `--fixture` cannot be combined with `--measure-link`
-    hint: `forebay map --help` lists its arguments
+    hint: `forebay doctor --help` lists its arguments
 
     2: error: there is no flag `--bananas`
-    hint: `forebay map --help` lists its arguments
+    hint: `forebay doctor --help` lists its arguments
     ");
     assert_eq!(fs::read_to_string(folder.path().join("file")).unwrap(), "precious");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);

@@ -1,5 +1,5 @@
-//! `forebay map`: what it draws of recorded systems and of this one, what it records, and what it
-//! says to nonsense.
+//! `forebay doctor --map`: what it draws of recorded systems and of this one, what it
+//! records, and what it refuses.
 
 mod live;
 pub(crate) mod recorded;
@@ -10,11 +10,11 @@ use std::process::Output;
 use crate::program::program;
 use assert_cmd::Command;
 
-/// Runs `forebay map` in `folder`, in a locale that has every character.
+/// Runs `forebay doctor --map` in `folder`, in a locale that has every character.
 fn map(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(program());
     command.current_dir(folder).env("LC_ALL", "C.UTF-8").env_remove("COLUMNS");
-    command.arg("map").args(arguments).output().unwrap()
+    command.args(["doctor", "--map"]).args(arguments).output().unwrap()
 }
 
 /// What a run that went well printed: data, then talk.

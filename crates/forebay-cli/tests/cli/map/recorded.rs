@@ -77,7 +77,7 @@ impl Recorded {
         // Lines that fit into this file.
         let mut command = assert_cmd::Command::new(crate::program::program());
         command.current_dir(self.folder.path()).env("LC_ALL", "C.UTF-8").env("COLUMNS", "90");
-        let output = command.arg("map").args(all).output().unwrap();
+        let output = command.args(["doctor", "--map"]).args(all).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let text = String::from_utf8(output.stdout).unwrap();
         let talk = String::from_utf8(output.stderr).unwrap().replace(": ", ":\n  ");
@@ -156,7 +156,7 @@ fn the_readme_shows_what_is_drawn() {
     let path = "/mnt/md0/data.bin";
     let (text, _) = good(recorded.folder.path(), &["--fixture", ".", path]);
     let readme = include_str!("../../../../../README.md");
-    let (_, shown) = readme.split_once(&format!("$ forebay map {path}\n")).unwrap();
+    let (_, shown) = readme.split_once(&format!("$ forebay doctor --map {path}\n")).unwrap();
     let (shown, _) = shown.split_once("```").unwrap();
     assert!(text.contains(shown), "README.md should show this:\n{text}");
 }
@@ -385,10 +385,10 @@ fn what_is_not_in_the_record_fails_beside_what_is() {
     insta::assert_snapshot!(talk, @"
     error: cannot map `/elsewhere`
       caused by: not recorded
-    hint: `forebay map --fixture .` shows what is recorded
+    hint: `forebay doctor --map --fixture .` shows what is recorded
     error: cannot map `/nor/here`
       caused by: not recorded
-    hint: `forebay map --fixture .` shows what is recorded
+    hint: `forebay doctor --map --fixture .` shows what is recorded
     ");
 }
 
@@ -397,7 +397,7 @@ fn a_terminal_without_unicode_gets_ascii() {
     let Some(recorded) = Recorded::open() else { return };
     let mut command = assert_cmd::Command::new(crate::program::program());
     command.current_dir(recorded.folder.path()).env("LC_ALL", "C");
-    command.args(["map", "--fixture", ".", "/mnt/plain/to-md0", "/mnt/mpath/data.bin"]);
+    command.args(["doctor", "--map", "--fixture", ".", "/mnt/plain/to-md0", "/mnt/mpath/data.bin"]);
     let output = command.env("COLUMNS", "90").output().unwrap();
     assert!(output.stdout.is_ascii());
     let text = String::from_utf8(output.stdout).unwrap();

@@ -1,4 +1,4 @@
-//! Reports of layers behind compute, from archived runs of `forebay stream`.
+//! Reports of layers behind compute, from archived runs of `python -m forebay.stream_bench`.
 
 use std::fs;
 
@@ -121,7 +121,7 @@ fn what_is_wrong_is_told_with_the_file_and_the_remedy() {
         let output = forebay(folder.path(), &["results"]);
         let talk = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{talk}");
-        for word in ["`results`", why, "hint: ", "`forebay stream --out FOLDER`"] {
+        for word in ["`results`", why, "hint: ", "`python -m forebay.stream_bench --out FOLDER`"] {
             assert!(talk.contains(word), "{word}: {talk}");
         }
     }

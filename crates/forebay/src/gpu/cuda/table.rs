@@ -263,8 +263,13 @@ impl CudaTable {
     /// Loads a driver library and initialises the driver.
     pub(crate) fn load(path: &str) -> Result<Self, String> {
         // SAFETY: the library's initialisers are the driver's own; it is never unloaded.
-        let library = unsafe { Library::new(path) }
-            .map_err(|error| format!("no {}", loader_reason(path, &error)))?;
+        let library =
+            unsafe { Library::new(path) }.map_err(|error| match loader_reason(path, &error) {
+                reason if reason.contains("No such file") => {
+                    format!("no NVIDIA driver found ({path})")
+                }
+                reason => format!("cannot load the NVIDIA driver: {reason}"),
+            })?;
         let resolver = Resolver::in_library(&library, path)?;
         // The table's functions are in the library, so it stays loaded until the process ends.
         mem::forget(library);
