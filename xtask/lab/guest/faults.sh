@@ -164,7 +164,7 @@ server_gone() {
         case $verb in
             *--map*) [ $status = 0 ] && grep -q 'the path does not answer' /run/gone.txt ;;
             doctor*) [ $status = 1 ] && grep -q 'caused by: path_answers: ' /run/gone.txt ;;
-            *) [ $status = 1 ] && grep -q 'caused by: nothing answered within 5s' /run/gone.txt ;;
+            *) [ $status = 1 ] && grep -q 'caused by: no response within 5s' /run/gone.txt ;;
         esac || wrong+=("$verb")
     done
     rpc.nfsd --no-nfs-version 3 --grace-time 10 2
