@@ -124,8 +124,8 @@ def _run(
     first = errors or said[: found is None] or [_wrong(found, done.returncode)]
     text = ": ".join([f"forebay {verb}", first[0], *behind])
     no_sense = done.returncode == 2
-    kind, number = (RequestError, errno.EINVAL) if no_sense else (Error, errno.EIO)
-    error = kind(number, text)
+    raised, number = (RequestError, errno.EINVAL) if no_sense else (Error, errno.EIO)
+    error = raised(number, text)
     hints = [line.removeprefix("hint: ") for line in said if line.startswith("hint: ")]
     if found is not None:
         error.report = found

@@ -129,6 +129,7 @@ fn readme(report: &mut Report, root: &Path, library: Option<&Path>) -> Result<()
     command.arg(root.join("README.md"));
     command.arg("-L").arg(format!("dependency={}", target.join("debug/deps").display()));
     command.arg("--extern").arg(format!("forebay={}", library.display()));
+    command.arg("--test-args"); // the option that follows is for the tests, not for rustdoc
     executables::run(report, "README's examples", &mut command, &[]);
     Ok(())
 }

@@ -69,6 +69,7 @@ fn a_file_name_acts_on_no_terminal() {
     let inner = format!("folder/{NAME}");
     fs::create_dir(folder.join(&inner)).unwrap();
     let (small, new) = (["--size", "4M"], format!("{NAME}.new"));
+    let made = format!("{NAME}.made");
     let trace = format!("{NAME}.trace");
     let good: [&[&str]; 14] = [
         &["read", NAME, "--gpu", "sim", "--trace", &trace],
@@ -81,7 +82,7 @@ fn a_file_name_acts_on_no_terminal() {
         &["bench", &inner, small[0], small[1], "--repeats", "3"],
         &["bench", NAME, "--json", "--repeats", "3"],
         &["bench", &inner, "folder", small[0], small[1], "--repeats", "3"],
-        &["gpu-file-benchmark", "-s", "2", "-r", "1", "--gpu", "sim", "-f", &new],
+        &["gpu-file-benchmark", "-s", "2", "-r", "1", "--gpu", "sim", "-f", &made],
         &["gdsio", "-f", NAME, "-w", "2", "-s", "2M", "-i", "64K", "-x", "0", "-I", "0"],
         &["sweep", NAME, "--depth", "1", "--request-size", "64K", "--time", "50ms", "-o", "swept"],
         &[
