@@ -117,12 +117,12 @@ pub(crate) fn suite(
     pytest.current_dir(root).env("XDG_CACHE_HOME", root.join("target/test-cache"));
     let mut output = TestOutput::default();
     // Printed at once: other tests may run and print at the same time.
-    let mut said = format!("\n== {name}");
+    let mut printed = format!("\n== {name}");
     let succeeded = process::each_line(pytest, |_, line| {
         count(&mut output.counts, name, line);
-        said = format!("{said}\n{line}");
+        printed = format!("{printed}\n{line}");
     })?;
-    say!("{said}");
+    say!("{printed}");
     report.add(name, output, succeeded);
     Ok(())
 }

@@ -132,12 +132,12 @@ fn pid(number: u32) -> Option<Pid> {
 }
 
 /// Sets the text that an early end prints about how far the command came.
-pub(crate) fn keeps(text: Option<String>) {
+pub(crate) fn set_progress_note(text: Option<String>) {
     notes().0 = text;
 }
 
 /// Sets the warning that an early end prints about what remains changed.
-pub(crate) fn leaves(text: Option<String>) {
+pub(crate) fn set_leftover_warning(text: Option<String>) {
     notes().1 = text;
 }
 

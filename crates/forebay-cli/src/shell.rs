@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_told_by_its_last_words() {
+    fn the_reason_is_the_last_line_of_a_failed_command() {
         assert_eq!(run("echo much; echo more >&2", LONG), Ok(()));
         let why = |line: &str| run(line, LONG).unwrap_err();
         assert_eq!(why("exit 3"), "it failed: no output");
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_hangs_is_ended_with_all_that_it_has_started() {
+    fn a_command_that_hangs_is_ended_with_all_its_processes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pid");
         let inner = format!("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000", path.display());
@@ -221,7 +221,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn last_words_are_short_and_do_nothing(bytes: Vec<u8>, long in 0_usize..8192) {
+        fn the_last_line_is_short_and_plain(bytes: Vec<u8>, long in 0_usize..8192) {
             let mut file = memory().unwrap();
             file.write_all(&b"x".repeat(long)).unwrap();
             file.write_all(&bytes).unwrap();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_serves_a_mount_is_left_running() {
+    fn the_server_of_a_mount_keeps_running() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("alive");
         let line = format!("(sleep 0.3; echo late >&2; touch {}) &", path.display());

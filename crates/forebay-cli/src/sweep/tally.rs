@@ -33,7 +33,7 @@ impl Tally {
     }
 
     fn tell(&self) {
-        cleanup::keeps(Some(self.words()));
+        cleanup::set_progress_note(Some(self.words()));
     }
 
     fn words(&self) -> String {
@@ -48,7 +48,7 @@ impl Tally {
 
 impl Drop for Tally {
     fn drop(&mut self) {
-        cleanup::keeps(None);
+        cleanup::set_progress_note(None);
     }
 }
 

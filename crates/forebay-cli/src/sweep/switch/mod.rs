@@ -180,7 +180,7 @@ impl Switch {
 
     /// Sets the text on what remains, for any end of the sweep.
     fn leaves(&mut self, text: String) {
-        cleanup::leaves(Some(text.clone()));
+        cleanup::set_leftover_warning(Some(text.clone()));
         self.stays = Some(text);
     }
 }
@@ -189,7 +189,7 @@ impl Drop for Switch {
     /// Reports which number remains, however the sweep ended.
     fn drop(&mut self) {
         if let Some(text) = self.stays.take() {
-            cleanup::leaves(None);
+            cleanup::set_leftover_warning(None);
             super::tell(&text);
         }
     }

@@ -10,7 +10,7 @@ use crate::lab::{FileSystem, LoopDrive, LoopOptions, or_skip};
 use crate::program::program;
 
 #[test]
-fn a_device_is_written_where_the_user_said_so_and_nobody_has_it() {
+fn a_device_is_written_with_overwrite_if_no_other_process_uses_it() {
     let folder = folder();
     let image_in = folder.path().canonicalize().unwrap();
     let options = LoopOptions { size: 24 << 20, image_in, ..LoopOptions::default() };
@@ -27,9 +27,9 @@ fn a_device_is_written_where_the_user_said_so_and_nobody_has_it() {
     let arguments = ["-f", device, "-m", "compare", "-r", "1", "--gpu", "none"];
     let refused = |more: &[&str], code: i32, says: &str| {
         let output = benchmark(folder.path(), &[&arguments[..], more].concat());
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{told}");
-        assert!(told.contains(says) && output.stdout.is_empty(), "{told}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{message}");
+        assert!(message.contains(says) && output.stdout.is_empty(), "{message}");
         assert_eq!(held(), precious);
     };
     refused(&[], 2, "or `--overwrite-device`, which destroys its content");
@@ -44,9 +44,9 @@ fn a_device_is_written_where_the_user_said_so_and_nobody_has_it() {
     let mut command = Command::new(program());
     command.args(["gpu-file-benchmark", "-s", "25", "--overwrite-device"]).args(arguments);
     let output = command.current_dir(folder.path()).output().unwrap();
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("the device has 24 MiB"), "{told}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("the device has 24 MiB"), "{message}");
 
     let mounted = LoopOptions { file_system: Some(FileSystem::Ext4), ..options };
     let Some(drive) = or_skip(LoopDrive::new(&mounted)) else { return };
@@ -61,9 +61,9 @@ fn a_device_is_written_where_the_user_said_so_and_nobody_has_it() {
         let mut command = Command::new(program());
         command.current_dir(folder.path()).args(arguments);
         let output = command.args(["--gpu=none", "--overwrite-device"]).output().unwrap();
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{told}");
-        assert!(told.contains("it is in use: mounted, or part of an array"), "{told}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        assert!(message.contains("it is in use: mounted, or part of an array"), "{message}");
     }
     assert_eq!(fs::read(&file).unwrap(), precious);
 }

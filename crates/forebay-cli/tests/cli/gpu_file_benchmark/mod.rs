@@ -126,14 +126,14 @@ fn it_is_called_dma_where_the_verdict_says_so_and_nowhere_else() {
 
     // A library that says that bytes have gone, which have not.
     let output = benchmark(folder.path(), &["-m", "dma", "-r", "1", "--gpu", "sim:cufile=lie"]);
-    let (text, told) = (String::from_utf8(output.stdout), String::from_utf8(output.stderr));
-    let (text, told) = (text.unwrap(), told.unwrap());
-    if told.contains("by the route `direct`: ") {
-        return println!("skipped: a path that lies: {told}");
+    let (text, message) = (String::from_utf8(output.stdout), String::from_utf8(output.stderr));
+    let (text, message) = (text.unwrap(), message.unwrap());
+    if message.contains("by the route `direct`: ") {
+        return println!("skipped: a path that lies: {message}");
     }
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("run 1: ") && text.contains("MISMATCH"), "{text}");
-    assert!(told.contains("error: wrong data were found"), "{told}");
+    assert!(message.contains("error: wrong data were found"), "{message}");
     assert!(dma(&text).iter().all(|line| line.contains(": not proven: ")), "{text}");
     let wrong: Vec<&str> = text.lines().filter(|line| line.contains("MISMATCH")).collect();
     assert!(!wrong.is_empty());
@@ -158,8 +158,11 @@ fn a_kernel_works_alone_and_beside_a_read() {
     // Without a GPU the rest is measured all the same.
     let output = benchmark(folder.path(), &["-r", "1", "--gpu", "none"]);
     assert!(output.status.success(), "{output:?}");
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.contains("own work during a read is not measured: no GPU is available"), "{told}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        message.contains("own work during a read is not measured: no GPU is available"),
+        "{message}"
+    );
     assert!(!String::from_utf8(output.stdout).unwrap().contains("xor"));
 }
 
@@ -175,6 +178,6 @@ fn a_file_system_in_memory_is_told() {
         return println!("skipped: a file system in memory: `/dev/shm` is another");
     }
     assert!(text.contains("reads begin there") && rows(&text).len() == 4, "{text}");
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.contains("stays in memory") && told.contains("tmpfs keeps"), "{told}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.contains("stays in memory") && message.contains("tmpfs keeps"), "{message}");
 }
