@@ -35,7 +35,7 @@ type Start = Box<dyn Fn(Chore) -> Result<(), Errno> + Send + Sync>;
 type Job = Box<dyn FnOnce() + Send>;
 
 /// Maximum jobs behind one that hangs: each holds a file or memory.
-const JOBS_MAX: usize = 64 << 10;
+const JOBS_MAX: usize = if cfg!(miri) { 64 } else { 64 << 10 };
 
 /// Queues and threads for jobs that may block for long.
 pub(crate) struct Closers {
