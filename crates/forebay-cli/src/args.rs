@@ -1,9 +1,7 @@
 //! The command line: one definition of each flag yields parsing, help, man page and completions.
 
-mod diff;
 mod gpu_file;
 mod help;
-mod import;
 mod report;
 pub(crate) mod sweep;
 
@@ -16,9 +14,7 @@ use forebay::Route;
 use forebay::gpu::GpuSelector;
 use forebay::units::parse_size;
 
-pub use self::diff::DiffArgs;
 pub use self::gpu_file::{GpuFileArgs, Mode};
-pub use self::import::{ImportArgs, ImportTool};
 pub use self::report::ReportArgs;
 pub use self::sweep::SweepArgs;
 use crate::gdsio::options::GdsioArgs;
@@ -72,23 +68,12 @@ pub enum Verb {
     /// is verified. The first line answers whether bytes can go to the GPU directly. Neither root
     /// nor a GPU is required. The exit code is 1 if something that was set up does not work.
     Doctor(DoctorArgs),
-    /// Show results as text, a page of HTML, or tables
+    /// Show results as a table, page, CSV or Markdown; compare several files
     ///
-    /// Results files and output of `bench --json` or `forebay.stream_bench` are combined in one
-    /// report, each as a run of its own. Without `-o` the report goes to stdout.
-    Report(ReportArgs),
-    /// Compare results by ratios with confidence intervals
-    ///
-    /// The sides are two or more files (local and remote, before and after), or the values of one
-    /// axis (`--by`). Points that both sides have are compared by the ratio of their medians. A
-    /// difference is reported only if it is significant, given the number of points.
-    Diff(DiffArgs),
-    /// Import results of gdsio, fio, nixlbench or any table
-    ///
-    /// Each result becomes a record of a results file, which `forebay report` shows next to your
-    /// own. A record names its tool and its line. Values that the tool does not report are null,
-    /// and no path counts as verified.
-    Import(Box<ImportArgs>),
+    /// A file holds results of `forebay`, or of gdsio, fio, nixlbench, elbencho or any CSV: its
+    /// contents show which. Several files are compared point by point, by the ratio of their
+    /// medians. A difference is reported only if it is significant, given the number of points.
+    Report(Box<ReportArgs>),
     /// Run gdsio's command lines and job files; print its result line
     ///
     /// The options are gdsio's, and scripts can parse the output as before. `-x` 1 to 4 do what

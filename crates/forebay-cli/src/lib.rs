@@ -1,10 +1,10 @@
 //! The `forebay` command as a library: arguments in, report out.
 //!
 //! `args` reads the command line. Each verb has a module ([`mod@bench`], [`mod@sweep`], [`read`],
-//! [`doctor`], [`map`], [`gdsio`], [`import`], `probe`, `manual`).
+//! [`doctor`], [`map`], [`gdsio`], `probe`, `manual`).
 //!
 //! [`program`] starts the command again, [`workload`] keeps files busy, and [`results`] stores
-//! measurements. [`report`] shows them, [`mod@diff`] compares them. [`failure`] is the error of a
+//! measurements. [`report`] shows and compares them. [`failure`] is the error of a
 //! verb, `log` shows the engine's events, [`power`] reads power sensors. `cleanup` undoes what must
 //! not remain, if `signals` or the watchdog in [`steps`] end the command early. Data go to stdout,
 //! messages to stderr; [`stdio`] checks whether they are open.
@@ -13,12 +13,10 @@ pub mod args;
 pub mod bench;
 mod cleanup;
 mod depth;
-pub mod diff;
 pub mod doctor;
 pub mod failure;
 pub mod gdsio;
 mod gpu_file_benchmark;
-pub mod import;
 mod json_memory;
 mod limits;
 mod log;
@@ -123,8 +121,7 @@ fn run_verb(program: &Program, arguments: &[OsString]) -> ExitCode {
             | Verb::GpuFileBenchmark(_)
     );
     // The doctor has its own time limits, and reports its findings.
-    let reads = matches!(verb, Verb::Report(_) | Verb::Import(_) | Verb::Diff(_));
-    if reads || (moves && !matches!(verb, Verb::Doctor(_))) {
+    if matches!(verb, Verb::Report(_)) || (moves && !matches!(verb, Verb::Doctor(_))) {
         steps::watch();
     }
     if moves {
@@ -143,12 +140,10 @@ fn run_verb(program: &Program, arguments: &[OsString]) -> ExitCode {
         Verb::Sweep(args) => sweep::command(args, &command_line(arguments), program),
         Verb::Doctor(args) => doctor::command(args, &command_line(arguments), program),
         Verb::Report(args) => report::command::command(args),
-        Verb::Diff(args) => diff::command(args),
         Verb::Gdsio(args) => gdsio::command(args, program),
         Verb::GpuFileBenchmark(args) => {
             gpu_file_benchmark::command(args, &command_line(arguments), program)
         }
-        Verb::Import(args) => import::command(args, &command_line(arguments)),
         Verb::Completions { shell } => manual::completions(*shell),
         Verb::Man { verb } => manual::man_page(verb.as_deref()),
     };
@@ -171,7 +166,6 @@ fn run_internal(arguments: &[OsString]) -> failure::Result<()> {
 fn is_shown(verb: &Verb) -> bool {
     match verb {
         Verb::Report(args) => args.output.is_none(),
-        Verb::Import(args) => args.output.is_none(),
         _ => true,
     }
 }

@@ -21,9 +21,9 @@ Examples:
   forebay sweep /data                     block sizes and queue depths
   forebay doctor /data                    what prevents direct transfers
   forebay doctor --map /data              drives, and their distance to each GPU
-  forebay import fio f.json -o results    results of another tool
   forebay report results -o report.html   results as a page for a browser
-  forebay diff before.jsonl after.jsonl   ratios of two results";
+  forebay report before.jsonl after.jsonl ratios of two results
+  forebay report fio.json                 results of another tool";
 
 /// Verbs that take the options of another tool; the list of verbs leaves them out.
 pub(super) const OTHER_TOOLS: &str = "\

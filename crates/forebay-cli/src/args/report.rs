@@ -4,37 +4,136 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// Arguments of `forebay report`.
-#[derive(Debug, Clone, Args)]
-#[command(after_long_help = "Examples:\n  \
-    forebay report results -o report.html      page for a browser\n  \
-    forebay report results                     text for a terminal\n  \
-    forebay report local remote -o both.html   two runs in one report\n  \
-    forebay bench --json >b.json; forebay report b.json\n  \
-    forebay report layers/stream_bench.json    output of `stream_bench`\n  \
-    forebay report results --csv >results.csv  table for a spreadsheet")]
-pub struct ReportArgs {
-    /// Results files, or output of `bench --json` or `forebay.stream_bench`
-    #[arg(value_name = "RESULTS", required = true)]
-    pub results: Vec<PathBuf>,
+use crate::report::compare::By;
+use crate::report::foreign::{Map, Tool};
+use crate::report::model::{Axis, Metric};
 
-    /// Write to this new file, by default one self-contained page of HTML
+/// Arguments of `forebay report`.
+#[derive(Debug, Clone, Default, Args)]
+#[command(after_long_help = "Examples:\n  \
+    forebay report results.jsonl                   table\n  \
+    forebay report results.jsonl -o report.html    page for a browser\n  \
+    forebay report before.jsonl after.jsonl        ratios of the medians\n  \
+    forebay report before.jsonl after.jsonl --fail-if-worse 5%\n  \
+    forebay report sweep.jsonl --by method --base cpu-gpu\n  \
+    forebay report fio.json gdsio.log              results of other tools\n  \
+    forebay report t.csv --map 'throughput=BW:MiB/s,size=Block,direction:=read'\n\n\
+    Names for `--map`: throughput, iops, bytes, requests, seconds, mean, p50, p90,\n\
+    p99, p99.9, max, method, path, target, direction, pattern, size, depth, batch,\n\
+    threads, files, cache.")]
+pub struct ReportArgs {
+    /// Results files, `-` for stdin, or results of gdsio, fio, nixlbench, elbencho or CSV
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+
+    /// Write to this new file: a page (.html), Markdown (.md), CSV (.csv) or text (.txt)
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// Replace an existing FILE
+    /// Replace an existing output FILE
     #[arg(long, requires = "output")]
     pub overwrite: bool,
 
-    /// Write Markdown: the summary, the tables and the warnings
-    #[arg(long, conflicts_with_all = ["csv", "prometheus"])]
+    /// Write Markdown
+    #[arg(long, conflicts_with = "csv")]
     pub markdown: bool,
 
-    /// Write CSV: a row for each point, with every number
-    #[arg(long, conflicts_with = "prometheus")]
+    /// Write CSV with every number
+    #[arg(long)]
     pub csv: bool,
 
-    /// Write the text format of Prometheus, for a collector that reads files
+    /// Show all columns, in lines of any length
     #[arg(long)]
-    pub prometheus: bool,
+    pub wide: bool,
+
+    /// Show all warnings
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// Tool that wrote the files, if their contents do not show it
+    #[arg(long = "as", value_name = "TOOL", help_heading = "Results of other tools")]
+    pub tool: Option<Tool>,
+
+    /// Meaning of a table's columns (`size=Block`) and values that the files lack (`cache:=cold`)
+    ///
+    /// A unit may follow the column: `throughput=BW:MiB/s`. Columns with commas need double quotes.
+    #[arg(long, value_name = "NAME=COLUMN,…", help_heading = "Results of other tools")]
+    pub map: Option<Map>,
+
+    /// Compare the values of this axis, instead of one file with another
+    ///
+    /// Axes are `label`, `path`, `queues`, `method`, `route`, `direction`, `pattern`, `cache`,
+    /// `gpu`, `block-size`, `depth`, `batch`, `threads` and `files`.
+    #[arg(long, value_name = "AXIS", value_parser = by, help_heading = "Comparison")]
+    pub by: Option<By>,
+
+    /// Value of the axis that is the base [default: the smallest number, or the first value]
+    #[arg(long, value_name = "VALUE", requires = "by", help_heading = "Comparison")]
+    pub base: Option<String>,
+
+    /// Quantity of the points that are compared [default: throughput]
+    ///
+    /// `throughput`, `iops`, `mean`, `p50`, `p90`, `p99`, `p99.9`, `max`, `cpu`, `gpu-energy`,
+    /// `package-energy` or `server-energy`.
+    #[arg(long, value_name = "WHAT", value_parser = metric, help_heading = "Comparison")]
+    pub metric: Option<Metric>,
+
+    /// Exit with 1 if a side is significantly worse than the base by more than this
+    ///
+    /// That is a point, or the mean of all points, with its whole confidence interval. More failed
+    /// samples, and points that cannot be judged, count too.
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        value_parser = share,
+        allow_negative_numbers = true,
+        help_heading = "Comparison"
+    )]
+    pub fail_if_worse: Option<f64>,
+}
+
+fn by(text: &str) -> Result<By, String> {
+    let known = Axis::ALL.into_iter().find(|axis| axis.key() == text);
+    known.map(By::Axis).ok_or_else(|| one_of(&Axis::ALL.map(Axis::key)))
+}
+
+fn metric(text: &str) -> Result<Metric, String> {
+    let known = Metric::COMPARED.into_iter().find(|(name, _)| *name == text);
+    known.map(|(_, metric)| metric).ok_or_else(|| one_of(&Metric::COMPARED.map(|(name, _)| name)))
+}
+
+fn one_of(names: &[&str]) -> String {
+    format!("it takes `{}`", names.join("`, `"))
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim().parse().ok();
+    let share = number.map(|percent: f64| percent / 100.0);
+    share
+        .filter(|share| (0.0..1.0).contains(share))
+        .ok_or_else(|| "it takes percent from `0%` to below `100%`, as `5%`".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_names_every_axis_and_quantity() {
+        let command = ReportArgs::augment_args(clap::Command::new("report"));
+        let help = |id: &str| {
+            let argument = command.get_arguments().find(|argument| argument.get_id() == id);
+            argument.and_then(|argument| argument.get_long_help()).unwrap().to_string()
+        };
+        for axis in Axis::ALL {
+            assert!(help("by").contains(&format!("`{}`", axis.key())), "{axis:?}");
+            assert_eq!(by(axis.key()), Ok(By::Axis(axis)));
+        }
+        for (name, of) in Metric::COMPARED {
+            assert!(help("metric").contains(&format!("`{name}`")), "{name}");
+            assert_eq!(metric(name), Ok(of));
+        }
+        assert_eq!((share("5%"), share("0")), (Ok(0.05), Ok(0.0)));
+        assert!(share("100%").is_err() && by("colour").is_err() && metric("speed").is_err());
+    }
 }

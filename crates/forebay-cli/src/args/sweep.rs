@@ -36,7 +36,7 @@ pub struct SweepArgs {
 
     /// Measure this path as well, in turn, and compare both at the end
     ///
-    /// `forebay diff FILE --by path` shows the comparison again.
+    /// `forebay report FILE --by path` shows the comparison again.
     #[arg(long, value_name = "PATH")]
     pub vs: Option<PathBuf>,
 
@@ -95,7 +95,7 @@ pub struct SweepArgs {
     /// Numbers of I/O queues or connections, which `--set-queues` sets one by one
     ///
     /// All points are measured with one number before the next is set. Results show the number that
-    /// the kernel reports, which may differ. `forebay diff FILE --by queues` compares them.
+    /// the kernel reports, which may differ. `forebay report FILE --by queues` compares them.
     #[arg(
         long, value_name = "N,…", value_delimiter = ',',
         value_parser = count, allow_negative_numbers = true
@@ -105,7 +105,7 @@ pub struct SweepArgs {
     /// Shell command to reconnect PATH; `{}` is the number of queues
     ///
     /// It must unmount the file system of PATH, connect and mount again, within 60 s. The last
-    /// number stays set. docs/diff.md has commands for NVMe over fabrics and NFS. A job file cannot
+    /// number stays set. docs/sweep.md has commands for NVMe over fabrics and NFS. Job files cannot
     /// hold this flag.
     #[arg(long, value_name = "COMMAND")]
     pub set_queues: Option<String>,

@@ -27,7 +27,7 @@ use crate::cleanup::{self, Key, Undo};
 use crate::failure::{Failure, Result};
 use crate::steps::Step;
 
-const PREFIX: &str = ".forebay-scratch-";
+pub(crate) const PREFIX: &str = ".forebay-scratch-";
 const FOLDER: OFlags =
     OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::RDONLY);
 const MARK: &str = "mark";

@@ -12,7 +12,7 @@ use clap::{Args as _, Command, FromArgMatches as _};
 use super::options::{Asked, GdsioArgs, JOBS_MAX, Own, Where, count, number};
 use super::words::{self, Io, Sizes};
 use crate::failure::{Failure, Result};
-use crate::import::near::near;
+use crate::report::foreign::near;
 use crate::steps::Step;
 
 /// Size limit of a plausible job file.

@@ -1,188 +1,201 @@
-//! `forebay report`: reads results, and shows or writes them.
+//! `forebay report`: reads results, and shows, writes or compares them.
 
-use std::fs::{self, File};
-use std::io::{self, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::access::Old;
-use super::digest::{Digest, gather};
-use super::forms::{csv, markdown, prometheus, terminal};
-use super::grid::{Grid, full, layers};
+use super::compare::{self, By, Comparison};
+use super::foreign::Hints;
 use super::layers::Layers;
-use super::{html, input};
+use super::model::{Metric, Model, gather};
+use super::numbers::counted;
+
+use super::{forms, input, output, page, plain, show};
 use crate::args::ReportArgs;
-use crate::bench::memory::close;
-use crate::bench::scratch::random;
-use crate::cleanup;
 use crate::failure::{Failure, Result};
-use crate::output;
 use crate::stdio::say;
 use crate::steps::Step;
 
 /// Most files of one report.
 const FILES_MAX: usize = 64;
-
-/// The name of each file that `python -m forebay.stream_bench --out` writes, without its ending.
+/// The name of each file that `forebay.stream_bench --out` writes, without its suffix.
 const STREAMED: &str = "stream_bench";
+/// Warnings without `--verbose`.
+const WARNINGS_MAX: usize = 5;
+/// Most rows of a table, for a terminal and for a file.
+const ROWS_MAX: (usize, usize) = (200, 2000);
+
+/// The form of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Text,
+    Markdown,
+    Csv,
+    Page,
+}
 
 /// Runs the verb.
 ///
 /// # Errors
-/// A file cannot be read or holds no results, or the report cannot be written.
+/// A file cannot be read or holds no results, the report cannot be written, or a side is worse than
+/// allowed.
 pub fn command(args: &ReportArgs) -> Result<()> {
-    if args.results.len() > FILES_MAX {
-        let text = format!("{} files are too many for a report", args.results.len());
+    if args.files.len() > FILES_MAX {
+        let text = format!("{} files are too many for a report", args.files.len());
         return Err(Failure::usage(text).hint(format!("give at most {FILES_MAX}")));
     }
+    let file = args.output.as_deref().filter(|path| *path != Path::new("-"));
+    let form = form(args, file)?;
+    let names = names(&args.files);
+    let hints = Hints { tool: args.tool, map: args.map.clone() };
     let mut sources = Vec::new();
-    for path in &args.results {
+    for (path, name) in args.files.iter().zip(&names) {
         let _step = Step::of_thread("read", path);
-        sources.push((name_of(path), input::read(path)?));
+        sources.push((name.clone(), input::read(path, &hints)?));
     }
-    let digest = gather::digest(&sources);
-    refuse_nothing(&digest)?;
-    if args.csv {
-        refuse_two_tables(&digest)?;
+    let mut model = gather::model(&sources);
+    drop(sources);
+    if model.lines.is_empty()
+        && model.limits.is_empty()
+        && model.layers.iter().all(Layers::is_empty)
+    {
+        return Err(Failure::new("there is nothing to report")
+            .because("the results hold no sample, no limit and no pass")
+            .hint("wait until the run has measured its first point"));
     }
-    let text = form(args, &digest);
-    match &args.output {
+    let metric = args.metric.unwrap_or(Metric::Rate);
+    let comparisons = comparisons(&mut model, &names, args, metric)?;
+    let text = match form {
+        Form::Csv => forms::csv(&model, &comparisons)?,
+        Form::Page => page::page(&model, &comparisons, metric),
+        Form::Markdown => forms::markdown(
+            &show::report(&model, &comparisons, metric, ROWS_MAX.1),
+            &model.warnings,
+        ),
+        Form::Text => {
+            let blocks = show::report(&model, &comparisons, metric, ROWS_MAX.0);
+            forms::terminal(&blocks, args.wide)
+        }
+    };
+    match file {
         Some(path) => {
-            refuse_input(path, &args.results)?;
-            write(path, args.overwrite, text.as_bytes(), File::sync_all)
+            output::refuse_input(path, &args.files)?;
+            let text = anstream::adapter::strip_str(&text).to_string();
+            output::write(path, args.overwrite, text.as_bytes(), File::sync_all)?;
+            let size = forebay::units::format_size(text.len() as u64);
+            let path = plain::plain(&path.display().to_string());
+            // Stderr may be closed.
+            let _ = writeln!(anstream::stderr(), "wrote {path} ({size})");
         }
         None => {
             let mut out = anstream::stdout();
             let shown = out.write_all(text.as_bytes()).and_then(|()| out.flush());
             shown.map_err(|error| Failure::stdout(&error))?;
-            // The other formats include them, or are for programs.
-            if !(args.markdown || args.csv || args.prometheus) {
-                digest.warnings.iter().for_each(|warning| say(warning));
-            }
-            Ok(())
         }
     }
-}
-
-/// The name of a file's runs that have no label.
-fn name_of(path: &Path) -> String {
-    let stem = path.file_stem().unwrap_or(path.as_os_str());
-    // All output of `forebay.stream_bench` has this name; its folder was named by the user.
-    let folder = path.parent().and_then(Path::file_name).filter(|_| stem == STREAMED);
-    folder.unwrap_or(stem).to_string_lossy().into_owned()
-}
-
-fn refuse_nothing(digest: &Digest) -> Result<()> {
-    let holds = |layers: &Layers| !layers.points.is_empty() || layers.failed.is_some();
-    let says = digest.layers.iter().any(holds);
-    if digest.lines.is_empty() && digest.ceilings.is_empty() && !says {
-        return Err(Failure::new("there is nothing to report")
-            .because("the results hold no sample, no limit and no pass")
-            .hint("wait until the run has measured its first point"));
+    if form == Form::Text {
+        let most = if args.verbose { model.warnings.len() } else { WARNINGS_MAX };
+        model.warnings.iter().take(most).for_each(|text| say(text));
+        let more = model.warnings.len().saturating_sub(most);
+        if more > 0 {
+            say(&format!("{more} more: `--verbose` shows all"));
+        }
     }
+    let Some(worse_by) = args.fail_if_worse else { return Ok(()) };
+    let judged = compare::gate(&comparisons, metric, worse_by)?;
+    let _ = writeln!(anstream::stderr(), "{judged}");
     Ok(())
 }
 
-/// Refuses results together with layers: a table has one kind of rows.
-fn refuse_two_tables(digest: &Digest) -> Result<()> {
-    if digest.runs.is_empty() || digest.layers.is_empty() {
-        return Ok(());
-    }
-    Err(Failure::usage("cannot write results and layers into one table")
-        .because("results and layers behind compute have different columns")
-        .hint("give files of one kind with `--csv`, or leave it out"))
-}
-
-fn form(args: &ReportArgs, digest: &Digest) -> String {
-    match (args.markdown, args.csv, args.prometheus, &args.output) {
-        (true, ..) => markdown::text(digest),
-        (_, true, ..) => csv::text(&table(digest)),
-        (_, _, true, _) => prometheus::text(digest),
-        (.., None) => terminal::text(digest),
-        (.., Some(_)) => html::page(digest),
+fn form(args: &ReportArgs, file: Option<&Path>) -> Result<Form> {
+    let suffix =
+        file.map(|path| path.extension().unwrap_or_default().to_string_lossy().to_lowercase());
+    match (args.csv, args.markdown, suffix.as_deref()) {
+        (true, ..) | (_, false, Some("csv")) => Ok(Form::Csv),
+        (_, true, _) | (_, _, Some("md" | "markdown")) => Ok(Form::Markdown),
+        (_, _, None | Some("txt")) => Ok(Form::Text),
+        (_, _, Some("html" | "htm")) => Ok(Form::Page),
+        (_, _, Some(suffix)) => {
+            Err(Failure::usage(format!("the form of a file `.{suffix}` is unknown"))
+                .hint("write to a file `.html`, `.md`, `.csv` or `.txt`"))
+        }
     }
 }
 
-/// The table with every number, for `--csv`.
-fn table(digest: &Digest) -> Grid {
-    if digest.runs.is_empty() { layers::full(&digest.layers) } else { full::results(digest) }
-}
-
-/// A report must not overwrite its own input.
-fn refuse_input(output: &Path, inputs: &[PathBuf]) -> Result<()> {
-    let identity = |path: &Path| fs::metadata(path).map(|facts| (facts.dev(), facts.ino())).ok();
-    let Some(there) = identity(output) else { return Ok(()) };
-    if inputs.iter().any(|input| identity(input) == Some(there)) {
-        let text = format!("cannot write the report to `{}`", output.display());
-        return Err(Failure::usage(text)
-            .because("it holds the results that the report is made from")
-            .hint("name a new file with `-o`"));
-    }
-    Ok(())
-}
-
-/// Writes a whole file, or none. A replaced file stays as private as it was.
-fn write(
-    path: &Path,
-    overwrite: bool,
-    bytes: &[u8],
-    sync: impl FnOnce(&File) -> io::Result<()>,
-) -> Result<()> {
-    let _step = Step::of_thread("write", path);
-    let failed = |error: &io::Error| {
-        Failure::io(format!("cannot write the report to `{}`", path.display()), error)
+/// The names of files: without folders and suffixes if they are still unique.
+fn names(paths: &[PathBuf]) -> Vec<String> {
+    let short = |path: &PathBuf| {
+        if path == Path::new("-") {
+            return "stdin".to_owned();
+        }
+        let stem = path.file_stem().unwrap_or(path.as_os_str());
+        // All output of `forebay.stream_bench` has one name, and its folder has the user's.
+        let folder = path.parent().and_then(Path::file_name).filter(|_| stem == STREAMED);
+        folder.unwrap_or(stem).to_string_lossy().into_owned()
     };
-    let old = Old::find(path).map_err(|error| failed(&error))?;
-    if let Some(old) = &old {
-        if !overwrite {
-            return Err(failed(&io::Error::from_raw_os_error(libc::EEXIST))
-                .hint("name a new file, or give `--overwrite`"));
-        }
-        if !old.facts.is_file() {
-            return Err(failed(&io::ErrorKind::InvalidInput.into())
-                .because("only a regular file is replaced")
-                .hint("name another file with `-o`"));
-        }
+    let shorts: Vec<String> = paths.iter().map(short).collect();
+    let is_unique = |name: &String| shorts.iter().filter(|other| *other == name).count() == 1;
+    if shorts.iter().all(is_unique) {
+        return shorts;
     }
-    // A concurrent reader gets the old report or the new one, complete.
-    let new = if overwrite { new_name(path) } else { Ok(path.to_owned()) };
-    let new = new.map_err(|error| failed(&error))?;
-    let mode = if old.is_some() { 0o600 } else { 0o666 };
-    let mut file = output::create(&new, mode).map_err(|error| failed(&error))?;
-    let put = || {
-        file.write_all(bytes)?;
-        if let Some(old) = &old {
-            old.give(&file)?;
-        }
-        // A network file system, or one that allocates late, reports a full disk only here.
-        sync(&file)?;
-        // Some file systems report a failed write only when a descriptor is closed.
-        file.try_clone().and_then(close)?;
-        if overwrite { fs::rename(&new, path) } else { Ok(()) }
-    };
-    let done = put();
-    cleanup::end(&new, done.is_ok());
-    done.map_err(|error| failed(&error))
+    paths.iter().map(|path| path.display().to_string()).collect()
 }
 
-/// A name in the folder of `path` that cannot be guessed.
-fn new_name(path: &Path) -> io::Result<PathBuf> {
-    Ok(path.with_file_name(format!(".forebay-report-{:016x}.new", random()?)))
+/// The comparisons of several files, or of the values of an axis. Files that share no point are
+/// shown in one table, and a warning says so.
+fn comparisons(
+    model: &mut Model,
+    names: &[String],
+    args: &ReportArgs,
+    metric: Metric,
+) -> Result<Vec<Comparison>> {
+    let by = match args.by {
+        Some(by) => by,
+        None if names.len() > 1 && !model.lines.is_empty() => By::File,
+        None if args.fail_if_worse.is_some() || args.metric.is_some() => {
+            return Err(Failure::usage("there is nothing to compare with")
+                .hint("give a second file, or compare within one by `--by`"));
+        }
+        None => return Ok(Vec::new()),
+    };
+    let is_asked = args.by.is_some() || args.fail_if_worse.is_some();
+    let found = match compare::compare(model, names, by, args.base.as_deref()) {
+        Err(failure) if !is_asked => {
+            model.warnings.push(format!("not compared: {}", failure.in_one_line()));
+            return Ok(Vec::new());
+        }
+        found => found?,
+    };
+    if found.iter().any(|one| one.of(metric).next().is_some()) {
+        return Ok(found);
+    }
+    let why = match found.iter().map(|one| one.pairs.len()).sum() {
+        0 => "no point is the same on both sides".to_owned(),
+        count => format!("{} without {} on both sides", counted(count, "point"), metric.name()),
+    };
+    if is_asked || args.metric.is_some() {
+        let failure = Failure::new("there is nothing to compare").because(why);
+        let notes = found.first().map(|one| one.notes(metric)).unwrap_or_default();
+        let failure = notes.into_iter().take(2).fold(failure, Failure::because);
+        return Err(failure.hint("measure the same block sizes, depths and directions"));
+    }
+    model.warnings.push(format!("not compared: {why}"));
+    Ok(Vec::new())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::report::made::{self, Sweep};
 
     fn args(results: &Path, output: Option<PathBuf>) -> ReportArgs {
-        let (markdown, csv, prometheus, overwrite) = (false, false, false, false);
-        let results = vec![results.to_owned()];
-        ReportArgs { results, output, overwrite, markdown, csv, prometheus }
+        ReportArgs { files: vec![results.to_owned()], output, ..ReportArgs::default() }
     }
 
     #[test]
-    fn a_report_is_written_once_and_replaced_only_when_told() {
+    fn a_report_is_written_once_and_replaced_only_on_request() {
         let folder = tempfile::tempdir().unwrap();
         let results = folder.path().join("results");
         fs::write(&results, made::file(&Sweep::default())).unwrap();
@@ -190,12 +203,12 @@ mod tests {
         let mut asked = args(&results, Some(page.clone()));
         command(&asked).unwrap();
         let text = fs::read_to_string(&page).unwrap();
-        assert!(text.starts_with("<!doctype html>") && text.ends_with("</html>\n"));
+        assert!(text.starts_with("<!DOCTYPE html>") && text.ends_with("</html>"));
         let failure = command(&asked).unwrap_err();
         assert!(failure.hint.unwrap().contains("--overwrite"));
         (asked.overwrite, asked.csv) = (true, true);
         command(&asked).unwrap();
-        assert!(fs::read_to_string(&page).unwrap().starts_with("run,"));
+        assert!(fs::read_to_string(&page).unwrap().starts_with("label,"));
         asked.output = Some(results.clone());
         assert!(command(&asked).unwrap_err().causes[0].contains("made from"));
         asked.output = Some(folder.path().to_owned());
@@ -206,39 +219,31 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_come_to_the_disk_replaces_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        let page = folder.path().join("report.html");
-        fs::write(&page, "before").unwrap();
-        let full = |_: &File| Err(io::Error::from_raw_os_error(libc::ENOSPC));
-        for overwrite in [true, false] {
-            let failure = write(&page, overwrite, b"after", full).unwrap_err();
-            assert!(failure.message.contains("report.html"), "{failure:?}");
-            let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
-            assert_eq!(left.len(), usize::from(overwrite), "{left:?}");
-            if overwrite {
-                assert_eq!(fs::read_to_string(&page).unwrap(), "before");
-                fs::remove_file(&page).unwrap();
-            }
-        }
-    }
-
-    #[test]
-    fn nothing_is_no_report() {
+    fn a_file_without_measurements_is_no_report() {
         let folder = tempfile::tempdir().unwrap();
         let results = folder.path().join("results");
         fs::write(&results, made::text(&[made::run(&Sweep::default())])).unwrap();
         let failure = command(&args(&results, None)).unwrap_err();
         assert!(failure.causes[0].contains("no sample"), "{failure:?}");
         let mut many = args(&results, None);
-        many.results = vec![results; FILES_MAX + 1];
+        many.files = vec![results; FILES_MAX + 1];
         assert!(command(&many).unwrap_err().usage);
     }
 
     #[test]
-    fn layers_are_named_after_their_folders() {
-        let names = ["a/b/c.jsonl", "a/b/stream_bench.json", "stream_bench.json", ".."];
-        let names = names.map(|path| name_of(Path::new(path)));
-        assert_eq!(names, ["c", "b", "stream_bench", ".."]);
+    fn the_suffix_decides_the_form() {
+        let of = |name: &str| form(&ReportArgs::default(), Some(Path::new(name))).ok();
+        let forms = ["a.html", "a.CSV", "a.md", "a.txt"].map(of);
+        assert_eq!(forms, [Form::Page, Form::Csv, Form::Markdown, Form::Text].map(Some));
+        assert_eq!([of("a.pdf"), of("a")], [None, None]);
+        let csv = ReportArgs { csv: true, ..ReportArgs::default() };
+        assert_eq!(form(&csv, Some(Path::new("a"))).unwrap(), Form::Csv);
+    }
+
+    #[test]
+    fn files_are_named_without_folders_where_that_is_unique() {
+        let of = |paths: &[&str]| names(&paths.iter().map(PathBuf::from).collect::<Vec<_>>());
+        assert_eq!(of(&["a/b/c.jsonl", "a/b/stream_bench.json", "-"]), ["c", "b", "stdin"]);
+        assert_eq!(of(&["a/c.json", "b/c.json"]), ["a/c.json", "b/c.json"]);
     }
 }

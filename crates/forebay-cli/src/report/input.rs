@@ -1,155 +1,263 @@
-//! Reads the inputs of a report: results files, and the JSON printed by `forebay bench --json` and
-//! written by `python -m forebay.stream_bench --out`.
+//! Reads the files of a report: results files, other tools' results, the JSON of `forebay bench`,
+//! and the measurements of `forebay.stream_bench --out`. A file's kind is found by its contents.
 
 use std::fs::OpenOptions;
-use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use forebay::units::{KIB, MIB, format_size};
 use serde_json::Value;
 
-use super::json::{Report, SCHEMA};
-use super::layers::Layers;
-use super::layers::read as layers;
+use super::foreign::{self, Hints};
+use super::json::{Report, Row, SCHEMA};
+use super::layers::{self, Layers};
+use crate::bench::stats::rate;
 use crate::failure::{Failure, Result};
 use crate::json_memory;
-use crate::results::{Record, file};
+use crate::results::{self, Bound, Ceiling, CpuCost, Measured, Point, Record, Run, Sample, file};
 
-/// Most bytes of a report as JSON: with the evidence of many drives it has some MiB.
-const JSON_MAX: u64 = 256 * MIB;
-/// Length of the start of a file from which its kind is detected.
+/// Most bytes of a file that is not a results file: its parsed form takes several times as much.
+const WHOLE_MAX: u64 = 64 * MIB;
+/// Length of the start of a file from which its kind is found.
 const START: u64 = 64 * KIB;
 
 /// The contents of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Source {
-    /// The records of a results file.
+    /// Records: of a results file, or made of another tool's results.
     Records(Vec<Record>),
-    /// A verb's output as one object.
-    Table(Box<Report>),
     /// The measurements of layers behind compute.
     Layers(Box<Layers>),
 }
 
-/// Reads a file of any kind.
+/// Reads a file of any kind; `-` is stdin.
 ///
 /// # Errors
 /// It is of no known kind, of another version, or too large; or system errors.
-pub fn read(path: &Path) -> Result<Source> {
+pub fn read(path: &Path, hints: &Hints) -> Result<Source> {
     let text = format!("cannot read the results in `{}`", path.display());
     let failed = |error| Failure::io(&text, &error);
-    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-    let mut opened = opened.map_err(failed)?;
-    let facts = opened.metadata().map_err(failed)?;
-    if !facts.is_file() {
-        return Err(Failure::new(text).because("it is not a regular file").hint(MADE_BY));
-    }
+    let mut reader: Box<dyn Read> = if path == Path::new("-") {
+        Box::new(io::stdin())
+    } else {
+        Box::new(opened(path).map_err(failed)?)
+    };
     let mut bytes = Vec::new();
-    (&mut opened).take(START).read_to_end(&mut bytes).map_err(failed)?;
-    if !begins_object(&bytes) {
-        return file::read(path).map(Source::Records);
+    (&mut reader).take(START).read_to_end(&mut bytes).map_err(failed)?;
+    if hints.tool.is_none() && begins_record(&bytes) {
+        return file::read_from(bytes.chain(reader), path).map(Source::Records);
     }
-    if facts.len() > JSON_MAX {
-        let (len, most) = (format_size(facts.len()), format_size(JSON_MAX));
-        let why = format!("it has {len}, and a report has at most {most}");
-        return Err(Failure::new(text).because(why).hint(MADE_BY));
+    reader.take(WHOLE_MAX + 1 - START).read_to_end(&mut bytes).map_err(failed)?;
+    let failed = |why: String| Failure::new(&text).because(why);
+    if bytes.len() as u64 > WHOLE_MAX {
+        let why = format!("it has more than {}", format_size(WHOLE_MAX));
+        return Err(failed(why).hint("give only the lines of the results, or split the file"));
     }
-    opened.take(JSON_MAX).read_to_end(&mut bytes).map_err(failed)?;
-    object(crate::without_mark(&bytes)).map_err(|why| Failure::new(text).because(why).hint(MADE_BY))
+    if bytes.trim_ascii().is_empty() {
+        return Err(failed("it is empty".into()).hint(KINDS));
+    }
+    if hints.tool.is_none()
+        && let Some(value) = object(&bytes).map_err(|why| failed(why).hint(KINDS))?
+    {
+        return ours(value).map_err(|why| failed(why).hint(KINDS));
+    }
+    foreign::records(path, &bytes, hints).map(Source::Records)
 }
 
-const MADE_BY: &str = "give results files (`forebay sweep -o FILE`, `forebay import`), output of \
-                       `forebay bench --json`, or files of `python -m forebay.stream_bench \
-                       --out FOLDER`";
+const KINDS: &str = "give results files (`forebay sweep -o FILE`), output of \
+                     `forebay bench --json` or `forebay.stream_bench --out`, or results of gdsio, \
+                     fio, nixlbench, elbencho or CSV";
 
-/// Whether a file is one JSON object, not a list of records.
-fn begins_object(bytes: &[u8]) -> bool {
-    let bytes = crate::without_mark(bytes);
+/// Opens a file or a pipe. A pipe has no end that could be missed: reading waits for its writer.
+fn opened(path: &Path) -> io::Result<std::fs::File> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_dir() {
+        return Err(io::Error::from(io::ErrorKind::IsADirectory));
+    }
+    if kind.is_file() { Ok(file) } else { OpenOptions::new().read(true).open(path) }
+}
+
+/// Whether the first line is a record.
+fn begins_record(bytes: &[u8]) -> bool {
+    let bytes = crate::without_mark(bytes).trim_ascii_start();
     let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let is_record = || String::from_utf8_lossy(line).contains("\"record\"");
-    bytes.trim_ascii_start().first() == Some(&b'{') && !is_record()
+    bytes.first() == Some(&b'{') && String::from_utf8_lossy(line).contains("\"record\"")
 }
 
-/// The contents of one object, or why no report can be made of it.
-fn object(bytes: &[u8]) -> Result<Source, String> {
-    if layers::is_layers(bytes)? {
-        return Ok(Source::Layers(Box::new(layers::layers(bytes)?)));
+/// The object of a file that is one of ours: it has a version.
+fn object(bytes: &[u8]) -> Result<Option<Value>, String> {
+    let bytes = crate::without_mark(bytes);
+    let text = String::from_utf8_lossy(bytes);
+    let marks = ["\"schema\"", "\"layers_schema\"", "\"layer_bytes\""];
+    let is_ours =
+        text.trim_start().starts_with('{') && marks.iter().any(|mark| text.contains(mark));
+    if !is_ours || text.contains("\"fio version\"") {
+        return Ok(None);
     }
-    table(bytes)
+    json_memory::check(bytes, 0)?;
+    serde_json::from_slice(bytes).map(Some).map_err(|error| error.to_string())
 }
 
-/// The printed report, or why it is none.
-fn table(bytes: &[u8]) -> Result<Source, String> {
-    json_memory::check(bytes, 0)?;
-    let value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    let schema = value.get("schema").and_then(Value::as_u64);
+fn ours(value: Value) -> Result<Source, String> {
+    if layers::is_layers(&value) {
+        return layers::read(value).map(|layers| Source::Layers(Box::new(layers)));
+    }
     if value.get("results").is_none() {
         return Err("it holds JSON without `results`".into());
     }
-    match schema {
+    match value.get("schema").and_then(Value::as_u64) {
         Some(schema) if schema == u64::from(SCHEMA) => {
             let report: Report = serde_json::from_value(value).map_err(|why| why.to_string())?;
-            Ok(Source::Table(Box::new(report)))
+            Ok(Source::Records(records(report)))
         }
         Some(schema) => Err(format!("it has version {schema}, and this program reads {SCHEMA}")),
         None => Err("it has no version (`schema`)".into()),
     }
 }
 
+/// The rows of `forebay bench --json` as records.
+fn records(report: Report) -> Vec<Record> {
+    let mut records = vec![Record::Run(Box::new(Run {
+        schema: results::SCHEMA,
+        verb: "bench".into(),
+        label: None,
+        gpus: report.environment.gpu.iter().cloned().collect(),
+        environment: report.environment,
+        unmetered: Vec::new(),
+        asked: Value::Null.into(),
+        imported: None,
+    }))];
+    for row in &report.results {
+        if row.method.is_ceiling() {
+            records.push(Record::Ceiling(limit(row)));
+        } else {
+            records.extend(samples(row).map(|sample| Record::Sample(Box::new(sample))));
+        }
+    }
+    records.extend(report.warnings.into_iter().map(|text| Record::Warning { text }));
+    records
+}
+
+fn limit(row: &Row) -> Ceiling {
+    Ceiling {
+        name: row.method.name().into(),
+        of: row.paths.as_ref().map_or_else(|| row.target.clone(), |paths| paths.join(", ")),
+        direction: Some(row.direction),
+        bytes_per_second: row.bytes_per_second.max,
+        how: "measured".into(),
+        simulated: row.simulated,
+        ..Ceiling::default()
+    }
+}
+
+fn samples(row: &Row) -> impl Iterator<Item = Sample> + '_ {
+    let settings = row.settings.as_ref().map(|settings| format!(" ({})", settings.name));
+    let point = Point {
+        path: row.paths.as_ref().map(|paths| paths.join(", ")).unwrap_or_default(),
+        targets: vec![row.target.clone()],
+        way: format!("{}{}", row.method.name(), settings.unwrap_or_default()),
+        route: row.demanded.clone(),
+        read_percent: if row.direction.name() == "read" { 100 } else { 0 },
+        pattern: String::new(),
+        request_size: row.bytes,
+        depth: 0,
+        batch: 0,
+        threads: 0,
+        files: 0,
+        cache: row.cache,
+        queues: None,
+    };
+    let bound = row.limit.map(|limit| Bound {
+        name: limit.name.name().into(),
+        bytes_per_second: Some(limit.bytes_per_second),
+        ..Bound::default()
+    });
+    (0..).zip(&row.seconds).map(move |(repeat, seconds)| Sample {
+        point: point.clone(),
+        repeat,
+        unix_time: 0.0,
+        queues_found: None,
+        measured: Some(Measured {
+            bytes: Some(row.bytes),
+            seconds: Some(*seconds),
+            bytes_per_second: rate(row.bytes, *seconds),
+            cpu: row
+                .cpu_s_per_gb
+                .map(|s_per_gb| CpuCost { s_per_gb: Some(s_per_gb), ..CpuCost::default() }),
+            route: row.route.clone(),
+            verdict: row.verdict.clone(),
+            bound: bound.clone(),
+            verified: row.verified,
+            simulated: row.simulated,
+            ..Measured::default()
+        }),
+        error: None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::report::json::tests::report;
-    use crate::report::layers::tests::MAPPED;
     use crate::report::made;
+    use crate::report::model::{Metric, gather};
+
+    const LAYERS: &str = include_str!("../../tests/fixtures/layers.json");
 
     fn read_text(text: &str) -> Result<Source> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("results");
         std::fs::write(&path, text).unwrap();
-        read(&path)
+        read(&path, &Hints::default())
     }
 
     #[test]
-    fn the_kinds_are_told_apart() {
+    fn each_kind_is_found_by_its_contents() {
         let records = read_text(&made::file(&made::Sweep::default())).unwrap();
         assert!(matches!(records, Source::Records(records) if records.len() == 49));
-        let mut report = report();
-        let text = report.to_text().unwrap();
-        report.results.iter_mut().for_each(|row| row.size = 0);
-        assert_eq!(read_text(&text).unwrap(), Source::Table(Box::new(report)));
-        let layers = read_text(MAPPED).unwrap();
-        assert!(matches!(layers, Source::Layers(layers) if layers.points.len() == 3));
-        // On one line as well.
-        let value: Value = serde_json::from_str(MAPPED).unwrap();
+        let layers = read_text(LAYERS).unwrap();
+        assert!(matches!(layers, Source::Layers(layers) if layers.grid().rows.len() == 6));
+        let value: Value = serde_json::from_str(LAYERS).unwrap();
         assert!(matches!(read_text(&value.to_string()).unwrap(), Source::Layers(_)));
+        let gdsio = "IoType: READ XferType: GPUD Threads: 8 DataSetSize: 8388608/8388608(KiB) \
+                     IOSize: 1024(KiB) Throughput: 4.000000 GiB/sec, Avg_Latency: 1953.125000 \
+                     usecs ops: 8192 total_time 2.000000 secs\n";
+        assert!(
+            matches!(read_text(gdsio).unwrap(), Source::Records(records) if records.len() == 2)
+        );
     }
 
     #[test]
-    fn what_is_none_is_refused_with_what_makes_one() {
+    fn rows_of_a_bench_keep_their_numbers() {
+        let report = report();
+        let source = read_text(&report.to_text().unwrap()).unwrap();
+        let model = gather::model(&[("bench".into(), source)]);
+        assert_eq!((model.lines.len(), model.limits.len()), (2, 1));
+        let (line, row) = (&model.lines[0], &report.results[1]);
+        let rate = line.estimate(Metric::Rate).unwrap();
+        assert!((rate.median / row.bytes_per_second.median - 1.0).abs() < 1e-9);
+        assert!((line.share().unwrap() - row.share_of_limit.unwrap()).abs() < 1e-9);
+    }
+
+    #[test]
+    fn other_contents_are_refused_with_the_kinds_that_are_read() {
         let why = |text: &str| {
             let failure = read_text(text).unwrap_err();
             assert!(failure.hint.is_some(), "{failure:?}");
             failure.causes.concat()
         };
-        assert!(why("{}").contains("without `results`"));
-        assert!(why(r#"{"results": []}"#).contains("no version"));
+        assert!(why(r#"{"results": []}"#).contains("unknown"));
+        assert!(why(r#"{"schema": 1}"#).contains("without `results`"));
         assert!(why(r#"{"results": [], "schema": 9}"#).contains("version 9"));
         assert!(why(r#"{"results": [], "schema": 1}"#).contains("environment"));
         assert!(why(r#"{"layers_schema": 7}"#).contains("version 7"));
-        assert!(why(&MAPPED.replace("\"pass_s\": 0", "\"pass_s\": -0")).contains("`pass_s`"));
-        assert!(why("").contains("empty"));
-        assert!(why("{\n").contains("EOF"));
+        assert!(why(&LAYERS.replace("\"pass_s\": 0", "\"pass_s\": -0")).contains("`pass_s`"));
+        assert!(why(" \n").contains("empty"));
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(read(folder.path()).unwrap_err().causes, ["it is not a regular file"]);
-        assert!(read(&folder.path().join("none")).unwrap_err().message.contains("none"));
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn no_bytes_end_the_command(bytes: Vec<u8>) {
-            let _ = (begins_object(&bytes), table(&bytes), object(&bytes));
-        }
+        let failed = |path: &Path| read(path, &Hints::default()).unwrap_err();
+        assert!(failed(folder.path()).causes.concat().contains("directory"));
+        assert!(failed(&folder.path().join("none")).message.contains("none"));
     }
 }

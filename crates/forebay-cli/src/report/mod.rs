@@ -1,26 +1,32 @@
 //! Results for people ([`table`], of several paths [`paths`]) and for programs ([`json`]), and what
 //! to do next ([`warnings`]). [`plain`] sanitizes external text, [`drives`] and [`names`] hold
-//! common names, [`proof`] the proven routes.
+//! common names, and [`proof`] the proven routes.
 //!
-//! `forebay report` makes a report of stored results. [`input`] reads them and [`digest`]
-//! summarizes them, with [`layers`] for layers behind compute.
-//! [`grid`] makes tables of them, [`html`] and [`forms`] write the output. [`command`] is the verb,
-//! and `access` sets the access rights of a report that replaces another.
+//! `forebay report` shows stored results. [`input`] reads them, [`foreign`] those of other tools,
+//! [`layers`] those of `forebay.stream_bench`. A [`model`] summarizes them, [`compare`] compares
+//! its points by [`ratio`] ([`student`] has the distribution). [`show`] makes a report's parts from
+//! [`grid`]s, [`forms`] and [`page`] write them. [`command`] is the verb, [`output`] writes a file.
 
-mod access;
 pub mod command;
-pub mod digest;
+pub mod compare;
 pub mod drives;
+pub mod foreign;
 pub mod forms;
 pub mod grid;
-pub mod html;
 pub mod input;
 pub mod json;
 pub mod layers;
+pub mod model;
 pub mod names;
+pub mod numbers;
+mod output;
+pub mod page;
 pub mod paths;
 pub mod plain;
 pub mod proof;
+pub mod ratio;
+pub mod show;
+pub mod student;
 pub mod table;
 pub mod warnings;
 

@@ -43,7 +43,7 @@ impl Ledger {
     /// # Errors
     /// The file exists; or system errors.
     pub fn create(path: &Path) -> Result<Self> {
-        let made = Made::create(path, OFlags::RDWR | OFlags::APPEND, 0o600, None);
+        let made = Made::create(path, OFlags::RDWR | OFlags::APPEND, 0o666, None);
         let (made, file) = made.map_err(|error| {
             Failure::io(format!("cannot create the results file `{}`", path.display()), &error)
         })?;
@@ -196,8 +196,14 @@ impl Cannot<'_> {
 /// # Errors
 /// It is not a results file, of another version, or damaged in the middle; or system errors.
 pub fn read(path: &Path) -> Result<Vec<Record>> {
-    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-    let file = opened.map_err(|error| cannot_read(path).io(&error))?;
+    read_from(File::open(path).map_err(|error| cannot_read(path).io(&error))?, path)
+}
+
+/// Reads the results of `path` from a reader.
+///
+/// # Errors
+/// The same as of [`read`].
+pub fn read_from(reader: impl Read, path: &Path) -> Result<Vec<Record>> {
     let without_evidence = |record: &mut Record| {
         if let Record::Sample(sample) = record
             && let Some(measured) = &mut sample.measured
@@ -205,23 +211,18 @@ pub fn read(path: &Path) -> Result<Vec<Record>> {
             measured.evidence = None;
         }
     };
-    Ok(records(&file, path, without_evidence)?.0)
+    Ok(records(reader, path, without_evidence)?.0)
 }
 
 /// The records of a file, each changed by `change`, and the bytes of its whole lines: the last may
 /// have been cut.
-fn records(file: &File, path: &Path, change: impl Fn(&mut Record)) -> Result<(Vec<Record>, u64)> {
+fn records(
+    reader: impl Read,
+    path: &Path,
+    change: impl Fn(&mut Record),
+) -> Result<(Vec<Record>, u64)> {
     let cannot = cannot_read(path);
-    let facts = file.metadata().map_err(|error| cannot.io(&error))?;
-    if !facts.is_file() {
-        return Err(cannot.because("it is not a regular file").hint(HOW_MADE));
-    }
-    if facts.len() > FILE_MAX {
-        let (len, most) = (format_size(facts.len()), format_size(FILE_MAX));
-        let why = format!("it has {len}, and a run writes at most {most}");
-        return Err(cannot.because(why).hint(HOW_MADE));
-    }
-    let mut reader = BufReader::new(file);
+    let mut reader = BufReader::new(reader);
     let (mut records, mut whole, mut number) = (Vec::new(), 0, 0_u64);
     let (mut last, mut kept) = (None, 0);
     loop {
@@ -231,6 +232,10 @@ fn records(file: &File, path: &Path, change: impl Fn(&mut Record)) -> Result<(Ve
         number += 1;
         if len == 0 {
             break;
+        }
+        if whole + len > FILE_MAX {
+            let why = format!("it exceeds {}", format_size(FILE_MAX));
+            return Err(cannot.because(why).hint(HOW_MADE));
         }
         if line.last() != Some(&b'\n') && len < LINE_MAX && !records.is_empty() {
             break; // a writer has not finished it
@@ -260,8 +265,8 @@ fn records(file: &File, path: &Path, change: impl Fn(&mut Record)) -> Result<(Ve
     Ok((records, whole))
 }
 
-const HOW_MADE: &str = "a results file is made by `forebay sweep -o FILE` or `forebay import`, \
-                        with one JSON record per line";
+const HOW_MADE: &str =
+    "a results file is made by `forebay sweep -o FILE`, with one JSON record per line";
 
 /// Why a line is no record.
 enum NoRecord {
@@ -293,19 +298,6 @@ fn record(line: &[u8], number: u64) -> Result<Record, NoRecord> {
         return Err(NoRecord::Version(why));
     }
     serde_json::from_value(value).map_err(foreign)
-}
-
-/// The records of our own runs, without imported ones.
-#[must_use]
-pub fn measured_here(records: Vec<Record>) -> Vec<Record> {
-    let mut imported = false;
-    let mut is_ours = |record: &Record| {
-        if let Record::Run(run) = record {
-            imported = run.imported.is_some();
-        }
-        !imported
-    };
-    records.into_iter().filter(|record| is_ours(record)).collect()
 }
 
 /// The samples of records, each with its run.
@@ -412,21 +404,6 @@ mod tests {
         assert!(why("hello\n").starts_with("line 1") && hint().contains("is made by"));
         let middle = format!("{}\n{{\n{}\n", serde_json::to_string(&run("a")).unwrap(), "{}");
         assert!(why(&middle).starts_with("line 2: "));
-        let failure = read(folder.path()).unwrap_err();
-        assert_eq!(failure.causes, ["it is not a regular file"]);
-    }
-
-    #[test]
-    fn what_was_imported_is_no_part_of_a_run_of_ours() {
-        let mut imported = run("fio");
-        if let Record::Run(run) = &mut imported {
-            let (tool, file) = ("fio".into(), "fio.json".into());
-            run.imported =
-                Some(crate::results::Imported { tool, version: None, file, contents: None });
-        }
-        let own = [run("sweep"), warning("a")];
-        let all = [&own[..], &[imported, warning("b")], &own].concat();
-        assert_eq!(measured_here(all).len(), 4);
     }
 
     #[test]

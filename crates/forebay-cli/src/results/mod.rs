@@ -6,7 +6,6 @@
 //! are null.
 
 pub mod file;
-pub mod summary;
 pub(crate) mod told;
 
 use std::sync::Arc;
@@ -43,7 +42,7 @@ pub enum Record {
 pub struct Run {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// The verb, such as `sweep`, or the tool of an import, such as `fio`.
+    /// The verb, such as `sweep`, or another tool, such as `fio`.
     pub verb: String,
     /// The user's label.
     pub label: Option<String>,
@@ -57,9 +56,9 @@ pub struct Run {
     /// The request: a file may be continued if this is the same.
     #[serde(serialize_with = "of_shared", deserialize_with = "shared")]
     pub asked: Arc<Value>,
-    /// The file it was imported from, if another tool measured: then nothing is known about the
-    /// machine, nor about anything without a key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The tool that measured, if another one did: then nothing is known about the machine, nor
+    /// about any value that is null. No file has it.
+    #[serde(skip)]
     pub imported: Option<Imported>,
 }
 
@@ -72,31 +71,20 @@ fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<Value>, D::E
 }
 
 impl Run {
-    /// The identity of a run: the same for a continued file, or for a repeated import.
+    /// The identity of a run: the same for a continued file.
     #[must_use]
     pub fn identity(&self) -> String {
-        let hash = self.imported.as_ref().and_then(|from| from.contents.as_ref());
-        let key = match hash {
-            // Files with the same contents are the same, whatever their paths.
-            Some(hash) => serde_json::to_string(&(&self.label, &self.verb, hash)),
-            None => serde_json::to_string(&(&self.label, &self.verb, &*self.asked, &self.imported)),
-        };
-        key.unwrap_or_default()
+        serde_json::to_string(&(&self.label, &self.verb, &*self.asked)).unwrap_or_default()
     }
 }
 
-/// A file of another tool.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Another tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Imported {
-    /// `gdsio`, `fio`, `nixlbench` or `csv`.
+    /// `gdsio`, `fio`, `nixlbench`, `elbencho` or `csv`.
     pub tool: String,
-    /// The tool's version, if the file reports it.
+    /// Its version, if the file reports it.
     pub version: Option<String>,
-    /// The file, as given.
-    pub file: String,
-    /// A hash of its contents: together with tool and label it shows whether two runs are the same.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub contents: Option<String>,
 }
 
 /// The limit of a part of the machine.
@@ -186,9 +174,6 @@ pub struct Sample {
     /// For queues that the sweep set: the number that the kernel then reported; null if it did not.
     #[serde(default)]
     pub queues_found: Option<u32>,
-    /// The line of the file that it was imported from.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub line: Option<u64>,
     /// The measurement.
     pub measured: Option<Measured>,
     /// Why there is no measurement.

@@ -3,12 +3,13 @@
 
 use super::real;
 use crate::args::SweepArgs;
-use crate::diff::sides::By;
-use crate::diff::{self, draw};
 use crate::failure::{Failure, Result};
-use crate::report::digest::{Axis, Metric, gather};
-use crate::report::input::Source;
-use crate::results::Record;
+use crate::report::compare::{By, compare};
+use crate::report::model::{Axis, Metric, Model};
+use crate::report::show::{self, Block};
+
+/// Most rows of a comparison.
+const ROWS_MAX: usize = 200;
 
 /// The arguments with the second path added.
 ///
@@ -19,7 +20,7 @@ pub(super) fn with_path(mut args: SweepArgs) -> Result<SweepArgs> {
     if args.paths.len() > 1 {
         let text = format!("`--vs` compares with one path, but there are {}", args.paths.len());
         return Err(Failure::usage(text).hint(
-            "give several paths without `--vs`, and compare them with `forebay diff --by path`",
+            "give several paths without `--vs`, and compare them with `forebay report --by path`",
         ));
     }
     if args.paths.is_empty() {
@@ -42,15 +43,16 @@ pub(super) fn in_turn(points: usize) -> Vec<usize> {
     (0..half).flat_map(|point| [point, half + point]).collect()
 }
 
-/// Both paths side by side, with warnings. Empty if no point was measured on both, which the sweep
-/// itself has reported.
-pub(super) fn text(args: &SweepArgs, records: &[Record]) -> (String, Vec<String>) {
-    let Some(first) = args.paths.first() else { return (String::new(), Vec::new()) };
-    let digest = gather::digest(&[("sweep".into(), Source::Records(records.to_vec()))]);
+/// The comparison of both paths. Empty if no point was measured on both, which the sweep itself has
+/// reported.
+pub(super) fn blocks(args: &SweepArgs, model: &Model) -> Vec<Block> {
+    let Some(first) = args.paths.first() else { return Vec::new() };
     let base = first.display().to_string();
-    match diff::diff(&digest, &[], (By::Axis(Axis::Path), Some(&base)), Metric::Rate) {
-        Ok(found) => (format!("\n{}", draw::text(&found, Metric::Rate)), found.warnings),
-        Err(failure) => (String::new(), vec![failure.in_one_line()]),
+    match compare(model, &[], By::Axis(Axis::Path), Some(&base)) {
+        Ok(found) => {
+            found.iter().flat_map(|one| show::comparison(one, Metric::Rate, ROWS_MAX)).collect()
+        }
+        Err(failure) => vec![Block::Line(failure.in_one_line())],
     }
 }
 

@@ -374,7 +374,6 @@ impl<'a> Sweep<'a> {
             repeat,
             unix_time: since.as_secs_f64(),
             queues_found: self.switch.as_ref().and_then(|switch| switch.found),
-            line: None,
             measured: result.ok(),
             error,
         })

@@ -390,10 +390,10 @@ mod tests {
     /// with the others at their depth.
     #[test]
     fn plain_ways_are_compared_at_one_depth() {
-        use crate::diff::sides::By;
-        use crate::report::digest::gather::tests::digest_of;
-        use crate::report::digest::{Axis, Metric};
+        use crate::report::compare::{By, compare};
         use crate::report::made::{self, Sweep};
+        use crate::report::model::Axis;
+        use crate::report::model::gather::tests::model_of;
         use crate::workload::issuer::Plain;
         let args = SweepArgs {
             request_size: vec![4096, 65536],
@@ -413,12 +413,10 @@ mod tests {
                 sample
             }));
         }
-        let digest = digest_of(&[("a", &made::text(&records))]);
-        let by = (By::Axis(Axis::Way), Some("cpu-gpu"));
-        let diff = crate::diff::diff(&digest, &["a".into()], by, Metric::Rate).unwrap();
-        let found = &diff.comparisons[0];
-        assert_eq!((found.other.as_str(), found.points.len()), ("cpu-async-gpu", 2));
-        assert!(found.alone.is_empty() && found.compared.is_empty(), "{found:?}");
+        let model = model_of(&[("a", &made::text(&records))]);
+        let found = compare(&model, &[], By::Axis(Axis::Method), Some("cpu-gpu")).unwrap();
+        assert_eq!((found[0].other.as_str(), found[0].pairs.len()), ("cpu-async-gpu", 2));
+        assert!(found[0].alone.is_empty() && found[0].axes.is_empty(), "{found:?}");
     }
 
     #[test]

@@ -9,13 +9,17 @@ use super::beside;
 use crate::args::SweepArgs;
 use crate::failure::{Failure, Result};
 use crate::log;
-use crate::report::digest::{Digest, gather};
-use crate::report::forms::terminal;
+use crate::report::input::Source;
+use crate::report::model::{Model, gather};
 use crate::report::plain::{json, plain};
 use crate::report::table;
+use crate::report::{forms, show};
 use crate::results::file::samples;
 use crate::results::{Record, Sample};
 use crate::stdio::say;
+
+/// Most rows of the table.
+const ROWS_MAX: usize = 200;
 
 /// Why samples failed or had wrong data; for repeated samples the last result counts.
 pub(super) fn failures(records: &[Record]) -> Vec<&str> {
@@ -38,8 +42,8 @@ fn failure_of(sample: &Sample) -> Option<&str> {
 /// Prints the results and their warnings, except those printed at the start and at the end of the
 /// command.
 pub(super) fn print(args: &SweepArgs, records: &[Record], failed: &[&str]) -> Result<()> {
-    let digest = gather::of_records("this sweep", records);
-    let mut warnings = digest.warnings.clone();
+    let model = gather::model(&[("this sweep".into(), Source::Records(records.to_vec()))]);
+    let mut warnings = model.warnings.clone();
     warnings.retain(|text| {
         let is_same =
             |record: &Record| matches!(record, Record::Warning { text: told } if told == text);
@@ -52,13 +56,7 @@ pub(super) fn print(args: &SweepArgs, records: &[Record], failed: &[&str]) -> Re
             writeln!(out, "{line}")
         })
     } else {
-        let mut text = text(args, &digest);
-        if args.vs.is_some() {
-            let (both, more) = beside::text(args, records);
-            text.push_str(&both);
-            warnings.extend(more.into_iter().filter(|more| !digest.warnings.contains(more)));
-        }
-        out.write_all(text.as_bytes())
+        out.write_all(text(args, &model).as_bytes())
     };
     shown.and_then(|()| out.flush()).map_err(|error| Failure::stdout(&error))?;
     warnings.iter().for_each(|text| say(text));
@@ -66,11 +64,15 @@ pub(super) fn print(args: &SweepArgs, records: &[Record], failed: &[&str]) -> Re
 }
 
 /// The report for a terminal, below the machine.
-fn text(args: &SweepArgs, digest: &Digest) -> String {
-    let Some(run) = digest.runs.last() else { return String::new() };
+fn text(args: &SweepArgs, model: &Model) -> String {
+    let Some(run) = model.runs.last() else { return String::new() };
     let path = args.paths.first().map_or_else(|| ".".into(), |path| path.display().to_string());
-    let head = table::header(&run.environment, Some(&path), args.paths.len() > 1);
-    head + &terminal::body(digest)
+    let head = table::header(&run.record.environment, Some(&path), args.paths.len() > 1);
+    let mut blocks = show::results(model, ROWS_MAX);
+    if args.vs.is_some() {
+        blocks.extend(beside::blocks(args, model));
+    }
+    head + &forms::terminal(&blocks, false)
 }
 
 /// Prints a line on the progress.

@@ -10,7 +10,7 @@ use twox_hash::XxHash3_64;
 
 use crate::args::SweepArgs;
 use crate::failure::{Failure, Result};
-use crate::results::file::{Ledger, measured_here, samples};
+use crate::results::file::{Ledger, samples};
 use crate::results::{Point, Record};
 use crate::stdio::say;
 
@@ -27,7 +27,6 @@ pub(super) struct Kept {
 
 impl Kept {
     fn of(records: Vec<Record>) -> Self {
-        let records = measured_here(records);
         let good = samples(&records).filter(|(_, sample)| sample.is_good());
         let measured = good.map(|(_, sample)| (sample.point.clone(), sample.repeat)).collect();
         Self { records, measured }

@@ -25,9 +25,7 @@ fn short_help_of_the_command() {
           read    Read a file into GPU or host memory; print checksum, route and proof
           sweep   Measure every combination of block size, queue depth and more
           doctor  Find what prevents direct transfers to the GPU, and how to fix it
-          report  Show results as text, a page of HTML, or tables
-          diff    Compare results by ratios with confidence intervals
-          import  Import results of gdsio, fio, nixlbench or any table
+          report  Show results as a table, page, CSV or Markdown; compare several files
 
         Options:
           -h, --help     Print help (see more with '--help')
@@ -53,9 +51,7 @@ fn long_help_of_the_command() {
           read    Read a file into GPU or host memory; print checksum, route and proof
           sweep   Measure every combination of block size, queue depth and more
           doctor  Find what prevents direct transfers to the GPU, and how to fix it
-          report  Show results as text, a page of HTML, or tables
-          diff    Compare results by ratios with confidence intervals
-          import  Import results of gdsio, fio, nixlbench or any table
+          report  Show results as a table, page, CSV or Markdown; compare several files
 
         Options:
           -h, --help
@@ -77,9 +73,9 @@ fn long_help_of_the_command() {
           forebay sweep /data                     block sizes and queue depths
           forebay doctor /data                    what prevents direct transfers
           forebay doctor --map /data              drives, and their distance to each GPU
-          forebay import fio f.json -o results    results of another tool
           forebay report results -o report.html   results as a page for a browser
-          forebay diff before.jsonl after.jsonl   ratios of two results
+          forebay report before.jsonl after.jsonl ratios of two results
+          forebay report fio.json                 results of another tool
 
         Exit codes:
           0    success

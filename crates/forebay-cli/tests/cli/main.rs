@@ -8,13 +8,11 @@ mod ceilings;
 mod closes;
 mod corrupted;
 mod cufile;
-mod diff;
 mod doctor;
 mod find_depth;
 mod gdsio;
 mod gpu_file_benchmark;
 mod help;
-mod import;
 mod interrupt;
 #[path = "../../../forebay/tests/lab/mod.rs"]
 mod lab;

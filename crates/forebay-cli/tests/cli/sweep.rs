@@ -474,3 +474,25 @@ fn records_are_printed_for_programs() {
     assert!(records.iter().any(|record| matches!(record, Record::Ceiling(_))));
     assert!(records.iter().any(|record| matches!(record, Record::Sample(_))));
 }
+
+#[test]
+fn a_refused_file_of_other_results_is_unchanged() {
+    let folder = folder();
+    let run = |size: &str| {
+        let words = ["--gpu=none", "--depth=1", "--bytes=64K", "-o", "results", "--request-size"];
+        sweep(folder.path(), &[&words[..], &[size]].concat())
+    };
+    assert!(run("4K").status.success());
+    let path = folder.path().join("results");
+    let mut text = fs::read_to_string(&path).unwrap();
+    assert_eq!(text.pop(), Some('\n'));
+    fs::write(&path, &text).unwrap();
+    assert!(!run("8K").status.success());
+    assert_eq!(fs::read_to_string(&path).unwrap(), text, "a refused file is as it was");
+    // The same sweep continues, and measures the cut sample again.
+    let output = run("4K");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let all = fs::read_to_string(&path).unwrap();
+    assert!(all.lines().all(|line| line.starts_with('{') && line.ends_with('}')), "{all}");
+    assert!(all.ends_with("}\n") && all.lines().count() >= text.lines().count());
+}

@@ -112,6 +112,8 @@ fn measured(sweep: &Sweep, way: &str, request_size: u64, depth: u64, repeat: u32
         "page_cache": {"before": 0.0, "after": 0.0},
         "drive_bytes": {"read": bytes, "written": 0},
         "route": "staged", "reason": "no direct path", "verdict": verdict(), "evidence": null,
+        "bound": {"name": "in-flight", "bytes_per_second": 7e9, "share": rate / 7e9,
+            "advice": "add depth"},
         "steady": {"rates": [rate], "part_s": 0.5, "slope": 0.0, "deviation": 0.0,
             "reached": true},
         "verified": true, "shares": shares,

@@ -21,8 +21,8 @@ use self::parts::{GpuAt, Part, line};
 use self::reach::{Reach, line_rate, reach};
 use super::targets::Together;
 use crate::failure::Failure;
-use crate::report::digest::rate_text;
 use crate::report::json::Direction;
+use crate::report::numbers::rate_text;
 use crate::results::Ceiling;
 
 /// From this share of the sum of single links on, a shared part does not limit them.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use forebay_topology::{Distance, Drive, Link, Nic, PciDevice, Transport};
 
-use crate::report::digest::rate_text;
 use crate::report::drives::LinkFacts;
+use crate::report::numbers::rate_text;
 use crate::results::Ceiling;
 
 /// The payload's share of a link's bytes, for packets of 256 bytes with a header of 16, a check of

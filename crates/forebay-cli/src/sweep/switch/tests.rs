@@ -9,7 +9,8 @@ use forebay_topology::{Resolver, System};
 use tempfile::TempDir;
 
 use super::*;
-use crate::report::digest::{Axis, gather};
+use crate::report::input::Source;
+use crate::report::model::{Axis, gather};
 use crate::results::Sample;
 use crate::results::file::{read, samples};
 
@@ -183,13 +184,15 @@ fn what_the_kernel_tells_stands_beside_what_was_asked_for() {
         assert!(sample.measured.is_some(), "{sample:?}");
         assert_eq!(sample.queues_found, sample.point.queues.map(|asked| asked.min(2)));
     }
-    let digest = gather::of_records("sweep", &read(&at("results")).unwrap());
-    let mut marks: Vec<_> = digest.lines.iter().filter_map(|l| l.mark(Axis::Queues)).collect();
+    let source = Source::Records(read(&at("results")).unwrap());
+    let model = gather::model(&[("sweep".into(), source)]);
+    let mut marks: Vec<_> =
+        model.lines.iter().filter_map(|line| Axis::Queues.text(&model, line)).collect();
     marks.dedup();
     assert_eq!(marks, ["1", "2", "2, not 4"]);
-    let warned = digest
+    let warned = model
         .warnings
         .iter()
         .any(|text| text.contains("2 of 6 points had another number of queues"));
-    assert!(warned, "{:?}", digest.warnings);
+    assert!(warned, "{:?}", model.warnings);
 }

@@ -1,13 +1,10 @@
-//! Checks of what `report` and `diff` show, in each form.
+//! Checks of what `report` shows, in each form.
 
-use forebay_cli::diff::sides::By;
-use forebay_cli::diff::{self, draw};
 use forebay_cli::failure::Failure;
-use forebay_cli::report::digest::{Axis, Digest, Metric, gather};
-use forebay_cli::report::forms::{csv, markdown, prometheus, terminal};
-use forebay_cli::report::grid::{full, layers};
+use forebay_cli::report::compare::{self, By};
 use forebay_cli::report::input::Source;
-use forebay_cli::report::{html, plain};
+use forebay_cli::report::model::{Axis, Metric, gather};
+use forebay_cli::report::{forms, page, show};
 use serde_json::Value;
 
 /// The first word of a text that stands for no number, with what is around it.
@@ -31,20 +28,9 @@ pub(super) fn check_text(form: &str, text: &str, may_hold: bool) {
 
 /// Checks that all rows have as many fields as the first.
 fn check_csv(text: &str) {
-    let (mut fields, mut rows, mut quoted) = (1, Vec::new(), false);
-    for letter in text.chars() {
-        match letter {
-            '"' => quoted = !quoted,
-            ',' if !quoted => fields += 1,
-            '\n' if !quoted => {
-                rows.push(fields);
-                fields = 1;
-            }
-            _ => {}
-        }
+    for row in csv::Reader::from_reader(text.as_bytes()).records() {
+        row.expect("a row");
     }
-    assert!(!quoted && fields == 1, "{text}");
-    assert!(rows.iter().all(|fields| *fields == rows[0]), "{rows:?} {text}");
 }
 
 /// Checks the tables of Markdown.
@@ -57,13 +43,6 @@ fn check_markdown(text: &str) {
         width = if in_table { bars } else { 0 };
     }
     assert!(!text.contains("<xmp"), "{text}");
-}
-
-fn check_prometheus(text: &str) {
-    for line in text.lines().filter(|line| !line.starts_with('#')) {
-        let number = line.rsplit_once(' ').and_then(|(_, number)| number.parse::<f64>().ok());
-        assert!(number.is_some_and(f64::is_finite), "{line}");
-    }
 }
 
 /// A page without its scripts and styles.
@@ -79,61 +58,50 @@ fn without_code(page: &str) -> String {
 }
 
 fn check_html(text: &str) {
-    assert!(text.ends_with("</html>\n"));
+    assert!(text.ends_with("</html>"));
     assert!(!text.contains("<xmp"), "{text}");
     let shown = without_code(text);
     for word in ["\" onxmp", "' onxmp"] {
         assert!(!shown.contains(word), "{word}: {shown}");
     }
-    let (_, data) = text.split_once("id=\"samples\">").unwrap_or_default();
+    let (_, data) = text.split_once("id=\"data\">").unwrap_or_default();
     if let Some((data, _)) = data.split_once("</script>") {
         serde_json::from_str::<Value>(data).expect("the data of a page");
     }
 }
 
-pub(super) fn check_report(digest: &Digest, may_hold: bool) {
-    let table =
-        if digest.runs.is_empty() { layers::full(&digest.layers) } else { full::results(digest) };
-    let (csv, markdown) = (csv::text(&table), markdown::text(digest));
-    let (prometheus, html) = (prometheus::text(digest), html::page(digest));
-    for (form, text) in [
-        ("a table", &terminal::text(digest)),
-        ("Markdown", &markdown),
-        ("CSV", &csv),
-        ("Prometheus", &prometheus),
-        ("HTML", &without_code(&html)),
-    ] {
-        check_text(form, text, may_hold);
-    }
-    for warning in &digest.warnings {
+/// Checks all forms of files, compared or not.
+pub(super) fn check_report(sources: &[(String, Source)], may_hold: bool) {
+    let names: Vec<String> = sources.iter().map(|(name, _)| name.clone()).collect();
+    let model = gather::model(sources);
+    for warning in &model.warnings {
         check_text("a warning", warning, may_hold);
     }
-    check_csv(&csv);
-    check_markdown(&markdown);
-    check_prometheus(&prometheus);
-    check_html(&html);
-}
-
-pub(super) fn check_diff(sources: &[(String, Source)], may_hold: bool) {
-    let names: Vec<String> = sources.iter().map(|(name, _)| name.clone()).collect();
-    let digest = gather::digest(sources);
-    for by in [By::File, By::Axis(Axis::Way)] {
-        for metric in [Metric::Rate, Metric::P99, Metric::CpuPerGb] {
-            let Ok(found) = diff::diff(&digest, &names, (by, None), metric) else { continue };
-            let csv = csv::text(&diff::grid::all(&found));
-            let markdown = diff::markdown::text(&found, metric);
-            check_text("a comparison", &draw::text(&found, metric), may_hold);
-            check_text("Markdown of a comparison", &markdown, may_hold);
-            check_text("CSV of a comparison", &csv, may_hold);
-            check_csv(&csv);
-            check_markdown(&markdown);
-            for warning in &found.warnings {
-                check_text("a warning", warning, may_hold);
+    for by in [By::File, By::Axis(Axis::Method)] {
+        let found = compare::compare(&model, &names, by, None).unwrap_or_default();
+        for metric in [Metric::Rate, Metric::P99, Metric::CpuCost] {
+            let blocks = show::report(&model, &found, metric, 200);
+            let table = forms::terminal(&blocks, false);
+            let plain = anstream::adapter::strip_str(&table).to_string();
+            assert!(plain.lines().all(|line| line.chars().count() <= forms::WIDTH), "{plain}");
+            let markdown = forms::markdown(&blocks, &model.warnings);
+            for (form, text) in [
+                ("a table", &table),
+                ("all", &forms::terminal(&blocks, true)),
+                ("Markdown", &markdown),
+            ] {
+                check_text(form, text, may_hold);
             }
-            let text = plain::json_lines(&found).expect("JSON");
-            check_text("JSON of a comparison", &text, may_hold);
-            serde_json::from_str::<Value>(&text).expect("JSON of a comparison");
+            check_markdown(&markdown);
+            let _ = compare::gate(&found, metric, 0.05);
         }
+        if let Ok(csv) = forms::csv(&model, &found) {
+            check_text("CSV", &csv, may_hold);
+            check_csv(&csv);
+        }
+        let html = page::page(&model, &found, Metric::Rate);
+        check_text("HTML", &without_code(&html), may_hold);
+        check_html(&html);
     }
 }
 

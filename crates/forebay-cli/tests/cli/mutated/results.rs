@@ -1,5 +1,5 @@
-//! Results of this program and of others with values, bytes and lines changed: `import`, `report`
-//! and `diff` read them, or refuse them with an error that names the file.
+//! Results of this program and of others with values, bytes and lines changed: `report` reads them,
+//! or refuses them with an error that names the file.
 //!
 //! Most seeds call the library, which takes milliseconds; every 40th runs the program.
 
@@ -9,17 +9,15 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use forebay_cli::args::{ImportArgs, ImportTool};
-use forebay_cli::import;
-use forebay_cli::report::digest::gather;
+use forebay_cli::report::foreign::{Hints, Tool};
 use forebay_cli::report::input;
-use forebay_cli::report::plain;
 use serde_json::{Value, json};
 
-use super::forms::{check_diff, check_failure, check_report, no_number};
+use super::forms::{check_failure, check_report, no_number};
 use super::{mutate, outcome};
 use crate::lab::note;
 use crate::lab::seeds::{self, Dice, index};
+use crate::report::LAYERS;
 use crate::report::made::{self, Sweep};
 
 /// Seeds of a test that runs every day.
@@ -73,22 +71,20 @@ const VALUES: [&str; 35] = [
 /// Text that is put into strings.
 const WORDS: [&str; 6] = ["<xmp>", "' onxmp=x '", "</script><xmp>", "\u{feff}", "|a|`", ",\"\t"];
 
-/// What a seed changes.
+/// What a seed changes: a text, and the map that it needs.
 struct Base {
     text: String,
-    /// The tool whose results it is, or none where it is a report's own input.
-    tool: Option<ImportTool>,
-    set: &'static [&'static str],
-    map: Option<&'static str>,
+    map: &'static str,
 }
 
 impl Base {
-    fn own(text: String) -> Self {
-        Self { text, tool: None, set: &[], map: None }
+    fn of(text: impl Into<String>) -> Self {
+        Self { text: text.into(), map: "" }
     }
 
-    fn of(tool: ImportTool, text: &str) -> Self {
-        Self { text: text.into(), tool: Some(tool), set: &[], map: None }
+    fn hints(&self, tool: Option<Tool>) -> Hints {
+        let map = (!self.map.is_empty()).then(|| self.map.parse().expect("a map"));
+        Hints { tool, map }
     }
 }
 
@@ -122,8 +118,6 @@ const FIO: [&str; 3] = [
     include_str!("../../import/fio/client.txt"),
     include_str!("../../import/fio/full.txt"),
 ];
-const LAYERS: &str =
-    include_str!("../../../../../benches/runs/2026-11-22-h200-layers-b/large-mapped.json");
 
 fn sweep() -> Sweep {
     Sweep {
@@ -149,7 +143,7 @@ pub(super) fn small() -> String {
     made::text(&records)
 }
 
-/// What `forebay bench --json` prints.
+/// The output of `forebay bench --json`.
 pub(super) fn bench() -> String {
     let row = |method: &str, cache: Option<&str>, rate: f64| {
         json!({"method": method, "route": "cached", "demanded": null, "reason": "resident",
@@ -173,21 +167,20 @@ pub(super) fn bench() -> String {
 
 fn base(number: u64, dice: &mut Dice) -> Base {
     match number {
-        0 => Base::own(made::file(&sweep())),
-        1 => Base::own(small()),
-        2 => Base::own(made::file(&Sweep { fails: 3, repeats: 1, ..sweep() })),
-        3 => Base::own(bench()),
-        4 => Base::own(LAYERS.into()),
-        5 => Base::of(ImportTool::Gdsio, GDSIO),
-        6 => Base { set: &["cache=cold"], ..Base::of(ImportTool::Nixlbench, NIXLBENCH) },
+        0 => Base::of(made::file(&sweep())),
+        1 => Base::of(small()),
+        2 => Base::of(made::file(&Sweep { fails: 3, repeats: 1, ..sweep() })),
+        3 => Base::of(bench()),
+        4 => Base::of(LAYERS),
+        5 => Base::of(GDSIO),
+        6 => Base { map: "cache:=cold", ..Base::of(NIXLBENCH) },
         7 => Base {
-            map: Some(
-                "size=block size,direction=operation,throughput=MiB/s [last],iops=IOPS [last],\
-                 seconds=time ms [last]:ms,mean=IO lat us [avg]:us,p99=IO lat us [p99]:us",
-            ),
-            ..Base::of(ImportTool::Csv, ELBENCHO)
+            map: "size=block size,direction=operation,throughput=MiB/s [last],\
+                  iops=IOPS [last],seconds=time ms [last]:ms,mean=IO lat us [avg]:us,\
+                  p99=IO lat us [p99]:us",
+            ..Base::of(ELBENCHO)
         },
-        _ => Base::of(ImportTool::Fio, dice.one_of(&FIO)),
+        _ => Base::of(dice.one_of(&FIO)),
     }
 }
 
@@ -313,75 +306,33 @@ fn changed(dice: &mut Dice, text: &str) -> Vec<u8> {
     bytes
 }
 
-/// The results of a tool, as text of ours.
-fn imported(base: &Base, tool: ImportTool, path: &Path) -> Option<String> {
-    let args = ImportArgs {
-        tool,
-        files: vec![path.to_owned()],
-        output: None,
-        label: None,
-        map: base.map.map(|map| map.parse().expect("a map")),
-        way: base.map.map(|_| "elbencho".into()),
-        set: base.set.iter().map(|set| set.parse().expect("an axis")).collect(),
-    };
-    match import::records(&args, "forebay import") {
-        Ok((records, _)) => {
-            let lines = records.iter().map(|record| plain::json(record).expect("a record") + "\n");
-            Some(lines.collect())
-        }
-        Err(failure) => {
-            check_failure(&failure);
-            None
-        }
-    }
-}
-
 /// Reads a changed file by the library, in each form.
 fn by_library(base: &Base, path: &Path, bytes: &[u8]) {
     let may_hold = no_number(&String::from_utf8_lossy(bytes)).is_some();
-    let name = || "mutated".to_owned();
-    let source = || match input::read(path) {
-        Ok(source) => Some(source),
-        Err(failure) => {
-            check_failure(&failure);
-            None
-        }
-    };
-    let source = match base.tool {
-        None => source(),
-        Some(tool) => imported(base, tool, path).and_then(|text| {
-            fs::write(path, &text).expect("a file");
-            let source = source();
-            assert!(source.is_some(), "records of an import cannot be read: {text}");
-            source
-        }),
-    };
-    let Some(source) = source else { return };
+    // A change may hide a file's kind, so each tool reads it as well.
+    let tools = [None, Some(Tool::Gdsio), Some(Tool::Fio), Some(Tool::Nixlbench), Some(Tool::Csv)];
     let other = path.with_file_name("whole");
     fs::write(&other, made::file(&sweep())).expect("a file");
-    let whole = ("whole".to_owned(), input::read(&other).expect("the whole file"));
-    check_report(&gather::digest(&[(name(), source.clone())]), may_hold);
-    check_diff(&[whole, (name(), source.clone())], may_hold);
-    check_diff(&[(name(), source.clone()), ("again".into(), source)], may_hold);
+    let whole = input::read(&other, &Hints::default()).expect("the whole file");
+    for tool in tools {
+        match input::read(path, &base.hints(tool)) {
+            Ok(source) => {
+                let own = ("mutated".to_owned(), source);
+                check_report(std::slice::from_ref(&own), may_hold);
+                check_report(&[("whole".into(), whole.clone()), own.clone()], may_hold);
+                check_report(&[own.clone(), ("again".into(), own.1)], may_hold);
+            }
+            Err(failure) => check_failure(&failure),
+        }
+    }
 }
 
 /// The same by the program.
 fn by_program(base: &Base, folder: &Path) {
     fs::write(folder.join("whole"), made::file(&sweep())).expect("a file");
-    match base.tool {
-        None => {
-            for arguments in [&["report", "mutated"][..], &["diff", "whole", "mutated"]] {
-                outcome(folder, arguments);
-            }
-        }
-        Some(tool) if tool != ImportTool::Csv => {
-            let (code, printed) = outcome(folder, &["import", tool.name(), "mutated"]);
-            for line in printed.lines() {
-                serde_json::from_str::<Value>(line).expect("a record");
-            }
-            assert!(code == 0 || printed.is_empty(), "{printed}");
-        }
-        Some(_) => {}
+    let map = if base.map.is_empty() { Vec::new() } else { vec!["--map", base.map] };
+    for files in [&["report", "mutated"][..], &["report", "whole", "mutated"]] {
+        outcome(folder, &[files, &map].concat());
     }
 }
 
@@ -403,7 +354,7 @@ fn run(seed: u64) -> Option<()> {
     let folder = tempfile::tempdir().expect("a folder");
     let path: PathBuf = folder.path().join("mutated");
     let base = base(dice.below(KINDS), &mut dice);
-    note(format!("{:?} in {}", base.tool, folder.path().display()));
+    note(format!("in {}", folder.path().display()));
     let bytes = changed(&mut dice, &base.text);
     fs::write(&path, &bytes).expect("a file");
     if seed.is_multiple_of(PROGRAM) {
@@ -421,10 +372,7 @@ fn unchanged_results_are_read() {
         let base = base(number, &mut Dice(0));
         let path = folder.path().join("mutated");
         fs::write(&path, &base.text).expect("a file");
-        let read = match base.tool {
-            None => input::read(&path).is_ok(),
-            Some(tool) => imported(&base, tool, &path).is_some(),
-        };
+        let read = input::read(&path, &base.hints(None)).is_ok();
         assert!(read, "{number}");
     }
 }
@@ -433,7 +381,7 @@ fn unchanged_results_are_read() {
 fn no_rate_is_shown_as_infinite() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("mutated");
-    for base in [small(), bench()].map(Base::own) {
+    for base in [small(), bench()].map(Base::of) {
         for (start, end) in numbers(&base.text) {
             if !is_rate(&base.text, (start, end)) {
                 continue;
@@ -443,8 +391,8 @@ fn no_rate_is_shown_as_infinite() {
                 text.replace_range(start..end, value);
                 fs::write(&path, &text).expect("a file");
                 note(format!("{value} behind {}", &text[start.saturating_sub(60)..start]));
-                let source = input::read(&path).expect("a file whose numbers are legal");
-                check_report(&gather::digest(&[("mutated".into(), source)]), false);
+                let source = input::read(&path, &Hints::default()).expect("legal numbers");
+                check_report(&[("mutated".into(), source)], false);
             }
         }
     }

@@ -22,12 +22,10 @@ use tempfile::TempDir;
 
 use crate::program::program;
 use crate::proof::stays_in_memory;
-use crate::report::layers::LARGE;
+use crate::report::LAYERS;
 use crate::report::made::{self, Sweep};
 
 const GUIDE: &str = include_str!("../../../../../docs/guide.md");
-const DIFF: &str = include_str!("../../../../../docs/diff.md");
-const IMPORT: &str = include_str!("../../../../../docs/import.md");
 const REPORT: &str = include_str!("../../../../../docs/report.md");
 const OTHERS: [(&str, &str); 3] = [
     ("gpu-file-benchmark.md", include_str!("../../../../../docs/gpu-file-benchmark.md")),
@@ -166,7 +164,7 @@ fn the_examples_of_the_other_pages_are_commands() {
     }
 }
 
-/// Writes the files that the pages of `diff`, `import` and `report` name.
+/// Writes the files that the page of `report` names.
 fn prepare(here: &Path) {
     let sweep = |label| Sweep { label, depths: vec![1], ..Sweep::default() };
     for name in ["before.jsonl", "after.jsonl"] {
@@ -188,30 +186,27 @@ fn prepare(here: &Path) {
                 ops: 8192 total_time 4.000000 secs\n";
     fs::write(here.join("gdsio.log"), line).unwrap();
     fs::create_dir(here.join("mapped")).unwrap();
-    fs::write(here.join("mapped/stream_bench.json"), LARGE).unwrap();
+    fs::write(here.join("mapped/stream_bench.json"), LAYERS).unwrap();
 }
 
 #[test]
-fn what_reads_results_runs_as_the_pages_say() {
+fn the_commands_of_the_report_page_run() {
     let folder = folder();
     prepare(&folder.path().join("here"));
     let mut count = 0;
-    for (page, text) in [("import.md", IMPORT), ("report.md", REPORT), ("diff.md", DIFF)] {
-        // Each page has results of its own to add to.
-        let all = blocks(text);
-        for block in all.iter().filter(|block| block.is("sh") || block.is("console")) {
-            parse(&folder, page, block);
-            for command in block.commands() {
-                // What measures takes a path and time, or a GPU.
-                let measures = ["forebay sweep", "python -m forebay.stream_bench"];
-                if !measures.iter().any(|begin| command.starts_with(begin)) {
-                    let output = shell(&folder, &command);
-                    assert!(output.status.success(), "{page}: {command}: {}", said(&output));
-                    count += 1;
-                }
+    for block in blocks(REPORT).iter().filter(|block| block.is("sh") || block.is("console")) {
+        parse(&folder, "report.md", block);
+        for command in block.commands() {
+            // A measurement takes a path and time, or a GPU.
+            if !["forebay sweep", "python -m forebay.stream_bench"]
+                .iter()
+                .any(|begin| command.starts_with(begin))
+            {
+                let output = shell(&folder, &command);
+                assert!(output.status.success(), "{command}: {}", said(&output));
+                count += 1;
             }
         }
-        let _ = fs::remove_file(folder.path().join("here/report.html"));
     }
     assert!(count >= 7, "{count}");
 }

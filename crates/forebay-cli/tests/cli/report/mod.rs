@@ -2,7 +2,7 @@
 
 mod browser;
 mod devtools;
-pub(crate) mod layers;
+mod foreign;
 #[path = "../../results/made.rs"]
 pub(crate) mod made;
 mod replaced;
@@ -15,9 +15,17 @@ use crate::program::program;
 use assert_cmd::Command;
 use made::Sweep;
 
+/// Measurements of layers behind compute.
+pub(crate) const LAYERS: &str = include_str!("../../fixtures/layers.json");
+
+/// The output of `forebay report`.
 fn forebay(folder: &Path, arguments: &[&str]) -> Output {
+    run(folder, &[&["report"], arguments].concat())
+}
+
+fn run(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(program());
-    command.current_dir(folder).arg("report").args(arguments).output().unwrap()
+    command.current_dir(folder).args(arguments).output().unwrap()
 }
 
 /// A folder with a results file of this name and text.
@@ -31,28 +39,48 @@ fn folder(text: &str) -> (tempfile::TempDir, PathBuf) {
 #[test]
 fn each_form_is_printed_or_written() {
     let (folder, _) = folder(&made::file(&Sweep { repeats: 2, ..Sweep::default() }));
-    for (arguments, begins) in [
-        (&["results"][..], "results: forebay sweep"),
-        (&["results", "--markdown"], "# Report"),
-        (&["results", "--csv"], "run,path,way,"),
-        (&["results", "--prometheus"], "# HELP forebay_bytes_per_second "),
+    for (arguments, file, begins) in [
+        (&[][..], "r.txt", "results  forebay sweep"),
+        (&["--markdown"], "r.md", "# Report"),
+        (&["--csv"], "r.csv", "label,path,method,"),
+        (&[], "r.html", "<!DOCTYPE html>"),
     ] {
-        let output = forebay(folder.path(), arguments);
+        let output = forebay(folder.path(), &[&["results"], arguments].concat());
         assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
         let text = String::from_utf8(output.stdout).unwrap();
-        assert!(text.starts_with(begins), "{text}");
-        let written = [arguments, &["-o", "written", "--overwrite"]].concat();
-        let output = forebay(folder.path(), &written);
+        let output = forebay(folder.path(), &["results", "-o", file]);
         assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
-        let file = fs::read_to_string(folder.path().join("written")).unwrap();
-        // With a file to write to, a page is what is asked for.
-        let page = arguments.len() == 1;
-        assert!(if page { file.starts_with("<!doctype html>") } else { file == text });
+        let talk = String::from_utf8(output.stderr).unwrap();
+        assert!(talk.starts_with(&format!("wrote {file} (")), "{talk}");
+        let written = fs::read_to_string(folder.path().join(file)).unwrap();
+        assert!(written.starts_with(begins), "{written}");
+        assert!(written == text || file == "r.html", "{text}");
     }
 }
 
 #[test]
-fn warnings_are_told_beside_the_data() {
+fn layers_have_a_table_in_each_form() {
+    let (folder, path) = folder(LAYERS);
+    fs::create_dir(folder.path().join("mapped")).unwrap();
+    fs::rename(path, folder.path().join("mapped/stream_bench.json")).unwrap();
+    for (arguments, begins) in [
+        (&[][..], "mapped\n\npython3 -m forebay.stream_bench"),
+        (&["--markdown"], "# Report\n\n## mapped"),
+        (&["--csv"], "run,tokens,method,compute_s,"),
+    ] {
+        let output = forebay(folder.path(), &[&["mapped/stream_bench.json"], arguments].concat());
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.starts_with(begins) && text.contains("two-buffers"), "{text}");
+    }
+    fs::write(folder.path().join("results"), made::file(&Sweep::default())).unwrap();
+    let both = ["results", "mapped/stream_bench.json", "--csv"];
+    let talk = String::from_utf8(forebay(folder.path(), &both).stderr).unwrap();
+    assert!(talk.contains("different columns") && talk.contains("files of one kind"), "{talk}");
+}
+
+#[test]
+fn warnings_go_to_stderr() {
     let (folder, _) = folder(&made::file(&Sweep { fails: 5, ..Sweep::default() }));
     let output = forebay(folder.path(), &["results"]);
     let talk = String::from_utf8(output.stderr).unwrap();
@@ -60,7 +88,7 @@ fn warnings_are_told_beside_the_data() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn impossible_arguments_are_refused() {
     let text = made::file(&Sweep::default());
     let (folder, results) = folder(&text);
     let refused = |arguments: &[&str], code: i32, words: &[&str]| {
@@ -69,15 +97,16 @@ fn what_makes_no_sense_is_refused() {
         assert_eq!(output.status.code(), Some(code), "{talk}");
         assert!(words.iter().all(|word| talk.contains(word)), "{talk}");
     };
-    refused(&[], 2, &["`<RESULTS>...` is missing"]);
+    refused(&[], 2, &["`<FILE>...` is missing"]);
     refused(&["none"], 1, &["`none`", "hint:"]);
     refused(&["results", "--csv", "--markdown"], 2, &["cannot be combined with"]);
     refused(&["results", "--overwrite"], 2, &["--output"]);
-    refused(&["results", "-o", "results", "--overwrite"], 2, &["made from"]);
-    refused(&["results", "-o", "none/x"], 1, &["`none/x`"]);
-    fs::write(folder.path().join("there"), "mine").unwrap();
-    refused(&["results", "-o", "there"], 1, &["--overwrite"]);
-    assert_eq!(fs::read_to_string(folder.path().join("there")).unwrap(), "mine");
+    refused(&["results", "--csv", "-o", "results", "--overwrite"], 2, &["made from"]);
+    refused(&["results", "-o", "none/x.md"], 1, &["`none/x.md`"]);
+    refused(&["results", "-o", "x.pdf"], 2, &["`.pdf` is unknown", "`.html`"]);
+    fs::write(folder.path().join("there.md"), "mine").unwrap();
+    refused(&["results", "-o", "there.md"], 1, &["--overwrite"]);
+    assert_eq!(fs::read_to_string(folder.path().join("there.md")).unwrap(), "mine");
     fs::write(folder.path().join("cut"), &text[..text.len() / 2]).unwrap();
     assert!(forebay(folder.path(), &["cut"]).status.success());
     fs::write(folder.path().join("newer"), text.replacen("\"schema\":1", "\"schema\":9", 1))

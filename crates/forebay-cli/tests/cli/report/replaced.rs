@@ -72,7 +72,7 @@ fn old(folder: &Path, mode: u32) -> Option<PathBuf> {
 
 fn replaced(output: &Output, folder: &Path) {
     assert!(output.status.success(), "{output:?}");
-    assert!(fs::read_to_string(folder.join("page")).unwrap().starts_with("run,"));
+    assert!(fs::read_to_string(folder.join("page")).unwrap().starts_with("label,"));
     let mut names: Vec<_> = fs::read_dir(folder).unwrap().map(|at| at.unwrap().path()).collect();
     names.retain(|path| !path.ends_with("forebay"));
     assert_eq!(names.len(), 2, "{names:?}");

@@ -119,3 +119,32 @@ fn what_is_asked_wrongly_is_refused_with_the_remedy() {
     fs::write(folder.path().join("job"), "io-queues = [1, 2]\n").unwrap();
     refused(&["--job=job", "path"], "`--io-queues` needs a command");
 }
+
+#[test]
+fn queues_are_those_that_the_kernel_reports() {
+    let mut tree = crate::tree::Tree::new();
+    tree.drive(1);
+    tree.drive(2);
+    let controller = |index: u32| {
+        format!("sys/devices/pci0000:00/0000:{index:02x}:00.0/nvme/nvme{index}/queue_count")
+    };
+    // One of them is for administration.
+    tree.write(&controller(1), "9\n");
+    tree.write("proc/self/mountstats", "device s:/e mounted on /n with fstype nfs4\n\txprt: tcp\n");
+    tree.mount(10, "259:1", "/a", "ext4 /dev/nvme1n1 rw");
+    tree.mount(11, "259:2", "/b", "ext4 /dev/nvme2n1 rw");
+    tree.mount(12, "0:42", "/n", "nfs4 s:/e rw,vers=4.2,nconnect=8");
+    let told = |paths: &[&str]| {
+        let maps: Vec<_> = paths.iter().map(|path| tree.map(path)).collect();
+        forebay_cli::sweep::queues::told(&maps)
+    };
+    assert_eq!(told(&["/a/f"]), ["8 I/O queues"]);
+    // Eight connections were asked for, and there is one.
+    assert_eq!(told(&["/n/f", "/a/f", "/a/f"]), ["1 connection", "8 I/O queues"]);
+    assert_eq!(told(&["/b/f"]), Vec::<String>::new());
+    tree.write(&controller(2), "0\n");
+    assert_eq!(told(&["/b/f"]), Vec::<String>::new());
+    let found = |path: &str, asked: u32| forebay_cli::sweep::queues::found(&tree.map(path), asked);
+    assert_eq!((found("/a/f", 8), found("/a/f", 16)), (Some(8), Some(8)));
+    assert_eq!((found("/n/f", 8), found("/b/f", 8)), (Some(1), None));
+}

@@ -1,0 +1,166 @@
+//! The import of tables.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const TABLE: &str = "\
+Block,BW (MiB/s),IOPS,lat_p99_us,mode,Threads,file
+64K,1000.5,16008,250.5,randread,4,/data/a
+1M,2000,2000,,write,4,\"/data/b, c\"
+";
+
+fn of(text: &str, map: &str) -> Result<Contents, String> {
+    parse(text, &map.parse().unwrap(), "x")
+}
+
+const MAP: &str = "size=Block,throughput=BW (MiB/s),iops=iops,p99=lat_p99_us,direction=mode,\
+                   threads=Threads,path=file";
+
+#[test]
+fn columns_are_taken_in_their_units() {
+    let contents = of(TABLE, MAP).unwrap();
+    let [first, second] = contents.found.as_slice() else { panic!("{contents:?}") };
+    let (point, measured) = (&first.point, first.measured.as_ref().unwrap());
+    assert_eq!((first.line, point.way.as_str(), point.read_percent), (2, "x", 100));
+    assert_eq!((point.pattern.as_str(), point.request_size), ("random", 65536));
+    assert_eq!((point.threads, point.path.as_str(), point.depth), (4, "/data/a", 0));
+    assert!((measured.bytes_per_second - 1000.5 * 1_048_576.0).abs() < 1e-3);
+    assert_eq!(measured.requests_per_second, Some(16008.0));
+    assert_eq!(measured.latency.unwrap().p99_ns, Some(250_500));
+    assert_eq!(
+        (measured.latency.unwrap().p50_ns, measured.bytes, measured.seconds),
+        (None, None, None)
+    );
+    assert_eq!((second.point.read_percent, second.point.path.as_str()), (0, "/data/b, c"));
+    assert_eq!(second.measured.as_ref().unwrap().latency, None);
+    assert_eq!(contents.warnings, Vec::<String>::new());
+    // The same table as written by a spreadsheet with decimal commas.
+    let other = "Block;BW (MiB/s);mode\n64K;1000,5;read\n";
+    let contents = of(other, "size=Block,throughput=BW (MiB/s),direction=mode");
+    let rate = contents.unwrap().found[0].measured.as_ref().unwrap().bytes_per_second;
+    assert!((rate - 1000.5 * 1_048_576.0).abs() < 1e-3);
+}
+
+#[test]
+fn rows_that_differ_only_in_an_unmapped_column_are_reported() {
+    let table =
+        "size,MB/s,mode,note\n4K,10,cold,a\n4K,20,resident,b\n4K,21,resident,\n8K,5,resident,c\n";
+    let warnings = |map: &str| of(table, &format!("{map},direction:=read")).unwrap().warnings;
+    let said = warnings("size=size,throughput=MB/s:MB/s");
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("line 3") && said[0].contains("repeat of line 2"), "{said:?}");
+    assert!(said[0].contains("differs from it in `mode`, `note`:"), "{said:?}");
+    assert_eq!(warnings("size=size,throughput=MB/s:MB/s,cache=mode"), Vec::<String>::new());
+}
+
+#[test]
+fn a_throughput_may_follow_from_others() {
+    let rate = |text: &str, map: &str| {
+        let contents = of(text, &format!("{map},direction:=read")).unwrap();
+        let measured = contents.found[0].measured.clone().unwrap();
+        (measured.bytes_per_second, measured.requests_per_second)
+    };
+    assert_eq!(rate("a,b\n4096,1000\n", "size=a,iops=b"), (4_096_000.0, Some(1000.0)));
+    assert_eq!(rate("a,b\n1M,500 ms\n", "bytes=a,seconds=b"), (2_097_152.0, None));
+    let all = rate("a,b,c\n1M,4,2\n", "bytes=a,requests=b,seconds=c:s");
+    assert_eq!(all, (524_288.0, Some(2.0)));
+}
+
+#[test]
+fn missing_columns_and_unclear_values_are_named() {
+    let why = |text: &str, map: &str| of(text, &format!("{map},direction:=read")).unwrap_err();
+    assert_eq!(
+        why(TABLE, "throughput=BW"),
+        "it has no column `BW`: perhaps `BW (MiB/s)` was meant; it has `Block`, `BW (MiB/s)`, \
+         `IOPS`, `lat_p99_us`, `mode`, `Threads`, `file`"
+    );
+    assert!(why(TABLE, "throughput=speed").contains("no column `speed`; it has `Block`"));
+    assert_eq!(why("", "throughput=a"), "it is empty");
+    assert!(why("a,b,A,a\n", "throughput=a").contains("2 of its columns are called `a`"));
+    let wide = format!("{}\n", ["a"; 50].join(","));
+    assert!(why(&wide, "throughput=b").ends_with("and 20 more"));
+    let sized = "bs (sectors),BW\n8,1\n";
+    assert!(why(sized, "size=bs (sectors),throughput=BW:GB/s").contains("is not a known unit"));
+    let map = "size=\"bs (sectors)\":KiB,throughput=BW:GB/s,direction:=read";
+    let told = of(sized, map);
+    assert_eq!(told.unwrap().found[0].point.request_size, 8192);
+    let told = |text: &str| {
+        let contents = of(text, "throughput=a,direction=b,depth=c").unwrap();
+        assert_eq!(contents.found, []);
+        contents.warnings.join("\n")
+    };
+    let rows = "1 GB/s,read,1.5e300x\n-1 GB/s,read,1\n1,read,1\n,read,1\n1 GB/s,,1\n1 GB/s,up,1\n\
+                1,2\n\"1,234 GB/s\",read,1\n1e300 GB/s,read,1\n";
+    insta::assert_snapshot!(told(&format!("a,b,c\n{rows}")).replace(" left out: ", "\n  "), @"
+    line 2:
+      `c` is `1.5e300x`: it is not a plain number
+    line 3:
+      `a` is `-1 GB/s`: it is not a number of 0 or more
+    line 4:
+      `a` is `1`: it has no unit: use MiB/s, GiB/s, MB/s, GB/s, Gbit/s and so on
+    line 5:
+      it has no throughput, no bytes with seconds, and no request rate with a size
+    line 6:
+      the direction is unknown: map a column to `direction`, or add `--map direction:=read`
+    line 7:
+      `direction` takes `read`, `write`, or `mixed:70` for 70 % reads
+    line 8:
+      2 fields below 3 headings
+    line 9:
+      `a` is `1,234 GB/s`: its comma is ambiguous: write numbers without it
+    line 10:
+      it has no throughput, no bytes with seconds, and no request rate with a size
+    ");
+}
+
+#[test]
+fn headings_as_elbencho_writes_them_name_their_units() {
+    let text = "block size,operation,time ms [last],entries [last],IOPS [last],MiB/s [last],\
+                IO lat us [avg]\n131072,MKDIRS,11,5,,,\n131072,READ,12,128,10660,1333,70\n";
+    let map = "size=block size,direction=operation,seconds=time ms [last],\
+               requests=entries [last],iops=IOPS [last],throughput=MiB/s [last],\
+               mean=IO lat us [avg]";
+    let contents = of(text, map).unwrap();
+    let [found] = contents.found.as_slice() else { panic!("{contents:?}") };
+    let measured = found.measured.as_ref().unwrap();
+    assert_eq!(measured.bytes_per_second, 1333.0 * 1_048_576.0);
+    assert_eq!((measured.requests, measured.requests_per_second), (Some(128), Some(10660.0)));
+    assert_eq!(measured.seconds, Some(0.012));
+    assert_eq!(measured.latency.as_ref().unwrap().mean_ns, Some(70e3));
+}
+
+#[test]
+fn a_column_may_name_the_method_and_common_headings_need_no_map() {
+    let text = "tool\tGB/s\trw\na\t1\tread\n\t2\twrite\n";
+    let contents = parse(text, &Map::default(), "x").unwrap();
+    let ways: Vec<&str> = contents.found.iter().map(|found| found.point.way.as_str()).collect();
+    assert_eq!((ways, contents.found[1].point.read_percent), (vec!["a", "x"], 0));
+    let why = parse("a;b\n1;2\n", &Map::default(), "x").unwrap_err();
+    assert_eq!(why, "none of its columns is known: `a`, `b`");
+}
+
+#[test]
+fn fields_may_be_quoted_and_rows_empty() {
+    for delimiter in [",", ";", "\t"] {
+        let text = "a,b c,d\r\n1,,3\n\n,,\n4,5,6".replace(',', delimiter);
+        let lines: Vec<u64> = rows(&text).unwrap().iter().map(|(line, _)| *line).collect();
+        assert_eq!(lines, [1, 2, 5], "{delimiter}");
+    }
+    let found = rows("\"a;b\",\"say \"\"x\"\"\"\n\"two\nlines\",1\n2,in \"the\" middle\n").unwrap();
+    assert_eq!(found[0].1, ["a;b", "say \"x\""]);
+    assert_eq!(found[1], (2, vec!["two\nlines".into(), "1".into()]));
+    assert_eq!(found[2], (4, vec!["2".into(), "in \"the\" middle".into()]));
+    assert!(rows(&",".repeat(FIELDS_MAX + 1)).unwrap_err().contains("fields"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_text_ends_the_command(text: String, cells in "[0-9a-zA-Z.,;/\"\n -]{0,80}") {
+        let map = "throughput=a:GB/s,size=b,direction=c,cache=d";
+        let _ = of(&text, map);
+        let _ = of(&format!("a,b,c,d\n{cells}\n{text}"), map);
+    }
+}

@@ -1,0 +1,438 @@
+//! The import of fio's output: as fio 3.33 printed it, and possible variants.
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::report::json::Cache;
+use crate::results::Measured;
+
+const RANDOM: &str = include_str!("../../../../tests/import/fio/random.json");
+const CLONES: &str = include_str!("../../../../tests/import/fio/clones.json");
+const CLIENT: &str = include_str!("../../../../tests/import/fio/client.txt");
+const FULL: &str = include_str!("../../../../tests/import/fio/full.txt");
+
+fn shown(found: &Found) -> &Measured {
+    found.measured.as_ref().unwrap()
+}
+
+#[test]
+fn a_job_is_a_point_with_what_fio_measured() {
+    let contents = parse(RANDOM).unwrap();
+    assert_eq!((contents.version.as_deref(), contents.found.len()), (Some("3.33"), 1));
+    assert_eq!(contents.warnings, Vec::<String>::new());
+    let found = &contents.found[0];
+    let point = &found.point;
+    assert_eq!((found.line, found.unix_time > 1.7e9), (8, true));
+    assert_eq!((point.way.as_str(), point.path.as_str()), ("fio-libaio", "data"));
+    assert_eq!((point.read_percent, point.pattern.as_str()), (100, "random"));
+    assert_eq!((point.request_size, point.depth, point.batch), (4096, 8, 1));
+    assert_eq!((point.threads, point.files, point.cache), (1, 1, Some(Cache::Cold)));
+    assert_eq!(point.targets, ["host"]);
+    let measured = shown(found);
+    assert_eq!((measured.bytes, measured.requests), (Some(4 << 20), Some(1024)));
+    assert_eq!((measured.seconds, measured.bytes_per_second), (Some(0.034), 123_361_882.0));
+    assert!((measured.requests_per_second.unwrap() - 30_117.647).abs() < 1e-3);
+    let latency = measured.latency.unwrap();
+    assert_eq!((latency.p50_ns, latency.p90_ns), (Some(138_240), Some(177_152)));
+    assert_eq!((latency.p99_ns, latency.p99_9_ns), (Some(3_686_400), Some(5_144_576)));
+    assert_eq!((latency.mean_ns, latency.max_ns), (Some(252_059.849_609), Some(5_172_752)));
+    // 24.242424 % of 33 ms of one thread.
+    let cpu = measured.cpu.unwrap();
+    assert!((cpu.user_s - 0.008).abs() < 1e-6 && cpu.system_s == 0.0, "{cpu:?}");
+    assert!((cpu.cores - 0.008 / 0.034).abs() < 1e-6, "{cpu:?}");
+    assert!((cpu.s_per_gb.unwrap() - 0.008 / 0.004_194_304).abs() < 1e-3);
+    assert_eq!((&measured.verdict, measured.verified, &measured.route), (&None, None, &None));
+    let reason = measured.reason.as_deref();
+    assert_eq!(reason, Some("fio's job `small`: latencies from submission to completion"));
+}
+
+#[test]
+fn clones_and_both_directions_of_a_job_are_one_measurement() {
+    let contents = parse(CLONES).unwrap();
+    let [large, clones, mixed] = contents.found.as_slice() else { panic!("{contents:?}") };
+    assert_eq!((large.point.request_size, large.point.threads), (256 << 10, 1));
+    // Options of the global section apply to each.
+    assert_eq!((large.point.way.as_str(), large.point.path.as_str()), ("fio-io_uring", "data"));
+    assert_eq!((clones.point.threads, clones.point.depth), (2, 2));
+    let measured = shown(clones);
+    // 1 MiB each, in 4 and in 11 ms.
+    assert_eq!((measured.bytes, measured.requests), (Some(2 << 20), Some(128)));
+    assert_eq!(measured.seconds, Some(0.011));
+    assert!((measured.bytes_per_second - 2_097_152.0 / 0.011).abs() < 1.0);
+    let latency = measured.latency.unwrap();
+    // Buckets can be merged.
+    assert_eq!(latency.count, Some(128));
+    assert!(latency.p50_ns < latency.p99_ns && latency.p99_ns <= latency.max_ns, "{latency:?}");
+    assert!(latency.p50_ns.is_some());
+    assert_eq!((mixed.point.read_percent, mixed.point.threads), (70, 2));
+    let measured = shown(mixed);
+    assert_eq!((measured.requests, measured.bytes), (Some(85 + 43), Some(2 << 20)));
+    assert_eq!(measured.latency.unwrap().count, Some(128));
+}
+
+#[test]
+fn a_servers_job_and_one_that_failed_are_read_behind_what_fio_said() {
+    let contents = parse(CLIENT).unwrap();
+    let [far] = contents.found.as_slice() else { panic!("{contents:?}") };
+    // It was over before its processor time was counted.
+    assert_eq!(shown(far).cpu, None);
+    assert_eq!((far.point.path.as_str(), far.point.request_size), ("data", 64 << 10));
+    assert_eq!(far.point.depth, 4);
+    let contents = parse(FULL).unwrap();
+    let [full] = contents.found.as_slice() else { panic!("{contents:?}") };
+    let error = full.measured.as_ref().unwrap_err();
+    assert!(error.contains("no space left on device"), "{error}");
+    assert_eq!((full.point.path.as_str(), full.line), ("small", 10));
+    assert!(contents.warnings[0].starts_with("line 1: fio reported: fio: io_u error on file"));
+}
+
+fn job(options: Value, read: Value) -> Value {
+    json!({"jobname": options["name"], "groupid": 0, "error": 0, "job options": options,
+        "read": read, "usr_cpu": 1.0, "sys_cpu": 2.0, "job_runtime": 1000})
+}
+
+fn moved(count: u64) -> Value {
+    json!({"io_bytes": count * 4096, "bw_bytes": 5e6, "iops": 1000.0, "runtime": 1000,
+        "total_ios": count, "clat_ns": {"mean": 1e5, "max": 2e5, "N": count}})
+}
+
+/// The text of an object whose job options are as fio prints them: in order, with repeats.
+fn with_options(global: &[(&str, &str)], own: &[(&str, &str)], size: u64) -> String {
+    let options = |options: &[(&str, &str)]| {
+        let pairs: Vec<String> =
+            options.iter().map(|(key, of)| format!("\"{key}\":\"{of}\"")).collect();
+        format!("{{{}}}", pairs.join(","))
+    };
+    let mut job = job(json!("own"), moved(10));
+    job["read"]["io_bytes"] = (10 * size).into();
+    let text = json!({"fio version": "fio-3.33", "global options": "global", "jobs": [job]});
+    let text = text.to_string().replace(":\"global\"", &format!(":{}", options(global)));
+    text.replace(":\"own\"", &format!(":{}", options(own)))
+}
+
+fn point_of(global: &[(&str, &str)], own: &[(&str, &str)], size: u64) -> Point {
+    parse(&with_options(global, own, size)).unwrap().found.remove(0).point
+}
+
+#[test]
+fn an_option_that_repeats_is_what_fio_makes_of_it() {
+    // fio appends files, also those of a job to the global ones.
+    let files = [("filename", "a"), ("filename", "b:c"), ("nrfiles", "2")];
+    let point = point_of(&[("filename", "all")], &files, 4096);
+    assert_eq!((point.path.as_str(), point.files), ("all:a:b:c", 4));
+    let point = point_of(&[("filename", "all")], &[], 4096);
+    assert_eq!((point.path.as_str(), point.files), ("all", 1));
+    // For other options the last one counts, by any of its names.
+    let point = point_of(
+        &[("bs", "1k"), ("rw", "read")],
+        &[("bs", "8k"), ("blocksize", "16k"), ("readwrite", "randread"), ("bs", "64k")],
+        65_536,
+    );
+    assert_eq!((point.request_size, point.pattern.as_str()), (64 << 10, "random"));
+    for (options, cache) in [
+        ([("direct", "1"), ("buffered", "1")], None),
+        ([("buffered", "1"), ("direct", "1")], Some(Cache::Cold)),
+        ([("direct", "0"), ("buffered", "0")], Some(Cache::Cold)),
+    ] {
+        assert_eq!(point_of(&[], &options, 4096).cache, cache, "{options:?}");
+    }
+}
+
+#[test]
+fn a_base_of_sizes_holds_for_what_stands_behind_it() {
+    let base = ("kb_base", "1000");
+    let is = |size, global: &[_], own: &[_]| {
+        assert_eq!(point_of(global, own, size).request_size, size, "{global:?} {own:?}");
+    };
+    is(64_000, &[], &[base, ("bs", "64k")]);
+    is(64_000, &[base], &[("bs", "64k")]);
+    is(65_536, &[], &[("bs", "64k"), base]);
+    is(65_536, &[("bs", "64k")], &[base]);
+    is(65_536, &[base, ("kb_base", "1024")], &[("bs", "64k")]);
+}
+
+#[test]
+fn a_field_that_is_no_number_is_missing() {
+    let text = with_options(&[], &[], 4096).replace("\"iops\":1000.0", "\"iops\" : -nan");
+    let text = text
+        .replace("\"mean\":100000.0", "\"mean\":nan")
+        .replace("\"usr_cpu\":1.0", "\"usr_cpu\":inf");
+    let contents = parse(&text).unwrap();
+    let measured = shown(&contents.found[0]);
+    assert_eq!((measured.requests, measured.cpu), (Some(10), None));
+    assert_eq!(measured.latency.as_ref().unwrap().mean_ns, None, "{measured:?}");
+    assert_eq!(contents.warnings, Vec::<String>::new());
+}
+
+#[test]
+fn text_around_the_json_is_passed_over_and_a_stop_is_told() {
+    let text = with_options(&[], &[], 4096);
+    let pretty = text.replacen('{', "{\n  ", 1);
+    for before in ["", "note: a line without an end ", "a brace { and more ", "\u{feff}"] {
+        for text in [&text, &pretty] {
+            let contents = parse(&format!("{before}{text}")).unwrap();
+            assert_eq!((contents.found.len(), contents.warnings.len()), (1, 0), "{before}");
+        }
+    }
+    let contents = parse(&format!("\nfio: terminating on signal 2\n{text}")).unwrap();
+    let told = "line 2: fio was stopped by signal 2: its jobs did not finish";
+    assert_eq!((contents.found.len(), contents.warnings), (1, vec![told.to_owned()]));
+}
+
+fn of(jobs: &[Value]) -> Contents {
+    parse(&json!({"fio version": "fio-3.40-dirty", "jobs": jobs}).to_string()).unwrap()
+}
+
+#[test]
+fn options_say_where_a_job_lies() {
+    let of = |options: Value| of(&[job(options, moved(10))]).found.remove(0).point;
+    let gpu = of(json!({"name": "g", "ioengine": "libcufile", "gpu_dev_ids": "0:2",
+        "cuda_io": "cufile", "iodepth": "32", "bsrange": "4k-64k", "directory": "/data"}));
+    assert_eq!(
+        (gpu.way.as_str(), gpu.targets),
+        ("fio-libcufile", vec!["cuda:0".to_owned(), "cuda:2".into()])
+    );
+    // It has one request in flight, whatever depth was set; a range is no size.
+    assert_eq!((gpu.depth, gpu.request_size, gpu.path.as_str()), (1, 0, "/data"));
+    let posix = of(json!({"name": "g", "ioengine": "libcufile", "cuda_io": "posix"}));
+    assert_eq!(
+        (posix.way.as_str(), posix.targets),
+        ("fio-libcufile-posix", vec!["gpu".to_owned()])
+    );
+    let bare = of(json!({"name": "b"}));
+    assert_eq!((bare.way.as_str(), bare.request_size, bare.depth), ("fio-psync", 4096, 1));
+    assert_eq!((bare.cache, bare.path.as_str(), bare.pattern.as_str()), (None, "", "sequential"));
+    // An old version that reports no options has no defaults either.
+    let mut silent = job(json!({}), moved(10));
+    silent.as_object_mut().unwrap().remove("job options");
+    let silent = self::of(&[silent]).found.remove(0).point;
+    assert_eq!((silent.way.as_str(), silent.read_percent), ("fio", 100));
+    assert_eq!((silent.request_size, silent.depth, silent.pattern.as_str()), (0, 0, ""));
+    assert_eq!(of(json!({"name": "b", "buffered": "0"})).cache, Some(Cache::Cold));
+    assert_eq!(of(json!({"name": "m", "rw": "randrw", "rwmixwrite": "20"})).read_percent, 80);
+    let mut writes = job(json!({"rw": "write:8k"}), moved(0));
+    writes["write"] = moved(10);
+    assert_eq!(self::of(&[writes]).found[0].point.read_percent, 0);
+    // Colons separate files.
+    assert_eq!(of(json!({"filename": "f:g:h", "nrfiles": "2"})).files, 3);
+    assert_eq!(of(json!({"filename": "f\\:g"})).files, 1);
+}
+
+#[test]
+fn what_is_not_one_measurement_is_told() {
+    let a = json!({"name": "a", "fsync": "1"});
+    let (with, without) = (job(a, moved(10)), job(json!({"name": "b"}), moved(9)));
+    let contents = of(&[with.clone(), without.clone(), job(json!({"name": "c"}), moved(0))]);
+    let ways: Vec<&str> = contents.found.iter().map(|found| found.point.way.as_str()).collect();
+    // They differ in options without an axis, so they are not repeats.
+    assert_eq!(ways, ["fio-psync (a)", "fio-psync (b)"]);
+    let told = contents.warnings.join("\n");
+    assert!(told.contains("ran at the same time") && told.contains("`c` moved nothing"), "{told}");
+    let mut trims = without.clone();
+    trims["trim"] = moved(5);
+    assert!(of(&[trims]).warnings[0].contains("trims of job `b` are left out"));
+    // Each server has its own entry, and their sum is not a further one.
+    let mut hosts: Vec<Value> = ["x", "y"]
+        .map(|host| {
+            let mut job = without.clone();
+            job["hostname"] = host.into();
+            job
+        })
+        .into();
+    hosts.push(json!({"jobname": "All clients", "read": moved(18)}));
+    let text = json!({"fio version": "fio-3.33", "client_stats": hosts}).to_string();
+    let contents = parse(&text).unwrap();
+    let paths: Vec<&str> = contents.found.iter().map(|found| found.point.path.as_str()).collect();
+    assert_eq!(paths, ["x:", "y:"]);
+    // Several outputs in one file.
+    let later = RANDOM.replace("1795319119", "1795319219");
+    let twice = format!("{RANDOM}noise\nfio: error in the middle\n{later}");
+    let contents = parse(&twice).unwrap();
+    assert_eq!((contents.found.len(), contents.warnings.len()), (2, 1));
+    assert!(contents.found[1].line > 280);
+}
+
+#[test]
+fn what_is_damaged_is_refused_with_its_line() {
+    let why = |text: &str| parse(text).unwrap_err();
+    assert!(why(&RANDOM[..RANDOM.len() / 2]).contains("its JSON is truncated"));
+    assert!(
+        why(&format!("one\n{}", RANDOM.replace("\"groupid\" :", "groupid :")))
+            .starts_with("line 10: key")
+    );
+    assert!(why("IoType: READ").contains("no line begins a JSON object"));
+    assert!(why("{}").contains("line 1: it has no `fio version`"));
+    assert!(why("{\"fio version\": \"x\"}").contains("neither `jobs` nor"));
+    let deep = format!("{{\"fio version\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    assert!(why(&deep).contains("recursion limit"), "{}", why(&deep));
+    // Many small objects take only linear time.
+    let small = "{\"fio version\":\"x\",\"jobs\":[]}\n".repeat(30_000);
+    assert_eq!(parse(&small).unwrap().found, []);
+    let many = format!("{{\"fio version\":\"x\",\"jobs\":[{}0]}}", "0,".repeat(JOBS_MAX));
+    assert!(why(&many).contains("more than 20000 jobs"));
+    // A value that is not a number is absent.
+    let mut odd = job(json!({"name": "\u{1b}[2J", "bs": "-4k", "numjobs": "1e9"}), moved(3));
+    odd["read"]["runtime"] = (-5).into();
+    odd["read"]["clat_ns"]["max"] = 1e300.into();
+    odd["usr_cpu"] = (-3.0).into();
+    let found = of(&[odd]).found.remove(0);
+    let (measured, point) = (shown(&found), &found.point);
+    assert_eq!((measured.seconds, measured.cpu), (None, None));
+    assert_eq!((measured.latency.unwrap().max_ns, point.request_size), (None, 0));
+    assert!(!measured.reason.as_ref().unwrap().contains('\u{1b}'));
+}
+
+/// An object as fio writes it after so many seconds, from a beginning at 1,000 s.
+fn after(seconds: u64, begin: u64, start: bool, coarse: bool) -> String {
+    let mut job = job(json!({"name": "a"}), moved(1000 * seconds));
+    job["read"]["runtime"] = (1000 * seconds).into();
+    job["job_runtime"] = (1000 * seconds).into();
+    if start {
+        job["job_start"] = (1000 * begin).into();
+    }
+    let now = begin + seconds;
+    let mut value = json!({"fio version": "fio-3.33", "timestamp": now, "jobs": [job]});
+    if !coarse {
+        value["timestamp_ms"] = (now * 1000).into();
+    }
+    value.to_string() + "\n"
+}
+
+#[test]
+fn interim_results_are_no_repeats() {
+    for (start, coarse) in [(false, false), (true, false), (false, true), (true, true)] {
+        let one: String = [1, 2, 3].map(|s| after(s, 1000, start, coarse)).concat();
+        let contents = parse(&one).unwrap();
+        assert_eq!(contents.found.len(), 1, "{start} {coarse}");
+        assert_eq!(shown(&contents.found[0]).requests, Some(3000));
+        assert!(contents.warnings[0].starts_with("2 interim results"), "{contents:?}");
+        // Consecutive runs are repeats, each with its own last report.
+        let two = one + &[1, 3].map(|s| after(s, 1003, start, coarse)).concat();
+        let contents = parse(&two).unwrap();
+        assert_eq!(contents.found.len(), 2, "{start} {coarse}");
+        assert!(contents.warnings[0].starts_with("3 interim results"), "{contents:?}");
+    }
+    let other = after(5, 1001, false, false).replace("\"a\"", "\"b\"");
+    assert_eq!(parse(&(after(3, 1000, false, false) + &other)).unwrap().found.len(), 2);
+}
+
+#[test]
+fn old_versions_tell_kib_and_not_of_how_many_requests() {
+    let read = json!({"io_bytes": 4096, "bw": 1000, "iops": 250.0, "runtime": 4096,
+        "total_ios": 1024, "clat": {"min": 1, "max": 900, "mean": 100.5, "stddev": 1.0,
+        "percentile": {"50.000000": 90}}, "lat": {"min": 0, "max": 0, "mean": 0.0}});
+    let text = |version: &str, read: &Value| {
+        let job = job(json!({"name": "a"}), read.clone());
+        parse(&json!({"fio version": version, "jobs": [job]}).to_string()).unwrap().found.remove(0)
+    };
+    let old = text("fio-2.21", &read);
+    assert_eq!((shown(&old).bytes, old.point.request_size), (Some(4 << 20), 4096));
+    assert_eq!(shown(&old).latency.unwrap().p50_ns, Some(90_000));
+    // Until 3.16 latencies have no number of requests.
+    let mut later = moved(100);
+    later["clat_ns"] =
+        json!({"min": 1, "max": 900, "mean": 100.5, "percentile": {"50.000000": 90}});
+    later["lat_ns"] = json!({"min": 2, "max": 950, "mean": 120.5, "stddev": 1.0});
+    let latency = shown(&text("fio-3.16", &later)).latency.unwrap();
+    assert_eq!((latency.p50_ns, latency.count), (Some(90), Some(100)));
+    // An unmeasured latency is not a latency of 0.
+    later["clat_ns"] = json!({"min": 0, "max": 0, "mean": 0.0, "stddev": 0.0});
+    later["lat_ns"] = later["clat_ns"].clone();
+    assert_eq!(shown(&text("fio-3.16", &later)).latency, None);
+}
+
+#[test]
+fn several_jobs_that_are_told_as_one_are_no_one_job() {
+    let alone = |change: &dyn Fn(&mut Value)| {
+        let mut job = job(json!({"name": "a", "rw": "read", "bs": "4k"}), moved(1000));
+        change(&mut job);
+        let contents = of(&[job]);
+        (contents.found[0].point.clone(), contents.warnings)
+    };
+    let (point, warnings) = alone(&|_| {});
+    assert_eq!((point.way.as_str(), warnings.len()), ("fio-psync", 0));
+    let changes: [&dyn Fn(&mut Value); 3] = [
+        &|job| job["write"] = moved(500),
+        &|job| job["read"]["io_bytes"] = (1000 * 5000).into(),
+        &|job| job["job_runtime"] = 9000.into(),
+    ];
+    for change in changes {
+        let (point, warnings) = alone(change);
+        assert_eq!(point.way, "fio (several jobs)");
+        assert_eq!((point.request_size, point.depth, point.threads), (0, 0, 0));
+        assert_eq!((point.pattern.as_str(), warnings.len()), ("", 1));
+        assert!(warnings[0].contains("`group_reporting`"), "{warnings:?}");
+    }
+    // Written bytes may be read back.
+    let (point, _) = alone(&|job| {
+        job["job options"] = json!({"rw": "write", "verify": "crc32c"});
+        job["write"] = moved(1000);
+    });
+    assert_eq!(point.way, "fio-psync");
+}
+
+#[test]
+fn both_directions_as_one_are_counted_once() {
+    let mut both = job(json!({"rw": "randrw", "unified_rw_reporting": "both"}), moved(70));
+    both["write"] = moved(30);
+    both["mixed"] = moved(100);
+    let found = of(&[both]).found.remove(0);
+    assert_eq!((shown(&found).requests, shown(&found).bytes), (Some(100), Some(409_600)));
+    let mut writes = job(json!({"rw": "randwrite", "unified_rw_reporting": "1"}), Value::Null);
+    writes["mixed"] = moved(100);
+    let point = of(&[writes]).found.remove(0).point;
+    assert_eq!((point.way.as_str(), point.read_percent), ("fio-psync", 0));
+}
+
+#[test]
+fn options_without_an_axis_part_what_agrees() {
+    let ways = |first: Value, second: Value| -> Vec<String> {
+        let (one, two) = (of(&[job(first, moved(9))]), of(&[job(second, moved(9))]));
+        let mut both = Contents::default();
+        both.found = [one.found, two.found].concat();
+        both.part();
+        both.found.into_iter().map(|found| found.point.way).collect()
+    };
+    let told = ways(json!({"name": "a", "fsync": "1"}), json!({"name": "a"}));
+    assert_eq!(told, ["fio-psync (fsync=1)", "fio-psync (no fsync)"]);
+    let same = ways(json!({"name": "a", "runtime": "1"}), json!({"name": "b", "runtime": "2"}));
+    assert_eq!(same, ["fio-psync", "fio-psync"]);
+}
+
+#[test]
+fn what_went_well_is_no_complaint() {
+    let people = "a: (groupid=0, jobs=1): err= 0: pid=7\nb: (groupid=0, jobs=1): err= 5: pid=8\n";
+    let contents = parse(&format!("{RANDOM}{people}")).unwrap();
+    assert_eq!(contents.warnings.len(), 1);
+    assert!(contents.warnings[0].contains("err= 5"), "{:?}", contents.warnings);
+}
+
+/// Options that are given once for all jobs are stored once.
+#[test]
+fn options_of_all_jobs_are_kept_once() {
+    let global: Vec<Value> = (0..2_000).map(|at| json!([format!("option{at}"), "x"])).collect();
+    let jobs: Vec<Value> =
+        (0..2_000).map(|at| json!({"jobname": at.to_string(), "read": moved(1)})).collect();
+    let value = json!({"fio version": "x", "global options": global, "jobs": jobs});
+    let global = Rc::new(job::options(&value, "global options").unwrap());
+    let lines = Lines::of(1, "");
+    let jobs = self::jobs(value["jobs"].as_array().unwrap(), &global, &lines, false);
+    // Each shares it without a copy.
+    assert_eq!((jobs.len(), Rc::strong_count(&global)), (2_000, 2_001));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_text_ends_the_command(text: String, cut: prop::sample::Index, wrong: String) {
+        let _ = parse(&text);
+        let _ = parse(&RANDOM[..cut.index(RANDOM.len())]);
+        let _ = parse(&RANDOM.replace("4k", &wrong.replace(['"', '\\'], "")));
+        for key in ["runtime", "io_bytes", "jobname", "read", "N", "percentile", "error"] {
+            let (name, odd) = (format!("\"{key}\" :"), format!("\"{key}\" : 1e308, \"x\" :"));
+            let _ = parse(&RANDOM.replacen(&name, &odd, 3));
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! A table for any form: headings, and cells with a text and a number.
+//!
+//! [`Grid::fitted`] keeps the columns that fit a width, the most important first.
+
+use std::fmt::Write as _;
+
+use anstyle::Style;
+
+use super::plain::{cut, plain};
+
+/// Most letters of a cell in a table of a limited width.
+const CELL_MAX: usize = 30;
+/// Letters of the longest and the shortest bar.
+const BAR: (usize, usize) = (20, 8);
+/// Letters between two columns.
+const GAP: usize = 2;
+
+/// A table.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Grid {
+    /// Its columns.
+    pub columns: Vec<Column>,
+    /// Its rows; each has a cell for each column.
+    pub rows: Vec<Vec<Cell>>,
+    /// The best row.
+    pub best: Option<usize>,
+    /// The column that bars show.
+    pub bars: Option<usize>,
+    /// Rows that were left out.
+    pub left_out: usize,
+}
+
+/// A column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Column {
+    /// Its heading.
+    pub heading: String,
+    /// Whether it has numbers.
+    pub number: bool,
+    /// 0 for a column that every table needs; of the others, the largest is left out first.
+    pub rank: u8,
+}
+
+impl Column {
+    /// A column of text.
+    #[must_use]
+    pub fn text(heading: impl Into<String>, rank: u8) -> Self {
+        Self { heading: heading.into(), number: false, rank }
+    }
+
+    /// A column of numbers.
+    #[must_use]
+    pub fn number(heading: impl Into<String>, rank: u8) -> Self {
+        Self { number: true, ..Self::text(heading, rank) }
+    }
+}
+
+/// A cell.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Cell {
+    /// Its text; may be empty.
+    pub text: String,
+    /// Its number, to sort by.
+    pub number: Option<f64>,
+}
+
+impl Cell {
+    /// A cell with a text.
+    #[must_use]
+    pub fn text(text: impl Into<String>) -> Self {
+        Self { text: text.into(), number: None }
+    }
+
+    /// A cell with a number, shown by `show`; empty without a finite one.
+    #[must_use]
+    pub fn number(number: Option<f64>, show: impl Fn(f64) -> String) -> Self {
+        let number = number.filter(|number| number.is_finite());
+        Self { text: number.map(show).unwrap_or_default(), number }
+    }
+}
+
+impl Grid {
+    /// Keeps the columns for which `keep` holds.
+    fn retain(&mut self, keep: &[bool]) {
+        let only = |flags: &[bool], at: usize| flags.get(at).copied().unwrap_or(true);
+        let place = |at: usize| keep[..at].iter().filter(|kept| **kept).count();
+        self.bars = self.bars.filter(|at| only(keep, *at)).map(place);
+        let mut at = 0..;
+        self.columns.retain(|_| at.next().is_some_and(|at| only(keep, at)));
+        for row in &mut self.rows {
+            let mut at = 0..;
+            row.retain(|_| at.next().is_some_and(|at| only(keep, at)));
+        }
+    }
+
+    /// Without columns that have no text.
+    #[must_use]
+    pub fn without_empty(mut self) -> Self {
+        let used = |at: usize| self.rows.iter().any(|row| !row[at].text.is_empty());
+        let keep: Vec<bool> = (0..self.columns.len()).map(used).collect();
+        self.retain(&keep);
+        self
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let letters = |text: &str| text.chars().count();
+        let of = |(at, column): (usize, &Column)| {
+            let cells = self.rows.iter().map(|row| letters(&row[at].text));
+            cells.max().unwrap_or(0).max(letters(&column.heading))
+        };
+        self.columns.iter().enumerate().map(of).collect()
+    }
+
+    /// The table in at most `width` letters a line, with all texts made harmless.
+    #[must_use]
+    pub fn fitted(mut self, width: Option<usize>) -> Self {
+        let shown = |text: &str| match width {
+            Some(_) => cut(&plain(text), CELL_MAX),
+            None => plain(text),
+        };
+        for cell in self.rows.iter_mut().flatten() {
+            cell.text = shown(&cell.text);
+        }
+        for column in &mut self.columns {
+            column.heading = plain(&column.heading);
+        }
+        let Some(width) = width else { return self };
+        loop {
+            let widths = self.widths();
+            let over = (widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1))
+                .saturating_sub(width);
+            if over == 0 {
+                return self;
+            }
+            let ranks = self.columns.iter().map(|column| column.rank);
+            let last =
+                ranks.enumerate().filter(|(_, rank)| *rank > 0).max_by_key(|(_, rank)| *rank);
+            if let Some((last, _)) = last {
+                let keep: Vec<bool> = (0..widths.len()).map(|at| at != last).collect();
+                self.retain(&keep);
+                continue;
+            }
+            // Only columns remain that name the rows: the widest is cut.
+            let widest = (0..widths.len()).max_by_key(|at| widths[*at]).unwrap_or(0);
+            let most = widths[widest].saturating_sub(over).max(3);
+            if most >= widths[widest] {
+                return self;
+            }
+            let column = &mut self.columns[widest];
+            column.heading = cut(&column.heading, most);
+            for row in &mut self.rows {
+                row[widest].text = cut(&row[widest].text, most);
+            }
+        }
+    }
+
+    /// The table as text, `width` letters wide at most.
+    #[must_use]
+    pub fn drawn(self, width: Option<usize>) -> String {
+        let left_out = self.left_out;
+        let grid = self.fitted(width);
+        let widths = grid.widths();
+        let used = widths.iter().sum::<usize>() + GAP * widths.len();
+        let room = width.unwrap_or(usize::MAX).saturating_sub(used).min(BAR.0);
+        let values = |row: &Vec<Cell>| grid.bars.and_then(|at| row.get(at)?.number);
+        let most = grid.rows.iter().filter_map(values).fold(0.0, f64::max);
+        let line = |texts: &mut dyn Iterator<Item = &str>, bar: &str| {
+            let mut line = String::new();
+            for ((text, column), width) in texts.zip(&grid.columns).zip(&widths) {
+                let width = *width;
+                // Writing to a string cannot fail.
+                let _ = match column.number {
+                    true => write!(line, "{text:>width$}  "),
+                    false => write!(line, "{text:<width$}  "),
+                };
+            }
+            line.push_str(bar);
+            line.trim_end().to_owned()
+        };
+        let dim = Style::new().dimmed();
+        let heading = line(&mut grid.columns.iter().map(|column| column.heading.as_str()), "");
+        let mut text = format!("{dim}{heading}{dim:#}\n");
+        for (number, row) in grid.rows.iter().enumerate() {
+            let share = values(row).filter(|_| room >= BAR.1 && most > 0.0);
+            let bar = share.map_or_else(String::new, |value| bar(value / most, room));
+            let shown = line(&mut row.iter().map(|cell| cell.text.as_str()), &bar);
+            let style = if grid.best == Some(number) { Style::new().bold() } else { Style::new() };
+            let _ = writeln!(text, "{style}{shown}{style:#}");
+        }
+        if left_out > 0 {
+            let _ = writeln!(text, "{left_out} more rows: `--csv` has all");
+        }
+        text
+    }
+}
+
+/// A bar by eighths of a letter.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "a number of eighths of a bar"
+)]
+fn bar(share: f64, width: usize) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
+    let eighths = (share * width as f64 * 8.0).round() as usize;
+    "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grid() -> Grid {
+        let columns = vec![
+            Column::text("point", 0),
+            Column::number("GB/s", 0),
+            Column::number("p50", 1),
+            Column::text("a long heading", 2),
+        ];
+        let row = |name: &str, rate: f64| {
+            let number = |number| Cell::number(Some(number), |number| format!("{number:.1}"));
+            vec![Cell::text(name), number(rate), number(3.0), Cell::text("x")]
+        };
+        let rows = vec![row("one", 1.0), row("two\n", 2.0)];
+        Grid { columns, rows, best: Some(1), bars: Some(1), left_out: 0 }
+    }
+
+    #[test]
+    fn columns_are_left_out_until_the_table_fits() {
+        let drawn = |width| anstream::adapter::strip_str(&grid().drawn(width)).to_string();
+        insta::assert_snapshot!(drawn(Some(60)), @r"
+        point  GB/s  p50  a long heading
+        one     1.0  3.0  x               ██████████
+        two\n   2.0  3.0  x               ████████████████████
+        ");
+        assert!(drawn(Some(20)).starts_with("point  GB/s  p50\none  "), "{}", drawn(Some(20)));
+        for width in [1, 9, 12, 30] {
+            let most = drawn(Some(width)).lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(most <= width.max(3 + 3 + GAP), "{width}: {most}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_longer_bar_is_more(low in 0.0..1.0_f64, high: f64) {
+            let letters = |share| bar(share, BAR.0).chars().count();
+            proptest::prop_assert!(letters(high) <= BAR.0);
+            let is_more = high >= low && high.is_finite();
+            proptest::prop_assert!(!is_more || letters(low) <= letters(high));
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The machine and the settings of a run, as names and values. Pure.
+
+use forebay::units::format_size;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::report::json::{Environment, Gpu};
+use crate::results::Run;
+
+/// Most settings of a run, and most GPUs and drives that are named.
+const LISTED_MAX: usize = 64;
+/// Most letters of a value.
+const VALUE_MAX: usize = 200;
+/// Keys of a request that the points show.
+const OF_POINTS: [&str; 6] = ["points", "places", "targets", "label", "host", "queues"];
+
+/// The machine that measured, as far as it is known.
+#[must_use]
+pub fn machine(run: &Run) -> Vec<(String, String)> {
+    if let Some(from) = &run.imported {
+        let version = from.version.as_ref().map_or_else(String::new, |text| format!(" {text}"));
+        return vec![("measured by".into(), format!("{}{version}", from.tool))];
+    }
+    let facts = &run.environment;
+    let gpus = if run.gpus.is_empty() { facts.gpu.as_slice() } else { &run.gpus };
+    let system = facts.file_system.as_ref();
+    let queues = run.asked.get("queues").and_then(Value::as_array);
+    let queues = queues.map(|queues| {
+        let texts: Vec<&str> = queues.iter().filter_map(Value::as_str).collect();
+        texts.join(" + ")
+    });
+    let versions = &facts.versions;
+    let mut found = vec![
+        ("GPU", Some(gpus_text(gpus))),
+        ("drive", drives(facts)),
+        ("queues", queues),
+        ("file system", system.map(|system| format!("{} at {}", system.kind, system.mount_point))),
+        ("processor", Some(format!("{} × {}", facts.cpu.cores, facts.cpu.model))),
+        ("memory", Some(format_size(facts.memory.total))),
+        ("machine", run.asked.get("host").and_then(text)),
+        ("kernel", Some(facts.kernel.clone())),
+        ("GPU driver", facts.driver.clone()),
+        ("forebay", Some(versions.forebay.clone())),
+        ("fio", versions.fio.clone()),
+        ("KvikIO", versions.kvikio.clone()),
+        ("cuFile", versions.cufile.clone()),
+    ];
+    found.retain(|(_, value)| value.as_ref().is_some_and(|value| !value.is_empty()));
+    let found = found.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    let variables = facts.variables.iter().take(LISTED_MAX);
+    found.chain(variables.map(|(name, value)| (name.clone(), value.clone()))).collect()
+}
+
+/// When a run began, in UTC.
+#[must_use]
+pub fn began(run: &Run) -> Option<String> {
+    let seconds = i64::try_from(run.environment.unix_time).ok().filter(|time| *time > 0)?;
+    Some(Timestamp::from_second(seconds).ok()?.strftime("%Y-%m-%d %H:%M UTC").to_string())
+}
+
+/// The settings that the points do not show.
+#[must_use]
+pub fn settings(run: &Run) -> Vec<(String, String)> {
+    let asked = run.asked.as_object().into_iter().flatten();
+    let shown =
+        asked.filter(|(key, _)| run.imported.is_none() && !OF_POINTS.contains(&key.as_str()));
+    shown.take(LISTED_MAX).filter_map(|(key, value)| Some((key.clone(), text(value)?))).collect()
+}
+
+fn text(value: &Value) -> Option<String> {
+    let text = match value {
+        Value::Null => return None,
+        Value::String(text) => text.clone(),
+        Value::Array(parts) if parts.iter().all(|part| !part.is_array() && !part.is_object()) => {
+            let parts: Vec<String> = parts.iter().take(LISTED_MAX).filter_map(text).collect();
+            parts.join(", ")
+        }
+        other => other.to_string(),
+    };
+    Some(crate::report::plain::cut(&text, VALUE_MAX))
+}
+
+fn gpus_text(gpus: &[Gpu]) -> String {
+    let mut names: Vec<(String, usize)> = Vec::new();
+    for gpu in gpus.iter().take(LISTED_MAX) {
+        let simulated = if gpu.simulated { " (simulated)" } else { "" };
+        let name = format!("{}{simulated}", gpu.name);
+        match names.iter_mut().find(|(other, _)| *other == name) {
+            Some((_, count)) => *count += 1,
+            None => names.push((name, 1)),
+        }
+    }
+    let texts = names.into_iter().map(|(name, count)| match count {
+        1 => name,
+        count => format!("{count} × {name}"),
+    });
+    let texts: Vec<String> = texts.collect();
+    if texts.is_empty() { "none".into() } else { texts.join(" + ") }
+}
+
+fn drives(facts: &Environment) -> Option<String> {
+    let named = |name: &str, model: Option<&String>| match model {
+        Some(model) => format!("{model} ({name})"),
+        None => name.to_owned(),
+    };
+    let all = facts.drives.iter().take(LISTED_MAX);
+    let all: Vec<String> = all.map(|drive| named(&drive.name, drive.model.as_ref())).collect();
+    let first = || facts.drive.as_ref().map(|drive| named(&drive.name, drive.model.as_ref()));
+    if all.is_empty() { first() } else { Some(all.join(" + ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::made::{self, Sweep};
+    use crate::report::model::gather::tests::model_of;
+
+    #[test]
+    fn the_machine_and_the_settings_are_listed() {
+        let sweep = Sweep { targets: vec!["cuda:0", "cuda:1"], ..Sweep::default() };
+        let model = model_of(&[("a", &made::file(&sweep))]);
+        let run = &model.runs[0].record;
+        let all = machine(run);
+        let of =
+            |name: &str| all.iter().find(|(other, _)| other == name).map(|(_, text)| text.as_str());
+        assert_eq!(of("GPU"), Some("2 × NVIDIA H200"));
+        assert_eq!(of("drive"), Some("Fast One (nvme0n1)"));
+        assert_eq!(of("processor"), Some("16 × Some CPU"));
+        assert_eq!((of("fio"), began(run).as_deref()), (None, Some("2023-11-14 22:13 UTC")));
+        assert!(settings(run).contains(&("seconds".into(), "2".into())));
+    }
+}

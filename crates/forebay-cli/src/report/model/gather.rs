@@ -1,0 +1,223 @@
+//! Makes a model of records.
+//!
+//! Nothing in a file is trusted: values that are not numbers are dropped, and sums do not overflow.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use super::{Line, Metric, Model, RunFacts, notes};
+use crate::bench::scratch;
+use crate::report::input::Source;
+use crate::results::{Bound, Ceiling, Point, Record, Run, Sample};
+
+/// Most limits that are kept: a machine has some dozens.
+const LIMITS_MAX: usize = 1000;
+/// Most different routes or verdicts of one point that are named.
+const TEXTS_MAX: usize = 4;
+/// Names of limits that a sample may report.
+const BINDING: [&str; 6] = ["link", "uplink", "shared", "storage", "network", "memory"];
+
+/// The model of these files, each with the name of its runs that have no label.
+#[must_use]
+pub fn model(sources: &[(String, Source)]) -> Model {
+    let mut model = Model::default();
+    let mut notes = notes::Collected::default();
+    for (number, (name, source)) in sources.iter().enumerate() {
+        let before = model.runs.len();
+        match source {
+            Source::Records(records) => model.take(name, records, &mut notes),
+            Source::Layers(layers) => {
+                let mut layers = (**layers).clone();
+                layers.name.clone_from(name);
+                model.layers.push(layers);
+            }
+        }
+        model.runs[before..].iter_mut().for_each(|run| run.source = number);
+    }
+    model.name_runs();
+    model.warnings = notes::of(&model, notes);
+    model
+}
+
+/// The path of a point: of a scratch file, which has a random name, it is the folder.
+fn place(path: &str) -> &str {
+    let Some((folder, _)) = path.split_once(scratch::PREFIX) else { return path };
+    match folder.strip_suffix('/') {
+        Some("") => "/",
+        Some(folder) => folder,
+        None => ".",
+    }
+}
+
+impl Model {
+    fn take(&mut self, name: &str, records: &[Record], notes: &mut notes::Collected) {
+        let mut groups: Vec<(usize, Point, Vec<&Sample>)> = Vec::new();
+        let mut places: HashMap<(usize, Point), usize> = HashMap::new();
+        let mut known: HashMap<String, usize> = HashMap::new();
+        let mut run = self.runs.len();
+        for record in records {
+            match record {
+                Record::Run(next) => run = self.take_run(name, next, &mut known),
+                Record::Warning { text } => notes.add(text),
+                Record::Ceiling(ceiling) => self.take_limit(run, ceiling),
+                Record::Sample(sample) => {
+                    let path = place(&sample.point.path).to_owned();
+                    let point = Point { path, ..sample.point.clone() };
+                    let place = *places.entry((run, point.clone())).or_insert(groups.len());
+                    if place == groups.len() {
+                        groups.push((run, point, Vec::new()));
+                    }
+                    groups[place].2.push(sample);
+                }
+            }
+        }
+        notes.incomplete(&self.runs, &groups);
+        for (run, point, samples) in groups {
+            self.take_point(run, point, &counted(&samples), notes);
+        }
+    }
+
+    /// The number of a run: that of an earlier one which it continues.
+    fn take_run(&mut self, name: &str, run: &Run, known: &mut HashMap<String, usize>) -> usize {
+        let next = self.runs.len();
+        let number = *known.entry(run.identity()).or_insert(next);
+        if number == next {
+            let given = run.label.clone().unwrap_or_else(|| name.to_owned());
+            let record = Box::new(run.clone());
+            self.runs.push(RunFacts { name: given.clone(), given, source: 0, record });
+        }
+        number
+    }
+
+    /// Adds a limit. If it was measured again, the larger value counts: it was reached.
+    fn take_limit(&mut self, run: usize, limit: &Ceiling) {
+        let limit = Ceiling { of: place(&limit.of).to_owned(), ..limit.clone() };
+        let key =
+            |limit: &Ceiling| (limit.name.clone(), limit.of.clone(), limit.direction, limit.theory);
+        let same =
+            |(other, found): &&mut (usize, Ceiling)| *other == run && key(found) == key(&limit);
+        let has_room = self.limits.len() < LIMITS_MAX;
+        match self.limits.iter_mut().find(same) {
+            Some((_, found)) if limit.bytes_per_second > found.bytes_per_second => *found = limit,
+            None if has_room => self.limits.push((run, limit)),
+            _ => {}
+        }
+    }
+
+    fn take_point(
+        &mut self,
+        run: usize,
+        point: Point,
+        samples: &[&Sample],
+        notes: &mut notes::Collected,
+    ) {
+        let all = || samples.iter().filter_map(|sample| sample.measured.as_ref());
+        let tool = self.runs.get(run).and_then(|run| run.record.imported.as_ref());
+        let values = |metric: Metric| {
+            let values: Vec<f64> = all().filter_map(|measured| metric.of(measured)).collect();
+            (!values.is_empty()).then_some((metric, values))
+        };
+        let failed = || samples.iter().filter(|sample| sample.measured.is_none());
+        let mut times: Vec<f64> = samples.iter().map(|sample| sample.unix_time).collect();
+        times.retain(|time| time.is_finite() && *time > 0.0);
+        times.sort_by(f64::total_cmp);
+        let checks: BTreeSet<bool> = all().filter_map(|measured| measured.verified).collect();
+        notes.sampled(samples);
+        let limit = self.limit(run, samples);
+        self.lines.push(Line {
+            run,
+            method: method(&point.way, tool.map(|tool| tool.tool.as_str())),
+            point,
+            queues_found: samples.iter().filter_map(|sample| sample.queues_found).collect(),
+            samples: Metric::ALL.into_iter().filter_map(values).collect(),
+            times: times.first().copied().zip(times.last().copied()),
+            bytes: all().filter_map(|one| one.bytes).fold(0, u64::saturating_add),
+            route: joined(all().filter_map(|one| one.route.as_deref())).unwrap_or_default(),
+            verdict: joined(all().filter_map(|one| Some(one.verdict.as_ref()?.text.as_str())))
+                .unwrap_or_default(),
+            verified: checks.first().copied(),
+            unsteady: all()
+                .filter(|one| one.steady.as_ref().is_some_and(|steady| !steady.reached))
+                .count(),
+            since_due: all().any(|one| one.latency.is_some_and(|latency| latency.since_due)),
+            failed: failed().count(),
+            error: failed().find_map(|sample| sample.error.clone()),
+            simulated: all().any(|measured| measured.simulated),
+            limit,
+            bound: joined(all().filter_map(|one| Some(one.bound.as_ref()?.name.as_str()))),
+            imported: tool.is_some(),
+        });
+    }
+
+    /// The lowest limit on the path of a point, as its samples report it. The larger value counts
+    /// if it was measured again.
+    fn limit(&self, run: usize, samples: &[&Sample]) -> Option<(String, f64)> {
+        let bounds = samples.iter().filter_map(|sample| sample.measured.as_ref()?.bound.as_ref());
+        let rate =
+            |bound: &Bound| bound.bytes_per_second.filter(|rate| rate.is_finite() && *rate > 0.0);
+        let known = bounds.filter_map(|bound| Some((bound, rate(bound)?)));
+        let (bound, rate) = known.max_by(|(_, a), (_, b)| a.total_cmp(b))?;
+        if BINDING.contains(&bound.name.as_str()) {
+            return Some((bound.name.clone(), rate));
+        }
+        // A sample far below all limits names none of them.
+        let near = |limit: &Ceiling| (limit.bytes_per_second - rate).abs() <= 1e-9 * rate;
+        let name = self.limits.iter().find(|(own, limit)| *own == run && near(limit));
+        Some((name.map_or_else(|| "lowest limit".into(), |(_, limit)| limit.name.clone()), rate))
+    }
+
+    /// Gives each run and each measurement of layers a unique name.
+    fn name_runs(&mut self) {
+        let mut taken: HashSet<String> = HashSet::new();
+        let runs = self.runs.iter_mut().map(|run| &mut run.name);
+        for name in runs.chain(self.layers.iter_mut().map(|layers| &mut layers.name)) {
+            let (given, mut count) = (name.clone(), 1);
+            while !taken.insert(name.clone()) {
+                count += 1;
+                *name = format!("{given} ({count})");
+            }
+        }
+    }
+}
+
+/// The method's name: gdsio's `cpu-gpu` is not ours, and `fio-libaio` names its tool.
+fn method(name: &str, tool: Option<&str>) -> String {
+    match tool {
+        None | Some("csv" | "elbencho") => name.to_owned(),
+        Some(tool) if name.starts_with(tool) => name.to_owned(),
+        Some(tool) => format!("{tool} {name}"),
+    }
+}
+
+/// The samples of a point that count: of each repeat the last with a result, else the last. A
+/// sample that failed and was repeated did not fail.
+fn counted<'a>(samples: &[&'a Sample]) -> Vec<&'a Sample> {
+    let mut kept: Vec<&Sample> = Vec::new();
+    let mut places: HashMap<u32, usize> = HashMap::new();
+    for sample in samples.iter().copied() {
+        let place = *places.entry(sample.repeat).or_insert(kept.len());
+        match kept.get_mut(place) {
+            Some(before) if sample.measured.is_some() || before.measured.is_none() => {
+                *before = sample;
+            }
+            Some(_) => {}
+            None => kept.push(sample),
+        }
+    }
+    kept
+}
+
+/// Each text once.
+fn joined<'a>(texts: impl Iterator<Item = &'a str>) -> Option<String> {
+    let mut found: Vec<&str> = Vec::new();
+    for text in texts {
+        if found.len() <= TEXTS_MAX && !found.contains(&text) {
+            found.push(text);
+        }
+    }
+    let more = if found.len() > TEXTS_MAX { " or others" } else { "" };
+    found.truncate(TEXTS_MAX);
+    (!found.is_empty()).then(|| format!("{}{more}", found.join(" or ")))
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

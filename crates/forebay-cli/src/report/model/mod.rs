@@ -1,0 +1,178 @@
+//! The contents of results for every form: runs, and a line for each point of each run.
+//!
+//! Pure: the caller reads the files. [`gather`] makes a model of records, [`notes`] its warnings,
+//! [`facts`] lists the machine and the settings.
+
+mod axis;
+pub mod facts;
+pub mod gather;
+mod metric;
+mod notes;
+
+use std::collections::BTreeSet;
+
+pub use self::axis::Axis;
+pub use self::metric::Metric;
+use super::layers::Layers;
+use super::ratio::Estimate;
+use crate::results::{Bound, Ceiling, Point, Run};
+
+/// All that was measured, of one file or several.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Model {
+    /// The runs, in the order of the files.
+    pub runs: Vec<RunFacts>,
+    /// The points of each run, in the order in which they were measured.
+    pub lines: Vec<Line>,
+    /// The limits of the machines, each with its run.
+    pub limits: Vec<(usize, Ceiling)>,
+    /// Measurements of layers behind compute.
+    pub layers: Vec<Layers>,
+    /// Notes on the numbers, a sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// A run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunFacts {
+    /// Its unique name.
+    pub name: String,
+    /// Its label, else its file's name.
+    pub given: String,
+    /// The number of its file.
+    pub source: usize,
+    /// Its record.
+    pub record: Box<Run>,
+}
+
+/// All samples of one point in one run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line {
+    /// The number of its run.
+    pub run: usize,
+    /// The point. A scratch file has the name of its folder.
+    pub point: Point,
+    /// The method, with the tool that measured it if that is another.
+    pub method: String,
+    /// The counts of queues that the kernel reported.
+    pub queues_found: BTreeSet<u32>,
+    /// The samples of each quantity.
+    pub samples: Vec<(Metric, Vec<f64>)>,
+    /// When the first and the last sample began, in seconds since 1970.
+    pub times: Option<(f64, f64)>,
+    /// Bytes that all samples moved.
+    pub bytes: u64,
+    /// The routes taken.
+    pub route: String,
+    /// The verified paths.
+    pub verdict: String,
+    /// Whether the compared bytes were correct.
+    pub verified: Option<bool>,
+    /// Samples whose rate was not steady.
+    pub unsteady: usize,
+    /// Whether latencies begin when an I/O was due.
+    pub since_due: bool,
+    /// Samples that failed.
+    pub failed: usize,
+    /// The first failure.
+    pub error: Option<String>,
+    /// Whether a GPU was simulated.
+    pub simulated: bool,
+    /// The lowest limit on its path: its name and its bytes per second.
+    pub limit: Option<(String, f64)>,
+    /// What bound it, as the measuring program reports.
+    pub bound: Option<String>,
+    /// Whether another tool measured it.
+    pub imported: bool,
+}
+
+impl Line {
+    /// The samples of a quantity.
+    #[must_use]
+    pub fn samples(&self, metric: Metric) -> &[f64] {
+        let found = self.samples.iter().find(|(other, _)| *other == metric);
+        found.map_or(&[], |(_, samples)| samples)
+    }
+
+    /// The median of a quantity, and how well it is known.
+    #[must_use]
+    pub fn estimate(&self, metric: Metric) -> Option<Estimate> {
+        Estimate::of(self.samples(metric))
+    }
+
+    /// The median rate.
+    #[must_use]
+    pub fn rate(&self) -> Option<f64> {
+        self.estimate(Metric::Rate).map(|estimate| estimate.median)
+    }
+
+    /// The rate as a share of its limit; more than 1 if the limit was measured too low.
+    #[must_use]
+    pub fn share(&self) -> Option<f64> {
+        let (_, limit) = self.limit.as_ref().filter(|(_, limit)| *limit > 0.0)?;
+        self.rate().map(|rate| rate / limit).filter(|share| share.is_finite() && *share >= 0.0)
+    }
+
+    /// What bound it: a limit only if it was nearly reached.
+    #[must_use]
+    pub fn bound_by(&self) -> Option<&str> {
+        let near = self.share().is_some_and(|share| share >= Bound::NEAR);
+        let limit = self.limit.as_ref().filter(|_| near).map(|(name, _)| name.as_str());
+        self.bound.as_deref().or(limit)
+    }
+
+    /// The queues of the point, the number that was found first.
+    fn queues(&self) -> Option<String> {
+        let asked = self.point.queues?;
+        Some(if self.queues_found.is_empty() {
+            format!("{asked} requested")
+        } else if self.has_other_queues() {
+            let found: Vec<String> = self.queues_found.iter().take(4).map(u32::to_string).collect();
+            format!("{}, not {asked}", found.join(" and "))
+        } else {
+            asked.to_string()
+        })
+    }
+
+    /// Whether the kernel reported another number of queues than requested.
+    #[must_use]
+    pub fn has_other_queues(&self) -> bool {
+        let asked = self.point.queues;
+        asked.is_some_and(|asked| self.queues_found.iter().any(|found| *found != asked))
+    }
+}
+
+impl Model {
+    /// The axes on which lines differ, in the order of columns.
+    #[must_use]
+    pub fn varying(&self) -> Vec<Axis> {
+        let differs = |axis: &Axis| {
+            let mut texts = self.lines.iter().map(|line| axis.text(self, line));
+            let first = texts.next();
+            texts.any(|text| Some(text) != first)
+        };
+        Axis::ALL.into_iter().filter(differs).collect()
+    }
+
+    /// The fastest line whose data are correct.
+    #[must_use]
+    pub fn best(&self) -> Option<(usize, &Line)> {
+        let good = self.lines.iter().enumerate().filter(|(_, line)| line.verified != Some(false));
+        let rate = |line: &Line| line.rate().unwrap_or(f64::NEG_INFINITY);
+        let best = good.max_by(|(_, a), (_, b)| rate(a).total_cmp(&rate(b)));
+        best.filter(|(_, line)| line.rate().is_some_and(|rate| rate > 0.0))
+    }
+
+    /// The name of a line: its values on these axes.
+    #[must_use]
+    pub fn name(&self, line: &Line, axes: &[Axis]) -> String {
+        // A count needs the axis's name; a size or a word does not.
+        let counts = [Axis::Queues, Axis::Depth, Axis::Batch, Axis::Threads, Axis::Files];
+        let named = |axis: &Axis| {
+            let text = axis.text(self, line)?;
+            Some(if counts.contains(axis) { format!("{} {text}", axis.name()) } else { text })
+        };
+        let names: Vec<String> = axes.iter().filter_map(named).collect();
+        if names.is_empty() { line.method.clone() } else { names.join(", ") }
+    }
+}

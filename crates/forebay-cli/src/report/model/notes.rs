@@ -1,0 +1,218 @@
+//! Warnings on results: a short sentence each. Pure.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use serde::Deserialize as _;
+
+use super::{Line, Metric, Model, RunFacts};
+use crate::report::numbers::{counted, percent};
+use crate::results::{Point, Sample};
+
+/// Most warnings that are kept.
+const KEPT_MAX: usize = 1000;
+/// Above this share of a limit, the limit was measured too low.
+const SHARE_MAX: f64 = 1.05;
+/// Samples of a point further apart than this, as a share of the median, are unreliable.
+const SPREAD_MAX: f64 = 0.25;
+
+/// Warnings found while records are read.
+#[derive(Debug, Default)]
+pub(super) struct Collected {
+    texts: Vec<String>,
+    /// How often each sentence came, without its numbers.
+    known: HashMap<String, usize>,
+}
+
+impl Collected {
+    /// Adds a sentence, once if only its numbers differ from those of others.
+    pub(super) fn add(&mut self, text: &str) {
+        let kind: String = text.chars().filter(|letter| !letter.is_ascii_digit()).collect();
+        let count = self.known.entry(kind).or_default();
+        *count += 1;
+        if *count == 1 && self.texts.len() < KEPT_MAX {
+            self.texts.push(text.to_owned());
+        }
+    }
+
+    /// Adds what the sensors of a point's samples report.
+    pub(super) fn sampled(&mut self, samples: &[&Sample]) {
+        let measured = samples.iter().filter_map(|sample| sample.measured.as_ref());
+        for power in measured.filter_map(|measured| measured.power.as_ref()) {
+            power.warnings.iter().for_each(|text| self.add(text));
+            for found in &power.throttled {
+                let share = percent(found.share);
+                self.add(&format!("{} was throttled: {} ({share})", found.name, found.reason));
+            }
+        }
+    }
+
+    /// Adds the runs that were stopped: a sweep records its points before the first sample.
+    pub(super) fn incomplete(
+        &mut self,
+        runs: &[RunFacts],
+        groups: &[(usize, Point, Vec<&Sample>)],
+    ) {
+        for (number, run) in runs.iter().enumerate() {
+            let own = groups.iter().filter(|(run, ..)| *run == number);
+            let samples: Vec<&Sample> =
+                own.flat_map(|(.., samples)| samples.iter().copied()).collect();
+            if let Some((there, asked)) = incomplete(run, &samples).filter(|_| !samples.is_empty())
+            {
+                self.add(&format!(
+                    "`{}` is incomplete: {there} of {asked} samples; the same command continues it",
+                    run.name
+                ));
+            }
+        }
+    }
+}
+
+/// How many samples a run has and should have, if some are missing.
+fn incomplete(run: &RunFacts, samples: &[&Sample]) -> Option<(usize, usize)> {
+    let asked = run.record.asked["points"].as_array()?.iter();
+    let points: HashSet<Point> =
+        asked.map(|point| Point::deserialize(point).ok()).collect::<Option<_>>()?;
+    let repeats = run.record.asked["repeats"].as_u64().unwrap_or(1);
+    let was_asked =
+        |sample: &&&Sample| u64::from(sample.repeat) < repeats && points.contains(&sample.point);
+    let there: HashSet<(&Point, u32)> =
+        samples.iter().filter(was_asked).map(|sample| (&sample.point, sample.repeat)).collect();
+    let all = points.len().saturating_mul(usize::try_from(repeats).unwrap_or(usize::MAX));
+    (there.len() < all).then_some((there.len(), all))
+}
+
+/// The warnings of a model, the gravest first.
+pub(super) fn of(model: &Model, collected: Collected) -> Vec<String> {
+    let lines = &model.lines;
+    let count = |fits: &dyn Fn(&Line) -> bool| lines.iter().filter(|line| fits(line)).count();
+    let mut found = Vec::new();
+    let mut add = |fits: &dyn Fn(&Line) -> bool, text: &str| {
+        let count = count(fits);
+        if count > 0 {
+            found.push(format!("{count} of {} {text}", counted(lines.len(), "point")));
+        }
+    };
+    add(&|line| line.verified == Some(false), "moved wrong data: see the kernel's log");
+    if let Some(why) = lines.iter().find_map(|line| line.error.as_deref()) {
+        add(&|line| line.failed > 0, &format!("failed, the first with: {why}"));
+    }
+    add(&Line::has_other_queues, "had another number of queues than requested");
+    add(&|line| line.unsteady > 0, "had no steady rate: measure for longer");
+    add(&is_apart, &format!("have repeats more than {} apart", percent(SPREAD_MAX)));
+    let above = |line: &Line| line.share().is_some_and(|share| share > SHARE_MAX);
+    add(&above, "exceed their limit, which was measured too low");
+    let doubtful =
+        |line: &Line| ["unproven", "contradictory"].iter().any(|word| line.verdict.contains(word));
+    add(&doubtful, "have no verified path: `forebay doctor` says what is missing");
+    add(&|line| line.since_due, "have a fixed rate: latency begins when an I/O was due");
+    let tools: BTreeSet<&str> = model
+        .runs
+        .iter()
+        .filter_map(|run| Some(run.record.imported.as_ref()?.tool.as_str()))
+        .take(8)
+        .collect();
+    let tools: Vec<&str> = tools.into_iter().collect();
+    add(
+        &|line| line.imported,
+        &format!("are from {}: data and path are not verified", tools.join(", ")),
+    );
+    let mut texts = collected.texts;
+    let simulated = lines.iter().any(|line| line.simulated)
+        || model.layers.iter().any(|layers| layers.simulated);
+    if simulated && !texts.iter().any(|text| text.contains("simulated")) {
+        texts.push("a GPU was simulated: its numbers say nothing about hardware".into());
+    }
+    texts.extend(model.layers.iter().filter_map(|layers| {
+        Some(format!("`{}` ended early: {}", layers.name, layers.failed.as_ref()?))
+    }));
+    texts.extend(found);
+    texts
+}
+
+fn is_apart(line: &Line) -> bool {
+    let Some(rate) = line.estimate(Metric::Rate) else { return false };
+    rate.median > 0.0 && (rate.max - rate.min) / rate.median > SPREAD_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::report::made::{self, Sweep};
+    use crate::report::model::gather::tests::model_of;
+
+    fn changed(change: impl Fn(&mut Value)) -> Vec<String> {
+        let mut records = vec![made::run(&Sweep::default())];
+        records.extend(made::samples(&Sweep::default()));
+        change(&mut records[1]);
+        model_of(&[("a", &made::text(&records))]).warnings
+    }
+
+    #[test]
+    fn each_fault_has_a_sentence() {
+        assert_eq!(changed(|_| {}), Vec::<String>::new());
+        let one = |warnings: Vec<String>, word: &str| {
+            assert_eq!(warnings.len(), 1, "{warnings:?}");
+            assert!(warnings[0].contains(word) && warnings[0].len() < 100, "{warnings:?}");
+        };
+        one(
+            changed(|sample| sample["measured"]["verified"] = false.into()),
+            "1 of 15 points moved",
+        );
+        one(changed(|s| s["measured"]["steady"]["reached"] = false.into()), "no steady rate");
+        one(changed(|sample| sample["measured"]["bytes_per_second"] = 9.0.into()), "apart");
+        one(changed(|sample| sample["measured"]["simulated"] = true.into()), "simulated");
+        one(changed(|s| s["measured"]["latency"]["since_due"] = true.into()), "was due");
+        one(changed(|s| s["measured"]["verdict"]["text"] = "unproven".into()), "no verified path");
+        let mut records = vec![made::run(&Sweep::default())];
+        records.extend(made::samples(&Sweep::default()));
+        for record in &mut records[1..] {
+            record["measured"]["bound"]["bytes_per_second"] = 1e7.into();
+        }
+        one(
+            model_of(&[("a", &made::text(&records))]).warnings,
+            "15 of 15 points exceed their limit",
+        );
+        let queues = |found: u32| {
+            changed(|sample| {
+                sample["point"]["queues"] = 8.into();
+                sample["queues_found"] = found.into();
+            })
+        };
+        one(queues(4), "1 of 16 points had another number of queues");
+        assert_eq!(queues(8), Vec::<String>::new());
+        let failed = changed(|sample| {
+            sample["measured"] = Value::Null;
+            sample["error"] = "cannot read".into();
+        });
+        one(failed, "failed, the first with: cannot read");
+    }
+
+    #[test]
+    fn sentences_that_differ_in_numbers_come_once() {
+        let mut records = vec![made::run(&Sweep::default())];
+        records.extend(made::samples(&Sweep::default()));
+        for (number, record) in records.iter_mut().enumerate().skip(1) {
+            record["measured"]["power"] = json!({
+                "warnings": [format!("`gpu` gave {number} readings")],
+                "throttled": [{"name": "gpu 0", "reason": "heat", "share": 0.5}],
+            });
+        }
+        let warnings = model_of(&[("a", &made::text(&records))]).warnings;
+        assert_eq!(warnings, ["`gpu` gave 1 readings", "gpu 0 was throttled: heat (50 %)"]);
+    }
+
+    #[test]
+    fn a_run_that_was_stopped_is_incomplete() {
+        let sweep = Sweep { request_sizes: vec![4096], depths: vec![1, 8], ..Sweep::default() };
+        let mut records = vec![made::run(&sweep)];
+        records.extend(made::samples(&sweep));
+        made::name_points(&mut records);
+        let of = |records: &[Value]| model_of(&[("a", &made::text(records))]).warnings;
+        assert_eq!(of(&records), Vec::<String>::new());
+        let continued = [&records[..3], &records[..1], &records[3..]].concat();
+        assert_eq!(of(&continued), Vec::<String>::new());
+        let found = of(&records[..5]);
+        assert!(found[0].starts_with("`a` is incomplete: 4 of 6 samples"), "{found:?}");
+    }
+}

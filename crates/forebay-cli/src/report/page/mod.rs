@@ -1,0 +1,306 @@
+//! A report as one page of HTML that needs no network and no other file.
+//!
+//! maud escapes all external text, and the page forbids itself to load or run anything else. Its
+//! charts are drawn by uPlot; without a script, tables and bars show the same numbers.
+
+mod charts;
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use self::charts::Charts;
+use super::compare::{self, Comparison};
+use super::grid::Grid;
+use super::model::{Metric, Model, facts};
+use super::numbers::{counted, percent, rate_text};
+use super::plain::{cut, plain};
+use super::show::{self, Block};
+
+const UPLOT_STYLE: &str = include_str!("uplot/uPlot.min.css");
+const UPLOT: &str = include_str!("uplot/uPlot.iife.min.js");
+const STYLE: &str = include_str!("style.css");
+const SCRIPT: &str = include_str!("script.js");
+/// Allows only the page's own styles and scripts, by the hashes of their texts, and loads nothing.
+/// A test recomputes the hashes.
+const POLICY: &str = "default-src 'none'; \
+    style-src 'sha256-DPCb4F+gdgypozMOo3T2ZV8Idmx7KzcORir+mIUhR84=' \
+    'sha256-gP/R7SPsQgsyxexzKkwaSxd5MPWSVs3kZaxbIeplreA='; \
+    script-src 'sha256-NFfSEO/c4FA1Ho1UuJIAHhyu0zIIT3kTwudAOwRKtnc=' \
+    'sha256-YX59NWSnStfWijgf2vlittf7iGQYxwJScS1Z5SMqDtc='; \
+    base-uri 'none'; form-action 'none'";
+
+/// Most rows of a table: a browser sorts this many at once.
+const ROWS_MAX: usize = 2000;
+/// Most warnings, and most runs whose machine is shown.
+const LISTED_MAX: usize = 64;
+/// Letters of a cell from which it is wrapped.
+const LONG: usize = 50;
+
+/// The page.
+#[must_use]
+pub fn page(model: &Model, comparisons: &[Comparison], metric: Metric) -> String {
+    let names: Vec<&str> = model.runs.iter().map(|run| run.name.as_str()).collect();
+    let layers = model.layers.iter().map(|layers| layers.name.as_str());
+    let names: Vec<&str> = names.into_iter().chain(layers).take(4).collect();
+    let title = cut(&plain(&names.join(", ")), 100);
+    let charts = Charts::of(model);
+    let markup = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                meta http-equiv="Content-Security-Policy" content=(POLICY);
+                title { (title) }
+                style { (PreEscaped(UPLOT_STYLE)) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                (head(model, &title))
+                (tiles(model, comparisons, metric))
+                @if !model.warnings.is_empty() { (warnings(model)) }
+                (machines(model))
+                @if let Some(charts) = &charts { (drawn(charts)) }
+                @for found in comparisons {
+                    section { (blocks(&show::comparison(found, metric, ROWS_MAX))) }
+                }
+                @if !model.lines.is_empty() { section { h2 { "Results" } (results(model)) } }
+                @if !model.limits.is_empty() {
+                    section { h2 { "Limits" } (table(&show::limits(model).fitted(None))) }
+                }
+                @for layers in &model.layers {
+                    section {
+                        h2 { (plain(&layers.name)) }
+                        @for line in layers.about() { p.soft { (plain(&line)) } }
+                        (table(&layers.grid().fitted(None)))
+                    }
+                }
+                @let data = charts.as_ref().map_or_else(Charts::none, Charts::json);
+                script type="application/json" id="data" { (PreEscaped(data)) }
+                script { (PreEscaped(UPLOT)) }
+                script { (PreEscaped(SCRIPT)) }
+            }
+        }
+    };
+    markup.into_string()
+}
+
+fn head(model: &Model, title: &str) -> Markup {
+    let commands = model.runs.iter().take(LISTED_MAX).filter_map(|run| {
+        let command = plain(&run.record.environment.command);
+        let began = facts::began(&run.record).unwrap_or_default();
+        (!command.is_empty()).then_some((command, began))
+    });
+    html! {
+        header {
+            h1 { (title) }
+            @for (command, began) in commands {
+                p { code { (command) } " " span.soft { (began) } }
+            }
+        }
+    }
+}
+
+/// Three tiles: the best rate, its share of the limit, and its path. A comparison has the change,
+/// its points, and how well it is known.
+fn tiles(model: &Model, comparisons: &[Comparison], metric: Metric) -> Markup {
+    let tiles: Vec<[String; 3]> = match (comparisons.first(), model.best()) {
+        (Some(found), _) => compared_tiles(found, metric),
+        (None, Some((_, best))) => {
+            let axes = model.varying();
+            let name = if axes.is_empty() { best.method.clone() } else { model.name(best, &axes) };
+            let share = best.share().filter(|share| *share < 1.1).map(|share| share.min(1.0));
+            let limit = best.limit.as_ref();
+            let data = match best.verified {
+                Some(true) => "data verified",
+                Some(false) => "WRONG data",
+                None => "data not verified",
+            };
+            vec![
+                ["best rate".into(), best.rate().map(rate_text).unwrap_or_default(), name],
+                [
+                    "of its limit".into(),
+                    share.map_or_else(|| "unknown".into(), percent),
+                    limit.map_or_else(
+                        || "no limit was measured".into(),
+                        |(name, rate)| format!("{name}, {}", rate_text(*rate)),
+                    ),
+                ],
+                ["path".into(), show::path(best), data.into()],
+            ]
+        }
+        (None, None) => Vec::new(),
+    };
+    html! {
+        @if !tiles.is_empty() {
+            section.tiles {
+                @for [label, value, note] in &tiles {
+                    div.tile {
+                        span { (label) }
+                        b.long[value.chars().count() > 14] { (plain(value)) }
+                        span { (plain(note)) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn compared_tiles(found: &Comparison, metric: Metric) -> Vec<[String; 3]> {
+    let mean = found.means.iter().find(|mean| mean.metric == metric);
+    let (better, worse) = metric.words();
+    let ratio = mean.map_or_else(|| "none".into(), |mean| compare::text(mean.ratio));
+    let value = ratio.split(' ').next().unwrap_or_default().to_owned();
+    let counts = mean.map_or((0, 0, 0), |mean| (mean.better, mean.worse, mean.points));
+    let sides = format!("{} over {}, geometric mean", found.other, found.base);
+    let samples = found.of(metric).map(|(_, one)| one.samples.0.min(one.samples.1)).min();
+    vec![
+        [metric.name().into(), value, sides],
+        [
+            "significant points".into(),
+            format!("{} {better}, {} {worse}", counts.0, counts.1),
+            format!("of {}", counted(counts.2, "point")),
+        ],
+        [
+            "interval of 95 %".into(),
+            ratio.split_once('(').map_or("none", |(_, rest)| rest.trim_end_matches(')')).into(),
+            format!("{} of each point or more", counted(samples.unwrap_or(0), "sample")),
+        ],
+    ]
+}
+
+fn warnings(model: &Model) -> Markup {
+    let more = model.warnings.len().saturating_sub(LISTED_MAX);
+    html! {
+        ul.warnings {
+            @for warning in model.warnings.iter().take(LISTED_MAX) { li { (plain(warning)) } }
+            @if more > 0 { li { (more) " more warnings" } }
+        }
+    }
+}
+
+/// The machine of each run, where it differs from that of the run before.
+fn machines(model: &Model) -> Markup {
+    let mut shown = Vec::new();
+    for run in model.runs.iter().take(LISTED_MAX) {
+        let machine = facts::machine(&run.record);
+        if !shown.iter().any(|(_, other, _)| *other == machine) {
+            shown.push((&run.name, machine, facts::settings(&run.record)));
+        }
+    }
+    let list = |facts: &[(String, String)]| {
+        html! {
+            dl { @for (name, value) in facts { dt { (plain(name)) } dd { (plain(value)) } } }
+        }
+    };
+    html! {
+        @for (name, machine, settings) in &shown {
+            section {
+                h2 { "Machine" @if shown.len() > 1 { " of " (plain(name)) } }
+                (list(machine))
+                @if !settings.is_empty() {
+                    details { summary { "Settings" } (list(settings)) }
+                }
+            }
+        }
+    }
+}
+
+fn drawn(charts: &Charts) -> Markup {
+    html! {
+        section {
+            h2 { "Charts" }
+            ul.legend {
+                @for (number, name) in charts.series.iter().enumerate() {
+                    li { i class=(format!("s{}", number % 8)) {} (plain(name)) }
+                }
+                @if let Some(limit) = &charts.limit { li { i.limit.s7 {} (plain(limit)) } }
+            }
+            @if charts.left_out > 0 {
+                p.soft { (charts.left_out) " more lines are in the table" }
+            }
+            div.charts {
+                @for chart in &charts.charts {
+                    figure {
+                        figcaption {
+                            b { (chart.metric.name()) } " "
+                            span data-usual=(chart.note()) { (chart.note()) }
+                        }
+                        div.plot id=(chart.id()) {}
+                    }
+                }
+            }
+            noscript { p.soft { "Charts need a script; the table has the same numbers." } }
+        }
+    }
+}
+
+fn results(model: &Model) -> Markup {
+    let varying = model.varying();
+    let grid = show::table(model, &varying, ROWS_MAX).fitted(None);
+    let has_details = grid.columns.iter().any(|column| column.rank >= show::DETAIL);
+    html! {
+        p.soft { "All points: " (plain(&show::shared(model, &varying))) }
+        @if has_details { label { input.all type="checkbox"; " all columns" } }
+        (table(&grid))
+    }
+}
+
+fn blocks(blocks: &[Block]) -> Markup {
+    html! {
+        @for block in blocks {
+            @match block {
+                Block::Title(text) => h2 { (plain(text)) },
+                Block::Line(text) => p.soft { (plain(text)) },
+                Block::Table(grid) => (table(&grid.clone().fitted(None))),
+            }
+        }
+    }
+}
+
+/// A table, with bars as meters, so that they need no script.
+fn table(grid: &Grid) -> Markup {
+    let values = grid.bars.map(|at| grid.rows.iter().filter_map(move |row| row.get(at)?.number));
+    let most = values.map_or(0.0, |values| values.fold(0.0, f64::max));
+    let kind = |at: usize| {
+        let column = &grid.columns[at];
+        let detail = if column.rank >= show::DETAIL { "more" } else { "" };
+        let number = if column.number { "number" } else { "" };
+        format!("{number} {detail}").trim().to_owned()
+    };
+    let is_long = |text: &str| text.chars().count() > LONG;
+    html! {
+        div.scroll tabindex="0" {
+            table {
+                thead {
+                    tr {
+                        @for (at, column) in grid.columns.iter().enumerate() {
+                            th class=(kind(at)) data-column=(at) { (column.heading) }
+                        }
+                    }
+                }
+                tbody {
+                    @for (number, row) in grid.rows.iter().enumerate() {
+                        tr.best[grid.best == Some(number)] {
+                            @for (at, cell) in row.iter().enumerate() {
+                                @let long = if is_long(&cell.text) { " long" } else { "" };
+                                td class=(kind(at) + long) data-value=[cell.number] {
+                                    @if grid.bars == Some(at) && most > 0.0 {
+                                        @if let Some(value) = cell.number {
+                                            meter min="0" max="1" value=(value / most) {}
+                                        }
+                                    }
+                                    (cell.text)
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        @if grid.left_out > 0 { p.soft { (grid.left_out) " more rows: --csv has all" } }
+    }
+}
+
+#[cfg(test)]
+mod tests;
