@@ -122,7 +122,7 @@ class Counted(forebay.Engine):
 
 
 @pytest.mark.parametrize("ranks", [{}, {"rank": 1, "world_size": 3}])
-def test_all_files_are_one_call(path: Path, ranks: dict[str, int]) -> None:
+def test_small_files_are_one_call(path: Path, ranks: dict[str, int]) -> None:
     arrays = {f"u{n}": numpy.arange(n * 1000, dtype="uint16") for n in range(5)}
     for name, array in arrays.items():
         save_file({name: array}, path.parent / f"{name}.safetensors")
@@ -135,6 +135,29 @@ def test_all_files_are_one_call(path: Path, ranks: dict[str, int]) -> None:
     # Each file's tensors are freed without those of the others.
     bases = {id(loaded[name].base) for name in ("t00", "t63", "u1", "u2", "u3", "u4")}
     assert len(bases) == 5
+
+
+def test_large_files_are_read_while_the_next_are_planned(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from forebay.safetensors import _load
+
+    monkeypatch.setattr(_load, "_CALL", MIB)
+    paths = [path]
+    for number in range(6):
+        paths.append(path.parent / f"{number}.safetensors")
+        save_file({f"u{number}": numpy.full(MIB // 2, number, "uint8")}, paths[-1])
+    engine = Counted()
+    seen: list[tuple[int, int]] = []
+    loaded = load_file(paths, progress=lambda *all_: seen.append(all_), engine=engine, **HOST)
+    assert engine.calls == [1, 2, 2, 2] and seen[-1] == (67 * MIB, 67 * MIB)
+    assert list(loaded) == [f"t{n:02}" for n in range(64)] + [f"u{n}" for n in range(6)]
+    assert all((loaded[f"u{n}"] == n).all() for n in range(6))
+    # Pending calls end before an error of a later file is raised.
+    paths[-1].write_bytes(b"no model")
+    with pytest.raises(FormatError, match="5.safetensors"):
+        load_file(paths, engine=engine, **HOST)
+    assert engine.calls == [1, 2, 2, 2, 1, 2, 2]
 
 
 def test_an_error_names_the_file_and_the_tensor(path: Path) -> None:

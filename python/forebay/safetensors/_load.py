@@ -1,4 +1,4 @@
-"""Loads models: all tensors in one call."""
+"""Loads models: all tensors of all files at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .. import _process
@@ -18,9 +18,11 @@ from ._ranks import Ranks, Wait, ranks, result
 from ._slices import Shard, of_shard
 
 if TYPE_CHECKING:
-    from .._forebay import Engine, ManyTransfer
+    from .._forebay import Engine, File, ManyTransfer
     from .._types import Device
     from ._files import Paths
+    from ._header import Stored
+    from ._slices import Index
 
 Progress: TypeAlias = bool | Callable[[int, int], object]
 """``True`` shows a line on stderr; a function gets the bytes read so far and all bytes."""
@@ -30,6 +32,13 @@ _LOOK = 0.1
 
 _AT_ONCE = 2
 """Windows that are filled at once: one is read while the other is sent to other ranks."""
+
+_CALL = 256 << 20
+"""Bytes of whole files that one call reads, or more.
+
+It starts before the next headers are read. One call for 8 GiB with 2,738 tensors in 16 files had
+0.84 of the rate of `read_into`, such calls 0.92 to 0.96 (``benches/runs/2026-11-26-h100-loaders``).
+"""
 
 _CONVERTED = 32 << 20
 """Bytes of tensors that are read together, if they are converted. The next ones are read then."""
@@ -119,73 +128,87 @@ def load_file(
     together = ranks(rank, world_size, group, shard)
     # Pending reads are cancelled before the files are closed.
     with ExitStack() as files, ExitStack() as coming:
-        with together.planning() as show:
-            kind = chosen(framework, device)
-            engine = engine or _process.default_engine()
-            metadata: dict[str, str] = {}
-            order: list[str] = []
-            whole, converted = [Part()], []
-            for one in opened(engine, path, names):
-                files.callback(one.file.close)
-                metadata |= one.header.metadata or {}
-                if whole[-1].tensors and not together.joins_files:
-                    whole.append(whole[-1].next())
-                for stored in one.tensors:
-                    kind.dtype(stored)  # refuses types that the framework does not have
-                    order.append(stored.name)
-                    index = of_shard(shard, stored)
-                    if dtype is not None and kind.is_converted(stored, dtype):
-                        converted.append((one.file, stored, index))
-                    else:
-                        whole[-1].add(one.file, stored, index)
-            calls = [whole, *([part] for part in parts(converted, _CONVERTED))]
-            show([part.tensors for call in calls for part in call])
-        loading = _Loading(engine, kind, together, calls, dtype)
+        loading = _Loading(engine or _process.default_engine(), together, dtype)
         coming.callback(loading.cancel)
-        report = loading.run(progress)
-    loaded = Loaded((name, loading.tensors[name]) for name in order)
-    loaded.metadata, loaded._report = metadata, report
+        report = loading.run(loading.plan(files, path, names, framework, device, shard), progress)
+    loaded = Loaded((name, loading.tensors[name]) for name in loading.order)
+    loaded.metadata, loaded._report = loading.metadata, report
     return loaded
 
 
 class _Loading:
     """Calls that read a model, and its tensors by name.
 
-    The first call reads the tensors that stay as they are. The others read some tensors each,
-    which are converted and freed while the next call runs.
+    Calls for tensors that stay as they are start as soon as their files' headers have been read.
+    Then others read some tensors each, which are converted and freed while the next call runs.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        framework: Framework,
-        ranks: Ranks,
-        calls: list[list[Part]],
-        dtype: Any,
-    ) -> None:
+    def __init__(self, engine: Engine, ranks: Ranks, dtype: Any) -> None:
         self.tensors: dict[str, Any] = {}
+        self.order: list[str] = []
+        self.metadata: dict[str, str] = {}
         self._engine = engine
-        self._framework = framework
+        self._framework: Framework
         self._ranks = ranks
         self._dtype = dtype
-        self._later = self._windows(calls)
+        self._to_convert: list[tuple[File, Stored, Index]] = []
         self._coming: deque[tuple[_Call, tuple[int, int], ManyTransfer]] = deque()
-        self._total = sum(part.nbytes for call in calls for part in call)
-        self._finished = 0
+        self._total = self._finished = 0
 
-    def run(self, progress: Progress) -> dict[str, Any]:
+    def plan(
+        self,
+        files: ExitStack,
+        path: Paths,
+        names: Names,
+        framework: str,
+        device: Device,
+        shard: Shard,
+    ) -> Iterator[list[Part]]:
+        """Opens the files, and plans calls for tensors that stay as they are."""
+        with self._ranks.planning() as show:
+            kind = self._framework = chosen(framework, device)
+            whole = [Part()]
+            for one in opened(self._engine, path, names):
+                files.callback(one.file.close)
+                if whole[-1].tensors and not self._ranks.joins_files:
+                    if whole[-1].end >= _CALL and self._ranks.is_alone:
+                        yield whole
+                        whole = [Part()]
+                    else:
+                        whole.append(whole[-1].next())
+                self.metadata |= one.header.metadata or {}
+                for stored in one.tensors:
+                    kind.dtype(stored)  # refuses types that the framework does not have
+                    self.order.append(stored.name)
+                    index = of_shard(shard, stored)
+                    if self._dtype is not None and kind.is_converted(stored, self._dtype):
+                        self._to_convert.append((one.file, stored, index))
+                    else:
+                        whole[-1].add(one.file, stored, index)
+            converted = [(stored, index) for _, stored, index in self._to_convert]
+            show([*(part.tensors for part in whole), converted])
+        yield whole
+
+    def run(self, plan: Iterator[list[Part]], progress: Progress) -> dict[str, Any]:
         """Reads all tensors, and returns the report."""
         tell = _line if progress is True else progress or (lambda done, total: None)
         wait = self._watched(tell) if progress else result
         reports = []
-        self._begin()
+        later: Iterator[tuple[_Call, tuple[int, int]]] = iter(())
+        for whole in plan:
+            self._total += sum(part.nbytes for part in whole)
+            later = self._windows(whole, is_converted=False)
+            self._begin(later, _AT_ONCE)
+        calls = list(parts(self._to_convert, _CONVERTED))
+        self._total += sum(part.nbytes for part in calls)
+        later = chain(later, *(self._windows([part], is_converted=True) for part in calls))
         while self._coming:
             call, window, transfer = self._coming[0]
             with naming(call.parts):
                 reports.append(self._ranks.finish(transfer, call.memory, window, wait))
             self._coming.popleft()
             self._finished += window[1] - window[0]
-            self._begin()
+            self._begin(later, _AT_ONCE - len(self._coming))
             if window[1] == call.nbytes:
                 self.tensors |= self._converted(call) if call.is_converted else call.tensors
         tell(self._total, self._total)
@@ -196,19 +219,20 @@ class _Loading:
         for _, _, transfer in self._coming:
             transfer.cancel()
 
-    def _windows(self, calls: list[list[Part]]) -> Iterator[tuple[_Call, tuple[int, int]]]:
-        """The pieces of memory that are filled one after another."""
-        for number, parts in enumerate(calls):
-            with self._ranks.planning():
-                memory = [self._framework.memory(self._ranks.room(one.nbytes)) for one in parts]
-            nbytes, joined = sum(map(len, memory)), memory if len(memory) > 1 else memory[0]
-            call = _Call(parts, joined, nbytes, is_converted=number > 0)
-            for window in self._ranks.windows(nbytes):
-                yield call, window
+    def _windows(
+        self, parts: list[Part], is_converted: bool
+    ) -> Iterator[tuple[_Call, tuple[int, int]]]:
+        """The pieces of a call's memory that are filled one after another."""
+        with self._ranks.planning():
+            memory = [self._framework.memory(self._ranks.room(one.nbytes)) for one in parts]
+        nbytes, joined = sum(map(len, memory)), memory if len(memory) > 1 else memory[0]
+        call = _Call(parts, joined, nbytes, is_converted)
+        for window in self._ranks.windows(nbytes):
+            yield call, window
 
-    def _begin(self) -> None:
+    def _begin(self, later: Iterator[tuple[_Call, tuple[int, int]]], most: int) -> None:
         """Starts the next reads, and makes their tensors while they run."""
-        for call, window in islice(self._later, _AT_ONCE - len(self._coming)):
+        for call, window in islice(later, max(most, 0)):
             requests = call.parts[0].requests
             started = self._ranks.start(self._engine, requests, call.memory, window)
             self._coming.append((call, window, started))

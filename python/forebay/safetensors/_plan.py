@@ -110,9 +110,14 @@ class Part:
     nbytes: int = 0
     _starts: dict[Any, int] = field(default_factory=dict)
 
+    @property
+    def end(self) -> int:
+        """The end of this memory, if that of all parts of the call is joined."""
+        return self.begin + self.nbytes
+
     def next(self) -> Part:
         """A part with memory of its own that the same call fills."""
-        return Part(self.requests, self.begin + self.nbytes)
+        return Part(self.requests, self.end)
 
     def add(self, file: File, stored: Stored, index: Index = ...) -> None:
         """Adds a tensor, or a part of it, after the others."""

@@ -36,6 +36,7 @@ class Ranks:
     once.
 
     Attributes:
+        is_alone: whether there is one process only.
         joins_files: whether the tensors of all files share memory, since the processes exchange
             pieces of it.
     """
@@ -43,6 +44,7 @@ class Ranks:
     joins_files = False
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self.is_alone = size == 1
         self._rank = rank
         self._size = size
 
@@ -63,7 +65,7 @@ class Ranks:
         self, engine: Engine, requests: Requests, memory: Any, window: tuple[int, int]
     ) -> ManyTransfer:
         """Starts filling a piece of memory."""
-        if self._size == 1:
+        if self.is_alone:
             return requests.start(engine, memory)
         begin = window[1] * self._rank // self._size
         return requests.turned(begin, window[1]).start(engine, memory, "cached")
