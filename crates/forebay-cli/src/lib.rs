@@ -103,7 +103,7 @@ fn run_verb(program: &Program, arguments: &[OsString]) -> ExitCode {
     }
     let verb = &match Arguments::try_parse_from(arguments) {
         Ok(parsed) => parsed.verb,
-        Err(error) => return not_a_verb(&error, first),
+        Err(error) => return not_a_verb(&error),
     };
     signals::install();
     if is_shown(verb)
@@ -152,7 +152,7 @@ fn run_verb(program: &Program, arguments: &[OsString]) -> ExitCode {
 
 fn run_internal(arguments: &[OsString]) -> failure::Result<()> {
     let parsed = InternalArguments::try_parse_from(arguments);
-    let parsed = parsed.map_err(|error| usage::failure(&error, None))?;
+    let parsed = parsed.map_err(|error| usage::failure(&error))?;
     stdio::check()?;
     log::begin()?;
     match &parsed.verb {
@@ -183,7 +183,7 @@ fn end(result: failure::Result<()>) -> ExitCode {
 }
 
 /// Help and version, or an invalid command.
-fn not_a_verb(error: &clap::Error, verb: Option<&str>) -> ExitCode {
+fn not_a_verb(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             let shown = || error.print().and_then(|()| std::io::stdout().flush());
@@ -195,7 +195,7 @@ fn not_a_verb(error: &clap::Error, verb: Option<&str>) -> ExitCode {
             let _ = error.print();
             ExitCode::from(2)
         }
-        _ => end(Err(usage::failure(error, verb))),
+        _ => end(Err(usage::failure(error))),
     }
 }
 

@@ -83,7 +83,7 @@ fn parse(text: &str) -> Result<SweepArgs> {
     let definition = SweepArgs::augment_args(Command::new("forebay sweep").no_binary_name(false));
     let matches = definition.try_get_matches_from(words);
     let parsed = matches.and_then(|matches| SweepArgs::from_arg_matches(&matches));
-    parsed.map_err(|error| usage::failure(&error, Some("sweep")))
+    parsed.map_err(|error| usage::failure(&error))
 }
 
 /// Adds the words of one key.

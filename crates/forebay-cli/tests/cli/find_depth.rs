@@ -113,11 +113,11 @@ fn flags_of_a_comparison_do_not_combine() {
     let talk = [&["--json"][..], &["--size", "1G"], &["a", "b"]]
         .map(|arguments| texts(&mut command(folder.path(), arguments), 2).1);
     insta::assert_snapshot!(talk.join("\n"), @"
-    error: `--find-depth` cannot be combined with `--json`
-    hint: `forebay bench --help` lists its arguments
+    error: the argument `--find-depth` cannot be used with `--json`
+    hint: for more information, try `--help`
 
-    error: `--find-depth` cannot be combined with `--size`
-    hint: `forebay bench --help` lists its arguments
+    error: the argument `--find-depth` cannot be used with `--size <SIZE,…>`
+    hint: for more information, try `--help`
 
     error: `--find-depth` takes one path
     hint: name one drive after the other

@@ -354,7 +354,7 @@ fn a_job_file_runs_its_jobs_at_once() {
     assert!(talk.contains("perhaps `bs` was meant"), "{talk}");
     for arguments in ["two.gdsio -w 3", "two.gdsio -D a"] {
         let (code, talk) = bad(folder.path(), arguments);
-        assert!(code == 2 && talk.contains("cannot be combined with"), "{talk}");
+        assert!(code == 2 && talk.contains("cannot be used with"), "{talk}");
     }
     assert_eq!(bad(folder.path(), ".").0, 2);
     assert_eq!(bad(folder.path(), "missing").0, 1);
@@ -440,12 +440,8 @@ fn words_that_make_no_sense_are_exit_code_2() {
     }
     let (_, talk) = bad(folder.path(), "-D . -s 1M --stric");
     assert!(talk.contains("perhaps `--strict` was meant"), "{talk}");
-    for (flag, near) in [("-S 1M", "`-s`"), ("-W3", "`-w`"), ("-t 5", "`-T`")] {
-        let (_, talk) = bad(folder.path(), &format!("-D . {flag}"));
-        assert!(talk.contains(&format!("perhaps {near} was meant")), "{talk}");
-    }
     let (_, talk) = bad(folder.path(), "-D . -Z");
-    assert!(talk.contains("`forebay gdsio --help`"), "{talk}");
+    assert!(talk.contains("`--help`"), "{talk}");
     assert!(names(folder.path()).is_empty());
 }
 

@@ -80,18 +80,18 @@ fn words_that_make_no_sense_are_told() {
     })
     .collect();
     insta::assert_snapshot!(texts.concat(), @"
-    error: `--mode` cannot be `turbo`: it takes one of `compare`, `dma`, `all`
-    hint: `forebay gpu-file-benchmark --help` lists its arguments
-    error: `--runs` cannot be `0`: it takes a number from 1 to 1000
-    hint: `forebay gpu-file-benchmark --help` lists its arguments
-    error: `--file` needs a value
-    hint: `forebay gpu-file-benchmark --help` lists its arguments
-    error: `--file` is missing
-    hint: `forebay gpu-file-benchmark --help` lists its arguments
-    error: there is no flag `--overwite`
+    error: invalid value `turbo` for `--mode <MODE>` [possible values: compare, dma, all]
+    hint: for more information, try `--help`
+    error: invalid value `0` for `--runs <RUNS>`: it takes a number from 1 to 1000
+    hint: for more information, try `--help`
+    error: a value is required for `--file <FILE>` but none was supplied
+    hint: for more information, try `--help`
+    error: the following required arguments were not provided: --file <FILE>
+    hint: for more information, try `--help`
+    error: unexpected argument `--overwite` found
     hint: perhaps `--overwrite` was meant
-    error: unexpected argument `file`
-    hint: `forebay gpu-file-benchmark --help` lists its arguments
+    error: unexpected argument `file` found
+    hint: for more information, try `--help`
     ");
     for size in ["0", "bananas", "1023K", "1MB", "-1", "99999999999T"] {
         let mut command = Command::new(program());

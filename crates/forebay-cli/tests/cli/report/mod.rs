@@ -97,9 +97,9 @@ fn impossible_arguments_are_refused() {
         assert_eq!(output.status.code(), Some(code), "{talk}");
         assert!(words.iter().all(|word| talk.contains(word)), "{talk}");
     };
-    refused(&[], 2, &["`<FILE>...` is missing"]);
+    refused(&[], 2, &["arguments were not provided: <FILE>"]);
     refused(&["none"], 1, &["`none`", "hint:"]);
-    refused(&["results", "--csv", "--markdown"], 2, &["cannot be combined with"]);
+    refused(&["results", "--csv", "--markdown"], 2, &["cannot be used with"]);
     refused(&["results", "--overwrite"], 2, &["--output"]);
     refused(&["results", "--csv", "-o", "results", "--overwrite"], 2, &["made from"]);
     refused(&["results", "-o", "none/x.md"], 1, &["`none/x.md`"]);
