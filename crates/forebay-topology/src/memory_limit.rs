@@ -1,4 +1,4 @@
-//! Memory limits that control groups set for the process.
+//! Limits that control groups set for the process: memory, and the number of processes.
 //!
 //! A group and each of its ancestors may have limits. Version 2 has `memory.max` and `memory.high`
 //! (the kernel's `Documentation/admin-guide/cgroup-v2.rst`). Version 1 has `memory.limit_in_bytes`
@@ -62,6 +62,15 @@ impl System {
         let groups = self.groups("memory");
         let limits = groups.iter().flat_map(|group| self.limits_of(group));
         limits.min_by_key(|limit| limit.available)
+    }
+
+    /// Whether a group has as many processes and threads as its `pids.max` allows.
+    pub fn process_limit_reached(&self) -> bool {
+        let reached = |group: &Group| {
+            let count = |name| self.count(&group.path.join(name));
+            count("pids.max").zip(count("pids.current")).is_some_and(|(max, now)| now >= max)
+        };
+        self.groups("pids").iter().any(reached)
     }
 
     fn limits_of(&self, group: &Group) -> Vec<MemoryLimit> {
@@ -195,6 +204,27 @@ mod tests {
 
     const OWN: (&str, &str) = ("proc/self/cgroup", "0::/pod/box\n");
     const MARK: (&str, &str) = ("sys/fs/cgroup/pod/box/cgroup.controllers", "memory\n");
+
+    #[test]
+    fn a_full_group_starts_no_thread() {
+        let reached = |now: &str| {
+            let folder = TempDir::new().expect("a temporary folder");
+            let group = folder.path().join("sys/fs/cgroup/pids/pod");
+            fs::create_dir_all(group.join("box")).expect("a folder");
+            fs::create_dir_all(folder.path().join("proc/self")).expect("a folder");
+            for (path, text) in [
+                (folder.path().join("proc/self/cgroup"), "8:pids:/pod/box\n"),
+                (group.join("pids.max"), "9\n"),
+                (group.join("pids.current"), now),
+                (group.join("box/cgroup.procs"), ""),
+                (group.join("box/pids.max"), "max\n"),
+            ] {
+                fs::write(path, text).expect("a file");
+            }
+            System::at(folder.path()).process_limit_reached()
+        };
+        assert!(!reached("8\n") && reached("9\n"));
+    }
 
     #[test]
     fn the_limit_that_leaves_least_binds() {

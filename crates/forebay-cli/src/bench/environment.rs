@@ -165,7 +165,7 @@ fn mounted(mounts: &str, id: &str) -> Option<FileSystem> {
 }
 
 /// Decodes the kernel's octal escapes, such as `\040` for a space.
-pub(crate) fn unescaped(text: &str) -> String {
+fn unescaped(text: &str) -> String {
     let mut parts = text.split('\\');
     let mut plain = parts.next().unwrap_or_default().to_owned();
     for part in parts {
