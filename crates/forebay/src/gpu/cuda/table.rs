@@ -10,10 +10,12 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
+use std::io;
 use std::mem;
 use std::ptr::{self, NonNull};
 
 use libloading::Library;
+use rustix::io::Errno;
 
 use crate::gpu::{DeviceError, DeviceResult, NONSENSE};
 
@@ -263,13 +265,7 @@ impl CudaTable {
     /// Loads a driver library and initialises the driver.
     pub(crate) fn load(path: &str) -> Result<Self, String> {
         // SAFETY: the library's initialisers are the driver's own; it is never unloaded.
-        let library =
-            unsafe { Library::new(path) }.map_err(|error| match loader_reason(path, &error) {
-                reason if reason.contains("No such file") => {
-                    format!("no NVIDIA driver found ({path})")
-                }
-                reason => format!("cannot load the NVIDIA driver: {reason}"),
-            })?;
+        let library = unsafe { Library::new(path) }.map_err(|error| loader_reason(path, &error))?;
         let resolver = Resolver::in_library(&library, path)?;
         // The table's functions are in the library, so it stays loaded until the process ends.
         mem::forget(library);
@@ -335,11 +331,25 @@ pub(crate) fn version_text(version: c_int) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-/// The loader's message, which starts with the path. The error's own text names only the call.
+/// Why a library cannot be loaded. The error's own text names only the call; its source has the
+/// loader's message.
 fn loader_reason(path: &str, error: &libloading::Error) -> String {
     let source = std::error::Error::source(error);
-    let words = source.map_or_else(|| error.to_string(), ToString::to_string);
-    if words.starts_with(path) { words } else { format!("{path}: {words}") }
+    let message = source.map_or_else(|| error.to_string(), ToString::to_string);
+    match is_missing(path, &message) {
+        true => format!("no NVIDIA driver found ({path})"),
+        false if message.starts_with(path) => format!("cannot load the NVIDIA driver: {message}"),
+        false => format!("cannot load the NVIDIA driver: {path}: {message}"),
+    }
+}
+
+/// Whether the loader found no file for `path`. Its message then names the path and ends with the
+/// text of `ENOENT`, in the language of this process. If a library that the driver needs is
+/// missing, the message names that one.
+pub(super) fn is_missing(path: &str, message: &str) -> bool {
+    let error = io::Error::from(Errno::NOENT).to_string();
+    let text = error.split(" (os error").next().unwrap_or_default();
+    message.strip_prefix(path).is_some_and(|rest| rest.starts_with(": ") && rest.ends_with(text))
 }
 
 /// Arguments: function, grid size (3), block size (3), bytes of shared memory, stream, kernel

@@ -28,6 +28,19 @@ fn name(result: Result<(), DeviceError>) -> String {
 fn a_missing_library_is_named() {
     let reason = CudaTable::load("libcuda-of-nobody.so.1").unwrap_err();
     assert_eq!(reason, "no NVIDIA driver found (libcuda-of-nobody.so.1)");
+    let message =
+        |name| format!("{name}: cannot open shared object file: No such file or directory");
+    assert!(table::is_missing("libcuda.so.1", &message("libcuda.so.1")));
+    assert!(!table::is_missing("libcuda.so.1", &message("libneeded.so.2")));
+}
+
+#[test]
+fn a_library_that_cannot_be_loaded_is_not_called_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("libcuda.so.1");
+    std::fs::write(&path, "no library").unwrap();
+    let reason = CudaTable::load(path.to_str().unwrap()).unwrap_err();
+    assert!(reason.starts_with("cannot load the NVIDIA driver: /"), "{reason}");
 }
 
 #[test]
