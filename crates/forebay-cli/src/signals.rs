@@ -1,22 +1,32 @@
 //! The signals that end a command: it cleans up first.
 //!
 //! A thread receives them, undoes everything in `cleanup`, and lets the signal take its default
-//! action, so that the shell sees how the command ended.
+//! action, so that the shell sees how the command ended. A kernel call may keep the process all the
+//! same; a child then says which one.
+
+#![expect(unsafe_code, reason = "forks a process")]
 
 use std::fs;
+use std::io::{self, IsTerminal as _};
 use std::sync::Once;
 use std::thread;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
 use crate::cleanup;
 use crate::failure::Failure;
+use crate::report::plain::plain;
+use crate::steps;
 
 /// Time limit of the cleanup.
 const CLEANUP_MAX: Duration = Duration::from_secs(5);
+/// Seconds from a signal to the message that the process still exists.
+const SILENCE_MAX: i64 = 2;
 
 /// Starts to handle signals, once per process.
 pub(crate) fn install() {
@@ -34,12 +44,40 @@ pub(crate) fn install() {
                         .hint("move less, or raise the limit on CPU time (`ulimit -t`)")
                         .print();
                 }
+                announce_if_alive(SILENCE_MAX);
                 cleanup::run(CLEANUP_MAX);
                 // It does not return for these signals.
                 let _ = emulate_default_handler(signal);
             }
         });
     });
+}
+
+/// Prints what this process waits for, if it still exists after `seconds`. Only another process can
+/// do that: a call that no signal ends keeps this one, but none of its other threads.
+fn announce_if_alive(seconds: i64) {
+    let text = match steps::oldest() {
+        Some((operation, path)) => format!(
+            "waiting to {operation} `{}`, which no signal ends: check the drive or file server; \
+             `umount -f MOUNT` releases waiting processes",
+            path.display()
+        ),
+        None => "waiting for the cleanup, or for a call to a drive or GPU".into(),
+    };
+    // A progress bar may be in the last line of the terminal.
+    let start = if io::stderr().is_terminal() { "\n" } else { "" };
+    let text = format!("{start}warning: {}\n", plain(&text));
+    let Ok(own) = pidfd_open(getpid(), PidfdFlags::empty()) else { return };
+    // SAFETY: the child of a process with threads only makes system calls, and ends at once.
+    if unsafe { libc::fork() } == 0 {
+        let limit = Timespec { tv_sec: seconds, tv_nsec: 0 };
+        // The handle is readable once all threads have ended.
+        if poll(&mut [PollFd::new(&own, PollFlags::IN)], Some(&limit)) == Ok(0) {
+            let _ = rustix::io::write(rustix::stdio::stderr(), text.as_bytes());
+        }
+        // SAFETY: it has no preconditions.
+        unsafe { libc::_exit(0) }
+    }
 }
 
 /// The signals that our parent set to be ignored, as `nohup` does: a bit for each.
@@ -59,6 +97,30 @@ mod tests {
     use rustix::process::Signal;
 
     use super::*;
+
+    /// Set in the process that announces; holds how long it continues.
+    const ANNOUNCES: &str = "FOREBAY_ANNOUNCES_TEST";
+
+    #[test]
+    fn a_process_that_does_not_end_says_what_it_waits_for() {
+        if let Some(time) = std::env::var_os(ANNOUNCES) {
+            let _step = steps::Step::begin("read", Path::new("/a\nb"));
+            let seconds = time.to_str().unwrap().parse().unwrap();
+            announce_if_alive(if seconds > 0 { 0 } else { 60 });
+            return thread::sleep(Duration::from_secs(seconds));
+        }
+        let said = |seconds: &str| {
+            let mut again = Command::new(std::env::current_exe().unwrap());
+            again.args([
+                "--exact",
+                "signals::tests::a_process_that_does_not_end_says_what_it_waits_for",
+            ]);
+            let output = again.env(ANNOUNCES, seconds).output().unwrap();
+            String::from_utf8(output.stderr).unwrap()
+        };
+        assert_eq!(said("0"), "");
+        assert!(said("1").starts_with("warning: waiting to read `/a\\nb`, which no signal ends"));
+    }
 
     /// Set in the process that is stopped; names the file into which the grandchild writes its
     /// process number.

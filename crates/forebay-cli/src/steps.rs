@@ -154,6 +154,13 @@ fn parsed(io: &str, stat: &str) -> Option<u64> {
     Some(bytes.wrapping_add(fault(7)?).wrapping_add(fault(9)?))
 }
 
+/// The operation and path of the step that is open for longest.
+pub(crate) fn oldest() -> Option<(&'static str, PathBuf)> {
+    let steps = steps();
+    let oldest = steps.iter().min_by_key(|step| step.number)?;
+    Some((oldest.operation, oldest.path.clone()))
+}
+
 /// Opens `path` by `engine`, in a step.
 pub(crate) fn open(engine: &Engine, path: &Path) -> forebay::Result<File> {
     let _step = Step::begin("open", path);
