@@ -110,7 +110,7 @@ impl Failure {
     #[must_use]
     pub fn in_one_line(&self) -> String {
         let mut parts = vec![self.message.clone()];
-        parts.extend(self.causes.iter().cloned());
+        parts.extend(self.causes.iter().map(|cause| lower(cause)));
         parts.join(": ")
     }
 
@@ -167,6 +167,12 @@ pub(crate) fn lower(text: &str) -> String {
             first.to_lowercase().chain(letters).collect()
         }
         _ => text.to_owned(),
+    }
+}
+
+impl From<serde_json::Error> for Failure {
+    fn from(error: serde_json::Error) -> Self {
+        Self::new("cannot write JSON").because(error.to_string())
     }
 }
 

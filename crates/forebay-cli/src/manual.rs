@@ -1,17 +1,16 @@
 //! The verbs that print the command line's definition: completions, man page.
 
-use std::io::{self, Write as _};
-
 use clap_complete::Shell;
 
 use crate::args;
 use crate::failure::{Failure, Result};
+use crate::stdio::print;
 
 /// Prints completions for `shell`.
 pub(crate) fn completions(shell: Shell) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut args::definition(), "forebay", &mut script);
-    show(&script)
+    print(&String::from_utf8_lossy(&script))
 }
 
 /// Prints the manual page of the command, or of `verb`.
@@ -30,10 +29,5 @@ pub(crate) fn man_page(verb: Option<&str>) -> Result<()> {
     clap_mangen::Man::new(command)
         .render(&mut page)
         .map_err(|error| Failure::io("cannot write the manual page", &error))?;
-    show(&page)
-}
-
-fn show(bytes: &[u8]) -> Result<()> {
-    let mut out = io::stdout();
-    out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| Failure::stdout(&error))
+    print(&String::from_utf8_lossy(&page))
 }

@@ -22,6 +22,13 @@ pub(crate) fn say(warning: &str) {
     let _ = writeln!(anstream::stderr(), "{yellow}warning:{yellow:#} {}", plain(warning));
 }
 
+/// Writes `text` to stdout, without its colours unless stdout is a terminal.
+pub(crate) fn print(text: &str) -> Result<()> {
+    let mut out = anstream::stdout();
+    let shown = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    shown.map_err(|error| Failure::stdout(&error))
+}
+
 /// Opens `/dev/null` for each closed standard stream, so that no file opened later gets its number.
 /// Call it first: Rust's `main` does the same, after which the streams no longer look closed.
 pub fn hold() {

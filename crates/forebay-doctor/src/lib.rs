@@ -70,16 +70,25 @@ pub fn examine(system: &System, wish: &Wish, cufile: Option<Answer>) -> Report {
     Report::new(path, facts.shown_gpu(), facts.checks())
 }
 
-/// Writes everything that [`examine`] reads of this machine into the new folder `dir`. Paths that
-/// did not answer `system`, the live one, are skipped.
+/// Writes everything that [`examine`] reads of this machine, for each of `wishes`, into the new
+/// folder `dir`. Paths that did not answer `system`, the live one, are skipped.
 ///
 /// # Errors
 /// [`io::ErrorKind::AlreadyExists`] if `dir` exists, and any error while writing.
-pub fn record(system: &System, wish: &Wish, cufile: Option<Answer>, dir: &Path) -> io::Result<()> {
+pub fn record(
+    system: &System,
+    wishes: &[Wish],
+    cufile: Option<Answer>,
+    dir: &Path,
+) -> io::Result<()> {
     let lines = cufile.as_ref().map(answer_to_lines);
-    let wish = Wish { path: std::path::absolute(&wish.path)?, gpu: wish.gpu.clone() };
-    record_with(system, std::slice::from_ref(&wish.path), dir, |system| {
-        let _ = Facts::read(system, &wish, cufile); // only reads the files for the record
+    let absolute = wishes.iter().map(|wish| std::path::absolute(&wish.path));
+    let paths: Vec<PathBuf> = absolute.collect::<io::Result<_>>()?;
+    record_with(system, &paths, dir, |system| {
+        for (wish, path) in wishes.iter().zip(&paths) {
+            let wish = Wish { path: path.clone(), gpu: wish.gpu.clone() };
+            let _ = Facts::read(system, &wish, cufile.clone()); // only reads files for the record
+        }
     })?;
     match lines {
         Some(lines) => {

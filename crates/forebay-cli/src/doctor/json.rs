@@ -156,16 +156,37 @@ impl DoctorReport {
             transfers: Vec::new(),
             not_moved: None,
         };
-        found.answer = super::answer(&found);
+        found.answer = found.answer();
         found
     }
 
-    /// The report as text, with a line feed at its end.
-    ///
-    /// # Errors
-    /// None that numbers and text can cause.
-    pub fn to_text(&self) -> serde_json::Result<String> {
-        crate::report::plain::json_lines(self)
+    /// Whether bytes go to the GPU directly, and what is missing if not.
+    pub(super) fn answer(&self) -> String {
+        let tried = || self.transfers.iter().filter(|transfer| transfer.is_direct());
+        if let Some(moved) = tried().rfind(|transfer| transfer.is_right()) {
+            return match moved.verdict.as_ref().filter(|verdict| verdict.word != "unproven") {
+                Some(verdict) => format!("yes. Counters verify it: {}", verdict.text),
+                None => "yes, as cuFile reports; no counter verifies it".into(),
+            };
+        }
+        let is_simulated = self.target.as_deref().is_some_and(|target| target.starts_with("sim:"));
+        let class = self.checks.iter().find(|check| check.name == "gpu_class");
+        if let (None, false, Some(class)) = (&self.gpu, is_simulated, class) {
+            return format!("no. {}", class.seen);
+        }
+        let Some(way) = self.ways.first() else { return "unknown".into() };
+        if way.open {
+            return match tried().find_map(|transfer| transfer.reason.as_deref()) {
+                Some(reason) => format!("no. No check rules it out, but {reason}"),
+                None => format!("possible by {}. Nothing was moved to verify it", way.way),
+            };
+        }
+        let (count, needs) = (way.needs.len(), way.needs.join(", "));
+        match count {
+            0 => format!("no. {} is closed", way.way),
+            1 => format!("no. 1 thing missing for {}: {needs}", way.way),
+            _ => format!("no. {count} things missing for {}: {needs}", way.way),
+        }
     }
 }
 
@@ -184,6 +205,7 @@ fn check(check: &doctor::Check) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::plain::json_lines;
 
     const PAGE: &str = include_str!("../../../../docs/json-schema.md");
 
@@ -226,7 +248,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        let text = report().to_text().unwrap();
+        let text = json_lines(&report()).unwrap();
         assert!(text.ends_with("}\n"));
         assert_eq!(serde_json::from_str::<DoctorReport>(&text).unwrap(), report());
     }

@@ -6,12 +6,13 @@
 
 mod draw;
 pub mod json;
+mod record;
 mod transfers;
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use forebay::Engine;
 use forebay::direct::ask_cufile;
 use forebay::gpu::GpuSelector;
 use forebay_doctor::{self as doctor, Answer, GpuWish, Report, Wish};
@@ -21,39 +22,48 @@ use self::json::DoctorReport;
 use crate::args::DoctorArgs;
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
+use crate::limits::limits;
 use crate::map::{self, look::Look};
 use crate::program::Program;
 use crate::reach;
-use crate::report::proof::VerdictFacts;
+use crate::report::plain::json_lines;
+use crate::stdio;
 
 /// Time limit for cuFile: it was seen to open in 0.4 s, and to hang without end.
 const CUFILE_MAX: Duration = Duration::from_secs(5);
 
 /// Runs the verb.
 pub(crate) fn command(args: &DoctorArgs, command: &str, program: &Program) -> Result<()> {
-    if args.map {
-        return map::command(args, command, program);
+    if args.paths.len() > 1 && !args.map {
+        return Err(Failure::usage("cannot diagnose several paths at once")
+            .hint("give one path, or `--map` for the drives under all of them"));
     }
-    let path = match &args.paths[..] {
-        [] => None,
-        [path] => Some(path.clone()),
-        _ => {
-            return Err(Failure::usage("cannot diagnose several paths at once")
-                .hint("give one path, or `--map` for the drives under all of them"));
+    let (system, paths) = match &args.fixture {
+        Some(dir) => record::open(dir, &args.paths)?,
+        None => {
+            let here = || vec![PathBuf::from(".")];
+            let paths = if args.paths.is_empty() { here() } else { args.paths.clone() };
+            (reach::system(program, &paths, !args.map || args.extents), paths)
         }
     };
-    if let Some(dir) = &args.fixture {
-        let report = replayed(dir, path.as_deref(), args.gpu.as_ref())?;
-        return finish(&DoctorReport::of(&report, Some(dir.display().to_string())), args);
+    if args.map && args.record.is_none() {
+        return map::command(args, system, &paths, command);
     }
-    let path = path.unwrap_or_else(|| PathBuf::from("."));
-    let system = reach::system(program, std::slice::from_ref(&path), true);
-    let answers = answers(&system, &path)?;
+    // A map may be of paths that do not exist.
+    let answers = args.map || args.fixture.is_some() || answers(&system, &paths[0])?;
+    let gpu = args.gpu.as_ref().map_or(GpuWish::First, wish_of);
+    let wish = |path: &PathBuf| Wish { path: path.clone(), gpu: gpu.clone() };
     if let Some(dir) = &args.record {
-        let gpu = args.gpu.as_ref().map_or(GpuWish::First, wish_of);
-        return recorded(&system, &Wish { path, gpu }, dir, program);
+        let wishes: Vec<Wish> = paths.iter().map(wish).collect();
+        return stdio::print(&record::write(&system, &wishes, cufile(program), dir, args.map)?);
     }
-    let report = examined(&system, &path, answers, args.gpu.as_ref(), program)?;
+    let report = match &args.fixture {
+        Some(dir) => {
+            let found = doctor::examine(&system, &wish(&paths[0]), record::answer(dir)?);
+            DoctorReport::of(&found, Some(dir.display().to_string()))
+        }
+        None => examined(&system, &paths[0], answers, args.gpu.as_ref(), program)?,
+    };
     finish(&report, args)
 }
 
@@ -75,7 +85,7 @@ fn examined(
     gpu: Option<&GpuSelector>,
     program: &Program,
 ) -> Result<DoctorReport> {
-    let engine = transfers::engine(program)?;
+    let engine = Engine::new(limits(program)?)?;
     let opened = cufile(program);
     let (wish, target) = match Target::find(&engine, gpu) {
         Ok(target) => {
@@ -99,7 +109,7 @@ fn examined(
             let name = target.device.as_ref().map_or("host".into(), |gpu| gpu.id().to_string());
             report.target = Some(name);
             let moved = match answers {
-                true => transfers::all(&engine, &target, path, direct),
+                true => transfers::all(transfers::BOUND, &engine, &target, path, direct),
                 false => transfers::Moved::nothing("the path does not answer"),
             };
             (report.transfers, report.not_moved) = (moved.transfers, moved.ended);
@@ -109,12 +119,13 @@ fn examined(
             report.sentence = sentence(&found, &report, &target);
         }
         Err(failure) => {
-            report.not_moved = Some(transfers::words(&failure));
-            report.sentence = format!("nothing was moved: {}", transfers::words(&failure));
+            let reason = failure.in_one_line();
+            report.sentence = format!("nothing was moved: {reason}");
+            report.not_moved = Some(reason);
             report.broken = true;
         }
     }
-    report.answer = answer(&report);
+    report.answer = report.answer();
     Ok(report)
 }
 
@@ -127,35 +138,6 @@ fn closed(answer: Option<&Answer>, is_simulated: bool) -> Option<String> {
             Some(seen.failed.clone().unwrap_or_else(|| "cuFile's driver does not open".into()))
         }
         None => Some("could not check whether cuFile's driver opens".into()),
-    }
-}
-
-/// Whether bytes go to the GPU directly, and what is missing if not.
-fn answer(report: &DoctorReport) -> String {
-    let tried = || report.transfers.iter().filter(|transfer| transfer.is_direct());
-    if let Some(moved) = tried().rfind(|transfer| transfer.is_right()) {
-        return match moved.verdict.as_ref().filter(|verdict| verdict.word != "unproven") {
-            Some(verdict) => format!("yes. Counters verify it: {}", verdict.text),
-            None => "yes, as cuFile reports; no counter verifies it".into(),
-        };
-    }
-    let is_simulated = report.target.as_deref().is_some_and(|target| target.starts_with("sim:"));
-    let class = report.checks.iter().find(|check| check.name == "gpu_class");
-    if let (None, false, Some(class)) = (&report.gpu, is_simulated, class) {
-        return format!("no. {}", class.seen);
-    }
-    let Some(way) = report.ways.first() else { return "unknown".into() };
-    if way.open {
-        return match tried().find_map(|transfer| transfer.reason.as_deref()) {
-            Some(reason) => format!("no. No check rules it out, but {reason}"),
-            None => format!("possible by {}. Nothing was moved to verify it", way.way),
-        };
-    }
-    let (count, needs) = (way.needs.len(), way.needs.join(", "));
-    match count {
-        0 => format!("no. {} is closed", way.way),
-        1 => format!("no. 1 thing missing for {}: {needs}", way.way),
-        _ => format!("no. {count} things missing for {}: {needs}", way.way),
     }
 }
 
@@ -175,9 +157,7 @@ fn sentence(found: &Report, report: &DoctorReport, target: &Target) -> String {
         (_, None) => "to host memory, since no GPU is available".to_owned(),
     };
     if went("direct") {
-        let mut asked = report.transfers.iter().filter(|transfer| transfer.demanded == "direct");
-        // The read is the last.
-        return directly(path, &to, asked.next_back().and_then(|last| last.verdict.as_ref()));
+        return format!("bytes of `{path}` travel {to} without a copy in host memory");
     }
     if went("staged") || went("cached") {
         return format!("bytes of `{path}` travel {to} through pinned host memory");
@@ -188,31 +168,12 @@ fn sentence(found: &Report, report: &DoctorReport, target: &Target) -> String {
     format!("nothing was moved, so the data path of `{path}` is unknown")
 }
 
-/// The evidence on bytes that were reported as direct.
-fn directly(path: &str, to: &str, verdict: Option<&VerdictFacts>) -> String {
-    match verdict.map(|verdict| (verdict.word.as_str(), &verdict.text)) {
-        Some((word, text)) if word.starts_with("direct") => {
-            format!("bytes of `{path}` travel {to} without a copy in host memory: {text}")
-        }
-        None | Some(("unproven", _)) => {
-            format!("bytes of `{path}` travel {to} directly, as cuFile says; no counter proves it")
-        }
-        Some((_, text)) => {
-            format!("cuFile says that bytes of `{path}` travel {to} directly, but counters: {text}")
-        }
-    }
-}
-
 /// Shows a report; the verdict is the command's.
 fn finish(report: &DoctorReport, args: &DoctorArgs) -> Result<()> {
-    let text = if args.json {
-        report.to_text().map_err(|error| {
-            Failure::new("cannot write the diagnosis as JSON").because(error.to_string())
-        })?
-    } else {
-        draw::render(report, args.verbose, Look::of_stdout())
-    };
-    show(&text)?;
+    stdio::print(&match args.json {
+        true => json_lines(report)?,
+        false => draw::render(report, args.verbose, Look::of_stdout()),
+    })?;
     if !report.broken {
         return Ok(());
     }
@@ -240,12 +201,6 @@ fn finish(report: &DoctorReport, args: &DoctorArgs) -> Result<()> {
     })
 }
 
-fn show(text: &str) -> Result<()> {
-    let mut out = anstream::stdout();
-    let shown = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    shown.map_err(|error| Failure::stdout(&error))
-}
-
 /// What cuFile reports in a child process.
 fn cufile(program: &Program) -> Option<Answer> {
     Some(ask_cufile(&program.verb("probe"), CUFILE_MAX))
@@ -268,47 +223,10 @@ fn wish_of(gpu: &GpuSelector) -> GpuWish {
     }
 }
 
-fn recorded(system: &System, wish: &Wish, dir: &Path, program: &Program) -> Result<()> {
-    let cannot = |error: &std::io::Error| {
-        let failure = Failure::io(format!("cannot write a record to `{}`", dir.display()), error);
-        match error.kind() {
-            std::io::ErrorKind::AlreadyExists => failure.hint("give the path of a new folder"),
-            _ => failure,
-        }
-    };
-    doctor::record(system, wish, cufile(program), dir).map_err(|error| cannot(&error))?;
-    let (path, dir) = (wish.path.display(), dir.display());
-    show(&format!(
-        "recorded  {path} to {dir}\n\
-         masked    names of file servers, names and passwords of users in mount options, keys of \
-         encrypted volumes, all variables but cuFile's, comments and paths in its settings\n\
-         kept      paths, mount points, addresses, serial numbers of drives: check the record \
-         before you share it\n\
-         replay    forebay doctor --fixture {dir}\n"
-    ))
-}
-
-/// The diagnosis of the recorded system in `dir`.
-fn replayed(dir: &Path, path: Option<&Path>, gpu: Option<&GpuSelector>) -> Result<Report> {
-    let cannot = |error: &std::io::Error| {
-        Failure::io(format!("cannot replay `{}`", dir.display()), error)
-            .hint("give a folder that `forebay doctor --record` made")
-    };
-    let system = System::fixture(dir).map_err(|error| cannot(&error))?;
-    let answer = doctor::recorded_answer(dir).map_err(|error| cannot(&error))?;
-    let first = || system.recorded_paths().into_iter().next();
-    let path = path.map(Path::to_owned).or_else(first).ok_or_else(|| {
-        Failure::new(format!("cannot replay `{}`", dir.display()))
-            .because("its record names no path")
-            .hint("give a folder that `forebay doctor --record` made")
-    })?;
-    let gpu = gpu.map_or(GpuWish::First, wish_of);
-    Ok(doctor::examine(&system, &Wish { path, gpu }, answer))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::proof::VerdictFacts;
 
     fn verdict(word: &str) -> VerdictFacts {
         VerdictFacts {
@@ -322,15 +240,6 @@ mod tests {
             doubts: Vec::new(),
             claim: serde_json::Value::Null,
         }
-    }
-
-    #[test]
-    fn directly_is_said_where_it_is_proven() {
-        let said = |word: &str| directly("/p", "to a GPU", Some(&verdict(word)));
-        assert!(said("direct (p2pdma)").ends_with("host memory: 100 % direct (p2pdma)"));
-        assert!(said("unproven").ends_with("no counter proves it"));
-        assert!(said("compat").starts_with("cuFile says") && said("compat").contains("compat"));
-        assert!(directly("/p", "to a GPU", None).contains("as cuFile says"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use forebay::units::MIB;
@@ -23,24 +23,17 @@ use crate::bench::methods::{self, forebay::said};
 use crate::bench::proof::Prover;
 use crate::bench::scratch::{Part, Scratch, random};
 use crate::bench::target::Target;
-use crate::failure::{Failure, Result, lower};
-use crate::limits::limits;
-use crate::program::Program;
+use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 use crate::report::proof::VerdictFacts;
 
 /// Bytes of each transfer.
 const LEN: u64 = 4 * MIB;
 /// Time limit of one transfer: a drive in standby takes some seconds to answer.
-const BOUND: Duration = Duration::from_secs(10);
+pub(super) const BOUND: Duration = Duration::from_secs(10);
 /// Longest time without progress, in time limits of a transfer: the transfer, the plain calls
 /// before and after it, and the opening of cuFile.
 const LIMITS_PER_STEP: u32 = 3;
-
-/// The engine of the transfers.
-pub(super) fn engine(program: &Program) -> Result<Engine> {
-    Ok(Engine::new(limits(program)?)?)
-}
 
 /// The transfers that were made.
 #[derive(Debug, Default)]
@@ -59,67 +52,49 @@ impl Moved {
     }
 }
 
-/// A message from the transfer thread.
-enum Told {
-    Done(Box<Transfer>),
-    Ended { reason: Option<String>, has_failed: bool },
-}
-
-/// All transfers; `direct` says why the direct route should not be tried.
-pub(super) fn all(engine: &Engine, target: &Target, path: &Path, direct: Option<String>) -> Moved {
-    all_within(BOUND, engine, target, path, direct)
-}
-
-fn all_within(
+/// All transfers, each within `bound`; `direct` says why the direct route should not be tried.
+pub(super) fn all(
     bound: Duration,
     engine: &Engine,
     target: &Target,
     path: &Path,
     direct: Option<String>,
 ) -> Moved {
-    let (tell, told) = channel();
+    let (sender, transfers) = channel();
     let (engine, target, path) = (engine.clone(), target.clone(), path.to_owned());
-    thread::spawn(move || {
-        let ended = match Run::prepare(bound, &engine, &target, &path, direct, tell.clone()) {
-            Err(failure) => Told::Ended { reason: Some(words(&failure)), has_failed: false },
+    let thread =
+        thread::spawn(move || match Run::prepare(bound, &engine, &target, &path, direct, sender) {
+            Err(failure) => (Some(failure.in_one_line()), false),
             Ok(mut run) => {
-                let reason = run.each().err().map(|failure| words(&failure));
-                Told::Ended { has_failed: reason.is_some(), reason }
+                let ended = run.each().err().map(|failure| failure.in_one_line());
+                (ended.clone(), ended.is_some())
             }
-        };
-        let _ = tell.send(ended);
-    });
-    gathered(&told, bound * LIMITS_PER_STEP)
+        });
+    gathered(&transfers, bound * LIMITS_PER_STEP, thread)
 }
 
-/// Collects messages until the end, or until none arrived for `most`.
-fn gathered(told: &Receiver<Told>, most: Duration) -> Moved {
+/// Collects transfers until the end of their thread, or until none arrived for `most`.
+fn gathered(
+    transfers: &Receiver<Transfer>,
+    most: Duration,
+    thread: JoinHandle<(Option<String>, bool)>,
+) -> Moved {
     let mut moved = Moved { has_failed: true, ..Moved::default() };
     loop {
-        match told.recv_timeout(most) {
-            Ok(Told::Done(transfer)) => moved.transfers.push(*transfer),
-            Ok(Told::Ended { reason, has_failed }) => {
-                return Moved { ended: reason, has_failed, ..moved };
-            }
+        match transfers.recv_timeout(most) {
+            Ok(transfer) => moved.transfers.push(transfer),
             Err(RecvTimeoutError::Timeout) => {
                 let most = most.as_secs();
                 let reason = format!("the path no longer answers: no progress for {most} s");
                 return Moved { ended: Some(reason), ..moved };
             }
             Err(RecvTimeoutError::Disconnected) => {
-                return Moved { ended: Some("the transfer thread panicked".into()), ..moved };
+                let panicked = |_| (Some("the transfer thread panicked".into()), true);
+                let (ended, has_failed) = thread.join().unwrap_or_else(panicked);
+                return Moved { ended, has_failed, ..moved };
             }
         }
     }
-}
-
-/// A failure on one line.
-pub(super) fn words(failure: &Failure) -> String {
-    let mut text = failure.message.clone();
-    for cause in &failure.causes {
-        text += &format!(": {}", lower(cause));
-    }
-    text
 }
 
 struct Run<'a> {
@@ -135,7 +110,7 @@ struct Run<'a> {
     /// Why the direct route should not be tried.
     direct: Option<String>,
     prover: Prover,
-    tell: Sender<Told>,
+    done: Sender<Transfer>,
 }
 
 impl<'a> Run<'a> {
@@ -145,7 +120,7 @@ impl<'a> Run<'a> {
         target: &'a Target,
         path: &Path,
         direct: Option<String>,
-        tell: Sender<Told>,
+        done: Sender<Transfer>,
     ) -> Result<Self> {
         let cannot = |error: &std::io::Error| {
             Failure::io(format!("cannot inspect `{}`", path.display()), error)
@@ -162,7 +137,7 @@ impl<'a> Run<'a> {
             key,
             direct,
             prover: Prover::new(target.device.as_ref().map(|device| device.info())),
-            tell,
+            done,
         };
         if facts.is_dir() {
             let scratch = Scratch::create(path)?;
@@ -205,7 +180,7 @@ impl<'a> Run<'a> {
             && let Err(failure) = self.begin_direct()
         {
             // It was a read, so the file is unchanged and the other routes can still be tried.
-            let (end, reason) = ("failed".into(), Some(words(&failure)));
+            let (end, reason) = ("failed".into(), Some(failure.in_one_line()));
             self.done(Transfer { end, reason, ..blank("read", Route::Direct) });
             self.direct = Some("the first read did not end".into());
         }
@@ -221,7 +196,7 @@ impl<'a> Run<'a> {
     }
 
     fn done(&self, transfer: Transfer) {
-        let _ = self.tell.send(Told::Done(Box::new(transfer))); // the receiver may be gone
+        let _ = self.done.send(transfer); // the receiver may be gone
     }
 
     /// Makes the engine open cuFile: its counters can only be read from then on. An error here
@@ -385,7 +360,7 @@ fn told(direction: &str, route: Route, outcome: forebay::Result<Outcome>) -> Tra
         }
         Err(error) => {
             transfer.end = "failed".into();
-            transfer.reason = Some(words(&error.into()));
+            transfer.reason = Some(Failure::from(error).in_one_line());
         }
     }
     transfer
@@ -417,7 +392,7 @@ mod tests {
                 let engine = new();
                 let gpu = "sim:cufile=hang".parse().unwrap();
                 let target = Target::find(&engine, Some(&gpu)).unwrap();
-                let moved = all_within(bound, &engine, &target, folder.path(), None);
+                let moved = all(bound, &engine, &target, folder.path(), None);
                 let is_slow = moved.ended.is_some()
                     || moved.transfers.iter().skip(1).any(|one| one.end == "failed");
                 if is_slow {
@@ -440,17 +415,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_no_more_has_failed() {
-        let (tell, told) = channel();
-        tell.send(Told::Done(Box::new(blank("read", Route::Cached)))).unwrap();
-        let moved = gathered(&told, Duration::from_millis(1));
+    fn a_thread_that_ends_early_or_hangs_has_failed() {
+        let (sender, transfers) = channel();
+        let gathered = |most, thread: fn() -> (Option<String>, bool)| {
+            gathered(&transfers, most, thread::spawn(thread))
+        };
+        sender.send(blank("read", Route::Cached)).unwrap();
+        let moved = gathered(Duration::from_millis(1), || (None, false));
         assert_eq!((moved.transfers.len(), moved.has_failed), (1, true));
         assert!(moved.ended.unwrap().starts_with("the path no longer answers"));
-        tell.send(Told::Ended { reason: None, has_failed: false }).unwrap();
-        let moved = gathered(&told, BOUND * LIMITS_PER_STEP);
+        drop(sender);
+        let moved = gathered(BOUND, || (None, false));
         assert_eq!((moved.ended, moved.has_failed), (None, false));
-        drop(tell);
-        let moved = gathered(&told, BOUND * LIMITS_PER_STEP);
+        let moved = gathered(BOUND, || panic!("as a test"));
         assert!(moved.has_failed && moved.ended.unwrap().ends_with("panicked"));
     }
 }

@@ -59,7 +59,7 @@ impl Tree<'_> {
     fn draw(mut self, out: &mut String) {
         let root = &self.scene.map.steps;
         let words = self.scene.words(&[root]);
-        self.look.line(out, "", self.look.pick("│  ", "|  "), &words);
+        self.look.line(out, "", "│  ", &words);
         self.below(out, &root.children, "", 1);
         if self.left == 0 {
             let more = root.walk().count().saturating_sub(STEPS_MAX);
@@ -76,8 +76,7 @@ impl Tree<'_> {
                 return;
             }
             let is_last = index + 1 == steps.len();
-            let branch =
-                if is_last { look.pick("└─ ", "`- ") } else { look.pick("├─ ", "|- ") };
+            let branch = if is_last { "└─ " } else { "├─ " };
             if depth == DEPTH_MAX {
                 let text = "… deeper steps are left out; `--json` has all of them";
                 let lead = format!("{lead}{branch}");
@@ -87,15 +86,15 @@ impl Tree<'_> {
             let line = one_line(step);
             self.left = self.left.saturating_sub(line.len());
             let children = &line.last().expect("a line has a step").children;
-            let next = format!("{lead}{}", if is_last { "   " } else { look.pick("│  ", "|  ") });
+            let next = format!("{lead}{}", if is_last { "   " } else { "│  " });
             let mut words = self.scene.words(&line);
             if line.iter().any(|step| self.warned.contains(step.name.as_str())) {
                 words.push(Word::new(Tone::Bad, "(!)"));
             }
             let is_drive = is_drive(step) && another_path(self.scene.report, step).is_none();
-            let mark = if is_drive { look.pick("● ", "* ") } else { "" };
+            let mark = if is_drive { "● " } else { "" };
             // If the line continues below, it keeps the bar of its children.
-            let more = if children.is_empty() { "   " } else { look.pick("│  ", "|  ") };
+            let more = if children.is_empty() { "   " } else { "│  " };
             look.line(out, &format!("{lead}{branch}{mark}"), &format!("{next}{more}"), &words);
             self.below(out, children, &next, depth + 1);
         }
@@ -106,20 +105,20 @@ impl Tree<'_> {
         let names = map.queue.members.iter().map(|id| drive_name(self.scene.report, id));
         let names: Vec<String> = names.collect();
         let text = match (names.as_slice(), map.queue.layout.as_str()) {
-            ([], _) => "its own; the drives are unknown".to_owned(),
+            ([], _) => "of unknown drives".to_owned(),
             // A loop device has its own queue, whatever its image is stored on.
             ([one], _) if map.queue.id != map.queue.members[0] => {
-                format!("its own, above that of {one}")
+                format!("its own, above {one}")
             }
-            ([one], _) => format!("that of {one}"),
-            (several, "single") => format!("its own, above those of {} drives", several.len()),
+            ([one], _) => one.clone(),
+            (several, "single") => format!("its own, above {} drives", several.len()),
             (several, "unknown") => format!("one for {} drives", several.len()),
             (several, layout) => {
                 format!("one for {} drives, {}", several.len(), layout.replace('_', " "))
             }
         };
-        let words = [Word::new(Tone::Name, "queue"), Word::new(Tone::Fact, text)];
-        self.look.line(out, "", "       ", &words);
+        let words = [Word::new(Tone::Name, "I/O queue"), Word::new(Tone::Fact, text)];
+        self.look.line(out, "", "           ", &words);
     }
 }
 
@@ -351,7 +350,7 @@ mod tests {
         report.drives = vec![drive.clone()];
         let text = drawn(&report, WIDE);
         let (_, tree) = text.split_once('\n').unwrap();
-        let (tree, _) = tree.split_once("\nqueue").unwrap();
+        let (tree, _) = tree.split_once("\nI/O queue").unwrap();
         insta::assert_snapshot!(tree, @"
         └─ mpatha
            ├─ ● sda  Fast One · 1 of 2 paths live · pcie

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use forebay_topology::{Distance, Layer, Resolver, StorageMap};
+use forebay_topology::{Distance, Layer, Resolver, StorageMap, System};
 
 use super::extents;
 use super::json::{Failed, Gpu, MapReport, Pair, PathMap, Queue, SCHEMA, Step, Value};
@@ -28,7 +28,7 @@ pub(crate) fn gather(
         schema: SCHEMA,
         replay: record.map(|dir| dir.display().to_string()),
         gpus: gpus.collect(),
-        rdma_devices: rdma_devices(&record.map_or_else(|| "/".into(), |dir| dir.join("root"))),
+        rdma_devices: rdma_devices(resolver.system()),
         ..MapReport::default()
     };
     for path in paths {
@@ -129,21 +129,9 @@ fn name_of(address: &str) -> Option<String> {
     Some(model.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
-/// The folder in which a system lists network cards with RDMA.
-pub(crate) const RDMA: &str = "sys/class/infiniband";
-
-/// The names of these cards. A record without the folder does not tell whether there are cards; an
-/// empty one means none. A live system without the folder has no card.
-fn rdma_devices(root: &Path) -> Option<Vec<String>> {
-    let is_live = root == Path::new("/");
-    match fs::read_dir(root.join(RDMA)) {
-        Ok(entries) => {
-            let names = entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned());
-            let mut names: Vec<String> = names.collect();
-            names.sort();
-            Some(names)
-        }
-        Err(_) if is_live && Path::new("/sys/class").is_dir() => Some(Vec::new()),
-        Err(_) => None,
-    }
+/// The names of network cards with RDMA. A record without the folder does not tell whether there
+/// are cards; a live system without it has none.
+fn rdma_devices(system: &System) -> Option<Vec<String>> {
+    let cards = system.list(Path::new("sys/class/infiniband")).ok();
+    cards.or_else(|| system.is_live().then(Vec::new))
 }

@@ -44,14 +44,6 @@ impl MapReport {
     pub fn drive(&self, id: &str) -> Option<&DriveFacts> {
         self.drives.iter().find(|drive| drive.id == id)
     }
-
-    /// The report as text, with a line feed at its end.
-    ///
-    /// # Errors
-    /// None that numbers and text can cause.
-    pub fn to_text(&self) -> serde_json::Result<String> {
-        crate::report::plain::json_lines(self)
-    }
 }
 
 /// A GPU on PCI.

@@ -52,6 +52,10 @@ impl Look {
                 '…' => shown.push_str("..."),
                 '→' => shown.push_str("->"),
                 '×' => shown.push('x'),
+                '│' | '├' => shown.push('|'),
+                '└' => shown.push('`'),
+                '─' => shown.push('-'),
+                '●' => shown.push('*'),
                 _ if letter.is_ascii() => shown.push(letter),
                 _ => shown.extend(letter.escape_default()),
             }
@@ -62,24 +66,44 @@ impl Look {
     /// Writes words after `first`, with continuation lines after `next`.
     pub(crate) fn line(self, out: &mut String, first: &str, next: &str, words: &[Word]) {
         let separator = self.pick(" · ", ", ");
+        let words = words.iter().map(|word| {
+            let behind = if word.tone.is_head() { "  " } else { separator };
+            (self.fit(&word.text), word.tone.style(), behind)
+        });
+        self.flow(out, first, next, words);
+    }
+
+    /// Writes text in `style` like `line`, broken at its spaces.
+    pub(crate) fn text(self, out: &mut String, first: &str, next: &str, style: Style, text: &str) {
+        let text = self.fit(text);
+        let words = text.split_whitespace().map(|word| (word.to_owned(), style, " "));
+        self.flow(out, first, next, words);
+    }
+
+    /// Writes words, each with what separates it from the next one.
+    fn flow<'a>(
+        self,
+        out: &mut String,
+        first: &str,
+        next: &str,
+        words: impl Iterator<Item = (String, Style, &'a str)>,
+    ) {
         let room = |lead: &str| {
             let width = self.width.unwrap_or(usize::MAX);
             width.saturating_sub(lead.chars().count()).max(WIDTH_MIN)
         };
-        out.push_str(first);
+        out.push_str(&self.fit(first));
         let (mut left, mut before) = (room(first), "");
-        for word in words {
-            let text = self.fit(&word.text);
+        for (text, style, behind) in words {
             let len = text.chars().count();
             if !before.is_empty() && before.chars().count() + len > left {
                 // A trailing separator shows that the line continues.
-                let _ = write!(out, "{}\n{next}", before.trim_end());
+                let _ = write!(out, "{}\n{}", before.trim_end(), self.fit(next));
                 (left, before) = (room(next), "");
             }
-            let style = word.tone.style();
             let _ = write!(out, "{before}{style}{text}{style:#}");
             left = left.saturating_sub(before.chars().count() + len);
-            before = if word.tone.is_head() { "  " } else { separator };
+            before = behind;
         }
         out.push('\n');
     }
@@ -161,9 +185,27 @@ mod tests {
     }
 
     #[test]
+    fn text_is_broken_at_its_spaces() {
+        let shown = |lead: &str, text: &str| {
+            let mut out = String::new();
+            let look = Look { width: Some(50), ..WIDE };
+            look.text(&mut out, lead, "     ", Style::new(), text);
+            out
+        };
+        assert_eq!(
+            shown("why  ", &"eight888 ".repeat(9)),
+            "why  eight888 eight888 eight888 eight888 eight888\n     eight888 eight888 eight888 \
+             eight888\n"
+        );
+        assert_eq!(shown("", &format!("a {}", "x".repeat(80))).lines().count(), 2, "never cut");
+        assert_eq!(shown("", "a\u{1b}[31m\nb"), "a\\u{1b}[31m\\nb\n");
+    }
+
+    #[test]
     fn ascii_terminals_get_ascii() {
         let look = Look { ascii: true, ..WIDE };
         assert_eq!(look.fit("a–b → é\u{1b}"), "a-b -> \\u{e9}\\u{1b}");
+        assert_eq!(look.fit("│  ├─ └─ ●"), "|  |- `- *");
         assert_eq!(WIDE.fit("é\n"), "é\\n");
         assert!(is_utf8("de_DE.UTF-8") && is_utf8("C.utf8") && !is_utf8("C") && !is_utf8("POSIX"));
     }

@@ -41,16 +41,6 @@ pub struct ReadReport {
     pub notes: Vec<String>,
 }
 
-impl ReadReport {
-    /// The report as text, with a line feed at its end.
-    ///
-    /// # Errors
-    /// None that a report of numbers and text can cause.
-    pub fn to_text(&self) -> serde_json::Result<String> {
-        crate::report::plain::json_lines(self)
-    }
-}
-
 /// Bytes that took one route for one reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
@@ -142,7 +132,7 @@ mod tests {
             stages: Stages { slot_wait: none, file: stage, link_wait: none, copy: none },
             notes: Vec::new(),
         };
-        let text = report.to_text().unwrap();
+        let text = crate::report::plain::json_lines(&report).unwrap();
         assert_eq!(serde_json::from_str::<ReadReport>(&text).unwrap(), report);
         // After them come two stages like the first, and the notes.
         let text = text.split("    \"link_wait\"").next().unwrap();

@@ -26,9 +26,10 @@ use crate::failure::{Failure, Result};
 use crate::output;
 use crate::program::Program;
 use crate::report::json::Direction;
-use crate::report::plain::plain;
+use crate::report::plain::{json_lines, plain};
 use crate::report::proof::VerdictFacts;
 use crate::report::table;
+use crate::stdio;
 use crate::steps::Step;
 
 /// Bytes copied back from the target at a time.
@@ -86,29 +87,21 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
     let said = said(&outcome.routes);
     let moved = methods::Moved { bytes: outcome.bytes, route: None, reason: None, said };
     let verdict = VerdictFacts::of(&[prover.proof(evidence, &moved, Direction::Read)]);
-    let mut sums = Sums { hash: XxHash3_64::new(), output };
-    sums.take(&memory, len)?;
-    let to_stdout = matches!(sums.output, Some(Output::Stdout));
-    let sum = format!("{:016x}", sums.finish()?);
-    let text = match args.json {
-        true => report(args, &engine, &target, &outcome, sum, verdict).to_text(),
-        false => {
-            let mut text = summary(args, &target, &outcome, &sum, verdict.as_ref());
-            text.extend(args.trace.as_deref().map(|path| trace_line(path, left_out)));
-            Ok(text)
-        }
+    let to_stdout = matches!(output, Some(Output::Stdout));
+    let sum = format!("{:016x}", pass_on(&memory, len, output)?);
+    let text = if args.json {
+        json_lines(&report(args, &engine, &target, &outcome, sum, verdict))?
+    } else {
+        let mut text = summary(args, &target, &outcome, &sum, verdict.as_ref());
+        text.extend(args.trace.as_deref().map(|path| trace_line(path, left_out)));
+        text
     };
-    let text = text.map_err(|error| {
-        Failure::new("cannot write the report as JSON").because(error.to_string())
-    })?;
-    // If the bytes themselves go to stdout, messages go to stderr.
-    if to_stdout {
-        let _ = anstream::stderr().write_all(text.as_bytes());
-        return Ok(());
+    if !to_stdout {
+        return stdio::print(&text);
     }
-    let mut out = anstream::stdout();
-    let shown = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    shown.map_err(|error| Failure::stdout(&error))
+    // The bytes themselves went to stdout.
+    let _ = anstream::stderr().write_all(text.as_bytes());
+    Ok(())
 }
 
 /// Bytes from the offset on; a range that the file does not have is an error.
@@ -166,9 +159,9 @@ impl<'a> Output<'a> {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         match self {
             Self::Stdout => io::stdout().write_all(bytes).map_err(|error| Failure::stdout(&error)),
-            Self::File { file, path, .. } => file.write_all(bytes).map_err(|error| {
-                Failure::io(format!("cannot write to `{}`", path.display()), &error)
-            }),
+            Self::File { file, path, .. } => {
+                file.write_all(bytes).map_err(|error| cannot_write(path, &error))
+            }
         }
     }
 
@@ -177,9 +170,7 @@ impl<'a> Output<'a> {
         if let Self::File { file, path, .. } = &mut self {
             let mut out = BufWriter::new(file);
             let written = trace.write_json(&mut out).and_then(|()| out.flush());
-            written.map_err(|error| {
-                Failure::io(format!("cannot write to `{}`", path.display()), &error)
-            })?;
+            written.map_err(|error| cannot_write(path, &error))?;
         }
         self.finish()
     }
@@ -190,14 +181,16 @@ impl<'a> Output<'a> {
             Self::File { file, path, done } => {
                 // Some file systems report a failed write only when a descriptor is closed.
                 let closed = file.try_clone().and_then(close);
-                closed.map_err(|error| {
-                    Failure::io(format!("cannot write to `{}`", path.display()), &error)
-                })?;
+                closed.map_err(|error| cannot_write(path, &error))?;
                 *done = true;
                 Ok(())
             }
         }
     }
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+    Failure::io(format!("cannot write to `{}`", path.display()), error)
 }
 
 impl Drop for Output<'_> {
@@ -209,42 +202,27 @@ impl Drop for Output<'_> {
     }
 }
 
-/// Processes the bytes that come back from the target.
-struct Sums<'a> {
-    hash: XxHash3_64,
-    output: Option<Output<'a>>,
-}
-
-impl Sums<'_> {
-    fn take(&mut self, memory: &Memory, len: u64) -> Result<()> {
-        let mut step = Vec::new();
-        let mut start = 0;
-        while start < len {
-            let end = len.min(start + STEP);
-            let bytes = match memory {
-                Memory::Host(host) => &host.bytes()[whole(start)..whole(end)],
-                Memory::Gpu(gpu) => {
-                    step.resize(whole(end - start), 0);
-                    gpu.buffer.download(start, &mut step)?;
-                    &step[..]
-                }
-            };
-            self.hash.write(bytes);
-            if let Some(output) = &mut self.output {
-                output.write(bytes)?;
+/// Copies the bytes back from the target to `output`; returns their checksum.
+fn pass_on(memory: &Memory, len: u64, mut output: Option<Output<'_>>) -> Result<u64> {
+    let (mut hash, mut step, mut start) = (XxHash3_64::new(), Vec::new(), 0);
+    while start < len {
+        let end = len.min(start + STEP);
+        let bytes = match memory {
+            Memory::Host(host) => &host.bytes()[whole(start)..whole(end)],
+            Memory::Gpu(gpu) => {
+                step.resize(whole(end - start), 0);
+                gpu.buffer.download(start, &mut step)?;
+                &step[..]
             }
-            start = end;
+        };
+        hash.write(bytes);
+        if let Some(output) = &mut output {
+            output.write(bytes)?;
         }
-        Ok(())
+        start = end;
     }
-
-    /// The checksum.
-    fn finish(self) -> Result<u64> {
-        if let Some(output) = self.output {
-            output.finish()?;
-        }
-        Ok(self.hash.finish())
-    }
+    output.map_or(Ok(()), Output::finish)?;
+    Ok(hash.finish())
 }
 
 fn moved(bytes: u64) -> String {
@@ -319,11 +297,7 @@ fn summary(
         lines.push(("route", format!("{route}: {reason}")));
     }
     if let Some(verdict) = verdict {
-        let why = verdict.contradictions.first();
-        let why = why.or(verdict.missing.first().map(|missing| &missing.why));
-        let why = why.filter(|_| verdict.shares.is_empty());
-        let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-        lines.push(("proof", format!("{}{why}", verdict.text)));
+        lines.push(("proof", proof(verdict)));
     }
     if let Some(why) = outcome.not_direct.as_deref() {
         lines.push(("direct", format!("no: {why}")));
@@ -336,4 +310,13 @@ fn summary(
     }
     lines.push(("xxh3-64", sum.to_owned()));
     lines.iter().map(|(name, text)| format!("{name:<9}{}\n", plain(text))).collect()
+}
+
+/// The path that independent counters prove, or why they prove none.
+pub(crate) fn proof(verdict: &VerdictFacts) -> String {
+    let missing = verdict.missing.first().map(|missing| &missing.why);
+    match verdict.contradictions.first().or(missing) {
+        Some(why) if verdict.shares.is_empty() => format!("{}: {why}", verdict.text),
+        _ => verdict.text.clone(),
+    }
 }

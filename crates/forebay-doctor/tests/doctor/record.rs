@@ -22,7 +22,7 @@ fn a_record_of_this_machine_says_what_it_says() {
     let dir = folder.path().join("record");
     let text = "library /l.so\nversion 1.19\nopened\nstorage nvme p2pdma\n";
     let answer = (Seen::parse(text), End::Exited(0));
-    record(&System::live(), &wish(), Some(answer.clone()), &dir).unwrap();
+    record(&System::live(), &[wish()], Some(answer.clone()), &dir).unwrap();
     assert_eq!(recorded_answer(&dir).unwrap().as_ref(), Some(&answer));
     let live = examine(&System::live(), &wish(), Some(answer.clone()));
     let system = System::fixture(&dir).unwrap();
@@ -35,14 +35,14 @@ fn a_record_of_this_machine_says_what_it_says() {
         checks.map(|check| (check.name, check.state, check.seen.clone())).collect::<Vec<_>>()
     };
     assert_eq!(told(&replayed), told(&live));
-    assert!(record(&System::live(), &wish(), None, &dir).is_err(), "nothing is written over");
+    assert!(record(&System::live(), &[wish()], None, &dir).is_err(), "nothing is written over");
 }
 
 #[test]
 fn a_record_holds_only_what_is_looked_at() {
     let folder = scratch();
     let dir = folder.path().join("record");
-    record(&System::live(), &wish(), None, &dir).unwrap();
+    record(&System::live(), &[wish()], None, &dir).unwrap();
     assert_eq!(recorded_answer(&dir).unwrap(), None);
     let text = |file: &str| std::fs::read_to_string(dir.join("root/proc/self").join(file));
     for line in text("status").unwrap().lines() {

@@ -55,7 +55,7 @@ fn a_map_names_the_mount_and_a_record_replays_the_silence() {
     let Some(fuse) = silent() else { return };
     let folder = scratch();
     let dir = folder.path().join("record");
-    record(&System::live(), &wish(&fuse.path()), None, &dir).unwrap();
+    record(&System::live(), &[wish(&fuse.path())], None, &dir).unwrap();
     let system = System::live();
     assert_eq!(system.reach(&fuse.path()).unwrap_err().kind(), ErrorKind::TimedOut);
     assert_eq!(system.known_way(&fuse.path()), Some(fuse.path()));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Found, some};
+use crate::map::draw::drive_name;
 use crate::map::json::MapReport;
 use crate::map::words::{named, spins};
 use crate::report::drives::{DriveFacts, LinkFacts, PathFacts};
@@ -94,29 +95,38 @@ pub(super) fn across_sockets(report: &MapReport) -> Vec<Found> {
 
 /// One of several paths to a drive is down.
 pub(super) fn path_down(report: &MapReport) -> Vec<Found> {
-    let down = report.drives.iter().filter_map(|drive| {
-        let down: Vec<String> =
-            drive.paths.iter().filter(|path| !path.live).map(|path| path.name.clone()).collect();
-        if down.is_empty() {
-            return None;
-        }
-        let states: Vec<&str> =
-            drive.paths.iter().filter(|p| !p.live).filter_map(|p| p.state.as_deref()).collect();
-        let states = match states.first() {
-            Some(state) => format!(" ({state})"),
-            None => String::new(),
-        };
+    let found = report.drives.iter().filter_map(|drive| {
+        let down = || drive.paths.iter().filter(|path| !path.live);
+        let about: Vec<String> = down().map(|path| path.name.clone()).collect();
+        let state = down().find_map(|path| path.state.as_deref());
+        let state = state.map_or_else(String::new, |state| format!(" ({state})"));
         let (name, count) = (&drive.name, drive.paths.len());
         let remedy = if name.starts_with("nvme") { "nvme list-subsys" } else { "multipath -ll" };
         let text = format!(
-            "{} of {count} paths to `{name}` down: {}{states}; check the cable, the switch and \
-             the controller: `{remedy}` shows them",
-            down.len(),
-            some(&down)
+            "{} of {count} paths to `{name}` down: {}{state}; check the cable, the switch and the \
+             controller: `{remedy}` shows them",
+            about.len(),
+            some(&about)
         );
-        Some(Found { about: down, text })
+        (!about.is_empty()).then_some(Found { about, text })
     });
-    down.collect()
+    found.collect()
+}
+
+/// A volume striped over members on the same hardware.
+pub(super) fn shared_hardware(report: &MapReport) -> Vec<Found> {
+    let found = report.maps.iter().filter_map(|map| {
+        let (members, hardware) = (&map.queue.members, map.queue.hardware.len());
+        let about: Vec<String> = members.iter().map(|id| drive_name(report, id)).collect();
+        let s = if hardware == 1 { "" } else { "s" };
+        let text = format!(
+            "{} are {hardware} physical drive{s}, so striping over them gains less: use separate \
+             drives",
+            some(&about)
+        );
+        (about.len() > 1 && hardware < about.len()).then_some(Found { about, text })
+    });
+    found.collect()
 }
 
 /// A spinning disk.

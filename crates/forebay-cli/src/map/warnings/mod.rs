@@ -1,12 +1,12 @@
 //! Warnings of settings that cost speed, each with the next thing to try.
 //!
-//! One table of rules, each a pure function of the report. `steps` checks the storage of one path,
+//! One table of rules, each a pure function of the report. `steps` checks the storage of a path,
 //! `drives` checks drives, links and GPUs. A rule is silent about unknown facts.
 
 mod drives;
 mod steps;
 
-use super::json::{MapReport, Warning};
+use super::json::{MapReport, Step, Warning};
 use super::words::Scene;
 
 /// Most names that a warning lists.
@@ -20,8 +20,8 @@ pub(crate) struct Rule {
 }
 
 enum Check {
-    /// Checks one path.
-    Path(fn(&Scene<'_>) -> Vec<Found>),
+    /// Checks each step of these kinds, or of any kind if there are none.
+    Step(&'static [&'static str], fn(&Scene<'_>, &Step) -> steps::Text),
     /// Checks the drives and GPUs of all paths.
     Machine(fn(&MapReport) -> Vec<Found>),
 }
@@ -42,32 +42,36 @@ impl Found {
 
 /// Every rule, in the order in which warnings are printed: the most costly and most certain first.
 pub(crate) const RULES: [Rule; 22] = [
-    path("silent", steps::silent),
+    step("silent", &[], steps::silent),
     machine("drive_link", drives::link),
     machine("bridge", drives::bridge),
     machine("across_sockets", drives::across_sockets),
     machine("path_down", drives::path_down),
-    path("degraded", steps::degraded),
-    path("rebuilding", steps::rebuilding),
-    path("suspended", steps::suspended),
-    path("one_member", steps::one_member),
-    path("shared_hardware", steps::shared_hardware),
-    path("encrypted_volume", steps::encrypted_volume),
-    path("encrypted_file", steps::encrypted_file),
-    path("compressed", steps::compressed),
-    path("loop_without_direct_io", steps::loop_device),
-    path("overlay", steps::overlay),
-    path("program", steps::program),
-    path("indirect_volume", steps::indirect_volume),
-    path("misaligned", steps::misaligned),
-    path("synchronous", steps::synchronous),
-    path("tcp", steps::tcp),
-    path("one_connection", steps::one_connection),
+    step("degraded", &["md", "file_system", "device_mapper"], steps::degraded),
+    step("rebuilding", &["md"], steps::rebuilding),
+    step("suspended", &["device_mapper"], steps::suspended),
+    step("one_member", &[], steps::one_member),
+    machine("shared_hardware", drives::shared_hardware),
+    step("encrypted_volume", &["device_mapper"], steps::encrypted_volume),
+    step("encrypted_file", &["path"], steps::encrypted_file),
+    step("compressed", &["path", "file_system"], steps::compressed),
+    step("loop_without_direct_io", &["loop"], steps::loop_device),
+    step("overlay", &["file_system"], steps::overlay),
+    step("program", &["file_system"], steps::program),
+    step("indirect_volume", &["device_mapper"], steps::indirect_volume),
+    step("misaligned", &["partition"], steps::misaligned),
+    step("synchronous", &["mount"], steps::synchronous),
+    step("tcp", &["network", "nvme_controller"], steps::tcp),
+    step("one_connection", &["network"], steps::one_connection),
     machine("spinning", drives::spinning),
 ];
 
-const fn path(name: &'static str, check: fn(&Scene<'_>) -> Vec<Found>) -> Rule {
-    Rule { name, check: Check::Path(check) }
+const fn step(
+    name: &'static str,
+    kinds: &'static [&'static str],
+    check: fn(&Scene<'_>, &Step) -> steps::Text,
+) -> Rule {
+    Rule { name, check: Check::Step(kinds, check) }
 }
 
 const fn machine(name: &'static str, check: fn(&MapReport) -> Vec<Found>) -> Rule {
@@ -78,23 +82,25 @@ const fn machine(name: &'static str, check: fn(&MapReport) -> Vec<Found>) -> Rul
 pub(crate) fn all(report: &MapReport) -> Vec<Warning> {
     let mut warnings: Vec<Warning> = Vec::new();
     for rule in &RULES {
-        let found = match rule.check {
-            Check::Machine(check) => check(report).into_iter().map(|found| (None, found)).collect(),
-            Check::Path(check) => {
-                let of_map = |map| {
-                    let found = check(&Scene { report, map }).into_iter();
-                    found.map(|found| (Some(map.path.clone()), found))
-                };
-                report.maps.iter().flat_map(of_map).collect::<Vec<_>>()
+        let mut add = |path: Option<&String>, Found { about, text }| {
+            let same = |other: &&mut Warning| other.rule == rule.name && other.text == text;
+            let path = path.cloned();
+            match warnings.iter_mut().find(same) {
+                Some(known) => known.path = path.filter(|path| known.path.as_ref() == Some(path)),
+                None => warnings.push(Warning { rule: rule.name.into(), path, about, text }),
             }
         };
-        for (path, Found { about, text }) in found {
-            let same = |other: &&mut Warning| other.rule == rule.name && other.text == text;
-            match warnings.iter_mut().find(same) {
-                Some(known) => {
-                    known.path = known.path.take().filter(|known| Some(known) == path.as_ref())
+        match rule.check {
+            Check::Machine(check) => check(report).into_iter().for_each(|found| add(None, found)),
+            Check::Step(kinds, check) => {
+                for map in &report.maps {
+                    let is_of = |step: &Step| kinds.is_empty() || kinds.contains(&&*step.kind);
+                    for (_, step) in map.walk().filter(|(_, step)| is_of(step)) {
+                        if let Some(text) = check(&Scene { report, map }, step) {
+                            add(Some(&map.path), Found::new(&step.name, text));
+                        }
+                    }
                 }
-                None => warnings.push(Warning { rule: rule.name.into(), path, about, text }),
             }
         }
     }

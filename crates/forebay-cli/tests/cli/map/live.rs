@@ -26,7 +26,7 @@ fn this_folder_is_what_is_mapped_by_default() {
     assert!(environment.command.starts_with("forebay doctor --map --json"));
     assert_eq!(environment.drives, report.drives);
     let (text, _) = good(folder.path(), &[]);
-    assert!(text.starts_with(".  is /") && text.contains("\nqueue  "), "{text}");
+    assert!(text.starts_with(".  is /") && text.contains("\nI/O queue  "), "{text}");
     assert!(!text.contains('\u{1b}'), "no codes where nobody watches");
 }
 
@@ -89,7 +89,6 @@ fn a_record_shows_the_same_again() {
     let (again, _) = good(folder.path(), &["--fixture", "new", "--json"]);
     let again: MapReport = serde_json::from_str(&again).unwrap();
     assert_eq!(again.drives, report(folder.path(), &["file"]).drives);
-    assert!(again.rdma_devices.is_some());
 }
 
 #[test]
@@ -126,17 +125,17 @@ fn nothing_is_recorded_over_and_nothing_else_replayed() {
 
     1: error: cannot replay `folder`
       caused by: no such file or directory (os error 2)
-    hint: give a folder that `forebay doctor --map --record` made
+    hint: give a folder that `forebay doctor --record` made
 
     1: error: cannot replay `file`
       caused by: not a directory (os error 20)
-    hint: give a folder that `forebay doctor --map --record` made
+    hint: give a folder that `forebay doctor --record` made
 
-    2: error: `--record` cannot be combined with `--fixture`
-    hint: `forebay doctor --help` lists its arguments
+    2: error: the argument `--record <DIR>` cannot be used with `--fixture <DIR>`
+    hint: for more information, try `--help`
 
-    2: error: there is no flag `--bananas`
-    hint: `forebay doctor --help` lists its arguments
+    2: error: unexpected argument `--bananas` found
+    hint: for more information, try `--help`
     ");
     assert_eq!(fs::read_to_string(folder.path().join("file")).unwrap(), "precious");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);

@@ -116,7 +116,7 @@ fn a_stripe_over_two_sockets() {
           └─ ● nvme1n1  QEMU NVMe Ctrl · 256 MiB · same switch as GPU 1 ·
              │  across sockets from GPU 0
              └─ nvme1  pcie · 0000:a4:00.0 · x1 at 2.5 GT/s · NUMA node 1
-    queue  one for 4 drives, striped
+    I/O queue  one for 4 drives, striped
 
     GPU 0  device 10de:2335 · 0000:46:00.0 · x16 at 2.5 of 32 GT/s, at rest · NUMA node 0 ·
            BAR1 4 KiB
@@ -182,7 +182,7 @@ fn a_drive_with_two_paths_and_a_link_on_the_way() {
              └─ ● nvme1n1  QEMU NVMe Ctrl · 256 MiB · same switch as GPU 1 ·
                 │  across sockets from GPU 0
                 └─ nvme1  pcie · 0000:a4:00.0 · x1 at 2.5 GT/s · NUMA node 1
-    queue  one for 4 drives, striped
+    I/O queue  one for 4 drives, striped
 
     /mnt/mpath/data.bin  64 MiB
     └─ /mnt/mpath  ext4
@@ -190,7 +190,7 @@ fn a_drive_with_two_paths_and_a_link_on_the_way() {
           │  same socket as GPU 0 · across sockets from GPU 1
           ├─ nvme7  pcie · 0000:49:00.0 · x1 at 2.5 GT/s · NUMA node 0
           └─ nvme16  pcie · 0000:aa:00.0 · x1 at 2.5 GT/s · NUMA node 1
-    queue  that of nvme7n1
+    I/O queue  nvme7n1
 
     GPU 0  device 10de:2335 · 0000:46:00.0 · x16 at 2.5 of 32 GT/s, at rest · NUMA node 0 ·
            BAR1 4 KiB
@@ -218,7 +218,7 @@ fn volumes_and_what_they_cost() {
           └─ nvme15n1p1  partition 1 · 254 MiB · from 1 MiB
              └─ ● nvme15n1  QEMU NVMe Ctrl · 256 MiB
                 └─ nvme15  pcie · 0000:a9:00.0 · x1 at 2.5 GT/s · NUMA node 1
-    queue  that of nvme15n1
+    I/O queue  nvme15n1
 
     /mnt/loop/data.bin  16 MiB
     └─ /mnt/loop  ext4
@@ -228,7 +228,7 @@ fn volumes_and_what_they_cost() {
                 └─ nvme0n1p1  partition 1 · 510 MiB · from 1 MiB
                    └─ ● nvme0n1  QEMU NVMe Ctrl · 512 MiB
                       └─ nvme0  pcie · 0000:41:00.0 · x1 at 2.5 GT/s · NUMA node 0
-    queue  its own, above that of nvme0n1
+    I/O queue  its own, above nvme0n1
 
     /mnt/raid10/data.bin  64 MiB
     └─ /mnt/raid10  ext4
@@ -245,7 +245,7 @@ fn volumes_and_what_they_cost() {
           └─ nvme19n1p1  partition 1 · 126 MiB · from 1 MiB
              └─ ● nvme19n1  QEMU NVMe Ctrl · 128 MiB
                 └─ nvme19  pcie · 0000:ad:00.0 · x1 at 2.5 GT/s · NUMA node 1
-    queue  one for 4 drives, striped mirrors
+    I/O queue  one for 4 drives, striped mirrors
 
     GPUs  none on PCI, so there are no distances
     ");
@@ -277,7 +277,7 @@ fn file_systems_of_every_kind() {
        │  └─ nvme13  pcie · 0000:a8:00.0 · x1 at 2.5 GT/s · NUMA node 1
        └─ ● nvme6n1  QEMU NVMe Ctrl · 256 MiB
           └─ nvme6  pcie · 0000:48:00.0 · x1 at 2.5 GT/s · NUMA node 0
-    queue  one for 2 drives, striped
+    I/O queue  one for 2 drives, striped
 
     /mnt/ovl/upper.bin  8 MiB
     └─ /mnt/ovl  overlay · from its upper layer · (!)
@@ -286,24 +286,24 @@ fn file_systems_of_every_kind() {
              └─ nvme0n1p1  partition 1 · 510 MiB · from 1 MiB
                 └─ ● nvme0n1  QEMU NVMe Ctrl · 512 MiB
                    └─ nvme0  pcie · 0000:41:00.0 · x1 at 2.5 GT/s · NUMA node 0
-    queue  that of nvme0n1
+    I/O queue  nvme0n1
 
     /mnt/nfs/data.bin  16 MiB
     └─ /mnt/nfs  NFS
        └─ ● 127.0.0.1:/mnt/plain/export  version 4.2 over tcp · server 127.0.0.1 ·
              1 connection · (!)
-    queue  that of 127.0.0.1:/mnt/plain/export
+    I/O queue  127.0.0.1:/mnt/plain/export
 
     /mnt/tmp/data.bin  8 MiB
     └─ /mnt/tmp  tmpfs
        └─ ● memory  files in host memory, without a drive
-    queue  that of memory
+    I/O queue  memory
 
     /lab-root.bin  8 MiB
     └─ /  ext4
        └─ ● vda  1 GiB · virtio
           └─ 0000:00:01.0
-    queue  that of vda
+    I/O queue  vda
 
     GPUs  none on PCI, so there are no distances
     ");
@@ -325,7 +325,7 @@ fn where_the_bytes_lie() {
           │  └─ nvme14  pcie · 0000:a3:00.0 · x1 at 2.5 GT/s · NUMA node 1
           └─ ● nvme1n1  QEMU NVMe Ctrl · 256 MiB
              └─ nvme1  pcie · 0000:a4:00.0 · x1 at 2.5 GT/s · NUMA node 1
-    queue  one for 4 drives, striped
+    I/O queue  one for 4 drives, striped
     bytes  1 MiB in 1 extent
            nvme3n1   416 KiB  40.6 %  1 run
            nvme4n1   512 KiB  50.0 %  1 run
@@ -341,7 +341,7 @@ fn where_the_bytes_lie() {
        │  └─ nvme13  pcie · 0000:a8:00.0 · x1 at 2.5 GT/s · NUMA node 1
        └─ ● nvme6n1  QEMU NVMe Ctrl · 256 MiB
           └─ nvme6  pcie · 0000:48:00.0 · x1 at 2.5 GT/s · NUMA node 0
-    queue  one for 2 drives, striped
+    I/O queue  one for 2 drives, striped
     bytes  64 MiB in 1 extent
            (unknown)  64 MiB  100.0 %  btrfs reports its own addresses, not those of its drives
 
@@ -371,7 +371,7 @@ fn all_recorded_paths_are_shown_where_none_is_named() {
     }
     // The links of its drives, and all bridges above them, are as good as they can be.
     assert!(report.warnings.iter().all(|w| w.rule != "drive_link" && w.rule != "bridge"));
-    let text = report.to_text().unwrap();
+    let text = serde_json::to_string(&report).unwrap();
     assert_eq!(serde_json::from_str::<MapReport>(&text).unwrap(), report);
 }
 
@@ -416,14 +416,14 @@ fn a_terminal_without_unicode_gets_ascii() {
              |  `- nvme14  pcie, 0000:a3:00.0, x1 at 2.5 GT/s, NUMA node 1
              `- * nvme1n1  QEMU NVMe Ctrl, 256 MiB
                 `- nvme1  pcie, 0000:a4:00.0, x1 at 2.5 GT/s, NUMA node 1
-    queue  one for 4 drives, striped
+    I/O queue  one for 4 drives, striped
 
     /mnt/mpath/data.bin  64 MiB
     `- /mnt/mpath  ext4
        `- * nvme7n1  QEMU NVMe Ctrl, 256 MiB, 2 of 2 paths live, policy numa
           |- nvme7  pcie, 0000:49:00.0, x1 at 2.5 GT/s, NUMA node 0
           `- nvme16  pcie, 0000:aa:00.0, x1 at 2.5 GT/s, NUMA node 1
-    queue  that of nvme7n1
+    I/O queue  nvme7n1
 
     GPUs  none on PCI, so there are no distances
     ");
