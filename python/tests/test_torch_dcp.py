@@ -220,7 +220,7 @@ def test_no_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     change(tmp_path, planner_data=lambda _: Runs())
     with pytest.raises(FormatError, match="`posix.mkdir`, which may run code"):
         Reader(tmp_path).read_metadata()
-    with refused("`posix.mkdir`, which may run code"):
+    with pytest.raises(CheckpointException):  # torch 2.11 says only that it has no metadata
         load(tmp_path, loaded)
     assert not Path("ran").exists()
 
