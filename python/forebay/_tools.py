@@ -76,8 +76,9 @@ class Report(dict[str, Any]):
 def bench(*paths: Path, **options: Any) -> Report:
     """Measures all methods to move bytes, and the limits of the machine.
 
-    The options are the command's: ``size="8G"``, ``gpu="none"``, ``resident=True``, ``repeats=5``.
-    A mismatch of data raises `Error`, whose ``report`` has the measurements.
+    The options are the command's: ``size="8G"``, ``gpu="none"``, ``cache="warm"``, ``repeats=5``.
+    Lists make a row for each combination: ``block_size=["64K", "1M"], depth=[1, 32]``. A mismatch of
+    data raises `Error`, whose ``report`` has the measurements.
     """
     return _run("bench", paths, options)
 
@@ -109,12 +110,15 @@ def _run(
         flag = "--" + name.replace("_", "-")
         if value is True:
             command.append(flag)
+        elif isinstance(value, (list, tuple)):
+            command += [flag, ",".join(str(item) for item in value)]
         elif value is not None and value is not False:
             command += [flag, str(value)]
     command += ["--", *(os.fsdecode(path) for path in paths)]
     # The text on stderr counts if there is no data, or if the verb failed.
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
-    found = Report(kind or verb, json.loads(done.stdout)) if done.stdout else None
+    parse = _records if verb == "bench" else json.loads
+    found = Report(kind or verb, parse(done.stdout)) if done.stdout else None
     # A `doctor` that finds something broken ends with 1, and its report says what.
     if found is not None and (done.returncode == 0 or verb == "doctor"):
         return found
@@ -134,11 +138,26 @@ def _run(
     raise error
 
 
+def _records(text: bytes) -> dict[str, Any]:
+    """The records of a results file, by their kinds."""
+    import json
+
+    found: dict[str, Any] = {"run": None, "limits": [], "samples": [], "warnings": []}
+    kinds = {"ceiling": "limits", "sample": "samples", "warning": "warnings"}
+    for line in text.splitlines():
+        record = json.loads(line)
+        kind = record.pop("record")
+        if kind == "run":
+            found["run"] = record
+        else:
+            found[kinds[kind]].append(record)
+    return found
+
+
 def _wrong(found: Report | None, code: int) -> str:
     """Why a command failed that printed its data."""
-    rows = found.get("results", []) if found is not None else []
-    failed = [row for row in rows if row.get("verified") is False]
-    wrong = [f"{row['method']} ({row['direction']})" for row in failed]
+    rows = found.rows() if found is not None and found.verb == "bench" else []
+    wrong = [f"{row['method']} ({row['direction']})" for row in rows if row["verified"] is False]
     return f"wrong data: {', '.join(wrong)}" if wrong else f"exit code {code}"
 
 
@@ -151,19 +170,34 @@ def _text(value: Any) -> str:
 
 
 def _bench_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {
-            "method": row["method"],
-            "direction": row["direction"],
-            "cache": row["cache"],
-            "GB/s": row["bytes_per_second"]["median"] / 1e9,
-            "of limit": row["share_of_limit"],
-            "CPU s/GB": row["cpu_s_per_gb"],
-            "route": row["route"],
-            "verified": row["verified"],
-        }
-        for row in data["results"]
-    ]
+    import json
+    from statistics import median
+
+    points: dict[str, list[dict[str, Any]]] = {}
+    for sample in data["samples"]:
+        points.setdefault(json.dumps(sample["point"]), []).append(sample)
+    rows = []
+    for samples in points.values():
+        point, measured = samples[0]["point"], [s["measured"] for s in samples if s["measured"]]
+        percent = point["read_percent"]
+        bound = (measured[-1]["bound"] or {}) if measured else {}
+        costs = [one["cpu"]["s_per_gb"] for one in measured if one["cpu"] is not None]
+        known = [cost for cost in costs if cost is not None]
+        rows.append(
+            {
+                "method": point["way"],
+                "direction": {100: "read", 0: "write"}.get(percent, f"mixed:{percent}"),
+                "cache": {"resident": "warm"}.get(point["cache"], point["cache"]),
+                "block size": point["request_size"],
+                "depth": point["depth"],
+                "GB/s": median(o["bytes_per_second"] for o in measured) / 1e9 if measured else None,
+                "of limit": min(bound["share"], 1.0) if bound.get("share") else None,
+                "CPU s/GB": median(known) if known else None,
+                "route": measured[-1]["route"] if measured else None,
+                "verified": all(o["verified"] for o in measured) if measured else None,
+            }
+        )
+    return rows
 
 
 def _map_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -79,7 +79,9 @@ def test_a_map_is_plain_data_that_shows_itself(tmp_path: Path) -> None:
 
 
 def test_a_bench_is_plain_data_with_a_picture(tmp_path: Path) -> None:
-    found = forebay.bench(tmp_path, size="4M", gpu="sim", resident=True, read=True)
+    options = {"cache": "warm", "direction": "read", "time": "10ms", "repeats": 2}
+    found = forebay.bench(tmp_path, size="4M", gpu="sim", **options)
+    assert len(found["samples"]) == 2 * len(found.rows()) and found["run"]["verb"] == "bench"
     rows = found.rows()
     assert {row["method"] for row in rows} >= {"forebay", "standard"}
     assert all(row["verified"] is not False for row in rows)
@@ -148,7 +150,7 @@ def test_the_command_is_this_packages_own(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_bench_whose_data_were_wrong_raises_with_its_report(tmp_path: Path) -> None:
     with mounted(tmp_path, inverted=1) as folder:
         with pytest.raises(forebay.Error, match="forebay bench: .*wrong") as error:
-            forebay.bench(folder, size="1M", gpu="none", repeats=3)
+            forebay.bench(folder, size="1M", gpu="none", repeats=1, time="10ms")
         report = error.value.report
-        assert isinstance(report, forebay.Report) and report["schema"] == 1
-        assert any(row["verified"] is False for row in report["results"])
+        assert isinstance(report, forebay.Report) and report["run"]["schema"] == 1
+        assert any(row["verified"] is False for row in report.rows())

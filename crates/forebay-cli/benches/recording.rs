@@ -1,4 +1,4 @@
-//! What it costs a load to keep how long its requests took: what `forebay sweep` adds to each
+//! What it costs a load to keep how long its requests took: what `forebay bench` adds to each
 //! request beside making it. More than [`NS_MAX`] is a failure, where it is measured.
 
 #![allow(missing_docs, reason = "the macros make functions without documentation")]

@@ -1,9 +1,9 @@
 //! The command line: one definition of each flag yields parsing, help, man page and completions.
 
+pub(crate) mod bench;
 mod gpu_file;
 mod help;
 mod report;
-pub(crate) mod sweep;
 
 use std::path::PathBuf;
 
@@ -14,9 +14,9 @@ use forebay::Route;
 use forebay::gpu::GpuSelector;
 use forebay::units::parse_size;
 
+pub use self::bench::BenchArgs;
 pub use self::gpu_file::{GpuFileArgs, Mode};
 pub use self::report::ReportArgs;
-pub use self::sweep::SweepArgs;
 use crate::gdsio::options::GdsioArgs;
 
 /// Move bytes between files and GPU memory at the speed of the slowest link
@@ -39,27 +39,20 @@ pub struct Arguments {
 /// The verbs of the command.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// Measure each method's throughput against the machine's limits
+    /// Compare methods to move files to a GPU; lists of values make a sweep
     ///
-    /// One interleaved run measures the limits (the PCIe link and the storage) and each method. The
-    /// methods are `standard` (read into pageable memory, then copy), `mmap` (map, then copy),
-    /// `cufile-compat` (cuFile's compat mode, at its defaults and at its best settings; requires
-    /// cuFile and a GPU) and `forebay`. With several paths they are `one-queue` (one pool of
-    /// threads for all files), `kvikio` and `forebay`. Every byte that was moved is verified.
-    /// Without a GPU the target is host memory.
-    Bench(BenchArgs),
+    /// By default a whole file is read, warm and cold, and written by each method: `read()` and a
+    /// copy, a mapping and a copy, cuFile's compat mode, and Forebay. The limits of the machine
+    /// (PCIe link, storage) are measured as well, and the bytes are verified. Lists of block sizes,
+    /// queue depths, threads, GPUs or paths make a row for each combination. Results with `-o`
+    /// survive a stop: the same command continues.
+    Bench(Box<BenchArgs>),
     /// Read a file into GPU or host memory; print checksum, route and proof
     ///
     /// The engine takes the fastest route that this file and this machine allow, and reports the
     /// reason. Counters of the kernel, the driver and libraries verify the route. The checksum is
     /// of the bytes in the target.
     Read(ReadArgs),
-    /// Measure every combination of block size, queue depth and more
-    ///
-    /// Each combination of the values that you name is a point, and is measured several times. A
-    /// sample has throughput, latency, CPU time, the verified path and the limit. Each one is saved
-    /// at once, so the same command continues where it was stopped.
-    Sweep(Box<SweepArgs>),
     /// Find what prevents direct transfers to the GPU, and how to fix it
     ///
     /// The checks cover kernel, driver, PCI, storage, network, limits and cuFile's settings. Each
@@ -131,92 +124,6 @@ pub(crate) enum Internal {
     /// The library changes the process that loads it, so the measuring process does not load it.
     /// The interface is for programs.
     Cufile(ProbeArgs),
-}
-
-/// Arguments of `forebay bench`.
-#[derive(Debug, Clone, Args)]
-#[command(after_long_help = "Examples:\n  \
-        forebay bench                             scratch file in this folder\n  \
-        forebay bench model.safetensors           your file; it is only read\n  \
-        forebay bench --size 256M,8G --resident   two sizes, page cache only\n  \
-        forebay bench /mnt/a /mnt/b /mnt/c        one folder on each drive\n  \
-        forebay bench --gpu sim:bandwidth=50GB/s  simulated GPU\n  \
-        forebay bench --find-depth /data          queue depth that a drive needs\n  \
-        forebay bench --json >run.json            JSON for a program")]
-pub struct BenchArgs {
-    /// Files or block devices to read, or folders for scratch files [default: this folder]
-    ///
-    /// Your files are only read. Writes go to a scratch file in the same folder, which is removed
-    /// afterwards. Several paths, such as one on each drive, are measured one by one and all at
-    /// once. All at once, one engine is compared with one pool of threads and with KvikIO, if
-    /// Python has it.
-    #[arg(value_name = "PATH", value_parser = local_path())]
-    pub paths: Vec<PathBuf>,
-
-    /// Bytes to move, or a list of sizes
-    ///
-    /// By default a size that suits the free memory, the free disk space and the speed of the
-    /// storage.
-    #[arg(
-        long, value_name = "SIZE,…", value_delimiter = ',',
-        value_parser = positive_size, allow_negative_numbers = true
-    )]
-    pub size: Vec<u64>,
-
-    /// Samples of each method, 3 or more
-    #[arg(
-        long, value_name = "N", default_value_t = 3,
-        value_parser = repeats, allow_negative_numbers = true
-    )]
-    pub repeats: u32,
-
-    /// GPU: an index, a UUID, a PCI address, `none`, or `sim`
-    ///
-    /// By default the first GPU, or host memory if there is none.
-    /// `sim:bandwidth=50GB/s,latency=10us` configures a simulated GPU.
-    #[arg(long, value_name = "WHICH", value_parser = gpu)]
-    pub gpu: Option<GpuSelector>,
-
-    /// Require this route in `forebay` rows: `direct`, `staged`, `cached` or `host`
-    #[arg(long, value_name = "ROUTE", value_parser = route)]
-    pub route: Option<Route>,
-
-    /// Measure reads (default; for one folder, writes as well)
-    #[arg(long)]
-    pub read: bool,
-
-    /// Measure writes, to a scratch file
-    #[arg(long)]
-    pub write: bool,
-
-    /// Measure cold files, not in the page cache (default; for one path, warm as well)
-    ///
-    /// Only the file's own pages are dropped from the page cache, and the drop is verified. A cold
-    /// write ends when its bytes are on the drive.
-    #[arg(long)]
-    pub cold: bool,
-
-    /// Measure warm files, in the page cache (also the default for one path)
-    #[arg(long)]
-    pub resident: bool,
-
-    /// Threads that read warm bytes [default: the engine chooses]
-    #[arg(long, value_name = "N", value_parser = threads, allow_negative_numbers = true)]
-    pub threads: Option<u16>,
-
-    /// Find the queue depth that a drive needs
-    ///
-    /// Cold reads of one path are measured at depths that double. The lowest sufficient one is
-    /// compared with the depth that the engine finds by itself, in interleaved pairs. It is
-    /// recommended only if it is faster in every pair. Nothing is stored.
-    #[arg(long, conflicts_with_all = [
-        "size", "repeats", "gpu", "route", "read", "write", "cold", "resident", "threads", "json",
-    ])]
-    pub find_depth: bool,
-
-    /// Print JSON instead of a table; docs/json-schema.md describes it
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Arguments of `forebay read`.
@@ -355,7 +262,9 @@ pub fn definition() -> clap::Command {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    parse_size(text).ok_or_else(|| "it takes a size such as `64K` or `1.5GiB`".into())
+    // `1g`, as other tools take it.
+    let size = parse_size(text).or_else(|| parse_size(&text.to_uppercase()));
+    size.ok_or_else(|| "it takes a size such as `64K` or `1.5GiB`".into())
 }
 
 pub(crate) fn positive_size(text: &str) -> Result<u64, String> {
@@ -385,16 +294,6 @@ pub(crate) fn local_path() -> impl TypedValueParser<Value = PathBuf> {
             None => Ok(path),
         }
     })
-}
-
-fn repeats(text: &str) -> Result<u32, String> {
-    let number = text.parse().ok().filter(|number| (3..=1000).contains(number));
-    number.ok_or_else(|| "it takes a number from 3 to 1000".into())
-}
-
-fn threads(text: &str) -> Result<u16, String> {
-    let number = text.parse().ok().filter(|number| (1..=1024).contains(number));
-    number.ok_or_else(|| "it takes a number from 1 to 1024".into())
 }
 
 pub(crate) fn route(text: &str) -> Result<Route, String> {

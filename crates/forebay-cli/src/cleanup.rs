@@ -174,8 +174,9 @@ fn say_notes() {
         if let Some(text) = kept {
             // A progress bar may be in the last line of the terminal.
             let start = if io::stderr().is_terminal() { "\n" } else { "" };
+            let lines: Vec<String> = text.lines().map(plain).collect();
             // stderr may be closed.
-            let _ = writeln!(anstream::stderr(), "{start}{}", plain(&text));
+            let _ = writeln!(anstream::stderr(), "{start}{}", lines.join("\n"));
         }
         left.iter().for_each(|text| say(text));
         let _ = done.send(());

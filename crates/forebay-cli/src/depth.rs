@@ -16,10 +16,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::BenchArgs;
 use crate::bench::cache::make_cold;
+use crate::bench::files::Place;
 use crate::bench::make::Room;
-use crate::bench::scratch::remove_leftovers;
 use crate::bench::stats::{Spread, rate};
-use crate::bench::subject::Subject;
 use crate::bench::{environment, spinner};
 use crate::failure::{Failure, Result};
 use crate::log;
@@ -30,7 +29,7 @@ use crate::report::table::{self, rate as shown_rate};
 use crate::report::warnings::Warning;
 use crate::stdio::say;
 use crate::steps::{self, Step};
-use crate::workload::issuer::Way;
+use crate::workload::backend::Way;
 use crate::workload::pattern::{Pattern, Region};
 use crate::workload::run::Ready;
 use crate::workload::{End, Lane, Load};
@@ -70,15 +69,14 @@ pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Res
                 .hint("name one drive after the other"));
         }
     };
-    let drive = Drive::find(path, program)?;
+    let mut drive = Drive::find(path, args, program)?;
     let environment = environment::collect(&drive.place, None, command);
     if let Some(kind) = environment.file_system.as_ref().map(|facts| facts.kind.as_str())
         && matches!(kind, "tmpfs" | "ramfs")
     {
         return Err(drive.nothing("is in memory").because(format!("{kind} has no drive")));
     }
-    let len = drive.prepare()?;
-    let mut drive = Drive { len, ..drive };
+    drive.len = drive.prepare()?;
     let depths = drive.depths(environment.memory.available)?;
     let bar = bar((2 * depths.len() + 2 * PAIRS) as u64);
     let found = search(&depths, &mut |depth| {
@@ -92,7 +90,7 @@ pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Res
     drive.check()?;
     let place = table::place(&environment, false).map(|place| format!(" ({place})"));
     let name = drive.subject.folder.display().to_string();
-    let name = drive.subject.given_len().map_or(name, |_| drive.name.display().to_string());
+    let name = if drive.subject.is_scratch() { name } else { drive.name.display().to_string() };
     let title = format!("{name}{}", place.unwrap_or_default());
     let text = render(&title, &found, drive.options.segment_size, Look::of_stdout());
     let mut out = anstream::stdout();
@@ -118,7 +116,7 @@ struct Drive {
     options: Options,
     /// The engine with the default depth. It is kept, as in a program that runs for long.
     engine: Engine,
-    subject: Subject,
+    subject: Place,
     /// The file as the user named it, or the folder.
     name: PathBuf,
     /// Where the drives are looked up.
@@ -132,7 +130,7 @@ struct Drive {
 }
 
 impl Drive {
-    fn find(path: Option<&Path>, program: &Program) -> Result<Self> {
+    fn find(path: Option<&Path>, args: &BenchArgs, program: &Program) -> Result<Self> {
         let mut options = crate::limits::limits(program)?;
         options.depth = None;
         if options.direct_io == DirectIo::Off {
@@ -142,16 +140,14 @@ impl Drive {
         }
         options.arena_size = Some(4 * options.slot_size + 2 * DEPTH_MAX * options.segment_size);
         let engine = Engine::new(options.clone())?;
-        let subject = Subject::find(&engine, path, false)?;
-        match remove_leftovers(&subject.folder) {
+        let name = path.map_or_else(|| PathBuf::from("."), Path::to_owned);
+        let subject = Place::find(&engine, &name, args, &[100])?;
+        match subject.leftovers {
             0 => {}
             count => say(&Warning::Leftovers(count).to_string()),
         }
-        let name = path.map_or_else(|| PathBuf::from("."), Path::to_owned);
-        let place = match subject.given_len() {
-            Some(_) => subject.read_path(),
-            None => subject.folder.clone(),
-        };
+        let place = if subject.is_scratch() { &subject.folder } else { &subject.files[0] };
+        let place = place.clone();
         Ok(Self { options, engine, subject, name, place, len: 0, pending: 0, read: (0, 0) })
     }
 
@@ -161,16 +157,16 @@ impl Drive {
     }
 
     /// Makes scratch, if the path is a folder; returns the bytes to read.
-    fn prepare(&self) -> Result<u64> {
-        let path = self.subject.read_path();
+    fn prepare(&mut self) -> Result<u64> {
+        let path = self.subject.files[0].clone();
         let step = Step::begin("read", &path);
         if let Some(reason) = self.engine.open(&path)?.no_direct_io() {
             return Err(self.nothing("has no O_DIRECT").because(reason));
         }
         drop(step);
-        let len = match self.subject.given_len() {
-            Some(len) => len,
-            None => self.make_scratch()?,
+        let len = match self.subject.is_scratch() {
+            false => self.subject.len,
+            true => self.make_scratch()?,
         };
         if len < LEN_MIN {
             let (len, least) = (format_size(len), format_size(LEN_MIN));
@@ -182,19 +178,20 @@ impl Drive {
         Ok(align_down(len, self.options.segment_size))
     }
 
-    fn make_scratch(&self) -> Result<u64> {
+    fn make_scratch(&mut self) -> Result<u64> {
         let (first, most, seconds) = SCRATCH;
         let hint =
             |failure: Failure| failure.room_hint("use a folder with more free space, or a file");
-        let room = || Room::of(&self.subject.folder);
-        room()?.check(&self.subject.folder, first).map_err(hint)?;
+        let folder = self.subject.folder.clone();
+        let room = || Room::of(&folder);
+        room()?.check(&folder, first).map_err(hint)?;
         let spinner = spinner(true, first);
         let start = Instant::now();
-        self.subject.make_read(first).map_err(hint)?;
+        self.subject.make_first(first).map_err(hint)?;
         let rate = rate(first, start.elapsed().as_secs_f64());
         let len = [most, most / 2, most / 4].into_iter().find(|len| rate * seconds >= float(*len));
         let len = len.unwrap_or(first).min(room()?.usable() / 2).max(first);
-        self.subject.make_read(len).map_err(hint)?;
+        self.subject.make_first(len).map_err(hint)?;
         spinner.finish_and_clear();
         Ok(len)
     }
@@ -220,8 +217,8 @@ impl Drive {
 
     /// Bytes per second with the default depth, or with a fixed one.
     fn measure(&mut self, depth: Option<u64>) -> Result<f64> {
-        self.subject.check_scratch()?;
-        let path = self.subject.read_path();
+        self.subject.check()?;
+        let path = self.subject.files[0].clone();
         let file = steps::open(&self.engine, &path)?;
         make_cold(&file, self.len)?.map_err(|reason| {
             let text = format!("cannot measure `{}` while it is cold", self.name.display());

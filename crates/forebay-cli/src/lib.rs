@@ -1,7 +1,7 @@
 //! The `forebay` command as a library: arguments in, report out.
 //!
-//! `args` reads the command line. Each verb has a module ([`mod@bench`], [`mod@sweep`], [`read`],
-//! [`doctor`], [`map`], [`gdsio`], `probe`, `manual`).
+//! `args` reads the command line. Each verb has a module ([`mod@bench`], [`read`], [`doctor`],
+//! [`map`], [`gdsio`], `probe`, `manual`).
 //!
 //! [`program`] starts the command again, [`workload`] keeps files busy, and [`results`] stores
 //! measurements. [`report`] shows and compares them. [`failure`] is the error of a
@@ -35,7 +35,6 @@ mod signals;
 pub mod sockets;
 pub mod stdio;
 pub mod steps;
-pub mod sweep;
 mod usage;
 mod variables;
 pub mod workload;
@@ -115,7 +114,6 @@ fn run_verb(program: &Program, arguments: &[OsString]) -> ExitCode {
         verb,
         Verb::Bench(_)
             | Verb::Read(_)
-            | Verb::Sweep(_)
             | Verb::Doctor(_)
             | Verb::Gdsio(_)
             | Verb::GpuFileBenchmark(_)
@@ -137,7 +135,6 @@ fn run_verb(program: &Program, arguments: &[OsString]) -> ExitCode {
         }
         Verb::Bench(args) => bench::command(args, &command_line(arguments), program),
         Verb::Read(args) => read::command(args, program),
-        Verb::Sweep(args) => sweep::command(args, &command_line(arguments), program),
         Verb::Doctor(args) => doctor::command(args, &command_line(arguments), program),
         Verb::Report(args) => report::command::command(args),
         Verb::Gdsio(args) => gdsio::command(args, program),
@@ -158,7 +155,7 @@ fn run_internal(arguments: &[OsString]) -> failure::Result<()> {
     match &parsed.verb {
         Internal::Probe(args) => probe::command(args),
         Internal::Reach(args) => reach::command(args),
-        Internal::Cufile(args) => bench::methods::cufile::child::command(args),
+        Internal::Cufile(args) => workload::backend::cufile::child::command(args),
     }
 }
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Sweeps over numbers of queues, and of connections, where a target lets one set them. What is
+# Runs over numbers of queues, and of connections, where a target lets one set them. What is
 # expected are the two samples of each number, each with as many as were asked for.
 
 changes=(queues_of_a_fabric connections_to_a_server)
@@ -7,11 +7,11 @@ changes=(queues_of_a_fabric connections_to_a_server)
 # By which the command is run; the guest has no shell of that name.
 [ -e /bin/sh ] || ln -s bash /bin/sh
 
-# swept FOLDER COMMAND: a sweep that sets 1 and 2 by a command, in which `{}` is the number.
+# swept FOLDER COMMAND: a run that sets 1 and 2 by a command, in which `{}` is the number.
 swept() {
     local results=/run/queues-${1##*/}.jsonl number found
-    XDG_CACHE_HOME=/run XDG_STATE_HOME=/run /lab/forebay sweep "$1/file" --gpu none \
-        --request-size 64K --depth 4 --time 300ms --repeats 2 \
+    XDG_CACHE_HOME=/run XDG_STATE_HOME=/run /lab/forebay bench "$1/file" --gpu none \
+        --block-size 64K --depth 4 --time 300ms --repeats 2 \
         --io-queues 1,2 --set-queues "$2" -o $results >"$out/queues-${1##*/}.txt" 2>&1
     for number in 1 2; do
         found=$(grep -c "\"queues\":$number[,}].*\"queues_found\":$number[,}]" $results)

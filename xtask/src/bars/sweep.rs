@@ -49,21 +49,21 @@ fn sweep(path: &Path, method: &str, load: &Load) -> Result<Outcome, Stop> {
     let _ = fs::remove_file(&results);
     let order = if load.random { "random" } else { "sequential" };
     let output = Command::new(program)
-        .arg("sweep")
+        .arg("bench")
         .arg(path)
-        .args(["--gpu", "none", "--cache", "cold", "--repeats", "1", "--way", method])
-        .args(["--pattern", order, "--request-size", &load.size.to_string()])
+        .args(["--gpu", "none", "--cache", "cold", "--repeats", "1", "--method", method])
+        .args(["--pattern", order, "--block-size", &load.size.to_string()])
         .args(["--depth", &load.depth.to_string()])
         .args(["--time", &format!("{}ms", load.time.as_millis()), "-o"])
         .arg(&results)
         .output()?;
     if !output.status.success() {
         let cause = String::from_utf8_lossy(&output.stderr);
-        return Err(Stop::Fail(format!("`forebay sweep` failed: {}", cause.trim())));
+        return Err(Stop::Fail(format!("`forebay bench` failed: {}", cause.trim())));
     }
     let text = fs::read_to_string(&results)?;
     fs::remove_file(&results)?;
-    parse(&text).ok_or_else(|| Stop::Fail(format!("`forebay sweep` reported nothing: {text}")))
+    parse(&text).ok_or_else(|| Stop::Fail(format!("`forebay bench` reported nothing: {text}")))
 }
 
 /// The one sample of a results file.

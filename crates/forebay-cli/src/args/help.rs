@@ -15,10 +15,8 @@ const EXAMPLES: &str = "\
 Examples:
   forebay bench                           measure a scratch file in this folder
   forebay bench model.safetensors         measure reads of your file
-  forebay bench --size 1G,8G --repeats 5  two sizes, five samples of each
-  forebay bench --gpu sim --json          simulated GPU, results as JSON
+  forebay bench /data --block-size 4K,1M --depth 1,32
   forebay read model.safetensors          read a file into GPU memory
-  forebay sweep /data                     block sizes and queue depths
   forebay doctor /data                    what prevents direct transfers
   forebay doctor --map /data              drives, and their distance to each GPU
   forebay report results -o report.html   results as a page for a browser

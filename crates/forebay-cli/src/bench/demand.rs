@@ -6,9 +6,9 @@
 
 use forebay::units::{GIB, MIB, align_down, format_size};
 
-use super::ceilings::{link, storage};
 use super::control_group::{self, Grant};
 use super::environment;
+use super::limits::link;
 use super::make;
 use super::parallel::cores;
 use crate::failure::{Failure, Result};
@@ -45,31 +45,21 @@ impl Demand {
     }
 
     /// The memory of a comparison. `host`: the target is in host memory. `gpu`: it is a GPU,
-    /// simulated or real. `files` is the number of scratch files in memory, `storages` the number
-    /// of directions in which the storage is measured.
+    /// simulated or real. `files` is the number of scratch files in memory.
     #[must_use]
     pub fn of_comparison(
         options: &forebay::Options,
         len: u64,
         (host, gpu): (bool, bool),
         files: u32,
-        storages: u64,
     ) -> Self {
         let transfer = Self::of_transfer(options, len, host, gpu);
         let checks = if gpu { (1 + CHECKS_MAX.min(cores() as u64)) * 16 * MIB } else { 0 };
         Self {
             copies: transfer.copies + u64::from(files),
             link: link::LEN_MAX,
-            fixed: transfer.fixed + checks + make::STEP + storages * storage::BUFFERS,
+            fixed: transfer.fixed + checks + make::STEP,
         }
-    }
-
-    /// Adds a child process with its own memory, in host memory if `host` is set.
-    #[must_use]
-    pub fn with_process(self, host: bool) -> Self {
-        let sums = CHECKS_MAX.min(cores() as u64) * 16 * MIB;
-        let (copies, fixed) = (self.copies + u64::from(host), self.fixed + PROGRAM + sums);
-        Self { copies, fixed, ..self }
     }
 
     /// Bytes of host memory for a move of `len` bytes.
@@ -146,16 +136,11 @@ mod tests {
         let gpu = Demand::of_transfer(&options, GIB, false, true);
         assert_eq!(gpu.bytes(GIB), ARENA + PROGRAM);
         assert_eq!(Demand::of_transfer(&options, 1, false, true).bytes(1), 64 * MIB + PROGRAM);
-        let plain = Demand::of_comparison(&options, 8 * GIB, (true, false), 0, 0);
+        let plain = Demand::of_comparison(&options, 8 * GIB, (true, false), 0);
         assert_eq!(plain.bytes(8 * GIB), 9 * GIB + make::STEP + PROGRAM);
-        let in_memory = Demand::of_comparison(&options, MIB, (true, false), 2, 0);
+        let in_memory = Demand::of_comparison(&options, MIB, (true, false), 2);
         assert_eq!(in_memory.bytes(MIB), 4 * MIB + make::STEP + PROGRAM);
-        let process = plain.with_process(true);
-        assert_eq!(process.copies, plain.copies + 1);
-        assert!(process.fixed > plain.fixed && plain.with_process(false).copies == plain.copies);
-        let cold = Demand::of_comparison(&options, MIB, (true, false), 0, 2);
-        assert_eq!(cold.fixed, plain.fixed + 2 * storage::BUFFERS);
-        assert_eq!(cold.bytes(u64::MAX), u64::MAX);
+        assert_eq!(in_memory.bytes(u64::MAX), u64::MAX);
     }
 
     #[test]

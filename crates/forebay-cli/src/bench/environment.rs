@@ -14,8 +14,8 @@ use forebay::units::KIB;
 use forebay_topology::Resolver;
 use rustix::fs::{major, minor};
 
-use super::ceilings::fio;
 use super::control_group;
+use super::limits::fio;
 use super::parallel::cores;
 use crate::report::drives::DriveFacts;
 use crate::report::json::{Cpu, Drive, Environment, FileSystem, Gpu, HostMemoryFacts, Versions};

@@ -1,378 +1,940 @@
-//! `forebay bench`: measures limits and methods, interleaved, and verifies every byte.
+//! `forebay bench`: methods, whole files or requests of any size, paths and GPUs, measured in turns
+//! and verified.
 //!
-//! `subject` finds or makes the files, `run` takes the samples line by line, `measure` takes one
-//! sample, `line` turns samples into the rows of the report.
+//! The values of each axis are arguments. `plan` turns them into points, `files` and `targets` find
+//! the files and GPUs, `limits` measures the limits of the machine. [`workload`](crate::workload)
+//! measures, and [`results`](crate::results) stores each measurement immediately. `table` shows
+//! them. [`kv`] knows cache sizes of models, `switch` sets numbers of I/O queues.
+//!
+//! The other modules are used by all verbs that move bytes: memory, test data, scratch, counters.
 
 pub mod cache;
-pub mod ceilings;
 pub mod control_group;
 pub mod cpu;
 pub mod data;
 pub mod demand;
-pub mod drives;
 pub mod environment;
+pub(crate) mod files;
 pub(crate) mod held;
-mod left_out;
-pub mod line;
+pub mod kv;
+pub mod limits;
 pub mod make;
-pub mod measure;
 pub mod memory;
-pub mod methods;
 pub mod parallel;
+mod plan;
 pub mod proof;
-pub mod run;
+pub mod queues;
+pub mod route;
 pub mod scratch;
-pub mod size;
+mod state;
 pub mod stats;
 pub mod subject;
+mod switch;
+pub mod table;
 pub mod target;
-pub(crate) mod worker;
+mod targets;
 
-use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use forebay::units::{MIB, format_size};
-use forebay::{DirectIo, Engine, Route};
+use forebay::Engine;
+use forebay::gpu::DeviceInfo;
+use forebay::units::{GIB, MIB, format_size};
+use forebay_topology::{Drive, Resolver, StorageMap};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
 
-use self::ceilings::storage::Storage;
-use self::demand::Demand;
-use self::left_out::LeftOut;
-use self::line::{Line, Others, Plan, Setting};
+use self::files::Place;
+use self::limits::{Found, parts};
 use self::make::Room;
-use self::methods::cufile::{self, Cufile};
-use self::run::Run;
-use self::size::{Means, Passes};
-use self::subject::{Subject, is_folder};
-use self::target::Target;
+use self::plan::{Axes, Planned};
+use self::state::Kept;
+use self::switch::Switch;
+use self::targets::Together;
 use crate::args::BenchArgs;
 use crate::failure::{Failure, Result};
 use crate::log;
+use crate::power::{Meter, Part, Wanted, joules_per_gb};
 use crate::program::Program;
-use crate::report::json::{Cache, Direction, Environment, Report, SCHEMA};
-use crate::report::table;
-use crate::report::warnings::{self, Warning};
+use crate::report::forms;
+use crate::report::json::{Cache, Direction, Environment, Gpu};
+use crate::report::model::Model;
+use crate::report::numbers::counted;
+use crate::report::plain::{json, plain};
+use crate::report::warnings::Warning;
+use crate::results::file::{Ledger, samples};
+use crate::results::{Ceiling, Joules, Measured, Record, Run, SCHEMA, Sample};
+use crate::sockets;
 use crate::stdio::say;
 use crate::steps::Step;
+use crate::workload::backend::{Plain, Pool, Tuning, Way, cufile};
+use crate::workload::measure::Measurer;
+use crate::workload::run::Ready;
+use crate::workload::{End, Load};
+use crate::{cleanup, limits as settings};
 
-/// Compared methods.
-const WAYS: u32 = 3;
-/// cuFile's settings, in addition.
-const CUFILE_WAYS: u32 = 2;
-/// Time limit of probing the storage's speed before a size is chosen.
-const LOOK: Duration = Duration::from_millis(400);
-/// Bytes moved to estimate the rate.
-const LOOK_LEN: u64 = 64 * MIB;
 /// Bytes read to find out if a route is available.
 pub(crate) const TRY_LEN: u64 = MIB;
 /// Interval of the spinner's steps.
 const TICK: Duration = Duration::from_millis(100);
-/// Bytes per second assumed if the storage cannot be probed.
-const UNKNOWN_RATE: f64 = 1e9;
+/// The first part of scratch, which shows how fast the storage is.
+const FIRST_LEN: u64 = 128 * MIB;
+/// Seconds that a cold read of a whole file should take.
+const WHOLE_SECONDS: f64 = 0.6;
+/// Bounds of the default size of whole files.
+const WHOLE_LEN: (u64, u64) = (64 * MIB, 4 * GIB);
+/// Records up to which the results so far are shown.
+const SHOWN_MAX: usize = 300;
+/// Limits are measured again after this time, between samples.
+const LIMITS_AGE: Duration = Duration::from_secs(5);
+/// Warnings that are shown without `--verbose`.
+const WARNINGS_MAX: usize = 3;
 
-/// Runs the verb and shows the report.
+/// Runs the verb.
 pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Result<()> {
-    let report = run(args, command, program)?;
-    let text = if args.json {
-        report.to_text().map_err(|error| {
-            Failure::new("cannot write the report as JSON").because(error.to_string())
-        })?
-    } else {
-        table::render(&report)
-    };
-    let mut out = anstream::stdout();
-    let shown = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    report.warnings.iter().for_each(|warning| say(warning));
-    verdict(&report, shown.map_err(|error| Failure::stdout(&error)))
+    let args = plan::with_second_path(args)?;
+    switch::check(&args)?;
+    let engine = Engine::new(settings::limits(program)?)?;
+    let records = Bench::new(&args, engine, program, command)?.run()?;
+    show(&args, &records)
 }
 
-/// The result of the verb. Wrong data are reported even if stdout was closed.
-fn verdict(report: &Report, shown: Result<()>) -> Result<()> {
-    match report.results.iter().filter(|row| row.verified == Some(false)).count() {
-        0 => shown,
-        1 => Err(Failure::new("one method moved wrong data")),
-        wrong => Err(Failure::new(format!("{wrong} methods moved wrong data"))),
-    }
-}
-
-/// Runs the measurements of `args`; `program` is spawned for work that needs a separate process.
-///
-/// # Errors
-/// Engine and system errors, and contradictory arguments.
-pub fn run(args: &BenchArgs, command: &str, program: &Program) -> Result<Report> {
-    let mut options = crate::limits::limits(program)?;
-    options.readers = args.threads.map(usize::from).or(options.readers);
-    let engine = Engine::new(options)?;
-    let target = Target::find(&engine, args.gpu.as_ref())?;
-    target.check(args.route)?;
-    let scratch = args.paths.first().is_none_or(|path| is_folder(path));
-    let several = args.paths.len() > 1;
-    let write = args.write || (!args.read && scratch && !several);
-    let mut directions = Vec::new();
-    if args.read || !args.write {
-        directions.push(Direction::Read);
-    }
-    if write {
-        directions.push(Direction::Write);
-    }
-    let mut warnings = target.warnings();
-    if several {
-        let bench = drives::Bench { args, engine, target, directions, write };
-        return bench.run(command, warnings);
-    }
-    let allowed = engine.options().cufile;
-    let cufile = find_cufile(&target, program, allowed, &mut warnings);
-    let bench = Bench { args, engine, target, directions, write, cufile };
-    bench.run(command, &mut warnings)
-}
-
-/// cuFile in a child process, if the target is a GPU.
-fn find_cufile(
-    target: &Target,
-    program: &Program,
-    allowed: bool,
-    warnings: &mut Vec<Warning>,
-) -> Option<cufile::Shared> {
-    let found = match &target.device {
-        None => Err("it moves bytes to and from GPUs, and the target is host memory".to_owned()),
-        Some(_) if !allowed => Err("`FOREBAY_CUFILE` is `off`".to_owned()),
-        Some(device) => {
-            let gpu = (!target.is_simulated()).then(|| device.info().uuid.clone());
-            Cufile::start(program, gpu, cufile::Bounds::default())
-        }
-    };
-    match found {
-        Ok(cufile) => Some(Rc::new(RefCell::new(cufile))),
-        Err(reason) => {
-            warnings.push(Warning::NoCufile(reason));
-            None
-        }
-    }
-}
-
-/// The parts that one run uses.
+/// A run in progress.
 struct Bench<'a> {
     args: &'a BenchArgs,
+    begun: Instant,
     engine: Engine,
-    target: Target,
-    directions: Vec<Direction>,
-    write: bool,
-    /// `None` if cuFile's compat mode is not compared.
-    cufile: Option<cufile::Shared>,
+    pool: Arc<Pool>,
+    is_whole: bool,
+    planned: Vec<Planned>,
+    targets: Vec<Together>,
+    /// The measurers, one for each value of the axis of targets.
+    measurers: Vec<Measurer>,
+    places: Vec<Place>,
+    /// `None` if results are only shown.
+    ledger: Option<Ledger>,
+    records: Vec<Record>,
+    /// The results so far of the same run.
+    kept: Kept,
+    meter: Meter,
+    resolver: Resolver,
+    /// The storage map of each path.
+    maps: Vec<StorageMap>,
+    ceilings: Vec<Ceiling>,
+    /// When the storage was last measured in each direction.
+    limited: HashMap<Direction, Instant>,
+    /// When the links of the GPUs were last measured, and the GPUs.
+    linked: Option<Instant>,
+    gpus: Vec<parts::GpuAt>,
+    /// The command that sets the number of queues, if that is an axis.
+    switch: Option<Switch>,
 }
 
-impl Bench<'_> {
-    fn run(&self, command: &str, warnings: &mut Vec<Warning>) -> Result<Report> {
-        let subject =
-            Subject::find(&self.engine, self.args.paths.first().map(PathBuf::as_path), self.write)?;
-        match scratch::remove_leftovers(&subject.folder) {
-            0 => {}
-            count => warnings.push(Warning::Leftovers(count)),
+impl<'a> Bench<'a> {
+    fn new(
+        args: &'a BenchArgs,
+        engine: Engine,
+        program: &Program,
+        command: &'a str,
+    ) -> Result<Self> {
+        let begun = Instant::now();
+        let (targets, warnings) = targets::find(&engine, args)?;
+        let mut warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        let paths =
+            if args.paths.is_empty() { vec![PathBuf::from(".")] } else { args.paths.clone() };
+        refuse_same(&paths)?;
+        let pool = Arc::new(Pool::new(program));
+        let measurers = Measurer::all(&engine, &targets, &pool);
+        let is_whole = args.moves_whole_files();
+        let methods = methods(args, &engine, &targets, &pool, &mut warnings);
+        let directions = directions(args, &paths, is_whole);
+        let places = paths.iter().map(|path| Place::find(&engine, path, args, &directions));
+        let places = places.collect::<Result<Vec<Place>>>()?;
+        let resolver = Resolver::default();
+        let maps = maps(&resolver, &paths);
+        let meter = meter(args, &targets)?;
+        let device = targets.iter().flatten().flatten().next().map(|device| device.info());
+        let place = if args.paths.is_empty() { &places[0].folder } else { &paths[0] };
+        let environment = environment::collect(place, device, command);
+        let in_memory = in_memory(args, &environment, &mut warnings)?;
+        let leftovers = places.iter().map(|place| place.leftovers).sum();
+        if leftovers > 0 {
+            warnings.push(Warning::Leftovers(leftovers).to_string());
         }
-        let read_path = subject.read_path();
-        let place = if subject.given_len().is_some() { &read_path } else { &subject.folder };
-        let environment = self.environment(place, command);
-        let in_memory = environment.file_system.as_ref().map(|facts| facts.kind.clone());
-        let in_memory = in_memory.filter(|kind| matches!(kind.as_str(), "tmpfs" | "ramfs"));
-        let caches = self.caches(in_memory.as_deref(), warnings)?;
-        let others = self.others(&subject)?;
-        let storage =
-            in_memory.is_none() && (others != Others::None || caches.contains(&Cache::Cold));
-        let fio = environment.versions.fio.is_some();
-        if storage && !fio && self.directions.contains(&Direction::Read) {
-            warnings.push(Warning::NoFio);
-        }
-        self.try_route(&subject, self.args.route)?;
-        let sizes = self.sizes(&subject, &caches, others, in_memory.is_some(), warnings)?;
-        subject.check(&sizes, self.write)?;
-        let largest = sizes.iter().copied().max().unwrap_or(MIB);
-        self.demand(&subject, largest, in_memory.is_some(), storage).check(largest, "--size")?;
-        // Before scratch is made, which takes far longer.
-        let mut memory = self.target.allocate(&self.engine, largest)?;
-        if self.directions.contains(&Direction::Read) {
-            let bar = spinner(subject.given_len().is_none(), largest);
-            let made = subject.make_read(largest);
-            bar.finish_and_clear();
-            made?;
-        }
-        let mut results = Vec::new();
-        let mut left_out = LeftOut::default();
-        let plan = Plan {
-            directions: &self.directions,
-            caches: &caches,
-            storage,
-            fio,
-            route: self.args.route,
-            others,
-            cufile: self.cufile.is_some(),
+        let mut bench = Self {
+            args,
+            begun,
+            engine,
+            pool,
+            is_whole,
+            planned: Vec::new(),
+            targets,
+            measurers,
+            places,
+            ledger: None,
+            records: Vec::new(),
+            kept: Kept::default(),
+            meter,
+            resolver,
+            maps,
+            ceilings: Vec::new(),
+            limited: HashMap::new(),
+            linked: None,
+            gpus: Vec::new(),
+            switch: Switch::find(args, &paths[0])?,
         };
-        for size in sizes {
-            let mut lines = line::plan(&plan);
-            self.measure(&subject, &mut memory, size, &mut lines)?;
-            left_out.add(&lines);
-            let setting = Setting {
-                size,
-                target: memory.name(),
-                simulated: self.target.is_simulated(),
-                read_path: subject.name(Direction::Read).display().to_string(),
-                write_path: subject.name(Direction::Write).display().to_string(),
-                drives: environment.drives.iter().map(|drive| drive.id.clone()).collect(),
-            };
-            results.extend(line::rows(&lines, &setting));
+        let names = paths.iter().map(|path| path.display().to_string());
+        let mut axes = Axes {
+            paths: names.collect(),
+            targets: bench.measurers.iter().map(|one| one.targets().to_vec()).collect(),
+            methods,
+            directions,
+            whole: None,
+            has_cache: !in_memory,
+        };
+        if is_whole {
+            axes.whole = Some(bench.whole_lens(&axes, &mut warnings)?);
         }
-        warnings.extend(left_out.warnings());
-        if results.iter().all(|row| row.method.is_ceiling()) {
-            return Err(nothing_measured(warnings));
+        bench.plan(&axes)?;
+        warnings.extend(bench.apart(&paths));
+        bench.begin(environment, &paths)?;
+        warnings.extend(bench.meter.warnings());
+        warnings.into_iter().try_for_each(|text| bench.note(Record::Warning { text }))?;
+        Ok(bench)
+    }
+
+    /// Makes the points, and checks that there is room for their bytes.
+    fn plan(&mut self, axes: &Axes) -> Result<()> {
+        self.planned = plan::points(self.args, axes)?;
+        plan::check_steady(self.args, &self.planned)?;
+        plan::check_memory(&self.planned, &self.targets)?;
+        for (index, place) in self.places.iter_mut().enumerate() {
+            let own = self.planned.iter().filter(|one| one.paths.contains(&index));
+            place.fit(self.args, &own.collect::<Vec<_>>())?;
         }
-        warnings.extend(self.engine.notes().into_iter().map(Warning::Engine));
-        let mut report = Report { schema: SCHEMA, environment, results, warnings: Vec::new() };
-        warnings.extend(warnings::about(&report));
-        report.warnings = warnings.iter().map(ToString::to_string).collect();
-        Ok(report)
+        Ok(())
     }
 
-    fn measure(
-        &self,
-        subject: &Subject,
-        memory: &mut memory::Memory,
-        size: u64,
-        lines: &mut [Line],
-    ) -> Result<()> {
-        let repeats = self.args.repeats;
-        let steps = lines.len() as u64 * u64::from(repeats);
-        let bar = progress(steps);
-        bar.set_message("making scratch");
-        bar.tick();
-        let run = Run::new(&self.engine, subject, memory, size, repeats, self.args.route)?;
-        let mut run = run.with_cufile(self.cufile.clone());
-        let result = run.measure(lines, &mut |line| {
-            bar.set_message(line.name());
-            bar.inc(1);
-        });
-        bar.finish_and_clear();
-        result
-    }
-
-    /// Reads a few bytes by a route, so that an unavailable one fails before scratch is filled.
-    fn try_route(&self, subject: &Subject, route: Option<Route>) -> Result<()> {
-        let Some(route) = route else { return Ok(()) };
-        let len = subject.given_len().unwrap_or(TRY_LEN).min(TRY_LEN);
-        subject.make_read(len)?;
-        methods::forebay::try_route(&self.engine, &self.target, &subject.read_path(), len, route)
-    }
-
-    fn environment(&self, place: &Path, command: &str) -> Environment {
-        let info = self.target.device.as_ref().map(|device| device.info());
-        let mut environment = environment::collect(place, info, command);
-        let cufile = self.cufile.as_ref();
-        environment.versions.cufile = cufile.map(|cufile| cufile.borrow().version().to_owned());
-        environment
-    }
-
-    /// The engine's other routes to show. A GPU has two routes if the file supports O_DIRECT, and
-    /// three if the direct route is available.
-    fn others(&self, subject: &Subject) -> Result<Others> {
-        let two = self.target.device.is_some() && self.args.route.is_none();
-        let past = self.engine.options().direct_io != DirectIo::Off;
-        if !two || !past || self.has_no_direct_io(subject)? {
-            return Ok(Others::None);
+    /// The bytes of whole files of each path: as many as `--size` says, or as the storage reads in
+    /// about half a second.
+    fn whole_lens(&mut self, axes: &Axes, warnings: &mut Vec<String>) -> Result<Vec<u64>> {
+        if self.args.size.is_none() && axes.has_cache {
+            let any_read = axes.directions.iter().any(|percent| *percent > 0);
+            let first = if any_read { Direction::Read } else { Direction::Write };
+            let found = self.storage(first, false)?;
+            self.keep(found)?;
         }
-        // Most machines lack that route, so there is no warning.
-        let direct = self.try_route(subject, Some(Route::Direct));
-        Ok(if direct.is_ok() { Others::Direct } else { Others::Staged })
+        let free = self.targets.iter().flatten().flatten().filter_map(|gpu| gpu.memory().ok());
+        let on_gpu = free.map(|(free, _)| free / 4).min().unwrap_or(u64::MAX);
+        let (memory, paths) = (environment::memory().available, self.places.len() as u64);
+        let mut lens = Vec::new();
+        for (index, place) in self.places.iter().enumerate() {
+            let whole = if place.is_scratch() { u64::MAX } else { place.len };
+            if let Some(size) = self.args.size {
+                if size > whole {
+                    let (wanted, have) = (format_size(size), format_size(whole));
+                    return Err(Failure::new(format!(
+                        "cannot read {wanted} of `{}`",
+                        axes.paths[index]
+                    ))
+                    .because(format!("it has {have}"))
+                    .hint(format!("`--size {whole}` reads all of it")));
+                }
+                lens.push(size);
+                continue;
+            }
+            let rate = self.ceilings.iter().find(|one| one.of == axes.paths[index]);
+            let timely = rate.map_or(FIRST_LEN, |one| whole_len(one.bytes_per_second));
+            let room = Room::of(&place.folder)?.usable() / 4;
+            let room = if place.is_scratch() { room } else { u64::MAX };
+            let len = timely.min(memory / (8 * paths)).min(room).min(on_gpu / paths);
+            let len = len.max(64 << 10).min(whole);
+            if !place.is_scratch() && len < whole {
+                warnings.push(Warning::Part { len, whole }.to_string());
+            }
+            lens.push(len);
+        }
+        Ok(lens)
     }
 
-    fn has_no_direct_io(&self, subject: &Subject) -> Result<bool> {
-        let path = subject.read_path();
-        let _step = Step::begin("read", &path);
-        Ok(self.engine.open(&path)?.no_direct_io().is_some())
-    }
-
-    /// The host memory that moves of `len` bytes need.
-    fn demand(&self, subject: &Subject, len: u64, in_memory: bool, storage: bool) -> Demand {
-        let gpu = self.target.device.is_some();
-        let host = !gpu || self.target.is_simulated();
-        let files = if in_memory { subject.scratch_files(self.write) } else { 0 };
-        let storages = if storage { self.directions.len() as u64 } else { 0 };
-        let demand =
-            Demand::of_comparison(self.engine.options(), len, (host, gpu), files, storages);
-        if self.cufile.is_some() { demand.with_process(host) } else { demand }
-    }
-
-    /// The page cache states to measure, if the file system allows them.
-    fn caches(&self, in_memory: Option<&str>, warnings: &mut Vec<Warning>) -> Result<Vec<Cache>> {
-        let both = self.args.cold == self.args.resident;
-        let mut caches = Vec::new();
-        if both || self.args.cold {
-            match in_memory {
-                None => caches.push(Cache::Cold),
-                Some(kind) if both => warnings.push(Warning::InMemory(kind.into())),
-                Some(kind) => {
-                    return Err(Failure::new("cannot measure with a cold file")
-                        .because(format!("{kind} keeps its files in memory"))
-                        .hint("name a path on a drive, or omit `--cold`"));
+    /// Opens the results file and writes the record of the run.
+    fn begin(&mut self, environment: Environment, paths: &[PathBuf]) -> Result<()> {
+        let run = Run {
+            schema: SCHEMA,
+            verb: "bench".into(),
+            label: self.args.label.clone(),
+            environment,
+            gpus: gpus(&self.targets),
+            unmetered: self.meter.absent().to_vec(),
+            asked: self.asked(paths).into(),
+            imported: None,
+        };
+        if self.args.output.is_some() || !self.is_whole {
+            match state::open(self.args, &run.asked) {
+                Ok((ledger, kept)) => (self.ledger, self.kept) = (Some(ledger), kept),
+                Err(failure) if self.args.output.is_some() => return Err(failure),
+                Err(failure) => {
+                    say(&format!("results are only shown, not kept: {}", failure.in_one_line()))
                 }
             }
         }
-        if both || self.args.resident {
-            caches.push(Cache::Resident);
+        let kept = std::mem::take(&mut self.kept.records);
+        let early = std::mem::replace(&mut self.records, kept);
+        let run = Record::Run(Box::new(run));
+        if let Some(ledger) = &mut self.ledger {
+            ledger.begin(&run)?;
         }
-        Ok(caches)
+        self.records.push(run);
+        early.into_iter().try_for_each(|record| self.note(record))
     }
 
-    /// The sizes that the user requests, or one that suits the machine.
-    fn sizes(
-        &self,
-        subject: &Subject,
-        caches: &[Cache],
-        others: Others,
-        in_memory: bool,
-        warnings: &mut Vec<Warning>,
-    ) -> Result<Vec<u64>> {
-        if !self.args.size.is_empty() {
-            return Ok(wanted_sizes(self.args));
+    /// What is asked for, by which parts of the same run are recognized.
+    fn asked(&self, paths: &[PathBuf]) -> Value {
+        let identities = identities(&self.targets);
+        let mut asked = plan::asked(self.args, &self.planned, &real(paths), &identities);
+        let queues = queues::told(&self.maps);
+        // If the run sets queue counts, the initial count says nothing about it.
+        if !queues.is_empty() && self.switch.is_none() {
+            asked["queues"] = queues.into();
         }
-        let files = subject.scratch_files(self.write);
-        let room = Room::of(&subject.folder)?.usable();
-        let cufile = self.cufile.is_some();
-        let fixed = self.demand(subject, 0, in_memory, caches.contains(&Cache::Cold)).fixed;
-        let means = Means {
-            memory: environment::memory().available.saturating_sub(fixed),
-            room: (files > 0).then_some(room * 2 / u64::from(files.max(1))),
-            // cuFile's process allocates its own memory.
-            gpu_memory: self
-                .target
-                .free_memory()?
-                .map(|free| if cufile { free * 2 / 3 } else { free }),
-            storage_rate: if in_memory { 2.0 * UNKNOWN_RATE } else { look(subject)? },
-            host_target: self.target.device.is_none(),
-        };
-        let ways = WAYS + if cufile { CUFILE_WAYS } else { 0 };
-        let passes = Passes::of(&self.directions, caches, ways, others.count(), files);
-        let suitable = size::suitable(means, passes, self.args.repeats);
-        Ok(vec![match subject.given_len() {
-            Some(whole) if whole > suitable => {
-                warnings.push(Warning::Part { len: suitable, whole });
-                suitable
+        asked
+    }
+
+    /// The warnings on GPUs and drives on different sockets.
+    fn apart(&self, paths: &[PathBuf]) -> Vec<String> {
+        let _step = Step::begin("inspect", &paths[0]);
+        let devices = self.targets.iter().flatten().flatten();
+        let gpus = devices.map(|device| device.info().pci_address.as_str());
+        let mut gpus: Vec<&str> = gpus.filter(|address| !address.is_empty()).collect();
+        gpus.sort_unstable();
+        gpus.dedup();
+        sockets::warnings(&self.resolver, paths, &gpus)
+    }
+
+    /// Stores a record, first on the drive.
+    fn note(&mut self, record: Record) -> Result<()> {
+        if let Some(ledger) = &mut self.ledger {
+            ledger.append(&record)?;
+            ledger.sync()?;
+        }
+        self.records.push(record);
+        Ok(())
+    }
+
+    fn run(mut self) -> Result<Vec<Record>> {
+        let repeats = plan::repeats(self.args, self.is_whole);
+        let todo: Vec<(usize, u32)> = (0..repeats)
+            .flat_map(|repeat| {
+                let order = plan::order(self.args, self.planned.len(), repeat);
+                order.into_iter().map(move |index| (index, repeat)).collect::<Vec<_>>()
+            })
+            .filter(|(index, repeat)| !self.kept.has(&self.planned[*index].point, *repeat))
+            .collect();
+        let all = self.planned.len() * repeats as usize;
+        if let (true, Some(ledger)) = (todo.is_empty(), &self.ledger) {
+            let path = ledger.path().display();
+            self.tell(&format!(
+                "`{path}` has all samples of this run; `--restart`, or another file, measures again"
+            ));
+            return Ok(self.records);
+        }
+        let bar = self.progress(todo.len() as u64);
+        self.tell_kept(all - todo.len(), all, &bar);
+        match &self.switch {
+            None => self.make_scratch(&bar)?,
+            Some(_) => self.turn(&self.planned[todo[0].0].clone(), todo[0].1, &bar),
+        }
+        self.links(&bar)?;
+        self.warm(&bar)?;
+        self.measure_all(todo, all, &bar)?;
+        self.theory()?;
+        bar.finish_and_clear();
+        cleanup::set_progress_note(None);
+        for note in self.engine.notes() {
+            self.note(Record::Warning { text: note })?;
+        }
+        let records = std::mem::take(&mut self.records);
+        self.ledger.take().map_or(Ok(()), Ledger::finish)?;
+        Ok(records)
+    }
+
+    /// Measures these points and repeats, of `all`.
+    fn measure_all(
+        &mut self,
+        todo: Vec<(usize, u32)>,
+        all: usize,
+        bar: &ProgressBar,
+    ) -> Result<()> {
+        let mut left: Duration = todo.iter().map(|(index, _)| self.planned[*index].time()).sum();
+        self.announce(all - todo.len(), all, left, bar);
+        let (mut round, mut round_begun, mut slowest) = (0, Instant::now(), Duration::ZERO);
+        let (mut done, mut failed) = (all - todo.len(), HashSet::new());
+        for (index, repeat) in todo {
+            if repeat != round {
+                slowest = slowest.max(round_begun.elapsed());
+                (round, round_begun) = (repeat, Instant::now());
+                if self.is_whole
+                    && self.args.repeats.is_none()
+                    && self.begun.elapsed() + slowest > plan::BUDGET
+                {
+                    break;
+                }
+                self.links(bar)?;
             }
-            Some(whole) => whole,
-            None => suitable,
-        }])
+            let planned = self.planned[index].clone();
+            if self.is_whole && failed.contains(&index) {
+                continue; // it fails again
+            }
+            self.turn(&planned, repeat, bar);
+            self.storage_before(&planned, bar)?;
+            bar.set_message(format!("{} s left, {}", left.as_secs(), plan::name(&planned.point)));
+            bar.tick();
+            let sample = self.sample(index, repeat);
+            if sample.is_good() {
+                done += 1;
+            } else {
+                failed.insert(index);
+            }
+            self.note(Record::Sample(Box::new(sample)))?;
+            self.tell_kept(done, all, bar);
+            left = left.saturating_sub(planned.time());
+            bar.inc(1);
+            if !bar.is_hidden()
+                && let Some(shown) = self.so_far()
+            {
+                bar.set_prefix(shown);
+            }
+        }
+        Ok(())
+    }
+
+    /// Says how much will be measured, if results go to a file.
+    fn announce(&self, kept: usize, all: usize, left: Duration, bar: &ProgressBar) {
+        let Some(ledger) = &self.ledger else { return };
+        let (path, seconds, points) = (ledger.path().display(), left.as_secs(), self.planned.len());
+        let kept = match kept {
+            0 => String::new(),
+            kept => format!(", {kept} of them kept from an earlier run"),
+        };
+        let (repeats, points) = (all / points.max(1), counted(points, "point"));
+        let text =
+            format!("{points} × {repeats}{kept}: {seconds} s or more; results go to `{path}`");
+        bar.suspend(|| self.tell(&text));
+    }
+
+    fn tell(&self, text: &str) {
+        if !self.args.quiet {
+            tell(text);
+        }
+    }
+
+    /// What a signal prints: the results so far, and how to continue.
+    fn tell_kept(&self, done: usize, all: usize, bar: &ProgressBar) {
+        // A progress bar shows them already.
+        let is_wanted = done > 0 && bar.is_hidden() && !self.args.json && !self.args.quiet;
+        let shown = if is_wanted { self.so_far() } else { None }.unwrap_or_default();
+        let mut text = anstream::adapter::strip_str(&shown).to_string();
+        let path = self.ledger.as_ref().map(|ledger| ledger.path().display());
+        text.push_str(&match path {
+            Some(path) => format!(
+                "stopped: `{path}` has {done} of {all} samples; the same command continues from \
+                 there"
+            ),
+            None => format!("stopped: {done} of {all} samples were measured"),
+        });
+        cleanup::set_progress_note(Some(text));
+    }
+
+    /// The results so far. Tables of long runs are left out, as they would take time from it.
+    fn so_far(&self) -> Option<String> {
+        let is_short = self.records.len() <= SHOWN_MAX;
+        is_short.then(|| table::render(&table::model(&self.records), base(self.args)))
+    }
+
+    /// A progress bar over samples, below their results. It is hidden if stderr is not a terminal
+    /// or has log lines, and with `--quiet`.
+    fn progress(&self, steps: u64) -> ProgressBar {
+        if log::is_on() || self.args.quiet {
+            return ProgressBar::hidden();
+        }
+        let style = ProgressStyle::with_template("{prefix}{bar:20} {pos}/{len} {wide_msg}");
+        let bar = ProgressBar::new(steps)
+            .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.enable_steady_tick(TICK);
+        bar
+    }
+
+    fn make_scratch(&self, bar: &ProgressBar) -> Result<()> {
+        let len: u64 = self.places.iter().map(Place::scratch_len).sum();
+        bar.set_message(format!("making {} of scratch", format_size(len)));
+        self.places.iter().try_for_each(Place::make)
+    }
+
+    /// Measures the storage of each path in one direction; scratch is made for that if there is
+    /// none yet.
+    fn storage(&mut self, direction: Direction, with_fio: bool) -> Result<Vec<Ceiling>> {
+        let mut found = Vec::new();
+        for index in 0..self.places.len() {
+            let name = self.path(index);
+            let place = &mut self.places[index];
+            if place.is_scratch() && place.len == 0 {
+                let room = Room::of(&place.folder)?.usable() / 4;
+                place.make_first(FIRST_LEN.min(room).max(MIB))?;
+            }
+            let Some(file) = place.file_of(direction).map(Path::to_owned) else { continue };
+            if direction == Direction::Write {
+                place.make_targets(&file)?;
+            }
+            let sized = (file.as_path(), place.len);
+            match limits::storage(&self.engine, &self.pool, sized, &name, direction) {
+                Ok(mut ceiling) => {
+                    if with_fio
+                        && let Err(why) = limits::raise(&mut ceiling, &file)
+                        && self.args.verbose
+                    {
+                        self.warn(format!("`fio` did not check the storage limit: {why}"))?;
+                    }
+                    limits::with_drives(&mut ceiling, &mut self.maps[index].drives);
+                    found.push(ceiling);
+                }
+                Err(failure) => self.warn(not_measured(&failure))?,
+            }
+        }
+        Ok(found)
+    }
+
+    /// Measures the storage before a cold sample, unless that was done shortly before.
+    fn storage_before(&mut self, planned: &Planned, bar: &ProgressBar) -> Result<()> {
+        // The storage limit with one queue count is no limit for another.
+        if planned.point.cache != Some(Cache::Cold) || self.switch.is_some() {
+            return Ok(());
+        }
+        let reads = (planned.point.read_percent > 0).then_some(Direction::Read);
+        let writes = (planned.point.read_percent < 100).then_some(Direction::Write);
+        for direction in reads.into_iter().chain(writes) {
+            let last = self.limited.get(&direction);
+            if last.is_some_and(|last| last.elapsed() < LIMITS_AGE) {
+                continue;
+            }
+            bar.set_message("measuring the storage");
+            let with_fio = last.is_none() && direction == Direction::Read && self.is_whole;
+            let found = self.storage(direction, with_fio)?;
+            self.limited.insert(direction, Instant::now());
+            self.keep(found)?;
+            let together = self.together(direction);
+            self.keep(together.into_iter().collect())?;
+        }
+        Ok(())
+    }
+
+    /// Measures the links of the GPUs, unless that was done shortly before.
+    fn links(&mut self, bar: &ProgressBar) -> Result<()> {
+        if self.linked.is_some_and(|last| last.elapsed() < LIMITS_AGE) {
+            return Ok(());
+        }
+        let any = |is: fn(u8) -> bool| self.planned.iter().any(|one| is(one.point.read_percent));
+        let reads = any(|percent| percent > 0).then_some(Direction::Read);
+        let writes = any(|percent| percent < 100).then_some(Direction::Write);
+        let both: Vec<Direction> = reads.into_iter().chain(writes).collect();
+        // With many GPUs it takes minutes.
+        let mut begins = |number: usize, all: usize| {
+            bar.set_message(format!("measuring links, {number} of {all}"));
+        };
+        let Found { ceilings, failed, gpus } =
+            limits::links(&self.engine, &self.resolver, &self.targets, &both, &mut begins);
+        (self.linked, self.gpus) = (Some(Instant::now()), gpus);
+        failed.iter().try_for_each(|failure| self.warn(not_measured(failure)))?;
+        self.keep(ceilings)
+    }
+
+    /// Keeps and notes limits. If one was measured before, the larger value counts: it was reached.
+    fn keep(&mut self, found: Vec<Ceiling>) -> Result<()> {
+        for new in found {
+            let same = |old: &&mut Ceiling| {
+                (&old.name, &old.of, old.direction) == (&new.name, &new.of, new.direction)
+            };
+            match self.ceilings.iter_mut().find(same) {
+                Some(old) if old.bytes_per_second >= new.bytes_per_second => continue,
+                Some(old) => *old = new.clone(),
+                None => self.ceilings.push(new.clone()),
+            }
+            self.note(Record::Ceiling(new))?;
+        }
+        Ok(())
+    }
+
+    /// Notes the limits of all parts of the machine, which follow from its description.
+    fn theory(&mut self) -> Result<()> {
+        let mut drives: Vec<Drive> = Vec::new();
+        for drive in self.maps.iter().flat_map(|map| &map.drives) {
+            if drives.iter().all(|known| known.id != drive.id) {
+                drives.push(drive.clone());
+            }
+        }
+        let parts = limits::theory(&self.resolver, &self.gpus, &drives);
+        let theory: Vec<Ceiling> = parts.iter().filter_map(parts::Part::record).collect();
+        theory.into_iter().try_for_each(|ceiling| self.note(Record::Ceiling(ceiling)))
+    }
+
+    /// Notes a warning, once.
+    fn warn(&mut self, text: String) -> Result<()> {
+        let same =
+            |record: &Record| matches!(record, Record::Warning { text: old } if *old == text);
+        let is_known = self.records.iter().any(same);
+        if is_known { Ok(()) } else { self.note(Record::Warning { text }) }
+    }
+
+    /// The storage limit of several paths at once: the sum over their drives, each of which counts
+    /// once.
+    fn together(&self, direction: Direction) -> Option<Ceiling> {
+        let planned = self.planned.iter().find(|planned| planned.paths.len() > 1)?;
+        let mut by_drives: HashMap<Vec<&str>, f64> = HashMap::new();
+        for index in &planned.paths {
+            let name = self.path(*index);
+            let mut own = self.ceilings.iter();
+            let own = own.find(|c| c.of == name && c.direction == Some(direction))?;
+            let drives = &self.maps[*index].drives;
+            let ids = drives.iter().map(|drive| drive.hardware.as_str()).collect();
+            let most = by_drives.entry(ids).or_default();
+            *most = most.max(own.bytes_per_second);
+        }
+        Some(Ceiling {
+            name: "storage".into(),
+            of: planned.point.path.clone(),
+            direction: Some(direction),
+            bytes_per_second: by_drives.values().sum(),
+            how: "the sum of its drives".into(),
+            ..Ceiling::default()
+        })
+    }
+
+    /// Lets each method read once, so that samples do not include the start of its threads.
+    ///
+    /// # Errors
+    /// A required route is unavailable.
+    fn warm(&self, bar: &ProgressBar) -> Result<()> {
+        let mut known: Vec<(Way, usize)> = Vec::new();
+        for planned in self.planned.iter().filter(|one| one.is_whole && !one.load.writes()) {
+            if known.contains(&(planned.load.way, planned.targets)) {
+                continue;
+            }
+            known.push((planned.load.way, planned.targets));
+            bar.set_message(format!("warming up {}", planned.point.way));
+            let end = End::AtLeast(Duration::ZERO);
+            let load = Load { cache: Cache::Resident, once: false, end, ..planned.load.clone() };
+            let measurer = &self.measurers[planned.targets];
+            let warmed = self.lanes(planned).and_then(|lanes| {
+                let ready = Ready::with(&self.engine, &load, &lanes, &self.pool)?;
+                ready.run(measurer.targets()).map(drop)
+            });
+            // Without a required route, what fails here fails again, and is reported then.
+            if planned.point.route.is_some() {
+                warmed?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A path as given.
+    fn path(&self, index: usize) -> String {
+        let given = self.args.paths.get(index).map(|path| path.display().to_string());
+        given.unwrap_or_else(|| ".".into())
+    }
+
+    fn lanes(&self, planned: &Planned) -> Result<Vec<crate::workload::Lane>> {
+        let devices = &self.targets[planned.targets];
+        let mut lanes = Vec::new();
+        for index in &planned.paths {
+            lanes.extend(self.places[*index].lanes(planned, devices)?);
+        }
+        Ok(lanes)
+    }
+
+    fn measure(&self, planned: &Planned) -> Result<Measured> {
+        if let Some(failure) = self.switch.as_ref().and_then(|switch| switch.failed.as_ref()) {
+            return Err(failure.clone());
+        }
+        for place in planned.paths.iter().map(|index| &self.places[*index]) {
+            place.check()?;
+            if !planned.load.writes() {
+                place.restore()?;
+            }
+        }
+        let lanes = self.lanes(planned)?;
+        if planned.load.writes() {
+            for place in planned.paths.iter().map(|index| &self.places[*index]) {
+                place.writes(lanes.iter().map(|lane| (lane.path.as_path(), lane.region)));
+            }
+        }
+        self.meter.mark();
+        let (mut measured, ran) = self.measurers[planned.targets].measure(&planned.load, &lanes)?;
+        let power = self.meter.between(ran.from, ran.from + ran.span);
+        let parts = [Part::Gpu, Part::Package, Part::Dram, Part::Platform, Part::Server];
+        let per_gb = |part| joules_per_gb(power.joules_of(part)?, measured.bytes?);
+        let of = |part| per_gb(part).map(|per_gb| Joules { part, per_gb });
+        measured.joules_per_gb = parts.into_iter().filter_map(of).collect();
+        measured.power = Some(power);
+        Ok(measured)
+    }
+
+    fn sample(&self, index: usize, repeat: u32) -> Sample {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut planned = self.planned[index].clone();
+        // A drive may have cached what the last repeat read.
+        planned.load.seed = plan::seed_of(planned.load.seed, repeat);
+        let result = self.measure(&planned).map(|mut measured| {
+            measured.bound = limits::bound(&planned, &measured, &self.ceilings);
+            measured
+        });
+        let error = result.as_ref().err().map(Failure::with_remedy);
+        Sample {
+            point: planned.point,
+            repeat,
+            unix_time: since.as_secs_f64(),
+            queues_found: self.switch.as_ref().and_then(|switch| switch.found),
+            measured: result.ok(),
+            error,
+        }
     }
 }
 
-/// Each `--size` once, in the given order.
-fn wanted_sizes(args: &BenchArgs) -> Vec<u64> {
-    let mut sizes = Vec::new();
-    for size in &args.size {
-        if !sizes.contains(size) {
-            sizes.push(*size);
+/// Whether the files are in a file system in memory, which cannot be cold.
+///
+/// # Errors
+/// Cold files are asked for.
+fn in_memory(
+    args: &BenchArgs,
+    environment: &Environment,
+    warnings: &mut Vec<String>,
+) -> Result<bool> {
+    let kind = environment.file_system.as_ref().map(|facts| facts.kind.as_str());
+    let Some(kind) = kind.filter(|kind| matches!(*kind, "tmpfs" | "ramfs")) else {
+        return Ok(false);
+    };
+    if args.cache.contains(&Cache::Cold) {
+        return Err(Failure::new("cannot measure with a cold file")
+            .because(format!("{kind} keeps its files in memory"))
+            .hint("name a path on a drive, or give `--cache warm`"));
+    }
+    warnings.push(Warning::InMemory(kind.into()).to_string());
+    Ok(true)
+}
+
+/// The methods to compare, without those that are unavailable here.
+fn methods(
+    args: &BenchArgs,
+    engine: &Engine,
+    targets: &[Together],
+    pool: &Pool,
+    warnings: &mut Vec<String>,
+) -> Vec<Way> {
+    if !args.method.is_empty() {
+        return args.method.clone();
+    }
+    let forebay = Way::Forebay(None);
+    if !args.moves_whole_files() {
+        return vec![forebay];
+    }
+    let mut methods = vec![Way::Plain(Plain::Standard), Way::Plain(Plain::Mmap)];
+    if let Some(device) = targets.iter().flatten().flatten().next() {
+        let info = device.info();
+        let gpu = (!info.simulated).then_some(info.uuid.as_str());
+        let found = match engine.options().cufile {
+            true => cufile::start(pool, gpu),
+            false => Err("`FOREBAY_CUFILE` is `off`".into()),
+        };
+        match found {
+            Ok(process) => {
+                cufile::keep(pool, gpu, process);
+                methods.extend([Tuning::Defaults, Tuning::Tuned].map(Way::Cufile));
+            }
+            Err(reason) => warnings.push(Warning::NoCufile(reason).to_string()),
         }
     }
-    sizes
+    methods.push(forebay);
+    methods
+}
+
+/// The shares of reads: by default only reads, and writes of whole files into folders.
+fn directions(args: &BenchArgs, paths: &[PathBuf], is_whole: bool) -> Vec<u8> {
+    if !args.direction.is_empty() {
+        return args.direction.clone();
+    }
+    let is_folder = paths.iter().all(|path| subject::is_folder(path));
+    if is_whole && is_folder && paths.len() == 1 { vec![100, 0] } else { vec![100] }
+}
+
+/// Refuses a path that is named twice.
+fn refuse_same(paths: &[PathBuf]) -> Result<()> {
+    let real = real(paths);
+    for (index, path) in paths.iter().enumerate() {
+        if let Some(first) = real[..index].iter().position(|other| *other == real[index]) {
+            let (own, other) = (path.display(), paths[first].display());
+            let text = match *path == paths[first] {
+                true => format!("`{own}` is given twice"),
+                false => format!("`{own}` is the same as `{other}`"),
+            };
+            return Err(Failure::usage(text).hint("name each file or folder once"));
+        }
+    }
+    Ok(())
+}
+
+/// A power of two of bytes that take about [`WHOLE_SECONDS`] at a rate.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is bounded")]
+fn whole_len(rate: f64) -> u64 {
+    let len = ((rate * WHOLE_SECONDS) as u64).clamp(WHOLE_LEN.0, WHOLE_LEN.1);
+    1 << len.ilog2()
+}
+
+fn not_measured(failure: &Failure) -> String {
+    format!("a limit was not measured: {}", failure.in_one_line())
+}
+
+/// Canonical paths.
+fn real(paths: &[PathBuf]) -> Vec<String> {
+    let real = paths.iter().map(|path| {
+        let _step = Step::begin("inspect", path);
+        path.canonicalize().unwrap_or_else(|_| path.clone())
+    });
+    real.map(|path| path.display().to_string()).collect()
+}
+
+/// The identity of each GPU; for a simulated one, what it simulates.
+fn identities(targets: &[Together]) -> Vec<String> {
+    let infos = targets.iter().flatten().flatten().map(|device| device.info());
+    let identity = |info: &DeviceInfo| match (info.simulated, info.uuid.as_str()) {
+        (false, "") => info.pci_address.clone(),
+        (false, uuid) => uuid.into(),
+        (true, _) => info.driver.clone(),
+    };
+    infos.map(identity).collect()
+}
+
+/// All GPUs that take part.
+fn gpus(targets: &[Together]) -> Vec<Gpu> {
+    let mut gpus: Vec<Gpu> = Vec::new();
+    for device in targets.iter().flatten().flatten() {
+        let gpu = environment::gpu(device.info());
+        if !gpus.contains(&gpu) {
+            gpus.push(gpu);
+        }
+    }
+    gpus
+}
+
+/// The power sensors of all devices that take part.
+fn meter(args: &BenchArgs, targets: &[Together]) -> Result<Meter> {
+    let gpus = targets.iter().flatten().flatten().map(|device| device.info().clone());
+    let mut wanted = Wanted { command: args.power_command.clone(), ..Wanted::default() };
+    for gpu in gpus {
+        if wanted.gpus.iter().all(|known| known.id != gpu.id) {
+            wanted.gpus.push(gpu);
+        }
+    }
+    Meter::begin(&wanted)
+}
+
+/// The storage map of each path.
+fn maps(resolver: &Resolver, paths: &[PathBuf]) -> Vec<StorageMap> {
+    let map = |path: &PathBuf| {
+        let _step = Step::begin("inspect", path);
+        resolver.resolve(path)
+    };
+    paths.iter().map(map).collect()
+}
+
+/// Prints a line on the progress.
+fn tell(text: &str) {
+    let _ = writeln!(anstream::stderr(), "{}", plain(text));
+}
+
+/// Prints the results and the warnings; failed samples and wrong data fail the command.
+fn show(args: &BenchArgs, records: &[Record]) -> Result<()> {
+    let model = table::model(records);
+    let mut out = anstream::stdout();
+    let shown = if args.json {
+        records.iter().try_for_each(|record| {
+            let line = json(record).map_err(std::io::Error::other)?;
+            writeln!(out, "{line}")
+        })
+    } else if args.csv {
+        out.write_all(forms::csv(&model, &[])?.as_bytes())
+    } else {
+        out.write_all(table::render(&model, base(args)).as_bytes())
+    };
+    let shown = shown.and_then(|()| out.flush()).map_err(|error| Failure::stdout(&error));
+    if !args.quiet {
+        say_warnings(args, &model);
+    }
+    // Wrong data are reported even if stdout was closed.
+    verdict(args, records).and(shown)
+}
+
+/// The path that `--vs` compares others with.
+fn base(args: &BenchArgs) -> Option<&str> {
+    args.vs.as_ref().and_then(|_| args.paths.first()?.to_str())
+}
+
+fn say_warnings(args: &BenchArgs, model: &Model) {
+    // Whole files are measured for some time, not for a number of samples.
+    let is_complete = |text: &&String| !text.contains("is incomplete: ");
+    let warnings: Vec<&String> = model.warnings.iter().filter(is_complete).collect();
+    let most = if args.verbose { usize::MAX } else { WARNINGS_MAX };
+    warnings.iter().take(most).for_each(|text| say(text));
+    match warnings.len().saturating_sub(most) {
+        0 => {}
+        1 => say("1 more: `-v` shows it"),
+        more => say(&format!("{more} more: `-v` shows them")),
+    }
+}
+
+/// The last sample of each point and repeat: an earlier one may have failed.
+fn last_samples(records: &[Record]) -> Vec<&Sample> {
+    let mut last = HashMap::new();
+    for (place, (_, sample)) in samples(records).enumerate() {
+        last.insert((&sample.point, sample.repeat), place);
+    }
+    let all = samples(records).enumerate();
+    let is_last = |(place, (_, sample)): &(usize, (_, &Sample))| {
+        last.get(&(&sample.point, sample.repeat)) == Some(place)
+    };
+    all.filter(is_last).map(|(_, (_, sample))| sample).collect()
+}
+
+/// Fails if data were wrong, or if a sample failed: of whole files, only the engine's or those of
+/// methods that were named.
+fn verdict(args: &BenchArgs, records: &[Record]) -> Result<()> {
+    let last = last_samples(records);
+    let mut wrong: Vec<&str> = Vec::new();
+    for sample in &last {
+        let is_wrong = sample.measured.as_ref().is_some_and(|m| m.verified == Some(false));
+        if is_wrong && !wrong.contains(&sample.point.way.as_str()) {
+            wrong.push(&sample.point.way);
+        }
+    }
+    if !wrong.is_empty() {
+        let s = if wrong.len() == 1 { "" } else { "s" };
+        let names = wrong.iter().map(|way| format!("`{way}`")).collect::<Vec<_>>().join(", ");
+        return Err(Failure::new(format!("{} method{s} moved wrong data", wrong.len()))
+            .because(names)
+            .hint("check whether the files changed meanwhile, and the kernel's log (`dmesg`)"));
+    }
+    let is_asked = |sample: &&&Sample| {
+        !args.method.is_empty() || !args.moves_whole_files() || sample.point.way == "forebay"
+    };
+    let failed: Vec<&str> =
+        last.iter().filter(is_asked).filter_map(|sample| sample.error.as_deref()).collect();
+    match failed.as_slice() {
+        [] => Ok(()),
+        [one] => Err(Failure::new("one sample failed").because(*one)),
+        [first, ..] => {
+            Err(Failure::new(format!("{} samples failed", failed.len())).because(*first))
+        }
+    }
 }
 
 /// Shows a spinner while scratch is made, on a terminal.
@@ -384,64 +946,4 @@ pub(crate) fn spinner(scratch: bool, len: u64) -> ProgressBar {
     bar.set_message(format!("making {} of scratch", format_size(len)));
     bar.enable_steady_tick(TICK);
     bar
-}
-
-/// A progress bar over `steps`. Hidden if stderr is not a terminal, or has log lines.
-fn progress(steps: u64) -> ProgressBar {
-    if log::is_on() {
-        return ProgressBar::hidden();
-    }
-    ProgressBar::new(steps).with_style(
-        ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}")
-            .unwrap_or_else(|_| ProgressStyle::default_bar()),
-    )
-}
-
-/// The failure of a run in which every method was left out.
-pub(crate) fn nothing_measured(warnings: &[Warning]) -> Failure {
-    let mut failure = Failure::new("no method could be measured")
-        .hint("try `--resident`, a regular file on another file system, or another size");
-    for warning in warnings {
-        if let Warning::LeftOut { reason, .. } = warning
-            && !failure.causes.contains(reason)
-        {
-            failure = failure.because(reason);
-        }
-    }
-    failure
-}
-
-/// Estimates the rate of the storage, by reading the user's file or writing scratch.
-fn look(subject: &Subject) -> Result<f64> {
-    let (path, direction, len) = match subject.given_len() {
-        Some(len) => (subject.read_path(), Direction::Read, len.min(LOOK_LEN)),
-        None => {
-            let room = Room::of(&subject.folder)?.usable();
-            (subject.read_path(), Direction::Write, LOOK_LEN.min(room / 2))
-        }
-    };
-    match Storage::open(&path, direction, len) {
-        Ok(Ok(storage)) => storage.estimate(LOOK),
-        // If the rate cannot be measured, a guess is used.
-        Ok(Err(_)) | Err(_) => Ok(UNKNOWN_RATE),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::report::json::tests::report;
-
-    #[test]
-    fn wrong_data_fail_the_run_whoever_took_the_report() {
-        let gone = || Err(Failure::stdout(&std::io::ErrorKind::BrokenPipe.into()));
-        let mut report = report();
-        assert_eq!(verdict(&report, gone()).unwrap_err().message, "");
-        assert_eq!(verdict(&report, Ok(())), Ok(()));
-        report.results[1].verified = Some(false);
-        for shown in [Ok(()), gone()] {
-            let failure = verdict(&report, shown).unwrap_err();
-            assert_eq!(failure.message, "one method moved wrong data");
-        }
-    }
 }

@@ -9,7 +9,7 @@ use forebay::{Engine, File, Route};
 use forebay_evidence::{Claim, Evidence, GpuLink, Memory, Sources, Verdict, verdict};
 use forebay_topology::Resolver;
 
-use super::methods::Moved;
+use super::route::Moved;
 use crate::report::json::Direction;
 
 /// The note for moves with several targets.

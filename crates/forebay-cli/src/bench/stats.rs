@@ -29,12 +29,6 @@ impl Spread {
         Some(Self { median, min, max })
     }
 
-    /// The spread of the rates at which `bytes` moved.
-    #[must_use]
-    pub fn of_rates(bytes: u64, seconds: &[f64]) -> Option<Self> {
-        Self::of(seconds.iter().map(|seconds| rate(bytes, *seconds)))
-    }
-
     /// The range as a share of the median.
     #[must_use]
     pub fn relative(&self) -> f64 {
@@ -72,8 +66,6 @@ mod tests {
 
     #[test]
     fn rates_and_costs() {
-        let rates = Spread::of_rates(2_000_000_000, &[1.0, 2.0, 0.5]).unwrap();
-        assert_eq!(rates, Spread { median: 2e9, min: 1e9, max: 4e9 });
         assert!((cpu_per_gb(500_000_000, &[0.1, 0.3, 0.2]).unwrap() - 0.4).abs() < 1e-12);
         assert_eq!(cpu_per_gb(0, &[0.1]), None);
         assert!(rate(1, 0.0).is_finite());

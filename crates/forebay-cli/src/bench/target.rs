@@ -75,19 +75,6 @@ impl Target {
         self.reason.iter().map(|reason| Warning::HostTarget(reason.clone())).collect()
     }
 
-    /// Bytes that are free on the GPU.
-    ///
-    /// # Errors
-    /// Driver errors.
-    pub fn free_memory(&self) -> Result<Option<u64>> {
-        let Some(device) = &self.device else { return Ok(None) };
-        let (free, _) = device.memory().map_err(|error| {
-            let text = format!("cannot query the free memory of {}", device.id());
-            Failure::new(text).because(error.to_string())
-        })?;
-        Ok(Some(free))
-    }
-
     /// Allocates `len` bytes, one or more.
     ///
     /// # Errors

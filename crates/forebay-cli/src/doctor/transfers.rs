@@ -19,8 +19,8 @@ use forebay::{Buffer, Engine, Error, OpenOptions, Outcome, RequestOptions, Route
 use super::json::{Share, Transfer};
 use crate::bench::data::Pattern;
 use crate::bench::memory::{close, whole};
-use crate::bench::methods::{self, forebay::said};
 use crate::bench::proof::Prover;
+use crate::bench::route::{self, said};
 use crate::bench::scratch::{Part, Scratch, random};
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
@@ -293,7 +293,7 @@ impl<'a> Run<'a> {
         let outcome = outcome.and_then(|outcome| file.close().map(|()| outcome));
         let proof = outcome.as_ref().ok().map(|outcome| {
             let said = said(&outcome.routes);
-            let moved = methods::Moved { bytes: outcome.bytes, route: None, reason: None, said };
+            let moved = route::Moved { bytes: outcome.bytes, route: None, reason: None, said };
             let way = if direction == "read" { Direction::Read } else { Direction::Write };
             self.prover.proof(evidence, &moved, way)
         });

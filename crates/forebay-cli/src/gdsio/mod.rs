@@ -31,7 +31,7 @@ use crate::program::Program;
 use crate::report::plain::plain;
 use crate::stdio::say;
 use crate::workload::Lane;
-use crate::workload::issuer::Way;
+use crate::workload::backend::Way;
 
 /// Runs the verb.
 pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {

@@ -14,7 +14,7 @@ use crate::bench::proof::{Proof, Prover};
 use crate::failure::Result;
 use crate::report::proof::VerdictFacts;
 use crate::stdio::say;
-use crate::workload::issuer::add;
+use crate::workload::backend::add;
 use crate::workload::measure::{files_of, proofs_of};
 use crate::workload::run::{OfTarget, Ran};
 

@@ -15,7 +15,7 @@ use crate::bench::demand::check_requests;
 use crate::bench::proof::Proof;
 use crate::failure::{Failure, Result};
 use crate::report::json::Cache;
-use crate::workload::issuer::{ACCEPTS_ANY_SIZE, Plain, WITHOUT_O_DIRECT, Way};
+use crate::workload::backend::{ACCEPTS_ANY_SIZE, Plain, WITHOUT_O_DIRECT, Way};
 use crate::workload::pattern::Pattern;
 use crate::workload::run::{Moved, Ran, Ready};
 use crate::workload::{End, Lane, Load};
@@ -57,7 +57,7 @@ impl Task<'_> {
             // Many requests in one call would go through host memory.
             Way::Forebay(Some(Route::Direct)) => self.requests(),
             Way::Forebay(_) if self.asked.transfer.is_batch() => self.job.threads,
-            Way::Forebay(_) => 1,
+            _ => 1,
         }
     }
 
@@ -315,7 +315,7 @@ pub(super) const fn plain_way(transfer: Transfer, cached: bool, gpu: bool) -> (W
         Plain::Cpu | Plain::Uring => Transfer::CpuOnly,
         Plain::CpuGpu => Transfer::CpuGpu,
         Plain::CpuAsyncGpu => Transfer::CpuAsyncGpu,
-        Plain::CpuCachedGpu => Transfer::CpuCachedGpu,
+        _ => Transfer::CpuCachedGpu,
     };
     (Way::Plain(plain), kind)
 }

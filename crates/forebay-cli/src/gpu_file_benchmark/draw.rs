@@ -269,7 +269,7 @@ mod tests {
     use super::*;
     use crate::report::proof::{ShareFacts, tests::verdict};
     use crate::results::CpuCost;
-    use crate::workload::issuer::{Plain, Way};
+    use crate::workload::backend::{Plain, Way};
 
     fn measured(gb_per_second: f64) -> Measured {
         Measured {

@@ -25,7 +25,7 @@ use crate::args::{GpuFileArgs, Mode};
 use crate::bench::cache::make_cold;
 use crate::bench::data::Pattern;
 use crate::bench::demand::Demand;
-use crate::bench::methods::forebay::try_route;
+use crate::bench::route::try_route;
 use crate::bench::target::Target;
 use crate::bench::{TRY_LEN, environment, make, scratch, spinner};
 use crate::failure::{Failure, Result};
@@ -35,7 +35,7 @@ use crate::report::warnings::Warning;
 use crate::results::Measured;
 use crate::sockets::Sockets;
 use crate::steps::{self, Step};
-use crate::workload::issuer::{Plain, Way};
+use crate::workload::backend::{Plain, Way};
 use crate::workload::measure::Measurer;
 use crate::workload::pattern::{self, Region};
 use crate::workload::run::Ran;
@@ -222,7 +222,8 @@ impl Benchmark<'_> {
     ) -> Result<Done> {
         let simulated = self.target.is_simulated();
         let groups = [vec![self.target.device.clone()]];
-        let measurer = Measurer::all(&self.engine, &groups).remove(0).verifying_all();
+        let measurer =
+            Measurer::all(&self.engine, &groups, &Arc::default()).remove(0).verifying_all();
         let mut work = self.work(warnings);
         for run in 1..=self.args.runs {
             let mut order: Vec<&mut Method> = methods.iter_mut().collect();

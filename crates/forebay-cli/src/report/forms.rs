@@ -37,7 +37,7 @@ pub fn terminal(blocks: &[Block], wide: bool) -> String {
 }
 
 /// Words in lines of this width, the later ones indented; a longer word is cut.
-fn wrapped(text: &str, width: usize) -> String {
+pub(crate) fn wrapped(text: &str, width: usize) -> String {
     let letters = |text: &str| text.chars().count();
     let (mut lines, mut line) = (String::new(), String::new());
     for word in text.split(' ') {
@@ -317,7 +317,7 @@ mod tests {
         };
         let text = plain_text(&[("a", &made::file(&sweep))]);
         let begins =
-            "a  forebay sweep /data/model.safetensors --depth 1,8,32\nNVIDIA H200 · Fast One";
+            "a  forebay bench /data/model.safetensors --depth 1,8,32\nNVIDIA H200 · Fast One";
         assert!(text.starts_with(begins), "{text}");
         for word in [
             "\nall: path /data/model.safetensors, method forebay, direction read,",

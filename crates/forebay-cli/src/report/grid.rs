@@ -201,7 +201,7 @@ impl Grid {
     clippy::cast_precision_loss,
     reason = "a number of eighths of a bar"
 )]
-fn bar(share: f64, width: usize) -> String {
+pub(crate) fn bar(share: f64, width: usize) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
     let eighths = (share * width as f64 * 8.0).round() as usize;

@@ -10,12 +10,10 @@ use forebay::units::{KIB, MIB, format_size};
 use serde_json::Value;
 
 use super::foreign::{self, Hints};
-use super::json::{Report, Row, SCHEMA};
 use super::layers::{self, Layers};
-use crate::bench::stats::rate;
 use crate::failure::{Failure, Result};
 use crate::json_memory;
-use crate::results::{self, Bound, Ceiling, CpuCost, Measured, Point, Record, Run, Sample, file};
+use crate::results::{Record, file};
 
 /// Most bytes of a file that is not a results file: its parsed form takes several times as much.
 const WHOLE_MAX: u64 = 64 * MIB;
@@ -65,7 +63,7 @@ pub fn read(path: &Path, hints: &Hints) -> Result<Source> {
     foreign::records(path, &bytes, hints).map(Source::Records)
 }
 
-const KINDS: &str = "give results files (`forebay sweep -o FILE`), output of \
+const KINDS: &str = "give results files (`forebay bench -o FILE`), output of \
                      `forebay bench --json` or `forebay.stream_bench --out`, or results of gdsio, \
                      fio, nixlbench, elbencho or CSV";
 
@@ -104,105 +102,13 @@ fn ours(value: Value) -> Result<Source, String> {
     if layers::is_layers(&value) {
         return layers::read(value).map(|layers| Source::Layers(Box::new(layers)));
     }
-    if value.get("results").is_none() {
-        return Err("it holds JSON without `results`".into());
-    }
-    match value.get("schema").and_then(Value::as_u64) {
-        Some(schema) if schema == u64::from(SCHEMA) => {
-            let report: Report = serde_json::from_value(value).map_err(|why| why.to_string())?;
-            Ok(Source::Records(records(report)))
-        }
-        Some(schema) => Err(format!("it has version {schema}, and this program reads {SCHEMA}")),
-        None => Err("it has no version (`schema`)".into()),
-    }
-}
-
-/// The rows of `forebay bench --json` as records.
-fn records(report: Report) -> Vec<Record> {
-    let mut records = vec![Record::Run(Box::new(Run {
-        schema: results::SCHEMA,
-        verb: "bench".into(),
-        label: None,
-        gpus: report.environment.gpu.iter().cloned().collect(),
-        environment: report.environment,
-        unmetered: Vec::new(),
-        asked: Value::Null.into(),
-        imported: None,
-    }))];
-    for row in &report.results {
-        if row.method.is_ceiling() {
-            records.push(Record::Ceiling(limit(row)));
-        } else {
-            records.extend(samples(row).map(|sample| Record::Sample(Box::new(sample))));
-        }
-    }
-    records.extend(report.warnings.into_iter().map(|text| Record::Warning { text }));
-    records
-}
-
-fn limit(row: &Row) -> Ceiling {
-    Ceiling {
-        name: row.method.name().into(),
-        of: row.paths.as_ref().map_or_else(|| row.target.clone(), |paths| paths.join(", ")),
-        direction: Some(row.direction),
-        bytes_per_second: row.bytes_per_second.max,
-        how: "measured".into(),
-        simulated: row.simulated,
-        ..Ceiling::default()
-    }
-}
-
-fn samples(row: &Row) -> impl Iterator<Item = Sample> + '_ {
-    let settings = row.settings.as_ref().map(|settings| format!(" ({})", settings.name));
-    let point = Point {
-        path: row.paths.as_ref().map(|paths| paths.join(", ")).unwrap_or_default(),
-        targets: vec![row.target.clone()],
-        way: format!("{}{}", row.method.name(), settings.unwrap_or_default()),
-        route: row.demanded.clone(),
-        read_percent: if row.direction.name() == "read" { 100 } else { 0 },
-        pattern: String::new(),
-        request_size: row.bytes,
-        depth: 0,
-        batch: 0,
-        threads: 0,
-        files: 0,
-        cache: row.cache,
-        queues: None,
-    };
-    let bound = row.limit.map(|limit| Bound {
-        name: limit.name.name().into(),
-        bytes_per_second: Some(limit.bytes_per_second),
-        ..Bound::default()
-    });
-    (0..).zip(&row.seconds).map(move |(repeat, seconds)| Sample {
-        point: point.clone(),
-        repeat,
-        unix_time: 0.0,
-        queues_found: None,
-        measured: Some(Measured {
-            bytes: Some(row.bytes),
-            seconds: Some(*seconds),
-            bytes_per_second: rate(row.bytes, *seconds),
-            cpu: row
-                .cpu_s_per_gb
-                .map(|s_per_gb| CpuCost { s_per_gb: Some(s_per_gb), ..CpuCost::default() }),
-            route: row.route.clone(),
-            verdict: row.verdict.clone(),
-            bound: bound.clone(),
-            verified: row.verified,
-            simulated: row.simulated,
-            ..Measured::default()
-        }),
-        error: None,
-    })
+    Err("it is JSON of an unknown kind".into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::json::tests::report;
     use crate::report::made;
-    use crate::report::model::{Metric, gather};
 
     const LAYERS: &str = include_str!("../../tests/fixtures/layers.json");
 
@@ -230,18 +136,6 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_a_bench_keep_their_numbers() {
-        let report = report();
-        let source = read_text(&report.to_text().unwrap()).unwrap();
-        let model = gather::model(&[("bench".into(), source)]);
-        assert_eq!((model.lines.len(), model.limits.len()), (2, 1));
-        let (line, row) = (&model.lines[0], &report.results[1]);
-        let rate = line.estimate(Metric::Rate).unwrap();
-        assert!((rate.median / row.bytes_per_second.median - 1.0).abs() < 1e-9);
-        assert!((line.share().unwrap() - row.share_of_limit.unwrap()).abs() < 1e-9);
-    }
-
-    #[test]
     fn other_contents_are_refused_with_the_kinds_that_are_read() {
         let why = |text: &str| {
             let failure = read_text(text).unwrap_err();
@@ -249,9 +143,7 @@ mod tests {
             failure.causes.concat()
         };
         assert!(why(r#"{"results": []}"#).contains("unknown"));
-        assert!(why(r#"{"schema": 1}"#).contains("without `results`"));
-        assert!(why(r#"{"results": [], "schema": 9}"#).contains("version 9"));
-        assert!(why(r#"{"results": [], "schema": 1}"#).contains("environment"));
+        assert!(why(r#"{"schema": 1}"#).contains("unknown"));
         assert!(why(r#"{"layers_schema": 7}"#).contains("version 7"));
         assert!(why(&LAYERS.replace("\"pass_s\": 0", "\"pass_s\": -0")).contains("`pass_s`"));
         assert!(why(" \n").contains("empty"));

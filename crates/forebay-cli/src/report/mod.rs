@@ -1,4 +1,4 @@
-//! Results for people ([`table`], of several paths [`paths`]) and for programs ([`json`]), and what
+//! Results for people ([`table`]) and for programs ([`json`]), and what
 //! to do next ([`warnings`]). [`plain`] sanitizes external text, [`drives`] and [`names`] hold
 //! common names, and [`proof`] the proven routes.
 //!
@@ -21,7 +21,6 @@ pub mod names;
 pub mod numbers;
 mod output;
 pub mod page;
-pub mod paths;
 pub mod plain;
 pub mod proof;
 pub mod ratio;

@@ -5,7 +5,6 @@ use forebay_evidence::Verdict;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::json::Row;
 use crate::bench::proof::Proof;
 
 /// The prefix of the words for direct routes.
@@ -84,25 +83,6 @@ impl VerdictFacts {
     }
 }
 
-/// The counters around each sample.
-#[must_use]
-pub fn evidence(proofs: &[Proof]) -> Option<Vec<Value>> {
-    if proofs.is_empty() {
-        return None;
-    }
-    let object = |proof: &Proof| serde_json::from_str(&proof.evidence.to_json()).ok();
-    proofs.iter().map(object).collect()
-}
-
-/// A row's verdict for a table, with the mark of its footnote.
-pub(crate) fn cell<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> String {
-    let Some(verdict) = &row.verdict else { return "–".into() };
-    match verdict.note() {
-        None => verdict.text.clone(),
-        Some(note) => format!("{} [{}]", verdict.text, super::table::mark(note, reasons)),
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use forebay::{Direction, Route};
@@ -144,9 +124,6 @@ pub(crate) mod tests {
         assert_eq!((why, remedy), (&missing.why, &missing.remedy));
         assert!(facts.note().unwrap().starts_with("cuFile's own counters"), "{facts:?}");
         assert_eq!(facts.claim["routes"][0]["route"], "direct");
-        let all = self::evidence(&proofs).unwrap();
-        assert_eq!((all.len(), &all[0]["storage"]), (1, &Value::from("other")));
-        assert_eq!(all[0]["cufile"]["nothing"], "not queried");
-        assert_eq!((VerdictFacts::of(&[]), self::evidence(&[])), (None, None));
+        assert_eq!(VerdictFacts::of(&[]), None);
     }
 }

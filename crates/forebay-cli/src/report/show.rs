@@ -5,7 +5,7 @@ use super::grid::{Cell, Column, Grid};
 use super::model::{Axis, Line, Metric, Model, facts};
 use super::numbers::{counted, digits, percent, rate_text};
 use crate::power::result::Part;
-use crate::workload::issuer::Plain;
+use crate::workload::backend::Plain;
 
 /// A part of a report.
 #[derive(Debug, Clone, PartialEq)]
@@ -81,7 +81,8 @@ pub fn table(model: &Model, varying: &[Axis], rows: usize) -> Grid {
         let has = |line: &&Line| !line.samples(*metric).is_empty();
         // The mean stands for percentiles that are unknown.
         let counts = |line: &&Line| *metric != Metric::Mean || line.samples(Metric::P50).is_empty();
-        model.lines.iter().filter(counts).any(|line| has(&line))
+        // A missing rate is shown as such.
+        *metric == Metric::Rate || model.lines.iter().filter(counts).any(|line| has(&line))
     });
     let metrics: Vec<(Metric, u8)> = metrics.copied().collect();
     let mut columns: Vec<Column> = axes
@@ -114,16 +115,24 @@ pub fn table(model: &Model, varying: &[Axis], rows: usize) -> Grid {
         for (metric, _) in &metrics {
             let found = line.estimate(*metric);
             let median = Cell::number(found.map(|found| found.median), |value| metric.text(value));
-            let failed = *metric == Metric::Rate && found.is_none() && line.failed > 0;
-            cells.push(if failed { Cell::text("failed") } else { median });
+            let is_missing = *metric == Metric::Rate && found.is_none();
+            cells.push(match line.failed {
+                _ if !is_missing => median,
+                0 => Cell::text("too short"),
+                _ => Cell::text("failed"),
+            });
             if *metric == Metric::Rate {
                 cells.push(Cell::number(found.and_then(|found| found.deviation()), percent));
             }
         }
         // Above its limit a rate has no share.
-        let share = line.share().filter(|share| *share < 1.1).map(|share| share.min(1.0));
+        let share = line.share();
+        let of_limit = match share {
+            Some(share) if share > 1.0 => Cell { text: "at it".into(), number: Some(1.0) },
+            share => Cell::number(share, percent),
+        };
         cells.extend([
-            Cell::number(share, percent),
+            of_limit,
             Cell::text(line.bound_by().unwrap_or_default()),
             Cell::text(if line.verified == Some(false) { "MISMATCH" } else { "" }),
             Cell::text(&line.verdict),
@@ -162,11 +171,9 @@ fn best(model: &Model, varying: &[Axis]) -> Vec<String> {
         if let Some((times, baseline)) = speed_up(model, line) {
             text.push_str(&format!(", {times} × `{baseline}`"));
         }
-        if let (Some(share), Some((name, limit))) = (line.share(), &line.limit)
-            && share < 1.1
-        {
-            let share = percent(share.min(1.0));
-            text.push_str(&format!(", {share} of {name} ({})", rate_text(*limit)));
+        if let (Some(share), Some((name, limit))) = (line.share(), &line.limit) {
+            let share = if share > 1.0 { "at the limit".into() } else { percent(share) + " of" };
+            text.push_str(&format!(", {share} {name} ({})", rate_text(*limit)));
         }
         texts.push(text + ".");
     }
@@ -188,7 +195,8 @@ pub fn path(line: &Line) -> String {
 }
 
 /// Whether the data were compared.
-fn data(model: &Model) -> &'static str {
+#[must_use]
+pub fn data(model: &Model) -> &'static str {
     let measured = || model.lines.iter().filter(|line| line.rate().is_some());
     if measured().any(|line| line.verified == Some(false)) {
         "Some data are WRONG."

@@ -246,7 +246,7 @@ fn records(
         let mut record = record(text, number).map_err(|why| why.failure(&cannot))?;
         change(&mut record);
         if let Record::Run(run) = &mut record {
-            // A sweep that was continued often has many equal runs; they share one copy in memory.
+            // A run that was continued often has many equal runs; they share one copy in memory.
             match &last {
                 Some(last) if *last == run.asked => run.asked = Arc::clone(last),
                 _ => {
@@ -266,7 +266,7 @@ fn records(
 }
 
 const HOW_MADE: &str =
-    "a results file is made by `forebay sweep -o FILE`, with one JSON record per line";
+    "a results file is made by `forebay bench -o FILE`, with one JSON record per line";
 
 /// Why a line is no record.
 enum NoRecord {
@@ -324,7 +324,7 @@ mod tests {
     use crate::bench::environment::of_machine;
 
     fn run(verb: &str) -> Record {
-        let environment = of_machine("forebay sweep", Vec::new());
+        let environment = of_machine("forebay bench", Vec::new());
         let (verb, asked) = (verb.into(), Arc::new(Value::Null));
         Record::Run(Box::new(Run {
             schema: SCHEMA,
@@ -347,7 +347,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("results");
         let mut ledger = Ledger::create(&path).unwrap();
-        ledger.append(&run("sweep")).unwrap();
+        ledger.append(&run("bench")).unwrap();
         ledger.append(&warning("one\nline")).unwrap();
         let again = Ledger::reopen(&path).unwrap_err();
         assert!(again.causes[0].contains("another run"), "{again:?}");
@@ -368,7 +368,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("results");
         let mut ledger = Ledger::create(&path).unwrap();
-        ledger.append(&run("sweep")).unwrap();
+        ledger.append(&run("bench")).unwrap();
         ledger.append(&warning("whole")).unwrap();
         drop(ledger);
         let whole = fs::read(&path).unwrap();
@@ -396,7 +396,7 @@ mod tests {
         assert_eq!(why(""), "it is empty");
         assert!(why("hello\n").starts_with("line 1: expected"), "{}", why("hello\n"));
         assert!(why(r#"{"record":"warning","text":"x"}"#).contains("begin with a run"));
-        let mut newer = serde_json::to_value(run("sweep")).unwrap();
+        let mut newer = serde_json::to_value(run("bench")).unwrap();
         newer["schema"] = 7.into();
         assert!(why(&newer.to_string()).contains("version 7, and this program reads 1"));
         let hint = || read(&path).unwrap_err().hint.unwrap();
@@ -412,7 +412,7 @@ mod tests {
         let path = Path::new("/dev/full");
         let file = OpenOptions::new().append(true).read(true).open(path).unwrap();
         let mut ledger = Ledger { path: path.to_owned(), file, made: None, len: 0, is_torn: false };
-        let failure = ledger.append(&run("sweep")).unwrap_err();
+        let failure = ledger.append(&run("bench")).unwrap_err();
         assert!(failure.hint.unwrap().contains("continues where it stopped"));
     }
 
@@ -440,7 +440,7 @@ mod tests {
     /// A file with less room than a line needs, as on a disk that fills up during a write.
     fn written_in_part(path: &Path) {
         let mut ledger = Ledger::create(path).unwrap();
-        ledger.append(&run("sweep")).unwrap();
+        ledger.append(&run("bench")).unwrap();
         ledger.append(&warning("whole")).unwrap();
         let whole = fs::read(path).unwrap();
         let before = getrlimit(Resource::Fsize);

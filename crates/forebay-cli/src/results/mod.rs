@@ -42,7 +42,7 @@ pub enum Record {
 pub struct Run {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// The verb, such as `sweep`, or another tool, such as `fio`.
+    /// The verb, such as `bench`, or another tool, such as `fio`.
     pub verb: String,
     /// The user's label.
     pub label: Option<String>,
@@ -156,7 +156,7 @@ pub struct Point {
     pub files: u32,
     /// The initial page cache state of the files; null if unknown.
     pub cache: Option<Cache>,
-    /// The queues for I/O, or connections, requested from the target; absent if the sweep set none.
+    /// The queues for I/O, or connections, requested from the target; absent if the run set none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<u32>,
 }
@@ -171,7 +171,7 @@ pub struct Sample {
     /// When it began, in seconds since 1970; 0 here and null in a file if unknown.
     #[serde(with = "told")]
     pub unix_time: f64,
-    /// For queues that the sweep set: the number that the kernel then reported; null if it did not.
+    /// For queues that the run set: the number that the kernel then reported; null if it did not.
     #[serde(default)]
     pub queues_found: Option<u32>,
     /// The measurement.
@@ -181,12 +181,15 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Whether a continued sweep keeps it: failed samples and those with wrong data are repeated.
+    /// Whether a continued run keeps it: failed samples and those with wrong data are repeated.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.measured.as_ref().is_some_and(|measured| measured.verified != Some(false))
     }
 }
+
+/// Shorter samples, in seconds, measure mostly their start and their end.
+const SECONDS_MIN: f64 = 0.5;
 
 /// The results of one measurement; null marks a value that an external tool did not report.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -238,6 +241,14 @@ pub struct Measured {
     pub shares: Vec<Share>,
     /// Whether the target was a simulated GPU.
     pub simulated: bool,
+}
+
+impl Measured {
+    /// Whether it is long enough for a rate. Clocks may differ by a hundredth.
+    #[must_use]
+    pub fn is_long_enough(&self) -> bool {
+        self.seconds.is_none_or(|seconds| seconds >= 0.99 * SECONDS_MIN)
+    }
 }
 
 /// How long requests took, in nanoseconds.
@@ -313,7 +324,7 @@ pub struct Bound {
     /// The lowest limit on its path. For one direction of a mixed load it is scaled up from that
     /// direction's part to all bytes.
     pub bytes_per_second: Option<f64>,
-    /// The rate as a share of that.
+    /// The rate as a share of that; above 1, the limit was measured too low.
     pub share: Option<f64>,
     /// How to raise it.
     pub advice: Option<String>,

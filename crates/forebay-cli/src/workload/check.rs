@@ -6,25 +6,113 @@
 //! never verified, but may show a mismatch: if reads and writes overlap, the expected result of a
 //! read is unknown.
 
+use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use forebay::Engine;
 use forebay::units::{ByteRange, GIB, MIB};
+use forebay::{Buffer, Engine};
 
 use super::Lane;
 use super::worker::{Made, Worked};
-use super::written::{Last, runs};
+use super::written::{Piece, Written, pieces};
+use crate::bench::data::Pattern;
 use crate::bench::memory::whole;
 use crate::bench::parallel::{cores, each_range};
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 use crate::steps::{self, Step};
 
-/// Maximum bytes of the last reads that are compared.
+/// Maximum bytes of the last reads that are compared, beyond the last call of each thread.
 const CHECKED_MAX: u64 = 64 * MIB;
+/// Bytes that a thread compares at a time.
+const STEP: u64 = 4 * MIB;
+
+/// The expected bytes of a file.
+#[derive(Debug, Clone, Copy)]
+pub enum Expected<'a> {
+    /// Test data.
+    Pattern(Pattern),
+    /// The file's bytes, read again.
+    File(&'a File),
+}
+
+impl Expected<'_> {
+    /// Fills `bytes` with the expected bytes at `offset`.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn fill(&self, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+        match self {
+            Self::Pattern(pattern) => {
+                pattern.fill_at(offset, bytes);
+                Ok(())
+            }
+            Self::File(file) => file.read_exact_at(bytes, offset),
+        }
+    }
+
+    /// Whether `found` is what is expected at `offset`.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn is_in_bytes(&self, found: &[u8], offset: u64) -> Result<bool> {
+        self.compare(found.len() as u64, offset, |range, _| {
+            Ok(Cow::Borrowed(&found[whole(range.start)..whole(range.end)]))
+        })
+    }
+
+    /// Whether `len` bytes of `buffer` from byte `at` on are what is expected at `offset`.
+    ///
+    /// # Errors
+    /// The file or the buffer cannot be read.
+    pub fn is_in(&self, buffer: &Buffer, at: u64, len: u64, offset: u64) -> Result<bool> {
+        if let Some(bytes) = buffer.as_slice() {
+            return self.is_in_bytes(&bytes[whole(at)..whole(at + len)], offset);
+        }
+        self.compare(len, offset, |range, mut scratch: Vec<u8>| {
+            scratch.resize(whole(range.len()), 0);
+            buffer.download(at + range.start, &mut scratch)?;
+            Ok(Cow::Owned(scratch))
+        })
+    }
+
+    fn compare<'f>(
+        &self,
+        len: u64,
+        offset: u64,
+        found: impl Fn(ByteRange, Vec<u8>) -> Result<Cow<'f, [u8]>> + Sync,
+    ) -> Result<bool> {
+        let work = |scratch: &mut (Vec<u8>, Vec<u8>), range: ByteRange| {
+            let (expected, spare) = scratch;
+            let at = offset + range.start;
+            let found = found(range, std::mem::take(spare)).map_err(Some)?;
+            let same = match self {
+                Self::Pattern(pattern) if at.is_multiple_of(8) => pattern.matches(at, &found),
+                _ => {
+                    expected.resize(found.len(), 0);
+                    let filled = self.fill(at, expected);
+                    filled.map_err(|error| {
+                        Some(Failure::io("cannot read the file a second time", &error))
+                    })?;
+                    *found == **expected
+                }
+            };
+            if let Cow::Owned(used) = found {
+                *spare = used;
+            }
+            // One mismatch is enough: stop comparing.
+            if same { Ok(()) } else { Err(None) }
+        };
+        match each_range(len, STEP, cores().min(8), Default::default, work) {
+            Ok(()) => Ok(true),
+            Err(None) => Ok(false),
+            Err(Some(failure)) => Err(failure),
+        }
+    }
+}
 
 /// The limits of a comparison.
 pub(super) struct Most {
@@ -90,38 +178,42 @@ pub(super) fn written(engine: &Engine, all: &[(&Path, Worked)], most: &Most) -> 
         steps::open(engine, path)?.evict()?;
         let size = wrote.request_size;
         let (last, is_all) = wrote.last();
-        let runs = runs(&last, size, MIB);
+        let pieces = pieces(&last, size, MIB);
         let bytes = (last.len() as u64).saturating_mul(size);
         let shares = bytes.div_ceil((most.written / count as u64).max(1));
-        let reads = runs.len().div_ceil((most.reads / count).max(1));
+        let reads = pieces.len().div_ceil((most.reads / count).max(1));
         let step = whole(shares).max(reads).max(1);
-        let runs: Vec<&[Last]> = runs.into_iter().step_by(step).collect();
-        let reading = Step::begin("read", path);
-        let failed = |error| Failure::io(format!("cannot read `{}`", path.display()), &error);
-        let file = File::open(path).map_err(failed)?;
-        let compare = |(found, expected): &mut (Vec<u8>, Vec<u8>), number: ByteRange| {
-            let run = runs[whole(number.start)];
-            let len = whole(size) * run.len();
-            found.resize(len, 0);
-            expected.resize(len, 0);
-            let pieces = expected.chunks_exact_mut(whole(size)).zip(run);
-            pieces.for_each(|(bytes, last)| wrote.fill(last, bytes));
-            file.read_exact_at(found, run[0].offset).map_err(|error| Some(failed(error)))?;
-            reading.goes_on();
-            if found == expected { Ok(()) } else { Err(None) }
-        };
-        let state = || (Vec::new(), Vec::new());
-        match each_range(runs.len() as u64, 1, cores().min(8), state, compare) {
-            Ok(()) => {}
-            Err(None) => return Ok(Checked { right: Some(false), ..checked }),
-            Err(Some(failure)) => return Err(failure),
+        let pieces: Vec<Piece<'_>> = pieces.into_iter().step_by(step).collect();
+        match holds(path, wrote, &pieces)? {
+            true => {}
+            false => return Ok(Checked { right: Some(false), ..checked }),
         }
-        let requests: usize = runs.iter().map(|run| run.len()).sum();
-        checked.bytes += requests as u64 * size;
+        checked.bytes += pieces.iter().map(|piece| piece.len).sum::<u64>();
         checked.is_all &= is_all && step == 1;
-        checked.right = checked.right.or((requests > 0).then_some(true));
+        checked.right = checked.right.or((!pieces.is_empty()).then_some(true));
     }
     Ok(checked)
+}
+
+/// Whether these pieces of the file at `path` are what was written.
+fn holds(path: &Path, wrote: &Written, pieces: &[Piece<'_>]) -> Result<bool> {
+    let reading = Step::begin("read", path);
+    let failed = |error| Failure::io(format!("cannot read `{}`", path.display()), &error);
+    let file = File::open(path).map_err(failed)?;
+    let compare = |(found, expected): &mut (Vec<u8>, Vec<u8>), number: ByteRange| {
+        let piece = &pieces[whole(number.start)];
+        found.resize(whole(piece.len), 0);
+        expected.resize(whole(piece.len), 0);
+        wrote.fill(piece, expected);
+        file.read_exact_at(found, piece.offset).map_err(|error| Some(failed(error)))?;
+        reading.goes_on();
+        if found == expected { Ok(()) } else { Err(None) }
+    };
+    match each_range(pieces.len() as u64, 1, cores().min(8), Default::default, compare) {
+        Ok(()) => Ok(true),
+        Err(None) => Ok(false),
+        Err(Some(failure)) => Err(failure),
+    }
 }
 
 /// Compares the bytes of the last calls of each of `all` with its file.
@@ -155,16 +247,18 @@ pub(super) fn last(
                 break;
             }
             left = Some(left.unwrap_or(most).saturating_sub(bytes));
-            let memory = worked.issuer.memory(call.place)?;
-            let same = compare(&memory, &call.offsets, request_size, |offset, bytes| {
-                match lane.content.filter(|_| !writes) {
-                    Some(content) => content.fill_at(offset, bytes),
-                    None => file.read_exact_at(bytes, offset)?,
-                }
+            let expected = match lane.content.filter(|_| !writes) {
+                Some(content) => Expected::Pattern(content),
+                None => Expected::File(&file),
+            };
+            let (place, size) = (call.place, request_size);
+            let mut same = true;
+            for (index, &offset) in call.offsets.iter().enumerate() {
+                let at = index as u64 * size;
+                same &= worked.backend.holds(place, at, size, &expected, offset)?;
                 reading.goes_on();
-                Ok(())
-            });
-            checked.right = Some(checked.right.unwrap_or(true) && same.map_err(failed)?);
+            }
+            checked.right = Some(checked.right.unwrap_or(true) && same);
             checked.bytes += bytes;
         }
     }
@@ -200,24 +294,6 @@ pub(super) fn known_holds(lanes: &[Lane], most: u64) -> Result<Option<bool>> {
         right = Some(true);
     }
     Ok(right)
-}
-
-/// Whether `memory` holds, in sequence, the bytes of `expected` for `offsets`.
-fn compare(
-    memory: &[u8],
-    offsets: &[u64],
-    request_size: u64,
-    expected: impl Fn(u64, &mut [u8]) -> std::io::Result<()>,
-) -> std::io::Result<bool> {
-    let mut bytes = vec![0; whole(request_size)];
-    // A call may have fewer requests than its memory has room for.
-    for (memory, &offset) in memory.chunks_exact(bytes.len()).zip(offsets) {
-        expected(offset, &mut bytes)?;
-        if memory != bytes {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 #[cfg(test)]

@@ -91,9 +91,12 @@ pub(super) fn keep_time(
         sleep_until(start + load.warm_up, done);
         begin()
     });
-    let mut span = Span { edges: keep_span(load, counters, first, done), before: 0 };
+    let mut span = Span { edges: keep_span((load, phase), counters, first, done), before: 0 };
     while !done() && !steady::is_enough(span.steady().as_ref(), span.before + 1, load.spans()) {
-        span = Span { edges: keep_span(load, counters, begin(), done), before: span.before + 1 };
+        span = Span {
+            edges: keep_span((load, phase), counters, begin(), done),
+            before: span.before + 1,
+        };
     }
     phase.stop();
     if done() {
@@ -104,10 +107,15 @@ pub(super) fn keep_time(
 }
 
 /// The edges of one span and of its parts, from its first one on.
-fn keep_span(load: &Load, counters: &[Counter], first: Edge, done: &dyn Fn() -> bool) -> Vec<Edge> {
+fn keep_span(
+    (load, phase): (&Load, &Phase),
+    counters: &[Counter],
+    first: Edge,
+    done: &dyn Fn() -> bool,
+) -> Vec<Edge> {
     let span = match load.end {
         End::Time(span) => Some(span),
-        End::Bytes(_) => None,
+        End::Bytes(_) | End::AtLeast(_) => None,
     };
     let from = first.at;
     let mut edges = vec![first];
@@ -117,6 +125,9 @@ fn keep_span(load: &Load, counters: &[Counter], first: Edge, done: &dyn Fn() -> 
         sleep_until(span.map_or(next, |span| next.min(from + span)), done);
         next += part;
         edges.push(Edge::now(counters));
+        if matches!(load.end, End::AtLeast(least) if from.elapsed() >= least) {
+            phase.stop();
+        }
         // Limits the number of parts of a run without a time limit.
         if span.is_none() && edges.len() > 1000 {
             let last = edges.pop();

@@ -4,19 +4,22 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use forebay::direct::Counters;
 use forebay::gpu::Device;
 use forebay::units::format_size;
 use forebay::{Engine, File, Residency};
 use forebay_evidence::{Evidence, Seen};
 
-use super::issuer::Taken;
+use super::backend::Pool;
+use super::backend::Taken;
+use super::check::Checked;
 use super::run::{OfTarget, Ran, Ready};
-use super::{Lane, Load};
+use super::{End, Lane, Load};
 use crate::bench::cache::{make_cold, make_resident};
-use crate::bench::methods::Moved;
 use crate::bench::proof::{Proof, Prover, past};
+use crate::bench::route::Moved;
 use crate::bench::stats::rate;
 use crate::failure::{Failure, Result};
 use crate::report::json::{Cache, Direction};
@@ -33,12 +36,17 @@ pub struct Measurer {
     simulated: bool,
     /// Whether every written byte is compared, and not a sample of them.
     verifies_all: bool,
+    pool: Arc<Pool>,
 }
 
 impl Measurer {
     /// A measurer for each group of targets that work concurrently; `None` is host memory.
     #[must_use]
-    pub fn all(engine: &Engine, groups: &[Vec<Option<Arc<dyn Device>>>]) -> Vec<Self> {
+    pub fn all(
+        engine: &Engine,
+        groups: &[Vec<Option<Arc<dyn Device>>>],
+        pool: &Arc<Pool>,
+    ) -> Vec<Self> {
         // The facts of a target are found once, since some take a while.
         let mut known: HashMap<String, Arc<Prover>> = HashMap::new();
         let mut measurer = |targets: &Vec<Option<Arc<dyn Device>>>| {
@@ -50,8 +58,8 @@ impl Measurer {
             };
             let provers = names.iter().zip(targets).map(&mut prover).collect();
             let simulated = targets.iter().flatten().any(|gpu| gpu.info().simulated);
-            let engine = engine.clone();
-            Self { engine, provers, targets: names, simulated, verifies_all: false }
+            let (engine, pool) = (engine.clone(), Arc::clone(pool));
+            Self { engine, provers, targets: names, simulated, verifies_all: false, pool }
         };
         groups.iter().map(&mut measurer).collect()
     }
@@ -70,44 +78,93 @@ impl Measurer {
 
     /// Runs `load` on `lanes`. Returns the measurement, and its details.
     ///
+    /// A load that goes over its files once is repeated, with cold files each time, until its time
+    /// is reached. If cold reads turn out to go through the page cache, they are repeated in that
+    /// form.
+    ///
     /// # Errors
     /// File, GPU and engine errors.
     pub fn measure(&self, load: &Load, lanes: &[Lane]) -> Result<(Measured, Ran)> {
         let files = files_of(&self.engine, lanes)?;
-        for (path, file, len) in &files {
-            let ready = match load.cache {
-                Cache::Cold => make_cold(file, *len)?,
-                Cache::Resident => make_resident(path, file, *len)?,
-            };
-            ready.map_err(|reason| {
-                let (path, state) = (path.display(), load.cache.name());
-                Failure::new(format!("cannot measure `{path}` while it is {state}")).because(reason)
-            })?;
-        }
-        let before = resident(&files);
         let pairs: Vec<(File, u64)> =
             files.iter().map(|(_, file, len)| (file.clone(), *len)).collect();
         let sources = self
             .provers
             .split_first()
             .map(|(first, others)| first.sources_with(&self.engine, &pairs, others));
-        // Prepared before the counters are read, so that they show only the load.
-        let ready = Ready::new(&self.engine, load, lanes)?;
-        let span = sources.as_ref().map(|sources| sources.begin());
-        let (ran, moved) = ready.run(&self.targets)?;
-        let seen = span.map_or_else(Vec::new, |span| span.end_each());
+        let begun = Instant::now();
+        let mut sum: Option<(Ran, Option<f64>)> = None;
+        let (ran, before, moved, seen) = loop {
+            make_ready(load, &files)?;
+            let before = resident(&files);
+            // Prepared before the counters are read, so that they show only the load.
+            let mut ready = Ready::with(&self.engine, load, lanes, &self.pool)?;
+            let counted = ready.counters();
+            let span = sources.as_ref().map(|sources| sources.begin());
+            let (ran, mut moved) = ready.run(&self.targets)?;
+            let mut seen = span.map_or_else(Vec::new, |span| span.end_each());
+            if let (Some(before), Some(after)) = (counted, moved.counters()) {
+                let cufile = grown(before, after);
+                seen.iter_mut().for_each(|seen| seen.cufile = cufile.clone());
+            }
+            let (ran, before) = match sum.take() {
+                None => (ran, before),
+                Some((mut all, first)) => {
+                    all.add(ran);
+                    (all, first)
+                }
+            };
+            let time = load.time().filter(|_| load.once).unwrap_or_default();
+            if ran.span >= time || begun.elapsed() >= ROUNDS_MAX * time {
+                break (ran, before, moved, seen);
+            }
+            sum = Some((ran, before));
+        };
         if ran.requests == 0 {
-            return Err(nothing_ended(load, ran.span));
+            return match load.end {
+                // Slow storage needs a longer span.
+                End::Time(time) if time < SPAN_MAX => {
+                    drop(moved);
+                    self.measure(&Load { end: End::Time(4 * time), ..load.clone() }, lanes)
+                }
+                _ => Err(nothing_ended(load, ran.span)),
+            };
         }
         let after = resident(&files);
+        if load.cache == Cache::Cold && !load.writes() && !load.once {
+            let len = files.iter().map(|(.., len)| len).sum();
+            if came_through(ran.bytes, (before, after), len) {
+                drop(moved);
+                let load = Load { once: true, warm_up: Duration::ZERO, ..load.clone() };
+                return self.measure(&load, lanes);
+            }
+        }
         let checked = match self.verifies_all {
             true => moved.check_all(&self.engine)?,
             false => moved.check(&self.engine)?,
         };
-        let proofs = proofs_of(&self.provers, &seen, &ran.of_targets);
+        let content = if load.writes() || lanes.iter().all(|lane| lane.content.is_some()) {
+            "what was written"
+        } else {
+            "a second read"
+        };
+        let measured = self.measured(load, &ran, (before, after), &seen, (checked, content));
+        Ok((measured, ran))
+    }
+
+    /// The record of a run, whose bytes were compared with `content`.
+    fn measured(
+        &self,
+        load: &Load,
+        ran: &Ran,
+        (before, after): (Option<f64>, Option<f64>),
+        seen: &[Evidence],
+        (checked, content): (Checked, &str),
+    ) -> Measured {
+        let proofs = proofs_of(&self.provers, seen, &ran.of_targets);
         let (route, reason) = words(&ran.taken);
         let seconds = ran.span.as_secs_f64();
-        let measured = Measured {
+        Measured {
             bytes: Some(ran.bytes),
             requests: Some(ran.requests),
             seconds: Some(seconds),
@@ -122,20 +179,60 @@ impl Measurer {
             verdict: VerdictFacts::of(&proofs),
             evidence: seen.first().filter(|_| !proofs.is_empty()).and_then(evidence_of),
             bound: None,
-            steady: ran.steady.clone(),
+            // Of one pass, or of whole files, the parts say nothing about the rate.
+            steady: ran.steady.clone().filter(|_| !load.counts_all()),
             power: None,
             joules_per_gb: Vec::new(),
             verified: checked.right,
             verified_bytes: checked.right.map(|_| checked.bytes),
-            compared_with: checked.right.map(|_| {
-                let is_known = |lane: &Lane| lane.content.is_some();
-                let is_known = load.writes() || lanes.iter().all(is_known);
-                if is_known { "what was written" } else { "a second read" }.into()
-            }),
+            compared_with: checked.right.map(|_| content.into()),
             shares: ran.shares.clone(),
             simulated: self.simulated,
+        }
+    }
+}
+
+/// A span in which no request ended is measured again, four times as long, up to this time.
+const SPAN_MAX: Duration = Duration::from_secs(2);
+/// A load that is repeated with cold files ends after this many times its time: preparing takes
+/// time as well.
+const ROUNDS_MAX: u32 = 8;
+
+/// If at least this share of the bytes is in the page cache afterwards, they went through it;
+/// direct I/O leaves only the edges of requests there.
+const THROUGH: f64 = 0.5;
+
+/// Whether bytes that were read are in the page cache afterwards; `share` is the part of `len`
+/// bytes of files that is, before and after.
+fn came_through(bytes: u64, (before, after): (Option<f64>, Option<f64>), len: u64) -> bool {
+    let rise = before.zip(after).map(|(before, after)| after - before);
+    let (read, len) = (rate(bytes.min(len), 1.0), rate(len, 1.0));
+    rise.is_some_and(|rise| read > 0.0 && rise * len >= THROUGH * read)
+}
+
+/// Makes the files of a load cold or resident.
+fn make_ready(load: &Load, files: &[(PathBuf, File, u64)]) -> Result<()> {
+    for (path, file, len) in files {
+        let ready = match load.cache {
+            Cache::Cold => make_cold(file, *len)?,
+            Cache::Resident => make_resident(path, file, *len)?,
         };
-        Ok((measured, ran))
+        ready.map_err(|reason| {
+            let (path, state) = (path.display(), load.cache.name());
+            Failure::new(format!("cannot measure `{path}` while it is {state}")).because(reason)
+        })?;
+    }
+    Ok(())
+}
+
+/// The growth of cuFile's counters between two readings.
+fn grown(before: Seen<Counters>, after: Seen<Counters>) -> Seen<Counters> {
+    match (before, after) {
+        (Seen::Value(before), Seen::Value(after)) => {
+            let again = "measure again: its counters were reset";
+            after.since(&before).map_or_else(|why| Seen::missing(why, again), Seen::Value)
+        }
+        (Seen::Value(_), missing) | (missing, _) => missing,
     }
 }
 
@@ -253,4 +350,17 @@ fn words(taken: &[Taken]) -> (Option<String>, Option<String>) {
     }
     let route = (!names.is_empty()).then(|| names.join("+"));
     (route, (!reasons.is_empty()).then(|| reasons.join("; ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_in_memory_afterwards_came_through_it() {
+        let seen = |bytes, before, after| came_through(bytes, (Some(before), Some(after)), 1000);
+        assert!(seen(100, 0.0, 0.1) && seen(5000, 0.1, 1.0) && seen(10, 0.0, 0.2));
+        assert!(!seen(1000, 0.0, 0.02) && !seen(5000, 0.9, 0.9) && !seen(0, 0.0, 0.0));
+        assert!(!came_through(10, (None, None), 1000));
+    }
 }

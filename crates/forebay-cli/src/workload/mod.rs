@@ -7,13 +7,13 @@
 //! are compared with what the command put into the file, or with a second read if the file's
 //! contents are unknown.
 //!
-//! [`pattern`] decides the offsets of requests, [`issuer`] makes them, `worker` is one thread, and
+//! [`pattern`] decides the offsets of requests, [`backend`] makes them, `worker` is one thread, and
 //! [`run`] runs all of them. [`clock`] decides when the span begins and ends, `written` derives the
 //! bytes that writes have left, `check` compares, [`latency`] and [`steady`] judge.
 
+pub mod backend;
 pub mod check;
 pub mod clock;
-pub mod issuer;
 pub mod latency;
 pub mod measure;
 pub mod pattern;
@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use forebay::gpu::Device;
 
-use self::issuer::Way;
+use self::backend::Way;
 use self::pattern::{Pattern, Region};
 use crate::bench::data::Pattern as Data;
 use crate::report::json::Cache;
@@ -57,8 +57,8 @@ pub struct Load {
     /// Time limit for spans that follow each other until one is steady. Only the last one counts.
     /// `None` means one span.
     pub until_steady: Option<Duration>,
-    /// Whether each thread goes over its part of the files at most once. On a second pass, bytes
-    /// that went through the page cache would be in memory.
+    /// Whether each thread goes over its part of the files at most once before their pages are
+    /// evicted: on a second pass, bytes that went through the page cache would be in memory.
     pub once: bool,
     /// Requests per second of all threads together, evenly spaced; `None` means no limit.
     pub rate: Option<f64>,
@@ -76,7 +76,7 @@ impl Load {
     /// Whether all bytes count, from the first one on.
     #[must_use]
     pub fn counts_all(&self) -> bool {
-        self.once || matches!(self.end, End::Bytes(_))
+        self.once || !matches!(self.end, End::Time(_))
     }
 
     /// Maximum number of spans.
@@ -88,12 +88,21 @@ impl Load {
         }
     }
 
+    /// The time of a sample; `None` if bytes end it.
+    #[must_use]
+    pub const fn time(&self) -> Option<Duration> {
+        match self.end {
+            End::Time(time) | End::AtLeast(time) => Some(time),
+            End::Bytes(_) => None,
+        }
+    }
+
     /// The number of calls of a thread with the part `region` of a file; `None` if time ends it.
     #[must_use]
     pub fn calls(&self, region: Region) -> Option<u64> {
         let pass = (region.len / self.call_len().max(1)).max(1);
         match self.end {
-            End::Time(_) => self.once.then_some(pass),
+            End::Time(_) | End::AtLeast(_) => self.once.then_some(pass),
             End::Bytes(bytes) => {
                 let calls = bytes.div_ceil(self.call_len().max(1)).max(1);
                 Some(if self.once { calls.min(pass) } else { calls })
@@ -115,6 +124,8 @@ pub enum End {
     Time(Duration),
     /// When each thread has moved this many bytes, rounded up to whole calls.
     Bytes(u64),
+    /// With the first call of each thread that ends after this time; all calls count.
+    AtLeast(Duration),
 }
 
 /// The file, part and target of one thread.

@@ -8,11 +8,13 @@ use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use forebay::Engine;
+use forebay::direct::Counters;
 use forebay::units::format_size;
+use forebay_evidence::Seen;
 
+use super::backend::{Context, Pool, Taken, add, make};
 use super::check::{self, Checked, Most};
 use super::clock::{Edge, Span, keep_time};
-use super::issuer::{Means, Taken, add, make};
 use super::latency::Latencies;
 use super::pattern::Offsets;
 use super::worker::{Counter, Phase, Worked, Worker};
@@ -54,6 +56,34 @@ pub struct Ran {
     pub of_targets: Vec<OfTarget>,
 }
 
+impl Ran {
+    /// Adds a repetition of the same load, whose routes and targets are kept.
+    pub(super) fn add(&mut self, more: Self) {
+        self.bytes += more.bytes;
+        self.requests += more.requests;
+        self.span += more.span;
+        self.read += more.read;
+        self.written += more.written;
+        self.latencies.add_all(&more.latencies);
+        let (own, other) = (self.cpu, more.cpu);
+        let (user_s, system_s) = (own.user_s + other.user_s, own.system_s + other.system_s);
+        self.cpu = CpuCost {
+            user_s,
+            system_s,
+            cores: (user_s + system_s) / self.span.as_secs_f64(),
+            s_per_gb: cpu_per_gb(self.bytes, &[user_s + system_s]),
+        };
+        self.steady = None;
+        (self.taken, self.of_targets) = (more.taken, more.of_targets);
+        for (own, other) in self.shares.iter_mut().zip(more.shares) {
+            own.bytes += other.bytes;
+            own.bytes_per_second = rate(own.bytes, self.span.as_secs_f64());
+            own.first_done_s += other.first_done_s;
+            own.last_done_s += other.last_done_s;
+        }
+    }
+}
+
 /// The share of one target in all bytes, including those outside the span.
 #[derive(Debug, Clone, Default)]
 pub struct OfTarget {
@@ -75,6 +105,7 @@ pub struct Ready<'a> {
     counters: Arc<[Counter]>,
     workers: Vec<Worker>,
     engine: Engine,
+    pool: Arc<Pool>,
     /// The key of the memory's initial contents. It is random, so that bytes left in the files by
     /// an earlier run never match.
     key: u64,
@@ -89,6 +120,11 @@ pub struct Moved<'a> {
 }
 
 impl Moved<'_> {
+    /// cuFile's counters in another process, if it did the work.
+    pub fn counters(&mut self) -> Option<Seen<Counters>> {
+        self.all.iter_mut().find_map(|(_, worked)| worked.backend.counters())
+    }
+
     /// Compares the written bytes, or the last reads and the files with known contents, up to a
     /// limit.
     ///
@@ -134,16 +170,35 @@ impl<'a> Ready<'a> {
     /// # Errors
     /// A file or memory is unavailable.
     pub fn new(engine: &Engine, load: &'a Load, lanes: &'a [Lane]) -> Result<Self> {
+        Self::with(engine, load, lanes, &Arc::default())
+    }
+
+    /// Like `new`, with what earlier loads left in `pool`.
+    ///
+    /// # Errors
+    /// A file or memory is unavailable.
+    pub fn with(
+        engine: &Engine,
+        load: &'a Load,
+        lanes: &'a [Lane],
+        pool: &Arc<Pool>,
+    ) -> Result<Self> {
         let phase = Arc::new(Phase::default());
         let counters: Arc<[Counter]> = lanes.iter().map(|_| Counter::default()).collect();
         let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
         let (workers, engine) = (Vec::new(), engine.clone());
-        let mut ready = Self { load, lanes, phase, counters, workers, engine, key };
+        let pool = Arc::clone(pool);
+        let mut ready = Self { load, lanes, phase, counters, workers, engine, pool, key };
         for index in 0..lanes.len() {
             let worker = ready.worker(index)?;
             ready.workers.push(worker);
         }
         Ok(ready)
+    }
+
+    /// cuFile's counters in another process, if it does the work.
+    pub fn counters(&mut self) -> Option<Seen<Counters>> {
+        self.workers.iter_mut().find_map(|worker| worker.backend.counters())
     }
 
     /// Runs it; `targets` are the names of the lanes' targets, by number.
@@ -210,11 +265,13 @@ impl<'a> Ready<'a> {
                 .hint("use a larger `--size`, fewer `--threads`, or a smaller block size")
         })?;
         let life = Arc::default();
-        let means = Means {
+        let context = Context {
             engine: &self.engine,
+            pool: &self.pool,
             device: lane.device.as_ref(),
             path: &lane.path,
             writes: load.writes(),
+            cache: load.cache,
             request_size: size,
             depth,
             batch,
@@ -227,10 +284,10 @@ impl<'a> Ready<'a> {
             (distance.mul_f64(float(index) / float(of)), distance)
         });
         Ok(Worker {
-            issuer: make(load.way, &means)?,
+            backend: make(load.way, &context)?,
             wrote: (load.read_percent == 0).then(|| {
                 let most = written::CALLS_MAX / of;
-                Written::new(offsets.clone(), (batch, size), means.key, most)
+                Written::new(offsets.clone(), (batch, size), context.key, most)
             }),
             offsets,
             depth,
@@ -238,6 +295,7 @@ impl<'a> Ready<'a> {
             request_size: size,
             read_percent: load.read_percent,
             calls: load.calls(lane.region),
+            counts_all: load.counts_all(),
             due,
             phase: Arc::clone(&self.phase),
             counters: Arc::clone(&self.counters),
@@ -268,14 +326,14 @@ fn finish<'a>(
     }
     if load.writes() && load.cache == Cache::Cold {
         for (_, worked) in &mut all {
-            worked.issuer.sync()?;
+            worked.backend.sync()?;
         }
         last.at += Instant::now().saturating_duration_since(counted.last().at);
         (last.user, last.system) = cpu::used_apart();
     }
     if load.writes() {
         for (_, worked) in &mut all {
-            worked.issuer.flush()?;
+            worked.backend.flush()?;
         }
     }
     let span = last.at.saturating_duration_since(first.at).max(Duration::from_nanos(1));
@@ -285,7 +343,7 @@ fn finish<'a>(
     let mut latencies = Latencies::default();
     for ((_, worked), lane) in all.iter().zip(lanes) {
         let mut own = of_targets.get_mut(lane.target);
-        for more in worked.issuer.routes() {
+        for more in worked.backend.routes() {
             if let Some(own) = &mut own {
                 add(&mut own.taken, more.clone());
             }
@@ -308,7 +366,7 @@ fn finish<'a>(
         read,
         written,
         latencies,
-        cpu: cost(&first, &last, span, bytes),
+        cpu: cost((&first, &last), elsewhere(&all, bytes, read + written), span, bytes),
         steady: counted.steady(),
         taken,
         shares: shares(lanes, targets, &all, (&first, &last), start),
@@ -317,8 +375,14 @@ fn finish<'a>(
     Ok((ran, Moved { load, all, lanes }))
 }
 
-fn cost(first: &Edge, last: &Edge, span: Duration, bytes: u64) -> CpuCost {
-    let user_s = last.user.saturating_sub(first.user).as_secs_f64();
+/// Seconds of other processes' processor time for the `bytes` that count of `all` bytes.
+fn elsewhere(workers: &[(&Path, Worked)], bytes: u64, all: u64) -> f64 {
+    let cpu: Duration = workers.iter().map(|(_, worked)| worked.backend.cpu()).sum();
+    cpu.as_secs_f64() * rate(bytes, rate(all.max(1), 1.0))
+}
+
+fn cost((first, last): (&Edge, &Edge), elsewhere: f64, span: Duration, bytes: u64) -> CpuCost {
+    let user_s = last.user.saturating_sub(first.user).as_secs_f64() + elsewhere;
     let system_s = last.system.saturating_sub(first.system).as_secs_f64();
     let cores = (user_s + system_s) / span.as_secs_f64();
     CpuCost { user_s, system_s, cores, s_per_gb: cpu_per_gb(bytes, &[user_s + system_s]) }
@@ -361,7 +425,7 @@ mod tests {
     use super::*;
     use crate::bench::data::Pattern as Data;
     use crate::workload::End;
-    use crate::workload::issuer::{Plain, Way};
+    use crate::workload::backend::{Plain, Way};
     use crate::workload::pattern::{Pattern, Region};
 
     #[test]

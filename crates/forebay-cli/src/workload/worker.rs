@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use forebay::Engine;
 
-use super::issuer::{Call, Issuer};
+use super::backend::{Backend, Call};
 use super::latency::Latencies;
 use super::pattern::Offsets;
 use super::written::Written;
@@ -47,7 +47,7 @@ impl Phase {
     }
 
     /// The number of the span in which a call that ends now counts, if any. After the stop, only
-    /// paced calls count: they were due within the span.
+    /// paced calls count, which were due within the span, and all calls of a load that counts all.
     fn counts(&self, is_due: bool) -> Option<u32> {
         let state = self.state.load(Ordering::Relaxed);
         let counts = if state & Self::STOP == 0 { state > 0 } else { is_due };
@@ -91,7 +91,7 @@ pub(super) struct Made {
 
 /// The result of one thread.
 pub(super) struct Worked {
-    pub(super) issuer: Box<dyn Issuer>,
+    pub(super) backend: Box<dyn Backend>,
     pub(super) latencies: Latencies,
     /// Bytes read and written, also those outside the span.
     pub(super) read: u64,
@@ -109,7 +109,7 @@ pub(super) struct Worked {
 
 /// The parameters of one thread.
 pub(super) struct Worker {
-    pub(super) issuer: Box<dyn Issuer>,
+    pub(super) backend: Box<dyn Backend>,
     pub(super) offsets: Offsets,
     pub(super) depth: usize,
     pub(super) batch: usize,
@@ -119,6 +119,8 @@ pub(super) struct Worker {
     pub(super) wrote: Option<Written>,
     /// Number of calls; `None` means no limit.
     pub(super) calls: Option<u64>,
+    /// Whether calls count that end after the last one was started.
+    pub(super) counts_all: bool,
     /// The start and the interval of due calls.
     pub(super) due: Option<(Duration, Duration)>,
     pub(super) phase: Arc<Phase>,
@@ -151,8 +153,8 @@ impl Worker {
         drop(step);
         let Progress { last, ended, latencies, moved, .. } = progress;
         let done = Instant::now();
-        let (issuer, wrote, [read, written]) = (self.issuer, self.wrote, moved);
-        Worked { issuer, latencies, read, written, last, ended, wrote, done, result }
+        let (backend, wrote, [read, written]) = (self.backend, self.wrote, moved);
+        Worked { backend, latencies, read, written, last, ended, wrote, done, result }
     }
 
     /// Ends the command if its reads make no progress for too long.
@@ -191,12 +193,12 @@ impl Worker {
             if free.len() == self.depth {
                 break;
             }
-            match self.issuer.wait() {
+            match self.backend.wait() {
                 Ok(done) => {
                     free.push(done.place);
                     self.end(done.place, done.at, progress);
                 }
-                // The place is unknown but not needed: no more calls start, and the issuer drains
+                // The place is unknown but not needed: no more calls start, and the backend drains
                 // the rest when it is dropped.
                 Err(failure) => return first.and(Err(failure)),
             }
@@ -221,7 +223,7 @@ impl Worker {
         if free.len() == self.depth {
             self.life.fetch_add(1, Ordering::Relaxed);
             std::thread::sleep(until.saturating_duration_since(Instant::now()));
-        } else if let Some(done) = self.issuer.wait_until(until)? {
+        } else if let Some(done) = self.backend.wait_until(until)? {
             free.push(done.place);
             self.end(done.place, done.at, progress);
         }
@@ -263,7 +265,7 @@ impl Worker {
         (call.direction, call.began) = (direction, progress.ended);
         call.offsets.clear();
         call.offsets.extend(self.offsets.by_ref().take(self.batch));
-        self.issuer.start(place, Call { direction, offsets: &call.offsets })?;
+        self.backend.start(place, Call { direction, offsets: &call.offsets })?;
         progress.calls[place] = Some(call);
         if let Some(wrote) = &mut self.wrote {
             wrote.add(place);
@@ -284,7 +286,7 @@ impl Worker {
         add(&own.bytes, bytes);
         add(&own.requests, self.batch as u64);
         progress.ended += 1;
-        if let Some(span) = self.phase.counts(self.due.is_some()) {
+        if let Some(span) = self.phase.counts(self.due.is_some() || self.counts_all) {
             progress.turn(span);
             let took = at.saturating_duration_since(progress.since[place]);
             progress.latencies.add(took, self.batch as u64);

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::issuer::held;
+use super::backend::held;
 use super::pattern::Offsets;
 use crate::bench::data::Pattern;
 use crate::bench::memory::whole;
@@ -62,10 +62,13 @@ impl Written {
         self.places.push_back(u32::try_from(place).expect("a small number"));
     }
 
-    /// Writes a request's bytes into `bytes`.
-    pub(super) fn fill(&self, last: &Last, bytes: &mut [u8]) {
-        let pattern: Pattern = held(self.key, last.place as usize);
-        pattern.fill_at(u64::from(last.index) * self.request_size, bytes);
+    /// Writes the bytes of a piece into `bytes`.
+    pub(super) fn fill(&self, piece: &Piece<'_>, bytes: &mut [u8]) {
+        let len = bytes.len().min(whole(self.request_size));
+        for (bytes, last) in bytes.chunks_mut(len).zip(piece.requests) {
+            let pattern: Pattern = held(self.key, last.place as usize);
+            pattern.fill_at(u64::from(last.index) * self.request_size + piece.from, bytes);
+        }
     }
 
     /// The last request at each offset, ordered by offset, and whether those are all offsets. A
@@ -122,11 +125,31 @@ impl Written {
     }
 }
 
-/// Groups contiguous requests into runs of at most `most` bytes, or of one request.
-pub(super) fn runs(all: &[Last], request_size: u64, most: u64) -> Vec<&[Last]> {
+/// A contiguous part of a file: some whole requests, or a part of one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Piece<'a> {
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    requests: &'a [Last],
+    /// Where it begins in its only request.
+    from: u64,
+}
+
+/// Divides requests into pieces of at most `most` bytes.
+pub(super) fn pieces(all: &[Last], request_size: u64, most: u64) -> Vec<Piece<'_>> {
     let count = whole((most / request_size).max(1));
     let together = all.chunk_by(|one, other| one.offset + request_size == other.offset);
-    together.flat_map(|run| run.chunks(count)).collect()
+    let runs = together.flat_map(|run| run.chunks(count));
+    let pieces = runs.flat_map(|requests| {
+        let len = request_size * requests.len() as u64;
+        (0..len).step_by(whole(most)).map(move |from| Piece {
+            offset: requests[0].offset + from,
+            len: most.min(len - from),
+            requests,
+            from,
+        })
+    });
+    pieces.collect()
 }
 
 #[cfg(test)]
@@ -175,11 +198,26 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_read_together() {
-        let all = written(Order::Sequential, 60, 1, 99, &[0; 5]).last().0;
-        let lens = |most| runs(&all, 10, most).iter().map(|run| run.len()).collect::<Vec<_>>();
-        assert_eq!(lens(20), [2, 2, 1]);
-        assert_eq!(lens(1), [1; 5]);
-        assert_eq!(runs(&[all[0], all[2], all[3]], 10, 100).len(), 2);
+    fn small_requests_are_read_together_and_large_ones_in_parts() {
+        let written = written(Order::Sequential, 60, 1, 99, &[0; 5]);
+        let all = written.last().0;
+        let parts = |most| {
+            let pieces = pieces(&all, 10, most);
+            pieces.iter().map(|piece| (piece.offset, piece.len)).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(20), [(0, 20), (20, 20), (40, 10)]);
+        assert_eq!(parts(10).len(), 5);
+        assert_eq!(parts(8)[..3], [(0, 8), (8, 2), (10, 8)]);
+        assert_eq!(pieces(&[all[0], all[2], all[3]], 10, 100).len(), 2);
+        // All parts together are the contents of the memory.
+        let mut whole_file = Vec::new();
+        for piece in pieces(&all, 10, 8) {
+            let mut bytes = vec![0; whole(piece.len)];
+            written.fill(&piece, &mut bytes);
+            whole_file.extend(bytes);
+        }
+        let mut one = [0; 10];
+        held(7, 0).fill_at(0, &mut one);
+        assert_eq!(whole_file, one.repeat(5));
     }
 }

@@ -1,17 +1,8 @@
 //! A file system that reports only at the close of a file that written bytes are lost.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
-use forebay::{Engine, Options};
-use forebay_cli::bench::ceilings::storage::Storage;
-use forebay_cli::bench::memory::{HostMemory, Memory};
-use forebay_cli::bench::methods::forebay::Forebay;
-use forebay_cli::bench::methods::mmap::Mmap;
-use forebay_cli::bench::methods::standard::Standard;
-use forebay_cli::bench::methods::{Job, Method};
-use forebay_cli::report::json::{Cache, Direction};
 use forebay_cli::results::file::{read, samples};
 
 use crate::lab::fuse::{Faults, Fuse};
@@ -19,37 +10,9 @@ use crate::lab::or_skip;
 use crate::lab::watchdog::Watchdog;
 use crate::program::program;
 
-const LEN: u64 = 1 << 20;
-
 fn full() -> Option<Fuse> {
     let faults = Faults { closes: true, fail_closes: Some(libc::EDQUOT), ..Faults::default() };
     or_skip(Fuse::with(vec![7; 1 << 20], faults))
-}
-
-#[test]
-fn a_method_says_what_the_close_of_a_written_file_reports() {
-    let _watchdog = Watchdog::start();
-    let Some(fuse) = full() else { return };
-    let engine = Engine::new(Options::default()).unwrap();
-    let mut memory = Memory::Host(HostMemory::allocate(LEN).unwrap());
-    let job = |direction| {
-        let (path, cache): (PathBuf, _) = (fuse.path(), Cache::Resident);
-        Job { path, len: LEN, direction, cache }
-    };
-    let mut forebay = Forebay::new(engine, None);
-    let (mut standard, mut mmap) = (Standard::default(), Mmap::default());
-    let methods: [&mut dyn Method; 3] = [&mut forebay, &mut standard, &mut mmap];
-    for method in methods {
-        let (reads, writes) = (job(Direction::Read), job(Direction::Write));
-        method.open(&reads, &memory).unwrap();
-        method.read(&reads, &mut memory).unwrap();
-        method.close(&reads).unwrap();
-        method.open(&writes, &memory).unwrap();
-        method.write(&writes, &memory).unwrap();
-        let failure = method.close(&writes).unwrap_err();
-        let text = format!("{failure:?}");
-        assert!(text.contains("close") && text.contains("uota"), "{:?}: {text}", method.name());
-    }
 }
 
 #[test]
@@ -68,13 +31,13 @@ fn a_load_says_what_the_close_of_a_written_file_reports() {
     assert_eq!(output.status.code(), Some(1), "{told}");
     assert!(told.contains("close") && told.contains("quota"), "{told}");
     let output = run(&format!(
-        "sweep {file} --direction write --way forebay,cpu,cpu-cached-gpu --request-size 64K \
-         --depth 1 --bytes 256K --repeats 1 --size 1M --cache resident {end} -o results"
+        "bench {file} --direction write --method forebay,standard,mmap,cpu --block-size 64K \
+         --depth 1 --bytes 256K --repeats 1 --size 1M --cache warm {end} -o results"
     ));
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let records = read(&folder.path().join("results")).unwrap();
     let all: Vec<_> = samples(&records).map(|(_, sample)| sample).collect();
-    assert_eq!(all.len(), 3);
+    assert_eq!(all.len(), 4);
     for sample in all {
         let error = sample.error.as_deref().unwrap_or_default();
         assert!(error.contains("close") && error.contains("uota"), "{sample:?}");
@@ -141,18 +104,5 @@ fn other_verbs_say_what_the_close_of_a_written_file_reports() {
             *is == Some(code) && told.contains(word) && told.contains("uota")
         };
         assert!(told.iter().any(fits), "{word}: {told:?}");
-    }
-}
-
-#[test]
-fn a_limit_of_the_drive_says_what_the_close_of_a_written_file_reports() {
-    let _watchdog = Watchdog::start();
-    let Some(fuse) = full() else { return };
-    match Storage::open(&fuse.path(), Direction::Write, LEN).unwrap() {
-        Ok(mut storage) => {
-            let text = format!("{:?}", storage.sample().unwrap_err());
-            assert!(text.contains("close") && text.contains("uota"), "{text}");
-        }
-        Err(reason) => println!("skipped: a limit of a drive: {reason}"),
     }
 }

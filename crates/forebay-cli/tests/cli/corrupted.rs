@@ -75,8 +75,8 @@ fn a_read_of_scratch_is_compared_with_what_was_written() {
             // Not cold: pages that are written again and again cannot be evicted. And long enough
             // for the other thread to have had a turn on a busy machine.
             let line = format!(
-                "sweep . --gpu none --way {way} --request-size 64K --pattern {pattern} --depth 2 \
-                 --cache resident --time 600ms --repeats 1 --size 1M -o results"
+                "bench . --gpu none --method {way} --block-size 64K --pattern {pattern} --depth 2 \
+                 --cache warm --time 600ms --repeats 1 --size 1M -o results"
             );
             let output = spoilt(folder.path(), at, &line);
             assert_eq!(output.status.code(), Some(1), "{line}: {output:?}");
@@ -144,8 +144,8 @@ fn what_gdsio_wrote_is_read_back_though_nobody_reads_its_lines() {
 #[test]
 fn a_sweep_that_writes_reads_right_bytes_afterwards() {
     let folder = tempfile::tempdir_in(".").unwrap();
-    let line = "sweep . --gpu none --direction read,write --way forebay,cpu --request-size 12K,64K \
-                --depth 2 --bytes 512K --repeats 3 --size 1M -o results";
+    let line = "bench . --gpu none --direction read,write --method forebay,cpu \
+                --block-size 12K,64K --depth 2 --bytes 512K --repeats 3 --size 1M -o results";
     let mut command = Command::new(program());
     let output = command.current_dir(folder.path()).args(line.split_whitespace()).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -172,9 +172,9 @@ fn a_file_of_the_users_is_said_to_be_compared_with_a_second_read() {
     assert!(told.contains("compared with those of a second read"), "{told}");
     let told = run("gdsio -f new -w 1 -s 1M -i 64K -x 4 -I 0 -V --gpu none");
     assert!(!told.contains("second read"), "{told}");
-    let sweep = "--gpu none --request-size 64K --depth 1 --bytes 64K --repeats 1 --size 1M -o";
-    run(&format!("sweep own {sweep} one"));
-    run(&format!("sweep . {sweep} two"));
+    let sweep = "--gpu none --block-size 64K --depth 1 --bytes 64K --repeats 1 --size 1M -o";
+    run(&format!("bench own {sweep} one"));
+    run(&format!("bench . {sweep} two"));
     for (name, compared) in [("one", "a second read"), ("two", "what was written")] {
         let records = read(&folder.path().join(name)).unwrap();
         let (_, sample) = samples(&records).next().unwrap();

@@ -7,17 +7,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use forebay_cli::bench::data::{Expected, Pattern};
-use forebay_cli::bench::memory::{HostMemory, Memory};
-use forebay_cli::bench::methods::cufile::{Bounds, Cufile, CufileCompat, Tuning};
-use forebay_cli::bench::methods::{Job, Method as _, Moved};
+use forebay_cli::bench::data::{PIECE, Pattern};
 use forebay_cli::program::Program;
-use forebay_cli::report::json::{Cache, Direction, MethodName, Report, Row};
+use forebay_cli::report::json::Cache;
+use forebay_cli::results::{Record, Sample};
+use forebay_cli::workload::backend::cufile::process::{Bounds, Cufile, Move, Refused};
+use twox_hash::XxHash3_64;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::lab::fuse::{Faults, Fuse};
 use crate::lab::or_skip;
+use crate::paths::{records, samples};
 use crate::program::program;
 
 /// What the library does where nothing is spoiled. As the real one, it writes to stdout and leaves
@@ -135,7 +136,8 @@ fn bench(folder: &Path, arguments: &[&str]) -> Output {
 
 fn bench_in(folder: &Path) -> Command {
     let mut command = Command::new(program());
-    command.current_dir(folder.join("work")).args(["bench", "--json"]);
+    command.current_dir(folder.join("work")).args(["bench", "--json", "--repeats=2"]);
+    command.arg("--time=10ms");
     command.env("LD_LIBRARY_PATH", library(folder).parent().unwrap());
     command.env("TMPDIR", std::path::absolute(folder.join("temporary")).unwrap());
     // Settings of the user's are not the library's defaults.
@@ -147,54 +149,60 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn report(output: &Output) -> Report {
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", stderr(output)))
+/// The samples of cuFile.
+fn of_cufile(all: &[Record]) -> Vec<&Sample> {
+    let all = samples(all).into_iter();
+    all.filter(|sample| sample.point.way.starts_with("cufile-compat")).collect()
 }
 
-fn rows(report: &Report) -> Vec<&Row> {
-    report.results.iter().filter(|row| row.method == MethodName::CufileCompat).collect()
+fn warnings(all: &[Record]) -> String {
+    let text = |record: &Record| match record {
+        Record::Warning { text } => Some(text.clone()),
+        _ => None,
+    };
+    all.iter().filter_map(text).collect::<Vec<_>>().join("\n")
 }
 
-/// A run that only reads what is resident, over the library with `spoiled`.
-fn read_with(spoiled: &str) -> Option<(Output, Report)> {
+/// A run that only reads warm bytes, with the library and `spoiled`.
+fn read_with(spoiled: &str) -> Option<(Output, Vec<Record>)> {
     let folder = folder_with(spoiled)?;
     let size = LEN.to_string();
-    let arguments = ["--gpu", "sim", "--size", &size, "--read", "--resident", "--route", "cached"];
+    let arguments = ["--gpu=sim", "--size", &size, "--direction=read", "--cache=warm"];
     let output = bench(folder.path(), &arguments);
-    let report = report(&output);
-    Some((output, report))
+    let all = records(&output);
+    Some((output, all))
 }
 
 #[test]
-fn it_stands_beside_at_its_defaults_and_at_its_best() {
+fn it_is_compared_at_its_defaults_and_tuned() {
     let Some(folder) = folder_with("") else { return };
     let size = LEN.to_string();
     let output = bench(folder.path(), &["--gpu", "sim", "--size", &size]);
     assert!(output.status.success(), "{}", stderr(&output));
-    let report = report(&output);
-    assert_eq!(report.environment.versions.cufile.as_deref(), Some("1.15"));
-    let rows = rows(&report);
-    let ours = report
-        .results
-        .iter()
-        .filter(|row| row.method == MethodName::Standard && row.verified == Some(true));
-    assert_eq!(rows.len(), 2 * ours.count(), "{:?}", report.warnings);
-    for pair in rows.chunks(2) {
-        let names = pair.iter().map(|row| row.settings.as_ref().unwrap().name.as_str());
-        assert_eq!(names.collect::<Vec<_>>(), ["defaults", "best"]);
-        assert_eq!((pair[0].direction, pair[0].cache), (pair[1].direction, pair[1].cache));
+    let all = records(&output);
+    let rows = of_cufile(&all);
+    let right = |sample: &&&Sample| {
+        sample.measured.as_ref().is_some_and(|measured| measured.verified == Some(true))
+    };
+    let all_samples = samples(&all);
+    let usual = all_samples.iter().filter(|sample| sample.point.way == "standard").filter(right);
+    assert_eq!(rows.len(), 2 * usual.count(), "{}", warnings(&all));
+    for sample in &rows {
+        let measured = sample.measured.as_ref().unwrap();
+        assert_eq!((measured.verified, measured.verified_bytes), (Some(true), Some(LEN)));
+        assert!(measured.cpu.unwrap().s_per_gb.is_some() && measured.simulated);
+        assert_eq!(measured.verdict.as_ref().unwrap().text, "compat", "{:?}", measured.verdict);
     }
-    for row in &rows {
-        assert_eq!((row.verified, row.bytes, row.seconds.len()), (Some(true), LEN, 3));
-        assert!(row.cpu_s_per_gb.is_some() && row.speed_up.is_some() && row.simulated);
-        assert_eq!(row.verdict.as_ref().unwrap().text, "compat", "{:?}", row.verdict);
-    }
-    let resident = |row: &&&Row| row.cache == Some(Cache::Resident);
-    let row = rows.iter().find(resident).unwrap();
-    let told = "cuFile 1.15 in compat mode: 1 thread, all bytes a call, page cache";
-    assert_eq!(row.reason.as_deref(), Some(told));
-    let values = &rows[1].settings.as_ref().unwrap().values;
-    assert_eq!((&*values["threads"], &*values["request_size"]), ("8", "16777216"));
+    let reason = |way: &str| {
+        let is = |sample: &&&Sample| {
+            sample.point.way == way && sample.point.cache == Some(Cache::Resident)
+        };
+        rows.iter().find(is).unwrap().measured.as_ref().unwrap().reason.clone().unwrap()
+    };
+    let expected = "cuFile 1.15 in compat mode: 1 thread, all bytes a call, page cache";
+    assert_eq!(reason("cufile-compat"), expected);
+    let expected = "cuFile 1.15 in compat mode: 8 threads, 16 MiB a call, page cache";
+    assert_eq!(reason("cufile-compat-tuned"), expected);
     // What it left is gone, and it left nothing elsewhere.
     for part in ["work", "temporary"] {
         assert_eq!(fs::read_dir(folder.path().join(part)).unwrap().count(), 0, "{part}");
@@ -202,66 +210,67 @@ fn it_stands_beside_at_its_defaults_and_at_its_best() {
 }
 
 #[test]
-fn without_a_gpu_a_note_says_why_it_is_not_there() {
-    let folder = tempfile::tempdir_in(".").unwrap();
-    fs::create_dir(folder.path().join("work")).unwrap();
-    let arguments = ["--gpu", "none", "--size", "64K", "--read", "--resident"];
-    let report = report(&bench(folder.path(), &arguments));
-    assert!(rows(&report).is_empty());
-    let text = report.warnings.join("\n");
-    assert!(text.contains("cuFile's compat mode is not compared: it moves bytes to and"), "{text}");
-}
-
-#[test]
-fn who_switches_cufile_off_is_not_compared_with_it() {
+fn with_cufile_off_it_is_not_compared() {
     let folder = tempfile::tempdir_in(".").unwrap();
     let mut command = Command::new(program());
     command.current_dir(folder.path()).env("FOREBAY_CUFILE", "off");
-    command.args(["bench", "--gpu", "sim", "--size", "64K", "--read", "--resident", "--json"]);
-    let report = report(&command.output().unwrap());
-    assert!(rows(&report).is_empty());
-    let text = report.warnings.join("\n");
+    command.args(["bench", "--gpu=sim", "--size=64K", "--direction=read", "--cache=warm"]);
+    command.args(["--json", "--repeats=1", "--time=10ms"]);
+    let all = records(&command.output().unwrap());
+    assert!(of_cufile(&all).is_empty());
+    let text = warnings(&all);
     assert!(text.contains("is not compared: `FOREBAY_CUFILE` is `off`"), "{text}");
+}
+
+/// Whether the process has these bytes of a pattern.
+fn holds(cufile: &mut Cufile, pattern: Pattern, len: u64) -> bool {
+    let sums = cufile.sums(0, len).unwrap();
+    sums.iter().zip((0..).step_by(usize::try_from(PIECE).unwrap())).all(|(sum, offset)| {
+        let mut bytes = vec![0; usize::try_from(PIECE.min(len - offset)).unwrap()];
+        pattern.fill(offset, &mut bytes);
+        XxHash3_64::oneshot(&bytes) == *sum
+    })
 }
 
 #[test]
 fn many_requests_in_flight_move_every_byte_both_ways() {
     let Some(folder) = folder_with("") else { return };
-    let cufile = start(folder.path(), LONG, LONG).unwrap();
-    let mut method = CufileCompat::new(std::rc::Rc::new(cufile.into()), Tuning::Best);
+    let mut cufile = start(folder.path(), LONG, LONG).unwrap();
     let path = folder.path().join("file");
     // Three requests, of which the last is short.
     let len = (33 << 20) + 5;
-    let mut memory = Memory::Host(HostMemory::allocate(1).unwrap());
     fs::write(&path, vec![0; len]).unwrap();
     let len = len as u64;
     let pattern = Pattern::new(7);
-    let write = Job { path, len, direction: Direction::Write, cache: Cache::Cold };
-    method.open(&write, &memory).unwrap();
-    method.put(&mut memory, pattern, len).unwrap();
-    assert_eq!(method.write(&write, &memory).unwrap().bytes, len);
-    assert!(method.spent().is_some_and(|spent| spent.seconds > 0.0));
-    method.set(&mut memory, 2).unwrap();
-    let expected = Expected::Pattern(pattern);
-    assert!(!method.holds(&memory, &expected, len).unwrap());
-    let read = Job { direction: Direction::Read, ..write };
-    method.open(&read, &memory).unwrap();
-    let moved = method.read(&read, &mut memory).unwrap();
-    assert_eq!(moved.bytes, len);
-    assert!(moved.reason.unwrap().contains("8 threads, 16 MiB a call"));
-    assert!(method.holds(&memory, &expected, len).unwrap());
-    assert!(!method.holds(&memory, &Expected::Pattern(Pattern::new(8)), len).unwrap());
-    method.close(&read).unwrap();
-    assert!(method.read(&read, &mut memory).unwrap_err().causes[0].contains("no file is open"));
+    let write = Move { write: true, offset: 0, at: 0, len, threads: 8, request: 16 << 20 };
+    cufile.allocate(len).unwrap();
+    cufile.put(pattern, len).unwrap();
+    cufile.open(&path, true, true).unwrap();
+    assert_eq!(cufile.run(&write).unwrap().0, len);
+    cufile.sync().unwrap();
+    cufile.fill(2).unwrap();
+    assert!(!holds(&mut cufile, pattern, len));
+    cufile.open(&path, false, false).unwrap();
+    let read = Move { write: false, ..write };
+    assert_eq!(cufile.run(&read).unwrap().0, len);
+    assert!(holds(&mut cufile, pattern, len) && !holds(&mut cufile, Pattern::new(8), len));
+    // A part of the file to another part of the memory.
+    cufile.fill(2).unwrap();
+    let part = Move { offset: 8 << 20, at: 0, len: 4 << 20, ..read };
+    assert_eq!(cufile.run(&part).unwrap().0, 4 << 20);
+    let mut bytes = vec![0; 1 << 20];
+    pattern.fill(8 << 20, &mut bytes);
+    assert_eq!(cufile.sums(0, 1 << 20).unwrap(), [XxHash3_64::oneshot(&bytes)]);
+    cufile.close().unwrap();
 }
 
 #[test]
 fn where_its_driver_does_not_open_a_note_says_why_and_what_to_do() {
-    let Some((output, report)) = read_with("#define OPEN return answer(5027)") else { return };
+    let Some((output, all)) = read_with("#define OPEN return answer(5027)") else { return };
     assert!(output.status.success(), "{}", stderr(&output));
-    assert_eq!((rows(&report).len(), report.environment.versions.cufile.as_deref()), (0, None));
-    let is_note = |text: &&String| text.starts_with("cuFile's compat mode is not compared: ");
-    let note = report.warnings.iter().find(is_note).unwrap();
+    assert!(of_cufile(&all).is_empty());
+    let note = warnings(&all);
+    assert!(note.contains("cuFile's compat mode is not compared: "), "{note}");
     assert!(note.contains("HANDLE_NOT_REGISTERED (5027)") && note.contains("/run/udev"), "{note}");
     for (open, says) in [
         ("*(volatile int *)0 = 0", "`forebay cufile` ended with signal: 11"),
@@ -275,15 +284,15 @@ fn where_its_driver_does_not_open_a_note_says_why_and_what_to_do() {
 
 #[test]
 fn what_fails_later_is_left_out_with_its_remedy() {
-    let Some((output, report)) = read_with("#define REGISTER return answer(5027)") else { return };
+    let Some((output, all)) = read_with("#define REGISTER return answer(5027)") else { return };
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(rows(&report).is_empty());
-    let text = report.warnings.join("\n");
-    assert!(text.contains("left out: `cufile-compat` read, resident, defaults"), "{text}");
-    assert!(text.contains("/read` by cuFile: ") && text.contains("/run/udev"), "{text}");
-    // What others do is not touched by it.
-    let right = report.results.iter().filter(|row| row.verified == Some(true)).count();
-    assert_eq!(right, 3);
+    assert!(of_cufile(&all).iter().all(|sample| sample.error.is_some()));
+    let text = stderr(&output);
+    assert!(text.contains("points failed, the first with: "), "{text}");
+    assert!(text.contains("` by cuFile: ") && text.contains("/run/udev"), "{text}");
+    // The other methods are not affected.
+    let ours = samples(&all).into_iter().filter(|sample| sample.measured.is_some()).count();
+    assert_eq!(ours, 2 * 3);
     for (step, says, remedy) in [
         ("READ return -5008", "(5008)", "; "),
         ("READ { errno = EIO; return -1; }", "Input/output error", ""),
@@ -291,9 +300,7 @@ fn what_fails_later_is_left_out_with_its_remedy() {
         ("READ *(volatile int *)0 = 0", "ended with signal: 11", "`forebay probe`"),
     ] {
         let (moved, _) = read_alone(&format!("#define {step}"));
-        let failure = moved.unwrap_err();
-        assert!(failure.message.contains("cannot read `"), "{failure:?}");
-        let cause = &failure.causes[0];
+        let cause = moved.unwrap_err().text();
         assert!(cause.contains(says) && cause.contains(remedy), "{step}: {cause}");
     }
 }
@@ -301,11 +308,12 @@ fn what_fails_later_is_left_out_with_its_remedy() {
 #[test]
 fn counts_that_fall_short_are_asked_for_again_and_lies_are_found() {
     // It moves nothing and says that it did.
-    let Some((output, report)) = read_with("#define READ return len") else { return };
+    let Some((output, all)) = read_with("#define READ return len") else { return };
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stderr(&output).contains("error: 2 methods moved wrong data"), "{}", stderr(&output));
-    assert_eq!(rows(&report).len(), 2);
-    assert!(rows(&report).iter().all(|row| row.verified == Some(false)));
+    let rows = of_cufile(&all);
+    let wrong = rows.iter().filter_map(|sample| sample.measured.as_ref());
+    assert!(wrong.clone().count() >= 2 && wrong.clone().all(|m| m.verified == Some(false)));
     for (step, bytes, right) in [
         ("if (len > 5000) len /= 2", LEN, true),
         // It moves nothing; it leaves the last byte.
@@ -313,31 +321,30 @@ fn counts_that_fall_short_are_asked_for_again_and_lies_are_found() {
         ("{ pread(fd, base + at, len - 1, offset); return len; }", LEN, false),
     ] {
         let (moved, holds) = read_alone(&format!("#define READ {step}"));
-        assert_eq!((moved.unwrap().bytes, holds), (bytes, right), "{step}");
+        assert_eq!((moved.unwrap(), holds), (bytes, right), "{step}");
     }
     let folder = folder_with("#define WRITE return len").unwrap();
-    let arguments = ["--gpu", "sim", "--size", "64K", "--write", "--resident"];
+    let arguments = ["--gpu=sim", "--size=64K", "--direction=write", "--cache=warm"];
     let output = bench(folder.path(), &arguments);
     assert!(stderr(&output).contains("error: 2 methods moved wrong data"), "{}", stderr(&output));
 }
 
-/// What one read of a resident file comes to over the library with `spoiled`, and whether the
-/// bytes are right.
-fn read_alone(spoiled: &str) -> (forebay_cli::failure::Result<Moved>, bool) {
+/// The result of one read of a warm file with the library and `spoiled`, and whether the bytes
+/// match.
+fn read_alone(spoiled: &str) -> (Result<u64, Refused>, bool) {
     let folder = folder_with(spoiled).unwrap();
-    let cufile = start(folder.path(), LONG, LONG).unwrap();
-    let mut method = CufileCompat::new(std::rc::Rc::new(cufile.into()), Tuning::Defaults);
+    let mut cufile = start(folder.path(), LONG, LONG).unwrap();
     let path = folder.path().join("file");
     let pattern = Pattern::new(3);
     let mut bytes = vec![0; usize::try_from(LEN).unwrap()];
     pattern.fill(0, &mut bytes);
     fs::write(&path, bytes).unwrap();
-    let job = Job { path, len: LEN, direction: Direction::Read, cache: Cache::Resident };
-    let mut memory = Memory::Host(HostMemory::allocate(1).unwrap());
-    method.open(&job, &memory).unwrap();
-    method.set(&mut memory, 2).unwrap();
-    let moved = method.read(&job, &mut memory);
-    let holds = method.holds(&memory, &Expected::Pattern(pattern), LEN).unwrap_or(false);
+    cufile.allocate(LEN).unwrap();
+    cufile.fill(2).unwrap();
+    cufile.open(&path, false, false).unwrap();
+    let read = Move { write: false, offset: 0, at: 0, len: LEN, threads: 1, request: LEN };
+    let moved = cufile.run(&read).map(|(bytes, _)| bytes);
+    let holds = cufile.is_alive() && holds(&mut cufile, pattern, LEN);
     (moved, holds)
 }
 
@@ -346,18 +353,16 @@ fn what_the_close_of_a_written_file_reports_is_an_error() {
     let faults = Faults { closes: true, fail_closes: Some(libc::EDQUOT), ..Faults::default() };
     let Some(fuse) = or_skip(Fuse::with(vec![7; 1 << 20], faults)) else { return };
     let Some(folder) = folder_with("") else { return };
-    let cufile = start(folder.path(), LONG, LONG).unwrap();
-    let mut method = CufileCompat::new(std::rc::Rc::new(cufile.into()), Tuning::Defaults);
-    let mut memory = Memory::Host(HostMemory::allocate(1).unwrap());
-    let job =
-        |direction| Job { path: fuse.path(), len: 1 << 20, direction, cache: Cache::Resident };
-    let (reads, writes) = (job(Direction::Read), job(Direction::Write));
-    method.open(&reads, &memory).unwrap();
-    method.read(&reads, &mut memory).unwrap();
-    method.close(&reads).unwrap();
-    method.open(&writes, &memory).unwrap();
-    method.write(&writes, &memory).unwrap();
-    let text = format!("{:?}", method.close(&writes).unwrap_err());
+    let mut cufile = start(folder.path(), LONG, LONG).unwrap();
+    let len = 1 << 20;
+    cufile.allocate(len).unwrap();
+    let shape = Move { write: false, offset: 0, at: 0, len, threads: 1, request: len };
+    cufile.open(&fuse.path(), false, false).unwrap();
+    cufile.run(&shape).unwrap();
+    cufile.close().unwrap();
+    cufile.open(&fuse.path(), true, true).unwrap();
+    cufile.run(&Move { write: true, ..shape }).unwrap();
+    let text = cufile.close().unwrap_err().text();
     assert!(text.contains("cannot close") && text.contains("quota"), "{text}");
 }
 
@@ -382,25 +387,23 @@ fn one_that_hangs_is_given_up() {
     let folder = folder_with("#define READ for (;;) pause()").unwrap();
     let path = folder.path().join("cufile.c");
     let len = fs::metadata(&path).unwrap().len();
-    let job = Job { path, len, direction: Direction::Read, cache: Cache::Resident };
-    let mut memory = Memory::Host(HostMemory::allocate(len).unwrap());
+    let shape = Move { write: false, offset: 0, at: 0, len, threads: 8, request: 16 << 20 };
     // On a busy machine what does not hang may take as long: again then, with more time.
-    let (mut method, said) = [2, 10, 40]
+    let (mut cufile, said) = [2, 10, 40]
         .into_iter()
         .find_map(|seconds| {
-            let cufile = start(folder.path(), LONG, Duration::from_secs(seconds)).unwrap();
-            let mut method = CufileCompat::new(std::rc::Rc::new(cufile.into()), Tuning::Best);
-            let ready = method.open(&job, &memory).and_then(|()| method.set(&mut memory, 1));
-            ready.ok().map(|()| (method, format!("no answer within {seconds} s")))
+            let mut cufile = start(folder.path(), LONG, Duration::from_secs(seconds)).unwrap();
+            let ready = cufile.allocate(len).and_then(|()| cufile.fill(1));
+            let ready = ready.and_then(|()| cufile.open(&path, false, false));
+            ready.ok().map(|_| (cufile, format!("no answer within {seconds} s")))
         })
         .expect("orders that are answered");
     let asked = Instant::now();
-    let failure = method.read(&job, &mut memory).unwrap_err();
-    let whole = format!("{said}; `forebay probe`");
-    assert!(failure.causes[0].starts_with(&whole), "{failure:?}");
-    assert_eq!(method.spent(), None);
-    // It is asked for nothing more.
-    assert!(method.open(&job, &memory).unwrap_err().causes[0].starts_with(&said));
+    let refused = cufile.run(&shape).unwrap_err().text();
+    assert!(refused.starts_with(&format!("{said}; `forebay probe`")), "{refused}");
+    // Nothing more is requested of it.
+    assert!(!cufile.is_alive());
+    assert!(cufile.open(&path, false, false).unwrap_err().text().starts_with(&said));
     assert!(asked.elapsed() < LONG + LONG);
 }
 
@@ -409,7 +412,7 @@ fn a_signal_ends_it_and_leaves_nothing() {
     let hangs = "#define READ { fclose(fopen(\"begun\", \"w\")); for (;;) pause(); }";
     let Some(folder) = folder_with(hangs) else { return };
     let mut command = bench_in(folder.path());
-    command.args(["--gpu", "sim", "--size", "64K", "--read", "--resident"]);
+    command.args(["--gpu", "sim", "--size", "64K", "--cache", "warm"]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let left = || {
         let entries = fs::read_dir(folder.path().join("temporary")).unwrap();
@@ -446,18 +449,18 @@ fn it_does_not_outlive_whoever_gives_orders() {
         (r#"{"order":"fill","byte":1}"#, "no memory of 0 bytes"),
         (r#"{"order":"allocate","len":100}"#, "done"),
         (r#"{"order":"put","key":1,"inverted":true,"len":101}"#, "no memory of 101 bytes"),
-        (r#"{"order":"sum","at":1,"len":1}"#, "invalid offset or length"),
+        (r#"{"order":"sum","at":1,"len":9000000000}"#, "invalid length"),
         (r#"{"order":"sum","at":0,"len":100}"#, "sums"),
         (r#"{"order":"sum","at":18446744073708503040,"len":1048576}"#, "sums is too large"),
         (r#"{"order":"open","path":"zz","write":false,"direct":false}"#, "invalid path"),
         (r#"{"order":"open","path":"2f78","write":false,"direct":true}"#, "cannot open the file"),
         (r#"{"order":"open","path":"2f","write":false,"direct":false}"#, "cuFile is not open"),
         (
-            r#"{"order":"move","write":false,"len":1,"threads":65,"request":1,"sync":false}"#,
+            r#"{"order":"move","write":false,"offset":0,"at":0,"len":1,"threads":65,"request":1}"#,
             "invalid number of threads",
         ),
         (
-            r#"{"order":"move","write":false,"len":1,"threads":1,"request":1,"sync":false}"#,
+            r#"{"order":"move","write":false,"offset":0,"at":0,"len":1,"threads":1,"request":1}"#,
             "no file is open",
         ),
         (r#"{"order":"start","gpu":"bananas"}"#, "bananas"),

@@ -38,7 +38,7 @@ impl Running {
             running
                 .scratch()
                 .iter()
-                .any(|path| fs::metadata(path.join("write")).is_ok_and(|facts| facts.len() > 0))
+                .any(|path| fs::metadata(path.join("file-1")).is_ok_and(|facts| facts.len() > 0))
         });
         running
     }
@@ -154,7 +154,15 @@ fn the_next_run_removes_what_a_crash_left_and_nothing_else() {
     fs::write(folder.join("file"), vec![7; 100_000]).unwrap();
 
     let mut command = Command::new(program());
-    command.current_dir(folder).args(["bench", "file", "--gpu", "none", "--resident"]);
+    command.current_dir(folder).args([
+        "bench",
+        "file",
+        "--gpu",
+        "none",
+        "--time=10ms",
+        "--repeats=1",
+        "-v",
+    ]);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stderr).unwrap();
@@ -169,7 +177,14 @@ fn a_run_in_progress_keeps_its_scratch() {
     let folder = running.folder.path();
     fs::write(folder.join("file"), vec![7; 100_000]).unwrap();
     let mut command = Command::new(program());
-    command.current_dir(folder).args(["bench", "file", "--gpu", "none", "--resident"]);
+    command.current_dir(folder).args([
+        "bench",
+        "file",
+        "--gpu",
+        "none",
+        "--time=10ms",
+        "--repeats=1",
+    ]);
     assert!(command.output().unwrap().status.success());
     assert_eq!(running.scratch().len(), 1);
 }

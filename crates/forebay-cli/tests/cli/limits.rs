@@ -77,9 +77,7 @@ fn what_a_control_group_does_not_grant_is_refused_in_time() {
     let file = fs::File::create(folder.path().join("file")).unwrap();
     file.set_len(1 << 30).unwrap();
     for (arguments, flag) in [
-        (&["bench", "--size", "1G", "--gpu", "none"][..], "--size"),
-        (&["bench", "file", "--size", "1G", "--gpu", "none"], "--size"),
-        (&["gpu-file-benchmark", "-s", "1G", "--gpu", "none"], "--size"),
+        (&["gpu-file-benchmark", "-s", "1G", "--gpu", "none"][..], "--size"),
         (&["read", "file", "--gpu", "none"], "--len"),
         (&["read", "file", "--gpu", "sim"], "--len"),
     ] {
@@ -93,11 +91,21 @@ fn what_a_control_group_does_not_grant_is_refused_in_time() {
         assert!(text.contains(flag), "{text}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "something was left");
     }
+    for arguments in [&["--size", "1G"][..], &["file", "--size", "1G"]] {
+        let words = [&["bench", "--gpu", "none"], arguments].concat();
+        let output = group.run(folder.path(), &words);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {text}");
+        assert!(text.starts_with("error: cannot keep 1 GiB of requests in memory\n"), "{text}");
+        assert!(text.contains("`--size`"), "{text}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "something was left");
+    }
     // Where the size is ours to choose, it is one that fits.
-    let output = group.run(folder.path(), &["bench", "--gpu", "none", "--json"]);
+    let output = group.run(folder.path(), &["bench", "--gpu", "none", "--json", "--repeats", "1"]);
     assert!(output.status.success(), "{output:?}");
-    let report: forebay_cli::report::json::Report = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(report.environment.memory.total, 256 << 20);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let run: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    assert_eq!(run["environment"]["memory"]["total"], 256 << 20);
 }
 
 /// Runs the program by a shell that first does `before`, with the words of `line`.
@@ -109,22 +117,21 @@ fn limited(folder: &Path, before: &str, line: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn a_sweep_whose_requests_have_no_room_is_refused_before_its_first_sample() {
+fn a_run_whose_requests_have_no_room_is_refused_before_its_first_sample() {
     let folder = tempfile::tempdir_in(".").unwrap();
     fs::write(folder.path().join("file"), vec![1; 32 << 20]).unwrap();
     let many = [
-        "sweep file --request-size 1M --depth 64 --threads 8 --time 100ms --repeats 1 --gpu none",
-        "sweep file --way cpu --request-size 16M --threads 32 --time 100ms --repeats 1 --gpu none",
-        "sweep file --way io-uring --request-size 1M --depth 256 --repeats 1 --gpu none",
-        "sweep file --request-size 1M --depth 64 --threads 2 --repeats 1 --gpu sim",
+        "bench file --block-size 1M --depth 64 --threads 8 --time 100ms --repeats 1 --gpu none",
+        "bench file --method cpu --block-size 16M --threads 32 --time 100ms --repeats 1 --gpu none",
+        "bench file --method io-uring --block-size 1M --depth 256 --repeats 1 --gpu none",
+        "bench file --block-size 1M --depth 64 --threads 2 --repeats 1 --gpu sim",
         "gdsio -f file -w 40 -s 8M -i 8M -x 1 -I 0 -d 0 --gpu none",
     ];
-    let few =
-        "sweep file --request-size 64K --depth 4 --bytes 1M --repeats 1 --gpu none -o results";
+    let few = "bench file --block-size 64K --depth 4 --bytes 1M --repeats 1 --gpu none -o results";
     let check = |code: Option<i32>, told: &str, line: &str| {
         assert_eq!(code, Some(1), "{line}: {told}");
         assert!(told.contains("of requests in memory"), "{line}: {told}");
-        let part = if line.starts_with("sweep") { "--request-size" } else { "`-i`" };
+        let part = if line.starts_with("bench") { "--block-size" } else { "`-i`" };
         assert!(told.contains(part), "{line}: {told}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "{line}");
     };
@@ -191,13 +198,13 @@ fn a_limit_on_locked_memory_slows_and_is_named() {
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         (!told.contains("setpriv:")).then(|| (output.status.code(), told))
     };
-    let sweep = "sweep file --request-size 64K --depth 4 --bytes 1M --repeats 1 --gpu sim -o";
+    let sweep = "bench file --block-size 64K --depth 4 --bytes 1M --repeats 1 --gpu sim -o";
     for line in [
         "read file --gpu sim",
         "bench file --find-depth",
         "doctor file --gpu sim",
         &format!("{sweep} first"),
-        &format!("{sweep} second --way io-uring"),
+        &format!("{sweep} second --method io-uring"),
     ] {
         let Some((code, told)) = run(line) else {
             return println!("skipped: a limit on locked memory: `setpriv` cannot set one");
@@ -217,7 +224,7 @@ fn a_limit_on_the_size_of_files_is_an_error_and_leaves_nothing() {
     for line in [
         "bench . --size 8M --repeats 3 --gpu none",
         "gpu-file-benchmark -s 8 -r 1 --gpu none",
-        "sweep . --request-size 1M --depth 1 --size 8M --repeats 1 --gpu none -o results",
+        "bench . --block-size 1M --depth 1 --size 8M --repeats 1 --gpu none -o results",
         "gdsio -D . -w 1 -s 8M -i 1M -x 4 -I 0 --gpu none",
         "gdsio -D . -w 1 -s 8M -i 1M -x 4 -I 1 --gpu none",
         "read file --output out --gpu none",

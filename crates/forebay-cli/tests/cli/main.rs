@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 #![allow(clippy::print_stdout, reason = "what is skipped is told")]
 
+mod bench;
 mod ceilings;
 mod closes;
 mod corrupted;
@@ -39,7 +40,6 @@ mod silent;
 mod sockets;
 mod stdio;
 mod swapped;
-mod sweep;
 #[allow(dead_code, reason = "the library's own tests use the rest")]
 #[path = "../../../forebay-topology/tests/topology/tree.rs"]
 mod tree;

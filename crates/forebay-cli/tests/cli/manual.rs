@@ -16,6 +16,6 @@ fn the_man_pages_name_verbs_and_flags() {
 fn every_shell_gets_its_completions() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = stdout(&["completions", shell]);
-        assert!(script.contains("resident"), "{shell}");
+        assert!(script.contains("block-size"), "{shell}");
     }
 }

@@ -1,44 +1,27 @@
-//! `forebay bench`: every result says which way its bytes took, and what was counted.
+//! `forebay bench`: every result says which path its bytes took, and what was counted.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use forebay::{Engine, Options, Residency};
-use forebay_cli::report::json::{Cache, Direction, MethodName, Report, Row};
+use forebay_cli::report::json::Cache;
+use forebay_cli::results::{Measured, Point, Record};
 
+use crate::paths::{records, samples};
 use crate::program::program;
 
 const LEN: usize = 8 << 20;
 
-fn report(folder: &Path, arguments: &[&str]) -> Report {
+/// The points of a run, with their first measurement.
+fn measured(folder: &Path, arguments: &[&str]) -> Vec<(Point, Measured)> {
     let mut command = Command::new(program());
-    command.current_dir(folder).arg("bench").args(arguments).arg("--json");
-    // No `fio`, which counts in seconds.
-    let output = command.env("XDG_CACHE_HOME", folder).env("PATH", folder).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr);
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {text}"))
-}
-
-/// One during which what is to be in the page cache was there whenever that was looked at: the
-/// kernel may take pages back at any time.
-fn undisturbed(folder: &Path, arguments: &[&str]) -> Report {
-    let mut reports = (0..5).map(|_| report(folder, arguments));
-    reports.find(keeps_pages).expect("a run whose pages the kernel leaves where they are")
-}
-
-fn keeps_pages(report: &Report) -> bool {
-    let keeps = |row: &&Row, seen: &serde_json::Value| {
-        let cache = &seen["page_cache"];
-        let is_whole = |when: &str| cache[when] == cache["len"];
-        match (row.cache, row.demanded.as_deref()) {
-            (Some(Cache::Resident), _) => is_whole("before") && is_whole("after"),
-            (_, Some("cached")) => is_whole("after"),
-            _ => true,
-        }
-    };
-    let mut rows = ways(report).into_iter();
-    rows.all(|row| row.evidence.iter().flatten().all(|seen| keeps(&row, seen)))
+    command.current_dir(folder).args(["bench", "--json", "--repeats", "1", "--time", "10ms"]);
+    // No `fio`, which takes half a second.
+    command.args(arguments).env("XDG_CACHE_HOME", folder).env("PATH", folder);
+    let all: Vec<Record> = records(&command.output().unwrap());
+    let all = samples(&all).into_iter();
+    all.filter_map(|sample| Some((sample.point.clone(), sample.measured.clone()?))).collect()
 }
 
 fn folder() -> tempfile::TempDir {
@@ -47,50 +30,23 @@ fn folder() -> tempfile::TempDir {
     folder
 }
 
-fn ways(report: &Report) -> Vec<&Row> {
-    let all: Vec<&Row> = report.results.iter().filter(|row| !row.method.is_ceiling()).collect();
+/// Every method has a verdict and evidence, and no counter refutes it.
+fn check(all: &[(Point, Measured)]) {
     assert!(!all.is_empty());
-    all
-}
-
-/// Every way has a verdict and evidence, no ceiling has, and no counter refutes anybody.
-fn check(report: &Report) {
-    for row in &report.results {
-        let is_ceiling = row.method.is_ceiling();
-        assert_eq!((row.verdict.is_none(), row.evidence.is_none()), (is_ceiling, is_ceiling));
-    }
-    for row in ways(report) {
-        let verdict = row.verdict.as_ref().unwrap();
-        assert!(verdict.contradictions.is_empty(), "{row:?}");
-        assert_eq!(verdict.word == "unproven", !verdict.missing.is_empty(), "{row:?}");
-        let evidence = row.evidence.as_ref().unwrap();
-        assert_eq!(evidence.len(), row.seconds.len());
-        assert!(evidence.iter().all(|seen| seen["elapsed_seconds"].as_f64().unwrap() > 0.0));
+    for (point, measured) in all {
+        let verdict = measured.verdict.as_ref().expect("a verdict");
+        assert!(verdict.contradictions.is_empty(), "{point:?}: {verdict:?}");
+        assert!(measured.evidence.is_some(), "{point:?}");
+        assert_eq!(measured.verified, Some(true), "{point:?}");
     }
 }
 
-#[test]
-fn the_engines_account_is_confirmed_by_what_others_counted() {
-    let folder = folder();
-    let report = undisturbed(folder.path(), &["file", "--gpu", "sim", "--size", "8MiB"]);
-    check(&report);
-    for row in ways(&report) {
-        let verdict = row.verdict.as_ref().unwrap();
-        assert!(verdict.simulated, "{row:?}");
-        let seen = &row.evidence.as_ref().unwrap()[0];
-        let gpu = seen["gpu"]["nothing"].as_str().unwrap();
-        assert!(gpu.starts_with("simulated"), "{gpu}");
-        // Where the kernel counts what a process fetches, nothing is left open.
-        let counts = seen["storage"] == "memory"
-            || (seen["storage"] == "block" && seen["process"]["read"].is_u64());
-        if !counts {
-            println!("skipped: verdicts: the kernel counts nothing of this file system");
-        } else if row.method == MethodName::Forebay {
-            assert_eq!(Some(&verdict.word), row.route.as_ref(), "{row:?}");
-        } else if row.cache == Some(Cache::Resident) {
-            assert_eq!(verdict.word, "cached", "{row:?}");
-        }
-    }
+/// Whether the kernel left pages in the page cache that were to be there: it may take them back at
+/// any time.
+fn keeps_pages(all: &[(Point, Measured)]) -> bool {
+    let warm = all.iter().filter(|(point, _)| point.cache == Some(Cache::Resident));
+    let shares = warm.filter_map(|(_, measured)| measured.page_cache);
+    shares.into_iter().all(|share| share.before == Some(1.0) && share.after == Some(1.0))
 }
 
 /// Why a file's bytes cannot be had from its drive, past the page cache.
@@ -104,45 +60,40 @@ pub(crate) fn stays_in_memory(file: &Path) -> Option<String> {
 }
 
 #[test]
-fn where_there_is_a_direct_path_it_stands_beside_the_other_ways() {
+fn warm_files_come_from_the_page_cache_and_cold_ones_do_not() {
     let folder = folder();
-    let report = undisturbed(folder.path(), &["file", "--gpu", "sim:cufile", "--size", "8MiB"]);
-    check(&report);
-    let ours: Vec<_> =
-        ways(&report).into_iter().filter(|row| row.method == MethodName::Forebay).collect();
-    let beside = |cache: Cache| {
-        let rows = ours.iter().filter(|row| row.cache == Some(cache));
-        rows.map(|row| row.demanded.clone().unwrap_or_default()).collect::<Vec<_>>()
-    };
-    if let Some(reason) = stays_in_memory(&folder.path().join("file")) {
-        return println!("skipped: a direct path beside others: {reason}");
-    }
-    assert_eq!(beside(Cache::Cold), ["", "staged", "cached"]);
-    assert_eq!(beside(Cache::Resident), ["", "direct", "staged"]);
-    let chosen = ours.iter().find(|row| row.cache == Some(Cache::Cold)).unwrap();
-    assert_eq!(chosen.route.as_deref(), Some("direct"), "{chosen:?}");
-    for row in ours {
-        assert!(row.speed_up.is_some() && row.cpu_s_per_gb.is_some(), "{row:?}");
-        assert_eq!(row.verified, Some(true));
-        let is_direct = row.route.as_deref() == Some("direct");
-        let word = &row.verdict.as_ref().unwrap().word;
-        assert_eq!(word == "direct (p2pdma)", is_direct, "{row:?}");
-        assert!(row.demanded.is_none() || row.demanded == row.route, "{row:?}");
+    for gpu in ["none", "sim"] {
+        let mut runs = (0..5).map(|_| measured(folder.path(), &["file", "--gpu", gpu]));
+        let all = runs.find(|all| keeps_pages(all)).expect("a run whose pages stay");
+        check(&all);
+        for (point, measured) in all.iter().filter(|(point, _)| point.way == "forebay") {
+            let word = &measured.verdict.as_ref().unwrap().word;
+            let warm = point.cache == Some(Cache::Resident);
+            let expected = if gpu == "sim" { "cached" } else { "host (page cache)" };
+            assert_eq!(warm, word == expected, "{point:?}: {word}");
+        }
     }
 }
 
 #[test]
-fn host_memory_writes_and_several_paths_have_verdicts_too() {
+fn where_there_is_a_direct_path_it_is_proven() {
     let folder = folder();
-    let written = report(folder.path(), &[".", "--write", "--gpu", "none", "--size", "8MiB"]);
-    check(&written);
-    assert!(ways(&written).iter().all(|row| row.direction == Direction::Write));
-    fs::write(folder.path().join("second"), vec![8; LEN]).unwrap();
-    let arguments = ["file", "second", "--resident", "--gpu", "none", "--size", "8MiB"];
-    let several = undisturbed(folder.path(), &arguments);
-    check(&several);
-    for row in ways(&several).into_iter().filter(|row| row.method == MethodName::Forebay) {
-        let verdict = row.verdict.as_ref().unwrap();
-        assert!(verdict.word.starts_with("host (") || verdict.word == "unproven", "{row:?}");
+    if let Some(reason) = stays_in_memory(&folder.path().join("file")) {
+        return println!("skipped: a direct path: {reason}");
     }
+    let words = ["file", "--gpu", "sim:cufile", "--method", "forebay", "--route", "any,staged"];
+    let all = measured(folder.path(), &[&words[..], &["--cache", "cold"]].concat());
+    check(&all);
+    let words: Vec<&str> =
+        all.iter().map(|(_, measured)| measured.verdict.as_ref().unwrap().word.as_str()).collect();
+    assert_eq!(words, ["direct (p2pdma)", "staged"]);
+}
+
+#[test]
+fn writes_have_verdicts_too() {
+    let folder = folder();
+    let words = [".", "--direction", "write", "--gpu", "none", "--size", "8MiB"];
+    let written = measured(folder.path(), &words);
+    check(&written);
+    assert!(written.iter().all(|(point, _)| point.read_percent == 0));
 }

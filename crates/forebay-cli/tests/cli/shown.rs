@@ -67,7 +67,7 @@ fn a_file_name_acts_on_no_terminal() {
     fs::create_dir(folder.join("folder")).unwrap();
     let inner = format!("folder/{NAME}");
     fs::create_dir(folder.join(&inner)).unwrap();
-    let (small, new) = (["--size", "4M"], format!("{NAME}.new"));
+    let (small, new) = (["--size=4M", "--time=10ms"], format!("{NAME}.new"));
     let made = format!("{NAME}.made");
     let trace = format!("{NAME}.trace");
     let good: [&[&str]; 14] = [
@@ -78,21 +78,21 @@ fn a_file_name_acts_on_no_terminal() {
         &["doctor", "--map", NAME, "--json"],
         &["doctor", NAME, "-v"],
         &["doctor", &inner, "--json"],
-        &["bench", &inner, small[0], small[1], "--repeats", "3"],
-        &["bench", NAME, "--json", "--repeats", "3"],
-        &["bench", &inner, "folder", small[0], small[1], "--repeats", "3"],
+        &["bench", &inner, small[0], small[1], "--repeats", "1"],
+        &["bench", NAME, "--json", "--repeats", "1", "--time", "10ms"],
+        &["bench", &inner, "folder", small[0], small[1], "--repeats", "1"],
         &["gpu-file-benchmark", "-s", "2", "-r", "1", "--gpu", "sim", "-f", &made],
         &["gdsio", "-f", NAME, "-w", "2", "-s", "2M", "-i", "64K", "-x", "0", "-I", "0"],
-        &["sweep", NAME, "--depth", "1", "--request-size", "64K", "--time", "50ms", "-o", "swept"],
+        &["bench", NAME, "--depth", "1", "--block-size", "64K", "--time", "50ms", "-o", "swept"],
         &[
-            "sweep",
+            "bench",
             NAME,
             "--json",
             "--depth",
             "1",
             "--time",
             "50ms",
-            "--request-size",
+            "--block-size",
             "64K",
             "-o",
             &inner,
@@ -103,7 +103,7 @@ fn a_file_name_acts_on_no_terminal() {
         assert_ne!(output.status.code(), Some(2), "{output:?}");
     }
     let missing = format!("{NAME}.none");
-    for verb in ["read", "doctor", "bench", "sweep", "report", NAME] {
+    for verb in ["read", "doctor", "bench", "report", NAME] {
         shows(folder, &[verb, &missing]);
     }
     for flag in [NAME, "--gpu", "--offset", "--output"] {
@@ -123,7 +123,8 @@ fn a_foreign_file_acts_on_no_terminal() {
     let folder = crate::scratch();
     let folder = folder.path();
     let sweep = made::file(&made::Sweep { label: Some("a"), fails: 4, ..made::Sweep::default() });
-    let bench = printed(folder, &["bench", "--size", "4M", "--repeats", "3", "--json"]);
+    let bench =
+        printed(folder, &["bench", "--size", "4M", "--repeats", "1", "--time", "10ms", "--json"]);
     let whole = made::hostile().replace(&inside(made::HARM), &inside(NAME));
     fs::write(folder.join(NAME), &whole).unwrap();
     let mut texts = vec![hostile(folder, &sweep)];

@@ -19,13 +19,13 @@ use crate::program::program;
 const LINES: [&str; 9] = [
     "bench --size 4M --repeats 1000 --gpu none",
     "gpu-file-benchmark -s 8 -r 1000 --gpu none",
-    "sweep . --gpu none --request-size 4K,64K --depth 1,4 --size 8M --repeats 100 --time 200ms",
+    "bench . --gpu none --block-size 4K,64K --depth 1,4 --size 8M --repeats 100 --time 200ms",
     "bench . --find-depth",
     "gdsio -D . -w 2 -s 256K -i 64k -x 4 -T 600 --gpu none",
     "doctor . --gpu sim:bandwidth=10kB/s",
     "read file --gpu sim:bandwidth=100kB/s --output new",
     "bench . --size 1M --repeats 1000 --gpu sim:cufile",
-    "sweep . --gpu sim --request-size 64K --direction write --size 8M --repeats 100 --time 200ms",
+    "bench . --gpu sim --block-size 64K --direction write --size 8M --repeats 100 --time 200ms",
 ];
 
 /// One seed for each line.
@@ -117,7 +117,14 @@ fn run(seed: u64) -> Option<()> {
     running.wait_for(|| processes(&mark).is_empty());
     if signal == Signal::KILL {
         let mut next = Command::new(program());
-        next.current_dir(&folder).args(["bench", "file", "--gpu", "none", "--resident"]);
+        next.current_dir(&folder).args([
+            "bench",
+            "file",
+            "--gpu",
+            "none",
+            "--time=10ms",
+            "--repeats=1",
+        ]);
         let output = next.output().unwrap();
         assert!(output.status.success(), "{output:?}");
         // Killed while a folder was being made, a command leaves it without a byte.

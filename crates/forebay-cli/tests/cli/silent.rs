@@ -241,7 +241,7 @@ fn a_path_of_which_nothing_comes_fails_whatever_moves_bytes() {
 fn a_path_that_stops_in_the_middle_of_a_measurement_ends_it() {
     let _watchdog = Watchdog::start();
     let Some((fuse, folder)) = rig(|_| ()) else { return };
-    let line = "bench FILE --gpu none --read --cold --size 1M --repeats 1000";
+    let line = "bench FILE --gpu none --cache cold --size 1M --repeats 1000 --time 10ms";
     let mut command = command(line, &fuse, folder.path(), BOUND);
     // Without fio, a process of its own which no bound fits.
     let child = command.env("PATH", folder.path()).spawn().unwrap();
@@ -275,7 +275,7 @@ fn a_call_may_take_longer_than_the_bound_as_long_as_its_requests_end() {
     let faults = Faults { uncached: true, pause: Duration::from_millis(30), ..Faults::default() };
     let Some(fuse) = or_skip(Fuse::with(vec![7; 8 << 20], faults)) else { return };
     let folder = tempfile::tempdir().unwrap();
-    let line = "sweep FILE --way cpu --gpu none --request-size 128K --batch 64 --threads 1 \
+    let line = "bench FILE --method cpu --gpu none --block-size 128K --batch 64 --threads 1 \
                 --depth 1 --pattern sequential --direction read --bytes 8M --repeats 1 \
                 --warm-up 0s -o results";
     let end = told_by(line, &fuse, folder.path(), "1s").end();

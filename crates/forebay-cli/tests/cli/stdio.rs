@@ -20,8 +20,8 @@ fn results_that_stdout_does_not_take_are_an_error_and_nothing_is_begun() {
     for line in [
         "read file --gpu none",
         "read file --gpu none --output out",
-        "sweep . --request-size 64K --depth 1 --size 1M --repeats 1 --gpu none -o results",
-        "bench . --size 1M --repeats 3 --gpu none",
+        "bench . --block-size 64K --depth 1 --size 1M --repeats 1 --gpu none -o results",
+        "bench . --size 1M --repeats 1 --time 10ms --gpu none",
         "doctor --map file",
         "man",
         "completions bash",
@@ -49,7 +49,7 @@ fn a_verb_that_writes_elsewhere_needs_no_stdout() {
     // What Python's `subprocess.DEVNULL` is.
     let output = run(folder.path(), "1<>/dev/null", "read file --gpu none");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let sweep = "sweep . --request-size 64K --depth 1 --bytes 1M --size 1M --repeats 1 \
+    let sweep = "bench . --block-size 64K --depth 1 --bytes 1M --size 1M --repeats 1 \
                  --gpu none -o results";
     assert_eq!(run(folder.path(), "", sweep).status.code(), Some(0));
     let report = "report results --csv -o page --overwrite";

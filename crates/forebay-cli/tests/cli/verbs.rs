@@ -5,10 +5,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Output;
 
+use crate::paths::{records, samples};
 use crate::program::program;
 use assert_cmd::Command;
 use forebay_cli::read::json::{ReadReport, Stages};
-use forebay_cli::report::json::{Cache, Direction, MethodName, Report};
+use forebay_cli::report::json::Cache;
+use forebay_cli::results::{Record, Sample};
 use twox_hash::XxHash3_64;
 
 /// The kinds of target that every machine has.
@@ -39,18 +41,6 @@ fn folder_with(len: usize) -> tempfile::TempDir {
     let folder = tempfile::tempdir_in(".").unwrap();
     fs::write(folder.path().join("file"), bytes(len)).unwrap();
     folder
-}
-
-/// Whether the report says that rows are missing because files could not be brought out of the
-/// page cache. Other warnings may well name cold rows.
-fn lacks_cold_rows(report: &Report) -> bool {
-    report.warnings.iter().any(|text| {
-        text.starts_with("no cold rows")
-            // What cuFile refuses says nothing of the others.
-            || (text.starts_with("left out: ")
-                && text.contains("cold")
-                && !text.contains("by cuFile: "))
-    })
 }
 
 fn names(folder: &Path) -> Vec<String> {
@@ -239,9 +229,8 @@ fn no_verb_changes_a_file() {
         for arguments in [
             &["read", "file", "--gpu", gpu][..],
             &["read", "file", "--gpu", gpu, "--len", "1000001"],
-            &["bench", "file", "--gpu", gpu],
-            &["bench", "file", "--gpu", gpu, "--read", "--write", "--size", "1M"],
-            &["bench", "file", "--gpu", gpu, "--write", "--resident"],
+            &["bench", "file", "--gpu", gpu, "--time", "10ms", "--repeats", "1"],
+            &["bench", "file", "--gpu", gpu, "--block-size", "64K", "--time", "10ms"],
         ] {
             good(folder.path(), arguments);
             assert!(facts() == before, "{arguments:?} changed the file");
@@ -250,120 +239,113 @@ fn no_verb_changes_a_file() {
     }
 }
 
+/// Short samples, for tests that measure nothing.
+const SHORT: [&str; 4] = ["--time", "10ms", "--repeats", "2"];
+
+fn bench(folder: &Path, arguments: &[&str]) -> (Output, Vec<Record>) {
+    let output = forebay(folder, &[&["bench", "--json"], arguments, &SHORT].concat());
+    let all = records(&output);
+    (output, all)
+}
+
 #[test]
-fn bench_measures_every_way() {
+fn bench_compares_the_usual_methods() {
     let folder = folder_with(0);
     for gpu in TARGETS {
-        let arguments = ["bench", "--size", "1M,2000001", "--gpu", gpu, "--json"];
-        let report: Report = serde_json::from_str(&good(folder.path(), &arguments)).unwrap();
-        assert_eq!(report.schema, 1);
-        let drives: Vec<_> = report.environment.drives.iter().map(|drive| &drive.id).collect();
-        assert!(!drives.is_empty() && report.environment.drives[0].queues.len() == 1);
-        for row in &report.results {
-            let named = row.drives.as_ref().map(|ids| ids.iter().collect::<Vec<_>>());
-            assert_eq!(named, (row.method != MethodName::Link).then(|| drives.clone()));
-        }
-        assert!(report.environment.command.ends_with(&arguments[1..].join(" ")));
-        for bytes in [1 << 20, 2_000_001] {
-            for direction in [Direction::Read, Direction::Write] {
-                for cache in [Cache::Cold, Cache::Resident] {
-                    if cache == Cache::Cold && lacks_cold_rows(&report) {
-                        println!("skipped: cold rows: this folder's files cannot be cold");
-                        continue;
-                    }
-                    for method in [MethodName::Standard, MethodName::Mmap, MethodName::Forebay] {
-                        let mut found = report.results.iter().filter(|row| {
-                            (row.method, row.direction) == (method, direction)
-                                && (row.cache, row.bytes) == (Some(cache), bytes)
-                                && row.demanded.is_none()
-                        });
-                        let row = found.next().expect("a row for each way");
-                        assert!(found.next().is_none());
-                        assert_eq!(row.verified, Some(true), "{row:?}");
-                        assert_eq!(row.seconds.len(), 3);
-                        assert_eq!(row.route.is_some(), method == MethodName::Forebay);
-                        assert!(row.limit.is_some() && row.reason.is_some());
-                    }
+        let (output, all) = bench(folder.path(), &["--size", "2000001", "--gpu", gpu]);
+        assert!(output.status.success(), "{output:?}");
+        let Record::Run(run) = &all[0] else { panic!("{all:?}") };
+        assert_eq!((run.schema, run.verb.as_str()), (1, "bench"));
+        assert!(run.environment.command.starts_with("forebay bench --json"));
+        let limits = all.iter().filter_map(|record| match record {
+            Record::Ceiling(ceiling) if !ceiling.theory => Some(ceiling.name.as_str()),
+            _ => None,
+        });
+        assert!(limits.collect::<Vec<_>>().contains(&"link"));
+        let of = |percent: u8, cache: Cache, way: &str| -> Vec<&Sample> {
+            let is = |sample: &&Sample| {
+                let point = &sample.point;
+                (point.read_percent, point.cache, point.way.as_str()) == (percent, Some(cache), way)
+            };
+            samples(&all).into_iter().filter(is).collect()
+        };
+        for (percent, cache) in [(100, Cache::Resident), (100, Cache::Cold), (0, Cache::Cold)] {
+            for way in ["standard", "mmap", "forebay"] {
+                let own = of(percent, cache, way);
+                let stays = |sample: &&Sample| {
+                    sample.error.as_ref().is_some_and(|why| why.contains("page cache"))
+                };
+                if own.iter().any(stays) || own.is_empty() && cache == Cache::Cold {
+                    println!("skipped: cold rows: this folder's files cannot be cold");
+                    continue;
+                }
+                assert_eq!(own.len(), 2, "{percent} {cache:?} {way}");
+                for sample in own {
+                    let measured = sample.measured.as_ref().expect("a measurement");
+                    assert_eq!(sample.point.request_size, 2_000_001);
+                    assert_eq!(measured.verified, Some(true), "{sample:?}");
+                    assert_eq!(measured.verified_bytes, Some(2_000_001), "{sample:?}");
+                    assert!(measured.seconds.unwrap() >= 0.005, "{sample:?}");
+                    assert_eq!(measured.simulated, gpu == "sim");
+                    assert_eq!(measured.route.is_some(), way == "forebay", "{sample:?}");
+                    assert!(measured.verdict.is_some());
                 }
             }
         }
-        if !other_routes_stand_beside(&report, gpu == "sim") {
-            println!("skipped: rows by demanded routes: this folder has no O_DIRECT");
-        }
-        let links = report.results.iter().filter(|row| row.method == MethodName::Link);
-        assert!(links.clone().count() == 4 && links.clone().all(|row| row.seconds.len() >= 5));
-        assert!(report.results.iter().all(|row| row.simulated == (gpu == "sim")));
-        assert!(report.results.iter().all(|row| row.verified.is_none() == row.method.is_ceiling()));
         assert_eq!(names(folder.path()), ["file"]);
     }
 }
 
-/// Towards a GPU each row of our engine has one beside it that demands the route which the engine
-/// does not choose; towards host memory there is one route only.
-///
-/// `false` where this folder's files cannot be read past the page cache.
-fn other_routes_stand_beside(report: &Report, gpu: bool) -> bool {
-    let ours = report.results.iter().filter(|row| row.method == MethodName::Forebay);
-    let (demanded, chosen): (Vec<_>, Vec<_>) = ours.partition(|row| row.demanded.is_some());
-    if !gpu {
-        assert!(demanded.is_empty());
-        return true;
-    }
-    if demanded.is_empty() || lacks_cold_rows(report) {
-        return false;
-    }
-    assert_eq!(demanded.len(), chosen.len());
-    for row in demanded {
-        let read = row.direction == Direction::Read;
-        let route = if read && row.cache == Some(Cache::Cold) { "cached" } else { "staged" };
-        assert_eq!(row.demanded.as_deref(), Some(route));
-        // The unaligned end of a write goes through the page cache by any route.
-        assert!(row.route.as_ref().unwrap().starts_with(route), "{row:?}");
-        assert!(row.reason.as_ref().unwrap().contains("demanded"), "{row:?}");
-        assert_eq!((row.verified, row.seconds.len()), (Some(true), 3));
-    }
-    true
-}
-
 #[test]
-fn bench_takes_only_what_was_asked_for() {
+fn a_required_route_is_taken() {
     let folder = folder_with(1_000_000);
-    let rows = |arguments: &[&str]| {
-        let mut all = vec!["bench", "file", "--json", "--gpu", "none", "--resident"];
-        all.extend(arguments);
-        let report: Report = serde_json::from_str(&good(folder.path(), &all)).unwrap();
-        let rows = report.results.into_iter().filter(|row| !row.method.is_ceiling());
-        rows.map(|row| (row.direction, row.seconds.len())).collect::<Vec<_>>()
-    };
-    assert_eq!(rows(&[]), [(Direction::Read, 3); 3]);
-    assert_eq!(rows(&["--write", "--repeats", "4"]), [(Direction::Write, 4); 3]);
-    assert_eq!(rows(&["--read", "--write"]).len(), 6);
-    assert_eq!(rows(&["--size", "1K,1000,1K,1000"]).len(), 6, "each size once");
-}
-
-#[test]
-fn a_demanded_route_is_taken() {
-    let folder = folder_with(1_000_000);
-    let arguments =
-        ["bench", "file", "--json", "--gpu", "sim", "--route", "cached", "--threads", "2"];
-    let report: Report = serde_json::from_str(&good(folder.path(), &arguments)).unwrap();
-    let ours = report.results.iter().filter(|row| row.method == MethodName::Forebay);
-    assert!(ours.clone().count() > 0);
-    assert!(ours.clone().all(|row| row.route.as_deref() == Some("cached")));
+    let (output, all) = bench(folder.path(), &["file", "--gpu", "sim", "--route", "cached"]);
+    assert!(output.status.success(), "{output:?}");
+    let all = samples(&all);
+    let ours = all.iter().filter(|sample| sample.point.way == "forebay");
+    let routes = ours.map(|sample| sample.measured.as_ref().unwrap().route.as_deref());
+    let routes: Vec<_> = routes.collect();
+    assert!(!routes.is_empty() && routes.iter().all(|route| *route == Some("cached")));
 }
 
 #[test]
 fn a_table_is_for_people_and_goes_to_stdout() {
     let folder = folder_with(1_000_000);
-    let output = forebay(folder.path(), &["bench", "file", "--gpu", "none", "--resident"]);
+    // Samples that are long enough to be shown.
+    let words = ["bench", "file", "--gpu", "none", "--repeats", "2"];
+    let output = forebay(folder.path(), &words);
     let (table, talk) =
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-    assert!(table.contains("host memory, no GPU"), "{table}");
-    assert!(table.lines().any(|line| line.starts_with("forebay ") && line.contains("right")));
-    assert!(talk.contains("warning: the target is host memory: `--gpu none` was given"));
+    assert!(table.starts_with("forebay bench · file ("), "{table}");
+    assert!(table.contains("→ host memory"), "{table}");
+    assert!(table.contains("READ, warm (page cache)"), "{table}");
+    let row = table.lines().find(|line| line.starts_with("  forebay ")).expect("a row of ours");
+    assert!(row.contains('█') && row.contains('±') && row.contains('×'), "{table}");
+    assert!(table.contains("Forebay against read(): "), "{table}");
+    assert!(table.contains("All data verified. Path: "), "{table}");
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    let shares = table.split_whitespace().zip(table.split_whitespace().skip(1));
+    let shares = shares.filter(|(_, unit)| unit.starts_with('%')).map(|(number, _)| number);
+    for share in shares {
+        let share: f64 = share.trim_start_matches('(').parse().unwrap();
+        assert!(share <= 100.0, "{table}");
+    }
+    assert!(talk.contains("warning: the target is host memory: `--gpu none` was given"), "{talk}");
     // No progress where nobody watches, and no codes for a terminal.
     assert!(talk.lines().all(|line| line.starts_with("warning: ")), "{talk}");
     assert!(!table.contains('\u{1b}') && !talk.contains('\u{1b}'));
+    let quiet = forebay(folder.path(), &[&words[..], &["--quiet"]].concat());
+    assert!(quiet.stderr.is_empty() && !quiet.stdout.is_empty(), "{quiet:?}");
+}
+
+#[test]
+fn values_are_printed_as_csv() {
+    let folder = folder_with(1_000_000);
+    let words = ["bench", "file", "--gpu", "none", "--csv"];
+    let text = good(folder.path(), &[&words[..], &SHORT].concat());
+    let lines: Vec<&str> = text.lines().collect();
+    // A warm and a cold row of each method, below the keys.
+    assert!(lines.len() == 7 && lines[0].contains(','), "{text}");
 }
 
 #[test]
@@ -373,22 +355,20 @@ fn files_in_memory_are_never_called_cold() {
         return;
     };
     fs::write(folder.path().join("file"), bytes(1_000_000)).unwrap();
-    let output = forebay(folder.path(), &["bench", "file", "--json", "--gpu", "none"]);
-    let report: Report = serde_json::from_slice(&output.stdout).unwrap();
-    if report.environment.file_system.as_ref().is_none_or(|found| found.kind != "tmpfs") {
+    let (output, all) = bench(folder.path(), &["file", "--gpu", "none"]);
+    let Record::Run(run) = &all[0] else { panic!("{output:?}") };
+    if run.environment.file_system.as_ref().is_none_or(|found| found.kind != "tmpfs") {
         println!("skipped: files in memory: /dev/shm is no tmpfs");
         return;
     }
-    assert!(report.results.iter().all(|row| row.cache != Some(Cache::Cold)));
-    assert!(report.results.iter().any(|row| row.cache == Some(Cache::Resident)));
-    assert!(report.warnings.iter().any(|text| text.starts_with("no cold rows")));
-    // Where nothing else was asked for there is nothing to measure.
-    let output = forebay(folder.path(), &["bench", "file", "--cold", "--gpu", "none"]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(samples(&all).iter().all(|sample| sample.point.cache == Some(Cache::Resident)));
+    let output = forebay(folder.path(), &["bench", "file", "--cache", "cold", "--gpu", "none"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.is_empty());
     insta::assert_snapshot!(String::from_utf8(output.stderr).unwrap(), @"
     error: cannot measure with a cold file
       caused by: tmpfs keeps its files in memory
-    hint: name a path on a drive, or omit `--cold`
+    hint: name a path on a drive, or give `--cache warm`
     ");
 }

@@ -68,8 +68,8 @@ fn gpu(id: &str) -> Value {
 /// A run's record.
 pub(crate) fn run(sweep: &Sweep) -> Value {
     json!({
-        "record": "run", "schema": 1, "verb": "sweep", "label": sweep.label,
-        "environment": environment("forebay sweep /data/model.safetensors --depth 1,8,32"),
+        "record": "run", "schema": 1, "verb": "bench", "label": sweep.label,
+        "environment": environment("forebay bench /data/model.safetensors --depth 1,8,32"),
         "gpus": sweep.targets.iter().map(|id| gpu(id)).collect::<Vec<_>>(),
         "asked": {"depths": sweep.depths, "seconds": 2, "repeats": sweep.repeats}
     })

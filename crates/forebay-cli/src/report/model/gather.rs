@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use super::{Line, Metric, Model, RunFacts, notes};
 use crate::bench::scratch;
 use crate::report::input::Source;
-use crate::results::{Bound, Ceiling, Point, Record, Run, Sample};
+use crate::results::{Bound, Ceiling, Measured, Point, Record, Run, Sample};
 
 /// Most limits that are kept: a machine has some dozens.
 const LIMITS_MAX: usize = 1000;
@@ -113,7 +113,10 @@ impl Model {
         let all = || samples.iter().filter_map(|sample| sample.measured.as_ref());
         let tool = self.runs.get(run).and_then(|run| run.record.imported.as_ref());
         let values = |metric: Metric| {
-            let values: Vec<f64> = all().filter_map(|measured| metric.of(measured)).collect();
+            let is_rate = [Metric::Rate, Metric::Iops, Metric::SlowestGpu].contains(&metric);
+            let counts = |one: &&Measured| tool.is_some() || !is_rate || one.is_long_enough();
+            let values = all().filter(counts).filter_map(|measured| metric.of(measured));
+            let values: Vec<f64> = values.collect();
             (!values.is_empty()).then_some((metric, values))
         };
         let failed = || samples.iter().filter(|sample| sample.measured.is_none());

@@ -98,6 +98,8 @@ pub(super) fn of(model: &Model, collected: Collected) -> Vec<String> {
     }
     add(&Line::has_other_queues, "had another number of queues than requested");
     add(&|line| line.unsteady > 0, "had no steady rate: measure for longer");
+    let is_short = |line: &Line| !line.imported && line.rate().is_none() && line.failed == 0;
+    add(&is_short, "have samples shorter than 0.5 s, too short for a rate: give a longer `--time`");
     add(&is_apart, &format!("have repeats more than {} apart", percent(SPREAD_MAX)));
     let above = |line: &Line| line.share().is_some_and(|share| share > SHARE_MAX);
     add(&above, "exceed their limit, which was measured too low");

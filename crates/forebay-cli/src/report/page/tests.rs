@@ -26,7 +26,7 @@ fn a_page_has_all_its_parts_and_needs_nothing_else() {
         "best rate",
         "of its limit",
         "<dd>NVIDIA H200</dd>",
-        "forebay sweep /data/model",
+        "forebay bench /data/model",
         "2 of 15 points failed",
         "2023-11-14 22:13 UTC",
         "path /data/model.safetensors",

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::failure::Failure;
-use crate::workload::issuer::{Done, Taken};
+use crate::workload::backend::{Done, Taken};
+use crate::workload::check::Expected;
 use crate::workload::pattern::{Pattern, Region};
 
 const MS: Duration = Duration::from_millis(1);
@@ -49,7 +50,7 @@ fn of_many_calls_none_is_lost() {
 /// A drive that stalls: its only call ends at the end.
 struct Still(Arc<Phase>, Option<usize>);
 
-impl Issuer for Still {
+impl Backend for Still {
     fn start(&mut self, place: usize, _: Call<'_>) -> Result<()> {
         self.1 = Some(place);
         Ok(())
@@ -73,8 +74,8 @@ impl Issuer for Still {
         Ok(())
     }
 
-    fn memory(&mut self, _: usize) -> Result<Vec<u8>> {
-        Ok(Vec::new())
+    fn holds(&mut self, _: usize, _: u64, _: u64, _: &Expected<'_>, _: u64) -> Result<bool> {
+        Ok(false)
     }
 
     fn routes(&self) -> Vec<Taken> {
@@ -88,7 +89,8 @@ fn stood_still(due: Option<Duration>, calls: Option<u64>) -> (Worked, Duration) 
     phase.count();
     let region = Region { start: 0, len: 1 << 20 };
     let worker = Worker {
-        issuer: Box::new(Still(Arc::clone(&phase), None)),
+        counts_all: false,
+        backend: Box::new(Still(Arc::clone(&phase), None)),
         offsets: Offsets::new(region, 4096, Pattern::Sequential, 0).unwrap(),
         depth: 1,
         batch: 2,

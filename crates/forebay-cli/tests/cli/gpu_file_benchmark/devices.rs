@@ -53,10 +53,10 @@ fn a_device_is_written_with_overwrite_if_no_other_process_uses_it() {
     let file = drive.path().join("file");
     fs::write(&file, &precious).unwrap();
     let device = drive.device().to_str().unwrap();
-    let write = ["--direction=write", "--request-size=4K", "--depth=1", "--size=1M"];
+    let write = ["--direction=write", "--block-size=4K", "--depth=1", "--size=1M"];
     for arguments in [
         &["gpu-file-benchmark", "-s", "2", "-f", device][..],
-        &[&["sweep", device], &write[..]].concat(),
+        &[&["bench", device], &write[..]].concat(),
     ] {
         let mut command = Command::new(program());
         command.current_dir(folder.path()).args(arguments);

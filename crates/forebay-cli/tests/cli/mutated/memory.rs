@@ -5,9 +5,10 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::results::{bench, small};
+use super::results::small;
 use crate::lab::note;
 use crate::program::program;
+use crate::report::LAYERS;
 
 #[test]
 fn json_that_takes_many_times_its_size_in_memory_is_refused() {
@@ -36,7 +37,7 @@ fn json_that_takes_many_times_its_size_in_memory_is_refused() {
             ("report", "line 1: ", with(run, &values) + rest),
             ("report", "line 3: ", sample),
             ("report", "line ", runs),
-            ("report", "", with(&bench(), &values)),
+            ("report", "", with(LAYERS, &values)),
             ("report --as fio", "", with("{\"jobs\":[]}", &values)),
         ];
         for (verb, place, text) in files {

@@ -26,7 +26,7 @@ const SEEDS: u64 = 200;
 const PROGRAM: u64 = 40;
 
 /// Kinds of results.
-const KINDS: u64 = 9;
+const KINDS: u64 = 8;
 
 /// Values that take the place of others. `inf` and `NaN` are not among them: they are what no
 /// output may hold.
@@ -143,38 +143,15 @@ pub(super) fn small() -> String {
     made::text(&records)
 }
 
-/// The output of `forebay bench --json`.
-pub(super) fn bench() -> String {
-    let row = |method: &str, cache: Option<&str>, rate: f64| {
-        json!({"method": method, "route": "cached", "demanded": null, "reason": "resident",
-            "direction": "read", "cache": cache, "target": "cuda:0", "paths": ["model"],
-            "drives": ["nvme:nqn/1"], "bytes": 1 << 30, "seconds": [0.5, 0.51, 0.49],
-            "bytes_per_second": {"median": rate, "min": rate * 0.9, "max": rate * 1.1},
-            "limit": {"name": "storage", "bytes_per_second": 3.3e9}, "share_of_limit": 0.7,
-            "speed_up": 12.25, "cpu_s_per_gb": 0.125, "verified": true, "evidence": [{"x": 1}],
-            "simulated": false,
-            "verdict": {"word": "staged", "text": "mixed", "shares": [{"way": "staged",
-                "share": 0.75}], "simulated": false, "grounds": [], "missing": [],
-                "contradictions": [], "doubts": [], "claim": null}})
-    };
-    let report = json!({"schema": 1, "environment": made::environment("forebay bench model"),
-        "results": [row("link", None, 5e10), row("storage", Some("cold"), 3.3e9),
-            row("standard", Some("cold"), 1.1e9), row("forebay", Some("cold"), 2.2e9),
-            row("forebay", Some("resident"), 5e10)],
-        "warnings": ["a warning"]});
-    format!("{report:#}\n")
-}
-
 fn base(number: u64, dice: &mut Dice) -> Base {
     match number {
         0 => Base::of(made::file(&sweep())),
         1 => Base::of(small()),
         2 => Base::of(made::file(&Sweep { fails: 3, repeats: 1, ..sweep() })),
-        3 => Base::of(bench()),
-        4 => Base::of(LAYERS),
-        5 => Base::of(GDSIO),
-        6 => Base { map: "cache:=cold", ..Base::of(NIXLBENCH) },
-        7 => Base {
+        3 => Base::of(LAYERS),
+        4 => Base::of(GDSIO),
+        5 => Base { map: "cache:=cold", ..Base::of(NIXLBENCH) },
+        6 => Base {
             map: "size=block size,direction=operation,throughput=MiB/s [last],\
                   iops=IOPS [last],seconds=time ms [last]:ms,mean=IO lat us [avg]:us,\
                   p99=IO lat us [p99]:us",
@@ -381,19 +358,18 @@ fn unchanged_results_are_read() {
 fn no_rate_is_shown_as_infinite() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("mutated");
-    for base in [small(), bench()].map(Base::of) {
-        for (start, end) in numbers(&base.text) {
-            if !is_rate(&base.text, (start, end)) {
-                continue;
-            }
-            for value in ["1e-320", "-1e308"] {
-                let mut text = base.text.clone();
-                text.replace_range(start..end, value);
-                fs::write(&path, &text).expect("a file");
-                note(format!("{value} behind {}", &text[start.saturating_sub(60)..start]));
-                let source = input::read(&path, &Hints::default()).expect("legal numbers");
-                check_report(&[("mutated".into(), source)], false);
-            }
+    let base = Base::of(small());
+    for (start, end) in numbers(&base.text) {
+        if !is_rate(&base.text, (start, end)) {
+            continue;
+        }
+        for value in ["1e-320", "-1e308"] {
+            let mut text = base.text.clone();
+            text.replace_range(start..end, value);
+            fs::write(&path, &text).expect("a file");
+            note(format!("{value} behind {}", &text[start.saturating_sub(60)..start]));
+            let source = input::read(&path, &Hints::default()).expect("legal numbers");
+            check_report(&[("mutated".into(), source)], false);
         }
     }
 }

@@ -30,7 +30,7 @@ const REPORT: &str = include_str!("../../../../../docs/report.md");
 const OTHERS: [(&str, &str); 3] = [
     ("gpu-file-benchmark.md", include_str!("../../../../../docs/gpu-file-benchmark.md")),
     ("gdsio.md", include_str!("../../../../../docs/gdsio.md")),
-    ("sweep.md", include_str!("../../../../../docs/sweep.md")),
+    ("bench.md", include_str!("../../../../../docs/bench.md")),
 ];
 
 /// A folder on a drive, with the command below `bin`.
@@ -97,9 +97,8 @@ const SMALL: &str = "
 forebay() {
   verb=$1; shift
   case $verb in
-    bench) set -- --gpu sim --size 4M --repeats 3 \"$@\" ;;
+    bench) set -- --gpu sim:cufile --size 4M --time 10ms --repeats 1 \"$@\" ;;
     gpu-file-benchmark) set -- --gpu sim:cufile -s 2 -r 1 \"$@\" ;;
-    sweep) set -- --gpu sim:cufile --size 4M --bytes 64K --depth 1 --repeats 1 \"$@\" ;;
   esac
   command forebay $verb \"$@\"
 }
@@ -198,7 +197,7 @@ fn the_commands_of_the_report_page_run() {
         parse(&folder, "report.md", block);
         for command in block.commands() {
             // A measurement takes a path and time, or a GPU.
-            if !["forebay sweep", "python -m forebay.stream_bench"]
+            if !["forebay bench", "python -m forebay.stream_bench"]
                 .iter()
                 .any(|begin| command.starts_with(begin))
             {

@@ -40,7 +40,7 @@ fn folder(text: &str) -> (tempfile::TempDir, PathBuf) {
 fn each_form_is_printed_or_written() {
     let (folder, _) = folder(&made::file(&Sweep { repeats: 2, ..Sweep::default() }));
     for (arguments, file, begins) in [
-        (&[][..], "r.txt", "results  forebay sweep"),
+        (&[][..], "r.txt", "results  forebay bench"),
         (&["--markdown"], "r.md", "# Report"),
         (&["--csv"], "r.csv", "label,path,method,"),
         (&[], "r.html", "<!DOCTYPE html>"),

@@ -1,0 +1,448 @@
+//! The arguments of `forebay bench`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::Args;
+use forebay::Route;
+use forebay::gpu::GpuSelector;
+use forebay::gpu::sim::SimConfig;
+use forebay::units::parse_duration;
+
+use super::{gpu, local_path, positive_size, route};
+use crate::bench::kv::Kv;
+use crate::report::json::Cache;
+use crate::workload::backend::Way;
+use crate::workload::pattern::Pattern;
+
+/// Arguments of `forebay bench`.
+#[derive(Debug, Clone, Default, Args)]
+#[command(after_long_help = "Examples:\n  \
+    forebay bench                             scratch file in this folder\n  \
+    forebay bench model.safetensors           your file; it is only read\n  \
+    forebay bench /mnt/a /mnt/b               each path, and both at once\n  \
+    forebay bench /mnt/local --vs /mnt/remote\n  \
+    forebay bench --gpu sim                   simulated GPU\n  \
+    forebay bench /data --block-size 64K,1M --depth 1,8,32\n  \
+    forebay bench /data --method forebay,cpu-gpu --threads 1,8 --block-size 1M\n  \
+    forebay bench /data --kv llama-70b:bf16:tp8:page64 --depth 64\n  \
+    forebay bench /data --gpus 0-7 --cache warm\n  \
+    forebay bench /data --find-depth          queue depth that a drive needs\n  \
+    forebay bench /mnt/nfs --io-queues 1,2,4,8 --set-queues './connect {}'")]
+pub struct BenchArgs {
+    /// Files or block devices to read, or folders for scratch files [default: this folder]
+    ///
+    /// Several paths, such as one on each drive, are measured one by one and all at once.
+    #[arg(value_name = "PATH", value_parser = local_path(), help_heading = TARGETS)]
+    pub paths: Vec<PathBuf>,
+
+    /// Measure this path as well, in turn, and compare both
+    #[arg(long, value_name = "PATH", value_parser = local_path(), help_heading = TARGETS)]
+    pub vs: Option<PathBuf>,
+
+    /// GPU: an index, a UUID, a PCI address, `none`, or `sim`; repeat for more rows
+    ///
+    /// By default the first GPU, or host memory if there is none.
+    /// `sim:bandwidth=50GB/s,latency=10us` configures a simulated GPU.
+    #[arg(long, value_name = "WHICH", value_parser = gpu, help_heading = TARGETS)]
+    pub gpu: Vec<GpuSelector>,
+
+    /// GPUs that work concurrently, such as `0-3` or `0,2`
+    ///
+    /// There is a row for the first GPU, one for the first two, and so on. `sim:4` is four
+    /// simulated GPUs, `sim:4,uplink=2GB/s` four below one switch.
+    #[arg(
+        long, value_name = "LIST", conflicts_with = "gpu", value_parser = gpus,
+        help_heading = TARGETS
+    )]
+    pub gpus: Option<GpuList>,
+
+    /// Size of the files of a path [default: what the storage reads in half a second]
+    ///
+    /// With `--block-size` and the like, the default is 1G, or what the threads need.
+    #[arg(
+        long, value_name = "SIZE", value_parser = positive_size, allow_negative_numbers = true,
+        help_heading = TARGETS
+    )]
+    pub size: Option<u64>,
+
+    /// Scratch files that the threads share [default: 1]
+    #[arg(
+        long, value_name = "N,…", value_delimiter = ',',
+        value_parser = count, allow_negative_numbers = true, hide_short_help = true,
+        help_heading = TARGETS
+    )]
+    pub files: Vec<u32>,
+
+    /// Overwrite the files named here; otherwise only scratch in folders is written
+    #[arg(long, hide_short_help = true, help_heading = TARGETS)]
+    pub overwrite: bool,
+
+    /// Overwrite the block devices named here; their content is lost
+    #[arg(long, hide_short_help = true, help_heading = TARGETS)]
+    pub overwrite_device: bool,
+
+    /// Numbers of I/O queues or connections, which `--set-queues` sets one by one
+    ///
+    /// All other rows are measured with one number before the next is set. Results show the number
+    /// that the kernel reports, which may differ.
+    #[arg(
+        long, value_name = "N,…", value_delimiter = ',',
+        value_parser = count, allow_negative_numbers = true, hide_short_help = true,
+        help_heading = TARGETS
+    )]
+    pub io_queues: Vec<u32>,
+
+    /// Shell command to reconnect PATH; `{}` is the number of queues
+    ///
+    /// It must unmount the file system of PATH, connect and mount again, within 60 s. The last
+    /// number stays set. docs/bench.md has commands for NVMe over fabrics and NFS.
+    #[arg(long, value_name = "COMMAND", hide_short_help = true, help_heading = TARGETS)]
+    pub set_queues: Option<String>,
+
+    /// Methods to compare [default: `standard`, `mmap`, `cufile-compat`, `forebay`]
+    ///
+    /// `standard` reads into pageable memory and copies. `mmap` maps the file and copies.
+    /// `cufile-compat` and `kvikio` are those libraries at their defaults, with `-tuned` at faster
+    /// settings. `cpu` uses O_DIRECT and host memory; `cpu-gpu` adds a copy to the GPU,
+    /// `cpu-async-gpu` during the next request; `cpu-cached-gpu` uses the page cache instead.
+    /// `io-uring` keeps `--depth` requests in flight, as `fio` does. With `--block-size` and the
+    /// like, the default is `forebay`.
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',', value_parser = method,
+        help_heading = WORKLOAD
+    )]
+    pub method: Vec<Way>,
+
+    /// Find the queue depth that a drive needs
+    ///
+    /// Cold reads of one path are measured at depths that double. The lowest sufficient one is
+    /// compared with the depth that the engine finds by itself, in interleaved pairs. It is
+    /// recommended only if it is faster in every pair. Nothing is stored.
+    #[arg(long, conflicts_with_all = [
+        "size", "repeats", "gpu", "gpus", "route", "method", "direction", "cache", "block_size",
+        "depth", "threads", "time", "json", "csv", "output",
+    ], help_heading = WORKLOAD)]
+    pub find_depth: bool,
+
+    /// Routes required of `forebay`: `any` (default), `direct`, `staged`, `cached`, `host`
+    #[arg(
+        long, value_name = "ROUTE,…", value_delimiter = ',', value_parser = any_route,
+        help_heading = WORKLOAD
+    )]
+    pub route: Vec<Demand>,
+
+    /// `read`, `write`, or `mixed:70` for 70 % reads [default: read; in a folder read,write]
+    ///
+    /// With `--block-size` and the like, the default is `read`.
+    #[arg(
+        long, value_name = "WHICH,…", value_delimiter = ',', value_parser = direction,
+        help_heading = WORKLOAD
+    )]
+    pub direction: Vec<u8>,
+
+    /// Page cache before a sample: `warm`, `cold` [default: both; writes cold]
+    ///
+    /// Only the files' own pages are evicted, and that is checked. A cold write ends when its bytes
+    /// are on the drive. With `--block-size` and the like, the default is `cold`.
+    #[arg(
+        long, value_name = "STATE,…", value_delimiter = ',', value_parser = cache,
+        help_heading = WORKLOAD
+    )]
+    pub cache: Vec<Cache>,
+
+    /// Block size: bytes of one request [default: whole files]
+    #[arg(
+        long, alias = "bs", value_name = "SIZE,…", value_delimiter = ',',
+        value_parser = positive_size, allow_negative_numbers = true, help_heading = WORKLOAD
+    )]
+    pub block_size: Vec<u64>,
+
+    /// Queue depth of each thread [default: 1 for whole files, else 32]
+    #[arg(
+        long, alias = "iodepth", value_name = "N,…", value_delimiter = ',',
+        value_parser = count, allow_negative_numbers = true, help_heading = WORKLOAD
+    )]
+    pub depth: Vec<u32>,
+
+    /// Threads that make requests, for each GPU [default: 1]
+    #[arg(
+        long, alias = "numjobs", value_name = "N,…", value_delimiter = ',',
+        value_parser = count, allow_negative_numbers = true, help_heading = WORKLOAD
+    )]
+    pub threads: Vec<u32>,
+
+    /// Requests of one call [default: 1]
+    #[arg(
+        long, value_name = "N,…", value_delimiter = ',',
+        value_parser = count, allow_negative_numbers = true, hide_short_help = true,
+        help_heading = WORKLOAD
+    )]
+    pub batch: Vec<u32>,
+
+    /// Order of offsets: `sequential` (default), `random`, or `strided:SIZE`
+    #[arg(
+        long, value_name = "ORDER,…", value_delimiter = ',', conflicts_with = "kv",
+        value_parser = Pattern::from_str, hide_short_help = true, help_heading = WORKLOAD
+    )]
+    pub pattern: Vec<Pattern>,
+
+    /// Block size of a KV cache: `MODEL[:TYPE][:tpN][:pageN][:layer|block]`
+    ///
+    /// MODEL is `deepseek-r1`, `llama-8b`, `llama-70b` or `llama-405b`. TYPE is the type of its
+    /// numbers: `fp8`, `int8`, `fp16` or `bf16` (default). `tpN` is the number of GPUs that share a
+    /// layer (default `tp1`). `pageN` is the number of tokens of a page (default `page16`). A
+    /// request moves one page, of one layer (`layer`, default) or of all layers (`block`). Offsets
+    /// are random.
+    #[arg(
+        long, value_name = "MODEL…,…", value_delimiter = ',', conflicts_with = "block_size",
+        value_parser = Kv::from_str, hide_short_help = true, help_heading = WORKLOAD
+    )]
+    pub kv: Vec<Kv>,
+
+    /// Requests per second of all threads together [default: no limit]
+    ///
+    /// Requests are due at even intervals, whether or not earlier ones have ended. Latency counts
+    /// from the time when a request was due. So a drive that stalls does not get fewer requests.
+    #[arg(
+        long, value_name = "N", value_parser = rate, allow_negative_numbers = true,
+        hide_short_help = true, help_heading = WORKLOAD
+    )]
+    pub rate: Option<f64>,
+
+    /// Seed of random offsets [default: 1]
+    #[arg(long, value_name = "N", hide_short_help = true, help_heading = WORKLOAD)]
+    pub seed: Option<u64>,
+
+    /// Duration of a sample [default: 500ms for whole files, else 2s]
+    #[arg(
+        long, alias = "runtime", value_name = "TIME", value_parser = time, help_heading = DURATION
+    )]
+    pub time: Option<Duration>,
+
+    /// Samples of each row [default: 3; for whole files up to 5 within 25 s]
+    #[arg(
+        long, value_name = "N", value_parser = count, allow_negative_numbers = true,
+        help_heading = DURATION
+    )]
+    pub repeats: Option<u32>,
+
+    /// Bytes that each thread moves for a sample, instead of `--time`
+    #[arg(
+        long, value_name = "SIZE", value_parser = positive_size, conflicts_with = "time",
+        allow_negative_numbers = true, hide_short_help = true, help_heading = DURATION
+    )]
+    pub bytes: Option<u64>,
+
+    /// Time before each sample that does not count [default: a tenth of `--time`]
+    ///
+    /// Whole files, cold writes, and cold reads through the page cache have none.
+    #[arg(
+        long, value_name = "TIME", value_parser = time_or_none, hide_short_help = true,
+        help_heading = DURATION
+    )]
+    pub warm_up: Option<Duration>,
+
+    /// Repeat a sample until its rate is steady, for this long at most
+    ///
+    /// A sample becomes spans of `--time`, without a pause. The first steady span counts: its rate
+    /// rises or falls by 5 % of its mean at most. If no span is steady, the last one counts and is
+    /// marked.
+    #[arg(
+        long, value_name = "LIMIT", value_parser = time, conflicts_with = "bytes",
+        hide_short_help = true, help_heading = DURATION
+    )]
+    pub until_steady: Option<Duration>,
+
+    /// Write results to this file, one JSON record per line
+    ///
+    /// A file with a part of the same run is continued. Without this flag, results of lists of
+    /// values are kept in `$XDG_STATE_HOME/forebay` or `~/.local/state/forebay`.
+    #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
+    pub output: Option<PathBuf>,
+
+    /// Start over instead of continuing the same run
+    #[arg(long, hide_short_help = true, help_heading = OUTPUT)]
+    pub restart: bool,
+
+    /// Name of these results in comparisons
+    #[arg(long, value_name = "TEXT", hide_short_help = true, help_heading = OUTPUT)]
+    pub label: Option<String>,
+
+    /// Shell command that prints watts; runs once a second
+    ///
+    /// The sensors of the GPUs and the processors are read as well.
+    #[arg(long, value_name = "COMMAND", hide_short_help = true, help_heading = OUTPUT)]
+    pub power_command: Option<String>,
+
+    /// Print the records instead of a table, one JSON object per line
+    #[arg(long, help_heading = OUTPUT)]
+    pub json: bool,
+
+    /// Print a CSV table, with all values
+    #[arg(long, conflicts_with = "json", help_heading = OUTPUT)]
+    pub csv: bool,
+
+    /// No progress and no warnings
+    #[arg(short, long, help_heading = OUTPUT)]
+    pub quiet: bool,
+
+    /// All warnings, limits and reasons
+    #[arg(short, long, conflicts_with = "quiet", help_heading = OUTPUT)]
+    pub verbose: bool,
+}
+
+const TARGETS: &str = "Targets";
+const WORKLOAD: &str = "Workload";
+const DURATION: &str = "Duration";
+const OUTPUT: &str = "Output";
+
+impl BenchArgs {
+    /// Whether each request moves a whole file: no flag speaks of smaller requests.
+    #[must_use]
+    pub fn moves_whole_files(&self) -> bool {
+        let lists = [&self.depth, &self.threads, &self.batch, &self.files, &self.io_queues];
+        let smaller = !self.block_size.is_empty() || !self.kv.is_empty();
+        let smaller = smaller || !self.pattern.is_empty() || lists.iter().any(|l| !l.is_empty());
+        let open = self.rate.is_some() || self.bytes.is_some() || self.until_steady.is_some();
+        let mixed = self.direction.iter().any(|percent| !matches!(percent, 0 | 100));
+        !smaller && !open && !mixed
+    }
+}
+
+/// The demanded route; `None` leaves the choice to the engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Demand(pub Option<Route>);
+
+/// GPUs that work at once.
+#[derive(Debug, Clone, PartialEq)]
+pub enum GpuList {
+    /// GPUs of this machine.
+    Named(Vec<GpuSelector>),
+    /// This many simulated ones, all alike.
+    Simulated(u32, SimConfig),
+}
+
+fn count(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| (1..=4096).contains(number));
+    number.ok_or_else(|| "it takes a number from 1 to 4096".into())
+}
+
+fn direction(text: &str) -> Result<u8, String> {
+    match text {
+        "read" => Ok(100),
+        "write" => Ok(0),
+        _ => {
+            let percent = text.strip_prefix("mixed:").and_then(|percent| percent.parse().ok());
+            percent
+                .filter(|percent| (1..=99).contains(percent))
+                .ok_or_else(|| "it takes `read`, `write`, or `mixed:70` for 70 % reads".into())
+        }
+    }
+}
+
+/// The name of a share of reads on the command line.
+#[must_use]
+pub(crate) fn direction_name(read_percent: u8) -> String {
+    match read_percent {
+        100 => "read".into(),
+        0 => "write".into(),
+        percent => format!("mixed:{percent}"),
+    }
+}
+
+fn method(text: &str) -> Result<Way, String> {
+    Way::all().find(|way| way.name() == text).ok_or_else(|| {
+        let names: Vec<String> = Way::all().map(|way| format!("`{}`", way.name())).collect();
+        format!("it takes {}", names.join(", "))
+    })
+}
+
+fn any_route(text: &str) -> Result<Demand, String> {
+    if text == "any" {
+        return Ok(Demand(None));
+    }
+    let demand = route(text).map(|route| Demand(Some(route)));
+    demand.map_err(|_| "it takes `any`, `direct`, `staged`, `cached` or `host`".into())
+}
+
+fn cache(text: &str) -> Result<Cache, String> {
+    match text {
+        "cold" => Ok(Cache::Cold),
+        "warm" => Ok(Cache::Resident),
+        _ => Err("it takes `warm` or `cold`".into()),
+    }
+}
+
+const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+
+fn time_or_none(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text).filter(|time| *time <= TIME_MAX);
+    time.ok_or_else(|| "it takes a time such as `500ms` or `10s`, a day at most".into())
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let time = time_or_none(text)?;
+    if time < Duration::from_millis(10) {
+        return Err("it takes 10ms or more".into());
+    }
+    Ok(time)
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| (0.01..=1e9).contains(rate));
+    rate.ok_or_else(|| "it takes requests per second, from 0.01 to 1e9".into())
+}
+
+const GPUS_MAX: u32 = 64;
+
+fn gpus(text: &str) -> Result<GpuList, String> {
+    let wrong = || format!("it takes GPUs such as `0-3` or `0,2`, or `sim:4`, {GPUS_MAX} at most");
+    let number = |text: &str| text.parse::<u32>().ok().filter(|number| *number < GPUS_MAX);
+    if let Some(text) = text.strip_prefix("sim:") {
+        let (many, settings) = match text.split_once(',') {
+            Some((many, settings)) => (many, format!("sim:{settings}")),
+            None => (text, "sim".into()),
+        };
+        let many = number(many).filter(|many| *many > 0).ok_or_else(wrong)?;
+        let config = settings.parse().map_err(|error: forebay::Error| error.to_string());
+        return config.map(|config| GpuList::Simulated(many, config));
+    }
+    let mut indices: Vec<u32> = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = number(first).zip(number(last)).ok_or_else(wrong)?;
+        if first > last {
+            return Err(wrong());
+        }
+        indices.extend((first..=last).filter(|index| !indices.contains(index)).collect::<Vec<_>>());
+    }
+    let named = indices.into_iter().map(|index| gpu(&index.to_string()));
+    named.collect::<Result<_, _>>().map(GpuList::Named)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_are_listed_in_ranges_or_simulated() {
+        let named = |list: &[&str]| GpuList::Named(list.iter().map(|n| gpu(n).unwrap()).collect());
+        assert_eq!(gpus("0-2,1,5").unwrap(), named(&["0", "1", "2", "5"]));
+        assert_eq!(gpus("sim:4").unwrap(), GpuList::Simulated(4, SimConfig::default()));
+        let below = SimConfig { uplink: Some(2_000_000_000), ..SimConfig::default() };
+        assert_eq!(gpus("sim:2,uplink=2GB/s").unwrap(), GpuList::Simulated(2, below));
+        for wrong in ["", "3-1", "0-64", "sim", "sim:", "sim:65", "sim:2,", "sim:2,uplink=fast"] {
+            assert!(gpus(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_list_of_gpus_ends_the_command(text: String, many: u64, settings: String) {
+            let _ = (gpus(&text), gpus(&format!("sim:{many},{settings}")));
+            let _ = gpus(&format!("{many}-{text}"));
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! The files of a path: the user's own, or scratch.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, Metadata};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay::Engine;
+use forebay::gpu::Device;
+use forebay::units::{GIB, align_down, format_size};
+
+use super::plan::Planned;
+use crate::args::BenchArgs;
+use crate::bench::data::Pattern;
+use crate::bench::held;
+use crate::bench::make::{self, Room};
+use crate::bench::scratch::{Scratch, random, remove_leftovers};
+use crate::bench::subject::{check_size, is_folder};
+use crate::failure::{Failure, Result};
+use crate::report::json::Direction;
+use crate::steps::Step;
+use crate::workload::Lane;
+use crate::workload::pattern::Region;
+
+/// Default size of a path's files together.
+const SIZE: u64 = GIB;
+/// Parts of files begin at multiples of this, whatever the drive's block size.
+const ALIGN: u64 = 4096;
+
+/// One path.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// The files, and the bytes of each.
+    pub(crate) files: Vec<PathBuf>,
+    pub(crate) len: u64,
+    /// Scratch that loads only write to, so that they leave the files that are read unchanged.
+    targets: Vec<PathBuf>,
+    /// The folder of scratch, or of a file.
+    pub(crate) folder: PathBuf,
+    /// Scratch of crashed runs that was removed.
+    pub(crate) leftovers: usize,
+    scratch: Option<Scratch>,
+    /// The key of the first scratch file; each further file adds one.
+    key: u64,
+    /// Parts of scratch that were written to since it was made: the file's index, start and end.
+    written: Mutex<BTreeSet<(usize, u64, u64)>>,
+    /// The user's file and its name, if it is written to.
+    held: Option<(File, PathBuf)>,
+}
+
+impl Place {
+    /// Inspects `path`. Files that [`make`](Self::make) makes are removed with this value.
+    ///
+    /// # Errors
+    /// The file is missing or empty, or would be written without the user's permission.
+    pub(crate) fn find(
+        engine: &Engine,
+        path: &Path,
+        args: &BenchArgs,
+        directions: &[u8],
+    ) -> Result<Self> {
+        let any = |is: fn(u8) -> bool| directions.iter().any(|percent| is(*percent));
+        let writes = any(|percent| percent < 100);
+        let most_files = args.files.iter().copied().max().unwrap_or(1);
+        if is_folder(path) {
+            let leftovers = remove_leftovers(path);
+            let scratch = Scratch::create(path)?;
+            let add = |numbers: std::ops::Range<u32>| {
+                numbers.map(|number| scratch.add(number)).collect::<Result<Vec<_>>>()
+            };
+            let reads = any(|percent| percent > 0);
+            let files = if reads { add(0..most_files)? } else { Vec::new() };
+            let targets =
+                if any(|percent| percent == 0) { add(most_files..2 * most_files)? } else { vec![] };
+            let (folder, scratch) = (path.to_owned(), Some(scratch));
+            let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
+            let written = Mutex::default();
+            let len = 0;
+            return Ok(Self {
+                files,
+                len,
+                targets,
+                folder,
+                leftovers,
+                scratch,
+                key,
+                written,
+                held: None,
+            });
+        }
+        let text = path.display();
+        if most_files > 1 {
+            return Err(Failure::usage(format!("`{text}` is one file, not {most_files}"))
+                .hint("give a folder, where scratch files are made, or omit `--files`"));
+        }
+        let opening = Step::begin("open", path);
+        let len = engine.open(path)?.len()?;
+        check_size(path, len)?;
+        drop(opening);
+        let held = if writes { Some(may_write(path, args)?) } else { None };
+        if len == 0 {
+            return Err(Failure::new(format!("nothing to measure: `{text}` is empty"))
+                .hint("give a folder instead, and scratch files are made there"));
+        }
+        let folder = match path.parent() {
+            Some(parent) if parent != Path::new("") => parent.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        let file = held.as_ref().and_then(|(file, _)| held::path(file));
+        let file = file.map_or_else(|| real(path), Ok)?;
+        Ok(Self {
+            files: vec![file],
+            len,
+            targets: Vec::new(),
+            leftovers: remove_leftovers(&folder),
+            folder,
+            scratch: None,
+            key: 0,
+            written: Mutex::default(),
+            held,
+        })
+    }
+
+    /// Whether the files are scratch.
+    pub(crate) const fn is_scratch(&self) -> bool {
+        self.scratch.is_some()
+    }
+
+    /// The bytes of each file: of scratch as many as `args` or its points need, of the user's file
+    /// no more than that.
+    ///
+    /// # Errors
+    /// No file system has as much space.
+    pub(super) fn fit(&mut self, args: &BenchArgs, of: &[&Planned]) -> Result<()> {
+        if self.scratch.is_none() {
+            self.len = args.size.map_or(self.len, |size| size.min(self.len));
+            return Ok(());
+        }
+        let files = self.files.len().max(self.targets.len()).max(1) as u64;
+        let needs = |planned: &&Planned| planned.needs().div_ceil(planned.point.files.into());
+        let needed = of.iter().map(needs).max().unwrap_or(0);
+        let is_whole = of.iter().any(|planned| planned.is_whole);
+        let each = if is_whole { 0 } else { args.size.unwrap_or(SIZE) / files };
+        let len = each.max(needed).max(1);
+        let len = if is_whole { Some(len) } else { len.checked_next_multiple_of(ALIGN) };
+        let len = len.filter(|len| len.checked_mul(2 * files).is_some());
+        self.len = len.ok_or_else(|| Failure::usage("no file system has so much space"))?;
+        Ok(())
+    }
+
+    /// Bytes of scratch to make.
+    pub(super) fn scratch_len(&self) -> u64 {
+        let files = self.files.len() + self.targets.len();
+        self.scratch.as_ref().map_or(0, |_| self.len.saturating_mul(files as u64))
+    }
+
+    /// Makes scratch, if needed.
+    ///
+    /// # Errors
+    /// System errors, above all for lack of space.
+    pub(super) fn make(&self) -> Result<()> {
+        let Some(scratch) = &self.scratch else { return Ok(()) };
+        scratch.check()?;
+        Room::of(&self.folder)?.check(&self.folder, self.scratch_len())?;
+        for (index, file) in self.files.iter().chain(&self.targets).enumerate() {
+            // What was made before, to find out how fast the storage is, has the same contents.
+            let has = fs::metadata(file).map_or(0, |facts| facts.len());
+            if has != self.len {
+                make::fill(file, self.content(index), self.len)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the first file with `len` bytes, before the length of all is known.
+    ///
+    /// # Errors
+    /// System errors.
+    pub(crate) fn make_first(&mut self, len: u64) -> Result<()> {
+        if let Some(scratch) = &self.scratch {
+            scratch.check()?;
+            let file = self.files.first().or(self.targets.first());
+            make::fill(file.expect("there is one"), self.content(0), len)?;
+            self.len = len;
+        }
+        Ok(())
+    }
+
+    /// Gives a file that is only written to its length, if scratch has not been made yet.
+    ///
+    /// # Errors
+    /// System errors, above all for lack of space.
+    pub(super) fn make_targets(&self, file: &Path) -> Result<()> {
+        let has = fs::metadata(file).map_or(0, |facts| facts.len());
+        if self.scratch.is_some() && has < self.len {
+            make::fill(file, self.content(self.files.len()), self.len)?;
+        }
+        if let Some(index) = self.files.iter().position(|own| own == file) {
+            let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+            written.insert((index, 0, self.len));
+        }
+        Ok(())
+    }
+
+    /// The file that a limit of this direction is measured with.
+    pub(super) fn file_of(&self, direction: Direction) -> Option<&Path> {
+        let written = self.targets.first().or(self.files.first());
+        let file = match direction {
+            Direction::Read => self.files.first(),
+            Direction::Write => written,
+        };
+        file.map(PathBuf::as_path)
+    }
+
+    /// The intended contents of a scratch file.
+    fn content(&self, index: usize) -> Pattern {
+        Pattern::new(self.key.wrapping_add(index as u64))
+    }
+
+    /// Records that the parts of `lanes` will be written.
+    pub(super) fn writes<'a>(&self, lanes: impl IntoIterator<Item = (&'a Path, Region)>) {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        for (path, region) in lanes {
+            let index = self.files.iter().position(|file| file == path);
+            written.extend(index.map(|index| (index, region.start, region.start + region.len)));
+        }
+    }
+
+    /// Restores the initial contents of scratch, so that reads can be compared with them.
+    ///
+    /// # Errors
+    /// System errors.
+    pub(super) fn restore(&self) -> Result<()> {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        while self.scratch.is_some()
+            && let Some((index, start, end)) = written.first().copied()
+        {
+            let file = &self.files[index];
+            make::put(file, self.content(index), align_down(start, 8), end)?;
+            let synced = File::open(file).and_then(|file| file.sync_all());
+            synced.map_err(|error| {
+                Failure::io(format!("cannot write to `{}`", file.display()), &error)
+            })?;
+            written.pop_first();
+        }
+        Ok(())
+    }
+
+    /// Checks that written files still have their names.
+    ///
+    /// # Errors
+    /// A name leads to another file.
+    pub(crate) fn check(&self) -> Result<()> {
+        if let Some((file, name)) = &self.held {
+            held::check(file, name).map_err(|error| {
+                Failure::io(format!("cannot continue with `{}`", name.display()), &error)
+                    .hint("give a folder that only you may write to")
+            })?;
+        }
+        self.scratch.as_ref().map_or(Ok(()), Scratch::check)
+    }
+
+    /// The parts of the files for the threads of a point, grouped by `devices`.
+    ///
+    /// # Errors
+    /// They are too small.
+    pub(super) fn lanes(
+        &self,
+        planned: &Planned,
+        devices: &[Option<Arc<dyn Device>>],
+    ) -> Result<Vec<Lane>> {
+        let point = &planned.point;
+        let only_writes = point.read_percent == 0 && !self.targets.is_empty();
+        let all_files = if only_writes { &self.targets } else { &self.files };
+        let files = usize::try_from(point.files).expect("a small number").min(all_files.len());
+        let threads = usize::try_from(point.threads).expect("a small number");
+        let all = threads * devices.len();
+        let lane = |index: usize| {
+            let file = index % files;
+            // Threads that share a file use neighbouring parts of it.
+            let sharers = ((all - file).div_ceil(files)) as u64;
+            let unit = ALIGN.min(point.request_size);
+            let part = match (planned.is_whole, sharers) {
+                (true, _) => point.request_size.min(self.len / sharers),
+                (false, 1) => self.len,
+                (false, _) => self.len / sharers / unit * unit,
+            };
+            let start = (index / files) as u64 * part;
+            let target = index % devices.len();
+            Lane {
+                target,
+                device: devices[target].clone(),
+                path: all_files[file].clone(),
+                region: Region { start, len: part },
+                content: self.scratch.as_ref().filter(|_| !only_writes).map(|_| self.content(file)),
+            }
+        };
+        let lanes: Vec<Lane> = (0..all).map(lane).collect();
+        match lanes.iter().find(|lane| lane.region.len < point.request_size) {
+            None => Ok(lanes),
+            Some(lane) => {
+                let (wanted, have) =
+                    (format_size(point.request_size), format_size(lane.region.len));
+                let path = lane.path.display();
+                Err(Failure::new(format!("cannot make requests of {wanted} in `{path}`"))
+                    .because(format!("each of {all} threads has {have} of it"))
+                    .hint("give a larger `--size`, fewer `--threads`, or smaller blocks"))
+            }
+        }
+    }
+}
+
+/// A path without links.
+fn real(path: &Path) -> Result<PathBuf> {
+    fs::canonicalize(path)
+        .map_err(|error| Failure::io(format!("cannot inspect `{}`", path.display()), &error))
+}
+
+/// Opens the file at `path` for writing, if the user allowed that; returns it with its real name.
+fn may_write(path: &Path, args: &BenchArgs) -> Result<(File, PathBuf)> {
+    let text = path.display();
+    let _step = Step::begin("open", path);
+    let is_device = |facts: &Metadata| facts.file_type().is_block_device();
+    let found = fs::metadata(path).is_ok_and(|facts| is_device(&facts));
+    let (allowed, flag) = if found {
+        (args.overwrite_device, "`--overwrite-device` allows it, and destroys its content")
+    } else {
+        (args.overwrite, "`--overwrite` allows it; or give a folder for a scratch file")
+    };
+    let refused = || Failure::usage(format!("`{text}` would be written"));
+    if !allowed {
+        return Err(refused().because("this command did not make it").hint(flag));
+    }
+    let name = real(path)?;
+    if found {
+        // Never write to a device with a mounted file system.
+        drop(make::claim(&name)?);
+    }
+    let failed = |error| Failure::io(format!("cannot open `{text}`"), &error);
+    let file = held::open(&name).map_err(failed)?;
+    // Between the two checks another file may have taken the name.
+    if is_device(&file.metadata().map_err(failed)?) != found {
+        return Err(refused().because("another file has replaced it"));
+    }
+    Ok((file, name))
+}

@@ -1,0 +1,723 @@
+//! From axes to points: pure.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use forebay::Route;
+use forebay::units::{align_down, format_size};
+use serde_json::{Value, json};
+
+use super::targets::Together;
+use crate::args::BenchArgs;
+use crate::args::bench::direction_name;
+use crate::bench::demand::check_requests;
+use crate::failure::{Failure, Result};
+use crate::report::json::Cache;
+use crate::results::Point;
+use crate::variables;
+use crate::workload::backend::{Plain, Way};
+use crate::workload::clock::JUDGED_MIN;
+use crate::workload::pattern::Pattern;
+use crate::workload::{End, Load};
+
+/// Points of one run at most: at 2 s and three times each, a week.
+const POINTS_MAX: usize = 100_000;
+/// Time of a sample of requests, and of whole files.
+const TIME: Duration = Duration::from_secs(2);
+const WHOLE_TIME: Duration = Duration::from_millis(500);
+const REPEATS: u32 = 3;
+/// Most samples of whole files, within [`BUDGET`].
+const WHOLE_REPEATS: u32 = 5;
+/// Rounds of whole files begin only if they end within this time.
+pub(super) const BUDGET: Duration = Duration::from_secs(25);
+const BLOCK_SIZE: u64 = 1 << 20;
+const DEPTH: u32 = 32;
+
+/// One point, with the parameters that its name leaves out.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Planned {
+    pub(super) point: Point,
+    /// The numbers of its paths; several are used at once.
+    pub(super) paths: Vec<usize>,
+    /// Whether each request moves a thread's whole part of a file.
+    pub(super) is_whole: bool,
+    /// The number of its targets.
+    pub(super) targets: usize,
+    pub(super) load: Load,
+}
+
+impl Planned {
+    /// Minimum size of its files: each thread keeps `depth` calls in flight, in its own part.
+    pub(super) fn needs(&self) -> u64 {
+        let threads = u64::from(self.point.threads) * self.point.targets.len() as u64;
+        let calls = u64::from(self.load.depth).saturating_mul(self.load.call_len());
+        threads.saturating_mul(calls)
+    }
+
+    /// The planned time of one sample.
+    pub(super) fn time(&self) -> Duration {
+        let time = self.load.time().unwrap_or_default();
+        time.saturating_mul(self.load.spans()).saturating_add(self.load.warm_up)
+    }
+}
+
+/// What the points are made from, besides the arguments.
+#[derive(Debug, Clone)]
+pub(super) struct Axes {
+    /// The paths, as given.
+    pub(super) paths: Vec<String>,
+    /// The names of the targets that work at the same time, for each value of that axis.
+    pub(super) targets: Vec<Vec<String>>,
+    pub(super) methods: Vec<Way>,
+    pub(super) directions: Vec<u8>,
+    /// Bytes of whole files, if requests move these: one number for each path, and the smallest for
+    /// all paths at once.
+    pub(super) whole: Option<Vec<u64>>,
+    /// Whether there is a cache to be cold.
+    pub(super) has_cache: bool,
+}
+
+impl Axes {
+    /// The bytes of whole files that each target has of these paths.
+    fn whole_len(&self, paths: &[usize], targets: usize) -> Option<u64> {
+        let lens = self.whole.as_ref()?;
+        let part = paths.iter().map(|path| lens[*path]).min().unwrap_or(0) / targets as u64;
+        Some(if targets > 1 { align_down(part, 4096).max(1) } else { part })
+    }
+}
+
+/// A request size with the order of requests.
+struct Requests {
+    size: u64,
+    pattern: Pattern,
+    name: String,
+}
+
+/// All points: each combination of the axes' values, the first axis outermost.
+///
+/// # Errors
+/// There are too many, or none.
+pub(super) fn points(args: &BenchArgs, axes: &Axes) -> Result<Vec<Planned>> {
+    let or = |given: &[u32], usual: &[u32]| if given.is_empty() { usual } else { given }.to_vec();
+    let is_whole = axes.whole.is_some();
+    let depths = or(&args.depth, if is_whole { &[1] } else { &[DEPTH] });
+    let (batches, threads) = (or(&args.batch, &[1]), or(&args.threads, &[1]));
+    let files = or(&args.files, &[1]);
+    let states = states(args, axes);
+    let (requests, ways) = (requests(args), ways(args, &axes.methods));
+    let paths = paths(args, axes.paths.len());
+    let queues: Vec<Option<u32>> = match args.io_queues.as_slice() {
+        [] => vec![None],
+        numbers => numbers.iter().copied().map(Some).collect(),
+    };
+    let outer = [queues.len(), paths.len(), axes.targets.len(), states.len(), ways.len()];
+    let inner = [requests.len(), depths.len(), batches.len(), threads.len(), files.len()];
+    let count = outer.iter().chain(&inner).fold(1, |all: usize, axis| all.saturating_mul(*axis));
+    if count > POINTS_MAX {
+        return Err(Failure::usage(format!("{count} points are too many for one run"))
+            .hint(format!("give fewer values: the limit is {POINTS_MAX} points")));
+    }
+    let mut planned = Vec::with_capacity(count);
+    let mut known = HashSet::new();
+    for index in 0..count {
+        // Each axis is a digit of the point's number, the last the fastest.
+        let mut rest = index;
+        let mut digit = |of: usize| {
+            let value = rest % of;
+            rest /= of;
+            value
+        };
+        let files = files[digit(files.len())];
+        let threads = threads[digit(threads.len())];
+        let batch = batches[digit(batches.len())];
+        let depth = depths[digit(depths.len())];
+        let request = &requests[digit(requests.len())];
+        let way = ways[digit(ways.len())];
+        let (read_percent, cache) = states[digit(states.len())];
+        let target = digit(axes.targets.len());
+        let numbers = &paths[digit(paths.len())];
+        // Outermost: changing the number takes longest.
+        let queues = queues[digit(queues.len())];
+        let targets = &axes.targets[target];
+        if is_impossible(way, read_percent, numbers.len() * targets.len() * threads as usize) {
+            continue;
+        }
+        let size = axes.whole_len(numbers, targets.len()).unwrap_or(request.size);
+        let depth = way.depth().unwrap_or(depth);
+        let places = way.places().unwrap_or(depth);
+        let shape = (read_percent, places, batch, cache);
+        let load = load(args, is_whole, way, (request.pattern, size), shape);
+        check(&load)?;
+        let names: Vec<&str> = numbers.iter().map(|number| axes.paths[*number].as_str()).collect();
+        let point = Point {
+            path: names.join(" + "),
+            targets: targets.clone(),
+            way: way.name().into(),
+            route: way.route().map(|route| route.name().into()),
+            read_percent,
+            pattern: request.name.clone(),
+            request_size: size,
+            depth,
+            batch,
+            threads,
+            files,
+            cache: Some(cache),
+            queues,
+        };
+        if known.insert(point.clone()) {
+            let paths = numbers.clone();
+            planned.push(Planned { point, paths, is_whole, targets: target, load });
+        }
+    }
+    if planned.is_empty() { Err(nothing()) } else { Ok(planned) }
+}
+
+fn nothing() -> Failure {
+    Failure::usage("no method can do what is asked")
+        .hint("`mmap` uses one thread, and `kvikio` is only measured with reads: add `forebay`")
+}
+
+/// Whether a method cannot do that: a signal handler of this process knows one mapping only, and
+/// `KvikIO`'s process only reads.
+fn is_impossible(way: Way, read_percent: u8, threads: usize) -> bool {
+    match way {
+        Way::Plain(Plain::Mmap) => threads > 1,
+        Way::Kvikio(_) => read_percent < 100,
+        _ => false,
+    }
+}
+
+/// The numbers of the paths of each value of that axis: each path, and all at once.
+fn paths(args: &BenchArgs, count: usize) -> Vec<Vec<usize>> {
+    let mut paths: Vec<Vec<usize>> = (0..count).map(|number| vec![number]).collect();
+    if count > 1 && args.vs.is_none() && args.io_queues.is_empty() {
+        paths.push((0..count).collect());
+    }
+    paths
+}
+
+/// The shares of reads, each with a state of the page cache.
+fn states(args: &BenchArgs, axes: &Axes) -> Vec<(u8, Cache)> {
+    let is_whole = axes.whole.is_some();
+    let of = |percent: u8| -> Vec<Cache> {
+        if !args.cache.is_empty() {
+            return args.cache.clone();
+        }
+        match (axes.has_cache, is_whole && percent == 100) {
+            (false, _) => vec![Cache::Resident],
+            (true, true) => vec![Cache::Resident, Cache::Cold],
+            (true, false) => vec![Cache::Cold],
+        }
+    };
+    let all = axes.directions.iter().flat_map(|percent| {
+        of(*percent).into_iter().map(|cache| (*percent, cache)).collect::<Vec<_>>()
+    });
+    all.collect()
+}
+
+/// The order of samples in a round. Points of a second path are measured right after those of the
+/// first, and every second round runs backwards, so that a machine that becomes slower favours no
+/// point.
+pub(super) fn order(args: &BenchArgs, points: usize, repeat: u32) -> Vec<usize> {
+    let half = points / 2;
+    let mut order: Vec<usize> = match &args.vs {
+        Some(_) => (0..half).flat_map(|point| [point, half + point]).collect(),
+        None => (0..points).collect(),
+    };
+    if repeat % 2 == 1 {
+        order.reverse();
+    }
+    order
+}
+
+/// The arguments with the second path of `--vs` added.
+///
+/// # Errors
+/// There are more paths, or both are the same place.
+pub(super) fn with_second_path(args: &BenchArgs) -> Result<BenchArgs> {
+    let mut args = args.clone();
+    let Some(other) = args.vs.clone() else { return Ok(args) };
+    if args.paths.len() > 1 {
+        let text = format!("`--vs` compares with one path, but there are {}", args.paths.len());
+        return Err(Failure::usage(text).hint("name all paths without `--vs`"));
+    }
+    if args.paths.is_empty() {
+        args.paths.push(".".into());
+    }
+    args.paths.push(other);
+    let places = super::real(&args.paths);
+    if places.first() == places.last() {
+        return Err(Failure::usage("`--vs` names the same place as the path")
+            .because(format!("both are `{}`", places[0]))
+            .hint("name another file or folder"));
+    }
+    Ok(args)
+}
+
+/// Refuses `--until-steady` if no span could be judged, or none could follow another.
+///
+/// # Errors
+/// The cause says why.
+pub(super) fn check_steady(args: &BenchArgs, planned: &[Planned]) -> Result<()> {
+    let (Some(limit), Some(time)) =
+        (args.until_steady, planned.iter().filter_map(|one| one.load.time()).max())
+    else {
+        return Ok(());
+    };
+    let (least, why) = (JUDGED_MIN.as_millis(), time.as_millis());
+    let (why, hint) = if time < JUDGED_MIN {
+        (format!("a span of {why} ms is too short to be judged"), format!("--time {least}ms"))
+    } else if limit < 2 * time {
+        (format!("a span takes {why} ms, so there is no time for a second one"), "more".into())
+    } else if planned.iter().all(|one| one.load.once) {
+        let why = "every point goes over its files once, and then ends";
+        (why.to_owned(), "--cache warm".into())
+    } else {
+        return Ok(());
+    };
+    let text = format!("`--until-steady` cannot be {} ms", limit.as_millis());
+    Err(Failure::usage(text).because(why).hint(format!("give `{hint}`")))
+}
+
+/// The seed of a repeat: repeats read at different offsets, and the same run reads at the same
+/// ones again.
+pub(super) const fn seed_of(seed: u64, repeat: u32) -> u64 {
+    seed.wrapping_add((repeat as u64).wrapping_mul(0xD1B5_4A32_D192_ED03))
+}
+
+/// Refuses points whose requests do not fit in memory, including the staging memory of GPU
+/// transfers.
+///
+/// # Errors
+/// They need too much; the hint says which setting to lower.
+pub(super) fn check_memory(planned: &[Planned], targets: &[Together]) -> Result<()> {
+    for planned in planned {
+        let Planned { point, load, targets: target, .. } = planned;
+        let devices = &targets[*target];
+        let copies: u64 = devices.iter().map(|device| 1 + u64::from(device.is_some())).sum();
+        let threads = point.threads as usize * planned.paths.len();
+        let calls = u64::from(load.depth).saturating_mul(threads as u64);
+        let bytes = load.call_len().saturating_mul(calls).saturating_mul(copies);
+        let parts = [
+            ("`--depth`", u64::from(point.depth)),
+            ("`--threads`", point.threads.into()),
+            ("`--batch`", point.batch.into()),
+        ];
+        let parts = parts.iter().filter(|(_, count)| *count > 1);
+        let parts: String = parts.map(|(flag, count)| format!(", {flag} (here {count})")).collect();
+        let size = format_size(point.request_size);
+        let flag = if planned.is_whole { "--size" } else { "--block-size" };
+        check_requests(bytes, &format!("lower `{flag}` (here {size}){parts}"))?;
+    }
+    Ok(())
+}
+
+/// Bytes of one call at most.
+const CALL_MAX: u64 = 1 << 40;
+
+fn check(load: &Load) -> Result<()> {
+    if load.call_len() <= CALL_MAX {
+        return Ok(());
+    }
+    let (size, batch) = (format_size(load.request_size), load.batch);
+    Err(Failure::usage(format!("a call of {batch} × {size} is too large"))
+        .hint(format!("the limit is {}", format_size(CALL_MAX))))
+}
+
+fn load(
+    args: &BenchArgs,
+    is_whole: bool,
+    way: Way,
+    (pattern, request_size): (Pattern, u64),
+    (read_percent, depth, batch, cache): (u8, u32, u32, Cache),
+) -> Load {
+    // Pages that a warm-up leaves in the page cache would be written back, or hit, in the measured
+    // span.
+    let passes = read_percent < 100 || way.is_cached() || is_whole;
+    let once = cache == Cache::Cold && passes;
+    let counts_all = once || is_whole;
+    Load {
+        way,
+        read_percent,
+        pattern,
+        request_size,
+        depth,
+        batch,
+        cache,
+        warm_up: if counts_all { Duration::ZERO } else { warm_up(args) },
+        end: end(args, is_whole),
+        until_steady: args.until_steady,
+        once,
+        rate: args.rate,
+        seed: args.seed.unwrap_or(1),
+    }
+}
+
+fn end(args: &BenchArgs, is_whole: bool) -> End {
+    match args.bytes {
+        Some(bytes) => End::Bytes(bytes),
+        None if is_whole => End::AtLeast(args.time.unwrap_or(WHOLE_TIME)),
+        None => End::Time(args.time.unwrap_or(TIME)),
+    }
+}
+
+/// The warm-up of all points that may have one.
+fn warm_up(args: &BenchArgs) -> Duration {
+    args.warm_up.unwrap_or(match end(args, false) {
+        End::Time(time) | End::AtLeast(time) => time / 10,
+        End::Bytes(_) => Duration::ZERO,
+    })
+}
+
+fn requests(args: &BenchArgs) -> Vec<Requests> {
+    if !args.kv.is_empty() {
+        let kv = args.kv.iter().map(|kv| Requests {
+            size: kv.request_size(),
+            pattern: Pattern::Random,
+            name: kv.to_string(),
+        });
+        return kv.collect();
+    }
+    let patterns = match args.pattern.as_slice() {
+        [] => &[Pattern::Sequential],
+        patterns => patterns,
+    };
+    let sizes = match args.block_size.as_slice() {
+        [] => &[BLOCK_SIZE],
+        sizes => sizes,
+    };
+    let each = patterns.iter().flat_map(|&pattern| {
+        sizes.iter().map(move |&size| Requests { size, pattern, name: pattern.to_string() })
+    });
+    each.collect()
+}
+
+/// The methods; the engine once for each required route.
+fn ways(args: &BenchArgs, methods: &[Way]) -> Vec<Way> {
+    let routes: Vec<Option<Route>> = match args.route.as_slice() {
+        [] => vec![None],
+        routes => routes.iter().map(|demand| demand.0).collect(),
+    };
+    let of = |method: &Way| match method {
+        Way::Forebay(_) => routes.iter().map(|route| Way::Forebay(*route)).collect(),
+        other => vec![*other],
+    };
+    methods.iter().flat_map(of).collect()
+}
+
+/// How often each point is measured at most.
+pub(super) fn repeats(args: &BenchArgs, is_whole: bool) -> u32 {
+    args.repeats.unwrap_or(if is_whole { WHOLE_REPEATS } else { REPEATS })
+}
+
+/// The arguments, by which parts of the same run are recognized. `places` are canonical paths,
+/// `targets` identify each GPU.
+pub(super) fn asked(
+    args: &BenchArgs,
+    planned: &[Planned],
+    places: &[String],
+    targets: &[String],
+) -> Value {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let points: Vec<&Point> = planned.iter().map(|planned| &planned.point).collect();
+    let is_whole = planned.iter().any(|planned| planned.is_whole);
+    let seconds = |time: Duration| time.as_secs_f64();
+    let end = end(args, is_whole);
+    json!({
+        "points": points,
+        "host": host,
+        "places": places,
+        "targets": targets,
+        "label": args.label,
+        // Whole files are measured for some time, and at least once.
+        "repeats": args.repeats.unwrap_or(if is_whole { 1 } else { REPEATS }),
+        // Another version, or other limits, would measure something else.
+        "version": env!("CARGO_PKG_VERSION"),
+        "variables": variables::set(),
+        "power_command": args.power_command,
+        "time_s": match end {
+            End::Time(time) | End::AtLeast(time) => Some(seconds(time)),
+            End::Bytes(_) => None,
+        },
+        "bytes": args.bytes,
+        "warm_up_s": seconds(warm_up(args)),
+        "size": args.size,
+        "rate": args.rate,
+        "seed": args.seed.unwrap_or(1),
+        "whole_files": is_whole,
+        "until_steady_s": args.until_steady.map(seconds),
+    })
+}
+
+/// A point in a few words: the values that vary between points.
+pub(super) fn name(point: &Point) -> String {
+    use crate::workload::pattern::exact_size;
+    let route = point.route.as_ref().map_or_else(String::new, |route| format!(" by `{route}`"));
+    let mut words = vec![
+        format!("{} {}", point.way, direction_name(point.read_percent)) + &route,
+        point.cache.map_or("any cache", Cache::name).into(),
+        format!("{} {}", point.pattern, exact_size(point.request_size)),
+        format!("depth {}", point.depth),
+    ];
+    let more = [("batch", point.batch), ("threads", point.threads), ("files", point.files)];
+    words.extend(more.iter().filter(|(_, n)| *n > 1).map(|(name, n)| format!("{name} {n}")));
+    words.push(point.targets.join("+"));
+    words.extend(point.queues.map(|queues| format!("queues {queues}")));
+    words.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn axes(args: &BenchArgs, whole: Option<Vec<u64>>) -> Axes {
+        let methods = match args.method.as_slice() {
+            [] => vec![Way::Forebay(None)],
+            methods => methods.to_vec(),
+        };
+        let directions = if args.direction.is_empty() { vec![100] } else { args.direction.clone() };
+        Axes {
+            paths: vec!["/data".into()],
+            targets: vec![vec!["host".into()]],
+            methods,
+            directions,
+            whole,
+            has_cache: true,
+        }
+    }
+
+    fn of(args: &BenchArgs) -> Vec<Planned> {
+        points(args, &axes(args, None)).unwrap()
+    }
+
+    #[test]
+    fn every_value_meets_every_other_once() {
+        let args = BenchArgs {
+            block_size: vec![4096, 65536],
+            depth: vec![1, 2, 4],
+            direction: vec![100, 0],
+            ..BenchArgs::default()
+        };
+        let planned = of(&args);
+        assert_eq!(planned.len(), 12);
+        let depths: Vec<u32> = planned.iter().map(|planned| planned.point.depth).collect();
+        assert_eq!(depths[..6], [1, 2, 4, 1, 2, 4], "the last axis is the fastest");
+        assert_eq!(planned[0].point.read_percent, 100);
+        assert_eq!(planned[11].point.read_percent, 0);
+        let mut names: Vec<String> = planned.iter().map(|one| name(&one.point)).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 12);
+    }
+
+    #[test]
+    fn whole_files_are_read_warm_and_cold_and_written_cold() {
+        let methods = [Plain::Standard, Plain::Mmap].map(Way::Plain);
+        let args = BenchArgs {
+            method: methods.into_iter().chain([Way::Forebay(None)]).collect(),
+            direction: vec![100, 0],
+            ..BenchArgs::default()
+        };
+        assert!(args.moves_whole_files());
+        let planned = points(&args, &axes(&args, Some(vec![1 << 30]))).unwrap();
+        let told = planned.iter().map(|one| {
+            let point = &one.point;
+            (point.read_percent, point.cache.unwrap(), point.way.as_str(), one.load.once)
+        });
+        let told: Vec<_> = told.collect();
+        let (warm, cold) = (Cache::Resident, Cache::Cold);
+        let three = ["standard", "mmap", "forebay"];
+        let expected: Vec<_> = [(100, warm, false), (100, cold, true), (0, cold, true)]
+            .into_iter()
+            .flat_map(|(percent, cache, once)| three.map(|way| (percent, cache, way, once)))
+            .collect();
+        assert_eq!(told, expected);
+        let load = &planned[0].load;
+        assert_eq!((load.request_size, load.end), (1 << 30, End::AtLeast(WHOLE_TIME)));
+    }
+
+    #[test]
+    fn several_paths_are_measured_alone_and_at_once() {
+        let args = BenchArgs {
+            method: vec![Way::Forebay(None), Way::Plain(Plain::Mmap)],
+            cache: vec![Cache::Cold],
+            ..BenchArgs::default()
+        };
+        let two = Axes { paths: vec!["/a".into(), "/b".into()], ..axes(&args, None) };
+        let two = Axes { whole: Some(vec![3 << 30, 1 << 30]), ..two };
+        let planned = points(&args, &two).unwrap();
+        let told: Vec<_> =
+            planned.iter().map(|one| (one.point.path.as_str(), one.point.way.as_str())).collect();
+        let expected = [
+            ("/a", "forebay"),
+            ("/a", "mmap"),
+            ("/b", "forebay"),
+            ("/b", "mmap"),
+            // A mapping is copied by one thread.
+            ("/a + /b", "forebay"),
+        ];
+        assert_eq!(told, expected);
+        assert_eq!(planned[4].paths, [0, 1]);
+        let vs = BenchArgs { vs: Some("/b".into()), ..args };
+        assert!(points(&vs, &two).unwrap().iter().all(|one| one.paths.len() == 1));
+        assert_eq!(order(&vs, 6, 0), [0, 3, 1, 4, 2, 5]);
+        assert_eq!(order(&vs, 6, 1), [5, 2, 4, 1, 3, 0]);
+        assert_eq!(order(&BenchArgs::default(), 3, 1), [2, 1, 0]);
+    }
+
+    #[test]
+    fn what_a_method_cannot_do_is_left_out() {
+        let args = BenchArgs {
+            method: vec![Way::Kvikio(crate::workload::backend::Tuning::Tuned)],
+            direction: vec![100, 0],
+            block_size: vec![4096],
+            ..BenchArgs::default()
+        };
+        assert!(of(&args).iter().all(|one| one.point.read_percent == 100));
+        let args = BenchArgs { direction: vec![0], ..args };
+        let failure = points(&args, &axes(&args, None)).unwrap_err();
+        assert!(failure.usage && failure.hint.unwrap().contains("`kvikio`"));
+    }
+
+    #[test]
+    fn a_place_is_not_compared_with_itself() {
+        let with = |paths: &[&str], vs: &str| {
+            let paths = paths.iter().map(Into::into).collect();
+            with_second_path(&BenchArgs { paths, vs: Some(vs.into()), ..BenchArgs::default() })
+        };
+        assert_eq!(with(&[], "/").unwrap().paths, [".", "/"].map(std::path::PathBuf::from));
+        for failure in [with(&[], "."), with(&["/tmp"], "/tmp/../tmp/")] {
+            assert!(failure.unwrap_err().causes[0].starts_with("both are `/"));
+        }
+        assert!(with(&["/a", "/b"], "/c").unwrap_err().usage);
+    }
+
+    #[test]
+    fn queues_are_outermost_and_each_number_has_all_points() {
+        let args = BenchArgs {
+            block_size: vec![4096, 65536],
+            depth: vec![1, 2],
+            io_queues: vec![7, 1, 7],
+            ..BenchArgs::default()
+        };
+        let planned = of(&args);
+        let queues: Vec<u32> = planned.iter().map(|one| one.point.queues.unwrap()).collect();
+        assert_eq!(queues, [7, 7, 7, 7, 1, 1, 1, 1], "a number that is named twice counts once");
+        assert!(name(&planned[0].point).ends_with("host, queues 7"));
+        // Without them, files have the same form as before this option existed.
+        let plain = of(&BenchArgs::default());
+        let text = serde_json::to_string(&plain[0].point).unwrap();
+        assert!(!text.contains("queues"), "{text}");
+    }
+
+    #[test]
+    fn most_plain_ways_have_one_depth() {
+        let args = BenchArgs {
+            block_size: vec![4096],
+            depth: vec![1, 8],
+            method: [Plain::CpuGpu, Plain::Uring].map(Way::Plain).into(),
+            ..BenchArgs::default()
+        };
+        let planned = of(&args);
+        let told: Vec<_> = planned.iter().map(|p| (p.point.way.as_str(), p.point.depth)).collect();
+        assert_eq!(told, [("cpu-gpu", 1), ("io-uring", 1), ("io-uring", 8)]);
+    }
+
+    /// A method that copies during the next request has memory for two requests, and is compared
+    /// with the others at their depth.
+    #[test]
+    fn plain_ways_are_compared_at_one_depth() {
+        use crate::report::compare::{By, compare};
+        use crate::report::made::{self, Sweep};
+        use crate::report::model::Axis;
+        use crate::report::model::gather::tests::model_of;
+        let args = BenchArgs {
+            block_size: vec![4096, 65536],
+            depth: vec![1],
+            method: [Plain::CpuGpu, Plain::CpuAsyncGpu].map(Way::Plain).into(),
+            ..BenchArgs::default()
+        };
+        let planned = of(&args);
+        let places: Vec<u32> = planned.iter().map(|one| one.load.depth).collect();
+        assert_eq!(places, [1, 1, 2, 2]);
+        let sweep = Sweep { request_sizes: vec![4096], depths: vec![1], ..Sweep::default() };
+        let mut records = vec![made::run(&sweep)];
+        for one in &planned {
+            records.extend(made::samples(&sweep).into_iter().map(|mut sample| {
+                sample["point"] = json!(one.point);
+                sample
+            }));
+        }
+        let model = model_of(&[("a", &made::text(&records))]);
+        let found = compare(&model, &[], By::Axis(Axis::Method), Some("cpu-gpu")).unwrap();
+        assert_eq!((found[0].other.as_str(), found[0].pairs.len()), ("cpu-async-gpu", 2));
+        assert!(found[0].alone.is_empty() && found[0].axes.is_empty(), "{found:?}");
+    }
+
+    #[test]
+    fn what_goes_through_the_page_cache_goes_there_once() {
+        let args = BenchArgs {
+            block_size: vec![4096],
+            depth: vec![1],
+            method: vec![Way::Forebay(None), Way::Plain(Plain::CpuCachedGpu)],
+            direction: vec![100, 0],
+            cache: vec![Cache::Cold, Cache::Resident],
+            ..BenchArgs::default()
+        };
+        for planned in of(&args) {
+            let (point, load) = (&planned.point, &planned.load);
+            let through = point.read_percent == 0 || point.way == "cpu-cached-gpu";
+            assert_eq!(load.once, point.cache == Some(Cache::Cold) && through, "{point:?}");
+            assert_eq!(load.warm_up.is_zero(), load.once, "{point:?}");
+        }
+    }
+
+    #[test]
+    fn absurd_runs_are_refused() {
+        let many: Vec<u32> = (1..=400).collect();
+        let args = BenchArgs { depth: many.clone(), threads: many, ..BenchArgs::default() };
+        let failure = points(&args, &axes(&args, None)).unwrap_err();
+        assert!(failure.usage && failure.message.starts_with("160000 points"), "{failure:?}");
+        let args = BenchArgs { block_size: vec![u64::MAX], ..BenchArgs::default() };
+        let failure = points(&args, &axes(&args, None)).unwrap_err();
+        assert!(failure.usage && failure.message.contains("too large"), "{failure:?}");
+    }
+
+    #[test]
+    fn what_was_asked_tells_runs_apart() {
+        let paths = ["/data".to_owned()];
+        let asked_of = |args: &BenchArgs| asked(args, &of(args), &paths, &[]);
+        let usual = asked_of(&BenchArgs::default());
+        assert_eq!(usual, asked_of(&BenchArgs { json: true, ..BenchArgs::default() }));
+        for other in [
+            BenchArgs { repeats: Some(5), ..BenchArgs::default() },
+            BenchArgs { time: Some(Duration::from_secs(1)), ..BenchArgs::default() },
+            BenchArgs { seed: Some(2), ..BenchArgs::default() },
+            BenchArgs { batch: vec![4], ..BenchArgs::default() },
+            BenchArgs { label: Some("after".into()), ..BenchArgs::default() },
+            BenchArgs { warm_up: Some(Duration::ZERO), ..BenchArgs::default() },
+            BenchArgs { power_command: Some("true".into()), ..BenchArgs::default() },
+        ] {
+            assert_ne!(usual, asked_of(&other), "{other:?}");
+        }
+        let args = BenchArgs::default();
+        let planned = of(&args);
+        assert_ne!(usual, asked(&args, &planned, &["/elsewhere".into()], &[]));
+        assert_ne!(usual, asked(&args, &planned, &paths, &["GPU-2".into()]));
+    }
+
+    /// A file is only recognized as part of the same run if all digits of a time are preserved.
+    #[test]
+    fn what_was_asked_is_the_same_after_it_was_read_back() {
+        let paths = ["/data".to_owned()];
+        for ms in (1..3000).chain([14_230, 86_399_999]) {
+            let time = Some(Duration::from_millis(ms));
+            let rate = time.map(|time| 1e3 / time.as_secs_f64());
+            let args = BenchArgs { time, rate, block_size: vec![4096], ..BenchArgs::default() };
+            let planned = of(&args);
+            let asked = asked(&args, &planned, &paths, &[]);
+            let back: Value = serde_json::from_str(&asked.to_string()).unwrap();
+            assert_eq!(back, asked, "{ms} ms");
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! `--io-queues`: the user's command sets one number after the other, and the kernel's report is
+//! read again after each.
+//!
+//! Setting a number disconnects all users of the path, so the run closes everything first:
+//! scratch is removed and made again afterwards. A path is back when it has the same kind and the
+//! same mount point as at the start. So an empty mount point is never measured. `shell` runs the
+//! command, `place` checks the path, [`queues`](super::queues) reads the resulting number.
+
+mod place;
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+
+use self::place::Home;
+use super::files::Place;
+use super::plan::Planned;
+use super::{Bench, maps, queues, state};
+use crate::args::BenchArgs;
+use crate::cleanup;
+use crate::failure::{Failure, Result};
+use crate::shell::{self, Rest, shortened};
+use crate::stdio::say;
+use crate::steps::Step;
+
+/// Ctrl-C ends the command by itself.
+static NEVER: AtomicBool = AtomicBool::new(false);
+/// The placeholder of the number in the command.
+const NUMBER: &str = "{}";
+/// Time limit of the command.
+const COMMAND_MAX: Duration = Duration::from_secs(60);
+/// How long the path may be away after it.
+const AWAY_MAX: Duration = Duration::from_secs(30);
+/// Time limit for files that were just closed, but are still open.
+const CLOSE_MAX: Duration = Duration::from_secs(2);
+
+/// Refuses contradictory arguments.
+///
+/// # Errors
+/// One of both flags is missing, the command has no placeholder, or there are several paths.
+pub(super) fn check(args: &BenchArgs) -> Result<()> {
+    let Some(line) = &args.set_queues else {
+        if args.io_queues.is_empty() {
+            return Ok(());
+        }
+        return Err(Failure::usage("`--io-queues` needs a command that sets their number").hint(
+            "give it with `--set-queues 'COMMAND'`, with `{}` for the number; or set it yourself, \
+             and give each run a `--label`",
+        ));
+    };
+    if args.io_queues.is_empty() {
+        return Err(Failure::usage("`--set-queues` has no number to set")
+            .hint("give numbers with `--io-queues`, such as `--io-queues 1,2,4,8`"));
+    }
+    if !line.contains(NUMBER) {
+        return Err(Failure::usage("`--set-queues` would set the same number each time")
+            .because(format!(
+                "`{}` has no `{NUMBER}`, the placeholder of the number",
+                shortened(line)
+            ))
+            .hint("write `{}` where the number belongs, such as `--nr-io-queues={}`"));
+    }
+    if args.paths.len() > 1 {
+        return Err(Failure::usage("`--io-queues` is for one path")
+            .because(format!("there are {}", args.paths.len()))
+            .hint("run the command once for each path"));
+    }
+    Ok(())
+}
+
+/// The command that sets queues, and the state of the path.
+#[derive(Debug)]
+pub(super) struct Switch {
+    line: String,
+    home: Home,
+    /// The number that is set and measured.
+    set: Option<u32>,
+    /// The last requested number, and its repeat: a failing number is tried once in each repeat.
+    tried: Option<(u32, u32)>,
+    /// What the command left behind, in words.
+    stays: Option<String>,
+    /// The number that the kernel reported then.
+    pub(super) found: Option<u32>,
+    /// Why nothing can be measured with the last requested number.
+    pub(super) failed: Option<Failure>,
+    command_max: Duration,
+    away_max: Duration,
+}
+
+impl Switch {
+    /// The switch for the arguments; none if they set no queues.
+    ///
+    /// # Errors
+    /// The path does not exist, or this command would keep it from disappearing.
+    pub(super) fn find(args: &BenchArgs, path: &Path) -> Result<Option<Self>> {
+        let Some(line) = &args.set_queues else { return Ok(None) };
+        let _step = Step::begin("inspect", path);
+        let home = Home::of(path).map_err(|why| {
+            Failure::new(format!("cannot inspect `{}`", path.display()))
+                .because(why)
+                .hint("mount it first: it is recognized by its mount")
+        })?;
+        let folder = match &args.output {
+            None => state::folder()?,
+            Some(output) => match output.parent() {
+                Some(parent) if parent != Path::new("") => parent.to_owned(),
+                _ => ".".into(),
+            },
+        };
+        let keeps = [(Path::new("."), "the working folder"), (&folder, "the results file")];
+        for (other, what) in keeps {
+            if place::keeps(path, other) {
+                let text = format!("cannot set queues of `{}`", path.display());
+                return Err(Failure::usage(text)
+                    .because(format!("{what} is on it, so it cannot be unmounted"))
+                    .hint("start in another folder, name PATH, and put results elsewhere: `-o`"));
+            }
+        }
+        Ok(Some(Self {
+            line: line.clone(),
+            home,
+            set: None,
+            tried: None,
+            stays: None,
+            found: None,
+            failed: None,
+            command_max: COMMAND_MAX,
+            away_max: AWAY_MAX,
+        }))
+    }
+
+    /// Runs the command for `number`, and waits for `path`.
+    fn run(&mut self, number: u32, path: &Path) -> Result<()> {
+        let cannot = || Failure::new(format!("cannot set {}", words(number)));
+        let looking = Step::begin("inspect", path);
+        place::let_go(path, CLOSE_MAX).map_err(|held| {
+            cannot()
+                .because(format!("this command itself has `{}` open", held.display()))
+                .hint("do not redirect its input or output there")
+        })?;
+        drop(looking);
+        let half = |how: &str| {
+            let path = path.display();
+            let set = words(number);
+            format!("the command that sets {set} {how}: check how `{path}` is connected")
+        };
+        self.leaves(half("was stopped"));
+        let line = self.line.replace(NUMBER, &number.to_string());
+        if let Err(why) = shell::run(&line, self.command_max, &NEVER, Rest::Kept) {
+            self.leaves(half("has failed"));
+            let hint = if why.starts_with(shell::NO_SHELL) {
+                "install a shell as `sh` in a folder of `PATH`".into()
+            } else {
+                format!(
+                    "run it by hand until it works: it must succeed within {} s",
+                    self.command_max.as_secs_f64()
+                )
+            };
+            return Err(cannot().because(format!("`{}`: {why}", shortened(&line))).hint(hint));
+        }
+        self.leaves(format!(
+            "`{}` keeps the {} that `--set-queues` has set",
+            path.display(),
+            words(number)
+        ));
+        self.home.wait(self.away_max).map_err(|why| {
+            let away = format!(
+                "`{}` was not back {} s after `{}`",
+                path.display(),
+                self.away_max.as_secs_f64(),
+                shortened(&line)
+            );
+            cannot().because(away).because(why).hint(
+                "the command must end after the path is mounted again, at the same mount point",
+            )
+        })
+    }
+
+    /// Sets the text on what remains, for any end of the run.
+    fn leaves(&mut self, text: String) {
+        cleanup::set_leftover_warning(Some(text.clone()));
+        self.stays = Some(text);
+    }
+}
+
+impl Drop for Switch {
+    /// Reports which number remains, however the run ended.
+    fn drop(&mut self) {
+        if let Some(text) = self.stays.take() {
+            cleanup::set_leftover_warning(None);
+            super::tell(&text);
+        }
+    }
+}
+
+fn words(number: u32) -> String {
+    format!("{number} I/O queue{}", if number == 1 { "" } else { "s" })
+}
+
+impl Bench<'_> {
+    /// Sets the number of queues that a point requests, if it changed. A failure is reported, and
+    /// is the error of each sample until another number is requested.
+    pub(super) fn turn(&mut self, planned: &Planned, repeat: u32, bar: &ProgressBar) {
+        let (Some(number), Some(switch)) = (planned.point.queues, &mut self.switch) else { return };
+        if switch.set == Some(number) || switch.tried == Some((number, repeat)) {
+            return;
+        }
+        (switch.set, switch.tried, switch.found) = (None, Some((number, repeat)), None);
+        let text = match self.set(number) {
+            Ok(found) => {
+                let switch = self.switch.as_mut().expect("it was there");
+                (switch.set, switch.found, switch.failed) = (Some(number), found, None);
+                let other = found.filter(|found| *found != number);
+                other.map(|found| format!("{} were requested, but {found} found", words(number)))
+            }
+            Err(failure) => {
+                // Without files nothing is measured in this state.
+                self.places.clear();
+                let text = failure.with_remedy();
+                self.switch.as_mut().expect("it was there").failed = Some(failure);
+                Some(text)
+            }
+        };
+        if let Some(text) = text {
+            bar.suspend(|| say(&text));
+        }
+    }
+
+    /// Sets a number and prepares the path; returns the number that the kernel then reports.
+    fn set(&mut self, number: u32) -> Result<Option<u32>> {
+        let path = self.args.paths.first().map_or(Path::new("."), |path| path.as_path()).to_owned();
+        // Closes and removes scratch.
+        self.places.clear();
+        self.switch.as_mut().expect("the caller checks").run(number, &path)?;
+        // The known facts may be of a controller that is gone.
+        self.resolver.forget();
+        self.maps = maps(&self.resolver, std::slice::from_ref(&path));
+        let own: Vec<&Planned> = self.planned.iter().collect();
+        let directions: Vec<u8> = own.iter().map(|planned| planned.point.read_percent).collect();
+        let mut place = Place::find(&self.engine, &path, self.args, &directions)?;
+        place.fit(self.args, &own)?;
+        place.make()?;
+        self.places.push(place);
+        Ok(self.maps.first().and_then(|map| queues::found(map, number)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

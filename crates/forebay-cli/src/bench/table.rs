@@ -1,0 +1,384 @@
+//! Results as text of at most 80 columns: bars for methods that move whole files, else the table of
+//! a report, with a row for each combination of values.
+
+use std::fmt::Write as _;
+
+use anstyle::{AnsiColor, Style};
+use forebay::units::format_size;
+
+use crate::report::compare::{By, compare};
+use crate::report::forms::{self, WIDTH, wrapped};
+use crate::report::grid::bar;
+use crate::report::input::Source;
+use crate::report::json::{Cache, Direction};
+use crate::report::model::{Axis, Line, Metric, Model, gather};
+use crate::report::numbers::counted;
+use crate::report::plain::{cut, plain};
+use crate::report::show::{self, Block};
+use crate::report::table::{place, rate as gb_per_s};
+use crate::results::{Point, Record};
+
+/// Columns of a method's name, and of its bar.
+const NAME: usize = 24;
+const BAR: usize = 18;
+/// Most rows of a table.
+const ROWS_MAX: usize = 200;
+/// From this share of a limit on, a rate is above it; less is noise.
+const ABOVE: f64 = 1.02;
+
+const BOLD: Style = Style::new().bold();
+const DIM: Style = Style::new().dimmed();
+const BEST: Style = Style::new().bold().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Green)));
+const WRONG: Style = Style::new().bold().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Red)));
+
+/// The model of a run's records.
+#[must_use]
+pub fn model(records: &[Record]) -> Model {
+    gather::model(&[("this run".into(), Source::Records(records.to_vec()))])
+}
+
+/// The results of a run. With `base`, its other path is compared with this one.
+#[must_use]
+pub fn render(model: &Model, base: Option<&str>) -> String {
+    let Some(run) = model.runs.last() else { return String::new() };
+    let is_whole = run.record.asked["whole_files"].as_bool().unwrap_or(false);
+    let mut text = wrapped(&head(model, is_whole), WIDTH);
+    if model.lines.is_empty() {
+        return text;
+    }
+    let mut blocks = Vec::new();
+    if is_whole {
+        text.push_str(&sections(model));
+    } else {
+        blocks = show::results(model, ROWS_MAX);
+    }
+    match base.map(|base| compare(model, &[], By::Axis(Axis::Path), Some(base))) {
+        None => {}
+        Some(Ok(found)) => {
+            blocks
+                .extend(found.iter().flat_map(|one| show::comparison(one, Metric::Rate, ROWS_MAX)));
+        }
+        Some(Err(failure)) => blocks.push(Block::Line(failure.in_one_line())),
+    }
+    if is_whole {
+        blocks.push(Block::Line(closing(model)));
+    }
+    format!("{text}\n{}", forms::terminal(&blocks, false))
+}
+
+/// The path, the target, and how much was measured.
+fn head(model: &Model, is_whole: bool) -> String {
+    let run = &model.runs[model.runs.len() - 1].record;
+    let mut paths: Vec<&str> = Vec::new();
+    for line in &model.lines {
+        if !paths.contains(&line.point.path.as_str()) {
+            paths.push(&line.point.path);
+        }
+    }
+    let path = if let [path] = paths[..] { plain(path) } else { "several paths".into() };
+    let path = match place(&run.environment, paths.len() > 1) {
+        Some(storage) => format!("{path} ({})", plain(&storage)),
+        None => path,
+    };
+    let target = match run.gpus.as_slice() {
+        [] => "host memory".to_owned(),
+        [gpu] => plain(&gpu.name),
+        several => format!("{} GPUs, {}", several.len(), plain(&several[0].name)),
+    };
+    let mut parts = vec![format!("forebay bench · {path} → {target}")];
+    if is_whole {
+        let largest = model.lines.iter().map(|line| line.point.request_size).max().unwrap_or(0);
+        parts.push(format!("files of {}", format_size(largest)));
+    }
+    let samples = model.lines.iter().map(|line| line.samples(Metric::CpuUser).len()).max();
+    parts.push(counted(samples.unwrap_or(0), "sample"));
+    parts.join(" · ")
+}
+
+/// The bars of all methods, by direction, cache, path and GPUs.
+fn sections(model: &Model) -> String {
+    let varying = model.varying();
+    let key = |line: &Line| {
+        let mut key = state(&line.point);
+        for axis in [Axis::Path, Axis::Target].iter().filter(|axis| varying.contains(axis)) {
+            let _ = write!(key, " · {}", axis.text(model, line).unwrap_or_default());
+        }
+        key
+    };
+    let mut sections: Vec<(String, Vec<&Line>)> = Vec::new();
+    for line in &model.lines {
+        let key = key(line);
+        match sections.iter_mut().find(|(other, _)| *other == key) {
+            Some((_, lines)) => lines.push(line),
+            None => sections.push((key, vec![line])),
+        }
+    }
+    sections.iter().map(|(key, lines)| format!("\n{}", bars(model, key, lines))).collect()
+}
+
+/// The direction and the state of the cache in words.
+fn state(point: &Point) -> String {
+    let what = if point.read_percent > 0 { "READ" } else { "WRITE" };
+    let cache = match (point.cache, point.read_percent) {
+        (Some(Cache::Cold), 0) => ", synced to the drive",
+        (Some(Cache::Cold), _) => ", cold (from the drive)",
+        (Some(Cache::Resident), _) => ", warm (page cache)",
+        (None, _) => "",
+    };
+    format!("{what}{cache}")
+}
+
+/// A method's name for people.
+fn method(point: &Point) -> String {
+    let is_host = point.targets.iter().all(|target| target == "host");
+    let copy = if is_host { "" } else { " + copy" };
+    match point.way.as_str() {
+        "forebay" => match &point.route {
+            Some(route) => format!("forebay --route {route}"),
+            None => "forebay".into(),
+        },
+        "standard" if point.read_percent == 0 => format!("write(){copy}"),
+        "standard" => format!("read(){copy}"),
+        "mmap" => format!("mmap{copy}"),
+        "cufile-compat" => "cuFile compat".into(),
+        "cufile-compat-tuned" => "cuFile compat, tuned".into(),
+        "kvikio" => "KvikIO".into(),
+        "kvikio-tuned" => "KvikIO, tuned".into(),
+        other => plain(other),
+    }
+}
+
+/// Methods as bars, the fastest first, below their limits.
+fn bars(model: &Model, key: &str, lines: &[&Line]) -> String {
+    let rate = |line: &Line| line.rate().filter(|_| line.verified != Some(false)).unwrap_or(0.0);
+    let base = lines.iter().find(|line| line.point.way == "standard");
+    let base = base.map(|line| rate(line)).filter(|rate| *rate > 0.0);
+    let limits = limits(model, &lines[0].point);
+    let rates = lines.iter().map(|line| rate(line)).chain(limits.iter().map(|limit| limit.1));
+    let most = rates.fold(1.0, f64::max);
+    let drawn = |rate: f64| format!("{:<BAR$}", bar(rate / most, BAR));
+    let title = cut(&plain(key), NAME + BAR + 1);
+    let mut text = format!(
+        "{BOLD}{title:<width$}{BOLD:#}{:>7}{:>8}{:>11}{:>10}\n",
+        "GB/s",
+        "",
+        match (base.is_some(), lines[0].point.read_percent) {
+            (false, _) => "",
+            (true, 0) => "vs write()",
+            (true, _) => "vs read()",
+        },
+        "CPU s/GB",
+        width = NAME + BAR + 1
+    );
+    for (name, rate) in &limits {
+        let name = format!("{name} (limit)");
+        let (bar, rate) = (drawn(*rate), gb_per_s(*rate));
+        let _ = writeln!(text, "{DIM}  {name:<width$}{bar} {rate:>7}{DIM:#}", width = NAME - 2);
+    }
+    let mut sorted = lines.to_vec();
+    sorted.sort_by(|one, two| rate(two).total_cmp(&rate(one)));
+    for (number, line) in sorted.iter().enumerate() {
+        let name = cut(&method(&line.point), NAME - 3);
+        let is_wrong = line.verified == Some(false);
+        let style = match (is_wrong, number, line.point.way.as_str()) {
+            (true, ..) => WRONG,
+            (_, 0, _) => BEST,
+            (_, _, "forebay") => BOLD,
+            _ => Style::new(),
+        };
+        let _ = write!(text, "{style}  {name:<width$}", width = NAME - 2);
+        let cells = row(line, base, &drawn);
+        let _ = writeln!(text, "{}{style:#}", cells.trim_end());
+    }
+    for (name, limit) in &limits {
+        let above = sorted.iter().filter(|line| rate(line) > ABOVE * limit);
+        let above: Vec<String> = above.map(|line| method(&line.point)).collect();
+        if !above.is_empty() {
+            let above = above.join(", ");
+            text.push_str(&wrapped(
+                &format!("  above the limit measured: {above} ({name})"),
+                WIDTH,
+            ));
+        }
+    }
+    text
+}
+
+/// The bar and the numbers of a method, or why it has none. `base` is the rate to compare with.
+fn row(line: &Line, base: Option<f64>, drawn: &dyn Fn(f64) -> String) -> String {
+    let is_wrong = line.verified == Some(false);
+    let Some(rates) = line.estimate(Metric::Rate).filter(|_| !is_wrong) else {
+        return match (is_wrong, line.failed) {
+            (true, _) => "MISMATCH in the data",
+            (_, 0) => "not measurable: samples are too short",
+            _ => "not measured, see below",
+        }
+        .into();
+    };
+    let half = gb_per_s((rates.max - rates.min) / 2.0);
+    let spread = if rates.count > 1 { format!("±{half}") } else { String::new() };
+    let ratio = base.map_or_else(String::new, |base| format!("{:.1}×", rates.median / base));
+    let cpu = line.estimate(Metric::CpuCost);
+    format!(
+        "{} {:>7}{spread:>8}{ratio:>11}{:>10}",
+        drawn(rates.median),
+        gb_per_s(rates.median),
+        cpu.map_or_else(String::new, |cpu| format!("{:.3}", cpu.median))
+    )
+}
+
+/// The limits of a point of whole files, with their names for people.
+fn limits(model: &Model, point: &Point) -> Vec<(String, f64)> {
+    let direction = if point.read_percent > 0 { Direction::Read } else { Direction::Write };
+    let find = |name: &str, of: &str| {
+        let all = model.limits.iter().map(|(_, limit)| limit).filter(|limit| !limit.theory);
+        let mut same = all.filter(|limit| limit.name == name && limit.of == of);
+        same.find(|limit| limit.direction == Some(direction)).map(|limit| limit.bytes_per_second)
+    };
+    let all = point.targets.join("+");
+    let names = ["links", "uplink", "shared", "link"];
+    let link = names.iter().find_map(|name| Some((*name, find(name, &all)?)));
+    let storage = find("storage", &point.path).filter(|_| point.cache == Some(Cache::Cold));
+    let is_host = point.targets.iter().all(|target| target == "host");
+    let named = |(name, rate): (&str, f64)| {
+        let name = match name {
+            "link" if is_host => "memory copy",
+            "link" => "PCIe link",
+            "links" => "PCIe links",
+            "uplink" => "PCIe uplink",
+            "shared" => "links, shared",
+            other => other,
+        };
+        (name.to_owned(), rate)
+    };
+    link.into_iter().chain(storage.map(|rate| ("storage", rate))).map(named).collect()
+}
+
+/// How much faster Forebay is, whether the data were right, and the path.
+fn closing(model: &Model) -> String {
+    let mut sentences: Vec<String> = compared(model).into_iter().collect();
+    sentences.push(show::data(model).into());
+    let own = model.lines.iter().filter(|line| line.point.way == "forebay");
+    let mut paths: Vec<String> = Vec::new();
+    for path in own.map(show::path) {
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
+    }
+    if !paths.is_empty() {
+        sentences
+            .push(format!("Path: {}, by the counters of kernel and driver.", paths.join("; ")));
+    }
+    sentences.join(" ")
+}
+
+/// How many times as fast as `read()` and a copy Forebay is in each state, and its share of the
+/// lowest limit.
+fn compared(model: &Model) -> Option<String> {
+    let rate = |line: &Line| line.rate().filter(|rate| *rate > 0.0 && line.verified != Some(false));
+    let mut known: Vec<(u8, Option<Cache>)> = Vec::new();
+    let (mut parts, mut has_base) = (Vec::new(), false);
+    for line in model.lines.iter().filter(|line| line.point.way == "forebay") {
+        let state = (line.point.read_percent, line.point.cache);
+        let Some(own) = rate(line).filter(|_| !known.contains(&state)) else { continue };
+        known.push(state);
+        let point = Point { way: "standard".into(), route: None, ..line.point.clone() };
+        let base = model.lines.iter().find(|other| other.point == point).and_then(rate);
+        has_base |= base.is_some();
+        let faster = match base {
+            Some(base) => format!("{:.1}×", own / base),
+            None => format!("{} GB/s", gb_per_s(own)),
+        };
+        let what = match state {
+            (0, _) => "writing",
+            (_, Some(Cache::Resident)) => "warm",
+            _ => "cold",
+        };
+        let lowest = limits(model, &line.point).into_iter().min_by(|a, b| a.1.total_cmp(&b.1));
+        let limit = lowest.map_or_else(String::new, |(name, limit)| match own / limit {
+            share if share > 1.0 => format!(" (at the limit: {name})"),
+            share => format!(" ({:.0} % of the limit: {name})", share * 100.0),
+        });
+        parts.push(format!("{faster} {what}{limit}"));
+    }
+    let of = if has_base { " against read()" } else { "" };
+    (!parts.is_empty()).then(|| format!("Forebay{of}: {}.", parts.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::report::made::{self, Sweep};
+    use crate::report::model::gather::tests::model_of;
+
+    /// The text of cold reads of whole files: a limit, and rates of two methods.
+    fn shown(limit: f64, standard: f64, forebay: f64, seconds: f64) -> String {
+        let sweep = Sweep {
+            ways: vec!["standard", "forebay"],
+            request_sizes: vec![1 << 30],
+            depths: vec![1],
+            ..Sweep::default()
+        };
+        let mut run = made::run(&sweep);
+        run["asked"]["whole_files"] = true.into();
+        let mut records = vec![run, made::ceiling("storage", &sweep.path, false, limit)];
+        records.extend(made::samples(&sweep));
+        for record in records.iter_mut().filter(|record| record["record"] == "sample") {
+            let rate = if record["point"]["way"] == "forebay" { forebay } else { standard };
+            record["measured"]["bytes_per_second"] = json!(rate);
+            record["measured"]["seconds"] = json!(seconds);
+            record["measured"]["bound"] = Value::Null;
+        }
+        let model = model_of(&[("a", &made::text(&records))]);
+        anstream::adapter::strip_str(&render(&model, None)).to_string()
+    }
+
+    #[test]
+    fn whole_files_are_bars_below_their_limit() {
+        insta::assert_snapshot!(shown(4e9, 1e9, 3.6e9, 2.0), @"
+        forebay bench · /data/model.safetensors (ext4 on nvme0n1 (Fast One)) → NVIDIA
+          H200 · files of 1 GiB · 3 samples
+
+        READ, cold (from the drive)                   GB/s          vs read()  CPU s/GB
+          storage (limit)       ██████████████████    4.00
+          forebay               ████████████████▎     3.60  ±0.000       3.6×     0.022
+          read() + copy         ████▌                 1.00  ±0.000       1.0×     0.036
+
+        Forebay against read(): 3.6× cold (90 % of the limit: storage). All data
+          verified. Path: mixed 75 % staged / 25 % cached, by the counters of kernel and
+          driver.
+        ");
+    }
+
+    #[test]
+    fn a_rate_above_its_limit_is_named_and_no_share() {
+        let text = shown(3e9, 1e9, 9.2e9, 2.0);
+        assert!(text.contains("above the limit measured: forebay (storage)"), "{text}");
+        assert!(text.contains("at the limit: storage") && !text.contains("307"), "{text}");
+        assert!(text.contains(" 3.00\n"), "the limit is as measured: {text}");
+    }
+
+    #[test]
+    fn short_samples_have_no_rate() {
+        let text = shown(4e9, 1e9, 3.6e9, 0.1);
+        assert_eq!(text.matches("not measurable").count(), 2, "{text}");
+        assert!(!text.contains("3.60"), "{text}");
+    }
+
+    #[test]
+    fn no_line_is_longer_than_80_columns() {
+        let path = format!("/{}", "long/".repeat(40));
+        for whole_files in [true, false] {
+            let sweep = Sweep { path: path.clone(), ..Sweep::default() };
+            let mut run = made::run(&sweep);
+            run["asked"]["whole_files"] = whole_files.into();
+            let records = [vec![run], made::samples(&sweep)].concat();
+            let model = model_of(&[("a", &made::text(&records))]);
+            for line in anstream::adapter::strip_str(&render(&model, None)).to_string().lines() {
+                assert!(line.chars().count() <= 80, "{line}");
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The memory that a run moves bytes to and from: for each point one GPU, several at once, or the
+//! host's.
+
+use std::sync::Arc;
+
+use forebay::Engine;
+use forebay::clock::SystemClock;
+use forebay::gpu::sim::{SimConfig, SimDevice};
+use forebay::gpu::{Device, GpuSelector};
+
+use crate::args::BenchArgs;
+use crate::args::bench::GpuList;
+use crate::bench::target::Target;
+use crate::failure::{Failure, Result};
+use crate::report::warnings::Warning;
+
+/// GPUs that work at the same time; `None` is host memory.
+pub(super) type Together = Vec<Option<Arc<dyn Device>>>;
+
+/// The targets of a run, one for each value of that axis, and notes on them.
+pub(super) fn find(engine: &Engine, args: &BenchArgs) -> Result<(Vec<Together>, Vec<Warning>)> {
+    let all = match &args.gpus {
+        None => {
+            let (mut found, mut warnings) = (Vec::new(), Vec::new());
+            let wanted: Vec<Option<&GpuSelector>> =
+                if args.gpu.is_empty() { vec![None] } else { args.gpu.iter().map(Some).collect() };
+            for wanted in wanted {
+                let target = Target::find(engine, wanted)?;
+                args.route.iter().try_for_each(|demand| target.check(demand.0))?;
+                for warning in target.warnings() {
+                    if !warnings.contains(&warning) {
+                        warnings.push(warning);
+                    }
+                }
+                found.push(vec![target.device]);
+            }
+            return Ok((found, warnings));
+        }
+        Some(GpuList::Simulated(count, config)) => simulated(engine, *count, config)?,
+        Some(GpuList::Named(named)) => {
+            let mut all: Together = Vec::new();
+            for wanted in named {
+                let Some(device) = engine.device(wanted)? else {
+                    return Err(Failure::usage("`--gpus` takes GPUs, not host memory")
+                        .hint("omit it from `--gpus`; `--gpu none` alone measures it"));
+                };
+                all.push(Some(device));
+            }
+            all
+        }
+    };
+    let simulated = all.iter().flatten().any(|gpu| gpu.info().simulated);
+    let warnings = if simulated { vec![Warning::Simulated] } else { Vec::new() };
+    // The first, the first two, and so on: shows which limit takes over as they are added.
+    Ok(((1..=all.len()).map(|count| all[..count].to_vec()).collect(), warnings))
+}
+
+fn simulated(engine: &Engine, count: u32, config: &SimConfig) -> Result<Together> {
+    let clock = Arc::new(SystemClock::new());
+    let first = SimDevice::new(0, config.clone(), clock);
+    let others: Vec<SimDevice> =
+        (1..count).map(|index| first.sibling(index, config.clone())).collect();
+    let mut all: Together = Vec::new();
+    for device in std::iter::once(first).chain(others) {
+        let device: Arc<dyn Device> = Arc::new(device);
+        engine.add_device(&device)?;
+        all.push(Some(device));
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_memory_among_gpus_is_told_with_its_remedy() {
+        let engine = Engine::new(forebay::Options::default()).unwrap();
+        let gpus = Some(GpuList::Named(vec![GpuSelector::None]));
+        let failure = find(&engine, &BenchArgs { gpus, ..BenchArgs::default() }).unwrap_err();
+        assert!(failure.usage && failure.hint.unwrap().contains("`--gpu none`"));
+    }
+}

@@ -1,0 +1,112 @@
+//! The requests to the process that loads cuFile, and its answers.
+
+use serde::{Deserialize, Serialize};
+
+use crate::bench::data::PIECE;
+
+/// Maximum number of sums in one answer: far fewer than an answer may hold.
+pub(super) const PIECES_MAX: u64 = 1024;
+/// Maximum number of bytes that one answer has sums of.
+pub(super) const SUMS_MAX: u64 = PIECES_MAX * PIECE;
+
+/// A request to the process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "order", rename_all = "lowercase", deny_unknown_fields)]
+pub(super) enum Order {
+    /// Load the library and open its driver, for this GPU; without one, host memory simulates it.
+    Start { gpu: Option<String> },
+    /// Allocate this much GPU memory, in place of the previous memory.
+    Allocate { len: u64 },
+    /// Open a file, whose path is given in hexadecimal digits, and register it with the driver;
+    /// with O_DIRECT if `direct` is set.
+    Open { path: String, write: bool, direct: bool },
+    /// Set every byte of the memory.
+    Fill { byte: u8 },
+    /// Write bytes of the run's pattern into the memory.
+    Put { key: u64, inverted: bool, len: u64 },
+    /// Move bytes at `offset` of the file to byte `at` of the memory, or back, with this many
+    /// threads and request size.
+    Move { write: bool, offset: u64, at: u64, len: u64, threads: u32, request: u64 },
+    /// Sync the written bytes.
+    Sync {},
+    /// Return the XXH3-64 of each [`PIECE`] of these bytes of the memory.
+    Sum { at: u64, len: u64 },
+    /// Report the library's counters.
+    Count {},
+    /// Close the file.
+    Close {},
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "lowercase", deny_unknown_fields)]
+pub(super) enum Answer {
+    /// To `Start`.
+    Started { version: String },
+    /// To `Open`.
+    Opened { direct: bool },
+    /// To `Move`.
+    Moved { bytes: u64, seconds: f64, cpu_seconds: f64 },
+    /// To `Sum`.
+    Sums { pieces: Vec<u64> },
+    /// To `Count`: its counters of level 3 as laid out in memory, if it has some.
+    Counted { version: u32, words: Option<Vec<u64>> },
+    /// To all other requests.
+    Done {},
+    /// The request failed.
+    Failed { reason: String, hint: Option<String> },
+}
+
+/// Bytes as hexadecimal digits: a path may not be valid text.
+pub(super) fn digits(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Decodes hexadecimal digits.
+pub(super) fn bytes(digits: &str) -> Option<Vec<u8>> {
+    let digits = digits.as_bytes();
+    let one = |pair: &[u8]| {
+        let pair = std::str::from_utf8(pair).ok()?;
+        u8::from_str_radix(pair, 16).ok().filter(|_| !pair.starts_with('+'))
+    };
+    digits.len().is_multiple_of(2).then(|| digits.chunks(2).map(one).collect())?
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_text_is_digits_or_is_refused(text in prop_oneof![".*", "[0-9a-fA-F]*"]) {
+            if let Some(found) = bytes(&text) {
+                prop_assert_eq!(digits(&found), text.to_lowercase());
+            }
+        }
+
+        #[test]
+        fn a_spoiled_line_is_an_answer_or_is_refused(at in 0_usize..60, letter in any::<char>()) {
+            let answer = Answer::Moved { bytes: 1, seconds: 0.5, cpu_seconds: 0.25 };
+            let text = serde_json::to_string(&answer).unwrap();
+            let mut spoiled: Vec<char> = text.chars().collect();
+            let at = at % spoiled.len();
+            spoiled[at] = letter;
+            let spoiled: String = spoiled.into_iter().collect();
+            if let Ok(Answer::Moved { seconds, cpu_seconds, .. }) = serde_json::from_str(&spoiled) {
+                prop_assert!(seconds.is_finite() && cpu_seconds.is_finite());
+            }
+        }
+    }
+
+    #[test]
+    fn digits_stand_for_any_bytes() {
+        let all: Vec<u8> = (0..=255).collect();
+        assert_eq!(bytes(&digits(&all)).as_ref(), Some(&all));
+        assert_eq!(bytes(""), Some(Vec::new()));
+        for wrong in ["a", "+f", "zz", "é", "0x"] {
+            assert_eq!(bytes(wrong), None, "{wrong}");
+        }
+    }
+}

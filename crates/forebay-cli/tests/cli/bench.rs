@@ -1,0 +1,540 @@
+//! `forebay bench` with lists of values.
+
+mod faults;
+mod progress;
+mod queues;
+mod steady;
+mod stopped;
+
+use std::fs;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use forebay_cli::results::file::{read, samples};
+use forebay_cli::results::{Measured, Point, Record, Sample};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::program::program;
+use crate::proof::stays_in_memory;
+
+/// Little and short, whatever else is asked for.
+const SHORT: [&str; 7] = ["--repeats", "1", "--size", "8M", "--warm-up", "0s", "--seed=5"];
+
+fn command(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program());
+    command.current_dir(folder).env("XDG_STATE_HOME", folder.join("state")).arg("bench");
+    // The kernel's answer to a full queue of a busy machine is none of these tests' business.
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn measure(folder: &Path, arguments: &[&str]) -> Output {
+    command(folder, arguments).args(SHORT).output().unwrap()
+}
+
+fn folder() -> tempfile::TempDir {
+    // On a drive, where the system's folder for such files may be in memory.
+    let folder = tempfile::tempdir_in(".").unwrap();
+    fs::create_dir(folder.path().join("state")).unwrap();
+    folder
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Runs what must succeed, and returns its samples.
+fn measured(arguments: &[&str]) -> Vec<(Point, Measured)> {
+    let folder = folder();
+    let output = measure(folder.path(), &[arguments, &["-o", "results", "--bytes=256K"]].concat());
+    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+    let records = read(&folder.path().join("results")).unwrap();
+    assert_eq!(scratch(folder.path()), Vec::<PathBuf>::new());
+    samples(&records)
+        .map(|(_, sample)| (sample.point.clone(), sample.measured.clone().unwrap()))
+        .collect()
+}
+
+fn scratch(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.to_string_lossy().contains(".forebay-scratch-")).collect()
+}
+
+/// What holds for every sample, whatever moved its bytes.
+fn check(point: &Point, measured: &Measured) {
+    let Measured { bytes, requests, seconds, .. } = *measured;
+    assert!(requests > Some(0) && seconds > Some(0.0), "{point:?}: {measured:?}");
+    assert_eq!(bytes, requests.map(|requests| requests * point.request_size), "{point:?}");
+    assert_ne!(measured.verified, Some(false), "{point:?}");
+    let latency = measured.latency.unwrap();
+    let rising = [latency.p50_ns, latency.p90_ns, latency.p99_ns, latency.p99_9_ns, latency.max_ns];
+    assert!(rising.is_sorted() && latency.p50_ns > Some(0), "{latency:?}");
+    let count = latency.count.unwrap();
+    assert!(count > 0 && count.is_multiple_of(point.batch.into()), "of requests: {latency:?}");
+    assert!(measured.cpu.unwrap().cores >= 0.0);
+    assert!(measured.verdict.is_some() || point.targets.len() > 1, "{point:?}");
+    assert_eq!(measured.simulated, point.targets.iter().any(|name| name.starts_with("sim")));
+}
+
+#[test]
+fn every_way_moves_the_right_bytes_to_every_target() {
+    for gpu in ["none", "sim"] {
+        let ways = "forebay,cpu,cpu-gpu,cpu-async-gpu,cpu-cached-gpu,io-uring";
+        let all = measured(&[
+            "--gpu",
+            gpu,
+            "--method",
+            ways,
+            "--direction=read,write",
+            "--block-size=64K",
+            "--depth=1,4",
+            "--threads=2",
+            "--cache=warm",
+        ]);
+        // Most plain ways have one depth.
+        assert_eq!(all.len(), 2 * (2 + 4 + 2), "{gpu}");
+        for (point, measured) in &all {
+            check(point, measured);
+            assert_eq!(measured.verified, Some(true), "{point:?}");
+        }
+    }
+}
+
+#[test]
+fn every_axis_is_measured() {
+    let all = measured(&[
+        "--gpu=sim",
+        "--block-size=4K,12K",
+        "--pattern=random,strided:64K",
+        "--batch=1,3",
+        "--depth=2",
+        "--files=1,2",
+        "--threads=2",
+        "--direction=read,mixed:50",
+    ]);
+    assert_eq!(all.len(), 2 * 2 * 2 * 2 * 2);
+    all.iter().for_each(|(point, measured)| check(point, measured));
+    let patterns: Vec<&str> = all.iter().map(|(point, _)| point.pattern.as_str()).collect();
+    assert!(patterns.contains(&"random") && patterns.contains(&"strided:64K"));
+}
+
+#[test]
+fn blocks_of_a_cache_of_keys_and_values_may_have_any_size() {
+    let all =
+        measured(&["--gpu=sim", "--kv=deepseek-r1:fp8:page16:layer", "--depth=4", "--batch=4"]);
+    let [(point, measured)] = all.as_slice() else { panic!("{all:?}") };
+    check(point, measured);
+    assert_eq!(point.request_size, 9216);
+    assert_eq!(measured.verified, Some(true));
+}
+
+#[test]
+fn several_gpus_begin_together_and_are_told_apart() {
+    let all = measured(&["--gpus=sim:3", "--block-size=64K", "--depth=2"]);
+    let targets: Vec<usize> = all.iter().map(|(point, _)| point.targets.len()).collect();
+    assert_eq!(targets, [1, 2, 3], "more and more of them");
+    for (point, measured) in &all[1..] {
+        check(point, measured);
+        let names: Vec<&str> = measured.shares.iter().map(|share| share.target.as_str()).collect();
+        assert_eq!(names, point.targets.iter().map(String::as_str).collect::<Vec<_>>());
+        let sum: u64 = measured.shares.iter().map(|share| share.bytes).sum();
+        assert_eq!(Some(sum), measured.bytes);
+        for share in &measured.shares {
+            assert!(share.first_done_s > 0.0 && share.first_done_s <= share.last_done_s);
+        }
+    }
+}
+
+#[test]
+fn requests_that_are_due_at_a_rate_are_measured_from_then_on() {
+    // A link so slow that requests queue up before it: each takes 10 ms of it, and is due after 5.
+    let folder = folder();
+    let output = measure(
+        folder.path(),
+        &[
+            "--gpu=sim:latency=10ms",
+            "--block-size=4K",
+            "--depth=1",
+            "--cache=warm",
+            "--rate=200",
+            "--time=400ms",
+            "-o",
+            "results",
+        ],
+    );
+    assert!(output.status.success(), "{}", stderr(&output));
+    let records = read(&folder.path().join("results")).unwrap();
+    let (_, sample) = samples(&records).next().unwrap();
+    let measured = sample.measured.as_ref().unwrap();
+    let latency = measured.latency.unwrap();
+    assert!(latency.since_due);
+    // Each alone takes 10 ms; what stood in line for 200 ms is told.
+    assert!(latency.max_ns > Some(100_000_000), "{latency:?}");
+    assert!(measured.requests_per_second.unwrap() < 150.0, "{measured:?}");
+}
+
+#[test]
+fn what_comes_through_the_page_cache_is_cold_once() {
+    let folder = folder();
+    let probe = folder.path().join("probe");
+    fs::write(&probe, vec![7; 1 << 20]).unwrap();
+    if let Some(reason) = stays_in_memory(&probe) {
+        return println!("skipped: cold reads: {reason}");
+    }
+    let arguments = ["--gpu=none", "--block-size=256K", "--depth=1", "--time=300ms"];
+    let arguments = [&arguments[..], &["--cache=cold", "-o", "results"]].concat();
+    let limited = |direct: &str| {
+        let mut command = command(folder.path(), &arguments);
+        command.args(SHORT).env("FOREBAY_DIRECT_IO", direct).output().unwrap()
+    };
+    let output = limited("off");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let records = read(&folder.path().join("results")).unwrap();
+    let measured = samples(&records).next().unwrap().1.measured.clone().unwrap();
+    // The file is read again and again, and is cold each time.
+    assert!(measured.page_cache.unwrap().before.unwrap() < 0.02, "{measured:?}");
+    assert!(measured.bytes.unwrap().is_multiple_of(8 << 20), "{measured:?}");
+    // What is limited otherwise measures something else, and goes on with none of this.
+    let output = limited("auto");
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("the results of something else"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_number_of_bytes_ends_a_sample_as_well() {
+    let folder = folder();
+    let arguments = ["--gpu=none", "--block-size=64K", "--depth=3", "--bytes=1M", "-o", "results"];
+    let output = measure(folder.path(), &arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let records = read(&folder.path().join("results")).unwrap();
+    let (_, sample) = samples(&records).next().unwrap();
+    assert_eq!(sample.measured.as_ref().unwrap().bytes, Some(1 << 20));
+}
+
+#[test]
+fn a_run_goes_on_where_it_was_killed() {
+    // A link so slow that there is time to kill it.
+    let arguments = ["--gpu=sim:latency=5ms", "--block-size=4K,8K,16K", "--depth=1,2"];
+    let arguments = [&arguments[..], &["--size=8M", "--repeats=3", "--bytes=64K"]].concat();
+    let file = |state: &Path| {
+        let mut found = fs::read_dir(state).ok()?.map(|entry| entry.unwrap().path());
+        found.next()
+    };
+    let count = |state: &Path| {
+        file(state).and_then(|path| read(&path).ok()).map_or(0, |all| samples(&all).count())
+    };
+    let kill = || {
+        let folder = folder();
+        let mut child = command(folder.path(), &arguments)
+            .process_group(0)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let state = folder.path().join("state/forebay");
+        wait_for(&mut child, || count(&state) >= 3);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        (folder, state)
+    };
+    // On a busy machine it may have come to its end before it is killed.
+    let mut killed = std::iter::repeat_with(kill).take(10);
+    let (folder, state) = killed.find(|(_, state)| count(state) < 18).expect("one in the middle");
+    let file = || file(&state);
+    let before = read(&file().unwrap()).unwrap();
+    let kept = samples(&before).count();
+    let output = command(folder.path(), &arguments).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let told = stderr(&output);
+    assert!(told.contains(&format!("{kept} of them kept from an earlier run")), "{told}");
+    let after = read(&file().unwrap()).unwrap();
+    assert_eq!(after[..before.len()], before[..], "what was there stays as it was");
+    let mut all: Vec<(Point, u32)> =
+        samples(&after).map(|(_, s)| (s.point.clone(), s.repeat)).collect();
+    all.sort_by_key(|(point, repeat)| (point.request_size, point.depth, *repeat));
+    all.dedup();
+    assert_eq!((all.len(), samples(&after).count()), (18, 18), "each once");
+    // The same once more measures anew, in a file of its own.
+    let again = command(folder.path(), &arguments).output().unwrap();
+    assert!(again.status.success() && !stderr(&again).contains("kept"), "{}", stderr(&again));
+    assert_eq!(fs::read_dir(&state).unwrap().count(), 2);
+}
+
+fn wait_for(child: &mut Child, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        let ended = child.try_wait().unwrap();
+        assert!(ended.is_none() || done(), "it ended too early: {ended:?}");
+        // Only a bound on a hang: nothing is measured.
+        assert!(start.elapsed() < Duration::from_secs(120), "it never came that far");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn the_same_words_elsewhere_are_another_run() {
+    let (here, there) = (folder(), folder());
+    let arguments = ["--block-size=4K", "--depth=1", "--bytes=64K"];
+    for (gpu, files) in [("--gpu=sim", 2), ("--gpu=sim:latency=1ms", 4)] {
+        for place in [here.path(), there.path()] {
+            let mut command = command(place, &[&arguments[..], &[gpu]].concat());
+            command.args(SHORT).env("XDG_STATE_HOME", here.path().join("state"));
+            let output = command.output().unwrap();
+            assert!(output.status.success(), "{}", stderr(&output));
+            assert!(!stderr(&output).contains("kept"), "{}", stderr(&output));
+        }
+        let state = here.path().join("state/forebay");
+        assert_eq!(fs::read_dir(state).unwrap().count(), files, "{gpu}");
+    }
+}
+
+#[test]
+fn what_failed_is_tried_again_and_forgotten_once_it_is_right() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    fs::write(&path, vec![7; 8192]).unwrap();
+    let arguments = ["file", "--gpu=none", "--method=cpu", "--block-size=4K,8K", "--bytes=64K"];
+    let arguments = [&arguments[..], &["-o", "results", "--threads=2"]].concat();
+    // Of 8 KiB no two threads can have 8 KiB each.
+    let output = measure(folder.path(), &arguments);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    fs::write(&path, vec![7; 1 << 20]).unwrap();
+    let output = measure(folder.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("1 of them kept"), "{}", stderr(&output));
+    let records = read(&folder.path().join("results")).unwrap();
+    assert_eq!(samples(&records).count(), 3, "one right, one failed, and right then");
+}
+
+#[test]
+fn calls_that_are_due_are_taken_while_others_are_waited_for() {
+    let folder = folder();
+    let arguments = ["--gpu=none", "--block-size=4K", "--depth=32", "--rate=20", "--time=1s"];
+    let arguments = [&arguments[..], &["--cache=warm", "-o", "results"]].concat();
+    let output = measure(folder.path(), &arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let records = read(&folder.path().join("results")).unwrap();
+    let measured = samples(&records).next().unwrap().1.measured.clone().unwrap();
+    // Fewer calls are due than may be in flight: none waits until there is no place for another.
+    assert!((1..=25).contains(&measured.requests.unwrap()), "{measured:?}");
+}
+
+#[test]
+fn ctrl_c_leaves_whole_results_and_no_scratch() {
+    let folder = folder();
+    let arguments = ["--gpu=none", "--block-size=4K", "--depth=1", "--size=8M"];
+    let arguments = [&arguments[..], &["--repeats=1000", "--bytes=256K", "-o", "results"]].concat();
+    let mut child = command(folder.path(), &arguments)
+        .process_group(0)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let results = folder.path().join("results");
+    wait_for(&mut child, || read(&results).is_ok_and(|all| samples(&all).count() > 2));
+    kill_process(Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap(), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(Signal::INT.as_raw()));
+    assert!(scratch(folder.path()).is_empty());
+    assert!(samples(&read(&results).unwrap()).count() > 2);
+}
+
+#[test]
+fn a_point_that_fails_is_a_row_and_not_the_end() {
+    let folder = folder();
+    // Past the page cache no plain way reads a thousand bytes.
+    let arguments = ["--gpu=none", "--method=cpu,forebay", "--block-size=1000,4K", "--depth=1"];
+    let output =
+        measure(folder.path(), &[&arguments[..], &["--bytes=256K", "-o", "results"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let records = read(&folder.path().join("results")).unwrap();
+    let all: Vec<&Sample> = samples(&records).map(|(_, sample)| sample).collect();
+    assert_eq!(all.len(), 4);
+    let failed: Vec<&&Sample> = all.iter().filter(|sample| sample.error.is_some()).collect();
+    let [failed] = failed.as_slice() else { panic!("{all:?}") };
+    assert_eq!((failed.point.way.as_str(), failed.point.request_size), ("cpu", 1000));
+    let error = failed.error.as_ref().unwrap();
+    assert!(error.contains("invalid argument"), "{failed:?}");
+    assert!(error.contains("use a multiple of 4096"), "the remedy is kept: {failed:?}");
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(shown.lines().any(|line| line.contains(" failed")), "{shown}");
+    let told = stderr(&output);
+    assert!(told.contains("1 of 4 points failed, the first with: cannot read"), "{told}");
+    assert!(told.contains("one sample failed"), "{told}");
+}
+
+#[test]
+fn nothing_is_written_that_was_not_made_for_it() {
+    let folder = folder();
+    let precious = vec![7; 1 << 20];
+    fs::write(folder.path().join("file"), &precious).unwrap();
+    let write = ["file", "--gpu=none", "--direction=write", "--block-size=4K", "--bytes=256K"];
+    let refused = measure(folder.path(), &write);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).contains("`--overwrite` allows it"), "{}", stderr(&refused));
+    assert_eq!(fs::read(folder.path().join("file")).unwrap(), precious);
+    let allowed = measure(folder.path(), &[&write[..], &["--overwrite"]].concat());
+    assert!(allowed.status.success(), "{}", stderr(&allowed));
+    assert_ne!(fs::read(folder.path().join("file")).unwrap(), precious);
+    // Results of something else stay too.
+    fs::write(folder.path().join("notes"), "precious").unwrap();
+    let refused = measure(folder.path(), &["--gpu=none", "--depth=1", "-o", "notes"]);
+    assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
+    assert_eq!(fs::read_to_string(folder.path().join("notes")).unwrap(), "precious");
+    let one = ["--gpu=none", "--block-size=4K", "--depth=1", "--bytes=256K", "-o", "one"];
+    assert!(measure(folder.path(), &one).status.success());
+    let before = fs::read(folder.path().join("one")).unwrap();
+    let other = measure(folder.path(), &[&one[..], &["--batch=2"]].concat());
+    assert_eq!(other.status.code(), Some(2));
+    assert!(stderr(&other).contains("the results of something else"), "{}", stderr(&other));
+    assert_eq!(fs::read(folder.path().join("one")).unwrap(), before);
+}
+
+#[test]
+fn what_was_read_and_what_was_written_count_by_their_bytes() {
+    let folder = folder();
+    // Reads go past the page cache, with more than was asked for at both ends; writes of such
+    // lengths have to go through it.
+    let asked = ["--block-size=6000", "--direction=mixed:80", "--depth=4", "--gpu=sim"];
+    let output = measure(folder.path(), &[&asked[..], &["--time=300ms", "-o", "results"]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let records = read(&folder.path().join("results")).unwrap();
+    let (_, sample) = samples(&records).next().unwrap();
+    let verdict = sample.measured.as_ref().unwrap().verdict.as_ref().unwrap();
+    let bytes = |of: &serde_json::Value| of["bytes"].as_f64().unwrap();
+    let (read, written) = (bytes(&verdict.claim), bytes(&verdict.claim["beside"]));
+    assert!(read > 3.0 * written, "{verdict:?}");
+    // Where a file system reads through its page cache only, all goes one way.
+    let [most, least] = verdict.shares.as_slice() else {
+        let probe = folder.path().join("probe");
+        fs::write(&probe, vec![7; 1 << 20]).unwrap();
+        assert_ne!(verdict.word, "mixed");
+        assert!(verdict.word == "unproven" || stays_in_memory(&probe).is_some(), "{verdict:?}");
+        return;
+    };
+    let sum = read + written;
+    let far = (most.share - read / sum).abs().max((least.share - written / sum).abs());
+    assert!(far < 0.05, "{verdict:?}");
+}
+
+#[test]
+fn wrong_words_are_named_with_what_was_meant() {
+    let folder = folder();
+    fs::write(folder.path().join("file"), "x").unwrap();
+    let wrong = [
+        (&["--block-sise", "4K"][..], "perhaps `--block-size` was meant"),
+        (&["--depth", "0"], "it takes a number from 1 to 4096"),
+        (&["--block-size", "5Q"], "it takes a size"),
+        (&["--time", "1ms"], "it takes 10ms or more"),
+        (&["--pattern", "strided:0"], "is not a distance: use bytes"),
+        (&["--direction", "mixed:0"], "`mixed:70` for 70 % reads"),
+        (&["--method", "dma"], "it takes `forebay`, `standard`"),
+        (&["--cache", "resident"], "it takes `warm` or `cold`"),
+        (&["--gpus", "3-1"], "it takes GPUs such as `0-3`"),
+        (&["--kv", "gpt"], "is not a known model"),
+        (&["--rate", "0"], "it takes requests per second"),
+        (&["file", "--files", "2"], "is one file, not 2"),
+        (&["missing"], "cannot open"),
+    ];
+    for (arguments, text) in wrong {
+        let output = measure(folder.path(), &[arguments, &["--gpu=none"][..]].concat());
+        let code = output.status.code();
+        assert!(matches!(code, Some(1 | 2)), "{arguments:?}: {output:?}");
+        assert!(stderr(&output).contains(text), "{arguments:?}: {}", stderr(&output));
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn records_are_printed_for_programs() {
+    let folder = folder();
+    let arguments = ["--gpu=none", "--block-size=4K", "--depth=1", "--bytes=256K", "--json"];
+    let output = measure(folder.path(), &[&arguments[..], &["--label=mine"]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let records: Vec<Record> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let Record::Run(run) = &records[0] else { panic!("{records:?}") };
+    assert_eq!((run.label.as_deref(), run.verb.as_str()), (Some("mine"), "bench"));
+    assert!(records.iter().any(|record| matches!(record, Record::Ceiling(_))));
+    assert!(records.iter().any(|record| matches!(record, Record::Sample(_))));
+}
+
+#[test]
+fn a_refused_file_of_other_results_is_unchanged() {
+    let folder = folder();
+    let run = |size: &str| {
+        let words = ["--gpu=none", "--depth=1", "--bytes=64K", "-o", "results", "--block-size"];
+        measure(folder.path(), &[&words[..], &[size]].concat())
+    };
+    assert!(run("4K").status.success());
+    let path = folder.path().join("results");
+    let mut text = fs::read_to_string(&path).unwrap();
+    assert_eq!(text.pop(), Some('\n'));
+    fs::write(&path, &text).unwrap();
+    assert!(!run("8K").status.success());
+    assert_eq!(fs::read_to_string(&path).unwrap(), text, "a refused file is as it was");
+    // The same run continues, and measures the cut sample again.
+    let output = run("4K");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let all = fs::read_to_string(&path).unwrap();
+    assert!(all.lines().all(|line| line.starts_with('{') && line.ends_with('}')), "{all}");
+    assert!(all.ends_with("}\n") && all.lines().count() >= text.lines().count());
+}
+
+/// The offsets of the reads that the engine makes, those of its three repeats last.
+fn offsets(folder: &Path, more: &[&str]) -> Vec<String> {
+    let arguments = ["--gpu=none", "--method=forebay", "--pattern=random", "--block-size=4K"];
+    let end = ["--depth=1", "--size=8M", "--bytes=64K", "--repeats=3", "--warm-up=0s"];
+    let mut command = command(folder, &[&arguments[..], &end, more].concat());
+    let output = command.env("FOREBAY_LOG", "debug").output().unwrap();
+    let told = stderr(&output);
+    assert!(output.status.success(), "{told}");
+    let reads = told.lines().filter(|line| line.contains("transfer begins direction=read"));
+    let reads = reads.filter(|line| line.contains(" len=4096"));
+    reads.map(|line| line.split_once(" offset=").unwrap().1.to_owned()).collect()
+}
+
+#[test]
+fn each_repeat_reads_other_offsets_and_the_same_run_the_same() {
+    let folder = folder();
+    let [one, again, other] = [("1", "one"), ("1", "again"), ("2", "other")].map(|(seed, name)| {
+        let all = offsets(folder.path(), &["--seed", seed, "-o", name]);
+        all[all.len() - 48..].to_vec()
+    });
+    assert!(one[..16] != one[16..32] && one[16..32] != one[32..], "{one:?}");
+    assert_eq!(one, again);
+    assert_ne!(one, other);
+}
+
+#[test]
+fn no_line_is_longer_than_80_columns() {
+    let folder = folder();
+    let arguments = [
+        "--gpus=sim:8",
+        "--block-size=4K,1M",
+        "--pattern=sequential,random",
+        "--cache=warm",
+        "--bytes=64K",
+    ];
+    let output = measure(folder.path(), &arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let shown = String::from_utf8(output.stdout).unwrap();
+    let longest = shown.lines().map(|line| line.chars().count()).max().unwrap();
+    assert!(longest <= 80, "{longest}: {shown}");
+    assert!(shown.contains("8 simulated GPUs (0-7)"), "{shown}");
+}
+
+#[test]
+fn results_that_cannot_be_kept_are_shown() {
+    let folder = folder();
+    let words = ["--gpu=none", "--block-size=64K", "--depth=1", "--bytes=64K", "--cache=warm"];
+    let mut command = command(folder.path(), &words);
+    command.args(SHORT).env("XDG_STATE_HOME", "/proc/no").env("HOME", "/proc/no");
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("results are only shown"), "{}", stderr(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("forebay bench"), "{output:?}");
+}

@@ -1,0 +1,48 @@
+//! What a sweep that is stopped says, and what a report says of its results.
+
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Command, Stdio};
+
+use forebay_cli::results::file::{read, samples};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{command, folder, stderr, wait_for};
+use crate::program::program;
+
+#[test]
+fn a_sweep_that_is_stopped_says_how_far_it_came_and_a_report_warns() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let folder = folder();
+        let arguments = ["--gpu=none", "--block-size=4K,8K", "--depth=1", "--size=8M"];
+        let more = ["--repeats=100", "--time=200ms", "--warm-up=0s", "-o", "results"];
+        let mut command = command(folder.path(), &[&arguments[..], &more].concat());
+        // Signals for this run must not reach the tests.
+        command.process_group(0).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let results = folder.path().join("results");
+        let count = || read(&results).map_or(0, |all| samples(&all).count());
+        wait_for(&mut child, || count() > 2);
+        kill_process(Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap(), signal).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.signal(), Some(signal.as_raw()));
+        let told = stderr(&output);
+        let lines: Vec<&str> = told.lines().filter(|line| line.starts_with("stopped: ")).collect();
+        let [line] = lines[..] else { panic!("{told}") };
+        let kept = line.strip_prefix("stopped: `results` has ");
+        let kept = kept.and_then(|line| {
+            line.strip_suffix(" of 200 samples; the same command continues from there")
+        });
+        let kept: usize = kept.unwrap_or_else(|| panic!("{told}")).parse().unwrap();
+        // One may have come between the line and the end.
+        let there = count();
+        assert!((2..=there).contains(&kept), "{kept} of {there}");
+
+        let mut report = Command::new(program());
+        let output = report.current_dir(folder.path()).args(["report", "results"]).output();
+        let output = output.unwrap();
+        let told = stderr(&output);
+        assert!(output.status.success(), "{told}");
+        let expected = format!("warning: `results` is incomplete: {there} of 200 samples");
+        assert!(told.contains(&expected), "{told}");
+    }
+}
