@@ -210,6 +210,17 @@ def unmade_at_once(rank: int, path: Path) -> Any:
     return load_file(path, device="cpu", group=world())
 
 
+def unconverted(rank: int, path: Path) -> Any:
+    import torch
+    from forebay.safetensors import _load
+    from forebay.safetensors._frameworks import Torch
+
+    _load._CONVERTED = 1 << 10  # several calls
+    if rank == 1:
+        Torch.converted = broken  # type: ignore[method-assign]
+    return load_file(path, device="cpu", group=world(), dtype=torch.float64)
+
+
 def broken(*_: Any, **__: Any) -> Any:
     raise MemoryError("none is left")
 
@@ -218,7 +229,7 @@ def unchosen(rank: int, path: Path) -> Any:
     return dict(iterate(path, device="cpu", group=world(), window=["1GiB", "a lot"][rank]))
 
 
-@pytest.mark.parametrize("act", [unstarted, unmade, unmade_at_once, unchosen])
+@pytest.mark.parametrize("act", [unstarted, unmade, unmade_at_once, unchosen, unconverted])
 def test_no_rank_waits_for_one_that_cannot_go_on(files: Any, tmp_path: Path, act: Any) -> None:
     ours, theirs = in_group(tmp_path, 2, act, files[0])
     assert "rank 1 of the group could not" in ours

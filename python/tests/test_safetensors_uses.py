@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import struct
+import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +14,14 @@ from typing import Any
 
 import forebay
 import pytest
-from forebay.safetensors import FormatError, iterate, load_file, safe_open, save_file
+from forebay.safetensors import (
+    FormatError,
+    iterate,
+    load_file,
+    load_model,
+    safe_open,
+    save_file,
+)
 
 numpy = pytest.importorskip("numpy")
 
@@ -256,3 +265,66 @@ def test_pickles_are_no_elements(tmp_path: Path) -> None:
     for raw in (b"\x80\x04" + bytes(98), pickle.dumps([1] * 9, 2)[:-1]):
         path.write_bytes(raw)
         assert bytes(forebay.torch.load(path, torch.uint8, device="cpu").tolist()) == raw
+
+
+def test_a_header_that_no_loader_takes_is_not_written(path: Path) -> None:
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="its header would have 1000.* bytes, and loaders take"):
+        save_file({"a": numpy.zeros(1)}, path, {"x": "y" * 100_000_000})
+    assert path.read_bytes() == before
+
+
+def test_the_report_has_the_time_of_calls_that_overlap_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from forebay.safetensors import _load
+
+    monkeypatch.setattr(_load, "_CALL", 1)
+    others = [path.parent / f"{number}.safetensors" for number in range(20)]
+    for number, other in enumerate(others):
+        save_file({f"u{number}": numpy.zeros(MIB, "uint8")}, other)
+    begun = time.monotonic()
+    seconds = load_file([path, *others], **HOST).report()["seconds"]
+    assert 0 < seconds["elapsed"] <= time.monotonic() - begun
+
+
+def test_a_type_to_convert_to_is_checked_before_a_read(path: Path) -> None:
+    with pytest.raises(TypeError, match="`dtype` cannot be `float17`"):
+        load_file(path, dtype="float17", **HOST)
+    torch = pytest.importorskip("torch")
+    for wrong in ("meta", "float17", torch.device("cpu"), numpy.float32):
+        with pytest.raises(TypeError, match="`dtype` cannot be"):
+            load_file(path, "cpu", dtype=wrong)
+    save_file({"a": numpy.ones(3, "float32")}, path)
+    assert load_file(path, "cpu", dtype="float16")["a"].dtype == torch.float16
+    packed = getattr(torch, "float4_e2m1fn_x2", None)
+    if packed is None:
+        pytest.skip("this torch has no packed type of 4 bits")
+    save_file({"q": torch.zeros(4, 4, dtype=torch.uint8).view(packed), "w": torch.ones(4)}, path)
+    loaded = load_file(path, "cpu", dtype=torch.bfloat16)
+    assert loaded["q"].dtype == packed and loaded["w"].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("shape", [[0, 2**62, 2**62], [1] * 65])
+def test_shapes_that_a_framework_cannot_have_are_named(path: Path, shape: list[int]) -> None:
+    length = 4 * (0 not in shape)
+    about = {"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, length]}}
+    header = json.dumps(about).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(length))
+    with pytest.raises(FormatError, match="tensor `a` of `.*model.safetensors`: NumPy has no shape"):
+        load_file(path, **HOST)
+    pytest.importorskip("torch")
+    if length:
+        assert load_file(path, "cpu")["a"].dim() == 65
+    else:
+        with pytest.raises(FormatError, match="tensor `a` of .*: torch has no shape"):
+            load_file(path, "cpu")
+
+
+def test_a_module_on_meta_lacks_what_the_files_lack(path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    with torch.device("meta"):
+        module = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(2)])
+    save_file({"0.weight": torch.zeros(4, 4), "0.bias": torch.zeros(4)}, path)
+    with pytest.raises(RuntimeError, match="missing: 1.bias, 1.weight"):
+        load_model(module, path)

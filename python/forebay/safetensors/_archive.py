@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any, NoReturn, cast
 
-from .._errors import shown
+from .._errors import shortened, shown
 from ._header import BITS, HEADER_MAX, FormatError, Header, Stored, product, refused
 from ._pickle import BAD_PICKLE, Storage, View, unpickled
 
@@ -90,7 +90,7 @@ def read(file: File, path: str) -> Header:
     try:
         views = _views(unpickled(text))
     except BAD_PICKLE as error:
-        _refuse(path, f"its pickle does not hold tensors by name: {shown(error)}")
+        _refuse(path, f"its pickle does not hold tensors by name: {shown(str(error)[:300])}")
     by_key: dict[str, dict[str, View]] = defaultdict(dict)
     for name, view in views.items():
         by_key[view.storage.key][name] = view
@@ -98,7 +98,7 @@ def read(file: File, path: str) -> Header:
     for key, own in by_key.items():
         entry = entries.get(f"{root}/data/{key}")
         if entry is None:
-            _refuse(path, f"it has no entry for its tensor `{shown(next(iter(own)))}`")
+            _refuse(path, f"it has no entry for its tensor `{shortened(next(iter(own)))}`")
         tensors += _of_storage(path, own, begins[entry.filename], entry.file_size)
     tensors.sort(key=lambda tensor: tensor.offset)
     return Header(path, None, {tensor.name: tensor for tensor in tensors})
@@ -148,7 +148,7 @@ def _views(found: Any) -> dict[str, View]:
         raise TypeError(f"it is a `{type(found).__name__}`")
     for name, view in found.items():
         if not isinstance(name, str) or not isinstance(view, View):
-            raise TypeError(f"`{shown(name)}` in it is a `{type(view).__name__}`")
+            raise TypeError(f"`{shortened(name)}` in it is a `{type(view).__name__}`")
     return found
 
 
@@ -181,7 +181,7 @@ def _of_storage(path: str, views: dict[str, View], begin: int, nbytes: int) -> I
 
 def _checked(path: str, name: str, view: View, nbytes: int) -> int:
     """Checks a tensor, and returns how many bytes of its storage it spans."""
-    its, bits = f"its tensor `{shown(name)}`", BITS[view.dtype]
+    its, bits = f"its tensor `{shortened(name)}`", BITS[view.dtype]
     claimed = _size(view.storage)
     if claimed != nbytes:
         _refuse(path, f"the storage of {its[4:]} has {nbytes} bytes, not {claimed}")

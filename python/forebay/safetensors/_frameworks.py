@@ -53,6 +53,20 @@ class Framework(Protocol):
             FormatError: the framework does not have it.
         """
 
+    def check(self, stored: Stored) -> None:
+        """Refuses tensors that `tensor` cannot make.
+
+        Raises:
+            FormatError: the framework does not have the type, or cannot have the shape.
+        """
+
+    def target(self, dtype: Any) -> Any:
+        """A type that tensors are converted to, from the type or its name.
+
+        Raises:
+            TypeError: it is no type of the framework.
+        """
+
     def tensor(self, memory: Any, stored: Stored, shape: Sequence[int]) -> Any:
         """The bytes of `memory` as a tensor of a shape and of the type of `stored`."""
 
@@ -96,25 +110,43 @@ class Torch:
             raise no_type(f"torch {self._torch.__version__}", stored)
         return dtype
 
+    def check(self, stored: Stored) -> None:
+        self.dtype(stored)
+        shape = self._shape(stored, stored.shape)
+        if 0 in shape:
+            try:
+                self._torch.empty(shape, device="meta")
+            except RuntimeError as error:
+                raise no_shape("torch", stored) from error
+
+    def target(self, dtype: Any) -> Any:
+        found = getattr(self._torch, dtype, None) if isinstance(dtype, str) else dtype
+        if not isinstance(found, self._torch.dtype):
+            raise TypeError(f"`dtype` cannot be `{shown(dtype)}`: give a type such as torch.float16")
+        return found
+
     def tensor(self, memory: Any, stored: Stored, shape: Sequence[int]) -> Any:
         dtype = self.dtype(stored)
-        if stored.dtype == "F4":
-            # An element of torch holds two.
-            if not shape or shape[-1] % 2:
-                raise no_type(f"torch {self._torch.__version__}", stored, " with odd rows")
-            shape = [*shape[:-1], shape[-1] // 2]
+        shape = self._shape(stored, shape)
         if math.prod(shape) == 0:
-            return self._torch.empty(tuple(shape), dtype=dtype, device=self._device)
+            return self._torch.empty(shape, dtype=dtype, device=self._device)
         # Through DLPack the tensor gets a storage that ends where it ends.
         own = self._torch.from_dlpack(self._torch.utils.dlpack.to_dlpack(memory))
-        return own.view(dtype).view(tuple(shape))
+        return own.view(dtype).view(shape)
+
+    def _shape(self, stored: Stored, shape: Sequence[int]) -> tuple[int, ...]:
+        if stored.dtype != "F4":
+            return tuple(shape)
+        if not shape or shape[-1] % 2:
+            raise no_type(f"torch {self._torch.__version__}", stored, " with odd rows")
+        return (*shape[:-1], shape[-1] // 2)  # an element of torch holds two
 
     def view(self, flat: Any, shape: Sequence[int], first: int, strides: Sequence[int]) -> Any:
         return flat.as_strided(shape, strides, first)
 
     def is_converted(self, stored: Stored, dtype: Any) -> bool:
         own = self.dtype(stored)
-        return bool(own.is_floating_point and own != dtype)
+        return bool(own.is_floating_point and own != dtype and stored.dtype != "F4")
 
     def converted(self, tensor: Any, dtype: Any) -> Any:
         return tensor.to(dtype)
@@ -130,11 +162,24 @@ class Numpy:
         import numpy
 
         self._numpy = numpy
-        if device not in ("cpu", None):
+        if device is not None and str(device) != "cpu":
             raise ValueError(f"`device` cannot be `{device}`: arrays of NumPy are in host memory")
 
     def memory(self, nbytes: int) -> Any:
         return self._numpy.empty(nbytes, dtype=self._numpy.uint8)
+
+    def check(self, stored: Stored) -> None:
+        self.dtype(stored)
+        try:
+            self._numpy.broadcast_to(self._numpy.uint8(), stored.shape)
+        except ValueError as error:
+            raise no_shape("NumPy", stored) from error
+
+    def target(self, dtype: Any) -> Any:
+        try:
+            return self._numpy.dtype(dtype)
+        except TypeError as error:
+            raise TypeError(f"`dtype` cannot be `{shown(dtype)}`: {error}") from None
 
     def tensor(self, memory: Any, stored: Stored, shape: Sequence[int]) -> Any:
         return memory.view(self.dtype(stored)).reshape(shape)
@@ -250,6 +295,13 @@ def no_type(library: str, stored: Stored, more: str = "") -> FormatError:
     where = f"its {stored.nbytes} bytes begin at byte {stored.offset} of the file"
     made.hint = f"omit it by `names=`, or read it by `forebay.open`: {where}"
     return made
+
+
+def no_shape(library: str, stored: Stored) -> FormatError:
+    """The error for a shape that a library cannot have."""
+    tensor = f"the tensor `{shortened(stored.name)}` of `{shown(stored.path)}`"
+    text = f"cannot load {tensor}: {library} has no shape {shortened(stored.shape)}"
+    return FormatError(errno.EINVAL, text, stored.path)
 
 
 def framework(name: str, device: Any) -> Framework:

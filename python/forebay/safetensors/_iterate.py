@@ -122,7 +122,7 @@ def iterate(
             for one in opened(engine, paths, names):
                 stack.callback(one.file.close)
                 for stored in one.tensors:
-                    kind.dtype(stored)  # refuses types that the framework does not have
+                    kind.check(stored)
                     found.append((one.file, stored, of_shard(shard, stored)))
             if isinstance(names, list | tuple):
                 place = {name: number for number, name in reversed(list(enumerate(names)))}

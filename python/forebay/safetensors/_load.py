@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -104,7 +105,7 @@ def load_file(
         names: which tensors: a list, a pattern such as ``model.layers.*``, or a function of a
             name. By default all.
         framework: ``torch`` or ``numpy``.
-        dtype: converts tensors of floating-point numbers to it.
+        dtype: converts tensors of floating-point numbers to it, except packed ones of 4 bits.
         shard: the share of each tensor that is read: ``(dimension, rank, size)``, or a function of
             a name and a shape that returns that, an index such as ``(slice(0, 8),)``, or ``None``
             for the whole tensor.
@@ -167,6 +168,8 @@ class _Loading:
         """Opens the files, and plans calls for tensors that stay as they are."""
         with self._ranks.planning() as show:
             kind = self._framework = chosen(framework, device)
+            if self._dtype is not None:
+                self._dtype = kind.target(self._dtype)
             whole = [Part()]
             for one in opened(self._engine, path, names):
                 files.callback(one.file.close)
@@ -178,7 +181,7 @@ class _Loading:
                         whole.append(whole[-1].next())
                 self.metadata |= one.header.metadata or {}
                 for stored in one.tensors:
-                    kind.dtype(stored)  # refuses types that the framework does not have
+                    kind.check(stored)
                     self.order.append(stored.name)
                     index = of_shard(shard, stored)
                     if self._dtype is not None and kind.is_converted(stored, self._dtype):
@@ -186,7 +189,7 @@ class _Loading:
                     else:
                         whole[-1].add(one.file, stored, index)
             converted = [(stored, index) for _, stored, index in self._to_convert]
-            show([*(part.tensors for part in whole), converted])
+            show([*(part.tensors for part in whole), converted, str(self._dtype)])
         yield whole
 
     def run(self, plan: Iterator[list[Part]], progress: Progress) -> dict[str, Any]:
@@ -194,6 +197,7 @@ class _Loading:
         tell = _line if progress is True else progress or (lambda done, total: None)
         wait = self._watched(tell) if progress else result
         reports = []
+        begun = time.monotonic()
         later: Iterator[tuple[_Call, tuple[int, int]]] = iter(())
         for whole in plan:
             self._total += sum(part.nbytes for part in whole)
@@ -210,9 +214,9 @@ class _Loading:
             self._finished += window[1] - window[0]
             self._begin(later, _AT_ONCE - len(self._coming))
             if window[1] == call.nbytes:
-                self.tensors |= self._converted(call) if call.is_converted else call.tensors
+                self.tensors |= self._converted(call.tensors) if call.is_converted else call.tensors
         tell(self._total, self._total)
-        return _merged(reports)
+        return _merged(reports, time.monotonic() - begun)
 
     def cancel(self) -> None:
         """Cancels pending reads."""
@@ -241,9 +245,10 @@ class _Loading:
                 for part, own in zip(call.parts, memory, strict=True):
                     call.tensors.update(part.made(self._framework, own))
 
-    def _converted(self, call: _Call) -> dict[str, Any]:
-        converted = self._framework.converted
-        return {name: converted(tensor, self._dtype) for name, tensor in call.tensors.items()}
+    def _converted(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        with self._ranks.planning():  # if one rank has no memory for it, all fail
+            converted = self._framework.converted
+            return {name: converted(tensor, self._dtype) for name, tensor in tensors.items()}
 
     def _watched(self, tell: Callable[[int, int], object]) -> Wait:
         """Waits, and calls the callback from time to time."""
@@ -268,8 +273,8 @@ class _Loading:
         return min(done, self._total)
 
 
-def _merged(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """One report of several transfers."""
+def _merged(reports: list[dict[str, Any]], elapsed: float) -> dict[str, Any]:
+    """One report of several transfers, which may run at the same time."""
     first, *others = reports
     routes = {(one["route"], one["reason"]): one for one in first["routes"]}
     for other in others:
@@ -281,6 +286,8 @@ def _merged(reports: list[dict[str, Any]]) -> dict[str, Any]:
             routes.setdefault((one["route"], one["reason"]), one | {"bytes": 0})
             routes[one["route"], one["reason"]]["bytes"] += one["bytes"]
     first["routes"] = list(routes.values())
+    if others:
+        first["seconds"]["elapsed"] = elapsed
     return first
 
 

@@ -77,7 +77,9 @@ def _shared(state: Mapping[str, Any]) -> list[set[str]]:
             layout: Any = tensor.nbytes
             if not tensor.is_contiguous():
                 layout = (tensor.shape, tensor.stride(), tensor.dtype)
-            where = (tensor.device, tensor.data_ptr(), layout)
+            # Tensors on `meta` have no memory: only the same object is shared.
+            begin = id(tensor) if tensor.is_meta else tensor.data_ptr()
+            where = (tensor.device, begin, layout)
             groups.setdefault(where, set()).add(name)
     return [names for names in groups.values() if len(names) > 1]
 
@@ -86,7 +88,7 @@ def _parts(state: Mapping[str, Any]) -> dict[str, str]:
     """Names whose tensors lie in the memory of another one, with the name of that one."""
     spans = []
     for name, tensor in state.items():
-        if tensor.numel():
+        if tensor.numel() and not tensor.is_meta:
             pairs = zip(tensor.shape, tensor.stride(), strict=True)
             last = sum((size - 1) * stride for size, stride in pairs)
             begin = tensor.data_ptr()

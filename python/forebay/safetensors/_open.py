@@ -31,7 +31,8 @@ class safe_open:  # noqa: N801, the name that programs import
     """Opens a file of safetensors or of `torch.save`.
 
     Tensors that are requested in the order of the file (`offset_keys`) are read ahead, from the
-    second one on.
+    second one on. Those that are read together share memory, which stays as long as one of them is
+    kept: to keep some, `clone` them.
 
     Args:
         filename: the file.

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 _lock = threading.RLock()
 
+_current: list[Any] = []
+"""What `safetensors.safe_open` was before the first block, and in each block that has begun."""
+
 
 @contextmanager
 def patched(device: Device = None) -> Iterator[None]:
@@ -37,6 +40,11 @@ def patched(device: Device = None) -> Iterator[None]:
     asked = device
 
     class Opened(safe_open):
+        def __new__(cls, filename: Path, framework: str, *given: Any, **named: Any) -> Any:
+            if framework not in ("pt", "torch", "pytorch", "np", "numpy"):
+                return _current[0](filename, framework, *given, **named)
+            return super().__new__(cls)
+
         def __init__(
             self, filename: Path, framework: str, device: Device = "cpu", *, backend: str = "mmap"
         ) -> None:
@@ -44,12 +52,19 @@ def patched(device: Device = None) -> Iterator[None]:
             super().__init__(filename, framework, device if of_numpy else asked or device)
 
     with _lock:
-        before = safetensors.safe_open
-        _exchange(before, Opened)
+        if not _current:
+            _current.append(safetensors.safe_open)
+        _exchange(_current[-1], Opened)
+        _current.append(Opened)
         try:
             yield
         finally:
+            # Blocks of one thread, as in tasks of asyncio, may end in another order.
+            before = _current[_current.index(Opened) - 1]
             _exchange(Opened, before)
+            _current.remove(Opened)
+            if len(_current) == 1:
+                _current.clear()
 
 
 def _exchange(old: Any, new: Any) -> None:

@@ -10,7 +10,7 @@ from .._errors import shown
 from .._replace import write
 from .._types import Path, Place
 from ._frameworks import Given, described
-from ._header import BITS, LENGTH, METADATA, are_texts
+from ._header import BITS, HEADER_MAX, LENGTH, METADATA, are_texts
 
 _ALIGNMENT = 8
 
@@ -47,7 +47,8 @@ def save_file(
     Raises:
         TypeError: a value is not a tensor, as in the state of an optimizer, or metadata is not a
             string.
-        ValueError: a tensor is not contiguous, or shares its memory with another.
+        ValueError: a tensor is not contiguous, or shares its memory with another, or names and
+            metadata are longer than a header may be.
         forebay.Error: the file cannot be written.
     """
     if not isinstance(tensors, Mapping):
@@ -72,6 +73,11 @@ def save_file(
         end = offsets[1]
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
+    if len(text) > HEADER_MAX:
+        raise ValueError(
+            f"cannot save to `{shown(filename)}`: its header would have {len(text)} bytes, and "
+            f"loaders take {HEADER_MAX}: shorten names and metadata, or save to several files"
+        )
     head = len(text).to_bytes(LENGTH, "little") + text
     _refuse_shared(about)
     places: list[Place] = [(0, len(head), head)]

@@ -136,6 +136,26 @@ def test_a_block_in_a_block_and_an_error(file: tuple[Path, dict[str, Any]]) -> N
     assert safetensors.safe_open is before
 
 
+def test_blocks_of_tasks_end_in_any_order() -> None:
+    before = safetensors.safe_open
+    first, second = patched(), patched()
+    first.__enter__()
+    second.__enter__()
+    inner = safetensors.safe_open
+    first.__exit__(None, None, None)
+    assert safetensors.safe_open is inner
+    second.__exit__(None, None, None)
+    assert safetensors.safe_open is before
+
+
+def test_frameworks_that_forebay_lacks_are_left_to_safetensors(
+    file: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(safetensors, "safe_open", lambda *given: given)
+    with patched():
+        assert safetensors.safe_open(file[0], "flax", "cpu") == (file[0], "flax", "cpu")
+
+
 def test_modules_that_are_imported_in_the_block_are_restored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
