@@ -6,15 +6,13 @@ use forebay::units::format_size;
 
 use super::json::{Extents, Gpu, MapReport, PathMap, Step};
 use super::look::{Look, Tone, Word};
-use super::words::{Scene, another_path, distance_text, named};
+use super::words::{Scene, another_path, named};
 use crate::failure::lower;
 
 /// Most steps that are drawn of one path.
 const STEPS_MAX: usize = 600;
 /// Most nested steps that are drawn.
 const DEPTH_MAX: usize = 48;
-/// Most drives in the table of distances.
-const ROWS_MAX: usize = 100;
 
 /// The whole report.
 pub(crate) fn render(report: &MapReport, look: Look) -> String {
@@ -166,7 +164,7 @@ fn draw_extents(report: &MapReport, extents: &Extents, look: Look, out: &mut Str
     for on in &extents.drives {
         let s = if on.runs == 1 { "" } else { "s" };
         rows.push([
-            drive_name(report, &on.drive),
+            look.fit(&drive_name(report, &on.drive)),
             format_size(on.bytes),
             format!("{:.1} %", share(on.bytes)),
             format!("{} run{s}", on.runs),
@@ -177,43 +175,14 @@ fn draw_extents(report: &MapReport, extents: &Extents, look: Look, out: &mut Str
             "(unknown)".into(),
             format_size(part.bytes),
             format!("{:.1} %", share(part.bytes)),
-            part.reason.clone(),
+            look.fit(&part.reason),
         ]);
     }
-    columns(&rows, lead, look, out);
-    if extents.first.is_empty() {
-        return;
-    }
-    let mut rows = vec![["from", "length", "drive", "at"].map(str::to_owned)];
-    rows.extend(extents.first.iter().map(|run| {
-        let drive = drive_name(report, &run.drive);
-        [run.logical.to_string(), format_size(run.len), drive, run.offset.to_string()]
-    }));
-    columns(&rows, lead, look, out);
-    let more = extents.runs.saturating_sub(extents.first.len() as u64);
-    if more > 0 {
-        look.line(out, lead, lead, &[Word::new(Tone::Dim, format!("… and {more} more runs"))]);
-    }
-}
-
-/// Rows of plain text in columns.
-fn columns<const N: usize>(rows: &[[String; N]], lead: &str, look: Look, out: &mut String) {
-    let cells: Vec<Vec<String>> =
-        rows.iter().map(|row| row.iter().map(|cell| look.fit(cell)).collect()).collect();
-    table(&cells, lead, out);
-}
-
-fn table(rows: &[Vec<String>], lead: &str, out: &mut String) {
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| Some(row.get(column)?.chars().count())).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len)).map(width).collect();
-    for row in rows {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        let line = cells.collect::<Vec<_>>().join("  ");
-        out.push_str(lead);
-        out.push_str(line.trim_end());
-        out.push('\n');
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths = [0, 1, 2].map(|column| width(column).unwrap_or(0));
+    for [drive, size, share, rest] in rows {
+        let [first, second, third] = widths;
+        out.push_str(&format!("{lead}{drive:first$}  {size:second$}  {share:third$}  {rest}\n"));
     }
 }
 
@@ -226,35 +195,6 @@ fn draw_gpus(report: &MapReport, look: Look, out: &mut String) {
     }
     for gpu in &report.gpus {
         look.line(out, "", "       ", &gpu_words(gpu));
-    }
-    if report.drives.is_empty() {
-        return;
-    }
-    out.push('\n');
-    // As many GPUs per table as fit; further tables follow below.
-    let names: Vec<String> = report.drives.iter().map(|drive| look.fit(&drive.name)).collect();
-    let first = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(8);
-    let cell = 2 + "across sockets".len();
-    let room = look.width.map_or(usize::MAX, |width| width.saturating_sub(first));
-    let count = (room / cell).clamp(1, report.gpus.len());
-    for gpus in report.gpus.chunks(count) {
-        let mut rows = vec![vec!["distance".to_owned()]];
-        rows[0].extend(gpus.iter().map(|gpu| format!("GPU {}", gpu.index)));
-        for (drive, name) in report.drives.iter().zip(&names).take(ROWS_MAX) {
-            let cells = gpus.iter().map(|gpu| {
-                let is_it =
-                    |pair: &&super::json::Pair| (pair.gpu, &pair.drive) == (gpu.index, &drive.id);
-                let found = report.distances.iter().find(is_it);
-                found.map_or_else(String::new, |pair| distance_text(&pair.distance))
-            });
-            rows.push(std::iter::once(name.clone()).chain(cells).collect());
-        }
-        table(&rows, "", out);
-    }
-    let more = report.drives.len().saturating_sub(ROWS_MAX);
-    if more > 0 {
-        let text = format!("… and {more} more drives; `--json` has all of them");
-        look.line(out, "", "", &[Word::new(Tone::Dim, text)]);
     }
 }
 
@@ -276,7 +216,7 @@ fn gpu_words(gpu: &Gpu) -> Vec<Word> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::map::json::{Pair, Value};
+    use crate::map::json::Value;
     use crate::report::drives::PathFacts;
 
     const WIDE: Look = Look { ascii: false, width: None };
@@ -355,29 +295,6 @@ mod tests {
         └─ mpatha
            ├─ ● sda  Fast One · 1 of 2 paths live · pcie
            └─ sdb  another path to sda · down: offline
-        ");
-    }
-
-    #[test]
-    fn more_gpus_than_fit_follow_below() {
-        let mut report = of(Step { kind: "path".into(), ..Step::default() });
-        report.gpus = (0..5).map(|index| Gpu { index, ..Gpu::default() }).collect();
-        report.drives = vec![crate::report::drives::tests::drive()];
-        report.distances = (0..5)
-            .map(|gpu| Pair {
-                gpu,
-                drive: report.drives[0].id.clone(),
-                distance: if gpu < 2 { "same_socket" } else { "across_sockets" }.into(),
-                reason: None,
-            })
-            .collect();
-        let text = drawn(&report, Look { width: Some(60), ..WIDE });
-        let (_, table) = text.split_once("\n\ndistance").unwrap();
-        insta::assert_snapshot!(format!("distance{table}"), @"
-        distance  GPU 0        GPU 1        GPU 2
-        nvme0n1   same socket  same socket  across sockets
-        distance  GPU 3           GPU 4
-        nvme0n1   across sockets  across sockets
         ");
     }
 }

@@ -6,10 +6,44 @@ use forebay::units::format_size;
 
 use super::json::{MapReport, PathMap, Step, Value};
 use super::look::{Tone, Word};
-use crate::report::drives::{DriveFacts, PathFacts, PciFacts};
+use crate::report::drives::{DriveFacts, PathFacts};
 
 /// Facts that the tree omits if they are unknown.
 const NOT_MISSED: [&str; 3] = ["numa_node", "cipher", "connections"];
+
+/// Values that the tree omits, since they are the usual ones.
+const USUAL: [(&str, &str); 4] =
+    [("subvolume", "/"), ("sync_action", "idle"), ("sync_action", "none"), ("state", "live")];
+
+/// The facts that are shown of a kind of step, in order. `{}` stands for the value.
+const SHOWN: [(&str, Tone, &str, &str); 23] = [
+    ("symlink", Tone::Fact, "target", "link → {}"),
+    ("mount", Tone::Fact, "bind_of", "bound from {}"),
+    ("mount", Tone::Fact, "hides", "over {}"),
+    ("file_system", Tone::Fact, "subvolume", "subvolume {}"),
+    ("file_system", Tone::Fact, "data_profile", "data {}"),
+    ("file_system", Tone::Fact, MEMBERS, ""),
+    ("file_system", Tone::Bad, "degraded", "degraded"),
+    ("file_system", Tone::Fact, "layer", "from its {} layer"),
+    ("partition", Tone::Fact, "number", "partition {}"),
+    ("partition", Tone::Fact, "size_bytes", "{}"),
+    ("partition", Tone::Fact, "start_bytes", "from {}"),
+    ("md", Tone::Fact, "level", "array, {}"),
+    ("md", Tone::Fact, MEMBERS, ""),
+    ("md", Tone::Fact, "chunk_bytes", "stripes of {}"),
+    ("md", Tone::Fact, "size_bytes", "{}"),
+    ("md", Tone::Bad, "degraded", "degraded"),
+    ("md", Tone::Bad, "sync_action", "{}"),
+    ("device_mapper", Tone::Fact, "cipher", "{}"),
+    ("device_mapper", Tone::Fact, "role", "{}"),
+    ("device_mapper", Tone::Fact, MEMBERS, ""),
+    ("device_mapper", Tone::Fact, "chunk_bytes", "stripes of {}"),
+    ("device_mapper", Tone::Fact, "size_bytes", "{}"),
+    ("device_mapper", Tone::Bad, "suspended", "suspended"),
+];
+
+/// The number of steps below, which is no fact of its own.
+const MEMBERS: &str = "members";
 
 /// The data from which a tree's words are made.
 #[derive(Clone, Copy)]
@@ -21,130 +55,199 @@ pub(crate) struct Scene<'a> {
 impl Scene<'_> {
     /// The words of the line for these steps, the upper one first.
     pub(crate) fn words(&self, steps: &[&Step]) -> Vec<Word> {
-        let mut words = Vec::new();
-        for (index, step) in steps.iter().enumerate() {
-            self.step(step, index == 0, &mut words);
+        let each = steps.iter().enumerate();
+        each.flat_map(|(index, step)| self.step(step, index == 0)).collect()
+    }
+
+    fn step(&self, step: &Step, is_first: bool) -> Vec<Word> {
+        let kind = step.kind.as_str();
+        // What shares the line of the step above is a fact of that one.
+        let tone = if is_first { Tone::Name } else { Tone::Fact };
+        let mut words = match (kind, step.text("drive").and_then(|id| self.report.drive(id))) {
+            ("path", _) => self.path(step),
+            ("mount", _) if step.name.is_empty() => vec![Word::new(tone, "unknown mount")],
+            ("file_system", _) => vec![Word::new(tone, step.text("called").unwrap_or(&step.name))],
+            ("device_mapper", _) => device_mapper(step),
+            ("loop", _) => loop_device(step),
+            ("backing_file", _) => {
+                let deleted = step.flag("deleted") == Some(true);
+                vec![name(step), fact(if deleted { "file, deleted" } else { "file" })]
+            }
+            ("pci_device", _) => self.pci(step, tone),
+            ("nvme_controller", _) => controller(step),
+            ("network", _) => network(step),
+            ("memory", _) => {
+                let text = "files in host memory, without a drive";
+                vec![Word::new(Tone::Drive, "memory"), fact(text)]
+            }
+            ("symlink" | "mount" | "partition" | "md", _) => vec![name(step)],
+            (_, Some(drive)) => self.drive(step, drive),
+            _ => vec![name(step)],
+        };
+        let shown = SHOWN.iter().filter(|(of, ..)| *of == kind);
+        words.extend(shown.filter_map(|(_, tone, fact, text)| match *fact {
+            MEMBERS => members(step),
+            fact => Some(Word::new(*tone, text.replace("{}", &value(step, fact)?))),
+        }));
+        if step.flag("shown_above") == Some(true) {
+            words.push(Word::new(Tone::Dim, "as above"));
+        }
+        words.extend(step.facts.iter().filter_map(|(name, value)| match value {
+            Value::Unknown { unknown } if !NOT_MISSED.contains(&name.as_str()) => {
+                let name = name.replace('_', " ");
+                Some(Word::new(Tone::Dim, format!("{name} unknown: {unknown}")))
+            }
+            _ => None,
+        }));
+        words
+    }
+
+    fn path(&self, step: &Step) -> Vec<Word> {
+        let mut words = vec![Word::new(Tone::Title, &self.map.path)];
+        words.extend(value(step, "size_bytes").map(fact));
+        let real = &self.map.real_path;
+        let linked = step.children.iter().any(|step| step.kind == "symlink");
+        if let Some(Value::Unknown { .. }) = step.facts.get("exists") {
+            // The reason follows at the end of the line.
+        } else if !self.map.exists {
+            let there = step.text("resolved_as").unwrap_or("the folder above");
+            words.push(bad(format!("does not exist; shown for `{there}`")));
+        } else if Path::new(real) != Path::new(&self.map.path) && !linked {
+            words.push(fact(format!("is {real}")));
+        }
+        for (flag, tone) in [
+            ("compressed", Tone::Bad),
+            ("encrypted", Tone::Bad),
+            ("verity", Tone::Fact),
+            ("dax", Tone::Fact),
+        ] {
+            words.extend((step.flag(flag) == Some(true)).then(|| Word::new(tone, flag)));
         }
         words
     }
 
-    fn step(&self, step: &Step, is_first: bool, words: &mut Vec<Word>) {
-        let mut line = Line { step, words };
-        match step.kind.as_str() {
-            "path" => self.path(&mut line),
-            "symlink" => {
-                line.name(&step.name);
-                line.fact(step.text("target").map(|target| format!("link → {target}")));
-            }
-            "mount" => mount(&mut line),
-            "file_system" => file_system(&mut line, is_first),
-            "partition" => {
-                line.name(&step.name);
-                line.fact(Some(match step.number("number") {
-                    Some(number) => format!("partition {number}"),
-                    None => "partition".into(),
-                }));
-                line.size();
-                let start =
-                    step.number("start_bytes").map(|at| format!("from {}", format_size(at)));
-                line.fact(start);
-            }
-            "md" => md(&mut line),
-            "device_mapper" => device_mapper(&mut line),
-            "loop" => {
-                line.name(&step.name);
-                line.fact(Some("loop device".into()));
-                line.size();
-                match step.flag("direct_io") {
-                    Some(true) => line.fact(Some("direct I/O".into())),
-                    Some(false) => line.bad(Some("no direct I/O".into())),
-                    None => {}
-                }
-            }
-            "backing_file" => {
-                line.name(&step.name);
-                let deleted = step.flag("deleted") == Some(true);
-                line.fact(Some(if deleted { "file, deleted" } else { "file" }.into()));
-            }
-            "pci_device" => match self.pci(&step.name) {
-                Some(pci) => pci_words(&mut line, pci, is_first),
-                None => line.name_or_fact(&step.name, is_first),
-            },
-            "nvme_controller" => controller(&mut line),
-            "network" => network(&mut line),
-            "memory" => {
-                line.drive("memory");
-                line.fact(Some("files in host memory, without a drive".into()));
-            }
-            _ => match step.text("drive").and_then(|id| self.report.drive(id)) {
-                Some(drive) => self.drive(&mut line, drive),
-                None => line.name(&step.name),
-            },
-        }
-        line.end();
-    }
-
-    fn path(&self, line: &mut Line<'_, '_>) {
-        line.word(Tone::Title, &self.map.path);
-        line.size();
-        let real = &self.map.real_path;
-        let linked = line.step.children.iter().any(|step| step.kind == "symlink");
-        if let Some(Value::Unknown { .. }) = line.step.facts.get("exists") {
-            // The reason follows at the end of the line.
-        } else if !self.map.exists {
-            let there = line.step.text("resolved_as").unwrap_or("the folder above");
-            line.bad(Some(format!("does not exist; shown for `{there}`")));
-        } else if Path::new(real) != Path::new(&self.map.path) && !linked {
-            line.fact(Some(format!("is {real}")));
-        }
-        for flag in ["compressed", "encrypted", "verity", "dax"] {
-            if line.step.flag(flag) == Some(true) {
-                let tone =
-                    if matches!(flag, "compressed" | "encrypted") { Tone::Bad } else { Tone::Fact };
-                line.word(tone, flag);
-            }
-        }
-    }
-
     /// A PCI device under one of the drives.
-    fn pci(&self, address: &str) -> Option<&PciFacts> {
+    fn pci(&self, step: &Step, tone: Tone) -> Vec<Word> {
+        let mut words = vec![Word::new(tone, &step.name)];
         let paths = self.report.drives.iter().flat_map(|drive| &drive.paths);
-        paths.filter_map(|path| path.pci.as_ref()).find(|pci| pci.address == address)
+        let found = paths.filter_map(|path| path.pci.as_ref()).find(|p| p.address == step.name);
+        let Some(pci) = found else { return words };
+        if let Some(link) = &pci.link {
+            let is_below = pci.link_max.is_some_and(|max| link.is_below(&max));
+            let text = link.text(pci.link_max.as_ref());
+            words.push(if is_below { bad(text) } else { fact(text) });
+        }
+        words.extend(pci.numa_node.map(|node| fact(format!("NUMA node {node}"))));
+        words
     }
 
-    fn drive(&self, line: &mut Line<'_, '_>, drive: &DriveFacts) {
-        if let Some(path) = another_path(self.report, line.step) {
-            line.name(&line.step.name);
-            line.fact(Some(format!("another path to {}", drive.name)));
+    fn drive(&self, step: &Step, drive: &DriveFacts) -> Vec<Word> {
+        if let Some(path) = another_path(self.report, step) {
             let state = path.state.as_deref().unwrap_or("not live");
-            line.bad(Some(format!("down: {state}")).filter(|_| !path.live));
-            return;
+            let mut words = vec![name(step), fact(format!("another path to {}", drive.name))];
+            words.extend((!path.live).then(|| bad(format!("down: {state}"))));
+            return words;
         }
-        line.drive(&line.step.name);
-        line.fact(drive.model.clone());
-        line.fact(drive.size.filter(|size| *size > 0).map(format_size));
-        if spins(drive) {
-            line.bad(Some("spinning disk".into()));
-        }
+        let mut words = vec![Word::new(Tone::Drive, &step.name)];
+        words.extend(drive.model.clone().map(fact));
+        words.extend(drive.size.filter(|size| *size > 0).map(format_size).map(fact));
+        words.extend(spins(drive).then(|| bad("spinning disk")));
         if drive.paths.len() > 1 {
             let live = drive.paths.iter().filter(|path| path.live).count();
             let text = format!("{live} of {} paths live", drive.paths.len());
-            line.word(if live < drive.paths.len() { Tone::Bad } else { Tone::Fact }, &text);
-            line.fact(line.step.text("path_policy").map(|policy| format!("policy {policy}")));
+            words.push(if live < drive.paths.len() { bad(text) } else { fact(text) });
+            words.extend(step.text("path_policy").map(|policy| fact(format!("policy {policy}"))));
         }
-        if !line.step.kind.starts_with("nvme") {
-            line.fact(Some(drive.transport.clone()).filter(|text| text != "unknown"));
-        }
-        for (distance, gpus) in distances(self.report, &drive.id) {
-            let tone = match distance {
-                "same_switch" | "same_root_port" => Tone::Good,
-                "across_sockets" => Tone::Bad,
-                "unknown" => Tone::Dim,
-                _ => Tone::Fact,
-            };
-            line.word(tone, &away(distance, &gpus));
-        }
+        let is_plain = step.kind.starts_with("nvme") || drive.transport == "unknown";
+        words.extend((!is_plain).then(|| fact(&drive.transport)));
+        words.extend(distances(self.report, &drive.id));
+        words
     }
+}
+
+fn name(step: &Step) -> Word {
+    Word::new(Tone::Name, &step.name)
+}
+
+fn fact(text: impl Into<String>) -> Word {
+    Word::new(Tone::Fact, text)
+}
+
+fn bad(text: impl Into<String>) -> Word {
+    Word::new(Tone::Bad, text)
+}
+
+/// A fact as text; `None` if it is unknown, usual or not so.
+fn value(step: &Step, fact: &str) -> Option<String> {
+    match step.facts.get(fact)? {
+        Value::Text(text) => (!USUAL.contains(&(fact, text))).then(|| text.clone()),
+        Value::Number(size) if fact.ends_with("_bytes") => Some(format_size(*size)),
+        Value::Number(number) => Some(number.to_string()),
+        Value::List(list) => (!list.is_empty()).then(|| list.join(", ")),
+        Value::Flag(true) => Some(String::new()),
+        Value::Flag(false) | Value::Unknown { .. } => None,
+    }
+}
+
+fn members(step: &Step) -> Option<Word> {
+    let wanted = step.number("raid_disks").or(step.number("stripes"));
+    let there = step.children.len() as u64;
+    match wanted {
+        Some(wanted) if wanted > there => Some(bad(format!("{there} of {wanted} members"))),
+        _ => (there > 1).then(|| fact(format!("{there} members"))),
+    }
+}
+
+fn device_mapper(step: &Step) -> Vec<Word> {
+    let mut words = match step.text("volume") {
+        Some(volume) => vec![Word::new(Tone::Name, volume), fact(&step.name)],
+        None => vec![name(step)],
+    };
+    let (maker, target) = (step.text("made_by"), step.text("target"));
+    let text = match (maker, target) {
+        (Some("dm-crypt"), _) => "encrypted volume".to_owned(),
+        (Some(maker), Some(target)) => format!("{maker} volume, {target}"),
+        (Some(maker), None) => format!("{maker} volume"),
+        (None, Some(target)) => format!("volume, {target}"),
+        (None, None) => "volume".into(),
+    };
+    let encrypts = target.is_some_and(|target| target.contains("crypt"));
+    words.push(if encrypts { bad(text) } else { fact(text) });
+    words
+}
+
+fn loop_device(step: &Step) -> Vec<Word> {
+    let mut words = vec![name(step), fact("loop device")];
+    words.extend(value(step, "size_bytes").map(fact));
+    words.extend(step.flag("direct_io").map(|direct| match direct {
+        true => fact("direct I/O"),
+        false => bad("no direct I/O"),
+    }));
+    words
+}
+
+fn controller(step: &Step) -> Vec<Word> {
+    let mut words = vec![name(step)];
+    words.extend(step.text("carried").or(step.text("transport")).map(fact));
+    let state = value(step, "state");
+    if step.flag("live") == Some(false) {
+        words.push(bad(state.map_or("down".into(), |state| format!("down: {state}"))));
+    } else {
+        words.extend(state.map(fact));
+    }
+    words
+}
+
+fn network(step: &Step) -> Vec<Word> {
+    let mut words = vec![Word::new(Tone::Drive, &step.name)];
+    let over = step.text("protocol").map_or_else(String::new, |name| format!(" over {name}"));
+    words.extend(step.text("version").map(|version| fact(format!("version {version}{over}"))));
+    words.extend(step.text("server").map(|server| fact(format!("server {server}"))));
+    words.extend(step.number("connections").map(|count| match count {
+        1 => fact("1 connection"),
+        count => fact(format!("{count} connections")),
+    }));
+    words
 }
 
 /// The path of a step, if the step is another path to a drive that is already shown: the kernel has
@@ -162,27 +265,21 @@ pub(crate) fn spins(drive: &DriveFacts) -> bool {
 }
 
 /// The GPUs at each distance from a drive, the nearest first.
-fn distances<'a>(report: &'a MapReport, drive: &str) -> Vec<(&'a str, Vec<usize>)> {
-    const ORDER: [&str; 6] =
-        ["same_switch", "same_root_port", "same_socket", "across_sockets", "network", "unknown"];
-    let pairs = || report.distances.iter().filter(|pair| pair.drive == drive);
-    let groups = ORDER.iter().map(|distance| {
-        let gpus = pairs().filter(|pair| pair.distance == *distance).map(|pair| pair.gpu);
-        (*distance, gpus.collect::<Vec<_>>())
-    });
-    groups.filter(|(_, gpus)| !gpus.is_empty()).collect()
-}
-
-fn away(distance: &str, gpus: &[usize]) -> String {
-    let gpus = named(gpus);
-    match distance {
-        "same_switch" => format!("same switch as {gpus}"),
-        "same_root_port" => format!("same root port as {gpus}"),
-        "same_socket" => format!("same socket as {gpus}"),
-        "across_sockets" => format!("across sockets from {gpus}"),
-        "network" => "over the network".into(),
-        _ => format!("unknown distance from {gpus}"),
-    }
+fn distances(report: &MapReport, drive: &str) -> impl Iterator<Item = Word> {
+    const ORDER: [(&str, Tone, &str); 6] = [
+        ("same_switch", Tone::Good, "same switch as {}"),
+        ("same_root_port", Tone::Good, "same root port as {}"),
+        ("same_socket", Tone::Fact, "same socket as {}"),
+        ("across_sockets", Tone::Bad, "across sockets from {}"),
+        ("network", Tone::Fact, "over the network"),
+        ("unknown", Tone::Dim, "unknown distance from {}"),
+    ];
+    ORDER.into_iter().filter_map(move |(distance, tone, text)| {
+        let pairs = report.distances.iter().filter(|pair| pair.drive == drive);
+        let gpus = pairs.filter(|pair| pair.distance == distance).map(|pair| pair.gpu);
+        let gpus: Vec<usize> = gpus.collect();
+        (!gpus.is_empty()).then(|| Word::new(tone, text.replace("{}", &named(&gpus))))
+    })
 }
 
 /// `GPU 0–3, 6`.
@@ -200,193 +297,4 @@ pub(crate) fn named(gpus: &[usize]) -> String {
         _ => format!("{first}–{last}"),
     });
     format!("GPU {}", runs.collect::<Vec<_>>().join(", "))
-}
-
-/// The word for a distance in a table.
-pub(crate) fn distance_text(distance: &str) -> String {
-    distance.replace('_', " ")
-}
-
-/// One line in the making.
-struct Line<'s, 'w> {
-    step: &'s Step,
-    words: &'w mut Vec<Word>,
-}
-
-impl Line<'_, '_> {
-    fn word(&mut self, tone: Tone, text: &str) {
-        self.words.push(Word::new(tone, text));
-    }
-
-    fn name(&mut self, name: &str) {
-        self.word(Tone::Name, name);
-    }
-
-    fn drive(&mut self, name: &str) {
-        self.word(Tone::Drive, name);
-    }
-
-    fn fact(&mut self, text: Option<String>) {
-        self.words.extend(text.map(|text| Word::new(Tone::Fact, text)));
-    }
-
-    fn bad(&mut self, text: Option<String>) {
-        self.words.extend(text.map(|text| Word::new(Tone::Bad, text)));
-    }
-
-    fn name_or_fact(&mut self, text: &str, is_name: bool) {
-        self.word(if is_name { Tone::Name } else { Tone::Fact }, text);
-    }
-
-    fn size(&mut self) {
-        self.fact(self.step.number("size_bytes").map(format_size));
-    }
-
-    fn pieces(&mut self) {
-        let len = self.step.number("chunk_bytes");
-        self.fact(len.map(|len| format!("stripes of {}", format_size(len))));
-    }
-
-    fn members(&mut self, wanted: Option<u64>) {
-        let there = self.step.children.len() as u64;
-        match wanted.filter(|wanted| *wanted > there) {
-            Some(wanted) => self.bad(Some(format!("{there} of {wanted} members"))),
-            None if there > 1 => self.fact(Some(format!("{there} members"))),
-            None => {}
-        }
-    }
-
-    fn degraded(&mut self) {
-        if self.step.flag("degraded") == Some(true) {
-            self.bad(Some("degraded".into()));
-        }
-    }
-
-    /// Adds the words that any line may end with: steps already shown above, and unknown facts.
-    fn end(&mut self) {
-        if self.step.flag("shown_above") == Some(true) {
-            self.word(Tone::Dim, "as above");
-        }
-        for (name, value) in &self.step.facts {
-            if let Value::Unknown { unknown } = value
-                && !NOT_MISSED.contains(&name.as_str())
-            {
-                let name = name.replace('_', " ");
-                self.words.push(Word::new(Tone::Dim, format!("{name} unknown: {unknown}")));
-            }
-        }
-    }
-}
-
-fn mount(line: &mut Line<'_, '_>) {
-    let step = line.step;
-    match step.name.as_str() {
-        "" => line.name("unknown mount"),
-        point => line.name(point),
-    }
-    line.fact(step.text("bind_of").map(|folder| format!("bound from {folder}")));
-    let hidden = step.list("hides");
-    if !hidden.is_empty() {
-        line.fact(Some(format!("over {}", hidden.join(", "))));
-    }
-}
-
-fn file_system(line: &mut Line<'_, '_>, is_first: bool) {
-    let step = line.step;
-    let name = step.text("called").unwrap_or(&step.name);
-    line.name_or_fact(name, is_first);
-    line.fact(step.text("subvolume").filter(|s| *s != "/").map(|s| format!("subvolume {s}")));
-    let profile = step.text("data_profile").map(|profile| format!("data {profile}"));
-    line.fact(profile);
-    line.members(None);
-    line.degraded();
-    line.fact(step.text("layer").map(|layer| format!("from its {layer} layer")));
-}
-
-fn md(line: &mut Line<'_, '_>) {
-    let step = line.step;
-    line.name(&step.name);
-    line.fact(Some(match step.text("level") {
-        Some(level) => format!("array, {level}"),
-        None => "array".into(),
-    }));
-    line.members(step.number("raid_disks"));
-    line.pieces();
-    line.size();
-    line.degraded();
-    line.bad(step.text("sync_action").filter(|a| !matches!(*a, "idle" | "none")).map(Into::into));
-}
-
-fn device_mapper(line: &mut Line<'_, '_>) {
-    let step = line.step;
-    match step.text("volume") {
-        Some(volume) => {
-            line.name(volume);
-            line.fact(Some(step.name.clone()));
-        }
-        None => line.name(&step.name),
-    }
-    let maker = step.text("made_by");
-    let target = step.text("target");
-    let encrypts = target.is_some_and(|target| target.contains("crypt"));
-    let text = match (maker, target) {
-        (Some("dm-crypt"), _) => Some("encrypted volume".to_owned()),
-        (Some(maker), Some(target)) => Some(format!("{maker} volume, {target}")),
-        (Some(maker), None) => Some(format!("{maker} volume")),
-        (None, Some(target)) => Some(format!("volume, {target}")),
-        (None, None) => Some("volume".into()),
-    };
-    if encrypts {
-        line.bad(text)
-    } else {
-        line.fact(text)
-    }
-    line.fact(step.text("cipher").map(str::to_owned));
-    line.fact(step.text("role").map(str::to_owned));
-    line.members(step.number("stripes"));
-    line.pieces();
-    line.size();
-    if step.flag("suspended") == Some(true) {
-        line.bad(Some("suspended".into()));
-    }
-}
-
-fn controller(line: &mut Line<'_, '_>) {
-    let step = line.step;
-    line.name(&step.name);
-    let carried = step.text("carried").or(step.text("transport"));
-    line.fact(carried.map(str::to_owned));
-    match step.flag("live") {
-        Some(false) => line.bad(Some(match step.text("state") {
-            Some(state) => format!("down: {state}"),
-            None => "down".into(),
-        })),
-        _ => line.fact(step.text("state").filter(|state| *state != "live").map(str::to_owned)),
-    }
-}
-
-fn pci_words(line: &mut Line<'_, '_>, pci: &PciFacts, is_first: bool) {
-    line.name_or_fact(&pci.address, is_first);
-    if let Some(link) = &pci.link {
-        let is_below = pci.link_max.is_some_and(|max| link.is_below(&max));
-        let text = link.text(pci.link_max.as_ref());
-        line.word(if is_below { Tone::Bad } else { Tone::Fact }, &text);
-    }
-    line.fact(pci.numa_node.map(|node| format!("NUMA node {node}")));
-}
-
-fn network(line: &mut Line<'_, '_>) {
-    let step = line.step;
-    line.drive(&step.name);
-    let protocol = step.text("protocol");
-    let version = step.text("version").map(|version| match protocol {
-        Some(protocol) => format!("version {version} over {protocol}"),
-        None => format!("version {version}"),
-    });
-    line.fact(version);
-    line.fact(step.text("server").map(|server| format!("server {server}")));
-    line.fact(step.number("connections").map(|count| match count {
-        1 => "1 connection".to_owned(),
-        count => format!("{count} connections"),
-    }));
 }
