@@ -89,10 +89,10 @@ pub fn parse_size(text: &str) -> Option<u64> {
     let (number, unit) = text.split_at(split);
     let scale: u64 = match unit.trim() {
         "" | "B" => 1,
-        "K" | "KiB" => KIB,
-        "M" | "MiB" => MIB,
-        "G" | "GiB" => GIB,
-        "T" | "TiB" => 1 << 40,
+        "K" | "k" | "KiB" => KIB,
+        "M" | "m" | "MiB" => MIB,
+        "G" | "g" | "GiB" => GIB,
+        "T" | "t" | "TiB" => 1 << 40,
         "kB" => 1_000,
         "MB" => 1_000_000,
         "GB" => 1_000_000_000,
@@ -168,6 +168,8 @@ mod tests {
         assert_eq!(parse_size("4096"), Some(4096));
         assert_eq!(parse_size("64K"), Some(64 * KIB));
         assert_eq!(parse_size("64KiB"), Some(64 * KIB));
+        assert_eq!(parse_size("64k"), Some(64 * KIB), "as fio writes it");
+        assert_eq!(parse_size("1g"), Some(GIB));
         assert_eq!(parse_size("64kB"), Some(64_000));
         assert_eq!(parse_size("1.5G"), Some(GIB + GIB / 2));
         assert_eq!(parse_size("10 GB"), Some(10_000_000_000));

@@ -162,7 +162,7 @@ pub struct ReadArgs {
     pub route: Option<Route>,
 
     /// Copy the bytes from the target to this new file; `-` is stdout
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
     /// Write a trace of the engine's threads to this new JSON file
@@ -176,6 +176,10 @@ pub struct ReadArgs {
     #[arg(long)]
     pub json: bool,
 }
+
+/// Groups of the doctor's flags.
+const MAP: &str = "Storage map";
+const RECORDS: &str = "Recorded systems";
 
 /// Arguments of `forebay doctor`.
 #[derive(Debug, Clone, Args)]
@@ -209,21 +213,24 @@ pub struct DoctorArgs {
     /// The map leads from the path through mounts, file systems, arrays and volumes to the drives
     /// (marked `●`) and their PCI devices. Warnings name settings that cost speed. All facts come
     /// from the kernel; what it does not report is shown as unknown. Paths need not exist.
-    #[arg(long)]
+    #[arg(long, help_heading = MAP)]
     pub map: bool,
 
     /// With `--map`: show where the bytes of the files are
-    #[arg(long, requires = "map")]
+    #[arg(long, requires = "map", help_heading = MAP)]
     pub extents: bool,
 
     /// Record what is checked, or mapped, in a new folder, and move nothing
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["fixture", "extents", "json"])]
+    #[arg(
+        long, value_name = "DIR", help_heading = RECORDS,
+        conflicts_with_all = ["fixture", "extents", "json"]
+    )]
     pub record: Option<PathBuf>,
 
     /// Diagnose or map the system recorded in this folder instead of this machine
     ///
     /// With `--map` and without a path, all recorded paths are shown.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = RECORDS)]
     pub fixture: Option<PathBuf>,
 
     /// Print JSON instead of text; docs/json-schema.md describes it

@@ -26,7 +26,7 @@ Examples:
 /// Verbs that take the options of another tool; the list of verbs leaves them out.
 pub(super) const OTHER_TOOLS: &str = "\
 Other tools' command lines:
-  gdsio               Run gdsio's command lines and job files; print its result line
+  gdsio               Run gdsio's command lines and job files
   gpu-file-benchmark  Run the GPU file benchmark's modes";
 
 const EXIT_CODES: &str = "\
@@ -36,8 +36,8 @@ Exit codes:
   2    wrong command line or variable
   130  stopped by Ctrl-C, as a shell reports it
 
-Sizes: K, M, G, KiB, MiB, GiB are powers of two; kB, MB, GB are powers of ten
-(of two for `gdsio`).
+Sizes: K, M, G (or k, m, g), KiB, MiB, GiB are powers of two; kB, MB, GB are powers
+of ten (of two for `gdsio`).
 NO_COLOR switches colours off.";
 
 /// Other tools' verbs, examples, exit codes and environment variables.

@@ -107,6 +107,12 @@ impl Transfer {
         self.end == "moved"
     }
 
+    /// Gives it another end, for this reason.
+    #[must_use]
+    pub fn ending(self, end: &str, reason: String) -> Self {
+        Self { end: end.into(), reason: Some(reason), ..self }
+    }
+
     /// Fails the transfer if its bytes were reported as direct, but provably were not.
     pub fn judge(&mut self) {
         let Some(verdict) = self.verdict.as_ref().filter(|_| self.is_right()) else { return };

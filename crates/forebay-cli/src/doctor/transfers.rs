@@ -180,11 +180,18 @@ impl<'a> Run<'a> {
             && let Err(failure) = self.begin_direct()
         {
             // It was a read, so the file is unchanged and the other routes can still be tried.
-            let (end, reason) = ("failed".into(), Some(failure.in_one_line()));
-            self.done(Transfer { end, reason, ..blank("read", Route::Direct) });
+            self.done(blank("read", Route::Direct).ending("failed", failure.in_one_line()));
             self.direct = Some("the first read did not end".into());
         }
         for (number, &route) in routes.iter().enumerate() {
+            if let Some(reason) = self.direct.clone().filter(|_| route == Route::Direct) {
+                let directions =
+                    if self.scratch.is_some() { &["write", "read"][..] } else { &["read"] };
+                for direction in directions {
+                    self.done(blank(direction, route).ending("refused", reason.clone()));
+                }
+                continue;
+            }
             if let Some(scratch) = &self.scratch {
                 scratch.check()?;
                 let pattern = Pattern::new(self.key.wrapping_add(number as u64 + 1));
@@ -215,17 +222,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Why a route is not even tried.
-    fn refusal(&self, direction: &str, route: Route) -> Option<Transfer> {
-        let reason = self.direct.clone().filter(|_| route == Route::Direct)?;
-        let (end, reason) = ("refused".into(), Some(reason));
-        Some(Transfer { end, reason, ..blank(direction, route) })
-    }
-
     fn write(&self, route: Route, pattern: Pattern) -> Result<Transfer> {
-        if let Some(refused) = self.refusal("write", route) {
-            return Ok(refused);
-        }
         let mut bytes = vec![0; whole(self.len)];
         pattern.fill(0, &mut bytes);
         let mut buffer = self.buffer()?;
@@ -237,16 +234,12 @@ impl<'a> Run<'a> {
         let start = |file: &forebay::File| file.start_write(0, buffer, &request);
         let (mut transfer, _) = self.moved("write", route, opened, start)?;
         if transfer.is_right() && self.plain()? != bytes {
-            transfer.end = "failed".into();
-            transfer.reason = Some("the file differs from what was written".into());
+            transfer = transfer.ending("failed", "the file differs from what was written".into());
         }
         Ok(transfer)
     }
 
     fn read(&self, route: Route) -> Result<Transfer> {
-        if let Some(refused) = self.refusal("read", route) {
-            return Ok(refused);
-        }
         let before = self.plain()?;
         let mut buffer = self.buffer()?;
         // The previous contents would look as if they had been read.
@@ -262,12 +255,11 @@ impl<'a> Run<'a> {
         buffer.download(0, &mut bytes)?;
         if bytes != before {
             // Another process may write to a file that is not ours.
-            let is_same = self.plain()? == before;
-            transfer.end = if is_same { "failed" } else { "refused" }.into();
-            transfer.reason = Some(match is_same {
-                true => "the bytes that arrived differ from the file".into(),
-                false => "the file changed during the read".into(),
-            });
+            let (end, reason) = match self.plain()? == before {
+                true => ("failed", "the bytes that arrived differ from the file"),
+                false => ("refused", "the file changed during the read"),
+            };
+            transfer = transfer.ending(end, reason.into());
         }
         Ok(transfer)
     }
@@ -282,7 +274,7 @@ impl<'a> Run<'a> {
     ) -> Result<(Transfer, Option<Buffer>)> {
         let file = match opened {
             Ok(file) => file,
-            Err(error) => return Ok((told(direction, route, Err(error)), None)),
+            Err(error) => return Ok((ended_as(direction, route, Err(error)), None)),
         };
         let sources = self.prover.sources(self.engine, &[(file.clone(), self.len)]);
         let span = sources.begin();
@@ -297,7 +289,7 @@ impl<'a> Run<'a> {
             let way = if direction == "read" { Direction::Read } else { Direction::Write };
             self.prover.proof(evidence, &moved, way)
         });
-        let mut transfer = told(direction, route, outcome);
+        let mut transfer = ended_as(direction, route, outcome);
         if has_begun && transfer.end == "refused" {
             transfer.end = "failed".into(); // the route is available, but the transfer failed
         }
@@ -341,29 +333,19 @@ fn blank(direction: &str, route: Route) -> Transfer {
     }
 }
 
-fn told(direction: &str, route: Route, outcome: forebay::Result<Outcome>) -> Transfer {
+fn ended_as(direction: &str, route: Route, outcome: forebay::Result<Outcome>) -> Transfer {
     let mut transfer = blank(direction, route);
     match outcome {
         Ok(outcome) => {
             transfer.bytes = outcome.bytes;
             transfer.seconds = outcome.elapsed.as_secs_f64();
-            let shares = outcome.routes.iter().filter(|share| share.bytes > 0).map(|share| Share {
-                route: share.route.to_string(),
-                reason: share.reason.to_string(),
-                bytes: share.bytes,
-            });
-            transfer.routes = shares.collect();
+            let moved = outcome.routes.iter().filter(|share| share.bytes > 0);
+            transfer.routes = moved.map(Share::of).collect();
+            transfer
         }
-        Err(Error::RouteUnavailable { reason, .. }) => {
-            transfer.end = "refused".into();
-            transfer.reason = Some(reason);
-        }
-        Err(error) => {
-            transfer.end = "failed".into();
-            transfer.reason = Some(Failure::from(error).in_one_line());
-        }
+        Err(Error::RouteUnavailable { reason, .. }) => transfer.ending("refused", reason),
+        Err(error) => transfer.ending("failed", Failure::from(error).in_one_line()),
     }
-    transfer
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forebay::{Histogram, Statistics};
+use forebay::{Histogram, RouteShare, Statistics};
 use serde::{Deserialize, Serialize};
 
 use crate::report::proof::VerdictFacts;
@@ -50,6 +50,18 @@ pub struct Share {
     pub reason: String,
     /// How many bytes took it.
     pub bytes: u64,
+}
+
+impl Share {
+    /// The engine's account.
+    #[must_use]
+    pub fn of(share: &RouteShare) -> Self {
+        Self {
+            route: share.route.to_string(),
+            reason: share.reason.to_string(),
+            bytes: share.bytes,
+        }
+    }
 }
 
 /// The stages of a transfer, in order.

@@ -9,7 +9,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use forebay::units::{KIB, MIB, format_size};
-use forebay::{Engine, Outcome, Place, RequestOptions, RouteShare, Trace};
+use forebay::{Engine, Outcome, Place, RequestOptions, Trace};
 use twox_hash::XxHash3_64;
 
 use self::json::{ReadReport, SCHEMA, Share, Stages};
@@ -252,11 +252,6 @@ fn report(
     xxh3_64: String,
     verdict: Option<VerdictFacts>,
 ) -> ReadReport {
-    let share = |share: &RouteShare| Share {
-        route: share.route.to_string(),
-        reason: share.reason.to_string(),
-        bytes: share.bytes,
-    };
     ReadReport {
         schema: SCHEMA,
         path: args.file.display().to_string(),
@@ -264,7 +259,7 @@ fn report(
         bytes: outcome.bytes,
         target: target.device.as_ref().map_or("host".into(), |gpu| gpu.id().to_string()),
         simulated: target.is_simulated(),
-        routes: outcome.routes.iter().map(share).collect(),
+        routes: outcome.routes.iter().map(Share::of).collect(),
         not_direct: outcome.not_direct.as_deref().map(str::to_owned),
         seconds: outcome.elapsed.as_secs_f64(),
         xxh3_64,

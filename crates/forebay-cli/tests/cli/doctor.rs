@@ -299,6 +299,13 @@ fn long_help_of_doctor() {
           -v, --verbose
                   Show every check and transfer
 
+              --json
+                  Print JSON instead of text; docs/json-schema.md describes it
+
+          -h, --help
+                  Print help (see a summary with '-h')
+
+        Storage map:
               --map
                   Show the storage map instead: drives under the paths, distance to each GPU
 
@@ -310,6 +317,7 @@ fn long_help_of_doctor() {
               --extents
                   With `--map`: show where the bytes of the files are
 
+        Recorded systems:
               --record <DIR>
                   Record what is checked, or mapped, in a new folder, and move nothing
 
@@ -317,12 +325,6 @@ fn long_help_of_doctor() {
                   Diagnose or map the system recorded in this folder instead of this machine
 
                   With `--map` and without a path, all recorded paths are shown.
-
-              --json
-                  Print JSON instead of text; docs/json-schema.md describes it
-
-          -h, --help
-                  Print help (see a summary with '-h')
 
         Examples:
           forebay doctor                       this folder and the first GPU

@@ -31,7 +31,7 @@ fn short_help_of_the_command() {
           -V, --version  Print version
 
         Other tools' command lines:
-          gdsio               Run gdsio's command lines and job files; print its result line
+          gdsio               Run gdsio's command lines and job files
           gpu-file-benchmark  Run the GPU file benchmark's modes
         ");
 }
@@ -59,7 +59,7 @@ fn long_help_of_the_command() {
                   Print version
 
         Other tools' command lines:
-          gdsio               Run gdsio's command lines and job files; print its result line
+          gdsio               Run gdsio's command lines and job files
           gpu-file-benchmark  Run the GPU file benchmark's modes
 
         Examples:
@@ -79,8 +79,8 @@ fn long_help_of_the_command() {
           2    wrong command line or variable
           130  stopped by Ctrl-C, as a shell reports it
 
-        Sizes: K, M, G, KiB, MiB, GiB are powers of two; kB, MB, GB are powers of ten
-        (of two for `gdsio`).
+        Sizes: K, M, G (or k, m, g), KiB, MiB, GiB are powers of two; kB, MB, GB are powers
+        of ten (of two for `gdsio`).
         NO_COLOR switches colours off.
         ");
 }
@@ -191,7 +191,7 @@ fn long_help_of_read() {
               --route <ROUTE>
                   Require this route: `direct`, `staged`, `cached` or `host`
 
-              --output <FILE>
+          -o, --output <FILE>
                   Copy the bytes from the target to this new file; `-` is stdout
 
               --trace <FILE>
