@@ -144,18 +144,6 @@ fn a_stripe_over_two_sockets() {
 }
 
 #[test]
-fn the_readme_shows_what_is_drawn() {
-    let Some(recorded) = Recorded::with_gpus() else { return };
-    recorded.write(&format!("{SLOT}/max_link_width"), "4\n");
-    let path = "/mnt/md0/data.bin";
-    let (text, _) = good(recorded.folder.path(), &["--fixture", ".", path]);
-    let readme = include_str!("../../../../../README.md");
-    let (_, shown) = readme.split_once(&format!("$ forebay doctor --map {path}\n")).unwrap();
-    let (shown, _) = shown.split_once("```").unwrap();
-    assert!(text.contains(shown), "README.md should show this:\n{text}");
-}
-
-#[test]
 fn a_drive_with_two_paths_and_a_link_on_the_way() {
     let Some(recorded) = Recorded::with_gpus() else { return };
     let (text, _) = recorded.drawn(&["/mnt/plain/to-dir/inner.bin", "/mnt/mpath/data.bin"]);
