@@ -4,13 +4,11 @@
 //! checked in place by all cores, without a stored copy. All bytes of a pattern are odd and all
 //! bytes of its inverse are even. So a byte that was not moved is always found.
 
-use forebay::units::{ByteRange, MIB};
-use twox_hash::XxHash3_64;
+use forebay::units::MIB;
 
 use super::memory::whole;
-use super::parallel::{cores, each_range};
 
-/// Bytes of one hashed piece of a user's file.
+/// Bytes that one thread fills or hashes at a time.
 pub const PIECE: u64 = MIB;
 
 const ODD: u64 = 0x0101_0101_0101_0101;
@@ -99,55 +97,6 @@ impl Pattern {
     }
 }
 
-/// The expected contents of a target after a move.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Expected {
-    /// Test data of this program.
-    Pattern(Pattern),
-    /// A user's file: the XXH3-64 of each [`PIECE`] of a plain read.
-    Pieces(Vec<u64>),
-}
-
-impl Expected {
-    /// Whether `sums` are the XXH3-64 of each [`PIECE`] of the `len` bytes at `offset`, a multiple
-    /// of it.
-    #[must_use]
-    pub fn sums_match(&self, offset: u64, len: u64, sums: &[u64]) -> bool {
-        if sums.len() as u64 != len.div_ceil(PIECE) {
-            return false;
-        }
-        let first = offset / PIECE;
-        let check = |scratch: &mut Vec<u8>, range: ByteRange| -> Result<(), ()> {
-            let index = range.start / PIECE;
-            let expected = match self {
-                Self::Pattern(pattern) => {
-                    scratch.resize(whole(range.len()), 0);
-                    pattern.fill(offset + range.start, scratch);
-                    Some(XxHash3_64::oneshot(scratch))
-                }
-                Self::Pieces(hashes) => hashes.get(whole(first + index)).copied(),
-            };
-            if expected == Some(sums[whole(index)]) { Ok(()) } else { Err(()) }
-        };
-        each_range(len, PIECE, cores(), Vec::new, check).is_ok()
-    }
-
-    /// Whether `bytes` are those at `offset`, a multiple of [`PIECE`]; they end at a multiple of
-    /// it, or at the end of what was moved.
-    #[must_use]
-    pub fn matches(&self, offset: u64, bytes: &[u8]) -> bool {
-        match self {
-            Self::Pattern(pattern) => pattern.matches(offset, bytes),
-            Self::Pieces(hashes) => {
-                let first = usize::try_from(offset / PIECE).unwrap_or(usize::MAX);
-                let pieces = bytes.chunks(usize::try_from(PIECE).expect("a MiB fits"));
-                let mut hashes = hashes.iter().skip(first);
-                pieces.into_iter().all(|piece| hashes.next() == Some(&XxHash3_64::oneshot(piece)))
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,38 +145,5 @@ mod tests {
         let ones: u32 = words.iter().map(|word| word.count_ones()).sum();
         // 8 bits of 64 are always set; of the other 56 half are.
         assert!((355_000..365_000).contains(&ones), "{ones}");
-    }
-
-    #[test]
-    fn sums_are_those_of_the_bytes() {
-        let size = whole(PIECE);
-        let pattern = Pattern::new(5).inverse();
-        let mut bytes = vec![0; 3 * size + 5];
-        pattern.fill(0, &mut bytes);
-        let sums: Vec<u64> = bytes.chunks(size).map(XxHash3_64::oneshot).collect();
-        for expected in [Expected::Pattern(pattern), Expected::Pieces(sums.clone())] {
-            let len = bytes.len() as u64;
-            assert!(expected.sums_match(0, len, &sums));
-            assert!(expected.sums_match(2 * PIECE, PIECE + 5, &sums[2..]));
-            assert!(!expected.sums_match(PIECE, PIECE, &sums[..1]), "wrong offset");
-            assert!(!expected.sums_match(0, len, &sums[..3]), "too few");
-            let mut wrong = sums.clone();
-            wrong[3] ^= 1;
-            assert!(!expected.sums_match(0, len, &wrong));
-        }
-        assert!(!Expected::Pieces(Vec::new()).sums_match(0, 1, &[0]), "longer than the file");
-    }
-
-    #[test]
-    fn pieces_of_a_file_that_is_not_ours() {
-        let size = usize::try_from(PIECE).unwrap();
-        let mut bytes = vec![3; 2 * size + 5];
-        let hashes = bytes.chunks(size).map(XxHash3_64::oneshot).collect();
-        let expected = Expected::Pieces(hashes);
-        assert!(expected.matches(0, &bytes));
-        assert!(expected.matches(PIECE, &bytes[size..]));
-        assert!(!expected.matches(0, &bytes[..bytes.len() - 1]), "one byte short");
-        bytes[size] = 4;
-        assert!(!expected.matches(0, &bytes));
     }
 }

@@ -8,9 +8,6 @@ use forebay::units::{GIB, MIB, align_down, format_size};
 
 use super::control_group::{self, Grant};
 use super::environment;
-use super::limits::link;
-use super::make;
-use super::parallel::cores;
 use crate::failure::{Failure, Result};
 
 /// Memory of the program itself.
@@ -19,16 +16,11 @@ pub(crate) const PROGRAM: u64 = 16 * MIB;
 const ARENA: u64 = 256 * MIB;
 /// Minimum pinned memory of the engine, in slots.
 const SLOTS: u64 = 4;
-/// Maximum number of buffers, of 16 MiB each, that fill and check GPU memory.
-const CHECKS_MAX: u64 = 8;
-
 /// Host memory that a run needs, per byte moved and in addition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Demand {
     /// Bytes per byte moved: a target in host memory, and scratch on a file system in memory.
     pub copies: u64,
-    /// Maximum bytes that the link measurement copies from; 0 if the link is not measured.
-    pub link: u64,
     /// Bytes that do not depend on the size moved.
     pub fixed: u64,
 }
@@ -37,37 +29,13 @@ impl Demand {
     /// The memory of a transfer by the engine alone.
     #[must_use]
     pub fn of_transfer(options: &forebay::Options, len: u64, host: bool, gpu: bool) -> Self {
-        Self {
-            copies: u64::from(host),
-            link: 0,
-            fixed: PROGRAM + if gpu { arena(options, len) } else { 0 },
-        }
-    }
-
-    /// The memory of a comparison. `host`: the target is in host memory. `gpu`: it is a GPU,
-    /// simulated or real. `files` is the number of scratch files in memory.
-    #[must_use]
-    pub fn of_comparison(
-        options: &forebay::Options,
-        len: u64,
-        (host, gpu): (bool, bool),
-        files: u32,
-    ) -> Self {
-        let transfer = Self::of_transfer(options, len, host, gpu);
-        let checks = if gpu { (1 + CHECKS_MAX.min(cores() as u64)) * 16 * MIB } else { 0 };
-        Self {
-            copies: transfer.copies + u64::from(files),
-            link: link::LEN_MAX,
-            fixed: transfer.fixed + checks + make::STEP,
-        }
+        Self { copies: u64::from(host), fixed: PROGRAM + if gpu { arena(options, len) } else { 0 } }
     }
 
     /// Bytes of host memory for a move of `len` bytes.
     #[must_use]
     pub fn bytes(&self, len: u64) -> u64 {
-        len.saturating_mul(self.copies)
-            .saturating_add(self.link.min(len))
-            .saturating_add(self.fixed)
+        len.saturating_mul(self.copies).saturating_add(self.fixed)
     }
 
     /// Checks that the control group and the process's limits leave that much. `flag` sets the
@@ -136,16 +104,12 @@ mod tests {
         let gpu = Demand::of_transfer(&options, GIB, false, true);
         assert_eq!(gpu.bytes(GIB), ARENA + PROGRAM);
         assert_eq!(Demand::of_transfer(&options, 1, false, true).bytes(1), 64 * MIB + PROGRAM);
-        let plain = Demand::of_comparison(&options, 8 * GIB, (true, false), 0);
-        assert_eq!(plain.bytes(8 * GIB), 9 * GIB + make::STEP + PROGRAM);
-        let in_memory = Demand::of_comparison(&options, MIB, (true, false), 2);
-        assert_eq!(in_memory.bytes(MIB), 4 * MIB + make::STEP + PROGRAM);
-        assert_eq!(in_memory.bytes(u64::MAX), u64::MAX);
+        assert_eq!(read.bytes(u64::MAX), u64::MAX);
     }
 
     #[test]
     fn more_than_is_left_is_refused_with_a_way_out() {
-        let demand = Demand { copies: 1, link: GIB, fixed: 0 };
+        let demand = Demand { copies: 2, fixed: 0 };
         let grant = Grant { limit: 3 * GIB, available: 2 * GIB, by: By::Group };
         assert!(demand.fits(grant, GIB, "--size").is_ok());
         let failure = demand.fits(grant, GIB + MIB, "--size").unwrap_err();

@@ -16,11 +16,11 @@ use std::slice;
 use std::sync::Arc;
 
 use forebay::Buffer;
-use forebay::gpu::{Device, DeviceId, DeviceInfo};
+use forebay::gpu::{Device, DeviceId};
 use forebay::units::{ByteRange, MIB, align_up, format_size};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use super::data::{Expected, PIECE, Pattern};
+use super::data::{PIECE, Pattern};
 use super::parallel::{cores, each_piece, each_range};
 use crate::failure::{Failure, Result};
 
@@ -154,15 +154,6 @@ impl Memory {
         }
     }
 
-    /// The facts of the GPU; `None` for host memory.
-    #[must_use]
-    pub fn info(&self) -> Option<&DeviceInfo> {
-        match self {
-            Self::Host(_) => None,
-            Self::Gpu(gpu) => Some(gpu.device.info()),
-        }
-    }
-
     /// Its name in reports: `host`, `cuda:0`, `sim:0`.
     #[must_use]
     pub fn name(&self) -> String {
@@ -191,17 +182,6 @@ impl Memory {
             Self::Gpu(gpu) => put_into(&mut gpu.buffer, pattern, len)?,
         }
         Ok(())
-    }
-
-    /// Whether all of the first `len` bytes are as expected.
-    ///
-    /// # Errors
-    /// GPU errors.
-    pub fn holds(&self, expected: &Expected, len: u64) -> Result<bool> {
-        match self {
-            Self::Host(memory) => Ok(bytes_hold(&memory.bytes()[..whole(len)], expected)),
-            Self::Gpu(gpu) => buffer_holds(&gpu.buffer, expected, len),
-        }
     }
 }
 
@@ -244,7 +224,7 @@ pub(crate) fn put_into(buffer: &mut Buffer, pattern: Pattern, len: u64) -> Resul
 }
 
 /// Whether all `bytes` match the beginning of `expected`.
-pub(crate) fn bytes_hold(bytes: &[u8], expected: &Expected) -> bool {
+pub(crate) fn bytes_hold(bytes: &[u8], expected: Pattern) -> bool {
     let check = |(): &mut (), range: ByteRange| {
         let part = &bytes[whole(range.start)..whole(range.end)];
         // One mismatch is enough: stop comparing.
@@ -257,7 +237,7 @@ pub(crate) fn bytes_hold(bytes: &[u8], expected: &Expected) -> bool {
 ///
 /// # Errors
 /// GPU errors.
-pub(crate) fn buffer_holds(buffer: &Buffer, expected: &Expected, len: u64) -> Result<bool> {
+pub(crate) fn buffer_holds(buffer: &Buffer, expected: Pattern, len: u64) -> Result<bool> {
     if let Some(bytes) = buffer.as_slice() {
         return Ok(bytes_hold(&bytes[..whole(len)], expected));
     }
@@ -287,19 +267,26 @@ pub(crate) fn whole(len: u64) -> usize {
 mod tests {
     use super::*;
 
+    fn holds(memory: &Memory, expected: Pattern, len: u64) -> bool {
+        match memory {
+            Memory::Host(memory) => bytes_hold(&memory.bytes()[..whole(len)], expected),
+            Memory::Gpu(gpu) => buffer_holds(&gpu.buffer, expected, len).unwrap(),
+        }
+    }
+
     #[test]
     fn host_memory_holds_what_was_put_there() {
         let len = 33 * MIB + 5;
         let mut memory = Memory::Host(HostMemory::allocate(len).unwrap());
         let pattern = Pattern::new(1);
         memory.put(pattern, len).unwrap();
-        assert!(memory.holds(&Expected::Pattern(pattern), len).unwrap());
+        assert!(holds(&memory, pattern, len));
         for at in [0, whole(STEP), whole(len) - 1] {
             flip(&mut memory, at);
-            assert!(!memory.holds(&Expected::Pattern(pattern), len).unwrap(), "{at}");
+            assert!(!holds(&memory, pattern, len), "{at}");
             flip(&mut memory, at);
         }
-        assert!(memory.holds(&Expected::Pattern(pattern), len).unwrap());
+        assert!(holds(&memory, pattern, len));
     }
 
     fn flip(memory: &mut Memory, at: usize) {

@@ -13,7 +13,7 @@ use forebay::units::MIB;
 use forebay::{Buffer, Engine};
 
 use crate::bench::cpu::timed;
-use crate::bench::data::{Expected, Pattern};
+use crate::bench::data::Pattern;
 use crate::bench::memory::{buffer_holds, put_into};
 use crate::bench::stats::rate;
 use crate::bench::target::Target;
@@ -249,8 +249,7 @@ impl Compute {
 
     /// Compares every byte.
     pub(super) fn check(&mut self) -> Result<()> {
-        let expected = Expected::Pattern(self.pattern);
-        self.verified &= buffer_holds(&self.buffer, &expected, self.kernel.len)?;
+        self.verified &= buffer_holds(&self.buffer, self.pattern, self.kernel.len)?;
         Ok(())
     }
 }

@@ -52,15 +52,6 @@ impl Link {
         Ok(Self { len, way })
     }
 
-    /// Like `new` for a host target, without an engine.
-    ///
-    /// # Errors
-    /// System errors, for lack of memory.
-    pub fn host(len: u64) -> Result<Self> {
-        let len = len.min(LEN_MAX);
-        Ok(Self { len, way: Self::host_way(len)? })
-    }
-
     fn host_way(len: u64) -> Result<Way> {
         let mut memory = HostMemory::allocate(len)?;
         // Memory that was never written is mapped to one page of zeros, which copies far too fast.
@@ -72,12 +63,6 @@ impl Link {
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
-    }
-
-    /// True if there is nothing to copy.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
     }
 
     /// How the copies are made, for the report.
@@ -180,19 +165,20 @@ fn failed(error: &forebay::gpu::DeviceError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::data::{Expected, Pattern};
+    use crate::bench::data::Pattern;
 
     #[test]
     fn host_copies_reach_the_target() {
         let len = 5 * MIB + 3;
         let mut memory = Memory::Host(HostMemory::allocate(2 * len).unwrap());
-        let mut link = Link::host(len).unwrap();
+        let mut link = Link { len, way: Link::host_way(len).unwrap() };
         memory.put(Pattern::new(2), 2 * len).unwrap();
         link.sample(Direction::Write, &mut memory).unwrap();
         memory.set(0).unwrap();
         let spent = link.sample(Direction::Read, &mut memory).unwrap();
         assert!(spent.seconds > 0.0);
-        assert!(memory.holds(&Expected::Pattern(Pattern::new(2)), len).unwrap());
+        let Memory::Host(host) = &memory else { panic!("{memory:?}") };
+        assert!(Pattern::new(2).matches(0, &host.bytes()[..whole(len)]));
         let how = link.how(Direction::Read);
         assert!(how.starts_with("copies in host memory by "), "{how}");
     }
