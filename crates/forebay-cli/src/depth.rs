@@ -24,13 +24,12 @@ use crate::failure::{Failure, Result};
 use crate::log;
 use crate::map::look::Look;
 use crate::program::Program;
-use crate::report::json::Cache;
 use crate::report::table::{self, rate as shown_rate};
-use crate::report::warnings::Warning;
+use crate::report::warnings;
 use crate::stdio::say;
 use crate::steps::{self, Step};
 use crate::workload::backend::Way;
-use crate::workload::pattern::{Pattern, Region};
+use crate::workload::pattern::Region;
 use crate::workload::run::Ready;
 use crate::workload::{End, Lane, Load};
 
@@ -95,7 +94,7 @@ pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Res
     let text = render(&title, &found, drive.options.segment_size, Look::of_stdout());
     let mut out = anstream::stdout();
     let shown = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    drive.engine.notes().into_iter().for_each(|note| say(&Warning::Engine(note).to_string()));
+    drive.engine.notes().into_iter().for_each(|note| say(&note));
     shown.map_err(|error| Failure::stdout(&error))
 }
 
@@ -142,10 +141,7 @@ impl Drive {
         let engine = Engine::new(options.clone())?;
         let name = path.map_or_else(|| PathBuf::from("."), Path::to_owned);
         let subject = Place::find(&engine, &name, args, &[100])?;
-        match subject.leftovers {
-            0 => {}
-            count => say(&Warning::Leftovers(count).to_string()),
-        }
+        warnings::leftovers(subject.leftovers).iter().for_each(|text| say(text));
         let place = if subject.is_scratch() { &subject.folder } else { &subject.files[0] };
         let place = place.clone();
         Ok(Self { options, engine, subject, name, place, len: 0, pending: 0, read: (0, 0) })
@@ -233,19 +229,9 @@ impl Drive {
             }
         };
         let load = Load {
-            way: Way::Forebay(None),
-            read_percent: 100,
-            pattern: Pattern::Sequential,
-            request_size: self.options.segment_size,
             depth: u32::try_from(self.pending).unwrap_or(u32::MAX),
-            batch: 1,
-            cache: Cache::Cold,
             warm_up: WARM_UP,
-            end: End::Time(TIME),
-            until_steady: None,
-            once: false,
-            rate: None,
-            seed: 0,
+            ..Load::reads(Way::Forebay(None), self.options.segment_size, End::Time(TIME))
         };
         let region = Region { start: 0, len: self.len };
         let lanes = [Lane { target: 0, device: None, path, region, content: None }];

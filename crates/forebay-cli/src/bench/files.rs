@@ -155,22 +155,34 @@ impl Place {
         self.scratch.as_ref().map_or(0, |_| self.len.saturating_mul(files as u64))
     }
 
-    /// Makes scratch, if needed.
+    /// Makes the scratch that is read, or that loads only write to, if there is none yet.
     ///
     /// # Errors
     /// System errors, above all for lack of space.
-    pub(super) fn make(&self) -> Result<()> {
+    pub(super) fn make(&self, direction: Direction) -> Result<()> {
         let Some(scratch) = &self.scratch else { return Ok(()) };
-        scratch.check()?;
-        Room::of(&self.folder)?.check(&self.folder, self.scratch_len())?;
-        for (index, file) in self.files.iter().chain(&self.targets).enumerate() {
-            // What was made before, to find out how fast the storage is, has the same contents.
-            let has = fs::metadata(file).map_or(0, |facts| facts.len());
-            if has != self.len {
-                make::fill(file, self.content(index), self.len)?;
-            }
+        let (files, first) = match direction {
+            Direction::Read => (&self.files, 0),
+            Direction::Write => (&self.targets, self.files.len()),
+        };
+        // What was made before, to find out how fast the storage is, has the same contents.
+        let has = |file: &PathBuf| fs::metadata(file).map_or(0, |facts| facts.len());
+        for (index, file) in files.iter().enumerate().filter(|(_, file)| has(file) != self.len) {
+            scratch.check()?;
+            make::fill(file, self.content(first + index), self.len)?;
         }
         Ok(())
+    }
+
+    /// Checks that there is room for all scratch.
+    ///
+    /// # Errors
+    /// There is less.
+    pub(super) fn check_room(&self) -> Result<()> {
+        match self.is_scratch() {
+            true => Room::of(&self.folder)?.check(&self.folder, self.scratch_len()),
+            false => Ok(()),
+        }
     }
 
     /// Makes the first file with `len` bytes, before the length of all is known.
@@ -187,19 +199,13 @@ impl Place {
         Ok(())
     }
 
-    /// Gives a file that is only written to its length, if scratch has not been made yet.
+    /// Records that all of a file will be written, to measure a limit.
     ///
     /// # Errors
     /// System errors, above all for lack of space.
-    pub(super) fn make_targets(&self, file: &Path) -> Result<()> {
-        let has = fs::metadata(file).map_or(0, |facts| facts.len());
-        if self.scratch.is_some() && has < self.len {
-            make::fill(file, self.content(self.files.len()), self.len)?;
-        }
-        if let Some(index) = self.files.iter().position(|own| own == file) {
-            let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-            written.insert((index, 0, self.len));
-        }
+    pub(super) fn make_target(&self, file: &Path) -> Result<()> {
+        self.make(Direction::Write)?;
+        self.writes([(file, Region { start: 0, len: self.len })]);
         Ok(())
     }
 

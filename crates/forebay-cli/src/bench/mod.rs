@@ -64,7 +64,7 @@ use crate::report::json::{Cache, Direction, Environment, Gpu};
 use crate::report::model::Model;
 use crate::report::numbers::counted;
 use crate::report::plain::{json, plain};
-use crate::report::warnings::Warning;
+use crate::report::warnings;
 use crate::results::file::{Ledger, samples};
 use crate::results::{Ceiling, Joules, Measured, Record, Run, SCHEMA, Sample};
 use crate::sockets;
@@ -124,10 +124,9 @@ struct Bench<'a> {
     /// The storage map of each path.
     maps: Vec<StorageMap>,
     ceilings: Vec<Ceiling>,
-    /// When the storage was last measured in each direction.
-    limited: HashMap<Direction, Instant>,
-    /// When the links of the GPUs were last measured, and the GPUs.
-    linked: Option<Instant>,
+    /// When the storage and the links were last measured in each direction.
+    limited: HashMap<(&'static str, Direction), Instant>,
+    /// The GPUs, as they were right after their links were busy.
     gpus: Vec<parts::GpuAt>,
     /// The command that sets the number of queues, if that is an axis.
     switch: Option<Switch>,
@@ -141,8 +140,7 @@ impl<'a> Bench<'a> {
         command: &'a str,
     ) -> Result<Self> {
         let begun = Instant::now();
-        let (targets, warnings) = targets::find(&engine, args)?;
-        let mut warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        let (targets, mut warnings) = targets::find(&engine, args)?;
         let paths =
             if args.paths.is_empty() { vec![PathBuf::from(".")] } else { args.paths.clone() };
         refuse_same(&paths)?;
@@ -160,10 +158,7 @@ impl<'a> Bench<'a> {
         let place = if args.paths.is_empty() { &places[0].folder } else { &paths[0] };
         let environment = environment::collect(place, device, command);
         let in_memory = in_memory(args, &environment, &mut warnings)?;
-        let leftovers = places.iter().map(|place| place.leftovers).sum();
-        if leftovers > 0 {
-            warnings.push(Warning::Leftovers(leftovers).to_string());
-        }
+        warnings.extend(warnings::leftovers(places.iter().map(|place| place.leftovers).sum()));
         let mut bench = Self {
             args,
             begun,
@@ -182,7 +177,6 @@ impl<'a> Bench<'a> {
             maps,
             ceilings: Vec::new(),
             limited: HashMap::new(),
-            linked: None,
             gpus: Vec::new(),
             switch: Switch::find(args, &paths[0])?,
         };
@@ -253,7 +247,11 @@ impl<'a> Bench<'a> {
             let len = timely.min(memory / (8 * paths)).min(room).min(on_gpu / paths);
             let len = len.max(64 << 10).min(whole);
             if !place.is_scratch() && len < whole {
-                warnings.push(Warning::Part { len, whole }.to_string());
+                warnings.push(format!(
+                    "only the first {} of {} are read, to save time; `--size {whole}` reads all",
+                    format_size(len),
+                    format_size(whole)
+                ));
             }
             lens.push(len);
         }
@@ -347,7 +345,6 @@ impl<'a> Bench<'a> {
             None => self.make_scratch(&bar)?,
             Some(_) => self.turn(&self.planned[todo[0].0].clone(), todo[0].1, &bar),
         }
-        self.links(&bar)?;
         self.warm(&bar)?;
         self.measure_all(todo, all, &bar)?;
         self.theory()?;
@@ -382,14 +379,13 @@ impl<'a> Bench<'a> {
                 {
                     break;
                 }
-                self.links(bar)?;
             }
             let planned = self.planned[index].clone();
             if self.is_whole && failed.contains(&index) {
                 continue; // it fails again
             }
             self.turn(&planned, repeat, bar);
-            self.storage_before(&planned, bar)?;
+            self.limits_before(&planned, bar)?;
             bar.set_message(format!("{} s left, {}", left.as_secs(), plan::name(&planned.point)));
             bar.tick();
             let sample = self.sample(index, repeat);
@@ -470,7 +466,8 @@ impl<'a> Bench<'a> {
     fn make_scratch(&self, bar: &ProgressBar) -> Result<()> {
         let len: u64 = self.places.iter().map(Place::scratch_len).sum();
         bar.set_message(format!("making {} of scratch", format_size(len)));
-        self.places.iter().try_for_each(Place::make)
+        self.places.iter().try_for_each(Place::check_room)?;
+        self.places.iter().try_for_each(|place| place.make(Direction::Read))
     }
 
     /// Measures the storage of each path in one direction; scratch is made for that if there is
@@ -486,7 +483,7 @@ impl<'a> Bench<'a> {
             }
             let Some(file) = place.file_of(direction).map(Path::to_owned) else { continue };
             if direction == Direction::Write {
-                place.make_targets(&file)?;
+                place.make_target(&file)?;
             }
             let sized = (file.as_path(), place.len);
             match limits::storage(&self.engine, &self.pool, sized, &name, direction) {
@@ -506,46 +503,48 @@ impl<'a> Bench<'a> {
         Ok(found)
     }
 
-    /// Measures the storage before a cold sample, unless that was done shortly before.
-    fn storage_before(&mut self, planned: &Planned, bar: &ProgressBar) -> Result<()> {
-        // The storage limit with one queue count is no limit for another.
-        if planned.point.cache != Some(Cache::Cold) || self.switch.is_some() {
-            return Ok(());
-        }
+    /// Measures the limits of a point before its sample, unless that was done shortly before.
+    fn limits_before(&mut self, planned: &Planned, bar: &ProgressBar) -> Result<()> {
         let reads = (planned.point.read_percent > 0).then_some(Direction::Read);
         let writes = (planned.point.read_percent < 100).then_some(Direction::Write);
         for direction in reads.into_iter().chain(writes) {
-            let last = self.limited.get(&direction);
-            if last.is_some_and(|last| last.elapsed() < LIMITS_AGE) {
-                continue;
+            self.links(direction, bar)?;
+            // The storage limit with one queue count is no limit for another.
+            if planned.point.cache == Some(Cache::Cold) && self.switch.is_none() {
+                self.storage_limit(direction, bar)?;
             }
-            bar.set_message("measuring the storage");
-            let with_fio = last.is_none() && direction == Direction::Read && self.is_whole;
-            let found = self.storage(direction, with_fio)?;
-            self.limited.insert(direction, Instant::now());
-            self.keep(found)?;
-            let together = self.together(direction);
-            self.keep(together.into_iter().collect())?;
         }
         Ok(())
     }
 
-    /// Measures the links of the GPUs, unless that was done shortly before.
-    fn links(&mut self, bar: &ProgressBar) -> Result<()> {
-        if self.linked.is_some_and(|last| last.elapsed() < LIMITS_AGE) {
+    fn storage_limit(&mut self, direction: Direction, bar: &ProgressBar) -> Result<()> {
+        let last = self.limited.get(&("storage", direction)).copied();
+        if last.is_some_and(|last| last.elapsed() < LIMITS_AGE) {
             return Ok(());
         }
-        let any = |is: fn(u8) -> bool| self.planned.iter().any(|one| is(one.point.read_percent));
-        let reads = any(|percent| percent > 0).then_some(Direction::Read);
-        let writes = any(|percent| percent < 100).then_some(Direction::Write);
-        let both: Vec<Direction> = reads.into_iter().chain(writes).collect();
+        bar.set_message("measuring the storage");
+        let with_fio = last.is_none() && direction == Direction::Read && self.is_whole;
+        let found = self.storage(direction, with_fio)?;
+        self.limited.insert(("storage", direction), Instant::now());
+        self.keep(found)?;
+        let together = self.together(direction);
+        self.keep(together.into_iter().collect())
+    }
+
+    /// Measures the links of the GPUs.
+    fn links(&mut self, direction: Direction, bar: &ProgressBar) -> Result<()> {
+        let last = self.limited.get(&("link", direction));
+        if last.is_some_and(|last| last.elapsed() < LIMITS_AGE) {
+            return Ok(());
+        }
         // With many GPUs it takes minutes.
         let mut begins = |number: usize, all: usize| {
             bar.set_message(format!("measuring links, {number} of {all}"));
         };
         let Found { ceilings, failed, gpus } =
-            limits::links(&self.engine, &self.resolver, &self.targets, &both, &mut begins);
-        (self.linked, self.gpus) = (Some(Instant::now()), gpus);
+            limits::links(&self.engine, &self.resolver, &self.targets, &[direction], &mut begins);
+        self.limited.insert(("link", direction), Instant::now());
+        self.gpus = gpus;
         failed.iter().try_for_each(|failure| self.warn(not_measured(failure)))?;
         self.keep(ceilings)
     }
@@ -666,6 +665,7 @@ impl<'a> Bench<'a> {
         let lanes = self.lanes(planned)?;
         if planned.load.writes() {
             for place in planned.paths.iter().map(|index| &self.places[*index]) {
+                place.make(Direction::Write)?;
                 place.writes(lanes.iter().map(|lane| (lane.path.as_path(), lane.region)));
             }
         }
@@ -719,7 +719,10 @@ fn in_memory(
             .because(format!("{kind} keeps its files in memory"))
             .hint("name a path on a drive, or give `--cache warm`"));
     }
-    warnings.push(Warning::InMemory(kind.into()).to_string());
+    warnings.push(format!(
+        "no cold rows and no storage limit: {kind} keeps its files in memory; give a path on a \
+         drive"
+    ));
     Ok(true)
 }
 
@@ -751,7 +754,7 @@ fn methods(
                 cufile::keep(pool, gpu, process);
                 methods.extend([Tuning::Defaults, Tuning::Tuned].map(Way::Cufile));
             }
-            Err(reason) => warnings.push(Warning::NoCufile(reason).to_string()),
+            Err(reason) => warnings.push(format!("cuFile's compat mode is not compared: {reason}")),
         }
     }
     methods.push(forebay);

@@ -8,7 +8,7 @@ use forebay::{Engine, Route};
 use super::demand::Demand;
 use super::memory::{GpuMemory, HostMemory, Memory};
 use crate::failure::{Failure, Result};
-use crate::report::warnings::Warning;
+use crate::report::warnings;
 
 /// The requested memory.
 #[derive(Debug, Clone)]
@@ -68,11 +68,11 @@ impl Target {
 
     /// Warnings about the target.
     #[must_use]
-    pub fn warnings(&self) -> Vec<Warning> {
+    pub fn warnings(&self) -> Vec<String> {
         if self.is_simulated() {
-            return vec![Warning::Simulated];
+            return vec![warnings::simulated()];
         }
-        self.reason.iter().map(|reason| Warning::HostTarget(reason.clone())).collect()
+        self.reason.iter().map(|reason| warnings::host_target(reason)).collect()
     }
 
     /// Allocates `len` bytes, one or more.

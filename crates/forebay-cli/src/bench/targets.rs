@@ -12,13 +12,13 @@ use crate::args::BenchArgs;
 use crate::args::bench::GpuList;
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
-use crate::report::warnings::Warning;
+use crate::report::warnings;
 
 /// GPUs that work at the same time; `None` is host memory.
 pub(super) type Together = Vec<Option<Arc<dyn Device>>>;
 
 /// The targets of a run, one for each value of that axis, and notes on them.
-pub(super) fn find(engine: &Engine, args: &BenchArgs) -> Result<(Vec<Together>, Vec<Warning>)> {
+pub(super) fn find(engine: &Engine, args: &BenchArgs) -> Result<(Vec<Together>, Vec<String>)> {
     let all = match &args.gpus {
         None => {
             let (mut found, mut warnings) = (Vec::new(), Vec::new());
@@ -50,7 +50,7 @@ pub(super) fn find(engine: &Engine, args: &BenchArgs) -> Result<(Vec<Together>, 
         }
     };
     let simulated = all.iter().flatten().any(|gpu| gpu.info().simulated);
-    let warnings = if simulated { vec![Warning::Simulated] } else { Vec::new() };
+    let warnings = if simulated { vec![warnings::simulated()] } else { Vec::new() };
     // The first, the first two, and so on: shows which limit takes over as they are added.
     Ok(((1..=all.len()).map(|count| all[..count].to_vec()).collect(), warnings))
 }

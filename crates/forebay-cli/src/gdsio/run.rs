@@ -82,21 +82,15 @@ impl Task<'_> {
             _ => End::Bytes(bytes),
         };
         let load = |request_size| Load {
-            way: self.way,
             read_percent: if reads_back { 100 } else { asked.read_percent },
             pattern: if io.is_random() { Pattern::Random } else { Pattern::Sequential },
-            request_size,
             depth: self.depth(),
             batch: self.batch(),
             // No pages are evicted or read in before, and no write waits until its bytes are on the
             // drive.
             cache: Cache::Resident,
-            warm_up: Duration::ZERO,
-            once: false,
-            end,
-            until_steady: None,
-            rate: None,
             seed: asked.seed,
+            ..Load::reads(self.way, request_size, end)
         };
         sizes.into_iter().map(load).collect()
     }

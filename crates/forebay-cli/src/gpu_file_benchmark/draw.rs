@@ -11,7 +11,7 @@ use crate::bench::stats::Spread;
 use crate::report::json::{Cache, Direction, Environment};
 use crate::report::plain::plain;
 use crate::report::table::{self, rate};
-use crate::report::warnings::{SECONDS_MIN, Warning};
+use crate::report::warnings::some;
 use crate::results::Measured;
 use crate::sockets::Sockets;
 
@@ -239,13 +239,20 @@ fn compute(work: &Work, rows: &[Row<'_>], simulated: bool) -> Option<String> {
     ))
 }
 
+/// Shorter samples are too inaccurate.
+const SECONDS_MIN: f64 = 0.002;
+
 /// Warnings on the rows: wrong data, runs that are too short, and runs that vary too much.
-pub(super) fn notes(rows: &[Row<'_>], runs: u32) -> Vec<Warning> {
+pub(super) fn notes(rows: &[Row<'_>], runs: u32) -> Vec<String> {
     let mut warnings = Vec::new();
     let (mut short, mut unstable, mut most) = (Vec::new(), Vec::new(), 0.0_f64);
     for row in rows {
         if row.wrong {
-            warnings.push(Warning::Wrong { row: row.name() });
+            warnings.push(format!(
+                "{} moved wrong data: its speed means nothing; check whether the file changed \
+                 during the run, and the kernel's log",
+                row.name()
+            ));
         }
         let is_short = |run: &Measured| run.seconds.is_some_and(|seconds| seconds < SECONDS_MIN);
         if row.samples.iter().any(is_short) {
@@ -256,10 +263,18 @@ pub(super) fn notes(rows: &[Row<'_>], runs: u32) -> Vec<Warning> {
         }
     }
     if !short.is_empty() {
-        warnings.push(Warning::Short { rows: short });
+        let short = some(&short);
+        warnings
+            .push(format!("samples shorter than 2 ms are inaccurate: {short}; try a larger `-s`"));
     }
     if !unstable.is_empty() {
-        warnings.push(Warning::Unstable { rows: unstable, variation: most, runs });
+        warnings.push(format!(
+            "unstable, by up to {:.0} %: {}; end other work on this machine, or try `-r {}` or a \
+             larger `-s`",
+            most * 100.0,
+            some(&unstable),
+            (runs * 3).max(9)
+        ));
     }
     warnings
 }
@@ -342,7 +357,11 @@ mod tests {
         let rows = rows(&methods);
         let found: Vec<_> = rows.iter().map(|row| (row.name(), row.wrong)).collect();
         assert_eq!(found[2], ("`forebay` read".into(), true), "{found:?}");
-        assert_eq!(notes(&rows, 3), [Warning::Wrong { row: "`forebay` read".into() }]);
+        let notes = notes(&rows, 3);
+        assert!(
+            notes.len() == 1 && notes[0].starts_with("`forebay` read moved wrong"),
+            "{notes:?}"
+        );
     }
 
     #[test]
@@ -351,15 +370,10 @@ mod tests {
         methods[0].write[0].seconds = Some(SECONDS_MIN / 2.0);
         methods[1].read[2].bytes_per_second = 9e9;
         let rows = rows(&methods);
-        let [Warning::Short { rows: short }, Warning::Unstable { rows: unstable, .. }] =
-            &notes(&rows, 3)[..]
-        else {
-            panic!("{:?}", notes(&rows, 3))
-        };
-        assert_eq!(
-            (&short[0], &unstable[0]),
-            (&"`standard` write".into(), &"`forebay` read".into())
-        );
+        let notes = notes(&rows, 3);
+        let found = [("inaccurate: `standard` write;", 0), ("%: `forebay` read;", 1)];
+        let named = |(words, at): &(&str, usize)| notes[*at].contains(words);
+        assert!(notes.len() == 2 && found.iter().all(named), "{notes:?}");
     }
 
     #[test]

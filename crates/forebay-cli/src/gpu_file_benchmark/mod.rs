@@ -12,7 +12,6 @@ mod runs;
 
 use std::io::Write as _;
 use std::sync::Arc;
-use std::time::Duration;
 
 use forebay::gpu::Device;
 use forebay::units::{KIB, MIB};
@@ -31,13 +30,13 @@ use crate::bench::{TRY_LEN, environment, make, scratch, spinner};
 use crate::failure::{Failure, Result};
 use crate::program::Program;
 use crate::report::json::{Cache, Direction};
-use crate::report::warnings::Warning;
+use crate::report::warnings;
 use crate::results::Measured;
 use crate::sockets::Sockets;
 use crate::steps::{self, Step};
 use crate::workload::backend::{Plain, Way};
 use crate::workload::measure::Measurer;
-use crate::workload::pattern::{self, Region};
+use crate::workload::pattern::Region;
 use crate::workload::run::Ran;
 use crate::workload::{End, Lane, Load};
 
@@ -52,10 +51,7 @@ pub(crate) fn command(args: &GpuFileArgs, command: &str, program: &Program) -> R
     let allowed = Allowed { files: args.overwrite, devices: args.overwrite_device };
     let file = TestFile::find(args.file.as_deref(), allowed)?;
     let mut warnings = target.warnings();
-    match file.remove_leftovers() {
-        0 => {}
-        count => warnings.push(Warning::Leftovers(count)),
-    }
+    warnings.extend(warnings::leftovers(file.remove_leftovers()));
     let info = target.device.as_ref().map(|device| device.info());
     let environment = environment::collect(file.path(), info, command);
     let in_memory = environment.file_system.as_ref().map(|facts| facts.kind.clone());
@@ -86,13 +82,13 @@ pub(crate) fn command(args: &GpuFileArgs, command: &str, program: &Program) -> R
     let done = benchmark.measure(methods, &mut warnings, &mut show)?;
     let rows = draw::rows(&done.methods);
     if rows.is_empty() && !done.found_wrong() {
-        return Err(nothing_measured(&warnings));
+        return Err(nothing_measured(&done.methods));
     }
     show(&draw::summary(&rows, done.work.as_ref(), simulated));
-    warnings.extend(sockets.as_ref().and_then(Sockets::warning).map(Warning::Engine));
-    warnings.extend(benchmark.engine.notes().into_iter().map(Warning::Engine));
+    warnings.extend(sockets.as_ref().and_then(Sockets::warning));
+    warnings.extend(benchmark.engine.notes());
     warnings.extend(draw::notes(&rows, args.runs));
-    warnings.iter().for_each(|warning| crate::stdio::say(&warning.to_string()));
+    warnings.iter().for_each(|warning| crate::stdio::say(warning));
     if done.found_wrong() {
         return Err(Failure::new("wrong data were found")
             .hint("`MISMATCH` marks where; ignore the speed there"));
@@ -101,15 +97,23 @@ pub(crate) fn command(args: &GpuFileArgs, command: &str, program: &Program) -> R
 }
 
 /// The failure of a benchmark without any measurement.
-fn nothing_measured(warnings: &[Warning]) -> Failure {
-    let failure = Failure::new("no method could be measured")
+fn nothing_measured(methods: &[Method]) -> Failure {
+    let mut failure = Failure::new("no method could be measured")
         .hint("try `--gpu none`, `-f` with a folder elsewhere, or a smaller `-s`");
-    warnings.iter().fold(failure, |failure, warning| match warning {
-        Warning::LeftOut { reason, .. } if !failure.causes.contains(reason) => {
-            failure.because(reason)
+    for reason in methods.iter().filter_map(|method| method.left_out.as_ref()) {
+        if !failure.causes.contains(reason) {
+            failure = failure.because(reason);
         }
-        _ => failure,
-    })
+    }
+    failure
+}
+
+/// The warning that the GPU's own work is not measured.
+fn no_compute(failure: &Failure) -> String {
+    format!(
+        "the GPU's own work during a read is not measured: {}; `-m compare` leaves it out",
+        failure.in_one_line()
+    )
 }
 
 /// One method, and its runs so far.
@@ -182,7 +186,7 @@ impl Benchmark<'_> {
     fn prepare(
         &mut self,
         in_memory: Option<String>,
-        warnings: &mut Vec<Warning>,
+        warnings: &mut Vec<String>,
     ) -> Result<Vec<Method>> {
         let len = self.args.size;
         self.file.check_room(len)?;
@@ -199,7 +203,10 @@ impl Benchmark<'_> {
         made?;
         if let Some(reason) = self.no_eviction(in_memory)? {
             self.cache = Cache::Resident;
-            warnings.push(Warning::Resident(reason));
+            warnings.push(format!(
+                "the file stays in memory, so no drive is compared: {reason}; give a path on a \
+                 drive"
+            ));
         }
         let required = self.args.mode == Mode::Dma;
         let mut methods = vec![Method::new("standard", Way::Plain(Plain::CpuCachedGpu), false)];
@@ -217,7 +224,7 @@ impl Benchmark<'_> {
     fn measure(
         &self,
         mut methods: Vec<Method>,
-        warnings: &mut Vec<Warning>,
+        warnings: &mut Vec<String>,
         show: &mut dyn FnMut(&str),
     ) -> Result<Done> {
         let simulated = self.target.is_simulated();
@@ -243,7 +250,7 @@ impl Benchmark<'_> {
                 Ok(()) => show(&draw::work(work, run, simulated)),
                 Err(failure) => {
                     work.failed = true;
-                    warnings.push(Warning::NoCompute(failure.in_one_line()));
+                    warnings.push(no_compute(&failure));
                     if work.found_wrong() {
                         show(&draw::work_wrong(run, simulated));
                     }
@@ -251,8 +258,8 @@ impl Benchmark<'_> {
             }
         }
         for method in &methods {
-            if let Some(reason) = method.left_out.clone() {
-                warnings.push(Warning::LeftOut { rows: vec![method.name.into()], reason });
+            if let Some(reason) = &method.left_out {
+                warnings.push(format!("left out: {}: {reason}", method.name));
             }
         }
         Ok(Done { methods, work })
@@ -289,27 +296,19 @@ impl Benchmark<'_> {
         let (len, path) = (self.args.size, self.file.path().to_owned());
         let request_size = request_size(len);
         let load = Load {
-            way,
             read_percent: if direction == Direction::Read { 100 } else { 0 },
-            pattern: pattern::Pattern::Sequential,
-            request_size,
-            depth: 1,
             batch: u32::try_from(len / request_size)
                 .map_err(|_| Failure::new("cannot move so many bytes in one call"))?,
             cache: self.cache,
-            warm_up: Duration::ZERO,
-            end: End::Bytes(len),
-            until_steady: None,
             once: true,
-            rate: None,
-            seed: 0,
+            ..Load::reads(way, request_size, End::Bytes(len))
         };
         let (device, region) = (self.target.device.clone(), Region { start: 0, len });
         measurer.measure(&load, &[Lane { target: 0, device, path, region, content: None }])
     }
 
     /// The GPU's own work, if requested and available.
-    fn work(&self, warnings: &mut Vec<Warning>) -> Option<Work> {
+    fn work(&self, warnings: &mut Vec<String>) -> Option<Work> {
         if self.args.mode != Mode::All {
             return None;
         }
@@ -321,7 +320,7 @@ impl Benchmark<'_> {
         };
         work()
             .inspect_err(|failure: &Failure| {
-                warnings.push(Warning::NoCompute(failure.in_one_line()));
+                warnings.push(no_compute(failure));
             })
             .ok()
     }
@@ -373,7 +372,7 @@ impl Benchmark<'_> {
         let gpu = self.target.device.is_some();
         let transfer = Demand::of_transfer(self.engine.options(), self.args.size, false, gpu);
         let copies = 2 + u64::from(self.target.is_simulated()) + u64::from(in_memory);
-        Demand { copies, fixed: transfer.fixed + make::STEP, ..transfer }
+        Demand { copies, fixed: transfer.fixed + make::STEP }
     }
 }
 
@@ -404,11 +403,12 @@ mod tests {
 
     #[test]
     fn a_benchmark_that_measured_nothing_has_failed() {
-        let left_out = |reason: &str| Warning::LeftOut {
-            rows: vec!["standard".into()],
-            reason: reason.into(),
-        };
-        let failure = nothing_measured(&[left_out("the device is gone"), left_out("so it is")]);
+        let methods = ["the device is gone", "so it is"].map(|reason| {
+            let mut method = Method::new("standard", Way::Forebay(None), false);
+            method.left_out = Some(reason.into());
+            method
+        });
+        let failure = nothing_measured(&methods);
         assert_eq!(failure.exit_code(), 1);
         assert_eq!(failure.causes, ["the device is gone", "so it is"]);
         assert!(failure.hint.unwrap().contains("`--gpu none`"));

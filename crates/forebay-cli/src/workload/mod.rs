@@ -67,6 +67,26 @@ pub struct Load {
 }
 
 impl Load {
+    /// Cold sequential reads, one request at a time.
+    #[must_use]
+    pub const fn reads(way: Way, request_size: u64, end: End) -> Self {
+        Self {
+            way,
+            read_percent: 100,
+            pattern: Pattern::Sequential,
+            request_size,
+            depth: 1,
+            batch: 1,
+            cache: Cache::Cold,
+            warm_up: Duration::ZERO,
+            end,
+            until_steady: None,
+            once: false,
+            rate: None,
+            seed: 0,
+        }
+    }
+
     /// Whether anything is written.
     #[must_use]
     pub const fn writes(&self) -> bool {

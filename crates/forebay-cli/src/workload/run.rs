@@ -426,7 +426,7 @@ mod tests {
     use crate::bench::data::Pattern as Data;
     use crate::workload::End;
     use crate::workload::backend::{Plain, Way};
-    use crate::workload::pattern::{Pattern, Region};
+    use crate::workload::pattern::Region;
 
     #[test]
     fn all_counts_where_an_amount_is_to_be_moved() {
@@ -528,21 +528,9 @@ mod tests {
     }
 
     fn load(read_percent: u8) -> Load {
-        Load {
-            way: Way::Plain(Plain::CpuCachedGpu),
-            read_percent,
-            pattern: Pattern::Sequential,
-            request_size: 4 << 10,
-            depth: 1,
-            batch: 1,
-            cache: Cache::Resident,
-            warm_up: Duration::ZERO,
-            once: false,
-            end: End::Bytes(8 << 10),
-            until_steady: None,
-            rate: None,
-            seed: 0,
-        }
+        let way = Way::Plain(Plain::CpuCachedGpu);
+        let cache = Cache::Resident;
+        Load { read_percent, cache, ..Load::reads(way, 4 << 10, End::Bytes(8 << 10)) }
     }
 
     fn lanes(path: &Path) -> [Lane; 2] {

@@ -116,7 +116,7 @@ fn flags_of_a_comparison_do_not_combine() {
     error: the argument `--find-depth` cannot be used with `--json`
     hint: for more information, try `--help`
 
-    error: the argument `--find-depth` cannot be used with `--size <SIZE,…>`
+    error: the argument `--find-depth` cannot be used with `--size <SIZE>`
     hint: for more information, try `--help`
 
     error: `--find-depth` takes one path

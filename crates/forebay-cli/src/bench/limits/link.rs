@@ -61,7 +61,7 @@ impl Link {
 
     /// Bytes of one copy.
     #[must_use]
-    pub fn len(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.len
     }
 

@@ -16,11 +16,11 @@ use crate::bench::memory::{GpuMemory, HostMemory, Memory, whole};
 use crate::bench::parallel::{cores, each_range};
 use crate::bench::stats::rate;
 use crate::failure::{Failure, Result};
-use crate::report::json::{Cache, Direction};
+use crate::report::json::Direction;
 use crate::results::Ceiling;
 use crate::steps;
 use crate::workload::backend::{Plain, Pool, Way};
-use crate::workload::pattern::{Pattern, Region};
+use crate::workload::pattern::Region;
 use crate::workload::run::Ready;
 use crate::workload::{End, Lane, Load};
 
@@ -76,7 +76,7 @@ pub(super) fn link(
     let mut link = Link::new(engine, &memory, len)?;
     let mut best = 0.0_f64;
     for _ in 0..SAMPLES {
-        best = best.max(rate(link.len(), link.sample(direction, &mut memory)?.seconds));
+        best = best.max(rate(link.bytes(), link.sample(direction, &mut memory)?.seconds));
     }
     Ok(Ceiling {
         name: "link".into(),
@@ -188,7 +188,7 @@ fn at_once(ready: &mut [(Link, Memory)], direction: Direction) -> Result<f64> {
                 let mut steps = vec![(start, 0)];
                 while start.elapsed() < TOGETHER {
                     link.sample(direction, memory)?;
-                    bytes += link.len();
+                    bytes += link.bytes();
                     steps.push((Instant::now(), bytes));
                 }
                 Ok(steps)
@@ -269,19 +269,10 @@ fn sample(
     steps::open(engine, file)?.evict()?;
     let is_read = direction == Direction::Read;
     let load = Load {
-        way: Way::Plain(plain),
         read_percent: if is_read { 100 } else { 0 },
-        pattern: Pattern::Sequential,
-        request_size: STORAGE_BLOCK,
         depth,
-        batch: 1,
-        cache: Cache::Cold,
         warm_up: STORAGE_WARM_UP,
-        end: End::Time(STORAGE_TIME),
-        until_steady: None,
-        once: false,
-        rate: None,
-        seed: 1,
+        ..Load::reads(Way::Plain(plain), STORAGE_BLOCK, End::Time(STORAGE_TIME))
     };
     let part = len / u64::from(threads) / STORAGE_BLOCK * STORAGE_BLOCK;
     let lane = |index: u32| Lane {

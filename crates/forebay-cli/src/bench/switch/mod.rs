@@ -21,6 +21,7 @@ use super::{Bench, maps, queues, state};
 use crate::args::BenchArgs;
 use crate::cleanup;
 use crate::failure::{Failure, Result};
+use crate::report::json::Direction;
 use crate::shell::{self, Rest, shortened};
 use crate::stdio::say;
 use crate::steps::Step;
@@ -241,7 +242,8 @@ impl Bench<'_> {
         let directions: Vec<u8> = own.iter().map(|planned| planned.point.read_percent).collect();
         let mut place = Place::find(&self.engine, &path, self.args, &directions)?;
         place.fit(self.args, &own)?;
-        place.make()?;
+        place.check_room()?;
+        place.make(Direction::Read)?;
         self.places.push(place);
         Ok(self.maps.first().and_then(|map| queues::found(map, number)))
     }

@@ -48,7 +48,7 @@ fn what_keeps_the_path_is_refused_and_a_path_that_is_not_there() {
     let path = folder.path().to_str().unwrap();
     let output = format!("{path}/results");
     refused(&[&words[..], &["-o", &output]].concat(), path, "the results file is on it");
-    refused(&words, "/nonexistent", "No such file");
+    refused(&words, "/nonexistent", "no such file");
     assert!(Switch::find(&args(&[]), Path::new("/nonexistent")).unwrap().is_none());
 }
 
@@ -139,7 +139,7 @@ fn a_number_that_cannot_be_set_is_rows_and_not_the_end() {
             Some(1) => &[],
             Some(2) => &["cannot set 2 I/O queues", "it failed: no target"],
             Some(3) => &["cannot set 3 I/O queues", &too_long],
-            _ => &["cannot set 4 I/O queues", "was not back 0.1 s after", "No such file"],
+            _ => &["cannot set 4 I/O queues", "was not back 0.1 s after", "no such file"],
         };
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         assert_eq!(sample.measured.is_some(), parts.is_empty(), "{sample:?}");

@@ -153,12 +153,12 @@ fn a_path_that_vanishes_or_shrinks_ends_no_sweep() {
         fs::rename(scratch, at("elsewhere")).unwrap();
     };
     let mut cases: Vec<(&str, &str, Break<'_>)> = vec![
-        ("removed", "No such file", Box::new(remove)),
+        ("removed", "no such file", Box::new(remove)),
         ("cut", "ends", Box::new(cut)),
         ("moved", "cannot use the scratch folder", Box::new(away)),
     ];
     if let Some(small) = small {
-        cases.push(("small/unmounted", "No such file", Box::new(|| small.vanish())));
+        cases.push(("small/unmounted", "no such file", Box::new(|| small.vanish())));
     }
     let results = |name: &str| at(&format!("results-{}", name.replace('/', "-")));
     let started: Vec<Child> =
