@@ -5,6 +5,8 @@ use super::{GUIDE, folder, said, shell};
 use std::fs;
 
 const BENCH: &str = include_str!("../../../../../benches/runs/2026-11-21-h200-k/bench-read.txt");
+const TABLE: &str = include_str!("../../../../../benches/runs/2026-11-26-2-cores-bench/bench.txt");
+const README: &str = include_str!("../../../../../README.md");
 const COMPARE: &str = include_str!("../../../../../benches/runs/2026-11-22-h200/compare.txt");
 const SWEEPS: [&str; 2] = [
     include_str!("../../../../../benches/runs/2026-11-22-h200-c/sweep-32.jsonl"),
@@ -30,8 +32,10 @@ fn lines_that_are_quoted_are_those_of_the_run() {
         .collect();
     assert_eq!(quoted.len(), 1);
     for line in quoted[0].lines() {
-        assert!(BENCH.lines().any(|other| other == line), "no such line in the run: {line}");
+        assert!(TABLE.lines().any(|other| other == line), "no such line in the run: {line}");
     }
+    assert!(README.contains(TABLE.trim_end()), "the README should quote the run");
+    assert!(TABLE.lines().all(|line| line.chars().count() <= 80));
     // What the text quotes of the same runs, by the line in which it stands there.
     for (run, way, numbers) in [
         (BENCH, "standard ", &["3.24"][..]),
