@@ -1,6 +1,7 @@
 //! Scratch goes away however the command ends.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Read as _, Seek as _};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -18,6 +19,8 @@ pub(crate) const ENDS: [Signal; 5] =
 pub(crate) struct Running {
     pub(crate) folder: tempfile::TempDir,
     child: Child,
+    /// What it wrote to stderr.
+    messages: File,
 }
 
 impl Drop for Running {
@@ -44,13 +47,15 @@ impl Running {
     }
 
     pub(crate) fn spawn(folder: tempfile::TempDir, command: &mut Command) -> Self {
-        command.current_dir(folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
+        let messages = tempfile::tempfile().unwrap();
+        command.current_dir(folder.path()).stdout(Stdio::null());
+        command.stderr(messages.try_clone().unwrap());
         // A core file would count as something left.
         let maximum = getrlimit(Resource::Core).maximum;
         setrlimit(Resource::Core, Rlimit { current: Some(0), maximum }).unwrap();
         // Signals for this run must not reach the tests.
         command.process_group(0);
-        Self { child: command.spawn().unwrap(), folder }
+        Self { child: command.spawn().unwrap(), folder, messages }
     }
 
     pub(crate) fn scratch(&self) -> Vec<PathBuf> {
@@ -82,6 +87,13 @@ impl Running {
 
     pub(crate) fn end(&mut self) -> ExitStatus {
         self.child.wait().unwrap()
+    }
+
+    pub(crate) fn messages(&self) -> String {
+        let mut bytes = Vec::new();
+        (&self.messages).rewind().unwrap();
+        (&self.messages).read_to_end(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 }
 

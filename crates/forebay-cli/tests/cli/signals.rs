@@ -112,7 +112,8 @@ fn run(seed: u64) -> Option<()> {
 
     let sent = Instant::now();
     let status = running.end();
-    assert_eq!(status.signal(), Some(expected.as_raw()), "{status:?}");
+    let messages = running.messages();
+    assert_eq!(status.signal(), Some(expected.as_raw()), "{status:?}: {messages}");
     assert!(sent.elapsed() < Duration::from_secs(60), "it ended after {:?}", sent.elapsed());
     running.wait_for(|| processes(&mark).is_empty());
     if signal == Signal::KILL {
