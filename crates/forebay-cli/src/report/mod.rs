@@ -5,7 +5,7 @@
 //! `forebay report` shows stored results. [`input`] reads them, [`foreign`] those of other tools,
 //! [`layers`] those of `forebay.stream_bench`. A [`model`] summarizes them, [`compare`] compares
 //! its points by [`ratio`] ([`student`] has the distribution). [`show`] makes a report's parts from
-//! [`grid`]s, [`forms`] and [`page`] write them. [`command`] is the verb, [`output`] writes a file.
+//! [`grid`]s, [`forms`] and [`page`] write them. [`command`] is the verb, `output` writes a file.
 
 pub mod command;
 pub mod compare;

@@ -1,6 +1,6 @@
 //! The contents of results for every form: runs, and a line for each point of each run.
 //!
-//! Pure: the caller reads the files. [`gather`] makes a model of records, [`notes`] its warnings,
+//! Pure: the caller reads the files. [`gather`] makes a model of records, `notes` its warnings,
 //! [`facts`] lists the machine and the settings.
 
 mod axis;
