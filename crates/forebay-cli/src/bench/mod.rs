@@ -293,7 +293,7 @@ impl<'a> Bench<'a> {
     fn asked(&self, paths: &[PathBuf]) -> Value {
         let identities = identities(&self.targets);
         let mut asked = plan::asked(self.args, &self.planned, &real(paths), &identities);
-        let queues = queues::told(&self.maps);
+        let queues = queues::described(&self.maps);
         // If the run sets queue counts, the initial count says nothing about it.
         if !queues.is_empty() && self.switch.is_none() {
             asked["queues"] = queues.into();

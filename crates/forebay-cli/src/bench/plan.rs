@@ -173,7 +173,7 @@ pub(super) fn points(args: &BenchArgs, axes: &Axes) -> Result<Vec<Planned>> {
 }
 
 fn nothing() -> Failure {
-    Failure::usage("no method can do what is asked")
+    Failure::usage("no method can measure these values")
         .hint("`mmap` uses one thread, and `kvikio` is only measured with reads: add `forebay`")
 }
 

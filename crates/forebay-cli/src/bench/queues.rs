@@ -19,7 +19,7 @@ pub fn found(map: &StorageMap, asked: u32) -> Option<u32> {
 /// Each controller's I/O queues, and each mount's connections to its server, in words. A controller
 /// of several paths counts once.
 #[must_use]
-pub fn told(maps: &[StorageMap]) -> Vec<String> {
+pub fn described(maps: &[StorageMap]) -> Vec<String> {
     let (mut seen, mut found) = (Vec::new(), Vec::new());
     for (_, layer) in maps.iter().flat_map(|map| map.root.walk()) {
         let (fact, one, several) = match layer.kind {

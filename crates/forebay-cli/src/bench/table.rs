@@ -258,16 +258,19 @@ fn limits(model: &Model, point: &Point) -> Vec<(String, f64)> {
 fn closing(model: &Model) -> String {
     let mut sentences: Vec<String> = compared(model).into_iter().collect();
     sentences.push(show::data(model).into());
-    let own = model.lines.iter().filter(|line| line.point.way == "forebay");
+    let own = || model.lines.iter().filter(|line| line.point.way == "forebay");
     let mut paths: Vec<String> = Vec::new();
-    for path in own.map(show::path) {
+    for path in own().map(show::path) {
         if !paths.contains(&path) {
             paths.push(path);
         }
     }
     if !paths.is_empty() {
-        sentences
-            .push(format!("Path: {}, by the counters of kernel and driver.", paths.join("; ")));
+        let how = match own().all(show::is_proven) {
+            true => ", by the counters of kernel and driver",
+            false => "",
+        };
+        sentences.push(format!("Path: {}{how}.", paths.join("; ")));
     }
     sentences.join(" ")
 }
@@ -296,6 +299,7 @@ fn compared(model: &Model) -> Option<String> {
         };
         let lowest = limits(model, &line.point).into_iter().min_by(|a, b| a.1.total_cmp(&b.1));
         let limit = lowest.map_or_else(String::new, |(name, limit)| match own / limit {
+            share if share > ABOVE => format!(" (above the limit measured: {name})"),
             share if share > 1.0 => format!(" (at the limit: {name})"),
             share => format!(" ({:.0} % of the limit: {name})", share * 100.0),
         });
@@ -356,8 +360,32 @@ mod tests {
     fn a_rate_above_its_limit_is_named_and_no_share() {
         let text = shown(3e9, 1e9, 9.2e9, 2.0);
         assert!(text.contains("above the limit measured: forebay (storage)"), "{text}");
-        assert!(text.contains("at the limit: storage") && !text.contains("307"), "{text}");
+        assert!(text.contains("9.2× cold (above the limit measured: storage)"), "{text}");
+        assert!(!text.contains("307"), "{text}");
         assert!(text.contains(" 3.00\n"), "the limit is as measured: {text}");
+    }
+
+    #[test]
+    fn counters_are_named_only_where_they_prove_the_path() {
+        let sweep = Sweep { ways: vec!["forebay"], ..Sweep::default() };
+        let closing = |verdict: Option<&str>| {
+            let mut run = made::run(&sweep);
+            run["asked"]["whole_files"] = true.into();
+            let mut records = vec![run];
+            records.extend(made::samples(&sweep));
+            for record in records.iter_mut().filter(|record| record["record"] == "sample") {
+                match verdict {
+                    Some(text) => record["measured"]["verdict"]["text"] = text.into(),
+                    None => record["measured"]["verdict"] = Value::Null,
+                }
+            }
+            super::closing(&model_of(&[("a", &made::text(&records))]))
+        };
+        let proven = "Path: staged, by the counters of kernel and driver.";
+        assert!(closing(Some("staged")).ends_with(proven));
+        assert!(closing(Some("unproven")).ends_with("Path: unproven."));
+        assert!(closing(Some("contradictory")).ends_with("Path: contradictory."));
+        assert!(closing(None).ends_with("Path: not verified."));
     }
 
     #[test]

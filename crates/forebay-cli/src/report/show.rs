@@ -194,6 +194,13 @@ pub fn path(line: &Line) -> String {
     }
 }
 
+/// Whether counters prove the path of a line's bytes.
+#[must_use]
+pub fn is_proven(line: &Line) -> bool {
+    let is_doubted = |word| line.verdict.contains(word);
+    !line.verdict.is_empty() && !["unproven", "contradictory"].into_iter().any(is_doubted)
+}
+
 /// Whether the data were compared.
 #[must_use]
 pub fn data(model: &Model) -> &'static str {

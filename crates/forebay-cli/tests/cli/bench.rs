@@ -171,7 +171,7 @@ fn requests_that_are_due_at_a_rate_are_measured_from_then_on() {
     let measured = sample.measured.as_ref().unwrap();
     let latency = measured.latency.unwrap();
     assert!(latency.since_due);
-    // Each alone takes 10 ms; what stood in line for 200 ms is told.
+    // Each alone takes 10 ms; the warning names what waited for 200 ms.
     assert!(latency.max_ns > Some(100_000_000), "{latency:?}");
     assert!(measured.requests_per_second.unwrap() < 150.0, "{measured:?}");
 }
@@ -248,8 +248,8 @@ fn a_run_goes_on_where_it_was_killed() {
     let kept = samples(&before).count();
     let output = command(folder.path(), &arguments).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
-    let told = stderr(&output);
-    assert!(told.contains(&format!("{kept} of them kept from an earlier run")), "{told}");
+    let messages = stderr(&output);
+    assert!(messages.contains(&format!("{kept} of them kept from an earlier run")), "{messages}");
     let after = read(&file().unwrap()).unwrap();
     assert_eq!(after[..before.len()], before[..], "what was there stays as it was");
     let mut all: Vec<(Point, u32)> =
@@ -360,9 +360,9 @@ fn a_point_that_fails_is_a_row_and_not_the_end() {
     assert!(error.contains("use a multiple of 4096"), "the remedy is kept: {failed:?}");
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(shown.lines().any(|line| line.contains(" failed")), "{shown}");
-    let told = stderr(&output);
-    assert!(told.contains("1 of 4 points failed, the first with: cannot read"), "{told}");
-    assert!(told.contains("one sample failed"), "{told}");
+    let messages = stderr(&output);
+    assert!(messages.contains("1 of 4 points failed, the first with: cannot read"), "{messages}");
+    assert!(messages.contains("one sample failed"), "{messages}");
 }
 
 #[test]
@@ -490,9 +490,9 @@ fn offsets(folder: &Path, more: &[&str]) -> Vec<String> {
     let end = ["--depth=1", "--size=8M", "--bytes=64K", "--repeats=3", "--warm-up=0s"];
     let mut command = command(folder, &[&arguments[..], &end, more].concat());
     let output = command.env("FOREBAY_LOG", "debug").output().unwrap();
-    let told = stderr(&output);
-    assert!(output.status.success(), "{told}");
-    let reads = told.lines().filter(|line| line.contains("transfer begins direction=read"));
+    let messages = stderr(&output);
+    assert!(output.status.success(), "{messages}");
+    let reads = messages.lines().filter(|line| line.contains("transfer begins direction=read"));
     let reads = reads.filter(|line| line.contains(" len=4096"));
     reads.map(|line| line.split_once(" offset=").unwrap().1.to_owned()).collect()
 }

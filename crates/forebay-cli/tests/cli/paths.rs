@@ -139,9 +139,9 @@ fn a_path_that_cannot_be_measured_is_named() {
         (&["a", "empty"], 1, "error: nothing to measure: `empty` is empty\n"),
         (&["a", "b", "--size", "500"], 1, "error: cannot read 500 B of `b`\n"),
     ] {
-        let (is, told) = failure(folder.path(), words);
-        assert_eq!(is, code, "{words:?}: {told}");
-        assert!(told.starts_with(text), "{words:?}: {told}");
+        let (is, messages) = failure(folder.path(), words);
+        assert_eq!(is, code, "{words:?}: {messages}");
+        assert!(messages.starts_with(text), "{words:?}: {messages}");
         assert!(names(&folder.path().join("scratch")).is_empty(), "scratch was left");
     }
 }

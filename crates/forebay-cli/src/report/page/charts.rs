@@ -7,7 +7,7 @@ use super::super::model::{Axis, Line, Metric, Model};
 use super::super::numbers::rate_text;
 use super::super::plain::json_escaped;
 
-/// Most lines of a chart: more cannot be told apart.
+/// Most lines of a chart: colours of more look alike.
 const SERIES_MAX: usize = 8;
 /// The quantities with a chart.
 const METRICS: [Metric; 4] = [Metric::Rate, Metric::P50, Metric::P99, Metric::CpuCost];

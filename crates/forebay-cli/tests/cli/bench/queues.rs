@@ -42,10 +42,10 @@ fn a_path_is_taken_away_and_comes_back_with_each_number() {
     let words = ["--method=forebay,cpu", "--direction=read,write", "-o", "results"];
     let words = [&[path, "--io-queues=1,2,4", "--set-queues", &set], &SHORT[..], &words].concat();
     let output = command(folder.path(), &words).output().unwrap();
-    let told = stderr(&output);
+    let messages = stderr(&output);
     // The second leaves it unmounted, so that the fourth cannot unmount it.
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("12 points × 2"), "{told}");
+    assert_eq!(output.status.code(), Some(1), "{messages}");
+    assert!(messages.contains("12 points × 2"), "{messages}");
     let results = folder.path().join("results");
     let first = all(&results);
     assert_eq!(first.len(), 24);
@@ -85,17 +85,17 @@ fn ctrl_c_says_which_number_stays_and_the_sweep_goes_on_from_there() {
     kill_process(Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap(), Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.signal(), Some(Signal::INT.as_raw()));
-    let told = stderr(&output);
+    let messages = stderr(&output);
     let log = fs::read_to_string(folder.path().join("log")).unwrap();
     assert_eq!(log, "3\n");
     let stays = format!("`{path}` keeps the 3 I/O queues that `--set-queues` has set");
-    assert!(told.contains(&stays), "{told}");
+    assert!(messages.contains(&stays), "{messages}");
     assert!(scratch(drive.path()).is_empty());
     let kept = all(&results).len();
     let output = command(folder.path(), &words).output().unwrap();
-    let told = stderr(&output);
-    assert!(output.status.success(), "{told}");
-    assert!(told.contains(&format!("{kept} of them kept from an earlier run")), "{told}");
+    let messages = stderr(&output);
+    assert!(output.status.success(), "{messages}");
+    assert!(messages.contains(&format!("{kept} of them kept from an earlier run")), "{messages}");
     assert_eq!(all(&results).len(), 24);
     let log = fs::read_to_string(folder.path().join("log")).unwrap();
     assert_eq!(log, "3\n3\n7\n", "what was set before may have been changed since");
@@ -107,9 +107,9 @@ fn what_is_asked_wrongly_is_refused_with_the_remedy() {
     fs::create_dir(folder.path().join("path")).unwrap();
     let refused = |words: &[&str], part: &str| {
         let output = command(folder.path(), words).output().unwrap();
-        let told = stderr(&output);
-        assert_eq!(output.status.code(), Some(2), "{told}");
-        assert!(told.contains(part) && told.contains("hint: "), "{told}");
+        let messages = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{messages}");
+        assert!(messages.contains(part) && messages.contains("hint: "), "{messages}");
     };
     refused(&["path", "--io-queues=1,2"], "`--io-queues` needs a command");
     refused(&["path", "--set-queues=set {}"], "no number to set");
@@ -130,16 +130,16 @@ fn queues_are_those_that_the_kernel_reports() {
     tree.mount(10, "259:1", "/a", "ext4 /dev/nvme1n1 rw");
     tree.mount(11, "259:2", "/b", "ext4 /dev/nvme2n1 rw");
     tree.mount(12, "0:42", "/n", "nfs4 s:/e rw,vers=4.2,nconnect=8");
-    let told = |paths: &[&str]| {
+    let described = |paths: &[&str]| {
         let maps: Vec<_> = paths.iter().map(|path| tree.map(path)).collect();
-        forebay_cli::bench::queues::told(&maps)
+        forebay_cli::bench::queues::described(&maps)
     };
-    assert_eq!(told(&["/a/f"]), ["8 I/O queues"]);
+    assert_eq!(described(&["/a/f"]), ["8 I/O queues"]);
     // Eight connections were asked for, and there is one.
-    assert_eq!(told(&["/n/f", "/a/f", "/a/f"]), ["1 connection", "8 I/O queues"]);
-    assert_eq!(told(&["/b/f"]), Vec::<String>::new());
+    assert_eq!(described(&["/n/f", "/a/f", "/a/f"]), ["1 connection", "8 I/O queues"]);
+    assert_eq!(described(&["/b/f"]), Vec::<String>::new());
     tree.write(&controller(2), "0\n");
-    assert_eq!(told(&["/b/f"]), Vec::<String>::new());
+    assert_eq!(described(&["/b/f"]), Vec::<String>::new());
     let found = |path: &str, asked: u32| forebay_cli::bench::queues::found(&tree.map(path), asked);
     assert_eq!((found("/a/f", 8), found("/a/f", 16)), (Some(8), Some(8)));
     assert_eq!((found("/n/f", 8), found("/b/f", 8)), (Some(1), None));

@@ -43,7 +43,7 @@ fn a_sample_goes_on_until_a_span_is_steady_or_time_is_up() {
         assert_eq!(talk.contains("no steady rate"), !steady.reached, "{talk}");
     }
     assert!(scratch(folder.path()).is_empty());
-    // What goes on for longer is another run.
+    // A longer time limit makes it another run.
     let other = [&SPANS[..5], &["--until-steady=2s", "-o", "results"]].concat();
     let again = measure(folder.path(), &other);
     assert!(stderr(&again).contains("results of something else"), "{}", stderr(&again));
