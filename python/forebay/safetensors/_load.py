@@ -35,10 +35,11 @@ _AT_ONCE = 2
 """Windows that are filled at once: one is read while the other is sent to other ranks."""
 
 _CALL = 256 << 20
-"""Bytes of whole files that one call reads, or more.
+"""Bytes of whole files that the first call reads, or more. A later one reads more than all before.
 
-It starts before the next headers are read. One call for 8 GiB with 2,738 tensors in 16 files had
-0.84 of the rate of `read_into`, such calls 0.92 to 0.96 (``benches/runs/2026-11-26-h100-loaders``).
+A call starts before the next headers are read. Of the rate of `read_into`, a load of 8 GiB with
+2,738 tensors in 16 files had 0.95 by such calls, 0.85 by calls of one file each, and 0.86 by a
+single call (``benches/runs/2026-11-26-h100-calls``).
 """
 
 _CONVERTED = 32 << 20
@@ -171,11 +172,13 @@ class _Loading:
             if self._dtype is not None:
                 self._dtype = kind.target(self._dtype)
             whole = [Part()]
+            least = _CALL
             for one in opened(self._engine, path, names):
                 files.callback(one.file.close)
                 if whole[-1].tensors and not self._ranks.joins_files:
-                    if whole[-1].end >= _CALL and self._ranks.is_alone:
+                    if whole[-1].end >= least and self._ranks.is_alone:
                         yield whole
+                        least += whole[-1].end
                         whole = [Part()]
                     else:
                         whole.append(whole[-1].next())
