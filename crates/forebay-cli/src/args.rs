@@ -7,17 +7,16 @@ mod report;
 
 use std::path::PathBuf;
 
-use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use forebay::Route;
 use forebay::gpu::GpuSelector;
-use forebay::units::parse_size;
 
 pub use self::bench::BenchArgs;
 pub use self::gpu_file::{GpuFileArgs, Mode};
 pub use self::report::ReportArgs;
 use crate::gdsio::options::GdsioArgs;
+use crate::values::{gpu, local_path, route, size};
 
 /// Move bytes between files and GPU memory at the speed of the slowest link
 #[derive(Debug, Parser)]
@@ -77,11 +76,10 @@ pub enum Verb {
     Gdsio(GdsioArgs),
     /// Run the GPU file benchmark's modes: standard copy, engine, direct route
     ///
-    /// A file is written from the GPU and read back, by each method in turn: a standard copy
-    /// (through the page cache), Forebay by the route that it chooses, and the direct route if it
-    /// is available. Every byte of every run is verified. The first run is shown separately, since
-    /// it includes setup. Counters of the kernel, the driver and libraries decide whether bytes
-    /// went by DMA, not the speed. Without a GPU the target is host memory.
+    /// `forebay bench` writes a file from the GPU and reads it back, by each method in turn: a
+    /// standard copy through the page cache, Forebay by the route that it chooses, and the direct
+    /// route if it is available. Every byte is verified. Counters of the kernel, the driver and
+    /// libraries prove the route, not the speed. Without a GPU the target is host memory.
     #[command(hide = true)]
     GpuFileBenchmark(GpuFileArgs),
     /// Print completions for a shell
@@ -266,43 +264,4 @@ pub struct ReachArgs {
 #[must_use]
 pub fn definition() -> clap::Command {
     Arguments::command()
-}
-
-fn size(text: &str) -> Result<u64, String> {
-    // `1g`, as other tools take it.
-    let size = parse_size(text).or_else(|| parse_size(&text.to_uppercase()));
-    size.ok_or_else(|| "it takes a size such as `64K` or `1.5GiB`".into())
-}
-
-pub(crate) fn positive_size(text: &str) -> Result<u64, String> {
-    match size(text)? {
-        0 => Err("it takes a size above zero".into()),
-        len => Ok(len),
-    }
-}
-
-pub(crate) fn gpu(text: &str) -> Result<GpuSelector, String> {
-    text.parse().map_err(|error: forebay::Error| match error {
-        // The flag has a name already.
-        forebay::Error::BadOption { name, expected, .. } if name == "gpu" => {
-            format!("it takes {expected}")
-        }
-        forebay::Error::BadOption { name, expected, .. } => format!("`{name}` takes {expected}"),
-        other => other.to_string(),
-    })
-}
-
-/// A path on this machine.
-pub(crate) fn local_path() -> impl TypedValueParser<Value = PathBuf> {
-    PathBufValueParser::new().try_map(|path| {
-        let scheme = path.to_str().and_then(|path| Some(path.split_once("://")?.0));
-        match scheme.filter(|scheme| scheme.chars().all(|c| c.is_ascii_alphanumeric())) {
-            Some(_) => Err("remote objects are not supported: copy or mount them first"),
-            None => Ok(path),
-        }
-    })
-}
-
-pub(crate) fn route(text: &str) -> Result<Route, String> {
-    text.parse().map_err(|_| "it takes `direct`, `staged`, `cached` or `host`".into())
 }

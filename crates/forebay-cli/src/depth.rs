@@ -22,8 +22,8 @@ use crate::bench::stats::{Spread, rate};
 use crate::bench::{environment, spinner};
 use crate::failure::{Failure, Result};
 use crate::log;
-use crate::map::look::Look;
 use crate::program::Program;
+use crate::report::plain::plain;
 use crate::report::table::{self, rate as shown_rate};
 use crate::report::warnings;
 use crate::stdio::say;
@@ -91,7 +91,7 @@ pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Res
     let name = drive.subject.folder.display().to_string();
     let name = if drive.subject.is_scratch() { name } else { drive.name.display().to_string() };
     let title = format!("{name}{}", place.unwrap_or_default());
-    let text = render(&title, &found, drive.options.segment_size, Look::of_stdout());
+    let text = render(&title, &found, drive.options.segment_size);
     let mut out = anstream::stdout();
     let shown = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     drive.engine.notes().into_iter().for_each(|note| say(&note));
@@ -343,21 +343,20 @@ fn search(depths: &[u64], measure: &mut dyn FnMut(Option<u64>) -> Result<f64>) -
 }
 
 /// The curve, the chosen depth and the reason. `size` is the block size.
-fn render(title: &str, found: &Found, size: u64, look: Look) -> String {
-    let mut text = format!("{BOLD}{}{BOLD:#}\n", look.fit(title));
+fn render(title: &str, found: &Found, size: u64) -> String {
+    let mut text = format!("{BOLD}{}{BOLD:#}\n", plain(title));
     let Found { curve, depth, default, ratios } = found;
     let size_name = format_size(size);
     let rates = curve.iter().map(|point| point.bytes_per_second).chain([*default]);
     let most = rates.fold(0.0, f64::max);
-    let bar = |rate: f64| look.pick("█", "#").repeat(columns(rate / most));
+    let bar = |rate: f64| "█".repeat(columns(rate / most));
     // Writing to a string cannot fail.
     let _ = writeln!(text, "cold reads with O_DIRECT, block size {size_name}\n");
     let _ = writeln!(text, "  depth    GB/s   latency");
     for Point { depth: of, bytes_per_second: rate } in curve {
         // The queue is full, so this is the mean time of a request (Little's law).
-        let latency = time(float(of * size) / rate, look);
-        let (style, mark) =
-            if of == depth { (BOLD, look.pick(" ◀", " <-")) } else { (Style::new(), "") };
+        let latency = time(float(of * size) / rate);
+        let (style, mark) = if of == depth { (BOLD, " ◀") } else { (Style::new(), "") };
         let (shown, bar) = (shown_rate(*rate), bar(*rate));
         let _ = writeln!(text, "{style}  {of:>5}  {shown:>6}  {latency:>8}  {bar}{mark}{style:#}");
     }
@@ -397,12 +396,12 @@ fn render(title: &str, found: &Found, size: u64, look: Look) -> String {
 }
 
 /// A time with three significant digits.
-fn time(seconds: f64, look: Look) -> String {
+fn time(seconds: f64) -> String {
     match seconds {
         1.0.. => format!("{seconds:.2} s"),
         0.1.. => format!("{:.0} ms", seconds * 1e3),
         0.001.. => format!("{:.1} ms", seconds * 1e3),
-        _ => format!("{:.0} {}", seconds * 1e6, look.pick("µs", "us")),
+        _ => format!("{:.0} µs", seconds * 1e6),
     }
 }
 
@@ -475,8 +474,8 @@ mod tests {
         assert_eq!(failure.message, "lost");
     }
 
-    fn shown(found: &Found, ascii: bool) -> String {
-        let text = render("/data (ext4 on nvme0n1)", found, MIB, Look { ascii, width: None });
+    fn shown(found: &Found) -> String {
+        let text = render("/data (ext4 on nvme0n1)", found, MIB);
         let text = anstream::adapter::strip_str(&text).to_string();
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         text
@@ -484,7 +483,7 @@ mod tests {
 
     #[test]
     fn the_curve_the_depth_and_the_reason_are_shown() {
-        insta::assert_snapshot!(shown(&found(6e9, 0.0), false), @r"
+        insta::assert_snapshot!(shown(&found(6e9, 0.0)), @r"
         /data (ext4 on nvme0n1)
         cold reads with O_DIRECT, block size 1 MiB
 
@@ -505,8 +504,8 @@ mod tests {
           KvikIO  KVIKIO_NTHREADS=8 KVIKIO_TASK_SIZE=1048576
                   KVIKIO_AUTO_DIRECT_IO_READ=on
         ");
-        let text = shown(&found(6.8e9, 0.1), true);
-        assert!(text.is_ascii() && text.contains("Too noisy, keeping the default"), "{text}");
-        assert!(shown(&found(7e9, 0.0), true).contains("Keeping the default: depth 8 is enough"));
+        let text = shown(&found(6.8e9, 0.1));
+        assert!(text.contains("Too noisy, keeping the default"), "{text}");
+        assert!(shown(&found(7e9, 0.0)).contains("Keeping the default: depth 8 is enough"));
     }
 }

@@ -36,6 +36,7 @@ pub mod sockets;
 pub mod stdio;
 pub mod steps;
 mod usage;
+mod values;
 mod variables;
 pub mod workload;
 

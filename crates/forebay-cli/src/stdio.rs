@@ -22,6 +22,12 @@ pub(crate) fn say(warning: &str) {
     let _ = writeln!(anstream::stderr(), "{yellow}warning:{yellow:#} {}", plain(warning));
 }
 
+/// Shows a message on stderr that is no warning.
+pub(crate) fn tell(text: &str) {
+    // Stderr may be closed.
+    let _ = writeln!(anstream::stderr(), "{}", plain(text));
+}
+
 /// Writes `text` to stdout, without its colours unless stdout is a terminal.
 pub(crate) fn print(text: &str) -> Result<()> {
     let mut out = anstream::stdout();

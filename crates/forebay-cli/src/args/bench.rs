@@ -1,7 +1,9 @@
 //! The arguments of `forebay bench`.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -10,9 +12,9 @@ use forebay::gpu::GpuSelector;
 use forebay::gpu::sim::SimConfig;
 use forebay::units::parse_duration;
 
-use super::{gpu, local_path, positive_size, route};
 use crate::bench::kv::Kv;
 use crate::report::json::Cache;
+use crate::values::{gpu, local_path, positive_size, route};
 use crate::workload::backend::Way;
 use crate::workload::pattern::Pattern;
 
@@ -265,6 +267,14 @@ pub struct BenchArgs {
     /// Start over instead of continuing the same run
     #[arg(long, hide_short_help = true, help_heading = OUTPUT)]
     pub restart: bool,
+
+    /// The open file of the only path, which the caller made or may overwrite.
+    #[arg(skip)]
+    pub open_file: Option<Arc<File>>,
+
+    /// Compare every byte, however many there are.
+    #[arg(skip)]
+    pub verify_all: bool,
 
     /// Name of these results in comparisons
     #[arg(long, value_name = "TEXT", hide_short_help = true, help_heading = OUTPUT)]

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use forebay::gpu::GpuSelector;
 use forebay::units::{KIB, MIB, parse_size};
 
-use super::gpu;
+use crate::values::gpu;
 
 /// Sizes are whole multiples of this, which suits every drive and every GPU.
 const UNIT: u64 = 4 * KIB;
@@ -22,18 +22,6 @@ pub enum Mode {
     All,
 }
 
-impl Mode {
-    /// Its name, as in the command.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Compare => "compare",
-            Self::Dma => "dma",
-            Self::All => "all",
-        }
-    }
-}
-
 /// Arguments of `forebay gpu-file-benchmark`.
 #[derive(Debug, Clone, Args)]
 #[command(after_long_help = "Examples:\n  \
@@ -46,7 +34,7 @@ pub struct GpuFileArgs {
     #[arg(short, long, value_name = "MODE", value_enum, default_value_t = Mode::All)]
     pub mode: Mode,
 
-    /// Bytes of each run: a number of MiB, or a size such as `512M` or `8G`
+    /// Bytes of the file: a number of MiB, or a size such as `512M` or `8G`
     #[arg(
         short, long, value_name = "SIZE_MB", default_value = "512",
         value_parser = size, allow_negative_numbers = true
@@ -61,7 +49,7 @@ pub struct GpuFileArgs {
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
 
-    /// Runs of each method; the first is shown separately
+    /// Samples of each method
     #[arg(
         short, long, value_name = "RUNS", default_value_t = 3,
         value_parser = runs, allow_negative_numbers = true

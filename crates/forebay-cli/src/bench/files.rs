@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -98,7 +98,15 @@ impl Place {
         let len = engine.open(path)?.len()?;
         check_size(path, len)?;
         drop(opening);
-        let held = if writes { Some(may_write(path, args)?) } else { None };
+        let held = match &args.open_file {
+            Some(file) => {
+                let file = file.try_clone();
+                let file = file.map_err(|e| Failure::io(format!("cannot open `{text}`"), &e))?;
+                Some((file, path.to_owned()))
+            }
+            None if writes => Some(may_write(path, args.overwrite, args.overwrite_device)?),
+            None => None,
+        };
         if len == 0 {
             return Err(Failure::new(format!("nothing to measure: `{text}` is empty"))
                 .hint("give a folder instead, and scratch files are made there"));
@@ -323,30 +331,42 @@ fn real(path: &Path) -> Result<PathBuf> {
         .map_err(|error| Failure::io(format!("cannot inspect `{}`", path.display()), &error))
 }
 
-/// Opens the file at `path` for writing, if the user allowed that; returns it with its real name.
-fn may_write(path: &Path, args: &BenchArgs) -> Result<(File, PathBuf)> {
+/// Opens the user's file or device at `path`, which will be written, and claims a device; returns
+/// it with its real name.
+///
+/// # Errors
+/// The user did not allow that; it is neither a file nor a device; system errors.
+pub(crate) fn may_write(
+    path: &Path,
+    overwrite: bool,
+    overwrite_device: bool,
+) -> Result<(File, PathBuf)> {
     let text = path.display();
     let _step = Step::begin("open", path);
-    let is_device = |facts: &Metadata| facts.file_type().is_block_device();
-    let found = fs::metadata(path).is_ok_and(|facts| is_device(&facts));
-    let (allowed, flag) = if found {
-        (args.overwrite_device, "`--overwrite-device` allows it, and destroys its content")
-    } else {
-        (args.overwrite, "`--overwrite` allows it; or give a folder for a scratch file")
-    };
+    let failed = |error| Failure::io(format!("cannot open `{text}`"), &error);
+    let kind = |facts: &Metadata| (facts.is_file(), facts.file_type().is_block_device());
+    let found = kind(&fs::metadata(path).map_err(failed)?);
     let refused = || Failure::usage(format!("`{text}` would be written"));
+    let (allowed, flag) = match found {
+        (true, _) => (overwrite, "`--overwrite`"),
+        (_, true) => (overwrite_device, "`--overwrite-device`"),
+        _ => {
+            return Err(refused()
+                .because("it is neither a regular file nor a block device")
+                .hint("give a folder for a scratch file"));
+        }
+    };
     if !allowed {
-        return Err(refused().because("this command did not make it").hint(flag));
+        return Err(refused().because("this command did not make it").hint(format!(
+            "{flag} allows it, and destroys its content; or give a folder for a scratch file"
+        )));
     }
     let name = real(path)?;
-    if found {
-        // Never write to a device with a mounted file system.
-        drop(make::claim(&name)?);
-    }
-    let failed = |error| Failure::io(format!("cannot open `{text}`"), &error);
-    let file = held::open(&name).map_err(failed)?;
+    // Never write to a device with a mounted file system.
+    let is_device = found.1;
+    let file = if is_device { make::claim(&name)? } else { held::open(&name).map_err(failed)? };
     // Between the two checks another file may have taken the name.
-    if is_device(&file.metadata().map_err(failed)?) != found {
+    if kind(&file.metadata().map_err(failed)?) != found {
         return Err(refused().because("another file has replaced it"));
     }
     Ok((file, name))

@@ -1,7 +1,7 @@
 //! Fills scratch files, and prevents that they fill a disk.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Seek as _, SeekFrom};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, FileTypeExt as _, OpenOptionsExt};
 use std::path::Path;
 
@@ -82,48 +82,22 @@ fn reserve(file: &File, path: &Path, len: u64) -> Result<()> {
     }
 }
 
-/// A block device that is claimed exclusively while this exists.
-#[derive(Debug)]
-pub struct Claimed {
-    pub(crate) file: File,
-    /// Its bytes.
-    pub(crate) len: u64,
-}
-
-impl Claimed {
-    /// Checks that it has `len` bytes.
-    ///
-    /// # Errors
-    /// If it is smaller.
-    pub fn check(&self, path: &Path, len: u64) -> Result<()> {
-        if len <= self.len {
-            return Ok(());
-        }
-        let (path, len, has) = (path.display(), format_size(len), format_size(self.len));
-        Err(Failure::new(format!("`{path}` has no room for {len}"))
-            .because(format!("the device has {has}"))
-            .hint("give a smaller `--size`"))
-    }
-}
-
-/// Claims a block device for writing.
+/// Opens a block device for writing, exclusively while it is open.
 ///
 /// # Errors
 /// If it is in use: mounted, or part of an array or a volume. System errors.
-pub fn claim(path: &Path) -> Result<Claimed> {
+pub fn claim(path: &Path) -> Result<File> {
     let _step = Step::begin("open", path);
     let cannot = || format!("cannot write to the device `{}`", path.display());
     // Without O_CREAT this is the kernel's test whether a device is in use.
     let flags = libc::O_EXCL | no_link(path, true);
     let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
-    let mut file = opened.map_err(|error| match error.kind() {
+    opened.map_err(|error| match error.kind() {
         ErrorKind::ResourceBusy => Failure::new(cannot())
             .because("it is in use: mounted, or part of an array or a volume")
             .hint("`forebay doctor --map` shows what uses it; give a folder on it instead"),
         _ => Failure::io(cannot(), &error),
-    })?;
-    let len = file.seek(SeekFrom::End(0)).map_err(|error| Failure::io(cannot(), &error))?;
-    Ok(Claimed { file, len })
+    })
 }
 
 /// Writes the bytes of `pattern` from `start`, a multiple of eight, to `end` into scratch at

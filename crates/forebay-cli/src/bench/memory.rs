@@ -17,14 +17,14 @@ use std::sync::Arc;
 
 use forebay::Buffer;
 use forebay::gpu::{Device, DeviceId};
-use forebay::units::{ByteRange, MIB, align_up, format_size};
+use forebay::units::{MIB, align_up, format_size};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::data::{PIECE, Pattern};
-use super::parallel::{cores, each_piece, each_range};
+use super::parallel::{cores, each_piece};
 use crate::failure::{Failure, Result};
 
-/// Bytes of one step when GPU memory is filled or checked: enough for the link's full rate.
+/// Bytes of one step when GPU memory is filled: enough for the link's full rate.
 const STEP: u64 = 16 * MIB;
 
 /// Closes a file. Some file systems report a failed write only here: network file systems, or those
@@ -223,37 +223,6 @@ pub(crate) fn put_into(buffer: &mut Buffer, pattern: Pattern, len: u64) -> Resul
     Ok(())
 }
 
-/// Whether all `bytes` match the beginning of `expected`.
-pub(crate) fn bytes_hold(bytes: &[u8], expected: Pattern) -> bool {
-    let check = |(): &mut (), range: ByteRange| {
-        let part = &bytes[whole(range.start)..whole(range.end)];
-        // One mismatch is enough: stop comparing.
-        if expected.matches(range.start, part) { Ok(()) } else { Err(()) }
-    };
-    each_range(bytes.len() as u64, STEP, cores().min(8), || (), check).is_ok()
-}
-
-/// Whether the first `len` bytes of a buffer in any memory are as expected.
-///
-/// # Errors
-/// GPU errors.
-pub(crate) fn buffer_holds(buffer: &Buffer, expected: Pattern, len: u64) -> Result<bool> {
-    if let Some(bytes) = buffer.as_slice() {
-        return Ok(bytes_hold(&bytes[..whole(len)], expected));
-    }
-    let check = |scratch: &mut Vec<u8>, range: ByteRange| -> Result<(), Option<Failure>> {
-        scratch.resize(whole(range.len()), 0);
-        buffer.download(range.start, scratch).map_err(|error| Some(error.into()))?;
-        // One mismatch is enough: stop comparing.
-        if expected.matches(range.start, scratch) { Ok(()) } else { Err(None) }
-    };
-    match each_range(len, STEP, cores().min(8), Vec::new, check) {
-        Ok(()) => Ok(true),
-        Err(None) => Ok(false),
-        Err(Some(failure)) => Err(failure),
-    }
-}
-
 fn piece() -> usize {
     whole(PIECE)
 }
@@ -269,8 +238,8 @@ mod tests {
 
     fn holds(memory: &Memory, expected: Pattern, len: u64) -> bool {
         match memory {
-            Memory::Host(memory) => bytes_hold(&memory.bytes()[..whole(len)], expected),
-            Memory::Gpu(gpu) => buffer_holds(&gpu.buffer, expected, len).unwrap(),
+            Memory::Host(memory) => expected.matches(0, &memory.bytes()[..whole(len)]),
+            Memory::Gpu(_) => unreachable!("host memory was made"),
         }
     }
 

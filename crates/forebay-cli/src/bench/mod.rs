@@ -63,16 +63,16 @@ use crate::report::forms;
 use crate::report::json::{Cache, Direction, Environment, Gpu};
 use crate::report::model::Model;
 use crate::report::numbers::counted;
-use crate::report::plain::{json, plain};
+use crate::report::plain::json;
 use crate::report::warnings;
 use crate::results::file::{Ledger, samples};
 use crate::results::{Ceiling, Joules, Measured, Record, Run, SCHEMA, Sample};
 use crate::sockets;
-use crate::stdio::say;
+use crate::stdio::{say, tell};
 use crate::steps::Step;
 use crate::workload::backend::{Plain, Pool, Tuning, Way, cufile};
 use crate::workload::measure::Measurer;
-use crate::workload::run::Ready;
+use crate::workload::run::{Ran, Ready};
 use crate::workload::{End, Load};
 use crate::{cleanup, limits as settings};
 
@@ -103,7 +103,7 @@ pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Res
 }
 
 /// A run in progress.
-struct Bench<'a> {
+pub(crate) struct Bench<'a> {
     args: &'a BenchArgs,
     begun: Instant,
     engine: Engine,
@@ -133,7 +133,11 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    fn new(
+    /// Finds the files and GPUs, and plans the points.
+    ///
+    /// # Errors
+    /// The arguments contradict each other; system errors.
+    pub(crate) fn new(
         args: &'a BenchArgs,
         engine: Engine,
         program: &Program,
@@ -145,7 +149,7 @@ impl<'a> Bench<'a> {
             if args.paths.is_empty() { vec![PathBuf::from(".")] } else { args.paths.clone() };
         refuse_same(&paths)?;
         let pool = Arc::new(Pool::new(program));
-        let measurers = Measurer::all(&engine, &targets, &pool);
+        let measurers = Measurer::all(&engine, &targets, &pool, args.verify_all);
         let is_whole = args.moves_whole_files();
         let methods = methods(args, &engine, &targets, &pool, &mut warnings);
         let directions = directions(args, &paths, is_whole);
@@ -322,7 +326,11 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    fn run(mut self) -> Result<Vec<Record>> {
+    /// Measures all points; returns the records.
+    ///
+    /// # Errors
+    /// System errors, and those of a required route. A sample that fails is a record.
+    pub(crate) fn run(&mut self) -> Result<Vec<Record>> {
         let repeats = plan::repeats(self.args, self.is_whole);
         let todo: Vec<(usize, u32)> = (0..repeats)
             .flat_map(|repeat| {
@@ -337,7 +345,7 @@ impl<'a> Bench<'a> {
             self.tell(&format!(
                 "`{path}` has all samples of this run; `--restart`, or another file, measures again"
             ));
-            return Ok(self.records);
+            return Ok(std::mem::take(&mut self.records));
         }
         let bar = self.progress(todo.len() as u64);
         self.tell_kept(all - todo.len(), all, &bar);
@@ -652,7 +660,18 @@ impl<'a> Bench<'a> {
         Ok(lanes)
     }
 
-    fn measure(&self, planned: &Planned) -> Result<Measured> {
+    /// Reads whole files once more, as the engine's first row does, beside other work.
+    ///
+    /// # Errors
+    /// There is no such row; file and GPU errors.
+    pub(crate) fn read_by_engine(&self) -> Result<(Measured, Ran)> {
+        let is_read = |one: &&Planned| one.point.way == "forebay" && !one.load.writes();
+        let planned = self.planned.iter().find(is_read);
+        self.moved(planned.ok_or_else(|| Failure::new("the engine reads nothing"))?)
+    }
+
+    /// Moves the bytes of a point.
+    fn moved(&self, planned: &Planned) -> Result<(Measured, Ran)> {
         if let Some(failure) = self.switch.as_ref().and_then(|switch| switch.failed.as_ref()) {
             return Err(failure.clone());
         }
@@ -670,7 +689,11 @@ impl<'a> Bench<'a> {
             }
         }
         self.meter.mark();
-        let (mut measured, ran) = self.measurers[planned.targets].measure(&planned.load, &lanes)?;
+        self.measurers[planned.targets].measure(&planned.load, &lanes)
+    }
+
+    fn measure(&self, planned: &Planned) -> Result<Measured> {
+        let (mut measured, ran) = self.moved(planned)?;
         let power = self.meter.between(ran.from, ran.from + ran.span);
         let parts = [Part::Gpu, Part::Package, Part::Dram, Part::Platform, Part::Server];
         let per_gb = |part| joules_per_gb(power.joules_of(part)?, measured.bytes?);
@@ -850,13 +873,8 @@ fn maps(resolver: &Resolver, paths: &[PathBuf]) -> Vec<StorageMap> {
     paths.iter().map(map).collect()
 }
 
-/// Prints a line on the progress.
-fn tell(text: &str) {
-    let _ = writeln!(anstream::stderr(), "{}", plain(text));
-}
-
 /// Prints the results and the warnings; failed samples and wrong data fail the command.
-fn show(args: &BenchArgs, records: &[Record]) -> Result<()> {
+pub(crate) fn show(args: &BenchArgs, records: &[Record]) -> Result<()> {
     let model = table::model(records);
     let mut out = anstream::stdout();
     let shown = if args.json {

@@ -9,8 +9,8 @@ use forebay::gpu::GpuSelector;
 use forebay::units::{MIB, parse_duration};
 
 use super::words::{self, Io, Sizes, Transfer};
-use crate::args::gpu;
 use crate::failure::{Failure, Result};
+use crate::values::gpu;
 
 /// Most threads of a run, or calls in flight of a batch.
 const THREADS_MAX: u32 = 1024;

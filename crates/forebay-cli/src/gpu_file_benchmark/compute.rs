@@ -14,10 +14,11 @@ use forebay::{Buffer, Engine};
 
 use crate::bench::cpu::timed;
 use crate::bench::data::Pattern;
-use crate::bench::memory::{buffer_holds, put_into};
+use crate::bench::memory::put_into;
 use crate::bench::stats::rate;
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
+use crate::workload::check::Expected;
 
 /// XORed into each word: all bits, so that our data become their inverse.
 const KEY: u64 = u64::MAX;
@@ -249,7 +250,8 @@ impl Compute {
 
     /// Compares every byte.
     pub(super) fn check(&mut self) -> Result<()> {
-        self.verified &= buffer_holds(&self.buffer, self.pattern, self.kernel.len)?;
+        let expected = Expected::Pattern(self.pattern);
+        self.verified &= expected.is_in(&self.buffer, 0, self.kernel.len, 0)?;
         Ok(())
     }
 }

@@ -1,70 +1,56 @@
-//! The file of the benchmark: scratch, a new temporary one, or one of the user's that may be
-//! overwritten.
+//! The file of the benchmark: new, or one of the user's that may be overwritten. In a folder
+//! `bench` makes scratch.
 //!
 //! An existing file is never touched without the user's permission.
 
 use std::fs::{self, File, Metadata};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Seek as _, SeekFrom};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use forebay::units::MIB;
+use forebay::units::format_size;
+use forebay::{Engine, Route};
 
-use crate::bench::held;
-use crate::bench::make::{self, Claimed, Room};
-use crate::bench::scratch::{self, Part, Scratch};
+use crate::args::GpuFileArgs;
+use crate::bench::data::Pattern;
+use crate::bench::files::may_write;
+use crate::bench::make::{self, Room};
+use crate::bench::route::try_route;
+use crate::bench::scratch::{Part, Scratch};
+use crate::bench::target::Target;
+use crate::bench::{TRY_LEN, held, spinner};
 use crate::cleanup;
 use crate::failure::{Failure, Result};
 use crate::output;
 use crate::steps::Step;
 
-/// The user's permissions to overwrite.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Allowed {
-    pub(super) files: bool,
-    pub(super) devices: bool,
-}
-
-/// A file that is written and read back.
+/// A folder, or a file that is written and read back.
 #[derive(Debug)]
 pub(super) struct TestFile {
-    name: PathBuf,
-    /// The path that opens it, even if another file takes its name.
-    path: PathBuf,
-    /// Its folder.
-    pub(super) folder: PathBuf,
-    origin: Origin,
+    pub(super) name: PathBuf,
+    /// The open file: another one may take its name. `None` for a folder.
+    pub(super) file: Option<Arc<File>>,
+    /// Its bytes when it was found.
+    had: u64,
+    kind: Kind,
 }
 
-#[derive(Debug)]
-enum Origin {
-    Scratch(Scratch),
-    /// Made by us at the user's path.
-    New(File),
-    /// The user's file, with its original length.
-    Given(File, u64),
-    /// A device, claimed so that no other program can use it.
-    Device(Claimed),
-}
-
-impl Origin {
-    fn held(&self) -> Option<&File> {
-        match self {
-            Self::Scratch(_) => None,
-            Self::New(file) | Self::Given(file, _) => Some(file),
-            Self::Device(claimed) => Some(&claimed.file),
-        }
-    }
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Folder,
+    New,
+    Given,
+    Device,
 }
 
 impl TestFile {
-    /// Uses the file `wanted`, if it may be overwritten, or makes it if it does not exist. If
-    /// `wanted` is a folder, makes scratch there; without it, in the current folder.
+    /// Finds the file or folder, or makes the file if there is none.
     ///
     /// # Errors
     /// The file may not be overwritten, or is not a file; or system errors.
-    pub(super) fn find(wanted: Option<&Path>, allowed: Allowed) -> Result<Self> {
-        let Some(path) = wanted else { return Self::scratch(Path::new(".")) };
+    pub(super) fn find(args: &GpuFileArgs) -> Result<Self> {
+        let path = args.file.as_deref().unwrap_or(Path::new("."));
         let looking = Step::begin("inspect", path);
         let facts = fs::metadata(path);
         // A dangling link belongs to the user as well.
@@ -72,80 +58,28 @@ impl TestFile {
         let is_new = facts.as_ref().is_err_and(is_new);
         drop(looking);
         match facts {
-            Ok(facts) if facts.is_dir() => Self::scratch(path),
-            Ok(facts) if facts.file_type().is_block_device() => Self::device(path, allowed.devices),
-            Ok(facts) => Self::given(path, &facts, allowed.files),
+            Ok(facts) if facts.is_dir() => {
+                Ok(Self { name: path.to_owned(), file: None, had: 0, kind: Kind::Folder })
+            }
+            Ok(facts) => Self::given(path, &facts, args),
             Err(_) if is_new => Self::create(path),
-            Err(error) => Err(Failure::io(format!("cannot inspect `{}`", path.display()), &error)),
+            Err(error) => Err(cannot("inspect", path, &error)),
         }
-    }
-
-    fn scratch(folder: &Path) -> Result<Self> {
-        let scratch = Scratch::create(folder)?;
-        let (name, path) = (scratch.name(Part::Write), scratch.path(Part::Write));
-        Ok(Self { name, path, folder: folder.to_owned(), origin: Origin::Scratch(scratch) })
     }
 
     fn create(path: &Path) -> Result<Self> {
         check_mounted(path)?;
-        let step = Step::begin("create", path);
-        let made = output::create(path, 0o666);
-        drop(step);
-        let made = made
-            .map_err(|error| Failure::io(format!("cannot create `{}`", path.display()), &error))?;
-        Ok(Self::at(path.to_owned(), Origin::New(made)))
+        let _step = Step::begin("create", path);
+        let file = output::create(path, 0o666).map_err(|error| cannot("create", path, &error))?;
+        Ok(Self { name: path.to_owned(), file: Some(Arc::new(file)), had: 0, kind: Kind::New })
     }
 
-    fn at(name: PathBuf, origin: Origin) -> Self {
-        let path = origin.held().and_then(held::path).unwrap_or_else(|| name.clone());
-        let folder = folder_of(&name);
-        Self { name, path, folder, origin }
-    }
-
-    fn given(path: &Path, facts: &Metadata, overwrite: bool) -> Result<Self> {
-        let name = path.display();
-        if !facts.is_file() {
-            return Err(Failure::usage(format!("`{name}` is not a regular file"))
-                .hint("give a new name, or a folder for a scratch file"));
-        }
-        if !overwrite {
-            return Err(Failure::usage(format!("`{name}` exists and would be overwritten")).hint(
-                "give a new name or a folder, or `--overwrite`, which destroys its content",
-            ));
-        }
-        let _step = Step::begin("inspect", path);
-        let failed = |error| Failure::io(format!("cannot inspect `{name}`"), &error);
-        // Links are resolved here, and never later.
-        let path = fs::canonicalize(path).map_err(failed)?;
-        let file = held::open(&path).map_err(failed)?;
-        // Between the two checks another file may have taken the name.
-        if !file.metadata().map_err(failed)?.is_file() {
-            return Err(Failure::usage(format!("`{name}` is not a regular file")));
-        }
-        Ok(Self::at(path, Origin::Given(file, facts.len())))
-    }
-
-    fn device(path: &Path, overwrite: bool) -> Result<Self> {
-        let name = path.display();
-        if !overwrite {
-            return Err(Failure::usage(format!("`{name}` is a device and would be overwritten"))
-                .hint("give a folder on it, or `--overwrite-device`, which destroys its content"));
-        }
-        let _step = Step::begin("inspect", path);
-        let path = fs::canonicalize(path)
-            .map_err(|error| Failure::io(format!("cannot inspect `{name}`"), &error))?;
-        let claimed = make::claim(&path)?;
-        Ok(Self::at(path, Origin::Device(claimed)))
-    }
-
-    /// The path that opens it.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Its name.
-    pub(super) fn name(&self) -> &Path {
-        &self.name
+    fn given(path: &Path, facts: &Metadata, args: &GpuFileArgs) -> Result<Self> {
+        let is_device = facts.file_type().is_block_device();
+        let kind = if is_device { Kind::Device } else { Kind::Given };
+        let (mut file, name) = may_write(path, args.overwrite, args.overwrite_device)?;
+        let had = file.seek(SeekFrom::End(0)).map_err(|error| cannot("inspect", path, &error))?;
+        Ok(Self { name, file: Some(Arc::new(file)), had, kind })
     }
 
     /// Checks that it has enough space.
@@ -153,48 +87,64 @@ impl TestFile {
     /// # Errors
     /// There is too little, or system errors.
     pub(super) fn check_room(&self, len: u64) -> Result<()> {
-        let had = match &self.origin {
-            Origin::Device(claimed) => return claimed.check(&self.name, len),
-            Origin::Given(_, had) => *had,
-            Origin::Scratch(_) | Origin::New(_) => 0,
+        let folder = match self.kind {
+            Kind::Device if len <= self.had => return Ok(()),
+            Kind::Device => {
+                let (name, len) = (self.name.display(), format_size(len));
+                return Err(Failure::new(format!("`{name}` has no room for {len}"))
+                    .because(format!("the device has {}", format_size(self.had)))
+                    .hint("give a smaller `--size`"));
+            }
+            Kind::Folder => self.name.clone(),
+            Kind::New | Kind::Given => folder_of(&self.name),
         };
-        Room::of(&self.folder)?.check(&self.folder, len.saturating_sub(had))
+        Room::of(&folder)?.check(&folder, len.saturating_sub(self.had))
     }
 
-    /// Its original length, if it is the user's.
-    pub(super) fn given_len(&self) -> Option<u64> {
-        match &self.origin {
-            Origin::Given(_, len) if *len > 0 => Some((*len).min(MIB)),
-            Origin::Device(claimed) => Some(claimed.len.min(MIB)),
-            _ => None,
-        }
-    }
-
-    /// Checks that its name still leads to it.
+    /// Reads a part by the route `direct`, to find out if it is available. Content of the user's
+    /// must not be lost if it is not.
     ///
     /// # Errors
-    /// It leads to another file.
-    pub(super) fn check(&self) -> Result<()> {
-        let file = match &self.origin {
-            Origin::Scratch(scratch) => return scratch.check(),
-            origin => origin.held().expect("all but scratch have one"),
+    /// It is not available.
+    pub(super) fn try_direct(&self, engine: &Engine, target: &Target) -> Result<()> {
+        if target.device.is_none() {
+            return Err(Failure::new("no GPU is available"));
+        }
+        let scratch = match self.kind {
+            Kind::Folder => Some(Scratch::create(&self.name)?),
+            _ => None,
         };
-        let _step = Step::begin("inspect", &self.name);
-        held::check(file, &self.name).map_err(|error| {
-            Failure::io(format!("cannot continue with `{}`", self.name.display()), &error)
-                .hint("give a folder that only you may write to")
-        })
+        let path = scratch.as_ref().map_or_else(|| self.path(), |one| one.path(Part::Write));
+        let len = if self.had > 0 { self.had.min(TRY_LEN) } else { TRY_LEN };
+        if self.had == 0 {
+            make::fill(&path, Pattern::new(0), len)?;
+        }
+        try_route(engine, target, &path, len, Route::Direct)
     }
 
-    /// Removes the scratch of crashed runs from the same folder; returns how many there were.
-    pub(super) fn remove_leftovers(&self) -> usize {
-        scratch::remove_leftovers(&self.folder)
+    /// Fills the file with `len` bytes.
+    ///
+    /// # Errors
+    /// System errors.
+    pub(super) fn fill(&self, len: u64) -> Result<()> {
+        if self.kind == Kind::Folder {
+            return Ok(());
+        }
+        let bar = spinner(true, len);
+        let made = make::fill(&self.path(), Pattern::new(0), len);
+        bar.finish_and_clear();
+        made
+    }
+
+    /// The path that opens the file, even if another one has its name.
+    fn path(&self) -> PathBuf {
+        self.file.as_ref().and_then(held::path).unwrap_or_else(|| self.name.clone())
     }
 }
 
 impl Drop for TestFile {
     fn drop(&mut self) {
-        if matches!(self.origin, Origin::New(_)) {
+        if self.kind == Kind::New {
             let _step = Step::begin_long("remove", &self.name);
             cleanup::end(&self.name, false);
         }
@@ -247,13 +197,28 @@ fn folder_of(path: &Path) -> PathBuf {
     }
 }
 
+fn cannot(verb: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure::io(format!("cannot {verb} `{}`", path.display()), error)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
 
+    use clap::Parser;
+
     use super::*;
 
-    const FILES: Allowed = Allowed { files: true, devices: false };
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: GpuFileArgs,
+    }
+
+    fn find(path: &Path, flags: &[&str]) -> Result<TestFile> {
+        let words = ["x", "-f", path.to_str().unwrap()];
+        TestFile::find(&Line::parse_from(words.iter().chain(flags)).args)
+    }
 
     #[test]
     fn a_file_that_is_there_takes_a_word_of_the_user() {
@@ -265,17 +230,16 @@ mod tests {
         let nowhere = place.path().join("nowhere");
         symlink(place.path().join("missing"), &nowhere).unwrap();
         for path in [&path, &link] {
-            let failure = TestFile::find(Some(path), Allowed::default()).unwrap_err();
+            let failure = find(path, &[]).unwrap_err();
             assert!(failure.usage && failure.hint.unwrap().contains("`--overwrite`"));
         }
-        for allowed in [Allowed::default(), FILES, Allowed { files: true, devices: true }] {
-            assert!(TestFile::find(Some(&nowhere), allowed).is_err());
-            assert!(TestFile::find(Some(Path::new("/dev/null")), allowed).unwrap_err().usage);
+        for flags in [&[][..], &["--overwrite"], &["--overwrite", "--overwrite-device"]] {
+            assert!(find(&nowhere, flags).is_err());
+            assert!(find(Path::new("/dev/null"), flags).unwrap_err().usage);
         }
         assert_eq!(fs::read(&path).unwrap(), b"bytes");
-        let taken = TestFile::find(Some(&link), FILES).unwrap();
-        assert_eq!(taken.name(), fs::canonicalize(&path).unwrap());
-        assert_eq!(taken.given_len(), Some(5));
+        let taken = find(&link, &["--overwrite"]).unwrap();
+        assert_eq!((&taken.name, taken.had), (&fs::canonicalize(&path).unwrap(), 5));
         drop(taken);
         assert!(path.exists(), "it is the user's");
     }
@@ -284,25 +248,21 @@ mod tests {
     fn what_was_made_goes_away_and_what_took_its_place_stays() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("new");
-        let file = TestFile::find(Some(&path), Allowed::default()).unwrap();
-        assert_eq!((file.name(), file.given_len()), (path.as_path(), None));
-        file.check().unwrap();
+        let file = find(&path, &[]).unwrap();
+        assert!(path.exists());
         drop(file);
         assert!(!path.exists());
-
-        let file = TestFile::find(Some(&path), Allowed::default()).unwrap();
+        let file = find(&path, &[]).unwrap();
         fs::rename(&path, place.path().join("moved")).unwrap();
         fs::write(&path, "precious").unwrap();
-        fs::write(file.path(), "data").unwrap();
-        let failure = file.check().unwrap_err();
-        assert!(failure.causes[0].contains("another file"), "{failure:?}");
+        file.fill(4096).unwrap();
         drop(file);
         assert_eq!(fs::read(&path).unwrap(), b"precious");
     }
 
     #[test]
     fn a_new_file_is_refused_where_a_file_system_is_not_mounted() {
-        let failure = TestFile::find(Some(Path::new("/forebay-new")), FILES).unwrap_err();
+        let failure = find(Path::new("/forebay-new"), &["--overwrite"]).unwrap_err();
         assert!(failure.usage && failure.causes[0].contains("mounted at `/forebay-new`"));
         let table = "# /data\nUUID=1 / ext4 rw 0 1\n/dev/sda1\t/data  xfs noauto\n";
         let listed = |place| is_listed(table, Path::new(place));
@@ -311,14 +271,13 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_a_place_for_scratch() {
+    fn room_is_that_of_the_folder() {
         let place = tempfile::tempdir().unwrap();
-        let file = TestFile::find(Some(place.path()), Allowed::default()).unwrap();
-        file.check().unwrap();
-        assert!(file.name().starts_with(place.path()) && file.name() != place.path());
-        file.check_room(MIB).unwrap();
-        assert!(file.check_room(u64::MAX / 2).is_err());
-        drop(file);
+        for path in [place.path().to_owned(), place.path().join("new")] {
+            let file = find(&path, &[]).unwrap();
+            file.check_room(4096).unwrap();
+            assert!(file.check_room(u64::MAX / 2).is_err());
+        }
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
     }
 }

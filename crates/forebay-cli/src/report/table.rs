@@ -1,33 +1,7 @@
 //! Results as a table for people.
 
-use std::fmt::Write as _;
-
-use forebay::units::format_size;
-
 use super::drives::DriveFacts;
 use super::json::{Drive, Environment};
-use super::plain::plain;
-
-/// The machine, the file if there is one, or the drives of `several` paths, and the target.
-pub(crate) fn header(facts: &Environment, path: Option<&str>, several: bool) -> String {
-    let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "machine  {} × {}, {} memory, {}",
-        facts.cpu.cores,
-        plain(&facts.cpu.model),
-        format_size(facts.memory.total),
-        plain(&facts.kernel)
-    );
-    let mut file: Vec<String> = path.into_iter().map(str::to_owned).collect();
-    file.extend(place(facts, several));
-    if !file.is_empty() {
-        let label = if several { "drives" } else { "file  " };
-        let _ = writeln!(text, "{label}   {}", plain(&file.join(", ")));
-    }
-    let _ = writeln!(text, "target   {}", plain(&target(facts)));
-    text
-}
 
 /// Drives that the head of a report names.
 const DRIVES_MAX: usize = 4;
@@ -68,21 +42,6 @@ fn with_link(drive: &DriveFacts) -> String {
     }
 }
 
-fn target(facts: &Environment) -> String {
-    let Some(gpu) = &facts.gpu else { return "host memory, no GPU".into() };
-    let mut text = format!("{}, {}", gpu.id, gpu.name);
-    if gpu.simulated && !gpu.name.contains("simulated") {
-        text.push_str(" (simulated)");
-    }
-    for part in [&gpu.uuid, &gpu.pci_address].into_iter().flatten() {
-        let _ = write!(text, ", {part}");
-    }
-    if let Some(driver) = &facts.driver {
-        let _ = write!(text, ", driver {driver}");
-    }
-    text
-}
-
 /// A rate in GB/s (1e9) with three significant digits.
 #[must_use]
 pub fn rate(bytes_per_second: f64) -> String {
@@ -103,19 +62,18 @@ mod tests {
     #[test]
     fn what_is_not_known_is_not_named() {
         let mut facts = environment();
-        let file =
-            |facts: &Environment| header(facts, None, false).lines().nth(1).map(str::to_owned);
-        let place = |facts: &Environment| file(facts).unwrap();
-        assert_eq!(place(&facts), "file     ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)");
+        let place = |facts: &Environment| place(facts, false);
+        let link = "ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)";
+        assert_eq!(place(&facts).as_deref(), Some(link));
         facts.drives.resize_with(6, || DriveFacts { name: "d".into(), ..DriveFacts::default() });
-        let several = "file     ext4 on nvme0n1 (Fast One, x4 at 16 GT/s) + d + d + d + 2 more";
-        assert_eq!(place(&facts), several);
+        let several = format!("{link} + d + d + d + 2 more");
+        assert_eq!(place(&facts), Some(several));
         facts.drives.clear();
-        assert_eq!(place(&facts), "file     ext4 on nvme0n1 (Fast One)");
+        assert_eq!(place(&facts).as_deref(), Some("ext4 on nvme0n1 (Fast One)"));
         facts.drive = None;
-        assert_eq!(place(&facts), "file     ext4");
+        assert_eq!(place(&facts).as_deref(), Some("ext4"));
         facts.file_system = None;
-        assert!(place(&facts).starts_with("target "));
+        assert_eq!(place(&facts), None);
     }
 
     #[test]

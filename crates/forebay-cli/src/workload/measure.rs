@@ -34,18 +34,20 @@ pub struct Measurer {
     provers: Vec<Arc<Prover>>,
     targets: Vec<String>,
     simulated: bool,
-    /// Whether every written byte is compared, and not a sample of them.
+    /// Whether every byte is compared, and not a sample of them.
     verifies_all: bool,
     pool: Arc<Pool>,
 }
 
 impl Measurer {
-    /// A measurer for each group of targets that work concurrently; `None` is host memory.
+    /// A measurer for each group of targets that work concurrently; `None` is host memory. With
+    /// `verifies_all` every byte is compared, however many there are.
     #[must_use]
     pub fn all(
         engine: &Engine,
         groups: &[Vec<Option<Arc<dyn Device>>>],
         pool: &Arc<Pool>,
+        verifies_all: bool,
     ) -> Vec<Self> {
         // The facts of a target are found once, since some take a while.
         let mut known: HashMap<String, Arc<Prover>> = HashMap::new();
@@ -59,15 +61,9 @@ impl Measurer {
             let provers = names.iter().zip(targets).map(&mut prover).collect();
             let simulated = targets.iter().flatten().any(|gpu| gpu.info().simulated);
             let (engine, pool) = (engine.clone(), Arc::clone(pool));
-            Self { engine, provers, targets: names, simulated, verifies_all: false, pool }
+            Self { engine, provers, targets: names, simulated, verifies_all, pool }
         };
         groups.iter().map(&mut measurer).collect()
-    }
-
-    /// Compares every written byte, however many there are.
-    #[must_use]
-    pub fn verifying_all(self) -> Self {
-        Self { verifies_all: true, ..self }
     }
 
     /// The names of the targets.

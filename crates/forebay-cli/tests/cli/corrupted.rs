@@ -112,7 +112,7 @@ fn a_read_of_gdsio_is_compared_with_what_was_written() {
 fn wrong_data_end_a_command_with_1_though_nobody_reads_what_it_shows() {
     for line in [
         "gdsio -D . -w 1 -s 1M -i 64K -x 4 -I 1 -V --gpu none",
-        "gpu-file-benchmark -m compare -f file-0 -s 1 -r 3 --gpu none",
+        "gpu-file-benchmark -m compare -f file-0 -s 1 -r 1 --gpu none",
     ] {
         // A write between the flush and the eviction keeps pages in the cache, and a cold run is
         // refused: it is run again.

@@ -20,7 +20,7 @@ const NAMES: [&str; 7] = ["read", "write", "file-0", "file-1", "gdsio.0", "gdsio
 const VERBS: [&str; 7] = [
     "bench . --size 4M --repeats 2 --gpu none --direction write --time 20ms",
     "bench . --size 4M --repeats 2 --gpu sim --time 20ms",
-    "gpu-file-benchmark -s 4 -r 2 --gpu sim",
+    "gpu-file-benchmark -m compare -s 4 -r 1 --gpu sim",
     "bench . --block-size 64K --direction write --depth 1 --files 2 --time 20ms --repeats 2 \
      --size 4M --gpu none -o ../results",
     "bench . --method cpu,cpu-cached-gpu --block-size 64K --direction write --depth 1 --files 2 \
@@ -148,7 +148,7 @@ fn files_and_folders_that_are_swapped_for_links_lead_to_no_other_file() {
     for line in [
         "gdsio -D . -w 2 -s 1M -i 64K -x 0 -I 0 --gpu sim",
         "gdsio -D . -w 2 -s 1M -i 64K -x 4 -I 1 --gpu sim",
-        "gpu-file-benchmark -f target -s 4 -r 2 --gpu sim",
+        "gpu-file-benchmark -m compare -f target -s 4 -r 1 --gpu sim",
     ] {
         for _ in 0..3 {
             place.run(line, |open, victim| {
@@ -166,7 +166,7 @@ fn files_and_folders_that_are_swapped_for_links_lead_to_no_other_file() {
         "gdsio -D sub -w 2 -s 1M -i 64K -x 4 -I 1 --gpu sim",
         "gdsio -f sub/gdsio.0 -w 2 -s 1M -i 64K -x 4 -I 1 --gpu sim",
         "bench sub --size 4M --repeats 2 --gpu none --direction write --time 20ms",
-        "gpu-file-benchmark -f sub/target -s 4 -r 2 --gpu sim",
+        "gpu-file-benchmark -m compare -f sub/target -s 4 -r 1 --gpu sim",
     ] {
         for _ in 0..3 {
             place.run(line, |open, victim| flicker(&open.join("sub"), victim));

@@ -32,10 +32,10 @@ fn a_device_is_written_with_overwrite_if_no_other_process_uses_it() {
         assert!(message.contains(says) && output.stdout.is_empty(), "{message}");
         assert_eq!(held(), precious);
     };
-    refused(&[], 2, "or `--overwrite-device`, which destroys its content");
-    refused(&["--overwrite"], 2, "or `--overwrite-device`, which destroys its content");
+    refused(&[], 2, "`--overwrite-device` allows it, and destroys its content");
+    refused(&["--overwrite"], 2, "`--overwrite-device` allows it, and destroys its content");
     let text = good(folder.path(), &[&arguments[..], &["--overwrite-device"]].concat());
-    assert_eq!(rows(&text).len(), 4, "{text}");
+    assert_eq!(rows(&text).len(), 6, "{text}");
     assert!(!text.contains("devtmpfs"), "where the device's name is: {text}");
     let held = held();
     assert!(held[..2 << 20] != precious[..2 << 20], "it holds what was written");

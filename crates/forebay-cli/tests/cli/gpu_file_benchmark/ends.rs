@@ -17,7 +17,7 @@ fn running(file: &[&str], path: &str) -> Running {
     let running = Running::spawn(folder(), command.args(file));
     running.wait_for(|| {
         let found = running.scratch();
-        let scratch = found.iter().map(|folder| folder.join("write"));
+        let scratch = found.iter().map(|folder| folder.join("file-0"));
         let named = (!path.is_empty()).then(|| running.folder.path().join(path));
         let mut paths = scratch.chain(named);
         paths.any(|path| fs::metadata(path).is_ok_and(|facts| facts.len() > 0))
@@ -64,7 +64,7 @@ fn a_gpu_that_is_lost_on_the_way_is_no_success_without_a_row() {
                 continue;
             }
             let text = String::from_utf8(output.stdout).unwrap();
-            assert!(!rows(&text).is_empty() && !text.contains("MISMATCH"), "{after}: {text}");
+            assert!(rows(&text).len() >= 6 && !text.contains("MISMATCH"), "{after}: {text}");
         }
     }
 }

@@ -22,10 +22,10 @@ fn short_help() {
     Options:
       -m, --mode <MODE>       What to compare [default: all] [possible values: compare, dma,
                               all]
-      -s, --size <SIZE_MB>    Bytes of each run: a number of MiB, or a size such as `512M` or
+      -s, --size <SIZE_MB>    Bytes of the file: a number of MiB, or a size such as `512M` or
                               `8G` [default: 512]
       -f, --file <FILE>       New file, or folder for a scratch file [default: this folder]
-      -r, --runs <RUNS>       Runs of each method; the first is shown separately [default: 3]
+      -r, --runs <RUNS>       Samples of each method [default: 3]
           --gpu <WHICH>       GPU: an index, a UUID, a PCI address, `none`, or `sim`
           --overwrite         Overwrite FILE if it exists; its content is lost
           --overwrite-device  Overwrite FILE if it is a block device; its content is lost

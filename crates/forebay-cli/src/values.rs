@@ -1,0 +1,47 @@
+//! The values of arguments: sizes, GPUs, routes and paths.
+
+use std::path::PathBuf;
+
+use clap::builder::{PathBufValueParser, TypedValueParser};
+use forebay::Route;
+use forebay::gpu::GpuSelector;
+use forebay::units::parse_size;
+
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    // `1g`, as other tools take it.
+    let size = parse_size(text).or_else(|| parse_size(&text.to_uppercase()));
+    size.ok_or_else(|| "it takes a size such as `64K` or `1.5GiB`".into())
+}
+
+pub(crate) fn positive_size(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        0 => Err("it takes a size above zero".into()),
+        len => Ok(len),
+    }
+}
+
+pub(crate) fn gpu(text: &str) -> Result<GpuSelector, String> {
+    text.parse().map_err(|error: forebay::Error| match error {
+        // The flag has a name already.
+        forebay::Error::BadOption { name, expected, .. } if name == "gpu" => {
+            format!("it takes {expected}")
+        }
+        forebay::Error::BadOption { name, expected, .. } => format!("`{name}` takes {expected}"),
+        other => other.to_string(),
+    })
+}
+
+/// A path on this machine.
+pub(crate) fn local_path() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| {
+        let scheme = path.to_str().and_then(|path| Some(path.split_once("://")?.0));
+        match scheme.filter(|scheme| scheme.chars().all(|c| c.is_ascii_alphanumeric())) {
+            Some(_) => Err("remote objects are not supported: copy or mount them first"),
+            None => Ok(path),
+        }
+    })
+}
+
+pub(crate) fn route(text: &str) -> Result<Route, String> {
+    text.parse().map_err(|_| "it takes `direct`, `staged`, `cached` or `host`".into())
+}
