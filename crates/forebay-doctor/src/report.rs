@@ -5,9 +5,11 @@
 use std::fmt;
 
 use forebay_topology::clean;
+use serde::Serialize;
 
 /// A direct path between a drive and a GPU, without a copy in host memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Way {
     /// The kernel's peer-to-peer DMA between PCI devices.
@@ -33,7 +35,8 @@ impl Way {
 }
 
 /// The result of a check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum State {
     /// It blocks a direct path.
@@ -100,7 +103,7 @@ impl Topic {
 }
 
 /// One check.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Check {
     /// Its name, in lower case with underscores.
@@ -116,10 +119,13 @@ pub struct Check {
     /// The direct paths that it blocks.
     pub blocks: Vec<Way>,
     /// The requirement that would open these paths, as the end of a sentence.
+    #[serde(skip)]
     pub needs: Option<String>,
     /// Whether no setting of this machine can change it.
+    #[serde(skip)]
     pub is_final: bool,
     /// Whether something was set up but does not work, or contradicts itself.
+    #[serde(rename = "broken")]
     pub is_broken: bool,
 }
 
@@ -156,7 +162,7 @@ impl Check {
 }
 
 /// The GPU that was examined.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Gpu {
     /// Its PCI address.
@@ -175,21 +181,23 @@ impl fmt::Display for Gpu {
 }
 
 /// The state of one direct path.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Outlook {
     /// The direct path.
     pub way: Way,
     /// Whether no check blocks it.
+    #[serde(rename = "open")]
     pub is_open: bool,
     /// Whether no setting of this machine can open it.
+    #[serde(rename = "never")]
     pub is_final: bool,
     /// The requirements that would open it.
     pub needs: Vec<String>,
 }
 
 /// A diagnosis of the path from one file to one GPU.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Report {
     /// The path.

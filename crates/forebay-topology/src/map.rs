@@ -56,7 +56,9 @@ pub struct Layer {
 }
 
 impl Layer {
-    pub(super) fn new(kind: LayerKind, name: impl Into<String>) -> Self {
+    /// A step without facts.
+    #[must_use]
+    pub fn new(kind: LayerKind, name: impl Into<String>) -> Self {
         let (facts, children, spread) = (Vec::new(), Vec::new(), Spread::Untold);
         Self { kind, name: name.into(), facts, children, spread, span: None }
     }
@@ -101,7 +103,8 @@ impl Layer {
         })
     }
 
-    pub(super) fn say(&mut self, name: &'static str, value: impl Into<Value>) {
+    /// Adds a fact.
+    pub fn say(&mut self, name: &'static str, value: impl Into<Value>) {
         self.facts.push(Fact { name, value: value.into() });
     }
 

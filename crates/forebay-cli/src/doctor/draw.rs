@@ -2,23 +2,22 @@
 
 use anstyle::{AnsiColor, Style};
 use forebay::units::format_size;
+use forebay_doctor::{Check, State};
 
-use super::json::{Check, DoctorReport, Transfer};
+use super::json::{DoctorReport, End, Transfer};
 use crate::map::look::Look;
 use crate::read::proof;
 
 /// Spaces as wide as the word before each entry.
 const LEAD: &str = "          ";
-/// Columns, if the terminal does not report its width.
-const WIDTH: usize = 80;
 
 /// The whole text, with escape codes for colours: the answer, then what to do; with `verbose` every
 /// check and transfer.
 pub(super) fn render(report: &DoctorReport, verbose: bool, look: Look) -> String {
-    let look = Look { width: look.width.or(Some(WIDTH)), ..look };
     let mut out = String::new();
     let (bold, indent) = (Style::new().bold(), "           ");
-    let colour = style(if report.answer.starts_with("no") { "problem" } else { "ok" }).bold();
+    let colour = style(if report.answer.starts_with("no") { State::Problem } else { State::Ok });
+    let colour = colour.bold();
     out += &format!("{bold}GPUDirect:{bold:#} ");
     let mut answer = String::new();
     look.text(&mut answer, indent, indent, colour, &report.answer);
@@ -28,18 +27,18 @@ pub(super) fn render(report: &DoctorReport, verbose: bool, look: Look) -> String
     }
     out.push('\n');
     let (shown, rest): (Vec<_>, Vec<_>) =
-        report.checks.iter().partition(|check| verbose || matters(report, check));
+        report.found.checks.iter().partition(|check| verbose || matters(report, check));
     for check in shown {
         entry(
             &mut out,
-            &check.state,
-            &check.state,
+            check.state,
+            check.state.name(),
             &format!("{}: {}", check.name, check.seen),
             look,
         );
-        let is_ok = check.state == "ok";
-        let why = Some(&check.why).filter(|_| verbose);
-        for (name, text) in [("why   ", why), ("next  ", check.step.as_ref())] {
+        let is_ok = check.state == State::Ok;
+        let why = Some(check.why).filter(|_| verbose);
+        for (name, text) in [("why   ", why), ("next  ", check.step.as_deref())] {
             if let Some(text) = text.filter(|_| !is_ok) {
                 let (first, next) = (format!("{LEAD}{name}"), format!("{LEAD}      "));
                 look.text(&mut out, &first, &next, Style::new(), text);
@@ -50,10 +49,10 @@ pub(super) fn render(report: &DoctorReport, verbose: bool, look: Look) -> String
         moved(&mut out, transfer, look);
     }
     if let Some(reason) = &report.not_moved {
-        entry(&mut out, "unknown", "not moved", reason, look);
+        entry(&mut out, State::Unknown, "not moved", reason, look);
     }
     if !rest.is_empty() {
-        let fine = rest.iter().filter(|check| check.state == "ok").count();
+        let fine = rest.iter().filter(|check| check.state == State::Ok).count();
         let (count, transfers) = (rest.len(), report.transfers.len());
         let text = format!(
             "{count} more checks ({fine} ok) and {transfers} transfers: `forebay doctor -v`"
@@ -66,20 +65,20 @@ pub(super) fn render(report: &DoctorReport, verbose: bool, look: Look) -> String
 /// Whether a check belongs to the answer: something is broken, costs speed, or keeps the nearest
 /// direct path closed. Without a GPU nothing else matters.
 fn matters(report: &DoctorReport, check: &Check) -> bool {
-    let closes = || match report.ways.first() {
-        Some(way) if !way.open => check.blocks.contains(&way.way),
+    let closes = || match report.found.ways.first() {
+        Some(way) if !way.is_open => check.blocks.contains(&way.way),
         _ => check.blocks.is_empty(),
     };
-    let costs = check.state == "warning" || (check.state == "problem" && closes());
-    check.broken || (report.gpu.is_some() && costs)
+    let costs = check.state == State::Warning || (check.state == State::Problem && closes());
+    check.is_broken || (report.found.gpu.is_some() && costs)
 }
 
 fn moved(out: &mut String, transfer: &Transfer, look: Look) {
-    let (direction, demanded) = (&transfer.direction, &transfer.demanded);
-    let (word, state) = match transfer.end.as_str() {
-        "moved" => ("ok", "ok"),
-        "refused" => ("refused", "unknown"),
-        _ => ("failed", "problem"),
+    let (direction, demanded) = (transfer.direction.name(), &transfer.demanded);
+    let (word, state) = match transfer.end {
+        End::Moved => ("ok", State::Ok),
+        End::Refused => ("refused", State::Unknown),
+        End::Failed => ("failed", State::Problem),
     };
     let text = if transfer.is_right() {
         let shares = transfer.routes.iter().map(|share| {
@@ -95,19 +94,19 @@ fn moved(out: &mut String, transfer: &Transfer, look: Look) {
     entry(out, state, word, &format!("{direction} by `{demanded}`: {text}"), look);
 }
 
-fn entry(out: &mut String, state: &str, word: &str, text: &str, look: Look) {
+fn entry(out: &mut String, state: State, word: &str, text: &str, look: Look) {
     let (style, width) = (style(state), LEAD.len() - 1);
     let mut rest = String::new();
     look.text(&mut rest, LEAD, LEAD, Style::new(), text);
     *out += &format!("{style}{word:width$}{style:#} {}", rest.trim_start());
 }
 
-fn style(state: &str) -> Style {
+fn style(state: State) -> Style {
     let colour = |colour: AnsiColor| Style::new().fg_color(Some(colour.into()));
     match state {
-        "problem" => colour(AnsiColor::Red).bold(),
-        "warning" => colour(AnsiColor::Yellow),
-        "ok" => colour(AnsiColor::Green),
+        State::Problem => colour(AnsiColor::Red).bold(),
+        State::Warning => colour(AnsiColor::Yellow),
+        State::Ok => colour(AnsiColor::Green),
         _ => Style::new().dimmed(),
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use forebay::Engine;
 use forebay::direct::ask_cufile;
 use forebay::gpu::GpuSelector;
-use forebay_doctor::{self as doctor, Answer, GpuWish, Report, Wish};
+use forebay_doctor::{self as doctor, Answer, GpuWish, Wish};
 use forebay_topology::System;
 
 use self::json::DoctorReport;
@@ -60,7 +60,7 @@ pub(crate) fn command(args: &DoctorArgs, command: &str, program: &Program) -> Re
     let report = match &args.fixture {
         Some(dir) => {
             let found = doctor::examine(&system, &wish(&paths[0]), record::answer(dir)?);
-            DoctorReport::of(&found, Some(dir.display().to_string()))
+            DoctorReport::of(found, Some(dir.display().to_string()))
         }
         None => examined(&system, &paths[0], answers, args.gpu.as_ref(), program)?,
     };
@@ -103,7 +103,7 @@ fn examined(
     let wish = Wish { path: path.to_owned(), gpu: wish };
     let direct = closed(opened.as_ref(), target.as_ref().is_ok_and(Target::is_simulated));
     let found = doctor::examine(system, &wish, opened);
-    let mut report = DoctorReport::of(&found, None);
+    let mut report = DoctorReport::of(found, None);
     match target {
         Ok(target) => {
             let name = target.device.as_ref().map_or("host".into(), |gpu| gpu.id().to_string());
@@ -116,7 +116,7 @@ fn examined(
             report.transfers.iter_mut().for_each(json::Transfer::judge);
             let failed = report.transfers.iter().any(json::Transfer::has_failed);
             report.broken |= failed || moved.has_failed;
-            report.sentence = sentence(&found, &report, &target);
+            report.sentence = sentence(&report, &target);
         }
         Err(failure) => {
             let reason = failure.in_one_line();
@@ -142,15 +142,15 @@ fn closed(answer: Option<&Answer>, is_simulated: bool) -> Option<String> {
 }
 
 /// The route of the bytes.
-fn sentence(found: &Report, report: &DoctorReport, target: &Target) -> String {
+fn sentence(report: &DoctorReport, target: &Target) -> String {
     let went = |route: &str| {
         let mut asked = report.transfers.iter().filter(|transfer| transfer.demanded == route);
         asked.any(|transfer| {
             transfer.is_right() && transfer.routes.iter().all(|share| share.route == route)
         })
     };
-    let path = &found.path;
-    let to = match (&found.gpu, &target.device) {
+    let path = &report.found.path;
+    let to = match (&report.found.gpu, &target.device) {
         (Some(gpu), Some(_)) => format!("to {gpu}"),
         (_, Some(_)) if target.is_simulated() => "to a simulated GPU".to_owned(),
         (_, Some(device)) => format!("to {}", device.info().name),
@@ -178,19 +178,20 @@ fn finish(report: &DoctorReport, args: &DoctorArgs) -> Result<()> {
         return Ok(());
     }
     let mut failure =
-        Failure::new(format!("a part of the data path of `{}` does not work", report.path));
-    for check in report.checks.iter().filter(|check| check.broken) {
+        Failure::new(format!("a part of the data path of `{}` does not work", report.found.path));
+    for check in report.found.checks.iter().filter(|check| check.is_broken) {
         failure = failure.because(format!("{}: {}", check.name, check.seen));
     }
     for transfer in report.transfers.iter().filter(|transfer| transfer.has_failed()) {
         let reason = transfer.reason.as_deref().unwrap_or("unknown");
-        let (direction, route) = (&transfer.direction, &transfer.demanded);
+        let (direction, route) = (transfer.direction.name(), &transfer.demanded);
         failure = failure.because(format!("{direction} by `{route}`: {reason}"));
     }
     if let Some(reason) = report.not_moved.as_ref().filter(|_| failure.causes.is_empty()) {
         failure = failure.because(reason);
     }
-    let step = report.checks.iter().find(|check| check.broken).and_then(|c| c.step.clone());
+    let step = report.found.checks.iter().find(|check| check.is_broken);
+    let step = step.and_then(|check| check.step.clone());
     let is_direct = |transfer: &json::Transfer| transfer.has_failed() && transfer.is_direct();
     Err(match step {
         Some(step) => failure.hint(step),
@@ -226,6 +227,7 @@ fn wish_of(gpu: &GpuSelector) -> GpuWish {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::json::Direction;
     use crate::report::proof::VerdictFacts;
 
     fn verdict(word: &str) -> VerdictFacts {
@@ -246,9 +248,9 @@ mod tests {
     fn a_library_that_lies_has_failed() {
         let ends = |word: &str, demanded: &str| {
             let mut transfer = json::Transfer {
-                direction: "read".into(),
+                direction: Direction::Read,
                 demanded: demanded.into(),
-                end: "moved".into(),
+                end: json::End::Moved,
                 bytes: 1,
                 seconds: 0.0,
                 routes: Vec::new(),

@@ -16,9 +16,10 @@ use std::time::Duration;
 use forebay::units::MIB;
 use forebay::{Buffer, Engine, Error, OpenOptions, Outcome, RequestOptions, Route, SyncMode};
 
-use super::json::{Share, Transfer};
+use super::json::{End, Share, Transfer};
 use crate::bench::data::Pattern;
-use crate::bench::memory::{close, whole};
+use crate::bench::make;
+use crate::bench::memory::whole;
 use crate::bench::proof::Prover;
 use crate::bench::route::{self, said};
 use crate::bench::scratch::{Part, Scratch, random};
@@ -142,7 +143,8 @@ impl<'a> Run<'a> {
         if facts.is_dir() {
             let scratch = Scratch::create(path)?;
             run.file = scratch.path(Part::Write);
-            run.fill(&scratch)?;
+            scratch.check()?;
+            make::fill(&run.file, Pattern::new(key), LEN)?;
             run.scratch = Some(scratch);
             return Ok(run);
         }
@@ -152,20 +154,6 @@ impl<'a> Run<'a> {
                 .because("it is empty")),
             _ => Ok(run),
         }
-    }
-
-    /// Writes bytes into the scratch file by plain calls.
-    fn fill(&self, scratch: &Scratch) -> Result<()> {
-        scratch.check()?;
-        let mut bytes = vec![0; whole(self.len)];
-        Pattern::new(self.key).fill(0, &mut bytes);
-        let path = &self.file;
-        let written = File::options().write(true).open(path).and_then(|file| {
-            file.write_all_at(&bytes, 0)?;
-            file.sync_data()?;
-            close(file)
-        });
-        written.map_err(|error| Failure::io(format!("cannot write `{}`", path.display()), &error))
     }
 
     fn each(&mut self) -> Result<()> {
@@ -180,15 +168,15 @@ impl<'a> Run<'a> {
             && let Err(failure) = self.begin_direct()
         {
             // It was a read, so the file is unchanged and the other routes can still be tried.
-            self.done(blank("read", Route::Direct).ending("failed", failure.in_one_line()));
+            let blank = blank(Direction::Read, Route::Direct);
+            self.done(blank.ending(End::Failed, failure.in_one_line()));
             self.direct = Some("the first read did not end".into());
         }
         for (number, &route) in routes.iter().enumerate() {
             if let Some(reason) = self.direct.clone().filter(|_| route == Route::Direct) {
-                let directions =
-                    if self.scratch.is_some() { &["write", "read"][..] } else { &["read"] };
-                for direction in directions {
-                    self.done(blank(direction, route).ending("refused", reason.clone()));
+                let writes = self.scratch.as_ref().map(|_| Direction::Write);
+                for direction in writes.into_iter().chain([Direction::Read]) {
+                    self.done(blank(direction, route).ending(End::Refused, reason.clone()));
                 }
                 continue;
             }
@@ -232,9 +220,9 @@ impl<'a> Run<'a> {
         let request = RequestOptions::by_route(route).synced(SyncMode::Data);
         let opened = self.engine.open_with(&self.file, &how);
         let start = |file: &forebay::File| file.start_write(0, buffer, &request);
-        let (mut transfer, _) = self.moved("write", route, opened, start)?;
+        let (mut transfer, _) = self.moved(Direction::Write, route, opened, start)?;
         if transfer.is_right() && self.plain()? != bytes {
-            transfer = transfer.ending("failed", "the file differs from what was written".into());
+            transfer = transfer.ending(End::Failed, "the file differs from what was written");
         }
         Ok(transfer)
     }
@@ -249,17 +237,17 @@ impl<'a> Run<'a> {
         request.exact = true;
         let opened = self.engine.open(&self.file);
         let start = |file: &forebay::File| file.start_read(0, buffer, &request);
-        let (mut transfer, buffer) = self.moved("read", route, opened, start)?;
+        let (mut transfer, buffer) = self.moved(Direction::Read, route, opened, start)?;
         let Some(buffer) = buffer.filter(|_| transfer.is_right()) else { return Ok(transfer) };
         let mut bytes = inverse;
         buffer.download(0, &mut bytes)?;
         if bytes != before {
             // Another process may write to a file that is not ours.
             let (end, reason) = match self.plain()? == before {
-                true => ("failed", "the bytes that arrived differ from the file"),
-                false => ("refused", "the file changed during the read"),
+                true => (End::Failed, "the bytes that arrived differ from the file"),
+                false => (End::Refused, "the file changed during the read"),
             };
-            transfer = transfer.ending(end, reason.into());
+            transfer = transfer.ending(end, reason);
         }
         Ok(transfer)
     }
@@ -267,7 +255,7 @@ impl<'a> Run<'a> {
     /// Runs one transfer, and reads independent counters before and after it.
     fn moved(
         &self,
-        direction: &str,
+        direction: Direction,
         route: Route,
         opened: forebay::Result<forebay::File>,
         start: impl FnOnce(&forebay::File) -> forebay::Result<forebay::Transfer>,
@@ -286,12 +274,11 @@ impl<'a> Run<'a> {
         let proof = outcome.as_ref().ok().map(|outcome| {
             let said = said(&outcome.routes);
             let moved = route::Moved { bytes: outcome.bytes, route: None, reason: None, said };
-            let way = if direction == "read" { Direction::Read } else { Direction::Write };
-            self.prover.proof(evidence, &moved, way)
+            self.prover.proof(evidence, &moved, direction)
         });
         let mut transfer = ended_as(direction, route, outcome);
-        if has_begun && transfer.end == "refused" {
-            transfer.end = "failed".into(); // the route is available, but the transfer failed
+        if has_begun && transfer.end == End::Refused {
+            transfer.end = End::Failed; // the route is available, but the transfer failed
         }
         transfer.verdict = proof.and_then(|proof| VerdictFacts::of(&[proof]));
         Ok((transfer, buffer))
@@ -320,11 +307,11 @@ impl<'a> Run<'a> {
 
 type Ended = (forebay::Result<Outcome>, Option<Buffer>);
 
-fn blank(direction: &str, route: Route) -> Transfer {
+fn blank(direction: Direction, route: Route) -> Transfer {
     Transfer {
-        direction: direction.into(),
+        direction,
         demanded: route.to_string(),
-        end: "moved".into(),
+        end: End::Moved,
         bytes: 0,
         seconds: 0.0,
         routes: Vec::new(),
@@ -333,7 +320,7 @@ fn blank(direction: &str, route: Route) -> Transfer {
     }
 }
 
-fn ended_as(direction: &str, route: Route, outcome: forebay::Result<Outcome>) -> Transfer {
+fn ended_as(direction: Direction, route: Route, outcome: forebay::Result<Outcome>) -> Transfer {
     let mut transfer = blank(direction, route);
     match outcome {
         Ok(outcome) => {
@@ -343,8 +330,8 @@ fn ended_as(direction: &str, route: Route, outcome: forebay::Result<Outcome>) ->
             transfer.routes = moved.map(Share::of).collect();
             transfer
         }
-        Err(Error::RouteUnavailable { reason, .. }) => transfer.ending("refused", reason),
-        Err(error) => transfer.ending("failed", Failure::from(error).in_one_line()),
+        Err(Error::RouteUnavailable { reason, .. }) => transfer.ending(End::Refused, reason),
+        Err(error) => transfer.ending(End::Failed, Failure::from(error).in_one_line()),
     }
 }
 
@@ -376,7 +363,7 @@ mod tests {
                 let target = Target::find(&engine, Some(&gpu)).unwrap();
                 let moved = all(bound, &engine, &target, folder.path(), None);
                 let is_slow = moved.ended.is_some()
-                    || moved.transfers.iter().skip(1).any(|one| one.end == "failed");
+                    || moved.transfers.iter().skip(1).any(Transfer::has_failed);
                 if is_slow {
                     slow.push(moved);
                     return None;
@@ -384,13 +371,13 @@ mod tests {
                 Some((bound, moved))
             })
             .unwrap_or_else(|| panic!("every try was slow: {slow:#?}"));
-        let ends: Vec<_> = moved.transfers.iter().map(|t| (&*t.demanded, &*t.end)).collect();
-        let (refused, staged) = (("direct", "refused"), ("staged", "moved"));
-        let cached = ("cached", "moved");
-        let expected = [("direct", "failed"), refused, refused, staged, staged, cached, cached];
+        let ends: Vec<_> = moved.transfers.iter().map(|t| (&*t.demanded, t.end)).collect();
+        let (refused, staged) = (("direct", End::Refused), ("staged", End::Moved));
+        let cached = ("cached", End::Moved);
+        let expected = [("direct", End::Failed), refused, refused, staged, staged, cached, cached];
         assert_eq!(ends, expected, "{moved:?}");
         assert_eq!((moved.ended.as_deref(), moved.has_failed), (None, false));
-        assert!(moved.transfers[0].has_failed() && moved.transfers[0].direction == "read");
+        assert!(moved.transfers[0].has_failed() && moved.transfers[0].direction == Direction::Read);
         let reason = moved.transfers[0].reason.as_ref().unwrap();
         assert!(reason.contains(&format!("within {bound:?}")), "{reason}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "scratch is removed");
@@ -402,7 +389,7 @@ mod tests {
         let gathered = |most, thread: fn() -> (Option<String>, bool)| {
             gathered(&transfers, most, thread::spawn(thread))
         };
-        sender.send(blank("read", Route::Cached)).unwrap();
+        sender.send(blank(Direction::Read, Route::Cached)).unwrap();
         let moved = gathered(Duration::from_millis(1), || (None, false));
         assert_eq!((moved.transfers.len(), moved.has_failed), (1, true));
         assert!(moved.ended.unwrap().starts_with("the path no longer answers"));

@@ -3,11 +3,13 @@
 use std::collections::HashSet;
 
 use forebay::units::format_size;
+use forebay_topology::{Layer, LayerKind};
 
-use super::json::{Extents, Gpu, MapReport, PathMap, Step};
+use super::json::{Extents, Gpu, MapReport, PathMap};
 use super::look::{Look, Tone, Word};
 use super::words::{Scene, another_path, named};
 use crate::failure::lower;
+use crate::report::plain::plain;
 
 /// Most steps that are drawn of one path.
 const STEPS_MAX: usize = 600;
@@ -67,7 +69,7 @@ impl Tree<'_> {
         self.queue(out);
     }
 
-    fn below(&mut self, out: &mut String, steps: &[Step], lead: &str, depth: usize) {
+    fn below(&mut self, out: &mut String, steps: &[Layer], lead: &str, depth: usize) {
         let look = self.look;
         for (index, step) in steps.iter().enumerate() {
             if self.left == 0 {
@@ -122,23 +124,23 @@ impl Tree<'_> {
 
 /// The steps that share a line with `step`: a mount and its file system, a controller and its PCI
 /// device.
-fn one_line(step: &Step) -> Vec<&Step> {
+fn one_line(step: &Layer) -> Vec<&Layer> {
     let mut line = vec![step];
-    let kind = |step: &Step| match step.kind.as_str() {
-        "mount" => Some("file_system"),
-        "nvme_controller" => Some("pci_device"),
+    let kind = |step: &Layer| match step.kind {
+        LayerKind::Mount => Some(LayerKind::FileSystem),
+        LayerKind::NvmeController => Some(LayerKind::PciDevice),
         _ => None,
     };
     while let Some(last) = line.last()
         && let [child] = last.children.as_slice()
-        && kind(last) == Some(child.kind.as_str())
+        && kind(last) == Some(child.kind)
     {
         line.push(child);
     }
     line
 }
 
-fn is_drive(step: &Step) -> bool {
+fn is_drive(step: &Layer) -> bool {
     step.text("drive").is_some()
 }
 
@@ -164,7 +166,7 @@ fn draw_extents(report: &MapReport, extents: &Extents, look: Look, out: &mut Str
     for on in &extents.drives {
         let s = if on.runs == 1 { "" } else { "s" };
         rows.push([
-            look.fit(&drive_name(report, &on.drive)),
+            plain(&drive_name(report, &on.drive)),
             format_size(on.bytes),
             format!("{:.1} %", share(on.bytes)),
             format!("{} run{s}", on.runs),
@@ -175,7 +177,7 @@ fn draw_extents(report: &MapReport, extents: &Extents, look: Look, out: &mut Str
             "(unknown)".into(),
             format_size(part.bytes),
             format!("{:.1} %", share(part.bytes)),
-            look.fit(&part.reason),
+            plain(&part.reason),
         ]);
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
@@ -216,41 +218,42 @@ fn gpu_words(gpu: &Gpu) -> Vec<Word> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::map::json::Value;
+    use crate::map::warnings::tests::map_of;
     use crate::report::drives::PathFacts;
+    use forebay_topology::Value;
 
-    const WIDE: Look = Look { ascii: false, width: None };
+    const WIDE: Look = Look(usize::MAX);
 
-    fn of(steps: Step) -> MapReport {
-        let map = PathMap { path: "/x".into(), exists: true, steps, ..PathMap::default() };
-        MapReport { maps: vec![map], ..MapReport::default() }
+    fn of(children: Vec<Layer>) -> MapReport {
+        MapReport { maps: vec![map_of("/x", children)], ..MapReport::default() }
     }
 
     fn drawn(report: &MapReport, look: Look) -> String {
         anstream::adapter::strip_str(&render(report, look)).to_string()
     }
 
-    fn step(name: String, children: Vec<Step>) -> Step {
-        Step { kind: "stacked".into(), name, children, ..Step::default() }
+    fn step(kind: LayerKind, name: impl Into<String>, children: Vec<Layer>) -> Layer {
+        let mut layer = Layer::new(kind, name);
+        layer.children = children;
+        layer
     }
 
     #[test]
     fn a_wide_map_is_cut_with_a_note() {
-        let many = (0..10_000).map(|index| step(format!("d{index}"), Vec::new())).collect();
-        let text = drawn(&of(Step { kind: "path".into(), ..step("/x".into(), many) }), WIDE);
+        let many = (0..10_000).map(|index| Layer::new(LayerKind::Stacked, format!("d{index}")));
+        let text = drawn(&of(many.collect()), WIDE);
         assert!(text.lines().count() < STEPS_MAX + 10);
         assert!(text.contains("… about 9401 more steps; `--json` has all of them"), "{text}");
     }
 
     #[test]
     fn a_deep_map_is_cut_with_a_note() {
-        let mut deep = step("bottom".into(), Vec::new());
+        let mut deep = Layer::new(LayerKind::Stacked, "bottom");
         for index in 0..10_000 {
-            deep = step(format!("d{index}"), vec![deep]);
+            deep = step(LayerKind::Stacked, format!("d{index}"), vec![deep]);
         }
-        let look = Look { width: Some(80), ..WIDE };
-        let mut report = of(Step { kind: "path".into(), ..step("/x".into(), vec![deep]) });
-        let text = drawn(&report, look);
+        let mut report = of(vec![deep]);
+        let text = drawn(&report, Look(80));
         assert!(text.contains("… deeper steps are left out"), "{text}");
         assert!(text.lines().count() < DEPTH_MAX + 10);
         // Freed iteratively: the compiler's drop recurses once for each step.
@@ -262,11 +265,9 @@ mod tests {
 
     #[test]
     fn facts_from_anywhere_are_harmless() {
-        let unknown = Value::Unknown { unknown: "\u{1b}[2J".into() };
-        let facts = [("device".to_owned(), unknown)].into();
-        let hostile = Step { facts, ..step("a\nb".into(), Vec::new()) };
-        let text =
-            drawn(&of(Step { kind: "path".into(), ..step("/x".into(), vec![hostile]) }), WIDE);
+        let mut hostile = Layer::new(LayerKind::Stacked, "a\nb");
+        hostile.say("device", Value::Unknown("\u{1b}[2J".into()));
+        let text = drawn(&of(vec![hostile]), WIDE);
         assert!(text.contains(r"└─ a\nb  device unknown: \u{1b}[2J"), "{text}");
     }
 
@@ -282,11 +283,12 @@ mod tests {
         };
         drive.paths = vec![path("sda", true, "running"), path("sdb", false, "offline")];
         let disk = |name: &str| {
-            let facts = [("drive".to_owned(), Value::Text(drive.id.clone()))].into();
-            Step { kind: "scsi_disk".into(), facts, ..step(name.into(), Vec::new()) }
+            let mut disk = Layer::new(LayerKind::ScsiDisk, name);
+            disk.say("drive", drive.id.clone());
+            disk
         };
-        let volume = step("mpatha".into(), vec![disk("sda"), disk("sdb")]);
-        let mut report = of(Step { kind: "path".into(), ..step("/x".into(), vec![volume]) });
+        let volume = step(LayerKind::Stacked, "mpatha", vec![disk("sda"), disk("sdb")]);
+        let mut report = of(vec![volume]);
         report.drives = vec![drive.clone()];
         let text = drawn(&report, WIDE);
         let (_, tree) = text.split_once('\n').unwrap();

@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use forebay_topology::{Distance, Layer, Resolver, StorageMap, System};
+use forebay_topology::{Distance, Layer, Resolver, StorageMap, System, Value};
 
 use super::extents;
-use super::json::{Failed, Gpu, MapReport, Pair, PathMap, Queue, SCHEMA, Step, Value};
+use super::json::{Failed, Gpu, MapReport, Pair, PathMap, Queue, SCHEMA};
 use crate::report::drives::{DriveFacts, PciFacts};
 
 /// The maps of `paths`; `record` is the folder that is replayed.
@@ -58,7 +58,7 @@ pub(crate) fn gather(
 /// Why a path cannot be mapped; `None` if it can.
 fn refusal(map: &StorageMap) -> Option<String> {
     match (map.exists, map.root.fact("file")) {
-        (false, Some(forebay_topology::Value::Unknown(reason))) => Some(reason.clone()),
+        (false, Some(Value::Unknown(reason))) => Some(reason.clone()),
         _ => None,
     }
 }
@@ -75,9 +75,8 @@ fn pair(gpu: usize, distance: &Distance, drive: &forebay_topology::Drive) -> Pai
 fn path_map(resolver: &Resolver, map: &StorageMap, wants_extents: bool) -> PathMap {
     let ids =
         |ids: &[forebay_topology::DriveId]| ids.iter().map(|id| id.as_str().to_owned()).collect();
-    let steps = step(&map.root);
     // It matters for speed which of the concatenated members holds the bytes.
-    let concatenated = || steps.walk().any(|(_, step)| is_concatenated(step));
+    let concatenated = || map.root.walk().any(|(_, step)| is_concatenated(step));
     let wanted = map.exists && (wants_extents || concatenated());
     PathMap {
         path: map.path.display().to_string(),
@@ -91,34 +90,13 @@ fn path_map(resolver: &Resolver, map: &StorageMap, wants_extents: bool) -> PathM
         },
         drives: map.drives.iter().map(|drive| drive.id.as_str().into()).collect(),
         extents: wanted.then(|| extents::gather(resolver, map)),
-        steps,
+        steps: map.root.clone(),
     }
 }
 
 /// Whether a step concatenates its members.
-pub(crate) fn is_concatenated(step: &Step) -> bool {
+pub(crate) fn is_concatenated(step: &Layer) -> bool {
     step.text("layout") == Some("concatenated") && step.children.len() > 1
-}
-
-fn step(layer: &Layer) -> Step {
-    let facts = layer.facts.iter().map(|fact| (fact.name.to_owned(), value(&fact.value)));
-    Step {
-        kind: layer.kind.name().into(),
-        name: layer.name.clone(),
-        facts: facts.collect(),
-        children: layer.children.iter().map(step).collect(),
-    }
-}
-
-fn value(value: &forebay_topology::Value) -> Value {
-    match value {
-        forebay_topology::Value::Text(text) => Value::Text(text.clone()),
-        forebay_topology::Value::Number(number) => Value::Number(*number),
-        forebay_topology::Value::Flag(flag) => Value::Flag(*flag),
-        forebay_topology::Value::List(list) => Value::List(list.clone()),
-        forebay_topology::Value::Unknown(reason) => Value::Unknown { unknown: reason.clone() },
-        other => Value::Unknown { unknown: other.to_string() },
-    }
 }
 
 /// The driver's name of the GPU at this address (`/proc/driver/nvidia/gpus`).

@@ -1,11 +1,10 @@
 //! The map as JSON, version 1; docs/json-schema.md describes every key.
 //!
-//! Plain data that holds everything drawn and warned about. So both are pure functions of it, and a
-//! program that reads it back can do the same.
+//! Plain data that holds everything drawn and warned about, so both are pure functions of it.
 
-use std::collections::BTreeMap;
-
-use serde::{Deserialize, Serialize};
+use forebay_topology::{Layer, Value};
+use serde::{Serialize, Serializer};
+use serde_json::json;
 
 use crate::report::drives::{DriveFacts, PciFacts};
 use crate::report::json::Environment;
@@ -14,7 +13,7 @@ use crate::report::json::Environment;
 pub const SCHEMA: u32 = 1;
 
 /// The maps of some paths.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct MapReport {
     /// [`SCHEMA`].
     pub schema: u32,
@@ -47,7 +46,7 @@ impl MapReport {
 }
 
 /// A GPU on PCI.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Gpu {
     /// Its place in the order of addresses, from 0.
     pub index: usize,
@@ -60,7 +59,7 @@ pub struct Gpu {
 }
 
 /// How far a drive is from a GPU.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Pair {
     /// The GPU's index.
     pub gpu: usize,
@@ -73,7 +72,7 @@ pub struct Pair {
 }
 
 /// The map of one path.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PathMap {
     /// The path as given.
     pub path: String,
@@ -86,20 +85,14 @@ pub struct PathMap {
     /// The ids of its drives.
     pub drives: Vec<String>,
     /// The steps, from the path down.
-    pub steps: Step,
+    #[serde(serialize_with = "steps")]
+    pub steps: Layer,
     /// Where its bytes are stored; null unless requested.
     pub extents: Option<Extents>,
 }
 
-impl PathMap {
-    /// All steps, from the top, each with its depth.
-    pub fn walk(&self) -> impl Iterator<Item = (usize, &Step)> {
-        self.steps.walk()
-    }
-}
-
 /// Which queue serves a file.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Queue {
     /// A unique id.
     pub id: String,
@@ -111,89 +104,30 @@ pub struct Queue {
     pub hardware: Vec<String>,
 }
 
-/// One step on the path to its drives.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Step {
-    /// The kind of step, such as `mount` or `nvme_namespace`.
-    pub kind: String,
-    /// Its name.
-    pub name: String,
-    /// Its known facts.
-    pub facts: BTreeMap<String, Value>,
-    /// The steps below it.
-    pub children: Vec<Step>,
+/// A step as JSON: `kind`, `name`, `facts` and `children`.
+fn step(layer: &Layer) -> serde_json::Value {
+    let facts = layer.facts.iter().map(|fact| {
+        let value = match &fact.value {
+            Value::Text(text) => json!(text),
+            Value::Number(number) => json!(number),
+            Value::Flag(flag) => json!(flag),
+            Value::List(list) => json!(list),
+            Value::Unknown(reason) => json!({ "unknown": reason }),
+            other => json!({ "unknown": other.to_string() }),
+        };
+        (fact.name.to_owned(), value)
+    });
+    let facts: serde_json::Map<_, _> = facts.collect();
+    let children: Vec<_> = layer.children.iter().map(step).collect();
+    json!({ "kind": layer.kind.name(), "name": layer.name, "facts": facts, "children": children })
 }
 
-impl Step {
-    /// This step and all below it, each with its depth, from the top.
-    pub fn walk(&self) -> impl Iterator<Item = (usize, &Self)> {
-        // Iterative, since a map may be arbitrarily deep.
-        let mut rest = vec![(0, self)];
-        std::iter::from_fn(move || {
-            let (depth, step) = rest.pop()?;
-            rest.extend(step.children.iter().rev().map(|child| (depth + 1, child)));
-            Some((depth, step))
-        })
-    }
-
-    /// The fact `name` if it is text.
-    #[must_use]
-    pub fn text(&self, name: &str) -> Option<&str> {
-        match self.facts.get(name)? {
-            Value::Text(text) => Some(text),
-            _ => None,
-        }
-    }
-
-    /// The fact `name` if it is a number.
-    #[must_use]
-    pub fn number(&self, name: &str) -> Option<u64> {
-        match self.facts.get(name)? {
-            Value::Number(number) => Some(*number),
-            _ => None,
-        }
-    }
-
-    /// The fact `name` if it is a list; otherwise empty.
-    #[must_use]
-    pub fn list(&self, name: &str) -> &[String] {
-        match self.facts.get(name) {
-            Some(Value::List(list)) => list,
-            _ => &[],
-        }
-    }
-
-    /// The fact `name` if it is a boolean.
-    #[must_use]
-    pub fn flag(&self, name: &str) -> Option<bool> {
-        match self.facts.get(name)? {
-            Value::Flag(flag) => Some(*flag),
-            _ => None,
-        }
-    }
-}
-
-/// The answer to a question about a step.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Value {
-    /// Yes or no.
-    Flag(bool),
-    /// A count, or a size in the unit that ends the fact's name.
-    Number(u64),
-    /// Text.
-    Text(String),
-    /// Several texts.
-    List(Vec<String>),
-    /// It could not be determined.
-    Unknown {
-        /// Why not.
-        unknown: String,
-    },
+fn steps<S: Serializer>(layer: &Layer, serializer: S) -> Result<S::Ok, S::Error> {
+    step(layer).serialize(serializer)
 }
 
 /// The location of a file's bytes.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Extents {
     /// Runs of bytes as the file system reports them.
     pub count: usize,
@@ -214,7 +148,7 @@ pub struct Extents {
 }
 
 /// A file's bytes on one drive.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct OnDrive {
     /// The drive's id.
     pub drive: String,
@@ -225,7 +159,7 @@ pub struct OnDrive {
 }
 
 /// Bytes with unknown location.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Unplaced {
     /// Why it is unknown.
     pub reason: String,
@@ -234,7 +168,7 @@ pub struct Unplaced {
 }
 
 /// A run of a file's bytes on a drive.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Run {
     /// The offset in the file.
     pub logical: u64,
@@ -247,7 +181,7 @@ pub struct Run {
 }
 
 /// A path that could not be mapped.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Failed {
     /// The path.
     pub path: String,
@@ -256,7 +190,7 @@ pub struct Failed {
 }
 
 /// Something that will cost speed.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Warning {
     /// Which rule found it.
     pub rule: String,

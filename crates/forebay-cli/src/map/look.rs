@@ -1,4 +1,4 @@
-//! How a map looks on this terminal: characters, colours, width.
+//! How a map looks on this terminal: colours, width.
 //!
 //! External text is sanitized here, in one place, for all callers.
 
@@ -6,76 +6,37 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 
+use crate::report::forms::WIDTH;
 use crate::report::plain::plain;
 
 /// Minimum width of text in columns, however deep the tree is.
 const WIDTH_MIN: usize = 40;
 
-/// Characters and width.
+/// The width of lines, in columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Look {
-    /// Whether only ASCII may be shown.
-    pub(crate) ascii: bool,
-    /// Columns of the terminal; without one, lines are not wrapped.
-    pub(crate) width: Option<usize>,
-}
+pub(crate) struct Look(pub(crate) usize);
 
 impl Look {
-    /// Suits the process's stdout.
+    /// Suits the process's stdout: `COLUMNS`, or the terminal's width, or else 80.
     pub(crate) fn of_stdout() -> Self {
-        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        // The first that is set decides (locale(7)); without any, the locale is `C`.
-        let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(variable);
-        // If this is set it applies, even if stdout is no terminal.
-        let wanted = variable("COLUMNS").and_then(|columns| columns.parse().ok());
+        let wanted = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
         let size = || rustix::termios::tcgetwinsize(std::io::stdout()).ok();
         let width = wanted.or_else(|| size().map(|size| usize::from(size.ws_col)));
-        let width = width.filter(|columns| *columns > 0);
-        Self { ascii: !locale.is_some_and(|name| is_utf8(&name)), width }
-    }
-
-    /// The character for `unicode` that the terminal has.
-    pub(crate) const fn pick(self, unicode: &'static str, ascii: &'static str) -> &'static str {
-        if self.ascii { ascii } else { unicode }
-    }
-
-    /// Text from anywhere, fit for one line.
-    pub(crate) fn fit(self, text: &str) -> String {
-        let text = plain(text);
-        if !self.ascii || text.is_ascii() {
-            return text;
-        }
-        let mut shown = String::with_capacity(text.len());
-        for letter in text.chars() {
-            match letter {
-                '–' => shown.push('-'),
-                '…' => shown.push_str("..."),
-                '→' => shown.push_str("->"),
-                '×' => shown.push('x'),
-                '│' | '├' => shown.push('|'),
-                '└' => shown.push('`'),
-                '─' => shown.push('-'),
-                '●' => shown.push('*'),
-                _ if letter.is_ascii() => shown.push(letter),
-                _ => shown.extend(letter.escape_default()),
-            }
-        }
-        shown
+        Self(width.filter(|columns| *columns > 0).unwrap_or(WIDTH))
     }
 
     /// Writes words after `first`, with continuation lines after `next`.
     pub(crate) fn line(self, out: &mut String, first: &str, next: &str, words: &[Word]) {
-        let separator = self.pick(" · ", ", ");
         let words = words.iter().map(|word| {
-            let behind = if word.tone.is_head() { "  " } else { separator };
-            (self.fit(&word.text), word.tone.style(), behind)
+            let behind = if word.tone.is_head() { "  " } else { " · " };
+            (plain(&word.text), word.tone.style(), behind)
         });
         self.flow(out, first, next, words);
     }
 
     /// Writes text in `style` like `line`, broken at its spaces.
     pub(crate) fn text(self, out: &mut String, first: &str, next: &str, style: Style, text: &str) {
-        let text = self.fit(text);
+        let text = plain(text);
         let words = text.split_whitespace().map(|word| (word.to_owned(), style, " "));
         self.flow(out, first, next, words);
     }
@@ -88,17 +49,14 @@ impl Look {
         next: &str,
         words: impl Iterator<Item = (String, Style, &'a str)>,
     ) {
-        let room = |lead: &str| {
-            let width = self.width.unwrap_or(usize::MAX);
-            width.saturating_sub(lead.chars().count()).max(WIDTH_MIN)
-        };
-        out.push_str(&self.fit(first));
+        let room = |lead: &str| self.0.saturating_sub(lead.chars().count()).max(WIDTH_MIN);
+        out.push_str(first);
         let (mut left, mut before) = (room(first), "");
         for (text, style, behind) in words {
             let len = text.chars().count();
             if !before.is_empty() && before.chars().count() + len > left {
                 // A trailing separator shows that the line continues.
-                let _ = write!(out, "{}\n{}", before.trim_end(), self.fit(next));
+                let _ = write!(out, "{}\n{next}", before.trim_end());
                 (left, before) = (room(next), "");
             }
             let _ = write!(out, "{before}{style}{text}{style:#}");
@@ -107,11 +65,6 @@ impl Look {
         }
         out.push('\n');
     }
-}
-
-fn is_utf8(locale: &str) -> bool {
-    let name = locale.to_ascii_lowercase();
-    name.contains("utf-8") || name.contains("utf8")
 }
 
 /// A piece of a line, which is never broken.
@@ -169,11 +122,9 @@ impl Tone {
 mod tests {
     use super::*;
 
-    const WIDE: Look = Look { ascii: false, width: None };
-
     #[test]
     fn a_long_line_goes_on_behind_its_lead() {
-        let look = Look { width: Some(50), ..WIDE };
+        let look = Look(50);
         let mut words = vec![Word::new(Tone::Name, "name")];
         words.extend((0..4).map(|i| Word::new(Tone::Fact, format!("{i}").repeat(20))));
         let mut out = String::new();
@@ -188,8 +139,7 @@ mod tests {
     fn text_is_broken_at_its_spaces() {
         let shown = |lead: &str, text: &str| {
             let mut out = String::new();
-            let look = Look { width: Some(50), ..WIDE };
-            look.text(&mut out, lead, "     ", Style::new(), text);
+            Look(50).text(&mut out, lead, "     ", Style::new(), text);
             out
         };
         assert_eq!(
@@ -199,14 +149,5 @@ mod tests {
         );
         assert_eq!(shown("", &format!("a {}", "x".repeat(80))).lines().count(), 2, "never cut");
         assert_eq!(shown("", "a\u{1b}[31m\nb"), "a\\u{1b}[31m\\nb\n");
-    }
-
-    #[test]
-    fn ascii_terminals_get_ascii() {
-        let look = Look { ascii: true, ..WIDE };
-        assert_eq!(look.fit("a–b → é\u{1b}"), "a-b -> \\u{e9}\\u{1b}");
-        assert_eq!(look.fit("│  ├─ └─ ●"), "|  |- `- *");
-        assert_eq!(WIDE.fit("é\n"), "é\\n");
-        assert!(is_utf8("de_DE.UTF-8") && is_utf8("C.utf8") && !is_utf8("C") && !is_utf8("POSIX"));
     }
 }

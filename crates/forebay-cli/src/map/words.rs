@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use forebay::units::format_size;
+use forebay_topology::{Layer, LayerKind, Value};
 
-use super::json::{MapReport, PathMap, Step, Value};
+use super::json::{MapReport, PathMap};
 use super::look::{Tone, Word};
 use crate::report::drives::{DriveFacts, PathFacts};
 
@@ -54,13 +55,13 @@ pub(crate) struct Scene<'a> {
 
 impl Scene<'_> {
     /// The words of the line for these steps, the upper one first.
-    pub(crate) fn words(&self, steps: &[&Step]) -> Vec<Word> {
+    pub(crate) fn words(&self, steps: &[&Layer]) -> Vec<Word> {
         let each = steps.iter().enumerate();
         each.flat_map(|(index, step)| self.step(step, index == 0)).collect()
     }
 
-    fn step(&self, step: &Step, is_first: bool) -> Vec<Word> {
-        let kind = step.kind.as_str();
+    fn step(&self, step: &Layer, is_first: bool) -> Vec<Word> {
+        let kind = step.kind.name();
         // What shares the line of the step above is a fact of that one.
         let tone = if is_first { Tone::Name } else { Tone::Fact };
         let mut words = match (kind, step.text("drive").and_then(|id| self.report.drive(id))) {
@@ -70,7 +71,7 @@ impl Scene<'_> {
             ("device_mapper", _) => device_mapper(step),
             ("loop", _) => loop_device(step),
             ("backing_file", _) => {
-                let deleted = step.flag("deleted") == Some(true);
+                let deleted = step.flag("deleted");
                 vec![name(step), fact(if deleted { "file, deleted" } else { "file" })]
             }
             ("pci_device", _) => self.pci(step, tone),
@@ -89,25 +90,25 @@ impl Scene<'_> {
             MEMBERS => members(step),
             fact => Some(Word::new(*tone, text.replace("{}", &value(step, fact)?))),
         }));
-        if step.flag("shown_above") == Some(true) {
+        if step.flag("shown_above") {
             words.push(Word::new(Tone::Dim, "as above"));
         }
-        words.extend(step.facts.iter().filter_map(|(name, value)| match value {
-            Value::Unknown { unknown } if !NOT_MISSED.contains(&name.as_str()) => {
-                let name = name.replace('_', " ");
-                Some(Word::new(Tone::Dim, format!("{name} unknown: {unknown}")))
+        words.extend(step.facts.iter().filter_map(|fact| match &fact.value {
+            Value::Unknown(reason) if !NOT_MISSED.contains(&fact.name) => {
+                let name = fact.name.replace('_', " ");
+                Some(Word::new(Tone::Dim, format!("{name} unknown: {reason}")))
             }
             _ => None,
         }));
         words
     }
 
-    fn path(&self, step: &Step) -> Vec<Word> {
+    fn path(&self, step: &Layer) -> Vec<Word> {
         let mut words = vec![Word::new(Tone::Title, &self.map.path)];
         words.extend(value(step, "size_bytes").map(fact));
         let real = &self.map.real_path;
-        let linked = step.children.iter().any(|step| step.kind == "symlink");
-        if let Some(Value::Unknown { .. }) = step.facts.get("exists") {
+        let linked = step.children.iter().any(|step| step.kind == LayerKind::Symlink);
+        if let Some(Value::Unknown(_)) = step.fact("exists") {
             // The reason follows at the end of the line.
         } else if !self.map.exists {
             let there = step.text("resolved_as").unwrap_or("the folder above");
@@ -121,13 +122,13 @@ impl Scene<'_> {
             ("verity", Tone::Fact),
             ("dax", Tone::Fact),
         ] {
-            words.extend((step.flag(flag) == Some(true)).then(|| Word::new(tone, flag)));
+            words.extend(step.flag(flag).then(|| Word::new(tone, flag)));
         }
         words
     }
 
     /// A PCI device under one of the drives.
-    fn pci(&self, step: &Step, tone: Tone) -> Vec<Word> {
+    fn pci(&self, step: &Layer, tone: Tone) -> Vec<Word> {
         let mut words = vec![Word::new(tone, &step.name)];
         let paths = self.report.drives.iter().flat_map(|drive| &drive.paths);
         let found = paths.filter_map(|path| path.pci.as_ref()).find(|p| p.address == step.name);
@@ -141,7 +142,7 @@ impl Scene<'_> {
         words
     }
 
-    fn drive(&self, step: &Step, drive: &DriveFacts) -> Vec<Word> {
+    fn drive(&self, step: &Layer, drive: &DriveFacts) -> Vec<Word> {
         if let Some(path) = another_path(self.report, step) {
             let state = path.state.as_deref().unwrap_or("not live");
             let mut words = vec![name(step), fact(format!("another path to {}", drive.name))];
@@ -158,14 +159,14 @@ impl Scene<'_> {
             words.push(if live < drive.paths.len() { bad(text) } else { fact(text) });
             words.extend(step.text("path_policy").map(|policy| fact(format!("policy {policy}"))));
         }
-        let is_plain = step.kind.starts_with("nvme") || drive.transport == "unknown";
+        let is_plain = step.kind.name().starts_with("nvme") || drive.transport == "unknown";
         words.extend((!is_plain).then(|| fact(&drive.transport)));
         words.extend(distances(self.report, &drive.id));
         words
     }
 }
 
-fn name(step: &Step) -> Word {
+fn name(step: &Layer) -> Word {
     Word::new(Tone::Name, &step.name)
 }
 
@@ -178,18 +179,18 @@ fn bad(text: impl Into<String>) -> Word {
 }
 
 /// A fact as text; `None` if it is unknown, usual or not so.
-fn value(step: &Step, fact: &str) -> Option<String> {
-    match step.facts.get(fact)? {
+fn value(step: &Layer, fact: &str) -> Option<String> {
+    match step.fact(fact)? {
         Value::Text(text) => (!USUAL.contains(&(fact, text))).then(|| text.clone()),
         Value::Number(size) if fact.ends_with("_bytes") => Some(format_size(*size)),
         Value::Number(number) => Some(number.to_string()),
         Value::List(list) => (!list.is_empty()).then(|| list.join(", ")),
         Value::Flag(true) => Some(String::new()),
-        Value::Flag(false) | Value::Unknown { .. } => None,
+        _ => None,
     }
 }
 
-fn members(step: &Step) -> Option<Word> {
+fn members(step: &Layer) -> Option<Word> {
     let wanted = step.number("raid_disks").or(step.number("stripes"));
     let there = step.children.len() as u64;
     match wanted {
@@ -198,7 +199,7 @@ fn members(step: &Step) -> Option<Word> {
     }
 }
 
-fn device_mapper(step: &Step) -> Vec<Word> {
+fn device_mapper(step: &Layer) -> Vec<Word> {
     let mut words = match step.text("volume") {
         Some(volume) => vec![Word::new(Tone::Name, volume), fact(&step.name)],
         None => vec![name(step)],
@@ -216,21 +217,22 @@ fn device_mapper(step: &Step) -> Vec<Word> {
     words
 }
 
-fn loop_device(step: &Step) -> Vec<Word> {
+fn loop_device(step: &Layer) -> Vec<Word> {
     let mut words = vec![name(step), fact("loop device")];
     words.extend(value(step, "size_bytes").map(fact));
-    words.extend(step.flag("direct_io").map(|direct| match direct {
-        true => fact("direct I/O"),
-        false => bad("no direct I/O"),
-    }));
+    words.extend(match step.fact("direct_io") {
+        Some(Value::Flag(true)) => Some(fact("direct I/O")),
+        Some(Value::Flag(false)) => Some(bad("no direct I/O")),
+        _ => None,
+    });
     words
 }
 
-fn controller(step: &Step) -> Vec<Word> {
+fn controller(step: &Layer) -> Vec<Word> {
     let mut words = vec![name(step)];
     words.extend(step.text("carried").or(step.text("transport")).map(fact));
     let state = value(step, "state");
-    if step.flag("live") == Some(false) {
+    if step.fact("live") == Some(&Value::Flag(false)) {
         words.push(bad(state.map_or("down".into(), |state| format!("down: {state}"))));
     } else {
         words.extend(state.map(fact));
@@ -238,7 +240,7 @@ fn controller(step: &Step) -> Vec<Word> {
     words
 }
 
-fn network(step: &Step) -> Vec<Word> {
+fn network(step: &Layer) -> Vec<Word> {
     let mut words = vec![Word::new(Tone::Drive, &step.name)];
     let over = step.text("protocol").map_or_else(String::new, |name| format!(" over {name}"));
     words.extend(step.text("version").map(|version| fact(format!("version {version}{over}"))));
@@ -252,7 +254,7 @@ fn network(step: &Step) -> Vec<Word> {
 
 /// The path of a step, if the step is another path to a drive that is already shown: the kernel has
 /// several disks for one drive.
-pub(crate) fn another_path<'a>(report: &'a MapReport, step: &Step) -> Option<&'a PathFacts> {
+pub(crate) fn another_path<'a>(report: &'a MapReport, step: &Layer) -> Option<&'a PathFacts> {
     let drive = report.drive(step.text("drive")?)?;
     let path = drive.paths.iter().find(|path| path.name == step.name)?;
     (drive.name != step.name).then_some(path)

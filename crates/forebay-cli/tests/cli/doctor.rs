@@ -5,10 +5,12 @@ use std::path::Path;
 use std::process::Output;
 
 use assert_cmd::Command;
-use forebay_cli::doctor::json::DoctorReport;
+use serde_json::Value;
 
 use crate::machine::Machine;
 use crate::program::program;
+
+const PAGE: &str = include_str!("../../../../docs/json-schema.md");
 
 fn doctor(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(program());
@@ -19,11 +21,11 @@ fn doctor(folder: &Path, arguments: &[&str]) -> Output {
 
 /// The report of a run that ended with `code`.
 #[track_caller]
-fn report(folder: &Path, arguments: &[&str], code: i32) -> DoctorReport {
+fn report(folder: &Path, arguments: &[&str], code: i32) -> Value {
     let output = doctor(folder, &[arguments, &["--json"]].concat());
     assert_eq!(output.status.code(), Some(code), "{output:?}");
-    let report: DoctorReport = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(report.broken, code == 1, "{report:#?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["broken"], code == 1, "{report:#}");
     report
 }
 
@@ -33,9 +35,23 @@ fn folder() -> tempfile::TempDir {
 }
 
 /// Direction, demanded route and end of each transfer.
-fn ends(report: &DoctorReport) -> Vec<String> {
-    let transfers = report.transfers.iter();
-    transfers.map(|t| format!("{} {} {}", t.direction, t.demanded, t.end)).collect()
+fn ends(report: &Value) -> Vec<String> {
+    let words = |transfer: &Value| {
+        ["direction", "demanded", "end"].map(|key| text(&transfer[key]).to_owned()).join(" ")
+    };
+    list(&report["transfers"]).iter().map(words).collect()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().unwrap()
+}
+
+fn check<'a>(report: &'a Value, name: &str) -> &'a Value {
+    list(&report["checks"]).iter().find(|check| check["name"] == name).unwrap()
 }
 
 #[test]
@@ -50,16 +66,17 @@ fn bytes_are_moved_each_way_and_nothing_stays() {
         "write cached moved",
         "read cached moved",
     ];
-    assert_eq!(ends(&report), expected, "{report:#?}");
-    assert!(report.sentence.contains("to a simulated GPU through pinned host memory"));
-    assert_eq!(report.target.as_deref(), Some("sim:0"));
-    for transfer in report.transfers.iter().filter(|transfer| transfer.is_right()) {
-        assert_eq!(transfer.bytes, 4 << 20);
-        let counted: u64 = transfer.routes.iter().map(|share| share.bytes).sum();
-        assert_eq!(counted, transfer.bytes, "the engine's own account");
-        assert!(transfer.routes.iter().all(|share| share.route == transfer.demanded));
-        let verdict = transfer.verdict.as_ref().unwrap();
-        assert!(verdict.simulated && !verdict.grounds.is_empty(), "{verdict:?}");
+    assert_eq!(ends(&report), expected, "{report:#}");
+    assert!(text(&report["sentence"]).contains("to a simulated GPU through pinned host memory"));
+    assert_eq!(report["target"], "sim:0");
+    for transfer in list(&report["transfers"]).iter().filter(|one| one["end"] == "moved") {
+        assert_eq!(transfer["bytes"], 4 << 20);
+        let routes = list(&transfer["routes"]);
+        let counted: u64 = routes.iter().map(|share| share["bytes"].as_u64().unwrap()).sum();
+        assert_eq!(transfer["bytes"], counted, "the engine's own account");
+        assert!(routes.iter().all(|share| share["route"] == transfer["demanded"]));
+        let verdict = &transfer["verdict"];
+        assert!(verdict["simulated"] == true && verdict["grounds"][0].is_string(), "{verdict}");
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "scratch is removed");
 }
@@ -68,12 +85,22 @@ fn bytes_are_moved_each_way_and_nothing_stays() {
 fn a_direct_path_is_taken_and_proven_where_there_is_one() {
     let folder = folder();
     let report = report(folder.path(), &["--gpu", "sim:cufile"], 0);
-    assert_eq!(ends(&report)[..2], ["write direct moved", "read direct moved"], "{report:#?}");
-    assert!(report.sentence.ends_with("to a simulated GPU without a copy in host memory"));
-    assert!(report.answer.starts_with("yes. Counters verify it: direct (p2pdma)"), "{report:#?}");
-    for transfer in &report.transfers {
-        let verdict = transfer.verdict.as_ref().unwrap();
-        assert!(verdict.simulated, "host memory plays the GPU");
+    assert_eq!(ends(&report)[..2], ["write direct moved", "read direct moved"], "{report:#}");
+    let page = PAGE.split_once("\n# The JSON of `forebay doctor --json`\n").unwrap().1;
+    for part in [&report, &report["checks"][0], &report["ways"][0], &report["transfers"][0]] {
+        for key in part.as_object().unwrap().keys() {
+            assert!(page.contains(&format!("`{key}`")), "the page lacks `{key}`");
+        }
+    }
+    assert!(
+        text(&report["sentence"]).ends_with("to a simulated GPU without a copy in host memory")
+    );
+    assert!(
+        text(&report["answer"]).starts_with("yes. Counters verify it: direct (p2pdma)"),
+        "{report:#}"
+    );
+    for transfer in list(&report["transfers"]) {
+        assert_eq!(transfer["verdict"]["simulated"], true, "host memory plays the GPU");
     }
 }
 
@@ -81,8 +108,8 @@ fn a_direct_path_is_taken_and_proven_where_there_is_one() {
 fn a_cufile_that_lies_or_fails_is_found_out() {
     let folder = folder();
     let lying = report(folder.path(), &["--gpu", "sim:cufile=lie"], 1);
-    assert_eq!(ends(&lying)[..2], ["write direct failed", "read direct failed"], "{lying:#?}");
-    assert!(lying.sentence.contains("through pinned host memory"), "{}", lying.sentence);
+    assert_eq!(ends(&lying)[..2], ["write direct failed", "read direct failed"], "{lying:#}");
+    assert!(text(&lying["sentence"]).contains("through pinned host memory"), "{lying:#}");
     let said = doctor(folder.path(), &["--gpu", "sim:cufile=lie"]);
     let said = String::from_utf8(said.stderr).unwrap();
     let cause = "caused by: read by `direct`: the bytes that arrived differ from the file";
@@ -90,12 +117,12 @@ fn a_cufile_that_lies_or_fails_is_found_out() {
     assert!(said.contains("hint: `FOREBAY_CUFILE=off` disables cuFile"), "{said}");
     let refusing = report(folder.path(), &["--gpu", "sim:cufile=refuse"], 0);
     assert_eq!(ends(&refusing)[..2], ["write direct refused", "read direct refused"]);
-    assert!(refusing.transfers[1].reason.as_ref().unwrap().contains("5008"), "{refusing:#?}");
+    assert!(text(&refusing["transfers"][1]["reason"]).contains("5008"), "{refusing:#}");
     // One that takes the file, and then fails.
     let failing = report(folder.path(), &["--gpu", "sim:cufile=fail"], 1);
-    assert_eq!(ends(&failing)[..2], ["write direct failed", "read direct failed"], "{failing:#?}");
-    assert!(failing.transfers[1].reason.as_ref().unwrap().contains("IO_ERROR (5044)"));
-    assert!(failing.sentence.contains("through pinned host memory"), "{}", failing.sentence);
+    assert_eq!(ends(&failing)[..2], ["write direct failed", "read direct failed"], "{failing:#}");
+    assert!(text(&failing["transfers"][1]["reason"]).contains("IO_ERROR (5044)"));
+    assert!(text(&failing["sentence"]).contains("through pinned host memory"), "{failing:#}");
 }
 
 #[test]
@@ -107,7 +134,7 @@ fn a_file_is_only_read() {
     let report = report(folder.path(), &["file", "--gpu", "sim"], 0);
     let expected = ["read direct refused", "read staged moved", "read cached moved"];
     assert_eq!(ends(&report), expected);
-    assert!(report.transfers[1].bytes == 70_001 && report.path == "file");
+    assert!(report["transfers"][1]["bytes"] == 70_001 && report["path"] == "file");
     assert_eq!(fs::metadata(&file).unwrap().modified().unwrap(), before);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is made beside it");
 }
@@ -117,9 +144,9 @@ fn without_a_gpu_bytes_go_to_host_memory() {
     let folder = folder();
     let report = report(folder.path(), &["--gpu", "none"], 0);
     assert_eq!(ends(&report), ["write host moved", "read host moved"]);
-    assert!(report.gpu.is_none() && report.sentence.contains("to host memory"));
-    let class = report.checks.iter().find(|check| check.name == "gpu_class").unwrap();
-    assert_eq!((class.state.as_str(), class.broken), ("problem", false));
+    assert!(report["gpu"].is_null() && text(&report["sentence"]).contains("to host memory"));
+    let class = check(&report, "gpu_class");
+    assert_eq!((&class["state"], &class["broken"]), (&"problem".into(), &false.into()));
 }
 
 #[test]
@@ -127,11 +154,11 @@ fn what_cannot_be_moved_is_told() {
     let folder = folder();
     fs::write(folder.path().join("empty"), "").unwrap();
     let report = report(folder.path(), &["empty", "--gpu", "sim"], 0);
-    assert!(report.transfers.is_empty());
-    assert_eq!(report.not_moved.as_deref(), Some("cannot move bytes of `empty`: it is empty"));
+    assert_eq!(ends(&report), [""; 0]);
+    assert_eq!(report["not_moved"], "cannot move bytes of `empty`: it is empty");
     let report = self::report(folder.path(), &["/proc", "--gpu", "sim"], 0);
-    assert!(report.not_moved.unwrap().contains("cannot make a scratch file in `/proc`"));
-    assert!(report.sentence.contains("nothing was moved"), "nothing is claimed");
+    assert!(text(&report["not_moved"]).contains("cannot make a scratch file in `/proc`"));
+    assert!(text(&report["sentence"]).contains("nothing was moved"), "nothing is claimed");
 }
 
 #[test]
@@ -156,9 +183,9 @@ fn settings_that_are_damaged_are_a_failure() {
 fn a_gpu_that_is_lost_meanwhile_is_a_failure() {
     let folder = folder();
     let report = report(folder.path(), &["--gpu", "sim:lost-after=6"], 1);
-    let failed = report.transfers.iter().filter_map(|transfer| transfer.reason.as_deref());
-    let told: Vec<&str> = failed.chain(report.not_moved.as_deref()).collect();
-    assert!(told.iter().any(|reason| reason.contains("sim:0")), "{report:#?}");
+    let failed = list(&report["transfers"]).iter().map(|transfer| text(&transfer["reason"]));
+    let told: Vec<&str> = failed.chain([text(&report["not_moved"])]).collect();
+    assert!(told.iter().any(|reason| reason.contains("sim:0")), "{report:#}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "scratch is removed");
 }
 
@@ -166,9 +193,9 @@ fn a_gpu_that_is_lost_meanwhile_is_a_failure() {
 fn a_gpu_that_is_named_and_not_there_is_a_failure() {
     let folder = folder();
     let report = report(folder.path(), &["--gpu", "0000:fe:1f.7"], 1);
-    assert!(report.not_moved.unwrap().contains("0000:fe:1f.7"));
-    let class = report.checks.iter().find(|check| check.name == "gpu_class").unwrap();
-    assert!(class.broken && class.seen.contains("0000:fe:1f.7"), "{class:?}");
+    assert!(text(&report["not_moved"]).contains("0000:fe:1f.7"));
+    let class = check(&report, "gpu_class");
+    assert!(class["broken"] == true && text(&class["seen"]).contains("0000:fe:1f.7"), "{class}");
 }
 
 #[test]
@@ -180,13 +207,13 @@ fn a_record_is_replayed_and_never_written_over() {
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.contains("replay    forebay doctor --fixture dir\n"), "{said}");
     let replayed = report(folder.path(), &["--fixture", "dir", "--gpu", "none"], 0);
-    assert_eq!(replayed.replay.as_deref(), Some("dir"));
-    let told = |report: &DoctorReport| {
-        let checks = report.checks.iter().filter(|check| check.name != "memory_limit");
-        checks.map(|check| (check.name.clone(), check.state.clone())).collect::<Vec<_>>()
+    assert_eq!(replayed["replay"], "dir");
+    let told = |report: &Value| {
+        let checks = list(&report["checks"]).iter().filter(|one| one["name"] != "memory_limit");
+        checks.map(|one| (one["name"].clone(), one["state"].clone())).collect::<Vec<_>>()
     };
     assert_eq!(told(&replayed), told(&live));
-    assert!(replayed.transfers.is_empty());
+    assert_eq!(ends(&replayed), [""; 0]);
     let output = doctor(folder.path(), &[".", "--record", "dir"]);
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(1) && error.contains("cannot write a record to `dir`"));

@@ -4,12 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use forebay_cli::map::json::MapReport;
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::map::{bad, good, map};
 
-fn report(folder: &Path, arguments: &[&str]) -> MapReport {
+fn report(folder: &Path, arguments: &[&str]) -> Value {
     let all = [&["--json"], arguments].concat();
     serde_json::from_str(&good(folder, &all).0).unwrap()
 }
@@ -18,13 +18,14 @@ fn report(folder: &Path, arguments: &[&str]) -> MapReport {
 fn this_folder_is_what_is_mapped_by_default() {
     let folder = tempfile::tempdir().unwrap();
     let report = report(folder.path(), &[]);
-    let map = &report.maps[0];
-    assert_eq!((map.path.as_str(), map.exists, report.schema), (".", true, 1));
-    assert_eq!(Path::new(&map.real_path), folder.path().canonicalize().unwrap());
-    assert!(map.extents.is_none() && report.replay.is_none());
-    let environment = report.environment.unwrap();
-    assert!(environment.command.starts_with("forebay doctor --map --json"));
-    assert_eq!(environment.drives, report.drives);
+    let map = &report["maps"][0];
+    assert!(map["path"] == "." && map["exists"] == true && report["schema"] == 1, "{report}");
+    let real = map["real_path"].as_str().map(Path::new);
+    assert_eq!(real, Some(folder.path().canonicalize().unwrap().as_path()));
+    assert!(map["extents"].is_null() && report["replay"].is_null());
+    let environment = &report["environment"];
+    assert!(environment["command"].as_str().unwrap().starts_with("forebay doctor --map --json"));
+    assert_eq!(environment["drives"], report["drives"]);
     let (text, _) = good(folder.path(), &[]);
     assert!(text.starts_with(".  is /") && text.contains("\nI/O queue  "), "{text}");
     assert!(!text.contains('\u{1b}'), "no codes where nobody watches");
@@ -37,7 +38,8 @@ fn a_path_to_be_made_is_where_its_folder_is() {
     let there = folder.path().canonicalize().unwrap();
     let line = format!("not/yet  does not exist; shown for `{}`\n", there.display());
     assert!(text.starts_with(&line), "{text}");
-    assert!(!report(folder.path(), &["not/yet", "--extents"]).maps[0].exists);
+    let report = report(folder.path(), &["not/yet", "--extents"]);
+    assert_eq!(report["maps"][0]["exists"], false);
 }
 
 #[test]
@@ -53,8 +55,8 @@ fn one_path_that_fails_hides_no_other() {
         )
     );
     let output = map(folder.path(), &["file/below", "file", "--json"]);
-    let report: MapReport = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((report.maps.len(), report.failures[0].path.as_str()), (1, "file/below"));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["maps"][1].is_null() && report["failures"][0]["path"] == "file/below");
 }
 
 #[test]
@@ -87,8 +89,8 @@ fn a_record_shows_the_same_again() {
     };
     assert_eq!(tree(there), tree(&here));
     let (again, _) = good(folder.path(), &["--fixture", "new", "--json"]);
-    let again: MapReport = serde_json::from_str(&again).unwrap();
-    assert_eq!(again.drives, report(folder.path(), &["file"]).drives);
+    let again: Value = serde_json::from_str(&again).unwrap();
+    assert_eq!(again["drives"], report(folder.path(), &["file"])["drives"]);
 }
 
 #[test]
