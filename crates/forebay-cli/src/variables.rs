@@ -8,24 +8,11 @@ use forebay::Options;
 
 use crate::stdio::say;
 
-/// A variable of the command itself.
-pub(crate) struct OfCommand {
-    pub(crate) name: &'static str,
-    about: &'static str,
-    default: &'static str,
-    pub(crate) takes: &'static str,
-}
-
-/// Which events of the engine are shown.
-pub(crate) const LOG: OfCommand = OfCommand {
-    name: "FOREBAY_LOG",
-    about: "log level of engine events, on stderr",
-    default: "off",
-    takes: "`off`, `warn`, `info` or `debug`",
-};
-
-/// All variables of the command.
-const OF_COMMAND: [OfCommand; 1] = [LOG];
+/// The command's own variable: which events of the engine are shown.
+pub(crate) const LOG: &str = "FOREBAY_LOG";
+/// Its values.
+pub(crate) const LOG_TAKES: &str = "`off`, `warn`, `info` or `debug`";
+const LOG_ABOUT: &str = "log level of engine events, on stderr";
 
 /// Variables of the tests and the build, which are valid here.
 const OF_TESTS: [&str; 10] = [
@@ -49,11 +36,9 @@ pub(crate) fn help() -> String {
         let _ = write!(text, "\n  {} [default: {}]", variable.name, variable.default);
         let _ = write!(text, "\n          {}", variable.about);
     }
-    text.push_str("\n\nVariables of the command:");
-    for OfCommand { name, about, default, takes } in OF_COMMAND {
-        let _ = write!(text, "\n  {name} [default: {default}]\n          {about}: {takes}");
-    }
-    text
+    text + &format!(
+        "\n\nVariables of the command:\n  {LOG} [default: off]\n          {LOG_ABOUT}: {LOG_TAKES}"
+    )
 }
 
 /// The engine's variables that are set: their limits belong to every measurement.
@@ -76,8 +61,7 @@ pub(crate) fn warn_of_unknown() {
 
 fn is_unknown(name: &str) -> bool {
     let known = || Options::VARIABLES.iter().any(|variable| variable.name == name);
-    let ours = || OF_COMMAND.iter().any(|variable| variable.name == name);
-    name.starts_with("FOREBAY_") && !OF_TESTS.contains(&name) && !ours() && !known()
+    name.starts_with("FOREBAY_") && name != LOG && !OF_TESTS.contains(&name) && !known()
 }
 
 #[cfg(test)]
@@ -96,11 +80,9 @@ mod tests {
         }
         assert!(PAGE.contains(&rows), "docs/variables.md should hold these rows:\n{rows}");
         let listed = PAGE.lines().filter(|line| line.starts_with("| `FOREBAY_")).count();
-        assert_eq!(listed, Options::VARIABLES.len() + OF_COMMAND.len() + OF_TESTS.len());
-        for OfCommand { name, about, default, takes } in OF_COMMAND {
-            let row = format!("| `{name}` | {about} | {default} | {takes} |\n");
-            assert!(PAGE.contains(&row), "docs/variables.md should hold this row:\n{row}");
-        }
+        assert_eq!(listed, Options::VARIABLES.len() + 1 + OF_TESTS.len());
+        let row = format!("| `{LOG}` | {LOG_ABOUT} | off | {LOG_TAKES} |\n");
+        assert!(PAGE.contains(&row), "docs/variables.md should hold this row:\n{row}");
         assert!(OF_TESTS.iter().all(|name| PAGE.contains(&format!("| `{name}` |"))));
     }
 

@@ -26,12 +26,12 @@ fn lines_go_to_stderr_and_leave_the_data_alone() {
     assert!(output.stdout == vec![7; 3_000_000], "the bytes alone");
     let text = stderr(&output);
     for part in [
-        "debug engine: engine made readers=",
-        "debug gpu: GPU brought in gpu=sim:0",
-        "debug file: file opened path=`a file`",
-        "debug transfer: transfer begins direction=read path=`a file` offset=0 len=3000000",
-        "debug transfer: transfer ended direction=read path=`a file` bytes=3000000 routes=`",
-        "debug engine: engine ended\n",
+        "DEBUG forebay::engine: engine made readers=",
+        "DEBUG forebay::gpu: GPU brought in gpu=sim:0",
+        "DEBUG forebay::file: file opened path=a file",
+        "DEBUG forebay::transfer: transfer begins direction=\"read\" path=a file offset=0 len=3000000",
+        "DEBUG forebay::transfer: transfer ended direction=\"read\" path=a file bytes=3000000 routes=",
+        "DEBUG forebay::engine: engine ended\n",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
@@ -49,9 +49,9 @@ fn only_what_was_asked_for_is_told() {
     let output = forebay(folder.path(), "warn", &lost);
     let text = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("warn  gpu: GPU lost gpu=sim:0 error=`"), "{text}");
-    assert!(text.contains("warn  transfer: transfer failed direction=read path=file"), "{text}");
-    assert!(!text.contains("debug"), "{text}");
+    assert!(text.contains(" WARN forebay::gpu: GPU lost gpu=sim:0 error="), "{text}");
+    assert!(text.contains(" WARN forebay::transfer: transfer failed direction=\"read\" path=file"));
+    assert!(!text.contains("DEBUG"), "{text}");
 }
 
 #[test]
