@@ -1,4 +1,4 @@
-//! Power, temperature and throttling of GPUs, by NVML.
+//! Power and throttling of GPUs, by NVML.
 
 use std::time::Duration;
 
@@ -9,8 +9,6 @@ use super::result::{Absent, Part};
 use super::track::{About, Reading, Value};
 use super::{CHIP_WATTS_MAX, Found, PERIOD, Sensor, watts};
 
-/// The valid range of a temperature in degrees Celsius.
-const CELSIUS: std::ops::RangeInclusive<f64> = -60.0..=250.0;
 /// A shorter span has too few readings.
 const ROUGH: Duration = Duration::from_millis(500);
 
@@ -46,11 +44,8 @@ fn reading(sensed: &Sensed) -> Reading {
     let untold = || sensed.failed.clone().unwrap_or_else(|| "no value".into());
     #[expect(clippy::cast_precision_loss, reason = "no power needs more than 52 bits")]
     let told = sensed.power_mw.map(|milliwatts| milliwatts as f64 / 1e3).ok_or_else(untold);
-    #[expect(clippy::cast_precision_loss, reason = "no temperature does either")]
-    let celsius = sensed.temperature_c.map(|celsius| celsius as f64);
     Reading {
         value: told.and_then(|told| watts(told, CHIP_WATTS_MAX)).map(Value::Watts),
-        celsius: celsius.filter(|celsius| CELSIUS.contains(celsius)),
         held_back: sensed.throttle.unwrap_or_default().held_back(),
     }
 }
@@ -65,12 +60,9 @@ mod tests {
         let mut sensed = Sensed::default();
         assert_eq!(reading(&sensed).value, Err("no value".into()));
         sensed.power_mw = Some(69_500);
-        sensed.temperature_c = Some(-4);
         assert_eq!(reading(&sensed).value, Ok(Value::Watts(69.5)));
-        assert_eq!(reading(&sensed).celsius, Some(-4.0));
-        (sensed.power_mw, sensed.temperature_c) = (Some(u64::MAX), Some(9999));
+        sensed.power_mw = Some(u64::MAX);
         assert!(reading(&sensed).value.unwrap_err().contains("not plausible"));
-        assert_eq!(reading(&sensed).celsius, None);
     }
 
     #[test]

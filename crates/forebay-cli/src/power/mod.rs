@@ -1,4 +1,4 @@
-//! Watts, temperatures and throttling while something else is measured.
+//! Watts and throttling while something else is measured.
 //!
 //! A `Meter` finds the available sources of the devices in `Wanted`, reads them in the background,
 //! and summarizes any span of the time (`Power`). `gpu`, `rapl` and `command` each find one kind of
@@ -7,7 +7,7 @@
 //!
 //! | Source | Readings per second | Reports |
 //! |---|---|---|
-//! | NVML | 10 | a GPU's power, temperature, throttling |
+//! | NVML | 10 | a GPU's power and throttling |
 //! | RAPL | 10 | energy (counters) of packages, memory, platform |
 //! | the user's command | 1 | the watts that it prints, such as those of a server's own meter |
 //!

@@ -3,11 +3,9 @@
 //! The kernel shows Intel's and AMD's counters alike, in zones `intel-rapl:N` with zones
 //! `intel-rapl:N:M` inside. A package includes its cores (zones named `core` or `uncore`), so these
 //! are skipped. `dram` is separate from the package, and `psys` is a platform that includes its
-//! packages. The zones `intel-rapl-mmio:N` are the same packages through another interface, used if
-//! the first cannot be read. Counters are in microjoules, wrap after `max_energy_range_uj`, and
-//! since Linux 5.10 only root can read them.
+//! packages. Counters are in microjoules, wrap after `max_energy_range_uj`, and since Linux 5.10
+//! only root can read them.
 
-use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
@@ -77,38 +75,21 @@ pub(super) fn find(system: &System, found: &mut Found) {
             return;
         }
     };
-    let mut zones: BTreeMap<String, Zone> = BTreeMap::new();
-    let mut absent: BTreeMap<String, Absent> = BTreeMap::new();
-    // The alternative interface comes last, so that it is used only where the first is missing.
-    let is_zone = |name: &&String| name.starts_with("intel-rapl") && name.contains(':');
-    let mut names: Vec<_> = names.iter().filter(is_zone).take(ZONES_MAX).collect();
-    names.sort_by_key(|name| name.starts_with("intel-rapl-mmio"));
-    let is_any = !names.is_empty();
-    for zone in names.into_iter().filter_map(|name| zone(system, name)) {
-        if zones.contains_key(&zone.name) {
-            continue;
-        }
+    let names = names.iter().filter(|name| name.starts_with("intel-rapl:")).take(ZONES_MAX);
+    let mut zones: Vec<Zone> = names.filter_map(|name| zone(system, name)).collect();
+    zones.sort_by(|one, other| one.name.cmp(&other.name));
+    if zones.is_empty() {
+        let why = format!("no counter in `/{FOLDER}` that is visible here");
+        let remedy = "run outside of a container, and load the module `intel_rapl_msr`, which \
+                      serves AMD's processors as well";
+        found.absent.push(Absent::new(NAME, why).remedy(remedy));
+    }
+    for zone in zones {
         match zone.counter() {
-            Ok(_) => drop(zones.insert(zone.name.clone(), zone)),
-            Err(lack) => drop(absent.entry(zone.name.clone()).or_insert(lack)),
+            Ok(_) => found.quick.push(zone.sensor()),
+            Err(lack) => found.absent.push(lack),
         }
     }
-    if zones.is_empty() && absent.is_empty() {
-        found.absent.push(none(system, is_any));
-    }
-    found.absent.extend(absent.into_values().filter(|lack| !zones.contains_key(&lack.name)));
-    found.quick.extend(zones.into_values().map(Zone::sensor));
-}
-
-/// Why there is no counter, though the kernel shows a folder for them, and zones if `is_any`.
-fn none(system: &System, is_any: bool) -> Absent {
-    if is_any && !system.has("sys/devices/virtual/powercap/intel-rapl") {
-        let why = format!("`/{FOLDER}` links to counters that are not visible");
-        let remedy = "containers hide them: run on the host, or in a container with all of `/sys`";
-        return Absent::silent(NAME, why).remedy(remedy);
-    }
-    let remedy = "load the module `intel_rapl_msr`, which serves AMD's processors as well";
-    Absent::new(NAME, format!("no counter in `/{FOLDER}`")).remedy(remedy)
 }
 
 /// The zone in the folder of this name, if it should be counted.
@@ -189,7 +170,6 @@ mod tests {
             ("intel-rapl:1:0", "uncore", 500),
             ("intel-rapl:1:1", "dram", 4_000),
             ("intel-rapl:2", "psys", 9_000),
-            ("intel-rapl-mmio:0", "package-0", 1_001),
         ];
         for (folder, name, energy) in zones {
             tree.zone(folder, name, energy);
@@ -250,15 +230,6 @@ mod tests {
     }
 
     #[test]
-    fn the_other_interface_is_used_if_the_first_is_missing() {
-        let tree = server();
-        tree.remove("sys/class/powercap/intel-rapl:0/energy_uj");
-        let found = found(&tree);
-        assert!(found.absent.is_empty(), "{:?}", found.absent);
-        assert!(found.quick[2].about.how.contains("intel-rapl-mmio:0"));
-    }
-
-    #[test]
     fn a_missing_counter_names_its_file_and_the_remedy() {
         let tree = Tree::new();
         let none = found(&tree).absent.remove(0);
@@ -266,11 +237,6 @@ mod tests {
         tree.file("sys/class/powercap/dtpm/enabled", "1\n");
         let none = found(&tree).absent.remove(0);
         assert!(!none.there && none.remedy.unwrap().contains("intel_rapl_msr"));
-        // As in a container with an empty folder mounted over the devices.
-        let device = "../../devices/virtual/powercap/intel-rapl/intel-rapl:1";
-        tree.link("sys/class/powercap/intel-rapl:1", device);
-        let none = found(&tree).absent.remove(0);
-        assert!(none.there && none.remedy.unwrap().contains("containers"));
         tree.zone("intel-rapl:0", "package-0", 5);
         tree.file("sys/class/powercap/intel-rapl:0/energy_uj", "18446744073709551616");
         let none = found(&tree).absent.remove(0);

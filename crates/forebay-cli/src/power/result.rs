@@ -1,12 +1,9 @@
-//! Power, heat and throttling over a span: plain data in the form of the JSON.
+//! Power and throttling over a span: plain data in the form of the JSON.
 //!
 //! Data that is read back may come from another version: unknown keys are ignored, and missing ones
 //! mean that nothing was measured.
 
 use serde::{Deserialize, Serialize};
-
-/// A rise in degrees above this causes a note.
-pub(crate) const RISE_MAX: f64 = 10.0;
 
 /// The measurements of one span.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -17,8 +14,6 @@ pub struct Power {
     /// The consumption of each source. Sources of one part may be added ([`Power::joules_of`]); two
     /// parts may not, since one may include the other.
     pub sources: Vec<Source>,
-    /// The temperatures of GPUs.
-    pub temperatures: Vec<Temperature>,
     /// The parts that were throttled, and why.
     pub throttled: Vec<Throttled>,
     /// Notes for the reader of the numbers, as sentences with the next step.
@@ -63,20 +58,6 @@ pub enum Part {
     #[default]
     #[serde(other)]
     Other,
-}
-
-/// The temperature of a device, in degrees Celsius.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Temperature {
-    /// `gpu cuda:0`.
-    pub name: String,
-    /// At the start of the span.
-    pub first: f64,
-    /// At the end of the span.
-    pub last: f64,
-    /// The maximum.
-    pub max: f64,
 }
 
 /// A throttled part, or one about to be.

@@ -1,15 +1,13 @@
 //! The readings of one source over time, and their summary over a span. Pure.
 //!
-//! Readings become joules that only grow, and the seconds for which they are known: of a counter
-//! its difference, of powers the area below a line through them. Both are interpolated at the start
-//! and end of a span.
+//! A counter's difference, or the mean of two powers, holds for the time between two readings.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use forebay_evidence::ThrottleReasons;
 
-use super::result::{Part, Power, RISE_MAX, Source, Temperature, Throttled};
+use super::result::{Part, Power, Source, Throttled};
 
 /// Most readings of one source: at ten a second nearly two hours.
 const KEPT_MAX: usize = 1 << 16;
@@ -33,7 +31,6 @@ pub(super) struct About {
 #[derive(Debug, Clone)]
 pub(super) struct Reading {
     pub(super) value: Result<Value, String>,
-    pub(super) celsius: Option<f64>,
     pub(super) held_back: ThrottleReasons,
 }
 
@@ -47,7 +44,7 @@ pub(super) enum Value {
 
 impl From<Result<Value, String>> for Reading {
     fn from(value: Result<Value, String>) -> Self {
-        Self { value, celsius: None, held_back: ThrottleReasons::default() }
+        Self { value, held_back: ThrottleReasons::default() }
     }
 }
 
@@ -55,103 +52,74 @@ impl From<Result<Value, String>> for Reading {
 #[derive(Debug)]
 pub(super) struct Track {
     about: About,
-    samples: VecDeque<Sample>,
-    /// The last value, if the next one continues it.
-    last: Option<Value>,
-    /// Why the last reading failed.
-    failed: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Sample {
-    at: Instant,
-    joules: f64,
-    /// The seconds in which the joules were consumed.
-    known: f64,
-    celsius: Option<f64>,
-    held_back: ThrottleReasons,
+    readings: VecDeque<(Instant, Reading)>,
 }
 
 impl Track {
     pub(super) fn new(about: About) -> Self {
-        Self { about, samples: VecDeque::new(), last: None, failed: None }
+        Self { about, readings: VecDeque::new() }
     }
 
     pub(super) fn add(&mut self, at: Instant, reading: Reading) {
-        let Reading { value, celsius, held_back } = reading;
-        let value = match value {
-            Ok(value) => value,
-            Err(why) => {
-                self.failed = Some(why);
+        if self.readings.len() == KEPT_MAX {
+            self.readings.pop_front();
+        }
+        self.readings.push_back((at, reading));
+    }
+
+    /// The joules that were consumed from `start` to `end`, and in how many seconds of it: those
+    /// between readings of a counter, and those in which a power is valid.
+    fn consumed(&self, start: Instant, end: Instant) -> (f64, f64) {
+        let (mut joules, mut known) = (0.0, 0.0);
+        let mut add = |from: Instant, to: Instant, watts: f64| {
+            let seconds = to.min(end).saturating_duration_since(from.max(start)).as_secs_f64();
+            joules += watts * seconds;
+            known += seconds;
+        };
+        let mut last: Option<(Instant, Value)> = None;
+        for (at, reading) in &self.readings {
+            let Ok(value) = reading.value.as_ref().copied() else {
                 // A counter continues to count.
-                self.last = self.last.filter(|last| matches!(last, Value::Joules(_)));
-                return;
-            }
-        };
-        self.failed = None;
-        let mut sample = Sample { at, joules: 0.0, known: 0.0, celsius, held_back };
-        if let Some(before) = self.samples.back() {
-            (sample.joules, sample.known) = (before.joules, before.known);
-            let passed = at.saturating_duration_since(before.at);
-            let more = match (self.last, value) {
-                (Some(Value::Joules(before)), Value::Joules(now)) => Some(now - before),
-                (Some(Value::Watts(before)), Value::Watts(now)) => (passed <= 2 * self.about.reach)
-                    .then(|| f64::midpoint(before, now) * passed.as_secs_f64()),
-                _ => None,
+                last = last.filter(|(_, value)| matches!(value, Value::Joules(_)));
+                continue;
             };
-            if let Some(more) = more {
-                sample.joules += more;
-                sample.known += passed.as_secs_f64();
+            if let Some((from, before)) = last {
+                let passed = at.saturating_duration_since(from);
+                match (before, value) {
+                    (Value::Joules(before), Value::Joules(now)) if !passed.is_zero() => {
+                        add(from, *at, (now - before) / passed.as_secs_f64());
+                    }
+                    (Value::Watts(before), Value::Watts(now)) if passed <= 2 * self.about.reach => {
+                        add(from, *at, f64::midpoint(before, now));
+                    }
+                    _ => {}
+                }
             }
+            last = Some((*at, value));
         }
-        self.last = Some(value);
-        if self.samples.len() == KEPT_MAX {
-            self.samples.pop_front();
+        if let Some((at, Value::Watts(watts))) = last {
+            add(at, at + self.about.reach, watts);
         }
-        self.samples.push_back(sample);
+        (joules, known)
     }
 
-    /// The joules, and the seconds in which they were consumed, from the first reading to `time`.
-    fn at(&self, time: Instant) -> (f64, f64) {
-        let next = self.samples.partition_point(|sample| sample.at <= time);
-        let Some(from) = next.checked_sub(1).and_then(|index| self.samples.get(index)) else {
-            return self.samples.front().map_or((0.0, 0.0), |first| (first.joules, first.known));
-        };
-        let passed = time.saturating_duration_since(from.at);
-        match (self.samples.get(next), self.last) {
-            (Some(to), _) => {
-                let whole = to.at.saturating_duration_since(from.at).as_secs_f64();
-                let part = passed.as_secs_f64() / whole;
-                let line = |from: f64, to: f64| from + (to - from) * part;
-                (line(from.joules, to.joules), line(from.known, to.known))
-            }
-            (None, Some(Value::Watts(watts))) => {
-                let seconds = passed.min(self.about.reach).as_secs_f64();
-                (from.joules + watts * seconds, from.known + seconds)
-            }
-            (None, _) => (from.joules, from.known),
-        }
-    }
-
-    /// The samples within a span, and the one that held as it began.
-    fn within(&self, start: Instant, end: Instant) -> impl Iterator<Item = &Sample> {
-        let first = self.samples.partition_point(|sample| sample.at <= start).saturating_sub(1);
-        let known = move |sample: &&Sample| sample.at + self.about.reach >= start;
-        self.samples.range(first..).take_while(move |sample| sample.at <= end).filter(known)
+    /// The readings within a span.
+    fn within(&self, start: Instant, end: Instant) -> impl Iterator<Item = &Reading> {
+        let is_within = move |(at, _): &&(Instant, Reading)| *at >= start && *at <= end;
+        self.readings.iter().filter(is_within).map(|(_, reading)| reading)
     }
 
     /// Adds the summary from `start` to `end`, of `power.seconds`.
     pub(super) fn summarize(&self, start: Instant, end: Instant, power: &mut Power) {
         self.energy(start, end, power);
-        self.heat(start, end, power);
         self.throttling(start, end, power);
     }
 
     fn energy(&self, start: Instant, end: Instant, power: &mut Power) {
         let About { name, part, how, rough, .. } = &self.about;
-        let failed = self.failed.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-        let ((joules, known), (joules_before, known_before)) = (self.at(end), self.at(start));
-        let (joules, known) = (joules - joules_before, known - known_before);
+        let last = self.readings.back().and_then(|(_, reading)| reading.value.as_ref().err());
+        let failed = last.map(|why| format!(": {why}")).unwrap_or_default();
+        let (joules, known) = self.consumed(start, end);
         if joules <= 0.0 || known <= 0.0 {
             power.warnings.push(format!(
                 "`{name}` reported no power within the span{failed}; check it, or measure longer"
@@ -178,29 +146,15 @@ impl Track {
             part: *part,
             watts,
             joules: watts * power.seconds,
-            samples: self.within(start, end).filter(|sample| sample.at >= start).count() as u64,
+            samples: self.within(start, end).filter(|reading| reading.value.is_ok()).count() as u64,
             covered,
             how: how.clone(),
         });
     }
 
-    fn heat(&self, start: Instant, end: Instant, power: &mut Power) {
-        let name = &self.about.name;
-        let mut known = self.within(start, end).filter_map(|sample| sample.celsius);
-        let Some(first) = known.next() else { return };
-        let (last, max) = known.fold((first, first), |(_, max), now| (now, now.max(max)));
-        if max - first > RISE_MAX {
-            power.warnings.push(format!(
-                "`{name}` warmed from {first:.0} to {max:.0} °C within the span, so rates may \
-                 differ between its start and its end: warm up for longer"
-            ));
-        }
-        power.temperatures.push(Temperature { name: name.clone(), first, last, max });
-    }
-
     fn throttling(&self, start: Instant, end: Instant, power: &mut Power) {
         let name = &self.about.name;
-        let known: Vec<_> = self.within(start, end).map(|sample| sample.held_back).collect();
+        let known: Vec<_> = self.within(start, end).map(|reading| reading.held_back).collect();
         let all = known.iter().fold(0, |all, reasons| all | reasons.0);
         for reason in ThrottleReasons(all).each() {
             let count = known.iter().filter(|reasons| reasons.0 & reason.0 != 0).count();
@@ -297,23 +251,18 @@ mod tests {
     }
 
     #[test]
-    fn heat_and_throttling_are_summarized() {
+    fn throttling_is_summarized() {
         let t = Instant::now();
         let mut track = track();
         let power_cap = ThrottleReasons(0x4);
-        for (at, celsius) in [(0, 40.0), (100, 62.0), (200, 51.0)] {
+        for at in [0, 100, 200, 300] {
             let held_back = if at == 100 { power_cap } else { ThrottleReasons::default() };
-            let (value, celsius) = (Ok(Value::Watts(1.0)), Some(celsius));
-            track.add(t + ms(at), Reading { value, celsius, held_back });
+            track.add(t + ms(at), Reading { value: Ok(Value::Watts(1.0)), held_back });
         }
         let power = summary(&track, t + ms(50), t + ms(250));
-        let name = "gpu cuda:0".to_owned();
-        let heat = Temperature { name: name.clone(), first: 40.0, last: 51.0, max: 62.0 };
-        assert_eq!(power.temperatures, [heat]);
         assert_eq!(power.throttled.len(), 1);
         assert_eq!(power.throttled[0].reason, "software power cap");
-        assert!(close(power.throttled[0].share, 1.0 / 3.0), "{power:?}");
-        assert!(power.warnings.iter().any(|text| text.contains("from 40 to 62 °C")), "{power:?}");
+        assert!(close(power.throttled[0].share, 0.5), "{power:?}");
         assert!(power.warnings.iter().any(|text| text.contains("software power cap")));
     }
 
@@ -323,8 +272,8 @@ mod tests {
         for at in 0..KEPT_MAX as u64 + 10 {
             track.add(t + ms(at), Ok(Value::Watts(1.0)).into());
         }
-        assert_eq!(track.samples.len(), KEPT_MAX);
-        assert_eq!(track.samples[0].at, t + ms(10));
+        assert_eq!(track.readings.len(), KEPT_MAX);
+        assert_eq!(track.readings[0].0, t + ms(10));
     }
 
     proptest! {

@@ -224,7 +224,7 @@ pub struct Measured {
     pub bound: Option<Bound>,
     /// Whether the rate was steady.
     pub steady: Option<Steady>,
-    /// The power of GPUs, processors and the server, and their temperatures.
+    /// The power of GPUs, processors and the server.
     pub power: Option<Power>,
     /// Joules for each 1e9 bytes, by the parts that can be added up.
     pub joules_per_gb: Vec<Joules>,
