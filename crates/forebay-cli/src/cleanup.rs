@@ -95,18 +95,13 @@ pub(crate) fn with_folder(path: &Path, create: impl FnOnce() -> io::Result<()>) 
 
 /// Starts `command`; an early end kills it. The caller must [`end`] the child's number.
 pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
-    with(|| {
-        let child = command.spawn()?;
+    spawn_with(command, |pid| {
         // Before Linux 5.3 there is no handle that remains valid after the child's end; such a
         // child is left to end by itself.
-        let handle = pid(child.id()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        let kill = move || {
-            if let Some(handle) = handle {
-                let _ = pidfd_send_signal(handle, Signal::KILL);
-            }
-        };
-        let key = child.id().into();
-        Ok((child, key, Box::new(kill) as Undo))
+        let handle = pidfd_open(pid, PidfdFlags::empty()).ok();
+        Box::new(move || {
+            let _ = handle.map(|handle| pidfd_send_signal(handle, Signal::KILL));
+        })
     })
 }
 
@@ -114,21 +109,20 @@ pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
 /// caller must [`end`] the child's number before it waits for the child, as its number may be
 /// reused from then on.
 pub(crate) fn spawn_group(command: &mut Command) -> io::Result<Child> {
-    with(|| {
-        let child = command.spawn()?;
-        let group = pid(child.id());
-        let kill = move || {
-            if let Some(group) = group {
-                let _ = kill_process_group(group, Signal::KILL);
-            }
-        };
-        let key = child.id().into();
-        Ok((child, key, Box::new(kill) as Undo))
+    spawn_with(command, |pid| {
+        Box::new(move || {
+            let _ = kill_process_group(pid, Signal::KILL);
+        })
     })
 }
 
-fn pid(number: u32) -> Option<Pid> {
-    Pid::from_raw(i32::try_from(number).ok()?)
+fn spawn_with(command: &mut Command, kill: impl FnOnce(Pid) -> Undo) -> io::Result<Child> {
+    with(|| {
+        let child = command.spawn()?;
+        let key = child.id().into();
+        let undo = kill(Pid::from_child(&child));
+        Ok((child, key, undo))
+    })
 }
 
 /// Sets the text that an early end prints about how far the command came.

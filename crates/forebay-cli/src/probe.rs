@@ -17,8 +17,6 @@ use crate::failure::{Failure, Result};
 const BOUND: Duration = Duration::from_secs(30);
 /// How often to check whether the requesting process still runs.
 const LOOKS_EVERY: Duration = Duration::from_millis(100);
-/// Time limit of an orderly exit: the hanging library may hold a lock that the exit needs.
-const END_MAX: Duration = Duration::from_secs(1);
 
 /// Runs the verb. Each observation is written immediately: the next step may be the last.
 pub(crate) fn command(args: &ProbeArgs) -> Result<()> {
@@ -36,62 +34,35 @@ pub(crate) fn command(args: &ProbeArgs) -> Result<()> {
     written.map_err(|error| Failure::stdout(&error))
 }
 
-/// Why the process is to end in the middle.
-#[derive(Debug, PartialEq, Eq)]
-enum Lost {
-    /// The requesting process is gone.
-    Alone,
-    /// The library took too long.
-    TooLong,
-}
-
-/// Makes this process end if nothing else ends it. Both threads start before the library is loaded:
-/// hanging initialisers hold the loader's lock, which both an orderly exit and a thread start need.
+/// Makes this process end if nothing else ends it. The thread starts before the library is loaded:
+/// initialisers that hang hold the loader's lock, which the start of a thread needs.
 fn guard() {
-    let asker = getppid();
-    let is_asker_there = move || getppid() == asker;
-    let (begun, begins) = sync_channel(2);
-    let tell = begun.clone();
+    let (asker, (begun, begins)) = (getppid(), sync_channel(1));
     let ends = move || {
-        drop((tell.send(thread::current().id()), tell));
-        match lost(BOUND, is_asker_there) {
-            Lost::Alone => end(),
-            Lost::TooLong => too_long(),
-        }
-    };
-    let ends_anyhow = move || {
         drop((begun.send(thread::current().id()), begun));
-        lost(BOUND + END_MAX, is_asker_there);
-        end();
+        if outlives(BOUND, || getppid() == asker) {
+            let late = format!("no response within {} s", BOUND.as_secs());
+            let failure = Failure::new("cannot query cuFile").because(late);
+            failure.hint("`forebay doctor` looks for the cause").print();
+        }
+        // An orderly exit may need a lock that the library holds.
+        let _ = kill_process(getpid(), Signal::KILL);
     };
     // Without threads there is no time limit, as for any other program.
     let _ = thread::Builder::new().name("forebay-guard".into()).spawn(ends);
-    let _ = thread::Builder::new().name("forebay-end".into()).spawn(ends_anyhow);
-    while begins.recv().is_ok() {}
+    let _ = begins.recv();
 }
 
-fn too_long() {
-    let late = format!("no response within {} s", BOUND.as_secs());
-    let failure = Failure::new("cannot query cuFile").because(late);
-    failure.hint("`forebay doctor` looks for the cause").print();
-    #[expect(clippy::exit, reason = "the thread that would return hangs in the library")]
-    std::process::exit(1);
-}
-
-/// Waits until this process has no reason to continue.
-fn lost(bound: Duration, is_asker_there: impl Fn() -> bool) -> Lost {
+/// Waits for `bound`, or until the requesting process is gone; returns whether it is still there.
+fn outlives(bound: Duration, is_there: impl Fn() -> bool) -> bool {
     let start = Instant::now();
-    while start.elapsed() < bound {
-        if !is_asker_there() {
-            return Lost::Alone;
+    while is_there() {
+        if start.elapsed() >= bound {
+            return true;
         }
         thread::sleep(LOOKS_EVERY.min(bound));
     }
-    Lost::TooLong
-}
-
-fn end() {
-    let _ = kill_process(getpid(), Signal::KILL);
+    false
 }
 
 #[cfg(test)]
@@ -102,14 +73,14 @@ mod tests {
     #[test]
     fn it_goes_on_as_long_as_somebody_waits_and_no_longer_than_it_may() {
         let short = Duration::from_millis(20);
-        assert_eq!(lost(short, || true), Lost::TooLong);
+        assert!(outlives(short, || true));
         let looks = Cell::new(0);
         let leaves = || {
             looks.set(looks.get() + 1);
             looks.get() < 3
         };
         let start = Instant::now();
-        assert_eq!(lost(BOUND, leaves), Lost::Alone);
+        assert!(!outlives(BOUND, leaves));
         assert!(looks.get() == 3 && start.elapsed() >= 2 * LOOKS_EVERY);
     }
 }

@@ -42,32 +42,18 @@ pub(super) fn read(path: &Path, args: &GdsioArgs) -> Result<Asked> {
             .because(format!("it is not text, or has more than {BYTES_MAX} bytes"))
             .hint("use `-f` for a file of data")
     })?;
-    parse(text, args).map_err(|wrong| wrong.failure(path))
+    parse(text, args).map_err(|failure| in_file(failure, path))
 }
 
-/// An error in a job file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Wrong {
-    /// From 1 on; 0 if the error is not in one line.
-    line: usize,
-    what: String,
-    hint: String,
+/// Names the file of a failure.
+fn in_file(failure: Failure, path: &Path) -> Failure {
+    Failure { message: format!("`{}`: {}", path.display(), failure.message), ..failure }
 }
 
-impl Wrong {
-    fn failure(&self, path: &Path) -> Failure {
-        let path = path.display();
-        let place = if self.line > 0 {
-            format!("line {} of `{path}`", self.line)
-        } else {
-            format!("`{path}`")
-        };
-        Failure::usage(format!("{place}: {}", self.what)).hint(&self.hint)
-    }
-}
-
-fn wrong(line: usize, what: impl Into<String>, hint: impl Into<String>) -> Wrong {
-    Wrong { line, what: what.into(), hint: hint.into() }
+/// The failure of a line, or of the file if the line is 0.
+fn wrong(line: usize, what: impl Into<String>, hint: impl Into<String>) -> Failure {
+    let place = if line > 0 { format!("line {line}: ") } else { String::new() };
+    Failure::usage(place + &what.into()).hint(hint)
 }
 
 /// The keys of `[global]`, with their options; `name` has none.
@@ -106,7 +92,7 @@ fn words(text: &str) -> impl Iterator<Item = (usize, &str, Option<&str>)> {
     })
 }
 
-fn parse(text: &str, args: &GdsioArgs) -> std::result::Result<Asked, Wrong> {
+fn parse(text: &str, args: &GdsioArgs) -> Result<Asked> {
     let (mut options, mut of_all) = (Vec::new(), Own::default());
     let mut jobs: Vec<(usize, Own)> = Vec::new();
     let mut in_section = false;
@@ -140,11 +126,7 @@ fn parse(text: &str, args: &GdsioArgs) -> std::result::Result<Asked, Wrong> {
     asked(&options, of_all, jobs, args)
 }
 
-fn section(
-    line: usize,
-    name: &str,
-    jobs: &mut Vec<(usize, Own)>,
-) -> std::result::Result<(), Wrong> {
+fn section(line: usize, name: &str, jobs: &mut Vec<(usize, Own)>) -> Result<()> {
     let inner = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
     let is_job = inner.and_then(|name| name.strip_prefix("job")).is_some();
     match inner {
@@ -166,7 +148,7 @@ fn section(
     }
 }
 
-fn unknown(line: usize, key: &str, in_job: bool) -> Wrong {
+fn unknown(line: usize, key: &str, in_job: bool) -> Failure {
     let all = KEYS_OF_ALL.map(|(key, _)| key);
     let hint = match near(key, all.into_iter().chain(KEYS_OF_JOBS)) {
         Some(known) if in_job && all.contains(&known) => {
@@ -234,7 +216,7 @@ fn asked(
     of_all: Own,
     jobs: Vec<(usize, Own)>,
     args: &GdsioArgs,
-) -> std::result::Result<Asked, Wrong> {
+) -> Result<Asked> {
     if jobs.is_empty() {
         return Err(wrong(0, "it has no job", "add a section `[job1]`"));
     }
@@ -247,7 +229,7 @@ fn asked(
         own.job(&of_all)
             .ok_or_else(|| wrong(line, "the job has no `directory`", "add the folder of its files"))
     };
-    let jobs = jobs.into_iter().map(one).collect::<std::result::Result<Vec<_>, _>>()?;
+    let jobs = jobs.into_iter().map(one).collect::<Result<Vec<_>>>()?;
     let seed = args.seed.or(of_file.seed);
     let (each_job, cached) = (args.each_job, args.cached);
     let all = GdsioArgs { seed, each_job, cached, ..of_file };
@@ -327,14 +309,14 @@ mod tests {
             ("fill_random=1", "colour=1", "`[global]` has `name`, "),
         ] {
             let wrong = parse(&keys.replacen(from, to, 1), &args()).unwrap_err();
-            assert!(wrong.hint.starts_with(says), "{to}: {wrong:?}");
+            assert!(wrong.hint.as_ref().unwrap().starts_with(says), "{to}: {wrong:?}");
         }
     }
 
     /// The error for the published file with one line changed.
     fn said(from: &str, to: &str) -> String {
         let wrong = parse(&TWO_JOBS.replacen(from, to, 1), &args()).unwrap_err();
-        let failure = wrong.failure(Path::new("x.gdsio"));
+        let failure = in_file(wrong, Path::new("x.gdsio"));
         assert!(failure.usage);
         format!("{}\n  {}", failure.message, failure.hint.unwrap())
     }
@@ -363,52 +345,52 @@ mod tests {
             said("bs=4k", "bs=1G"),
         ];
         insta::assert_snapshot!(all.join("\n"), @"
-        line 4 of `x.gdsio`: `xfer_type` cannot be `9`
+        `x.gdsio`: line 4: `xfer_type` cannot be `9`
           it takes a type from 0 to 7
-        line 4 of `x.gdsio`: unknown key `xfertype`
+        `x.gdsio`: line 4: unknown key `xfertype`
           perhaps `xfer_type` was meant
-        line 5 of `x.gdsio`: `rw` cannot be `trim`
+        `x.gdsio`: line 5: `rw` cannot be `trim`
           it takes `read`, `write`, `randread` or `randwrite`
-        line 6 of `x.gdsio`: `bs` cannot be `4 pages`
+        `x.gdsio`: line 6: `bs` cannot be `4 pages`
           it takes a whole number, optionally with K, M or G, such as `64K`
-        line 7 of `x.gdsio`: `size` cannot be `99999999999G`
+        `x.gdsio`: line 7: `size` cannot be `99999999999G`
           no file is that large
         `x.gdsio`: it has no `size`
           add it to `[global]`
-        line 8 of `x.gdsio`: `runtime` cannot be `2 min`
+        `x.gdsio`: line 8: `runtime` cannot be `2 min`
           it takes a number of seconds from 1 to 604800
-        line 9 of `x.gdsio`: `do_verify` cannot be `yes`
+        `x.gdsio`: line 9: `do_verify` cannot be `yes`
           it takes 0 or 1
-        line 13 of `x.gdsio`: `num_threads` cannot be `100000`
+        `x.gdsio`: line 13: `num_threads` cannot be `100000`
           it takes a number from 1 to 1024
-        line 13 of `x.gdsio`: unknown key `size`
+        `x.gdsio`: line 13: unknown key `size`
           `size` belongs in `[global]`, and applies to all jobs
-        line 10 of `x.gdsio`: the job has no `directory`
+        `x.gdsio`: line 10: the job has no `directory`
           add the folder of its files
         `x.gdsio`: two jobs write to the same files
           give each job its own folder; in a job file, `start_offset` can separate their bytes
-        line 15 of `x.gdsio`: `directory` is given twice
+        `x.gdsio`: line 15: `directory` is given twice
           remove one of them
-        line 15 of `x.gdsio`: `filename` cannot be `/c`
+        `x.gdsio`: line 15: `filename` cannot be `/c`
           the job already has a path
-        line 10 of `x.gdsio`: unknown section `[task1]`
+        `x.gdsio`: line 10: unknown section `[task1]`
           sections are `[global]`, `[job1]`, `[job2]` and so on
-        line 10 of `x.gdsio`: it is neither `[section]` nor `key=value`
+        `x.gdsio`: line 10: it is neither `[section]` nor `key=value`
           fix or remove it
-        line 3 of `x.gdsio`: it is outside any section
+        `x.gdsio`: line 3: it is outside any section
           put `[global]` above it
-        line 16 of `x.gdsio`: `[global]` follows a job
+        `x.gdsio`: line 16: `[global]` follows a job
           put it first
         `x.gdsio`: no request of 1073741824 bytes fits into 524288000
           give a larger `size`, or a smaller `bs`
         ");
-        let failure = parse("", &args()).unwrap_err().failure(Path::new("x"));
+        let failure = in_file(parse("", &args()).unwrap_err(), Path::new("x"));
         assert_eq!(failure.message, "`x`: it has no job");
         let colour = said("num_threads=16", "colour=3");
         assert!(colour.contains("\n  a job has `numa_node`, `gpu_dev_id`, "), "{colour}");
         let many =
             "[global]\nsize=1M\n".to_owned() + &"[job1]\ndirectory=/a\n".repeat(JOBS_MAX + 1);
-        assert!(parse(&many, &args()).unwrap_err().what.contains("more than 64 jobs"));
+        assert!(parse(&many, &args()).unwrap_err().message.contains("more than 64 jobs"));
     }
 
     proptest! {

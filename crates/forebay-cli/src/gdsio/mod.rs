@@ -1,11 +1,9 @@
 //! `forebay gdsio`: gdsio's command line, job files and result line.
 //!
 //! [`options`] and `job` parse the request, in gdsio's own `words`. `place` finds and makes files.
-//! `direct` checks if the direct route to a GPU works here. `run` runs the jobs by
-//! [`crate::workload`], each kept on its `node`. `proved` reports the proven route of their bytes,
-//! and `line` prints what scripts read.
+//! `run` runs the jobs by [`crate::workload`], each kept on its `node`. `proved` reports the proven
+//! route of their bytes, and `line` prints what scripts read.
 
-mod direct;
 mod job;
 mod line;
 mod node;
@@ -15,7 +13,6 @@ mod proved;
 mod run;
 pub(crate) mod words;
 
-use std::io::Write as _;
 use std::sync::Arc;
 
 use forebay::gpu::{self, Device, GpuSelector};
@@ -23,13 +20,13 @@ use forebay::{DirectIo, Engine, Route};
 
 use self::node::Kept;
 use self::options::{Asked, GdsioArgs, Job};
-use self::place::{Files, Rights};
+use self::place::Files;
 use self::run::{Task, at_once, run_all};
 use self::words::{Io, Transfer};
 use crate::failure::{Failure, Result};
 use crate::program::Program;
 use crate::report::plain::plain;
-use crate::stdio::say;
+use crate::stdio::{print, say, tell};
 use crate::workload::Lane;
 use crate::workload::backend::Way;
 
@@ -50,9 +47,8 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
         limits.direct_io = DirectIo::Off;
     }
     let engine = Engine::new(limits)?;
-    let rights = Rights::from(args);
     for job in &asked.jobs {
-        place::check_device(&asked, job, rights)?;
+        place::check_device(&asked, job, args)?;
         drop(Kept::to(job.node)?);
     }
     let devices = devices(&engine, args, &asked)?;
@@ -69,7 +65,7 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
     run::check_memory(&tasks)?;
     let mut files = Vec::new();
     for job in &asked.jobs {
-        files.push(Files::prepare(&engine, &asked, job, rights)?);
+        files.push(Files::prepare(&engine, &asked, job, args)?);
     }
     if asked.writes() {
         place::check_apart(&files)?;
@@ -184,18 +180,12 @@ fn devices(
 fn take_direct_route(engine: &Engine, args: &GdsioArgs, tasks: &mut [Task<'_>]) -> Result<()> {
     let mut is_told = false;
     for task in tasks.iter_mut().filter(|task| task.asked.transfer.is_direct()) {
-        let tried = match task.lanes.first().and_then(|lane| lane.device.as_ref()) {
-            Some(device) => {
-                let parts = task.lanes.iter().map(|lane| (lane.path.as_path(), lane.region));
-                let parts: Vec<_> = parts.collect();
-                direct::try_it(engine, device, (task.asked, task.job), &parts)
-            }
-            None if task.asked.in_host_memory => {
-                Err(Failure::new("cannot use the route `direct` for host memory")
-                    .hint("`-m 0` moves bytes to the GPU"))
-            }
+        let tried = match (task.on_gpu, task.asked.in_host_memory) {
+            (true, _) => task.try_direct(engine),
+            (false, true) => Err(Failure::new("cannot use the route `direct` for host memory")
+                .hint("`-m 0` moves bytes to the GPU")),
             // The lack of a GPU was already reported.
-            None => continue,
+            (false, false) => continue,
         };
         match tried {
             Ok(()) => task.way = Way::Forebay(Some(Route::Direct)),
@@ -222,17 +212,8 @@ fn instead(transfer: Transfer, why: &Failure) -> String {
     )
 }
 
-/// Prints a message that is no warning on stderr.
-fn tell(text: &str) {
-    // stderr may be closed.
-    let _ = writeln!(anstream::stderr(), "{}", plain(text));
-}
-
 fn show(line: &str) -> Result<()> {
-    let mut out = anstream::stdout();
-    writeln!(out, "{}", plain(line))
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::stdout(&error))
+    print(&format!("{}\n", plain(line)))
 }
 
 #[cfg(test)]

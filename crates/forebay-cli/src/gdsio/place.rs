@@ -24,25 +24,12 @@ use crate::bench::scratch;
 use crate::cleanup;
 use crate::failure::{Failure, Result};
 use crate::output;
-use crate::stdio::say;
+use crate::stdio::{say, tell};
 use crate::steps::{self, Step};
 use crate::workload::pattern::Region;
 
 /// The mark of files that were made here.
 const MARK: (&str, &[u8]) = ("user.forebay", b"gdsio");
-
-/// The user's permissions.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Rights {
-    pub(super) files: bool,
-    pub(super) devices: bool,
-}
-
-impl From<&GdsioArgs> for Rights {
-    fn from(args: &GdsioArgs) -> Self {
-        Self { files: args.overwrite, devices: args.overwrite_device }
-    }
-}
 
 /// The files of a job.
 #[derive(Debug)]
@@ -101,7 +88,7 @@ impl Files {
         engine: &Engine,
         asked: &Asked,
         job: &Job,
-        rights: Rights,
+        args: &GdsioArgs,
     ) -> Result<Self> {
         let threads = if asked.transfer.is_batch() { 1 } else { u64::from(job.threads) };
         let mut files = Self { parts: Vec::new(), held: Vec::new(), made: Vec::new() };
@@ -127,7 +114,7 @@ impl Files {
             files.for_reads(engine, &mut needs, asked.writes())?;
         }
         if asked.writes() {
-            files.for_writes(engine, &mut needs, rights)?;
+            files.for_writes(engine, &mut needs, args)?;
         }
         for need in needs {
             let at = need.at()?;
@@ -169,7 +156,7 @@ impl Files {
         let Some(folder) = check_room(missing.iter().map(|need| &**need))? else { return Ok(()) };
         let bytes = missing.iter().map(|need| need.to - need.from).sum();
         let gone = if stay { 0 } else { gone };
-        super::tell(&making(&held::name(&folder), missing.len(), bytes, gone));
+        tell(&making(&held::name(&folder), missing.len(), bytes, gone));
         let key = scratch::random().map_err(|e| Failure::io("cannot get random bytes", &e))?;
         for (number, need) in missing.into_iter().enumerate() {
             if need.file.is_none() {
@@ -183,9 +170,9 @@ impl Files {
     }
 
     /// Makes the missing files of writes, once all existing ones may be written to.
-    fn for_writes(&mut self, engine: &Engine, needs: &mut [Need], rights: Rights) -> Result<()> {
+    fn for_writes(&mut self, engine: &Engine, needs: &mut [Need], args: &GdsioArgs) -> Result<()> {
         for need in needs.iter_mut() {
-            may_be_written(engine, need, rights)?;
+            may_be_written(engine, need, args)?;
         }
         check_room(needs.iter().filter(|need| need.file.is_none()))?;
         for need in needs.iter_mut().filter(|need| need.file.is_none()) {
@@ -280,7 +267,7 @@ fn shares(asked: &Asked, job: &Job, path: &Path, threads: u64) -> bool {
     let (one, all) = (job.start + asked.size, job.start + asked.size * threads);
     let is_shared = len.is_ok_and(|len| (one..all).contains(&len));
     if is_shared {
-        super::tell(&format!(
+        tell(&format!(
             "all threads read the same bytes of `{}`: it is too short for a part for each",
             path.display()
         ));
@@ -289,7 +276,7 @@ fn shares(asked: &Asked, job: &Job, path: &Path, threads: u64) -> bool {
 }
 
 /// Opens a file that may be written to; leaves `need` without one if it does not exist.
-fn may_be_written(engine: &Engine, need: &mut Need, rights: Rights) -> Result<()> {
+fn may_be_written(engine: &Engine, need: &mut Need, args: &GdsioArgs) -> Result<()> {
     let path = &need.path;
     let step = Step::begin("inspect", path);
     match fs::metadata(path) {
@@ -307,9 +294,9 @@ fn may_be_written(engine: &Engine, need: &mut Need, rights: Rights) -> Result<()
         None => open(path).map_err(|error| cannot("open", path, &error))?,
     };
     let facts = file.metadata().map_err(|error| cannot("inspect", path, &error))?;
-    if rights.devices && facts.file_type().is_block_device() {
+    if args.overwrite_device && facts.file_type().is_block_device() {
         check_end(&file, need)?;
-    } else if !facts.is_file() || (!rights.files && !is_ours(&file)) {
+    } else if !facts.is_file() || (!args.overwrite && !is_ours(&file)) {
         let path = held::path(&file).map_or_else(|| path.clone(), |path| held::name(&path));
         return Err(Failure::new(format!("cannot write to `{}`", path.display()))
             .because("`forebay gdsio` did not make it, and `--overwrite` was not given")
@@ -339,9 +326,9 @@ fn grow(need: &Need, len: u64) -> Result<()> {
 ///
 /// # Errors
 /// It is a device.
-pub(super) fn check_device(asked: &Asked, job: &Job, rights: Rights) -> Result<()> {
+pub(super) fn check_device(asked: &Asked, job: &Job, args: &GdsioArgs) -> Result<()> {
     let Where::File(path) = &job.at else { return Ok(()) };
-    if !asked.writes() || rights.devices {
+    if !asked.writes() || args.overwrite_device {
         return Ok(());
     }
     let _step = Step::begin("inspect", path);

@@ -9,11 +9,10 @@ use forebay::gpu::DeviceId;
 use forebay_evidence::{Evidence, Sources, Span};
 
 use super::run::Task;
-use super::tell;
 use crate::bench::proof::{Proof, Prover};
 use crate::failure::Result;
 use crate::report::proof::VerdictFacts;
-use crate::stdio::say;
+use crate::stdio::{say, tell};
 use crate::workload::backend::add;
 use crate::workload::measure::{files_of, proofs_of};
 use crate::workload::run::{OfTarget, Ran};

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use forebay::units::format_size;
+use forebay::units::{MIB, format_size};
 use forebay::{Engine, Route};
 
 use super::line::Line;
@@ -15,6 +15,7 @@ use crate::bench::demand::check_requests;
 use crate::bench::proof::Proof;
 use crate::failure::{Failure, Result};
 use crate::report::json::Cache;
+use crate::stdio::tell;
 use crate::workload::backend::{ACCEPTS_ANY_SIZE, Plain, WITHOUT_O_DIRECT, Way};
 use crate::workload::pattern::Pattern;
 use crate::workload::run::{Moved, Ran, Ready};
@@ -95,6 +96,31 @@ impl Task<'_> {
         sizes.into_iter().map(load).collect()
     }
 
+    /// Makes a few of the job's requests by the route `direct`, in its directions and of its sizes,
+    /// the first ones of two files. The job overwrites what they write.
+    ///
+    /// # Errors
+    /// The route is unavailable, or refuses these requests; the text says why, and what to do.
+    pub(super) fn try_direct(&self, engine: &Engine) -> Result<()> {
+        let (reads, writes) = (self.asked.read_percent > 0, self.asked.writes());
+        let lanes = &self.lanes[..self.lanes.len().min(2)];
+        let sizes = self.job.sizes.all();
+        for &size in sizes.iter().take(2).chain(sizes.last()) {
+            // Every alignment that a route requires divides a MiB, so longer requests end alike.
+            let size = if size > MIB { MIB + size % MIB } else { size };
+            for (read_percent, tried) in [(100, reads || self.asked.verify), (0, writes)] {
+                let way = Way::Forebay(Some(Route::Direct));
+                let end = End::Bytes(2 * size);
+                let load =
+                    Load { read_percent, cache: Cache::Resident, ..Load::reads(way, size, end) };
+                if tried {
+                    Ready::new(engine, &load, lanes)?.run(&[String::new()])?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Bytes of memory that it needs, on the GPU and the host together.
     fn memory(&self) -> u64 {
         let threads = if self.asked.transfer.is_batch() { 1 } else { u64::from(self.job.threads) };
@@ -136,7 +162,7 @@ impl Task<'_> {
         }
         let checked = moved.check_all(engine)?;
         if load.read_percent == 0 && checked.right == Some(true) && !checked.is_all {
-            super::tell(&format!(
+            tell(&format!(
                 "{} of the written bytes were verified: the order of requests that overlapped is \
                  unknown",
                 format_size(checked.bytes)

@@ -350,7 +350,7 @@ fn a_job_file_runs_its_jobs_at_once() {
     }
     fs::write(folder.path().join("bad"), "[global]\nsize=1M\nbz=3\n").unwrap();
     let (code, talk) = bad(folder.path(), "bad");
-    assert!(code == 2 && talk.contains("line 3 of `bad`") && talk.contains("`bz`"), "{talk}");
+    assert!(code == 2 && talk.contains("`bad`: line 3: ") && talk.contains("`bz`"), "{talk}");
     assert!(talk.contains("perhaps `bs` was meant"), "{talk}");
     for arguments in ["two.gdsio -w 3", "two.gdsio -D a"] {
         let (code, talk) = bad(folder.path(), arguments);
