@@ -59,11 +59,11 @@ use crate::failure::{Failure, Result};
 use crate::log;
 use crate::power::{Meter, Part, Wanted, joules_per_gb};
 use crate::program::Program;
-use crate::report::forms;
 use crate::report::json::{Cache, Direction, Environment, Gpu};
 use crate::report::model::Model;
 use crate::report::numbers::counted;
 use crate::report::plain::json;
+use crate::report::show;
 use crate::report::warnings;
 use crate::results::file::{Ledger, samples};
 use crate::results::{Ceiling, Joules, Measured, Record, Run, SCHEMA, Sample};
@@ -883,7 +883,7 @@ pub(crate) fn show(args: &BenchArgs, records: &[Record]) -> Result<()> {
             writeln!(out, "{line}")
         })
     } else if args.csv {
-        out.write_all(forms::csv(&model, &[])?.as_bytes())
+        out.write_all(show::csv(&model, &[])?.as_bytes())
     } else {
         out.write_all(table::render(&model, base(args)).as_bytes())
     };

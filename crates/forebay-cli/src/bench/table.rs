@@ -7,9 +7,8 @@ use anstyle::{AnsiColor, Style};
 use forebay::units::format_size;
 
 use crate::report::compare::{By, compare};
-use crate::report::forms::{self, WIDTH, wrapped};
-use crate::report::grid::bar;
-use crate::report::input::Source;
+use crate::report::forms::{self, wrapped};
+use crate::report::grid::{WIDTH, bar};
 use crate::report::json::{Cache, Direction};
 use crate::report::model::{Axis, Line, Metric, Model, gather};
 use crate::report::numbers::counted;
@@ -34,7 +33,7 @@ const WRONG: Style = Style::new().bold().fg_color(Some(anstyle::Color::Ansi(Ansi
 /// The model of a run's records.
 #[must_use]
 pub fn model(records: &[Record]) -> Model {
-    gather::model(&[("this run".into(), Source::Records(records.to_vec()))])
+    gather::model(&[("this run".into(), records.to_vec())])
 }
 
 /// The results of a run. With `base`, its other path is compared with this one.

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 
-use crate::report::forms::WIDTH;
+use crate::report::grid::WIDTH;
 use crate::report::plain::plain;
 
 /// Minimum width of text in columns, however deep the tree is.

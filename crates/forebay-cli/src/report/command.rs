@@ -1,12 +1,10 @@
 //! `forebay report`: reads results, and shows, writes or compares them.
 
-use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::compare::{self, By, Comparison};
 use super::foreign::Hints;
-use super::layers::Layers;
 use super::model::{Metric, Model, gather};
 use super::numbers::counted;
 
@@ -16,10 +14,6 @@ use crate::failure::{Failure, Result};
 use crate::stdio::say;
 use crate::steps::Step;
 
-/// Most files of one report.
-const FILES_MAX: usize = 64;
-/// The name of each file that `forebay.stream_bench --out` writes, without its suffix.
-const STREAMED: &str = "stream_bench";
 /// Warnings without `--verbose`.
 const WARNINGS_MAX: usize = 5;
 /// Most rows of a table, for a terminal and for a file.
@@ -40,10 +34,6 @@ enum Form {
 /// A file cannot be read or holds no results, the report cannot be written, or a side is worse than
 /// allowed.
 pub fn command(args: &ReportArgs) -> Result<()> {
-    if args.files.len() > FILES_MAX {
-        let text = format!("{} files are too many for a report", args.files.len());
-        return Err(Failure::usage(text).hint(format!("give at most {FILES_MAX}")));
-    }
     let file = args.output.as_deref().filter(|path| *path != Path::new("-"));
     let form = form(args, file)?;
     let names = names(&args.files);
@@ -55,18 +45,15 @@ pub fn command(args: &ReportArgs) -> Result<()> {
     }
     let mut model = gather::model(&sources);
     drop(sources);
-    if model.lines.is_empty()
-        && model.limits.is_empty()
-        && model.layers.iter().all(Layers::is_empty)
-    {
+    if model.lines.is_empty() && model.limits.is_empty() {
         return Err(Failure::new("there is nothing to report")
-            .because("the results hold no sample, no limit and no pass")
+            .because("the results hold no sample and no limit")
             .hint("wait until the run has measured its first point"));
     }
     let metric = args.metric.unwrap_or(Metric::Rate);
     let comparisons = comparisons(&mut model, &names, args, metric)?;
     let text = match form {
-        Form::Csv => forms::csv(&model, &comparisons)?,
+        Form::Csv => show::csv(&model, &comparisons)?,
         Form::Page => page::page(&model, &comparisons, metric),
         Form::Markdown => forms::markdown(
             &show::report(&model, &comparisons, metric, ROWS_MAX.1),
@@ -81,7 +68,7 @@ pub fn command(args: &ReportArgs) -> Result<()> {
         Some(path) => {
             output::refuse_input(path, &args.files)?;
             let text = anstream::adapter::strip_str(&text).to_string();
-            output::write(path, args.overwrite, text.as_bytes(), File::sync_all)?;
+            output::write(path, args.overwrite, text.as_bytes())?;
             let size = forebay::units::format_size(text.len() as u64);
             let path = plain::plain(&path.display().to_string());
             // Stderr may be closed.
@@ -124,14 +111,9 @@ fn form(args: &ReportArgs, file: Option<&Path>) -> Result<Form> {
 
 /// The names of files: without folders and suffixes if they are still unique.
 fn names(paths: &[PathBuf]) -> Vec<String> {
-    let short = |path: &PathBuf| {
-        if path == Path::new("-") {
-            return "stdin".to_owned();
-        }
-        let stem = path.file_stem().unwrap_or(path.as_os_str());
-        // All output of `forebay.stream_bench` has one name, and its folder has the user's.
-        let folder = path.parent().and_then(Path::file_name).filter(|_| stem == STREAMED);
-        folder.unwrap_or(stem).to_string_lossy().into_owned()
+    let short = |path: &PathBuf| match path.file_stem() {
+        _ if path == Path::new("-") => "stdin".to_owned(),
+        stem => stem.unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
     };
     let shorts: Vec<String> = paths.iter().map(short).collect();
     let is_unique = |name: &String| shorts.iter().filter(|other| *other == name).count() == 1;
@@ -158,29 +140,26 @@ fn comparisons(
         }
         None => return Ok(Vec::new()),
     };
-    let is_asked = args.by.is_some() || args.fail_if_worse.is_some();
-    let found = match compare::compare(model, names, by, args.base.as_deref()) {
-        Err(failure) if !is_asked => {
-            model.warnings.push(format!("not compared: {}", failure.in_one_line()));
-            return Ok(Vec::new());
+    let found = compare::compare(model, names, by, args.base.as_deref()).and_then(|found| {
+        if found.iter().any(|one| one.of(metric).next().is_some()) {
+            return Ok(found);
         }
-        found => found?,
-    };
-    if found.iter().any(|one| one.of(metric).next().is_some()) {
-        return Ok(found);
+        let text = match found.iter().map(|one| one.pairs.len()).sum() {
+            0 => "no point is the same on both sides".to_owned(),
+            count => format!("{} without {} on both sides", counted(count, "point"), metric.name()),
+        };
+        let notes = found.iter().flat_map(|one| one.notes(metric)).take(2);
+        let failure = notes.fold(Failure::new(text), Failure::because);
+        Err(failure.hint("measure the same block sizes, depths and directions"))
+    });
+    let is_asked = args.by.is_some() || args.fail_if_worse.is_some() || args.metric.is_some();
+    match found {
+        Err(failure) if !is_asked => {
+            model.warnings.push(format!("not compared: {}", failure.message));
+            Ok(Vec::new())
+        }
+        found => found,
     }
-    let why = match found.iter().map(|one| one.pairs.len()).sum() {
-        0 => "no point is the same on both sides".to_owned(),
-        count => format!("{} without {} on both sides", counted(count, "point"), metric.name()),
-    };
-    if is_asked || args.metric.is_some() {
-        let failure = Failure::new("there is nothing to compare").because(why);
-        let notes = found.first().map(|one| one.notes(metric)).unwrap_or_default();
-        let failure = notes.into_iter().take(2).fold(failure, Failure::because);
-        return Err(failure.hint("measure the same block sizes, depths and directions"));
-    }
-    model.warnings.push(format!("not compared: {why}"));
-    Ok(Vec::new())
 }
 
 #[cfg(test)]
@@ -212,7 +191,7 @@ mod tests {
         asked.output = Some(results.clone());
         assert!(command(&asked).unwrap_err().causes[0].contains("made from"));
         asked.output = Some(folder.path().to_owned());
-        assert!(command(&asked).unwrap_err().causes.concat().contains("regular file"));
+        assert!(command(&asked).unwrap_err().hint.unwrap().contains("regular file"));
         asked.output = Some(folder.path().join("none/report.html"));
         assert!(command(&asked).unwrap_err().message.contains("none/report.html"));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
@@ -225,9 +204,6 @@ mod tests {
         fs::write(&results, made::text(&[made::run(&Sweep::default())])).unwrap();
         let failure = command(&args(&results, None)).unwrap_err();
         assert!(failure.causes[0].contains("no sample"), "{failure:?}");
-        let mut many = args(&results, None);
-        many.files = vec![results; FILES_MAX + 1];
-        assert!(command(&many).unwrap_err().usage);
     }
 
     #[test]
@@ -243,7 +219,7 @@ mod tests {
     #[test]
     fn files_are_named_without_folders_where_that_is_unique() {
         let of = |paths: &[&str]| names(&paths.iter().map(PathBuf::from).collect::<Vec<_>>());
-        assert_eq!(of(&["a/b/c.jsonl", "a/b/stream_bench.json", "-"]), ["c", "b", "stdin"]);
+        assert_eq!(of(&["a/b/c.jsonl", "d.json", "-"]), ["c", "d", "stdin"]);
         assert_eq!(of(&["a/c.json", "b/c.json"]), ["a/c.json", "b/c.json"]);
     }
 }

@@ -3,11 +3,11 @@
 //! Two points match if they have the same value on every axis. An axis on which each side has one
 //! value is compared, so it does not separate points. [`gate`] judges whether a side is worse.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 
 use super::model::{Axis, Line, Metric, Model, facts};
 use super::numbers::{counted, digits};
-use super::ratio::{CONFIDENCE, ERROR_MIN_IMPORTED, Estimate, Ratio, SAMPLES_MIN, holm};
+use super::ratio::{CONFIDENCE, ERROR_MIN, ERROR_MIN_IMPORTED, Estimate, Ratio, SAMPLES_MIN, holm};
 use crate::failure::{Failure, Result};
 
 /// Most sides.
@@ -39,21 +39,8 @@ pub struct Comparison {
     pub means: Vec<Mean>,
     /// Points of the base that have a rate.
     pub base_points: usize,
-    /// Points that are not compared: their side, why, and their name.
-    pub alone: Vec<(String, Why, String)>,
-    /// Whether one side was measured before the other began.
-    pub in_sequence: bool,
-}
-
-/// Why a point is not compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Why {
-    /// The other side lacks it.
-    NoPartner,
-    /// It has no positive rate.
-    NoRate,
-    /// It moved wrong data.
-    WrongData,
+    /// Points that are not compared: the side, why, and their name.
+    pub alone: Vec<(String, &'static str, String)>,
 }
 
 /// A point of both sides.
@@ -61,14 +48,10 @@ pub enum Why {
 pub struct Pair {
     /// Its name.
     pub name: String,
-    /// Its values on all axes that are not compared.
-    pub key: Key,
     /// The quantities that both sides have.
     pub quantities: Vec<Compared>,
-    /// The share of samples that failed on each side.
-    pub failed: (f64, f64),
-    /// Whether one side has a simulated GPU and the other a real one.
-    pub is_mixed: bool,
+    /// Whether a larger share of the other side's samples failed.
+    pub fails_more: bool,
 }
 
 /// A quantity of a point.
@@ -129,15 +112,18 @@ impl Mean {
     }
 }
 
-/// The position of a point: its values on the axes that are not compared.
-pub type Key = BTreeMap<Axis, String>;
-
 struct Side<'a> {
     name: String,
     number: Option<f64>,
-    runs: Vec<usize>,
-    points: Vec<(Key, Vec<&'a Line>)>,
-    places: HashMap<Key, usize>,
+    lines: Vec<&'a Line>,
+}
+
+/// The value of a line on an axis. Runs of one label are one.
+fn value(model: &Model, axis: Axis, line: &Line) -> Option<String> {
+    match axis {
+        Axis::Run => Some(model.runs[line.run].given.clone()),
+        axis => axis.text(model, line),
+    }
 }
 
 /// Compares the sides with the base: the one of that name, else the smallest number, else the
@@ -151,8 +137,35 @@ pub fn compare(
     by: By,
     base: Option<&str>,
 ) -> Result<Vec<Comparison>> {
-    let mut sides = sides(model, files, by)?;
-    if by != By::File && sides.iter().all(|side| side.number.is_some()) {
+    let mut sides: Vec<Side<'_>> = Vec::new();
+    for line in &model.lines {
+        let run = &model.runs[line.run];
+        let (name, number) = match by {
+            By::File => (files.get(run.source).unwrap_or(&run.name).clone(), None),
+            // Without a required route the engine chooses one.
+            By::Axis(axis) => {
+                (value(model, axis, line).unwrap_or_else(|| "any".into()), axis.number(model, line))
+            }
+        };
+        match sides.iter_mut().find(|side| side.name == name) {
+            Some(side) => side.lines.push(line),
+            None => sides.push(Side { name, number, lines: vec![line] }),
+        }
+    }
+    if let [] | [_] = sides.as_slice() {
+        let only = sides.first().map_or_else(
+            || "no point was measured".to_owned(),
+            |side| format!("all points are of `{}`", side.name),
+        );
+        return Err(Failure::usage("there are no two sides to compare")
+            .because(only)
+            .hint("give two files, or an axis that differs within one with `--by`"));
+    }
+    if sides.len() > SIDES_MAX {
+        return Err(Failure::usage(format!("{} sides are too many", sides.len()))
+            .hint(format!("compare at most {SIDES_MAX}")));
+    }
+    if sides.iter().all(|side| side.number.is_some()) {
         sides.sort_by(|a, b| a.number.unwrap_or(0.0).total_cmp(&b.number.unwrap_or(0.0)));
     }
     if let Some(base) = base {
@@ -163,127 +176,63 @@ pub fn compare(
         };
         sides[..=place].rotate_right(1);
     }
-    let Some((base, others)) = sides.split_first() else { return Ok(Vec::new()) };
-    let mut found: Vec<Comparison> = others.iter().map(|other| pairs(model, base, other)).collect();
+    let (base, others) = (&sides[0], &sides[1..]);
+    let mut found: Vec<Comparison> =
+        others.iter().map(|other| compared(model, by, base, other)).collect();
     judge(&mut found);
     Ok(found)
 }
 
-fn sides<'a>(model: &'a Model, files: &[String], by: By) -> Result<Vec<Side<'a>>> {
-    let mut sides: Vec<Side<'a>> = Vec::new();
-    let mut known: HashMap<String, usize> = HashMap::new();
-    for line in &model.lines {
-        let run = &model.runs[line.run];
-        let (id, name, number) = match by {
-            By::File => {
-                let name = files.get(run.source).unwrap_or(&run.name);
-                (run.source.to_string(), name.clone(), None)
-            }
-            By::Axis(Axis::Run) => {
-                let number =
-                    run.given.trim().parse().ok().filter(|number: &f64| number.is_finite());
-                (run.given.clone(), run.given.clone(), number)
-            }
-            By::Axis(axis) => {
-                // Without a required route the engine chooses one.
-                let text = axis.text(model, line).unwrap_or_else(|| "any".into());
-                (text.clone(), text, axis.number(model, line))
-            }
-        };
-        let place = *known.entry(id).or_insert(sides.len());
-        if place == sides.len() {
-            let (runs, points, places) = (Vec::new(), Vec::new(), HashMap::new());
-            sides.push(Side { name, number, runs, points, places });
-        }
-        let is_apart = |axis: &Axis| *axis != Axis::Run && by != By::Axis(*axis);
-        let text = |axis| Some((axis, Axis::text(axis, model, line)?));
-        let mut key: Key = Axis::ALL.into_iter().filter(is_apart).filter_map(text).collect();
-        if !matches!(by, By::File | By::Axis(Axis::Run)) && model.runs.len() > 1 {
-            // A comparison within runs is made within each of them.
-            key.insert(Axis::Run, run.given.clone());
-        }
-        let side = &mut sides[place];
-        if !side.runs.contains(&line.run) {
-            side.runs.push(line.run);
-        }
-        let next = side.points.len();
-        let place = *side.places.entry(key.clone()).or_insert(next);
-        if place == next {
-            side.points.push((key, Vec::new()));
-        }
-        side.points[place].1.push(line);
-    }
-    match sides.len() {
-        0 | 1 => {
-            let only = sides.first().map_or_else(
-                || "no point was measured".to_owned(),
-                |side| format!("all points are of `{}`", side.name),
-            );
-            Err(Failure::usage("there are no two sides to compare")
-                .because(only)
-                .hint("give two files, or an axis that differs within one with `--by`"))
-        }
-        count if count > SIDES_MAX => Err(Failure::usage(format!("{count} sides are too many"))
-            .hint(format!("compare at most {SIDES_MAX}"))),
-        _ if by == By::File => refuse_labels(model, &sides).map(|()| sides),
-        _ => Ok(sides),
-    }
-}
-
-/// Refuses a file that has one point under several labels: they would be mixed.
-fn refuse_labels(model: &Model, sides: &[Side<'_>]) -> Result<()> {
-    for side in sides {
-        for (_, lines) in &side.points {
-            let labels: HashSet<&str> =
-                lines.iter().map(|line| model.runs[line.run].given.as_str()).collect();
-            if labels.len() > 1 {
-                let text = format!("`{}` has the same points under several labels", side.name);
-                return Err(Failure::usage(text).hint("`--by label` compares these"));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn pairs(model: &Model, base: &Side<'_>, other: &Side<'_>) -> Comparison {
-    let axes: Vec<(Axis, String, String)> = Axis::ALL
-        .into_iter()
-        .filter_map(|axis| {
-            let (one, two) = (only(base, axis)?, only(other, axis)?);
-            (one != two).then(|| (axis, one.to_owned(), two.to_owned()))
-        })
-        .collect();
-    let without = |key: &Key| -> Key {
-        let left = key.iter().filter(|(axis, _)| axes.iter().all(|(other, ..)| other != *axis));
-        left.map(|(axis, text)| (*axis, text.clone())).collect()
+fn compared(model: &Model, by: By, base: &Side<'_>, other: &Side<'_>) -> Comparison {
+    let only = |side: &Side<'_>, axis: Axis| {
+        let first = value(model, axis, side.lines[0]);
+        let is_only = side.lines.iter().all(|line| value(model, axis, line) == first);
+        is_only.then(|| first.unwrap_or_else(|| "none".into()))
     };
-    let keys: Vec<Key> =
-        base.points.iter().chain(&other.points).map(|(key, _)| without(key)).collect();
-    let varies = |axis: &Axis| keys.iter().any(|key| key.get(axis) != keys[0].get(axis));
-    let shown: Vec<Axis> = Axis::ALL.into_iter().filter(varies).collect();
-    let partners: HashMap<Key, &Vec<&Line>> =
-        other.points.iter().map(|(key, lines)| (without(key), lines)).collect();
-    let (mut pairs, mut alone, mut base_points) = (Vec::new(), Vec::new(), 0);
-    for ((_, lines), key) in base.points.iter().zip(&keys) {
-        let name = name(key, &shown);
-        let lacks = lacks(lines);
-        base_points += usize::from(lacks.is_none());
-        let Some(partner) = partners.get(key) else {
-            alone.push((base.name.clone(), Why::NoPartner, name));
-            continue;
-        };
-        let of_other = self::lacks(partner);
-        if lacks.is_none() && of_other.is_none() {
-            pairs.push(pair(name, key.clone(), lines, partner));
-            continue;
+    let differs = |axis: Axis| {
+        let (one, two) = (only(base, axis)?, only(other, axis)?);
+        (one != two).then_some((axis, one, two))
+    };
+    let mut axes: Vec<(Axis, String, String)> = Axis::ALL.into_iter().filter_map(differs).collect();
+    let is_kept =
+        |axis: &Axis| By::Axis(*axis) != by && axes.iter().all(|(compared, ..)| compared != axis);
+    let kept: Vec<Axis> = Axis::ALL.into_iter().filter(is_kept).collect();
+    let ((own, own_places), (others, other_places)) =
+        (grouped(model, &kept, base), grouped(model, &kept, other));
+    let varies = |axis: &Axis| {
+        let mut all = base.lines.iter().chain(&other.lines).map(|line| value(model, *axis, line));
+        let first = all.next();
+        all.any(|value| Some(value) != first)
+    };
+    let shown: Vec<Axis> = kept.iter().copied().filter(varies).collect();
+    let name = |lines: &[&Line]| match shown.as_slice() {
+        [] => "all".to_owned(),
+        shown => model.name(lines[0], shown),
+    };
+    // In the order of the base's points.
+    let mut both: Vec<(usize, Option<usize>)> =
+        own_places.iter().map(|(key, at)| (*at, other_places.get(key).copied())).collect();
+    both.sort_unstable();
+    let mut alone = Vec::new();
+    let mut pairs = Vec::new();
+    for (at, partner) in both {
+        let lines = &own[at];
+        let partner = partner.map(|at| &others[at]);
+        let whys = [(base, lacks(lines)), (other, partner.and_then(|lines| lacks(lines)))];
+        match partner {
+            None => alone.push((base.name.clone(), "no partner", name(lines))),
+            Some(partner) if whys.iter().all(|(_, why)| why.is_none()) => {
+                pairs.push(pair(name(lines), lines, partner));
+            }
+            Some(_) => alone.extend(
+                whys.iter()
+                    .filter_map(|(side, why)| Some((side.name.clone(), (*why)?, name(lines)))),
+            ),
         }
-        let sides = [(base, lacks), (other, of_other)];
-        let found = sides.into_iter().filter_map(|(side, why)| Some((side.name.clone(), why?)));
-        alone.extend(found.map(|(side, why)| (side, why, name.clone())));
     }
-    let own: HashSet<&Key> = keys[..base.points.len()].iter().collect();
-    let lonely = keys[base.points.len()..].iter().filter(|key| !own.contains(key));
-    alone.extend(lonely.map(|key| (other.name.clone(), Why::NoPartner, name(key, &shown))));
+    let lonely = other_places.iter().filter(|(key, _)| !own_places.contains_key(*key));
+    alone.extend(lonely.map(|(_, at)| (other.name.clone(), "no partner", name(&others[*at]))));
+    axes.retain(|(axis, ..)| *axis != Axis::Run && By::Axis(*axis) != by);
     Comparison {
         base: base.name.clone(),
         other: other.name.clone(),
@@ -291,55 +240,51 @@ fn pairs(model: &Model, base: &Side<'_>, other: &Side<'_>) -> Comparison {
         facts: differences(model, base, other),
         pairs,
         means: Vec::new(),
-        base_points,
+        base_points: own.iter().filter(|lines| lacks(lines).is_none()).count(),
         alone,
-        in_sequence: in_sequence(base, other),
     }
 }
 
-/// The value that all points of a side share on an axis.
-fn only<'a>(side: &'a Side<'_>, axis: Axis) -> Option<&'a str> {
-    let mut values =
-        side.points.iter().map(|(key, _)| key.get(&axis).map_or("none", String::as_str));
-    let first = values.next()?;
-    values.all(|value| value == first).then_some(first)
+/// The points of a side in their order, each with its lines, and their places by their values.
+fn grouped<'a>(model: &Model, axes: &[Axis], side: &Side<'a>) -> (Vec<Vec<&'a Line>>, Places) {
+    let (mut order, mut places) = (Vec::new(), Places::new());
+    for line in &side.lines {
+        let key = axes.iter().map(|axis| value(model, *axis, line)).collect();
+        let place = *places.entry(key).or_insert(order.len());
+        if place == order.len() {
+            order.push(Vec::new());
+        }
+        order[place].push(*line);
+    }
+    (order, places)
 }
 
-fn name(key: &Key, shown: &[Axis]) -> String {
-    let counts = [Axis::Queues, Axis::Depth, Axis::Batch, Axis::Threads, Axis::Files];
-    let named = |axis: &Axis| {
-        let text = key.get(axis)?;
-        Some(if counts.contains(axis) { format!("{} {text}", axis.name()) } else { text.clone() })
-    };
-    let names: Vec<String> = shown.iter().filter_map(named).collect();
-    if names.is_empty() { "all".into() } else { names.join(", ") }
-}
+/// Places by the values of a point.
+type Places = BTreeMap<Vec<Option<String>>, usize>;
 
 fn samples(lines: &[&Line], metric: Metric) -> Vec<f64> {
     lines.iter().flat_map(|line| line.samples(metric)).copied().collect()
 }
 
 /// Why a point has no rate to compare.
-fn lacks(lines: &[&Line]) -> Option<Why> {
+fn lacks(lines: &[&Line]) -> Option<&'static str> {
     if lines.iter().any(|line| line.verified == Some(false)) {
-        return Some(Why::WrongData);
+        return Some("wrong data");
     }
     let rates = samples(lines, Metric::Rate);
-    Ratio::of(&rates, &rates).is_none().then_some(Why::NoRate)
+    Ratio::of(&rates, &rates, ERROR_MIN).is_none().then_some("no result")
 }
 
-fn pair(name: String, key: Key, base: &[&Line], other: &[&Line]) -> Pair {
-    let floor = |lines: &[&Line]| match lines.iter().any(|line| line.imported) {
-        true => ERROR_MIN_IMPORTED,
-        false => 0.0,
-    };
+fn pair(name: String, base: &[&Line], other: &[&Line]) -> Pair {
+    let is_imported = base.iter().chain(other).any(|line| line.imported);
+    let error_min = if is_imported { ERROR_MIN_IMPORTED } else { ERROR_MIN };
     let quantity = |(_, metric): (&str, Metric)| {
         let (one, two) = (samples(base, metric), samples(other, metric));
         Some(Compared {
             metric,
             medians: (Estimate::of(&one)?.median, Estimate::of(&two)?.median),
             samples: (one.len(), two.len()),
-            ratio: Ratio::with_floors((&one, floor(base)), (&two, floor(other)))?,
+            ratio: Ratio::of(&one, &two, error_min)?,
             chance: None,
         })
     };
@@ -348,60 +293,46 @@ fn pair(name: String, key: Key, base: &[&Line], other: &[&Line]) -> Pair {
         let failed: usize = lines.iter().map(|line| line.failed).sum();
         failed as f64 / (failed + samples(lines, Metric::Rate).len()).max(1) as f64
     };
-    let simulated = |lines: &[&Line]| lines.iter().any(|line| line.simulated);
     Pair {
         name,
-        key,
-        quantities: Metric::COMPARED.into_iter().filter_map(quantity).collect(),
-        failed: (failed(base), failed(other)),
-        is_mixed: simulated(base) != simulated(other),
+        quantities: Metric::compared().filter_map(quantity).collect(),
+        fails_more: failed(other) > failed(base),
     }
 }
 
 /// Facts of machine and settings in which two sides differ.
 fn differences(model: &Model, base: &Side<'_>, other: &Side<'_>) -> Vec<(String, String, String)> {
-    let of = |side: &Side<'_>| {
-        let mut all: Vec<(String, String)> = Vec::new();
-        for run in &side.runs {
-            let run = &model.runs[*run].record;
+    // The values of both sides, by name.
+    let mut all: Vec<(String, [Vec<String>; 2])> = Vec::new();
+    for (at, side) in [base, other].into_iter().enumerate() {
+        let mut runs: Vec<usize> = side.lines.iter().map(|line| line.run).collect();
+        runs.sort_unstable();
+        runs.dedup();
+        for run in runs {
+            let run = &model.runs[run].record;
             for (name, value) in [facts::machine(run), facts::settings(run)].concat() {
-                match all.iter_mut().find(|(other, _)| *other == name) {
-                    Some((_, values)) if !values.contains(&value) => {
-                        values.push_str(&format!(" and {value}"));
-                    }
-                    Some(_) => {}
-                    None => all.push((name, value)),
+                let place = all.iter().position(|(other, _)| *other == name);
+                let place = place.unwrap_or_else(|| {
+                    all.push((name, Default::default()));
+                    all.len() - 1
+                });
+                if !all[place].1[at].contains(&value) {
+                    all[place].1[at].push(value);
                 }
             }
         }
-        all
+    }
+    let text = |values: &[String]| match values {
+        [] => "unknown".to_owned(),
+        values => values.join(" and "),
     };
-    let (one, two) = (of(base), of(other));
-    let value = |all: &[(String, String)], name: &str| {
-        let found = all.iter().find(|(other, _)| other == name);
-        found.map_or_else(|| "unknown".to_owned(), |(_, value)| value.clone())
-    };
-    let mut names: Vec<&String> = one.iter().map(|(name, _)| name).collect();
-    names.extend(
-        two.iter().map(|(name, _)| name).filter(|name| !one.iter().any(|(n, _)| n == *name)),
-    );
-    let both = names.into_iter().map(|name| (name.clone(), value(&one, name), value(&two, name)));
-    both.filter(|(_, one, two)| one != two).collect()
-}
-
-/// Whether all samples of one side began before those of the other.
-fn in_sequence(base: &Side<'_>, other: &Side<'_>) -> bool {
-    let span = |side: &Side<'_>| {
-        let times = side.points.iter().flat_map(|(_, lines)| lines).filter_map(|line| line.times);
-        times.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
-    };
-    let spans = span(base).zip(span(other));
-    spans.is_some_and(|(one, two)| one.1 < two.0 || two.1 < one.0)
+    let texts = all.into_iter().map(|(name, [one, two])| (name, text(&one), text(&two)));
+    texts.filter(|(_, one, two)| one != two).collect()
 }
 
 /// Corrects the chances for the number of points, and adds the means over all points.
 fn judge(comparisons: &mut [Comparison]) {
-    for (_, metric) in Metric::COMPARED {
+    for (_, metric) in Metric::compared() {
         let mut all: Vec<&mut Compared> = comparisons
             .iter_mut()
             .flat_map(|comparison| &mut comparison.pairs)
@@ -417,14 +348,10 @@ fn judge(comparisons: &mut [Comparison]) {
             let ratios: Vec<Ratio> = found.iter().map(|found| found.ratio).collect();
             let count = |verdict| found.iter().filter(|one| one.verdict() == Some(verdict)).count();
             let (better, worse) = (count(Verdict::Better), count(Verdict::Worse));
+            let points = ratios.len();
             let mean = Ratio::mean(&ratios);
-            comparison.means.extend(mean.map(|ratio| Mean {
-                metric,
-                ratio,
-                points: ratios.len(),
-                better,
-                worse,
-            }));
+            let mean = mean.map(|ratio| Mean { metric, ratio, points, better, worse });
+            comparison.means.extend(mean);
         }
     }
 }
@@ -450,31 +377,19 @@ impl Comparison {
                 if least == 1 { "1 sample is".into() } else { format!("{least} samples are") },
             ));
         }
-        for side in [&self.base, &self.other] {
-            for (why, text) in [
-                (Why::NoPartner, "no partner"),
-                (Why::NoRate, "no result"),
-                (Why::WrongData, "wrong data"),
-            ] {
-                let own = self.alone.iter().filter(|(of, other, _)| of == side && *other == why);
-                let names: Vec<&str> = own.map(|(.., name)| name.as_str()).collect();
-                if let Some(first) = names.first() {
-                    let has = if names.len() == 1 { "has" } else { "have" };
-                    let points = counted(names.len(), "point");
-                    let more = if names.len() == 1 { "" } else { ", …" };
-                    notes.push(format!("{points} of `{side}` {has} {text}: {first}{more}"));
-                }
-            }
+        // The points of each side, by the reason.
+        let mut alone: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+        for (side, why, point) in &self.alone {
+            alone.entry((side, why)).or_default().push(point);
+        }
+        for ((side, why), names) in alone {
+            let (has, more) = if names.len() == 1 { ("has", "") } else { ("have", ", …") };
+            let points = counted(names.len(), "point");
+            notes.push(format!("{points} of `{side}` {has} {why}: {}{more}", names[0]));
         }
         let axes: Vec<&str> = self.axes.iter().map(|(axis, ..)| axis.name()).collect();
         if axes.len() > 1 {
             notes.push(format!("the cause is unclear: {} differ at once", axes.join(", ")));
-        }
-        if self.pairs.iter().any(|pair| pair.is_mixed) {
-            notes.push("a simulated GPU is compared with a real one".into());
-        }
-        if self.in_sequence && !self.pairs.is_empty() {
-            notes.push("one side was measured after the other, so other changes count too".into());
         }
         notes
     }
@@ -488,31 +403,19 @@ impl Comparison {
 pub fn gate(comparisons: &[Comparison], metric: Metric, worse_by: f64) -> Result<String> {
     let (mut asked, mut failed) = (Vec::new(), Vec::new());
     let (mut judged, mut points) = (0, 0);
+    let limit = if metric.more_is_better() { 1.0 - worse_by } else { 1.0 + worse_by };
     for comparison in comparisons {
-        let found: Vec<(&str, Ratio)> =
-            comparison.of(metric).map(|(pair, found)| (pair.name.as_str(), found.ratio)).collect();
-        judged += found.iter().filter(|(_, ratio)| ratio.interval().is_some()).count();
+        let found = || comparison.of(metric).map(|(pair, found)| (pair.name.as_str(), found.ratio));
+        judged += found().filter(|(_, ratio)| ratio.interval().is_some()).count();
         points += comparison.base_points;
-        let ratios: Vec<Ratio> = found.iter().map(|(_, ratio)| *ratio).collect();
+        let ratios: Vec<Ratio> = found().map(|(_, ratio)| ratio).collect();
         let mean = Ratio::mean(&ratios).filter(|_| ratios.len() > 1);
-        for (name, ratio) in found.into_iter().chain(mean.map(|mean| ("the mean", mean))) {
-            let chance = if metric.more_is_better() {
-                ratio.reciprocal().chance_above(1.0 / (1.0 - worse_by))
-            } else {
-                ratio.chance_above(1.0 + worse_by)
-            };
+        for (name, ratio) in found().chain(mean.map(|mean| ("the mean", mean))) {
+            let chance = ratio.chance_beyond(limit, !metric.more_is_better());
             asked.extend(chance.map(|chance| (format!("{name}: {}", text(ratio)), chance)));
         }
-        let more = comparison.pairs.iter().filter(|pair| pair.failed.1 > pair.failed.0);
+        let more = comparison.pairs.iter().filter(|pair| pair.fails_more);
         failed.extend(more.map(|pair| format!("{}: more samples failed", pair.name)));
-        let lost = |side: &str| -> HashSet<&str> {
-            let own =
-                comparison.alone.iter().filter(|(of, why, _)| of == side && *why != Why::NoPartner);
-            own.map(|(.., name)| name.as_str()).collect()
-        };
-        let lost_anyhow = lost(&comparison.base);
-        let lost = lost(&comparison.other);
-        failed.extend(lost.difference(&lost_anyhow).map(|name| format!("{name}: no valid result")));
     }
     let chances: Vec<f64> = asked.iter().map(|(_, chance)| *chance).collect();
     let worse = asked.into_iter().zip(holm(&chances)).filter(|(_, one)| *one < 1.0 - CONFIDENCE);
@@ -527,8 +430,11 @@ pub fn gate(comparisons: &[Comparison], metric: Metric, worse_by: f64) -> Result
         return Err(Failure::new(text).because(format!("{first}{more}")));
     }
     if judged < points || points == 0 {
-        return Err(Failure::new(format!("judged {judged} of {points} points of the base"))
-            .because("`--fail-if-worse` passes only if every point is judged")
+        let failure = Failure::new(format!("judged {judged} of {points} points of the base"))
+            .because("`--fail-if-worse` passes only if every point is judged");
+        let notes = comparisons.iter().flat_map(|one| one.notes(metric)).take(2);
+        return Err(notes
+            .fold(failure, Failure::because)
             .hint(format!("measure the same points on both sides, {SAMPLES_MIN} times or more")));
     }
     Ok(format!("no regression of {} above {limit} %: {judged} points judged", metric.name()))

@@ -1,13 +1,19 @@
 //! A table for any form: headings, and cells with a text and a number.
 //!
-//! [`Grid::fitted`] keeps the columns that fit a width, the most important first.
+//! [`Grid::fitted`] keeps the columns that fit a width, the most important first; [`Grid::csv`] has
+//! all, with every digit.
 
 use std::fmt::Write as _;
 
 use anstyle::Style;
 
 use super::plain::{cut, plain};
+use crate::failure::{Failure, Result};
 
+/// Letters of a line for a terminal.
+pub const WIDTH: usize = 80;
+/// The rank of columns that only CSV has.
+pub const CSV: u8 = u8::MAX;
 /// Most letters of a cell in a table of a limited width.
 const CELL_MAX: usize = 30;
 /// Letters of the longest and the shortest bar.
@@ -35,9 +41,12 @@ pub struct Grid {
 pub struct Column {
     /// Its heading.
     pub heading: String,
+    /// Its name in CSV, with the unit of its numbers; empty if CSV has no such column.
+    pub key: String,
     /// Whether it has numbers.
     pub number: bool,
-    /// 0 for a column that every table needs; of the others, the largest is left out first.
+    /// 0 for a column that every table needs; of the others, the largest is left out first. [`CSV`]
+    /// for one that only CSV has.
     pub rank: u8,
 }
 
@@ -45,7 +54,13 @@ impl Column {
     /// A column of text.
     #[must_use]
     pub fn text(heading: impl Into<String>, rank: u8) -> Self {
-        Self { heading: heading.into(), number: false, rank }
+        Self { heading: heading.into(), key: String::new(), number: false, rank }
+    }
+
+    /// This column, with a name in CSV.
+    #[must_use]
+    pub fn key(self, key: impl Into<String>) -> Self {
+        Self { key: key.into(), ..self }
     }
 
     /// A column of numbers.
@@ -82,24 +97,12 @@ impl Cell {
 impl Grid {
     /// Keeps the columns for which `keep` holds.
     fn retain(&mut self, keep: &[bool]) {
-        let only = |flags: &[bool], at: usize| flags.get(at).copied().unwrap_or(true);
-        let place = |at: usize| keep[..at].iter().filter(|kept| **kept).count();
-        self.bars = self.bars.filter(|at| only(keep, *at)).map(place);
-        let mut at = 0..;
-        self.columns.retain(|_| at.next().is_some_and(|at| only(keep, at)));
+        let kept: Vec<usize> = (0..keep.len()).filter(|at| keep[*at]).collect();
+        self.bars = self.bars.and_then(|bars| kept.iter().position(|at| *at == bars));
+        self.columns = kept.iter().map(|at| self.columns[*at].clone()).collect();
         for row in &mut self.rows {
-            let mut at = 0..;
-            row.retain(|_| at.next().is_some_and(|at| only(keep, at)));
+            *row = kept.iter().map(|at| std::mem::take(&mut row[*at])).collect();
         }
-    }
-
-    /// Without columns that have no text.
-    #[must_use]
-    pub fn without_empty(mut self) -> Self {
-        let used = |at: usize| self.rows.iter().any(|row| !row[at].text.is_empty());
-        let keep: Vec<bool> = (0..self.columns.len()).map(used).collect();
-        self.retain(&keep);
-        self
     }
 
     fn widths(&self) -> Vec<usize> {
@@ -111,9 +114,14 @@ impl Grid {
         self.columns.iter().enumerate().map(of).collect()
     }
 
-    /// The table in at most `width` letters a line, with all texts made harmless.
+    /// The columns with a text, in at most `width` letters a line, with all texts made harmless.
     #[must_use]
     pub fn fitted(mut self, width: Option<usize>) -> Self {
+        let is_shown = |(at, column): (usize, &Column)| {
+            column.rank < CSV && self.rows.iter().any(|row| !row[at].text.is_empty())
+        };
+        let keep: Vec<bool> = self.columns.iter().enumerate().map(is_shown).collect();
+        self.retain(&keep);
         let shown = |text: &str| match width {
             Some(_) => cut(&plain(text), CELL_MAX),
             None => plain(text),
@@ -192,6 +200,46 @@ impl Grid {
         }
         text
     }
+    /// Whether the columns that name the rows fit this width.
+    #[must_use]
+    pub fn has_room(&self, width: usize) -> bool {
+        let widths = self.widths().into_iter().zip(&self.columns);
+        let needed = widths.filter(|(_, column)| column.rank == 0);
+        needed.map(|(own, _)| own.min(CELL_MAX) + GAP).sum::<usize>() <= width + GAP
+    }
+
+    /// All rows and all columns with a name as CSV.
+    ///
+    /// # Errors
+    /// Errors of the writer.
+    pub fn csv(&self) -> Result<String> {
+        let failed = |why: String| Failure::new("cannot write CSV").because(why);
+        let named = |at: &usize| !self.columns[*at].key.is_empty();
+        let places: Vec<usize> = (0..self.columns.len()).filter(named).collect();
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        let head = places.iter().map(|at| self.columns[*at].key.as_str());
+        writer.write_record(head).map_err(|error| failed(error.to_string()))?;
+        for row in &self.rows {
+            let field = |at: &usize| match row[*at].number {
+                Some(number) => number.to_string(),
+                None => harmless(&row[*at].text),
+            };
+            let written = writer.write_record(places.iter().map(field));
+            written.map_err(|error| failed(error.to_string()))?;
+        }
+        let bytes = writer.into_inner().map_err(|error| failed(error.to_string()))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+/// Letters that begin a formula in a spreadsheet, in either width.
+const FORMULA: [char; 8] = ['=', '+', '-', '@', '＝', '＋', '－', '＠'];
+
+/// A field that no spreadsheet takes for a formula: names in results come from others.
+fn harmless(field: &str) -> String {
+    let text = plain(field);
+    let is_number = text.parse::<f64>().is_ok();
+    if text.starts_with(FORMULA) && !is_number { format!("'{text}") } else { text }
 }
 
 /// A bar by eighths of a letter.
@@ -240,6 +288,16 @@ mod tests {
             let most = drawn(Some(width)).lines().map(|line| line.chars().count()).max().unwrap();
             assert!(most <= width.max(3 + 3 + GAP), "{width}: {most}");
         }
+    }
+
+    #[test]
+    fn csv_has_every_digit_and_no_formula() {
+        let mut grid = grid();
+        grid.columns[0].key = "point".into();
+        grid.columns[1].key = "rate".into();
+        (grid.rows[0][0].text, grid.rows[1][1].number) = ("=1+1".into(), Some(0.1));
+        assert_eq!(grid.csv().unwrap(), "point,rate\n'=1+1,1\ntwo\\n,0.1\n");
+        assert_eq!(["=1+1", "-5", "-x", "＠a"].map(harmless), ["'=1+1", "-5", "'-x", "'＠a"]);
     }
 
     proptest::proptest! {

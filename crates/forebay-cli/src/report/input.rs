@@ -1,5 +1,5 @@
-//! Reads the files of a report: results files, other tools' results, the JSON of `forebay bench`,
-//! and the measurements of `forebay.stream_bench --out`. A file's kind is found by its contents.
+//! Reads the files of a report: results files, and other tools' results. A file's kind is found by
+//! its contents.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -7,12 +7,9 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use forebay::units::{KIB, MIB, format_size};
-use serde_json::Value;
 
 use super::foreign::{self, Hints};
-use super::layers::{self, Layers};
 use crate::failure::{Failure, Result};
-use crate::json_memory;
 use crate::results::{Record, file};
 
 /// Most bytes of a file that is not a results file: its parsed form takes several times as much.
@@ -20,20 +17,11 @@ const WHOLE_MAX: u64 = 64 * MIB;
 /// Length of the start of a file from which its kind is found.
 const START: u64 = 64 * KIB;
 
-/// The contents of a file.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Source {
-    /// Records: of a results file, or made of another tool's results.
-    Records(Vec<Record>),
-    /// The measurements of layers behind compute.
-    Layers(Box<Layers>),
-}
-
 /// Reads a file of any kind; `-` is stdin.
 ///
 /// # Errors
 /// It is of no known kind, of another version, or too large; or system errors.
-pub fn read(path: &Path, hints: &Hints) -> Result<Source> {
+pub fn read(path: &Path, hints: &Hints) -> Result<Vec<Record>> {
     let text = format!("cannot read the results in `{}`", path.display());
     let failed = |error| Failure::io(&text, &error);
     let mut reader: Box<dyn Read> = if path == Path::new("-") {
@@ -44,28 +32,22 @@ pub fn read(path: &Path, hints: &Hints) -> Result<Source> {
     let mut bytes = Vec::new();
     (&mut reader).take(START).read_to_end(&mut bytes).map_err(failed)?;
     if hints.tool.is_none() && begins_record(&bytes) {
-        return file::read_from(bytes.chain(reader), path).map(Source::Records);
+        return file::read_from(bytes.chain(reader), path);
     }
     reader.take(WHOLE_MAX + 1 - START).read_to_end(&mut bytes).map_err(failed)?;
-    let failed = |why: String| Failure::new(&text).because(why);
     if bytes.len() as u64 > WHOLE_MAX {
         let why = format!("it has more than {}", format_size(WHOLE_MAX));
-        return Err(failed(why).hint("give only the lines of the results, or split the file"));
+        let hint = "give only the lines of the results, or split the file";
+        return Err(Failure::new(text).because(why).hint(hint));
     }
     if bytes.trim_ascii().is_empty() {
-        return Err(failed("it is empty".into()).hint(KINDS));
+        return Err(Failure::new(text).because("it is empty").hint(
+            "give results files (`forebay bench -o FILE`), output of `forebay bench --json`, or \
+             results of gdsio, fio, nixlbench, elbencho or CSV",
+        ));
     }
-    if hints.tool.is_none()
-        && let Some(value) = object(&bytes).map_err(|why| failed(why).hint(KINDS))?
-    {
-        return ours(value).map_err(|why| failed(why).hint(KINDS));
-    }
-    foreign::records(path, &bytes, hints).map(Source::Records)
+    foreign::records(path, &bytes, hints)
 }
-
-const KINDS: &str = "give results files (`forebay bench -o FILE`), output of \
-                     `forebay bench --json` or `forebay.stream_bench --out`, or results of gdsio, \
-                     fio, nixlbench, elbencho or CSV";
 
 /// Opens a file or a pipe. A pipe has no end that could be missed: reading waits for its writer.
 fn opened(path: &Path) -> io::Result<std::fs::File> {
@@ -84,35 +66,12 @@ fn begins_record(bytes: &[u8]) -> bool {
     bytes.first() == Some(&b'{') && String::from_utf8_lossy(line).contains("\"record\"")
 }
 
-/// The object of a file that is one of ours: it has a version.
-fn object(bytes: &[u8]) -> Result<Option<Value>, String> {
-    let bytes = crate::without_mark(bytes);
-    let text = String::from_utf8_lossy(bytes);
-    let marks = ["\"schema\"", "\"layers_schema\"", "\"layer_bytes\""];
-    let is_ours =
-        text.trim_start().starts_with('{') && marks.iter().any(|mark| text.contains(mark));
-    if !is_ours || text.contains("\"fio version\"") {
-        return Ok(None);
-    }
-    json_memory::check(bytes, 0)?;
-    serde_json::from_slice(bytes).map(Some).map_err(|error| error.to_string())
-}
-
-fn ours(value: Value) -> Result<Source, String> {
-    if layers::is_layers(&value) {
-        return layers::read(value).map(|layers| Source::Layers(Box::new(layers)));
-    }
-    Err("it is JSON of an unknown kind".into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::report::made;
 
-    const LAYERS: &str = include_str!("../../tests/fixtures/layers.json");
-
-    fn read_text(text: &str) -> Result<Source> {
+    fn read_text(text: &str) -> Result<Vec<Record>> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("results");
         std::fs::write(&path, text).unwrap();
@@ -122,17 +81,11 @@ mod tests {
     #[test]
     fn each_kind_is_found_by_its_contents() {
         let records = read_text(&made::file(&made::Sweep::default())).unwrap();
-        assert!(matches!(records, Source::Records(records) if records.len() == 49));
-        let layers = read_text(LAYERS).unwrap();
-        assert!(matches!(layers, Source::Layers(layers) if layers.grid().rows.len() == 6));
-        let value: Value = serde_json::from_str(LAYERS).unwrap();
-        assert!(matches!(read_text(&value.to_string()).unwrap(), Source::Layers(_)));
+        assert_eq!(records.len(), 49);
         let gdsio = "IoType: READ XferType: GPUD Threads: 8 DataSetSize: 8388608/8388608(KiB) \
                      IOSize: 1024(KiB) Throughput: 4.000000 GiB/sec, Avg_Latency: 1953.125000 \
                      usecs ops: 8192 total_time 2.000000 secs\n";
-        assert!(
-            matches!(read_text(gdsio).unwrap(), Source::Records(records) if records.len() == 2)
-        );
+        assert_eq!(read_text(gdsio).unwrap().len(), 2);
     }
 
     #[test]
@@ -143,9 +96,6 @@ mod tests {
             failure.causes.concat()
         };
         assert!(why(r#"{"results": []}"#).contains("unknown"));
-        assert!(why(r#"{"schema": 1}"#).contains("unknown"));
-        assert!(why(r#"{"layers_schema": 7}"#).contains("version 7"));
-        assert!(why(&LAYERS.replace("\"pass_s\": 0", "\"pass_s\": -0")).contains("`pass_s`"));
         assert!(why(" \n").contains("empty"));
         let folder = tempfile::tempdir().unwrap();
         let failed = |path: &Path| read(path, &Hints::default()).unwrap_err();

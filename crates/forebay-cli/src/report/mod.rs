@@ -2,10 +2,10 @@
 //! to do next ([`warnings`]). [`plain`] sanitizes external text, [`drives`] and [`names`] hold
 //! common names, and [`proof`] the proven routes.
 //!
-//! `forebay report` shows stored results. [`input`] reads them, [`foreign`] those of other tools,
-//! [`layers`] those of `forebay.stream_bench`. A [`model`] summarizes them, [`compare`] compares
-//! its points by [`ratio`] ([`student`] has the distribution). [`show`] makes a report's parts from
-//! [`grid`]s, [`forms`] and [`page`] write them. [`command`] is the verb, `output` writes a file.
+//! `forebay report` shows stored results. [`input`] reads them, [`foreign`] those of other tools. A
+//! [`model`] summarizes them, [`compare`] compares its points by [`ratio`] ([`student`] has the
+//! distribution). [`show`] makes a report's parts from [`grid`]s, [`forms`] and [`page`] write
+//! them. [`command`] is the verb, `output` writes a file.
 
 pub mod command;
 pub mod compare;
@@ -15,7 +15,6 @@ pub mod forms;
 pub mod grid;
 pub mod input;
 pub mod json;
-pub mod layers;
 pub mod model;
 pub mod names;
 pub mod numbers;

@@ -14,7 +14,7 @@ pub const SAMPLES_MIN: usize = 3;
 pub const CONFIDENCE: f64 = 0.95;
 /// The least standard error of a median, relative to it. Latencies are resolved to one part in a
 /// thousand, and an error that is uniform over that step has a deviation of 0.001 / √12.
-const ERROR_MIN: f64 = 3e-4;
+pub const ERROR_MIN: f64 = 3e-4;
 /// The least standard error of values from other tools: buckets of fio's percentiles are a
 /// sixty-fourth wide, and tables have two or three digits.
 pub const ERROR_MIN_IMPORTED: f64 = 1e-2;
@@ -29,30 +29,22 @@ struct Side {
 
 impl Side {
     /// `None` if there is no sample, or one that is not a positive number.
-    fn of(samples: &[f64]) -> Option<Self> {
+    fn of(samples: &[f64], error_min: f64) -> Option<Self> {
         let mut logs = Vec::with_capacity(samples.len());
         for sample in samples {
             logs.push(Some(sample.ln()).filter(|log| log.is_finite())?);
         }
         logs.sort_by(f64::total_cmp);
-        let middle = logs.len() / 2;
-        let upper = *logs.get(middle)?;
-        let log = if logs.len() % 2 == 1 { upper } else { f64::midpoint(logs[middle - 1], upper) };
-        Some(Self { log, error: error(&logs) })
-    }
-}
-
-impl Side {
-    fn no_better_than(self, floor: f64) -> Self {
-        let more = (floor * floor - ERROR_MIN * ERROR_MIN).max(0.0);
-        Self { error: self.error.map(|(square, freedom)| (square + more, freedom)), ..self }
+        let upper = *logs.get(logs.len() / 2)?;
+        let log = f64::midpoint(logs[(logs.len() - 1) / 2], upper);
+        Some(Self { log, error: error(&logs, error_min) })
     }
 }
 
 /// The squared standard error of the median of sorted samples, and its degrees of freedom: the
 /// variance of the medians of all bootstrap draws with replacement.
 #[expect(clippy::cast_precision_loss, reason = "a number of samples")]
-fn error(sorted: &[f64]) -> Option<(f64, f64)> {
+fn error(sorted: &[f64], error_min: f64) -> Option<(f64, f64)> {
     let count = sorted.len() as f64;
     if sorted.len() < SAMPLES_MIN {
         return None;
@@ -64,7 +56,7 @@ fn error(sorted: &[f64]) -> Option<(f64, f64)> {
     let mean: f64 = sorted.iter().zip(&weights).map(|(log, weight)| log * weight).sum();
     let off = |log: &f64| (log - mean) * (log - mean);
     let square: f64 = sorted.iter().zip(&weights).map(|(log, weight)| off(log) * weight).sum();
-    Some((square + ERROR_MIN * ERROR_MIN, count - 1.0))
+    Some((square + error_min * error_min, count - 1.0))
 }
 
 /// The median of some samples of one quantity.
@@ -91,7 +83,7 @@ impl Estimate {
         let (min, max) = (*sorted.first()?, *sorted.last()?);
         let upper = sorted[sorted.len() / 2];
         let median = f64::midpoint(sorted[(sorted.len() - 1) / 2], upper);
-        let side = Side::of(&sorted).and_then(|side| Some((side.log, side.error?)));
+        let side = Side::of(&sorted, ERROR_MIN).and_then(|side| Some((side.log, side.error?)));
         let interval = side.map(|(log, (square, freedom))| {
             let off = quantile(1.0 - CONFIDENCE, freedom) * square.sqrt();
             (exp(log - off), exp(log + off))
@@ -116,24 +108,13 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// The median of `other` over that of `base`; `None` if either has no sample, or one that is
-    /// not a positive number.
+    /// The median of `other` over that of `base`, neither with a standard error below `error_min`;
+    /// `None` if either has no sample, or one that is not a positive number.
     #[must_use]
-    pub fn of(base: &[f64], other: &[f64]) -> Option<Self> {
-        let (base, other) = (Side::of(base)?, Side::of(other)?);
-        Some(Self::of_sides(base, other))
-    }
-
-    /// Like `of`, with a least relative standard error for each side.
-    #[must_use]
-    pub fn with_floors(base: (&[f64], f64), other: (&[f64], f64)) -> Option<Self> {
-        let side = |(samples, floor): (&[f64], f64)| Some(Side::of(samples)?.no_better_than(floor));
-        Some(Self::of_sides(side(base)?, side(other)?))
-    }
-
-    fn of_sides(base: Side, other: Side) -> Self {
+    pub fn of(base: &[f64], other: &[f64], error_min: f64) -> Option<Self> {
+        let (base, other) = (Side::of(base, error_min)?, Side::of(other, error_min)?);
         let error = base.error.zip(other.error).map(|(a, b)| together(&[a, b]));
-        Self { log: other.log - base.log, error }
+        Some(Self { log: other.log - base.log, error })
     }
 
     /// The geometric mean of the ratios. Its error follows from the error of each; their spread is
@@ -175,19 +156,15 @@ impl Ratio {
         Some(tail(self.log / square.sqrt(), freedom))
     }
 
-    /// The probability of a ratio at least this far above `limit` if the true ratio is `limit`.
+    /// The probability of a ratio at least this far beyond `limit`, above or below it, if the true
+    /// ratio is `limit`.
     #[must_use]
-    pub fn chance_above(&self, limit: f64) -> Option<f64> {
+    pub fn chance_beyond(&self, limit: f64, above: bool) -> Option<f64> {
         let (square, freedom) = self.error?;
-        let t = (self.log - limit.ln()) / square.sqrt();
+        let off = self.log - limit.ln();
+        let t = if above { off } else { -off } / square.sqrt();
         let one_side = tail(t, freedom) / 2.0;
         Some(if t > 0.0 { one_side } else { 1.0 - one_side })
-    }
-
-    /// The reciprocal of this ratio.
-    #[must_use]
-    pub fn reciprocal(&self) -> Self {
-        Self { log: -self.log, error: self.error }
     }
 }
 

@@ -1,10 +1,11 @@
-//! The parts of a report, which every form for people shows in its own way. Pure.
+//! The parts of a report, which every form for people shows in its own way, and the tables of CSV.
+//! Pure.
 
-use super::compare::{Compared, Comparison, Pair, Verdict, text};
-use super::grid::{Cell, Column, Grid};
+use super::compare::{Compared, Comparison, Mean, Pair, Verdict, text};
+use super::grid::{CSV, Cell, Column, Grid, WIDTH};
 use super::model::{Axis, Line, Metric, Model, facts};
 use super::numbers::{counted, digits, percent, rate_text};
-use crate::power::result::Part;
+use crate::failure::Result;
 use crate::workload::backend::Plain;
 
 /// A part of a report.
@@ -18,29 +19,10 @@ pub enum Block {
     Table(Grid),
 }
 
-/// Quantities of a table, with the rank of their columns.
-const METRICS: [(Metric, u8); 18] = [
-    (Metric::Rate, 0),
-    (Metric::Iops, 3),
-    (Metric::Mean, 6),
-    (Metric::P50, 2),
-    (Metric::P90, 6),
-    (Metric::P99, 2),
-    (Metric::P999, 6),
-    (Metric::Max, 6),
-    (Metric::CpuCost, 4),
-    (Metric::CpuUser, 7),
-    (Metric::CpuSystem, 7),
-    (Metric::SlowestGpu, 5),
-    (Metric::FirstDone, 3),
-    (Metric::LastDone, 3),
-    (Metric::Watts(Part::Gpu), 6),
-    (Metric::Watts(Part::Package), 6),
-    (Metric::Watts(Part::Server), 5),
-    (Metric::Joules(Part::Gpu), 5),
-];
 /// Columns of this rank and above are details.
 pub const DETAIL: u8 = 6;
+/// Most runs that have a table each.
+const RUNS_MAX: usize = 16;
 /// Most facts of two sides that are listed.
 const FACTS_MAX: usize = 8;
 
@@ -70,82 +52,93 @@ pub fn shared(model: &Model, varying: &[Axis]) -> String {
     shared.filter_map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// A row for each point, `rows` at most.
+/// A row for each point, `rows` at most. CSV has all axes, and the interval of each quantity.
 #[must_use]
 pub fn table(model: &Model, varying: &[Axis], rows: usize) -> Grid {
-    let mut axes = varying.to_vec();
-    if axes.is_empty() {
-        axes.push(Axis::Method);
-    }
-    let metrics = METRICS.iter().filter(|(metric, _)| {
-        let has = |line: &&Line| !line.samples(*metric).is_empty();
-        // The mean stands for percentiles that are unknown.
-        let counts = |line: &&Line| *metric != Metric::Mean || line.samples(Metric::P50).is_empty();
-        // A missing rate is shown as such.
-        *metric == Metric::Rate || model.lines.iter().filter(counts).any(|line| has(&line))
-    });
-    let metrics: Vec<(Metric, u8)> = metrics.copied().collect();
-    let mut columns: Vec<Column> = axes
-        .iter()
-        .map(|axis| {
-            let number = Axis::NUMBERS.contains(axis) && *axis != Axis::Run;
-            Column { heading: axis.name().into(), number, rank: 0 }
-        })
-        .collect();
-    for (metric, rank) in &metrics {
-        columns.push(Column::number(metric.heading(), *rank));
-        if *metric == Metric::Rate {
-            columns.push(Column::number("±", 3));
-        }
-    }
-    columns.extend([
-        Column::number("of limit", 1),
-        Column::text("bound by", 4),
-        Column::text("data", 1),
-        Column::text("path", 5),
-        Column::text("route", 7),
-        Column::text("failure", 7),
-    ]);
+    let any = |fits: &dyn Fn(&Line) -> bool| model.lines.iter().any(fits);
+    let is_known = |axis: &Axis| any(&|line| axis.text(model, line).is_some());
+    let axes: Vec<Axis> = Axis::ALL.into_iter().filter(is_known).collect();
+    // A missing rate is shown as such.
+    let is_measured =
+        |one: &Metric| *one == Metric::Rate || any(&|line| !line.samples(*one).is_empty());
+    let metrics: Vec<Metric> = Metric::all().filter(is_measured).collect();
+    let columns = columns(model, varying, &axes, &metrics);
     let row = |line: &Line| {
         let axis = |axis: &Axis| {
-            let text = axis.text(model, line).unwrap_or_default();
-            Cell { text, number: axis.number(model, line) }
+            let number = axis.number(model, line).filter(|_| *axis != Axis::Run);
+            Cell { text: axis.text(model, line).unwrap_or_default(), number }
         };
         let mut cells: Vec<Cell> = axes.iter().map(axis).collect();
-        for (metric, _) in &metrics {
+        for metric in &metrics {
             let found = line.estimate(*metric);
-            let median = Cell::number(found.map(|found| found.median), |value| metric.text(value));
-            let is_missing = *metric == Metric::Rate && found.is_none();
-            cells.push(match line.failed {
-                _ if !is_missing => median,
-                0 => Cell::text("too short"),
-                _ => Cell::text("failed"),
+            cells.push(match (found, line.failed) {
+                (None, 0) if *metric == Metric::Rate => Cell::text("too short"),
+                (None, _) if *metric == Metric::Rate => Cell::text("failed"),
+                _ => Cell::number(found.map(|found| found.median), |value| metric.text(value)),
             });
-            if *metric == Metric::Rate {
-                cells.push(Cell::number(found.and_then(|found| found.deviation()), percent));
-            }
+            cells.push(Cell::number(found.and_then(|found| found.deviation()), percent));
+            let interval = found.and_then(|found| found.interval);
+            let ends = [interval.map(|both| both.0), interval.map(|both| both.1)];
+            let range = [found.map(|found| found.min), found.map(|found| found.max)];
+            cells.extend(ends.into_iter().chain(range).map(|end| Cell::number(end, digits)));
         }
         // Above its limit a rate has no share.
-        let share = line.share();
-        let of_limit = match share {
-            Some(share) if share > 1.0 => Cell { text: "at it".into(), number: Some(1.0) },
-            share => Cell::number(share, percent),
-        };
+        let share = |share| if share > 1.0 { "at it".into() } else { percent(share) };
         cells.extend([
-            of_limit,
+            Cell::number(line.share(), share),
             Cell::text(line.bound_by().unwrap_or_default()),
             Cell::text(if line.verified == Some(false) { "MISMATCH" } else { "" }),
             Cell::text(&line.verdict),
             Cell::text(&line.route),
             Cell::text(line.error.as_deref().unwrap_or_default()),
+            Cell::text(line.samples(Metric::Rate).len().to_string()),
+            Cell::text(line.failed.to_string()),
+            Cell::text(line.bytes.to_string()),
+            Cell::text(line.limit.as_ref().map_or("", |(name, _)| name)),
+            Cell::text(line.verified.map_or_else(String::new, |verified| verified.to_string())),
+            Cell::text((line.unsteady == 0).to_string()),
+            Cell::text(line.simulated.to_string()),
         ]);
         cells
     };
-    let best = model.best().map(|(number, _)| number);
+    let best = model.best(|_| true).map(|(number, _)| number);
+    let bars = Some(axes.len());
     let shown: Vec<Vec<Cell>> = model.lines.iter().take(rows).map(row).collect();
     let left_out = model.lines.len() - shown.len();
-    let bars = Some(axes.len());
-    Grid { columns, rows: shown, best, bars, left_out }.without_empty()
+    Grid { columns, rows: shown, best, bars, left_out }
+}
+
+fn columns(model: &Model, varying: &[Axis], axes: &[Axis], metrics: &[Metric]) -> Vec<Column> {
+    let mut columns: Vec<Column> = Vec::new();
+    for axis in axes {
+        let is_shown = varying.contains(axis) || (varying.is_empty() && *axis == Axis::Method);
+        let number = Axis::NUMBERS.contains(axis) && *axis != Axis::Run;
+        let column = Column::text(axis.name(), if is_shown { 0 } else { CSV }).key(axis.key());
+        columns.push(Column { number, ..column });
+    }
+    // The mean stands for percentiles that are unknown.
+    let lacks = |line: &Line| line.samples(Metric::P50).is_empty();
+    let has_mean = |line: &Line| !line.samples(Metric::Mean).is_empty();
+    let needs_mean = model.lines.iter().any(|line| lacks(line) && has_mean(line));
+    for metric in metrics {
+        let rank = if *metric == Metric::Mean && !needs_mean { CSV } else { metric.rank() };
+        columns.push(Column::number(metric.heading(), rank).key(metric.key()));
+        columns.push(Column::number("±", if *metric == Metric::Rate { 3 } else { CSV }));
+        let ends = ["_low", "_high", "_min", "_max"].into_iter();
+        let key = |end| format!("{}{end}", metric.key());
+        columns.extend(ends.map(|end| Column::number("", CSV).key(key(end))));
+    }
+    columns.extend([
+        Column::number("of limit", 1).key("share_of_limit"),
+        Column::text("bound by", 4).key("bound"),
+        Column::text("data", 1),
+        Column::text("path", 5).key("path_taken"),
+        Column::text("route", 7).key("route"),
+        Column::text("failure", 7).key("error"),
+    ]);
+    let more = ["samples", "failed", "bytes", "limit", "verified", "steady", "simulated"];
+    columns.extend(more.map(|key| Column::text("", CSV).key(key)));
+    columns
 }
 
 /// A sentence on the best rate of each direction, and one on its path.
@@ -158,12 +151,10 @@ fn best(model: &Model, varying: &[Axis]) -> Vec<String> {
         }
     }
     for direction in &directions {
-        let own =
-            |line: &&Line| line.point.read_percent == *direction && line.verified != Some(false);
-        let rate = |line: &Line| line.rate().unwrap_or(f64::NEG_INFINITY);
-        let lines = model.lines.iter().filter(own);
-        let Some(line) = lines.max_by(|a, b| rate(a).total_cmp(&rate(b))) else { continue };
-        let Some(rate) = line.rate() else { continue };
+        let best = model.best(|line| line.point.read_percent == *direction);
+        let Some((line, rate)) = best.and_then(|(_, line)| Some((line, line.rate()?))) else {
+            continue;
+        };
         let mut text = format!("Best: {}", rate_text(rate));
         if !varying.is_empty() {
             text.push_str(&format!(" ({})", model.name(line, varying)));
@@ -177,7 +168,7 @@ fn best(model: &Model, varying: &[Axis]) -> Vec<String> {
         }
         texts.push(text + ".");
     }
-    if let Some((_, line)) = model.best() {
+    if let Some((_, line)) = model.best(|_| true) {
         texts.push(format!("Path: {}. {}", path(line), data(model)));
     }
     texts
@@ -255,7 +246,7 @@ pub fn limits(model: &Model) -> Grid {
         ]
     };
     let rows = model.limits.iter().map(row).collect();
-    Grid { columns, rows, ..Grid::default() }.without_empty()
+    Grid { columns, rows, ..Grid::default() }
 }
 
 /// The machine of a run in one line.
@@ -294,10 +285,12 @@ pub fn comparison(found: &Comparison, metric: Metric, rows: usize) -> Vec<Block>
     }
     let all: Vec<(&Pair, &Compared)> = found.of(metric).collect();
     let is_shown =
-        |one: &&(&Pair, &Compared)| one.1.verdict().is_some() || one.1.ratio.interval().is_none();
-    let shown: Vec<&(&Pair, &Compared)> = all.iter().filter(is_shown).collect();
+        |one: &(&Pair, &Compared)| one.1.verdict().is_some() || one.1.ratio.interval().is_none();
+    let shown: Vec<(&Pair, &Compared)> = all.iter().copied().filter(is_shown).collect();
     if !shown.is_empty() {
-        blocks.push(Block::Table(points(found, metric, &shown, rows)));
+        let unit = metric.heading().rsplit(' ').next().filter(|unit| unit.contains('/'));
+        let heading = [metric.name()].into_iter().chain(unit).collect::<Vec<_>>().join(", ");
+        blocks.push(Block::Table(points(found, &heading, &shown, rows)));
     }
     let same = all.len() - shown.len();
     if same > 0 {
@@ -321,20 +314,33 @@ pub fn comparison(found: &Comparison, metric: Metric, rows: usize) -> Vec<Block>
     blocks
 }
 
-fn points(found: &Comparison, metric: Metric, shown: &[&(&Pair, &Compared)], rows: usize) -> Grid {
-    let unit = metric.heading().rsplit(' ').next().filter(|unit| unit.contains('/'));
-    let heading = [metric.name()].into_iter().chain(unit).collect::<Vec<_>>().join(", ");
+/// A row for each of these quantities of points, `rows` at most.
+fn points(found: &Comparison, title: &str, shown: &[(&Pair, &Compared)], rows: usize) -> Grid {
+    let only = |key| Column::number("", CSV).key(key);
     let columns = vec![
-        Column::text(heading, 0),
-        Column::number(&found.base, 1),
-        Column::number(&found.other, 1),
-        Column::text("ratio", 0),
-        Column::text("", 2),
+        only("base"),
+        only("other"),
+        only("metric"),
+        Column::text(title, 0).key("point"),
+        Column::number(&found.base, 1).key("base_median"),
+        Column::number(&found.other, 1).key("other_median"),
+        Column::text("ratio", 0).key("ratio"),
+        Column::text("", 2).key("verdict"),
+        only("ratio_low"),
+        only("ratio_high"),
+        only("chance"),
+        only("base_samples"),
+        only("other_samples"),
     ];
-    let (better, worse) = metric.words();
-    let row = |(pair, one): &&(&Pair, &Compared)| {
-        let median = |value| Cell::number(Some(value), |value| metric.text(value));
+    let row = |(pair, one): &(&Pair, &Compared)| {
+        let median = |value| Cell::number(Some(value), |value| one.metric.text(value));
+        let number = |number| Cell::number(number, digits);
+        let (better, worse) = one.metric.words();
+        let interval = one.ratio.interval();
         vec![
+            Cell::text(&found.base),
+            Cell::text(&found.other),
+            Cell::text(one.metric.key()),
             Cell::text(&pair.name),
             median(one.medians.0),
             median(one.medians.1),
@@ -344,6 +350,11 @@ fn points(found: &Comparison, metric: Metric, shown: &[&(&Pair, &Compared)], row
                 Some(Verdict::Worse) => worse,
                 None => "",
             }),
+            number(interval.map(|interval| interval.0)),
+            number(interval.map(|interval| interval.1)),
+            number(one.chance),
+            Cell::text(one.samples.0.to_string()),
+            Cell::text(one.samples.1.to_string()),
         ]
     };
     let all: Vec<Vec<Cell>> = shown.iter().take(rows).map(row).collect();
@@ -351,10 +362,28 @@ fn points(found: &Comparison, metric: Metric, shown: &[&(&Pair, &Compared)], row
     Grid { columns, rows: all, left_out, ..Grid::default() }
 }
 
-fn means(means: &[&super::compare::Mean]) -> Grid {
+/// CSV with every number: a row for each quantity of each compared point, or for each point.
+///
+/// # Errors
+/// Errors of the writer.
+pub fn csv(model: &Model, comparisons: &[Comparison]) -> Result<String> {
+    let compared = |found: &Comparison| {
+        let all = found.pairs.iter();
+        let all = all.flat_map(|pair| pair.quantities.iter().map(move |one| (pair, one)));
+        points(found, "", &all.collect::<Vec<_>>(), usize::MAX)
+    };
+    let mut tables = comparisons.iter().map(compared);
+    let Some(mut all) = tables.next() else {
+        return table(model, &model.varying(), usize::MAX).csv();
+    };
+    all.rows.extend(tables.flat_map(|table| table.rows));
+    all.csv()
+}
+
+fn means(means: &[&Mean]) -> Grid {
     let columns =
         vec![Column::text("mean of all points", 0), Column::text("ratio", 0), Column::text("", 1)];
-    let row = |mean: &&super::compare::Mean| {
+    let row = |mean: &&Mean| {
         let (better, worse) = mean.metric.words();
         let counts = [(mean.better, better), (mean.worse, worse)];
         let counts = counts.into_iter().filter(|(count, _)| *count > 0);
@@ -393,12 +422,50 @@ pub fn report(
         blocks.extend(comparison(found, metric, rows));
     }
     if comparisons.is_empty() {
-        blocks.extend(results(model, rows));
-    }
-    for layers in &model.layers {
-        blocks.push(Block::Title(layers.name.clone()));
-        blocks.extend(layers.about().into_iter().filter(|text| !text.is_empty()).map(Block::Line));
-        blocks.push(Block::Table(layers.grid()));
+        blocks.extend(all_results(model, rows));
     }
     blocks
+}
+
+/// The results of all runs: in one table, or in one for each run if one would be too wide.
+fn all_results(model: &Model, rows: usize) -> Vec<Block> {
+    let varying = model.varying();
+    let is_apart = varying.contains(&Axis::Run) && model.runs.len() <= RUNS_MAX;
+    if !is_apart || table(model, &varying, rows).has_room(WIDTH) {
+        return results(model, rows);
+    }
+    let of = |number: usize| {
+        let lines = model.lines.iter().filter(|line| line.run == number).cloned().collect();
+        let one = Model { runs: model.runs.clone(), lines, ..Model::default() };
+        [vec![Block::Title(model.runs[number].name.clone())], results(&one, rows)].concat()
+    };
+    (0..model.runs.len()).flat_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::made::{self, Sweep};
+    use crate::report::model::gather::tests::model_of;
+
+    #[test]
+    fn csv_has_every_number_to_the_last_digit() {
+        let model = model_of(&[("a", &made::file(&Sweep { fails: 7, ..Sweep::default() }))]);
+        let text = csv(&model, &[]).unwrap();
+        let mut reader = csv::Reader::from_reader(text.as_bytes());
+        let head = reader.headers().unwrap().clone();
+        let at = |key: &str| head.iter().position(|other| other == key).unwrap();
+        let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
+        assert_eq!(rows.len(), 15);
+        for (row, line) in rows.iter().zip(&model.lines) {
+            for metric in [Metric::Rate, Metric::P99, Metric::CpuCost] {
+                let found = row[at(metric.key())].parse().ok();
+                assert_eq!(found, line.estimate(metric).map(|found| found.median));
+            }
+            assert_eq!(row[at("block-size")].parse::<u64>().unwrap(), line.point.request_size);
+        }
+        let hostile = csv(&model_of(&[("a", &made::hostile())]), &[]).unwrap();
+        let rows = csv::Reader::from_reader(hostile.as_bytes()).into_records().count();
+        assert_eq!(rows, model_of(&[("a", &made::hostile())]).lines.len());
+    }
 }

@@ -1,5 +1,7 @@
 //! Student's distribution: the error of a mean of few samples. Pure.
 
+use statrs::function::beta::checked_beta_reg;
+
 /// The probability that a value is at least as far from zero as `t`, in either direction, with
 /// these degrees of freedom.
 #[must_use]
@@ -26,63 +28,10 @@ pub fn quantile(tail: f64, freedom: f64) -> f64 {
     high.exp()
 }
 
-/// The share of the beta distribution of `a` and `b` below `x`, by its continued fraction
-/// (Abramowitz and Stegun, 26.5.8).
+/// The share of the beta distribution of `a` and `b` below `x`.
 #[must_use]
 pub fn beta_share(x: f64, a: f64, b: f64) -> f64 {
-    if x <= 0.0 {
-        return 0.0;
-    }
-    if x >= 1.0 {
-        return 1.0;
-    }
-    // The fraction converges on one side of the mean; the other side follows by symmetry.
-    if x > (a + 1.0) / (a + b + 2.0) {
-        return 1.0 - fraction(1.0 - x, b, a);
-    }
-    fraction(x, a, b)
-}
-
-/// Terms of the fraction at most; some dozens are enough up to many thousands of samples.
-const TERMS_MAX: u32 = 10_000;
-
-fn fraction(x: f64, a: f64, b: f64) -> f64 {
-    let scale = ln_gamma(a + b) - ln_gamma(a) - ln_gamma(b);
-    let front = (scale + a * x.ln() + b * (1.0 - x).ln()).exp() / a;
-    // A term of zero would end the recurrence.
-    let some = |value: f64| if value.abs() < 1e-300 { 1e-300 } else { value };
-    let mut above = 1.0;
-    let mut below = 1.0 / some(1.0 - (a + b) * x / (a + 1.0));
-    let mut product = below;
-    for term in 1..TERMS_MAX {
-        let m = f64::from(term);
-        let even = m * (b - m) * x / ((a + 2.0 * m - 1.0) * (a + 2.0 * m));
-        let odd = -(a + m) * (a + b + m) * x / ((a + 2.0 * m) * (a + 2.0 * m + 1.0));
-        for factor in [even, odd] {
-            below = 1.0 / some(1.0 + factor * below);
-            above = some(1.0 + factor / above);
-            product *= below * above;
-        }
-        if (below * above - 1.0).abs() < 1e-14 {
-            break;
-        }
-    }
-    (front * product).clamp(0.0, 1.0)
-}
-
-/// The logarithm of the gamma function of a positive number, by Stirling's series.
-fn ln_gamma(x: f64) -> f64 {
-    // The series is exact enough from 12 on; the recurrence raises a smaller `x`.
-    let (mut x, mut low) = (x, 0.0);
-    while x < 12.0 {
-        low += x.ln();
-        x += 1.0;
-    }
-    let squared = x * x;
-    let series = (1.0 / 12.0
-        - (1.0 / 360.0 - (1.0 / 1260.0 - 1.0 / (1680.0 * squared)) / squared) / squared)
-        / x;
-    (x - 0.5) * x.ln() - x + 0.5 * (2.0 * std::f64::consts::PI).ln() + series - low
+    checked_beta_reg(a, b, x.clamp(0.0, 1.0)).unwrap_or(1.0)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 use crate::program::program;
-use crate::report::{LAYERS, made};
+use crate::report::made;
 
 /// A name with letters of each kind that acts, and a line that only a newline can begin.
 const NAME: &str =
@@ -127,9 +127,7 @@ fn a_foreign_file_acts_on_no_terminal() {
         printed(folder, &["bench", "--size", "4M", "--repeats", "1", "--time", "10ms", "--json"]);
     let whole = made::hostile().replace(&inside(made::HARM), &inside(NAME));
     fs::write(folder.join(NAME), &whole).unwrap();
-    let mut texts = vec![hostile(folder, &sweep)];
-    texts.extend([bench, LAYERS.to_owned()].map(|text| hostile(folder, &text)));
-    texts.push(whole);
+    let texts = [hostile(folder, &sweep), hostile(folder, &bench), whole];
     for text in &texts {
         fs::write(folder.join(NAME), text).unwrap();
         fs::write(folder.join("other"), text.replace("\"a", "\"b")).unwrap();

@@ -10,7 +10,6 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::program::Program;
-use crate::report::input::Source;
 use crate::report::model::{Axis, gather};
 use crate::results::Sample;
 use crate::results::file::{read, samples};
@@ -186,8 +185,8 @@ fn what_the_kernel_tells_stands_beside_what_was_asked_for() {
         assert!(sample.measured.is_some(), "{sample:?}");
         assert_eq!(sample.queues_found, sample.point.queues.map(|asked| asked.min(2)));
     }
-    let source = Source::Records(read(&at("results")).unwrap());
-    let model = gather::model(&[("bench".into(), source)]);
+    let records = read(&at("results")).unwrap();
+    let model = gather::model(&[("bench".into(), records)]);
     let mut marks: Vec<_> =
         model.lines.iter().filter_map(|line| Axis::Queues.text(&model, line)).collect();
     marks.dedup();

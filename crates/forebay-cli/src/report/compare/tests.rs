@@ -107,7 +107,7 @@ fn few_samples_have_a_ratio_and_one_note() {
         assert_eq!(text.matches("too few for an interval").count(), 1, "{text}");
         assert!(!text.contains('–') && text.contains("9.00×"), "{text}");
     }
-    let wide = Ratio::of(&[1e-9, 1.0, 1e9], &[1.0, 1.0, 1.0]).unwrap();
+    let wide = Ratio::of(&[1e-9, 1.0, 1e9], &[1.0, 1.0, 1.0], ERROR_MIN).unwrap();
     assert_eq!(text(wide), "1.00×");
 }
 
@@ -178,7 +178,10 @@ fn the_values_of_an_axis_are_sides() {
     };
     refused(&[("a", &text)], By::Axis(Axis::Path), None, "no two sides");
     refused(&[("a", &text)], By::Axis(Axis::Method), Some("x"), "the sides are `forebay`");
-    refused(&[("a", &all), ("b", &text)], By::File, None, "`--by label` compares these");
+    // A label separates the points of two files.
+    let other = ["9", "7"].map(labelled).concat();
+    let found = &of(&[("a", &all), ("b", &other)], By::File, None).unwrap()[0];
+    assert_eq!((found.pairs.len(), found.alone.len()), (30, 15));
 }
 
 #[test]
@@ -206,14 +209,6 @@ fn points_that_are_not_compared_are_noted() {
             "1 point of `b` has wrong data: depth 8",
         ]
     );
-    let later = file(&Sweep::default(), 1.0, |_, record| {
-        if record["record"] == "sample" {
-            record["unix_time"] = 1_800_000_000.into();
-        }
-    });
-    let first = file(&Sweep::default(), 1.0, |_, _| {});
-    let found = &of(&[("a", &first), ("b", &later)], By::File, None).unwrap()[0];
-    assert!(found.notes(Metric::Rate)[0].contains("measured after the other"));
 }
 
 #[test]
@@ -240,7 +235,7 @@ fn a_gate_passes_only_if_every_point_is_judged() {
             record["measured"]["verified"] = false.into();
         }
     });
-    assert!(gate(&wrong, Metric::Rate, 0.05).unwrap_err().contains("no valid result"));
+    assert!(gate(&wrong, Metric::Rate, 0.05).unwrap_err().contains("judged 14 of 15 points"));
     let fails = file(&sweep, 2.0, |number, record| {
         if number == 1 {
             record["measured"] = Value::Null;

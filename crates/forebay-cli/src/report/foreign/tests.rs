@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::report::model::{Axis, Metric, Model};
-use crate::report::{forms, input, model, show};
+use crate::report::{forms, model, show};
 
 const LINE: &str = "IoType: READ XferType: GPUD Threads: 8 DataSetSize: 8388608/8388608(KiB) \
                     IOSize: 1024(KiB) Throughput: 4.000000 GiB/sec, Avg_Latency: 1953.125000 \
@@ -21,7 +21,7 @@ fn read(bytes: impl AsRef<[u8]>, hints: &Hints) -> Result<Vec<Record>> {
 
 fn model_of(text: &str, map: &str) -> Model {
     let records = read(text, &hints(None, map)).unwrap();
-    model::gather::model(&[("log".into(), input::Source::Records(records))])
+    model::gather::model(&[("log".into(), records)])
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn other_contents_are_refused_with_the_next_step() {
     let rows = "size,op,BW\n4096,MKDIRS,\n4096,READ,1\n4096,READ,20\n";
     let map = "size=size,direction=op,throughput=BW";
     refused(rows, None, map, "line 3: left out: `BW` is `1`: it has no unit");
-    refused(rows, None, map, "(and 1 more lines like it); line 2: ");
+    refused(rows, None, map, "(and 1 more like it); line 2: ");
 }
 
 #[test]

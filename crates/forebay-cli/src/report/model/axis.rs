@@ -37,6 +37,13 @@ pub enum Axis {
     Files,
 }
 
+/// The names of all axes, in their order.
+#[rustfmt::skip]
+const NAMES: [&str; 14] = [
+    "run", "path", "queues", "method", "route", "direction", "pattern", "cache", "target",
+    "block size", "depth", "batch", "threads", "files",
+];
+
 impl Axis {
     /// All, in the order of columns.
     pub const ALL: [Self; 14] = [
@@ -70,22 +77,7 @@ impl Axis {
     /// Its name in a heading.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Run => "run",
-            Self::Path => "path",
-            Self::Queues => "queues",
-            Self::Method => "method",
-            Self::Route => "route",
-            Self::Direction => "direction",
-            Self::Pattern => "pattern",
-            Self::Cache => "cache",
-            Self::Target => "target",
-            Self::BlockSize => "block size",
-            Self::Depth => "depth",
-            Self::Batch => "batch",
-            Self::Threads => "threads",
-            Self::Files => "files",
-        }
+        NAMES[self as usize]
     }
 
     /// Its name on the command line, and for programs.
@@ -202,6 +194,8 @@ mod tests {
         let mut keys = Axis::ALL.map(Axis::key);
         keys.sort_unstable();
         assert!(keys.windows(2).all(|two| two[0] != two[1]));
+        assert_eq!([Axis::Cache, Axis::Files].map(Axis::name), ["cache", "files"]);
+        assert!(Axis::ALL.iter().enumerate().all(|(at, axis)| *axis as usize == at));
         assert!(Axis::NUMBERS.iter().all(|axis| Axis::ALL.contains(axis)));
     }
 }

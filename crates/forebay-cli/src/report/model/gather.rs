@@ -6,7 +6,6 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::{Line, Metric, Model, RunFacts, notes};
 use crate::bench::scratch;
-use crate::report::input::Source;
 use crate::results::{Bound, Ceiling, Measured, Point, Record, Run, Sample};
 
 /// Most limits that are kept: a machine has some dozens.
@@ -18,19 +17,12 @@ const BINDING: [&str; 6] = ["link", "uplink", "shared", "storage", "network", "m
 
 /// The model of these files, each with the name of its runs that have no label.
 #[must_use]
-pub fn model(sources: &[(String, Source)]) -> Model {
+pub fn model(sources: &[(String, Vec<Record>)]) -> Model {
     let mut model = Model::default();
     let mut notes = notes::Collected::default();
-    for (number, (name, source)) in sources.iter().enumerate() {
+    for (number, (name, records)) in sources.iter().enumerate() {
         let before = model.runs.len();
-        match source {
-            Source::Records(records) => model.take(name, records, &mut notes),
-            Source::Layers(layers) => {
-                let mut layers = (**layers).clone();
-                layers.name.clone_from(name);
-                model.layers.push(layers);
-            }
-        }
+        model.take(name, records, &mut notes);
         model.runs[before..].iter_mut().for_each(|run| run.source = number);
     }
     model.name_runs();
@@ -120,9 +112,6 @@ impl Model {
             (!values.is_empty()).then_some((metric, values))
         };
         let failed = || samples.iter().filter(|sample| sample.measured.is_none());
-        let mut times: Vec<f64> = samples.iter().map(|sample| sample.unix_time).collect();
-        times.retain(|time| time.is_finite() && *time > 0.0);
-        times.sort_by(f64::total_cmp);
         let checks: BTreeSet<bool> = all().filter_map(|measured| measured.verified).collect();
         notes.sampled(samples);
         let limit = self.limit(run, samples);
@@ -131,8 +120,7 @@ impl Model {
             method: method(&point.way, tool.map(|tool| tool.tool.as_str())),
             point,
             queues_found: samples.iter().filter_map(|sample| sample.queues_found).collect(),
-            samples: Metric::ALL.into_iter().filter_map(values).collect(),
-            times: times.first().copied().zip(times.last().copied()),
+            samples: Metric::all().filter_map(values).collect(),
             bytes: all().filter_map(|one| one.bytes).fold(0, u64::saturating_add),
             route: joined(all().filter_map(|one| one.route.as_deref())).unwrap_or_default(),
             verdict: joined(all().filter_map(|one| Some(one.verdict.as_ref()?.text.as_str())))
@@ -168,11 +156,10 @@ impl Model {
         Some((name.map_or_else(|| "lowest limit".into(), |(_, limit)| limit.name.clone()), rate))
     }
 
-    /// Gives each run and each measurement of layers a unique name.
+    /// Gives each run a unique name.
     fn name_runs(&mut self) {
         let mut taken: HashSet<String> = HashSet::new();
-        let runs = self.runs.iter_mut().map(|run| &mut run.name);
-        for name in runs.chain(self.layers.iter_mut().map(|layers| &mut layers.name)) {
+        for name in self.runs.iter_mut().map(|run| &mut run.name) {
             let (given, mut count) = (name.clone(), 1);
             while !taken.insert(name.clone()) {
                 count += 1;

@@ -13,7 +13,6 @@ use std::collections::BTreeSet;
 
 pub use self::axis::Axis;
 pub use self::metric::Metric;
-use super::layers::Layers;
 use super::ratio::Estimate;
 use crate::results::{Bound, Ceiling, Point, Run};
 
@@ -26,8 +25,6 @@ pub struct Model {
     pub lines: Vec<Line>,
     /// The limits of the machines, each with its run.
     pub limits: Vec<(usize, Ceiling)>,
-    /// Measurements of layers behind compute.
-    pub layers: Vec<Layers>,
     /// Notes on the numbers, a sentence each.
     pub warnings: Vec<String>,
 }
@@ -58,8 +55,6 @@ pub struct Line {
     pub queues_found: BTreeSet<u32>,
     /// The samples of each quantity.
     pub samples: Vec<(Metric, Vec<f64>)>,
-    /// When the first and the last sample began, in seconds since 1970.
-    pub times: Option<(f64, f64)>,
     /// Bytes that all samples moved.
     pub bytes: u64,
     /// The routes taken.
@@ -154,10 +149,11 @@ impl Model {
         Axis::ALL.into_iter().filter(differs).collect()
     }
 
-    /// The fastest line whose data are correct.
+    /// The fastest of these lines whose data are correct.
     #[must_use]
-    pub fn best(&self) -> Option<(usize, &Line)> {
-        let good = self.lines.iter().enumerate().filter(|(_, line)| line.verified != Some(false));
+    pub fn best(&self, fits: impl Fn(&Line) -> bool) -> Option<(usize, &Line)> {
+        let good = |line: &Line| line.verified != Some(false) && fits(line);
+        let good = self.lines.iter().enumerate().filter(|(_, line)| good(line));
         let rate = |line: &Line| line.rate().unwrap_or(f64::NEG_INFINITY);
         let best = good.max_by(|(_, a), (_, b)| rate(a).total_cmp(&rate(b)));
         best.filter(|(_, line)| line.rate().is_some_and(|rate| rate > 0.0))

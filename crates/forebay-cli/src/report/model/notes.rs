@@ -119,14 +119,10 @@ pub(super) fn of(model: &Model, collected: Collected) -> Vec<String> {
         &format!("are from {}: data and path are not verified", tools.join(", ")),
     );
     let mut texts = collected.texts;
-    let simulated = lines.iter().any(|line| line.simulated)
-        || model.layers.iter().any(|layers| layers.simulated);
+    let simulated = lines.iter().any(|line| line.simulated);
     if simulated && !texts.iter().any(|text| text.contains("simulated")) {
         texts.push("a GPU was simulated: its numbers say nothing about hardware".into());
     }
-    texts.extend(model.layers.iter().filter_map(|layers| {
-        Some(format!("`{}` ended early: {}", layers.name, layers.failed.as_ref()?))
-    }));
     texts.extend(found);
     texts
 }

@@ -23,7 +23,7 @@ const SCRIPT: &str = include_str!("script.js");
 /// A test recomputes the hashes.
 const POLICY: &str = "default-src 'none'; \
     style-src 'sha256-DPCb4F+gdgypozMOo3T2ZV8Idmx7KzcORir+mIUhR84=' \
-    'sha256-gP/R7SPsQgsyxexzKkwaSxd5MPWSVs3kZaxbIeplreA='; \
+    'sha256-z9dI4LU/UlCvE2rSgZ1VJxFHEV+YMNPB68+vvY/mS18='; \
     script-src 'sha256-NFfSEO/c4FA1Ho1UuJIAHhyu0zIIT3kTwudAOwRKtnc=' \
     'sha256-YX59NWSnStfWijgf2vlittf7iGQYxwJScS1Z5SMqDtc='; \
     base-uri 'none'; form-action 'none'";
@@ -38,9 +38,7 @@ const LONG: usize = 50;
 /// The page.
 #[must_use]
 pub fn page(model: &Model, comparisons: &[Comparison], metric: Metric) -> String {
-    let names: Vec<&str> = model.runs.iter().map(|run| run.name.as_str()).collect();
-    let layers = model.layers.iter().map(|layers| layers.name.as_str());
-    let names: Vec<&str> = names.into_iter().chain(layers).take(4).collect();
+    let names: Vec<&str> = model.runs.iter().map(|run| run.name.as_str()).take(4).collect();
     let title = cut(&plain(&names.join(", ")), 100);
     let charts = Charts::of(model);
     let markup = html! {
@@ -64,16 +62,11 @@ pub fn page(model: &Model, comparisons: &[Comparison], metric: Metric) -> String
                 @for found in comparisons {
                     section { (blocks(&show::comparison(found, metric, ROWS_MAX))) }
                 }
-                @if !model.lines.is_empty() { section { h2 { "Results" } (results(model)) } }
-                @if !model.limits.is_empty() {
-                    section { h2 { "Limits" } (table(&show::limits(model).fitted(None))) }
+                @if !model.lines.is_empty() {
+                    section { h2 { "Results" } (blocks(&show::results(model, ROWS_MAX))) }
                 }
-                @for layers in &model.layers {
-                    section {
-                        h2 { (plain(&layers.name)) }
-                        @for line in layers.about() { p.soft { (plain(&line)) } }
-                        (table(&layers.grid().fitted(None)))
-                    }
+                @if !model.limits.is_empty() {
+                    section { h2 { "Limits" } (table(&show::limits(model))) }
                 }
                 @let data = charts.as_ref().map_or_else(Charts::none, Charts::json);
                 script type="application/json" id="data" { (PreEscaped(data)) }
@@ -104,7 +97,7 @@ fn head(model: &Model, title: &str) -> Markup {
 /// Three tiles: the best rate, its share of the limit, and its path. A comparison has the change,
 /// its points, and how well it is known.
 fn tiles(model: &Model, comparisons: &[Comparison], metric: Metric) -> Markup {
-    let tiles: Vec<[String; 3]> = match (comparisons.first(), model.best()) {
+    let tiles: Vec<[String; 3]> = match (comparisons.first(), model.best(|_| true)) {
         (Some(found), _) => compared_tiles(found, metric),
         (None, Some((_, best))) => {
             let axes = model.varying();
@@ -235,24 +228,13 @@ fn drawn(charts: &Charts) -> Markup {
     }
 }
 
-fn results(model: &Model) -> Markup {
-    let varying = model.varying();
-    let grid = show::table(model, &varying, ROWS_MAX).fitted(None);
-    let has_details = grid.columns.iter().any(|column| column.rank >= show::DETAIL);
-    html! {
-        p.soft { "All points: " (plain(&show::shared(model, &varying))) }
-        @if has_details { label { input.all type="checkbox"; " all columns" } }
-        (table(&grid))
-    }
-}
-
 fn blocks(blocks: &[Block]) -> Markup {
     html! {
         @for block in blocks {
             @match block {
                 Block::Title(text) => h2 { (plain(text)) },
                 Block::Line(text) => p.soft { (plain(text)) },
-                Block::Table(grid) => (table(&grid.clone().fitted(None))),
+                Block::Table(grid) => (table(grid)),
             }
         }
     }
@@ -260,6 +242,7 @@ fn blocks(blocks: &[Block]) -> Markup {
 
 /// A table, with bars as meters, so that they need no script.
 fn table(grid: &Grid) -> Markup {
+    let grid = grid.clone().fitted(None);
     let values = grid.bars.map(|at| grid.rows.iter().filter_map(move |row| row.get(at)?.number));
     let most = values.map_or(0.0, |values| values.fold(0.0, f64::max));
     let kind = |at: usize| {
@@ -269,7 +252,9 @@ fn table(grid: &Grid) -> Markup {
         format!("{number} {detail}").trim().to_owned()
     };
     let is_long = |text: &str| text.chars().count() > LONG;
+    let has_details = grid.columns.iter().any(|column| column.rank >= show::DETAIL);
     html! {
+        @if has_details { label { input.all type="checkbox"; " all columns" } }
         div.scroll tabindex="0" {
             table {
                 thead {

@@ -4,6 +4,10 @@ use proptest::prelude::*;
 
 use super::*;
 
+fn ratio_of(base: &[f64], other: &[f64]) -> Option<Ratio> {
+    Ratio::of(base, other, ERROR_MIN)
+}
+
 /// Pseudorandom numbers (`SplitMix64`), the same in each run.
 struct Draws(u64);
 
@@ -40,7 +44,7 @@ fn coverage(counts: (usize, usize), one: fn(&mut Draws) -> f64, two: fn(&mut Dra
     let (mut draws, runs) = (Draws(11), 1200);
     let held = (0..runs).filter(|_| {
         let (base, other) = (draws.some(counts.0, one), draws.some(counts.1, two));
-        Ratio::of(&base, &other).unwrap().chance().unwrap() > 1.0 - CONFIDENCE
+        ratio_of(&base, &other).unwrap().chance().unwrap() > 1.0 - CONFIDENCE
     });
     f64::from(u32::try_from(held.count()).unwrap()) / f64::from(runs)
 }
@@ -77,7 +81,7 @@ fn intervals_are_no_wider_than_they_need_to_be() {
     for (count, most) in [(3, 0.35), (5, 0.12), (20, 0.04)] {
         let mut widths: Vec<f64> = (0..101)
             .map(|_| {
-                let ratio = Ratio::of(&draws.some(count, quiet), &draws.some(count, quiet));
+                let ratio = ratio_of(&draws.some(count, quiet), &draws.some(count, quiet));
                 let (low, high) = ratio.unwrap().interval().unwrap();
                 high - low
             })
@@ -90,39 +94,40 @@ fn intervals_are_no_wider_than_they_need_to_be() {
 #[test]
 fn three_quiet_samples_of_each_show_a_fifth_and_not_a_fiftieth() {
     let base = [1.00, 1.02, 0.99];
-    let ratio = |factor: f64| Ratio::of(&base, &base.map(|sample| sample * factor)).unwrap();
+    let ratio = |factor: f64| ratio_of(&base, &base.map(|sample| sample * factor)).unwrap();
     assert!(ratio(1.2).chance().unwrap() < 0.01);
     assert!(ratio(1.02).chance().unwrap() > 0.1);
     // Two samples of a side show nothing.
     for few in [&base[..1], &base[1..]] {
-        let found = Ratio::of(few, &[9.0; 5]).unwrap();
-        assert_eq!((found.interval(), found.chance(), found.chance_above(1.0)), (None, None, None));
+        let found = ratio_of(few, &[9.0; 5]).unwrap();
+        assert_eq!(
+            (found.interval(), found.chance(), found.chance_beyond(1.0, true)),
+            (None, None, None)
+        );
     }
-    assert!((Ratio::of(&base[..1], &[9.0]).unwrap().value() - 9.0).abs() < 1e-12);
-    assert_eq!(Ratio::of(&base, &[]), None);
-    assert_eq!(Ratio::of(&base, &[0.0, 1.0]), None);
-    assert_eq!(Ratio::of(&[f64::NAN], &base), None);
+    assert!((ratio_of(&base[..1], &[9.0]).unwrap().value() - 9.0).abs() < 1e-12);
+    assert_eq!(ratio_of(&base, &[]), None);
+    assert_eq!(ratio_of(&base, &[0.0, 1.0]), None);
+    assert_eq!(ratio_of(&[f64::NAN], &base), None);
 }
 
 #[test]
 fn the_error_is_that_of_the_bootstrap() {
     // Of three samples the median of a draw is the smallest in 7 of 27 cases, the middle in 13.
-    let (square, freedom) = error(&[0.0, 1.0, 4.0]).unwrap();
+    let (square, freedom) = error(&[0.0, 1.0, 4.0], ERROR_MIN).unwrap();
     let mean = (13.0 + 4.0 * 7.0) / 27.0;
     let expected = (13.0 + 16.0 * 7.0) / 27.0 - mean * mean;
     assert!((square - expected - ERROR_MIN * ERROR_MIN).abs() < 1e-12 && freedom == 2.0);
     // Identical samples are still known only to one part in a thousand.
-    let same = Ratio::of(&[1.0; 3], &[1.0005; 3]).unwrap();
+    let same = ratio_of(&[1.0; 3], &[1.0005; 3]).unwrap();
     assert!(same.chance().unwrap() > 0.2);
-    assert!(Ratio::of(&[1.0; 3], &[1.01; 3]).unwrap().chance().unwrap() < 0.01);
+    assert!(ratio_of(&[1.0; 3], &[1.01; 3]).unwrap().chance().unwrap() < 0.01);
 }
 
 #[test]
 fn results_of_other_tools_are_known_less_well() {
-    let told = |floor| Ratio::with_floors((&[1.0; 3], floor), (&[1.01; 3], 0.0)).unwrap();
-    assert!(told(0.0).chance().unwrap() < 0.01);
-    assert!(told(ERROR_MIN_IMPORTED).chance().unwrap() > 0.2);
-    assert_eq!(told(0.0), Ratio::of(&[1.0; 3], &[1.01; 3]).unwrap());
+    let chance = |error_min| Ratio::of(&[1.0; 3], &[1.01; 3], error_min).unwrap().chance().unwrap();
+    assert!(chance(ERROR_MIN) < 0.01 && chance(ERROR_MIN_IMPORTED) > 0.2);
 }
 
 #[test]
@@ -141,14 +146,15 @@ fn a_median_has_an_interval_from_three_samples_on() {
 
 #[test]
 fn a_mean_over_points_is_surer_than_each() {
-    let point = Ratio::of(&[1.0, 1.1, 0.9], &[1.1, 1.2, 1.0]).unwrap();
+    let point = ratio_of(&[1.0, 1.1, 0.9], &[1.1, 1.2, 1.0]).unwrap();
     let mean = Ratio::mean(&[point; 9]).unwrap();
     assert!((mean.value() / point.value() - 1.0).abs() < 1e-12);
     assert!(mean.chance().unwrap() < 0.02 && point.chance().unwrap() > 0.05);
-    let opposite = Ratio::mean(&[point, point.reciprocal()]).unwrap();
+    let opposite = ratio_of(&[1.1, 1.2, 1.0], &[1.0, 1.1, 0.9]).unwrap();
+    let opposite = Ratio::mean(&[point, opposite]).unwrap();
     assert!((opposite.value() - 1.0).abs() < 1e-12);
     assert_eq!(Ratio::mean(&[]), None);
-    let one = Ratio::of(&[1.0], &[2.0]).unwrap();
+    let one = ratio_of(&[1.0], &[2.0]).unwrap();
     assert_eq!(Ratio::mean(&[point, one]).unwrap().interval(), None);
 }
 
@@ -176,8 +182,8 @@ proptest! {
         limit in 1.0..3.0_f64
     ) {
         let near = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs().max(b.abs()).max(1e-3);
-        let one = Ratio::of(&base, &other).unwrap();
-        let two = Ratio::of(&other, &base).unwrap();
+        let one = ratio_of(&base, &other).unwrap();
+        let two = ratio_of(&other, &base).unwrap();
         prop_assert!(near(one.value() * two.value(), 1.0));
         prop_assert_eq!(one.interval().is_some(), base.len() > 2 && other.len() > 2);
         if let (Some((low, high)), Some((low_2, high_2))) = (one.interval(), two.interval()) {
@@ -188,8 +194,9 @@ proptest! {
             // Interval and p-value agree.
             let outside = low > 1.0 || high < 1.0;
             prop_assert!(outside == (chance < 0.05) || (chance - 0.05).abs() < 1e-6);
-            let sum = one.chance_above(limit).unwrap() + two.chance_above(1.0 / limit).unwrap();
-            prop_assert!(near(sum, 1.0));
+            let chance = |above| one.chance_beyond(limit, above).unwrap();
+            prop_assert!(near(chance(true) + chance(false), 1.0));
+            prop_assert!(near(chance(true), two.chance_beyond(1.0 / limit, false).unwrap()));
         }
     }
 
@@ -198,7 +205,7 @@ proptest! {
         base in prop::collection::vec(prop_oneof![any::<f64>(), prop::num::f64::POSITIVE], 1..9),
         other in prop::collection::vec(prop::num::f64::POSITIVE, 1..9)
     ) {
-        if let Some(ratio) = Ratio::of(&base, &other) {
+        if let Some(ratio) = ratio_of(&base, &other) {
             let mean = Ratio::mean(&[ratio; 3]).unwrap();
             for ratio in [ratio, mean] {
                 prop_assert!(ratio.value().is_normal());

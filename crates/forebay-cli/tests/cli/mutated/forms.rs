@@ -2,9 +2,9 @@
 
 use forebay_cli::failure::Failure;
 use forebay_cli::report::compare::{self, By};
-use forebay_cli::report::input::Source;
 use forebay_cli::report::model::{Axis, Metric, gather};
-use forebay_cli::report::{forms, page, show};
+use forebay_cli::report::{forms, grid, page, show};
+use forebay_cli::results::Record;
 use serde_json::Value;
 
 /// The first word of a text that stands for no number, with what is around it.
@@ -70,7 +70,7 @@ fn check_html(text: &str) {
 }
 
 /// Checks all forms of files, compared or not.
-pub(super) fn check_report(sources: &[(String, Source)], may_hold: bool) {
+pub(super) fn check_report(sources: &[(String, Vec<Record>)], may_hold: bool) {
     let names: Vec<String> = sources.iter().map(|(name, _)| name.clone()).collect();
     let model = gather::model(sources);
     for warning in &model.warnings {
@@ -82,7 +82,7 @@ pub(super) fn check_report(sources: &[(String, Source)], may_hold: bool) {
             let blocks = show::report(&model, &found, metric, 200);
             let table = forms::terminal(&blocks, false);
             let plain = anstream::adapter::strip_str(&table).to_string();
-            assert!(plain.lines().all(|line| line.chars().count() <= forms::WIDTH), "{plain}");
+            assert!(plain.lines().all(|line| line.chars().count() <= grid::WIDTH), "{plain}");
             let markdown = forms::markdown(&blocks, &model.warnings);
             for (form, text) in [
                 ("a table", &table),
@@ -94,7 +94,7 @@ pub(super) fn check_report(sources: &[(String, Source)], may_hold: bool) {
             check_markdown(&markdown);
             let _ = compare::gate(&found, metric, 0.05);
         }
-        if let Ok(csv) = forms::csv(&model, &found) {
+        if let Ok(csv) = show::csv(&model, &found) {
             check_text("CSV", &csv, may_hold);
             check_csv(&csv);
         }

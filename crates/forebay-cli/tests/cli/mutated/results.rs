@@ -17,7 +17,6 @@ use super::forms::{check_failure, check_report, no_number};
 use super::{mutate, outcome};
 use crate::lab::note;
 use crate::lab::seeds::{self, Dice, index};
-use crate::report::LAYERS;
 use crate::report::made::{self, Sweep};
 
 /// Seeds of a test that runs every day.
@@ -26,7 +25,7 @@ const SEEDS: u64 = 200;
 const PROGRAM: u64 = 40;
 
 /// Kinds of results.
-const KINDS: u64 = 8;
+const KINDS: u64 = 7;
 
 /// Values that take the place of others. `inf` and `NaN` are not among them: they are what no
 /// output may hold.
@@ -148,10 +147,9 @@ fn base(number: u64, dice: &mut Dice) -> Base {
         0 => Base::of(made::file(&sweep())),
         1 => Base::of(small()),
         2 => Base::of(made::file(&Sweep { fails: 3, repeats: 1, ..sweep() })),
-        3 => Base::of(LAYERS),
-        4 => Base::of(GDSIO),
-        5 => Base { map: "cache:=cold", ..Base::of(NIXLBENCH) },
-        6 => Base {
+        3 => Base::of(GDSIO),
+        4 => Base { map: "cache:=cold", ..Base::of(NIXLBENCH) },
+        5 => Base {
             map: "size=block size,direction=operation,throughput=MiB/s [last],\
                   iops=IOPS [last],seconds=time ms [last]:ms,mean=IO lat us [avg]:us,\
                   p99=IO lat us [p99]:us",

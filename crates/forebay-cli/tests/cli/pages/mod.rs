@@ -22,7 +22,6 @@ use tempfile::TempDir;
 
 use crate::program::program;
 use crate::proof::stays_in_memory;
-use crate::report::LAYERS;
 use crate::report::made::{self, Sweep};
 
 const GUIDE: &str = include_str!("../../../../../docs/guide.md");
@@ -184,8 +183,6 @@ fn prepare(here: &Path) {
                 IOSize: 1024(KiB) Throughput: 2.000000 GiB/sec, Avg_Latency: 3906.250000 usecs \
                 ops: 8192 total_time 4.000000 secs\n";
     fs::write(here.join("gdsio.log"), line).unwrap();
-    fs::create_dir(here.join("mapped")).unwrap();
-    fs::write(here.join("mapped/stream_bench.json"), LAYERS).unwrap();
 }
 
 #[test]
@@ -196,11 +193,8 @@ fn the_commands_of_the_report_page_run() {
     for block in blocks(REPORT).iter().filter(|block| block.is("sh") || block.is("console")) {
         parse(&folder, "report.md", block);
         for command in block.commands() {
-            // A measurement takes a path and time, or a GPU.
-            if !["forebay bench", "python -m forebay.stream_bench"]
-                .iter()
-                .any(|begin| command.starts_with(begin))
-            {
+            // A measurement takes a path and time.
+            if !command.starts_with("forebay bench") {
                 let output = shell(&folder, &command);
                 assert!(output.status.success(), "{command}: {}", said(&output));
                 count += 1;

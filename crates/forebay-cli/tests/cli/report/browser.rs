@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::devtools::{Browser, found};
 use super::made::{self, Sweep};
-use super::{LAYERS, folder, forebay};
+use super::{folder, forebay};
 
 /// A telephone's width, in CSS pixels.
 const NARROW: u64 = 360;
@@ -113,9 +113,8 @@ fn other_pages_fit_a_telephone_and_run_nothing_foreign() {
     };
     let (folder, path) = folder(&made::hostile());
     std::fs::write(path.with_file_name("other"), made::file(&Sweep::default())).unwrap();
-    std::fs::write(path.with_file_name("layers"), LAYERS).unwrap();
     let mut browser = Browser::start(&program, folder.path());
-    for files in [&["results"][..], &["results", "other"], &["layers"]] {
+    for files in [&["results"][..], &["results", "other"]] {
         let page = page(folder.path(), files);
         browser.load(&page);
         assert_eq!(browser.is("document.scripts.length + document.images.length"), 3);

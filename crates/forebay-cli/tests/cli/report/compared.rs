@@ -53,7 +53,7 @@ fn two_files_are_compared_in_each_form() {
     }
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     let csv = report(&["--csv"]);
-    assert!(csv.starts_with("base,other,path,method,"), "{csv}");
+    assert!(csv.starts_with("base,other,metric,point,"), "{csv}");
     // Four points with ten quantities, and the heading.
     assert_eq!(csv.lines().count(), 1 + 4 * 10, "{csv}");
     let markdown = report(&["--markdown"]);
@@ -109,7 +109,7 @@ fn impossible_comparisons_are_refused() {
     };
     refused(&["before.jsonl", "--metric", "p50"], 2, &["nothing to compare with", "--by"]);
     refused(&["before.jsonl", "none"], 1, &["`none`"]);
-    refused(&["before.jsonl", "--by", "colour"], 2, &["`--by` cannot be `colour`", "`label`"]);
+    refused(&["before.jsonl", "--by", "colour"], 2, &["`colour` for `--by <AXIS>`", "`label`"]);
     refused(&["before.jsonl", "--by", "method"], 2, &["all points are of `forebay`"]);
     refused(&["before.jsonl", "--base", "x"], 2, &["--by"]);
     refused(&["before.jsonl", "worse.jsonl", "--metric", "speed"], 2, &["`throughput`, `iops`"]);

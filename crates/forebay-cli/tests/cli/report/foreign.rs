@@ -97,7 +97,7 @@ fn unknown_contents_and_maps_are_refused() {
     refused(&["fio.json", "--as", "gdsio"], 1, &["holds no result of gdsio"]);
     refused(&["log", "--map", "troughput=x"], 2, &["perhaps `throughput` was meant"]);
     refused(&["log", "--map", "threds:=3"], 2, &["perhaps `threads` was meant"]);
-    refused(&["log", "--map", "threads:=3"], 2, &["the file already has the threads"]);
+    refused(&["log", "--map", "threads:=3"], 1, &["the file already has the threads"]);
     refused(&["log", "--map", "cache:=cold,cache:=resident"], 2, &["`cache`", "twice"]);
     refused(
         &["t.csv", "--map", "throughput=BW"],

@@ -1,6 +1,7 @@
 //! `forebay report`: its forms, what it refuses, and its page in a browser.
 
 mod browser;
+mod compared;
 mod devtools;
 mod foreign;
 #[path = "../../results/made.rs"]
@@ -14,9 +15,6 @@ use std::process::Output;
 use crate::program::program;
 use assert_cmd::Command;
 use made::Sweep;
-
-/// Measurements of layers behind compute.
-pub(crate) const LAYERS: &str = include_str!("../../fixtures/layers.json");
 
 /// The output of `forebay report`.
 fn forebay(folder: &Path, arguments: &[&str]) -> Output {
@@ -56,27 +54,6 @@ fn each_form_is_printed_or_written() {
         assert!(written.starts_with(begins), "{written}");
         assert!(written == text || file == "r.html", "{text}");
     }
-}
-
-#[test]
-fn layers_have_a_table_in_each_form() {
-    let (folder, path) = folder(LAYERS);
-    fs::create_dir(folder.path().join("mapped")).unwrap();
-    fs::rename(path, folder.path().join("mapped/stream_bench.json")).unwrap();
-    for (arguments, begins) in [
-        (&[][..], "mapped\n\npython3 -m forebay.stream_bench"),
-        (&["--markdown"], "# Report\n\n## mapped"),
-        (&["--csv"], "run,tokens,method,compute_s,"),
-    ] {
-        let output = forebay(folder.path(), &[&["mapped/stream_bench.json"], arguments].concat());
-        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-        let text = String::from_utf8(output.stdout).unwrap();
-        assert!(text.starts_with(begins) && text.contains("two-buffers"), "{text}");
-    }
-    fs::write(folder.path().join("results"), made::file(&Sweep::default())).unwrap();
-    let both = ["results", "mapped/stream_bench.json", "--csv"];
-    let talk = String::from_utf8(forebay(folder.path(), &both).stderr).unwrap();
-    assert!(talk.contains("different columns") && talk.contains("files of one kind"), "{talk}");
 }
 
 #[test]

@@ -1,29 +1,38 @@
 //! The import of fio's output: as fio 3.33 printed it, and possible variants.
 
-use proptest::prelude::*;
-use serde_json::json;
+use std::path::Path;
 
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::super::map::Axes;
+use super::super::row::Settings;
 use super::*;
 use crate::report::json::Cache;
-use crate::results::Measured;
+use crate::results::{Measured, Point, Record, Sample};
 
 const RANDOM: &str = include_str!("../../../../tests/import/fio/random.json");
 const CLONES: &str = include_str!("../../../../tests/import/fio/clones.json");
 const CLIENT: &str = include_str!("../../../../tests/import/fio/client.txt");
 const FULL: &str = include_str!("../../../../tests/import/fio/full.txt");
 
-fn shown(found: &Found) -> &Measured {
-    found.measured.as_ref().unwrap()
+fn parse(text: &str) -> Result<Contents, String> {
+    let mut contents = Contents::new("fio", &Axes::new());
+    super::parse(text, &mut contents).map(|()| contents)
+}
+
+fn shown(found: &(Sample, Settings)) -> &Measured {
+    found.0.measured.as_ref().unwrap()
 }
 
 #[test]
 fn a_job_is_a_point_with_what_fio_measured() {
     let contents = parse(RANDOM).unwrap();
     assert_eq!((contents.version.as_deref(), contents.found.len()), (Some("3.33"), 1));
-    assert_eq!(contents.warnings, Vec::<String>::new());
+    assert_eq!(contents.warnings(), Vec::<String>::new());
     let found = &contents.found[0];
-    let point = &found.point;
-    assert_eq!((found.line, found.unix_time > 1.7e9), (8, true));
+    let point = &found.0.point;
+    assert!(found.0.unix_time > 1.7e9);
     assert_eq!((point.way.as_str(), point.path.as_str()), ("fio-libaio", "data"));
     assert_eq!((point.read_percent, point.pattern.as_str()), (100, "random"));
     assert_eq!((point.request_size, point.depth, point.batch), (4096, 8, 1));
@@ -31,7 +40,8 @@ fn a_job_is_a_point_with_what_fio_measured() {
     assert_eq!(point.targets, ["host"]);
     let measured = shown(found);
     assert_eq!((measured.bytes, measured.requests), (Some(4 << 20), Some(1024)));
-    assert_eq!((measured.seconds, measured.bytes_per_second), (Some(0.034), 123_361_882.0));
+    assert!((measured.seconds.unwrap() - 0.034).abs() < 1e-12);
+    assert_eq!(measured.bytes_per_second, 123_361_882.0);
     assert!((measured.requests_per_second.unwrap() - 30_117.647).abs() < 1e-3);
     let latency = measured.latency.unwrap();
     assert_eq!((latency.p50_ns, latency.p90_ns), (Some(138_240), Some(177_152)));
@@ -43,32 +53,29 @@ fn a_job_is_a_point_with_what_fio_measured() {
     assert!((cpu.cores - 0.008 / 0.034).abs() < 1e-6, "{cpu:?}");
     assert!((cpu.s_per_gb.unwrap() - 0.008 / 0.004_194_304).abs() < 1e-3);
     assert_eq!((&measured.verdict, measured.verified, &measured.route), (&None, None, &None));
-    let reason = measured.reason.as_deref();
-    assert_eq!(reason, Some("fio's job `small`: latencies from submission to completion"));
 }
 
 #[test]
 fn clones_and_both_directions_of_a_job_are_one_measurement() {
     let contents = parse(CLONES).unwrap();
     let [large, clones, mixed] = contents.found.as_slice() else { panic!("{contents:?}") };
-    assert_eq!((large.point.request_size, large.point.threads), (256 << 10, 1));
+    assert_eq!((large.0.point.request_size, large.0.point.threads), (256 << 10, 1));
     // Options of the global section apply to each.
-    assert_eq!((large.point.way.as_str(), large.point.path.as_str()), ("fio-io_uring", "data"));
-    assert_eq!((clones.point.threads, clones.point.depth), (2, 2));
+    assert_eq!((large.0.point.way.as_str(), large.0.point.path.as_str()), ("fio-io_uring", "data"));
+    assert_eq!((clones.0.point.threads, clones.0.point.depth), (2, 2));
     let measured = shown(clones);
     // 1 MiB each, in 4 and in 11 ms.
     assert_eq!((measured.bytes, measured.requests), (Some(2 << 20), Some(128)));
-    assert_eq!(measured.seconds, Some(0.011));
+    assert!((measured.seconds.unwrap() - 0.011).abs() < 1e-12);
     assert!((measured.bytes_per_second - 2_097_152.0 / 0.011).abs() < 1.0);
     let latency = measured.latency.unwrap();
     // Buckets can be merged.
-    assert_eq!(latency.count, Some(128));
     assert!(latency.p50_ns < latency.p99_ns && latency.p99_ns <= latency.max_ns, "{latency:?}");
     assert!(latency.p50_ns.is_some());
-    assert_eq!((mixed.point.read_percent, mixed.point.threads), (70, 2));
+    assert_eq!((mixed.0.point.read_percent, mixed.0.point.threads), (70, 2));
     let measured = shown(mixed);
     assert_eq!((measured.requests, measured.bytes), (Some(85 + 43), Some(2 << 20)));
-    assert_eq!(measured.latency.unwrap().count, Some(128));
+    assert!(measured.latency.unwrap().p50_ns.is_some());
 }
 
 #[test]
@@ -77,14 +84,14 @@ fn a_servers_job_and_one_that_failed_are_read_behind_what_fio_said() {
     let [far] = contents.found.as_slice() else { panic!("{contents:?}") };
     // It was over before its processor time was counted.
     assert_eq!(shown(far).cpu, None);
-    assert_eq!((far.point.path.as_str(), far.point.request_size), ("data", 64 << 10));
-    assert_eq!(far.point.depth, 4);
+    assert_eq!((far.0.point.path.as_str(), far.0.point.request_size), ("data", 64 << 10));
+    assert_eq!(far.0.point.depth, 4);
     let contents = parse(FULL).unwrap();
     let [full] = contents.found.as_slice() else { panic!("{contents:?}") };
-    let error = full.measured.as_ref().unwrap_err();
+    let error = full.0.error.as_ref().unwrap();
     assert!(error.contains("no space left on device"), "{error}");
-    assert_eq!((full.point.path.as_str(), full.line), ("small", 10));
-    assert!(contents.warnings[0].starts_with("line 1: fio reported: fio: io_u error on file"));
+    assert_eq!(full.0.point.path, "small");
+    assert!(contents.warnings()[0].starts_with("line 1: fio reported: fio: io_u error on file"));
 }
 
 fn job(options: Value, read: Value) -> Value {
@@ -112,7 +119,7 @@ fn with_options(global: &[(&str, &str)], own: &[(&str, &str)], size: u64) -> Str
 }
 
 fn point_of(global: &[(&str, &str)], own: &[(&str, &str)], size: u64) -> Point {
-    parse(&with_options(global, own, size)).unwrap().found.remove(0).point
+    parse(&with_options(global, own, size)).unwrap().found.remove(0).0.point
 }
 
 #[test]
@@ -154,30 +161,38 @@ fn a_base_of_sizes_holds_for_what_stands_behind_it() {
 
 #[test]
 fn a_field_that_is_no_number_is_missing() {
-    let text = with_options(&[], &[], 4096).replace("\"iops\":1000.0", "\"iops\" : -nan");
-    let text = text
-        .replace("\"mean\":100000.0", "\"mean\":nan")
-        .replace("\"usr_cpu\":1.0", "\"usr_cpu\":inf");
-    let contents = parse(&text).unwrap();
+    let text = RANDOM.replacen("\"iops_mean\" : ", "\"iops_mean\" : -nan,\n\"x\" : ", 1);
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let at = |lines: &[String], key: &str| {
+        let key = format!("\"{key}\" :");
+        lines.iter().position(|line| line.trim_start().starts_with(&key)).unwrap()
+    };
+    for (key, value) in [("usr_cpu", "inf"), ("bw_dev", "nan"), ("iops", "-nan")] {
+        let at = at(&lines, key);
+        let end = if lines[at].ends_with(',') { "," } else { "" };
+        lines[at] = format!("\"{key}\" : {value}{end}");
+    }
+    let contents = parse(&lines.join("\n")).unwrap();
     let measured = shown(&contents.found[0]);
-    assert_eq!((measured.requests, measured.cpu), (Some(10), None));
-    assert_eq!(measured.latency.as_ref().unwrap().mean_ns, None, "{measured:?}");
-    assert_eq!(contents.warnings, Vec::<String>::new());
+    assert_eq!((measured.requests, measured.cpu), (Some(1024), None));
+    assert_eq!(contents.warnings(), Vec::<String>::new());
+    let kept = "{\"a : nan,\" : \"b : nan\"}\n";
+    assert_eq!(without_nan(kept), kept);
 }
 
 #[test]
 fn text_around_the_json_is_passed_over_and_a_stop_is_told() {
     let text = with_options(&[], &[], 4096);
     let pretty = text.replacen('{', "{\n  ", 1);
-    for before in ["", "note: a line without an end ", "a brace { and more ", "\u{feff}"] {
+    for before in ["", "note: a line without an end ", "a brace { and more "] {
         for text in [&text, &pretty] {
             let contents = parse(&format!("{before}{text}")).unwrap();
-            assert_eq!((contents.found.len(), contents.warnings.len()), (1, 0), "{before}");
+            assert_eq!((contents.found.len(), contents.warnings().len()), (1, 0), "{before}");
         }
     }
     let contents = parse(&format!("\nfio: terminating on signal 2\n{text}")).unwrap();
     let told = "line 2: fio was stopped by signal 2: its jobs did not finish";
-    assert_eq!((contents.found.len(), contents.warnings), (1, vec![told.to_owned()]));
+    assert_eq!((contents.found.len(), contents.warnings()), (1, vec![told.to_owned()]));
 }
 
 fn of(jobs: &[Value]) -> Contents {
@@ -186,7 +201,7 @@ fn of(jobs: &[Value]) -> Contents {
 
 #[test]
 fn options_say_where_a_job_lies() {
-    let of = |options: Value| of(&[job(options, moved(10))]).found.remove(0).point;
+    let of = |options: Value| of(&[job(options, moved(10))]).found.remove(0).0.point;
     let gpu = of(json!({"name": "g", "ioengine": "libcufile", "gpu_dev_ids": "0:2",
         "cuda_io": "cufile", "iodepth": "32", "bsrange": "4k-64k", "directory": "/data"}));
     assert_eq!(
@@ -203,17 +218,11 @@ fn options_say_where_a_job_lies() {
     let bare = of(json!({"name": "b"}));
     assert_eq!((bare.way.as_str(), bare.request_size, bare.depth), ("fio-psync", 4096, 1));
     assert_eq!((bare.cache, bare.path.as_str(), bare.pattern.as_str()), (None, "", "sequential"));
-    // An old version that reports no options has no defaults either.
-    let mut silent = job(json!({}), moved(10));
-    silent.as_object_mut().unwrap().remove("job options");
-    let silent = self::of(&[silent]).found.remove(0).point;
-    assert_eq!((silent.way.as_str(), silent.read_percent), ("fio", 100));
-    assert_eq!((silent.request_size, silent.depth, silent.pattern.as_str()), (0, 0, ""));
     assert_eq!(of(json!({"name": "b", "buffered": "0"})).cache, Some(Cache::Cold));
     assert_eq!(of(json!({"name": "m", "rw": "randrw", "rwmixwrite": "20"})).read_percent, 80);
     let mut writes = job(json!({"rw": "write:8k"}), moved(0));
     writes["write"] = moved(10);
-    assert_eq!(self::of(&[writes]).found[0].point.read_percent, 0);
+    assert_eq!(self::of(&[writes]).found[0].0.point.read_percent, 0);
     // Colons separate files.
     assert_eq!(of(json!({"filename": "f:g:h", "nrfiles": "2"})).files, 3);
     assert_eq!(of(json!({"filename": "f\\:g"})).files, 1);
@@ -223,15 +232,10 @@ fn options_say_where_a_job_lies() {
 fn what_is_not_one_measurement_is_told() {
     let a = json!({"name": "a", "fsync": "1"});
     let (with, without) = (job(a, moved(10)), job(json!({"name": "b"}), moved(9)));
-    let contents = of(&[with.clone(), without.clone(), job(json!({"name": "c"}), moved(0))]);
-    let ways: Vec<&str> = contents.found.iter().map(|found| found.point.way.as_str()).collect();
-    // They differ in options without an axis, so they are not repeats.
-    assert_eq!(ways, ["fio-psync (a)", "fio-psync (b)"]);
-    let told = contents.warnings.join("\n");
+    let contents = of(&[with, without.clone(), job(json!({"name": "c"}), moved(0))]);
+    assert_eq!(contents.found.len(), 2);
+    let told = contents.warnings().join("\n");
     assert!(told.contains("ran at the same time") && told.contains("`c` moved nothing"), "{told}");
-    let mut trims = without.clone();
-    trims["trim"] = moved(5);
-    assert!(of(&[trims]).warnings[0].contains("trims of job `b` are left out"));
     // Each server has its own entry, and their sum is not a further one.
     let mut hosts: Vec<Value> = ["x", "y"]
         .map(|host| {
@@ -243,14 +247,22 @@ fn what_is_not_one_measurement_is_told() {
     hosts.push(json!({"jobname": "All clients", "read": moved(18)}));
     let text = json!({"fio version": "fio-3.33", "client_stats": hosts}).to_string();
     let contents = parse(&text).unwrap();
-    let paths: Vec<&str> = contents.found.iter().map(|found| found.point.path.as_str()).collect();
-    assert_eq!(paths, ["x:", "y:"]);
+    assert_eq!(methods(contents), ["fio-psync (hostname=x)", "fio-psync (hostname=y)"]);
     // Several outputs in one file.
     let later = RANDOM.replace("1795319119", "1795319219");
     let twice = format!("{RANDOM}noise\nfio: error in the middle\n{later}");
     let contents = parse(&twice).unwrap();
-    assert_eq!((contents.found.len(), contents.warnings.len()), (2, 1));
-    assert!(contents.found[1].line > 280);
+    assert_eq!((contents.found.len(), contents.warnings().len()), (2, 1));
+}
+
+/// The methods of all measurements.
+fn methods(contents: Contents) -> Vec<String> {
+    let records = contents.records(Path::new("fio.json")).into_iter();
+    let method = |record| match record {
+        Record::Sample(sample) => Some(sample.point.way),
+        _ => None,
+    };
+    records.filter_map(method).collect()
 }
 
 #[test]
@@ -261,15 +273,20 @@ fn what_is_damaged_is_refused_with_its_line() {
         why(&format!("one\n{}", RANDOM.replace("\"groupid\" :", "groupid :")))
             .starts_with("line 10: key")
     );
-    assert!(why("IoType: READ").contains("no line begins a JSON object"));
-    assert!(why("{}").contains("line 1: it has no `fio version`"));
+    for text in ["IoType: READ", "\"fio version\""] {
+        assert!(why(text).contains("no line begins a JSON object"), "{text}");
+    }
+    assert!(why("{}").contains("line 1: missing field `fio version`"), "{}", why("{}"));
+    let old = RANDOM.replace("fio-3.33", "fio-2.21");
+    assert_eq!(why(&old), "line 1: it is of fio 2.21, and only 3 or newer is read");
     assert!(why("{\"fio version\": \"x\"}").contains("neither `jobs` nor"));
-    let deep = format!("{{\"fio version\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    let deep = "[".repeat(100_000) + &"]".repeat(100_000);
+    let deep = format!("{{\"fio version\": \"x\", \"jobs\": [{{\"x\": {deep}}}]}}");
     assert!(why(&deep).contains("recursion limit"), "{}", why(&deep));
     // Many small objects take only linear time.
     let small = "{\"fio version\":\"x\",\"jobs\":[]}\n".repeat(30_000);
     assert_eq!(parse(&small).unwrap().found, []);
-    let many = format!("{{\"fio version\":\"x\",\"jobs\":[{}0]}}", "0,".repeat(JOBS_MAX));
+    let many = format!("{{\"fio version\":\"x\",\"jobs\":[{}{{}}]}}", "{},".repeat(JOBS_MAX));
     assert!(why(&many).contains("more than 20000 jobs"));
     // A value that is not a number is absent.
     let mut odd = job(json!({"name": "\u{1b}[2J", "bs": "-4k", "numjobs": "1e9"}), moved(3));
@@ -277,20 +294,17 @@ fn what_is_damaged_is_refused_with_its_line() {
     odd["read"]["clat_ns"]["max"] = 1e300.into();
     odd["usr_cpu"] = (-3.0).into();
     let found = of(&[odd]).found.remove(0);
-    let (measured, point) = (shown(&found), &found.point);
+    let (measured, point) = (shown(&found), &found.0.point);
     assert_eq!((measured.seconds, measured.cpu), (None, None));
     assert_eq!((measured.latency.unwrap().max_ns, point.request_size), (None, 0));
-    assert!(!measured.reason.as_ref().unwrap().contains('\u{1b}'));
+    assert!(!found.1["name"].contains('\u{1b}'), "{:?}", found.1);
 }
 
 /// An object as fio writes it after so many seconds, from a beginning at 1,000 s.
-fn after(seconds: u64, begin: u64, start: bool, coarse: bool) -> String {
+fn after(seconds: u64, begin: u64, coarse: bool) -> String {
     let mut job = job(json!({"name": "a"}), moved(1000 * seconds));
     job["read"]["runtime"] = (1000 * seconds).into();
     job["job_runtime"] = (1000 * seconds).into();
-    if start {
-        job["job_start"] = (1000 * begin).into();
-    }
     let now = begin + seconds;
     let mut value = json!({"fio version": "fio-3.33", "timestamp": now, "jobs": [job]});
     if !coarse {
@@ -301,54 +315,47 @@ fn after(seconds: u64, begin: u64, start: bool, coarse: bool) -> String {
 
 #[test]
 fn interim_results_are_no_repeats() {
-    for (start, coarse) in [(false, false), (true, false), (false, true), (true, true)] {
-        let one: String = [1, 2, 3].map(|s| after(s, 1000, start, coarse)).concat();
+    for coarse in [false, true] {
+        let one: String = [1, 2, 3].map(|s| after(s, 1000, coarse)).concat();
         let contents = parse(&one).unwrap();
-        assert_eq!(contents.found.len(), 1, "{start} {coarse}");
+        assert_eq!(contents.found.len(), 1, "{coarse}");
         assert_eq!(shown(&contents.found[0]).requests, Some(3000));
-        assert!(contents.warnings[0].starts_with("2 interim results"), "{contents:?}");
+        assert!(contents.warnings()[0].starts_with("2 interim results"), "{contents:?}");
         // Consecutive runs are repeats, each with its own last report.
-        let two = one + &[1, 3].map(|s| after(s, 1003, start, coarse)).concat();
+        let two = one + &[1, 3].map(|s| after(s, 1003, coarse)).concat();
         let contents = parse(&two).unwrap();
-        assert_eq!(contents.found.len(), 2, "{start} {coarse}");
-        assert!(contents.warnings[0].starts_with("3 interim results"), "{contents:?}");
+        assert_eq!(contents.found.len(), 2, "{coarse}");
+        assert!(contents.warnings()[0].starts_with("3 interim results"), "{contents:?}");
     }
-    let other = after(5, 1001, false, false).replace("\"a\"", "\"b\"");
-    assert_eq!(parse(&(after(3, 1000, false, false) + &other)).unwrap().found.len(), 2);
+    let other = after(5, 1001, false).replace("\"a\"", "\"b\"");
+    assert_eq!(parse(&(after(3, 1000, false) + &other)).unwrap().found.len(), 2);
 }
 
 #[test]
-fn old_versions_tell_kib_and_not_of_how_many_requests() {
-    let read = json!({"io_bytes": 4096, "bw": 1000, "iops": 250.0, "runtime": 4096,
-        "total_ios": 1024, "clat": {"min": 1, "max": 900, "mean": 100.5, "stddev": 1.0,
-        "percentile": {"50.000000": 90}}, "lat": {"min": 0, "max": 0, "mean": 0.0}});
-    let text = |version: &str, read: &Value| {
-        let job = job(json!({"name": "a"}), read.clone());
-        parse(&json!({"fio version": version, "jobs": [job]}).to_string()).unwrap().found.remove(0)
+fn latencies_without_a_number_of_requests_cover_all() {
+    // Until fio 3.16.
+    let of = |read: Value| {
+        let job = job(json!({"name": "a"}), read);
+        let text = json!({"fio version": "fio-3.16", "jobs": [job]}).to_string();
+        parse(&text).unwrap().found.remove(0)
     };
-    let old = text("fio-2.21", &read);
-    assert_eq!((shown(&old).bytes, old.point.request_size), (Some(4 << 20), 4096));
-    assert_eq!(shown(&old).latency.unwrap().p50_ns, Some(90_000));
-    // Until 3.16 latencies have no number of requests.
-    let mut later = moved(100);
-    later["clat_ns"] =
-        json!({"min": 1, "max": 900, "mean": 100.5, "percentile": {"50.000000": 90}});
-    later["lat_ns"] = json!({"min": 2, "max": 950, "mean": 120.5, "stddev": 1.0});
-    let latency = shown(&text("fio-3.16", &later)).latency.unwrap();
-    assert_eq!((latency.p50_ns, latency.count), (Some(90), Some(100)));
+    let mut read = moved(100);
+    read["clat_ns"] = json!({"min": 1, "max": 900, "mean": 100.5, "percentile": {"50.000000": 90}});
+    read["lat_ns"] = json!({"min": 2, "max": 950, "mean": 120.5, "stddev": 1.0});
+    assert_eq!(shown(&of(read.clone())).latency.unwrap().p50_ns, Some(90));
     // An unmeasured latency is not a latency of 0.
-    later["clat_ns"] = json!({"min": 0, "max": 0, "mean": 0.0, "stddev": 0.0});
-    later["lat_ns"] = later["clat_ns"].clone();
-    assert_eq!(shown(&text("fio-3.16", &later)).latency, None);
+    read["clat_ns"] = json!({"min": 0, "max": 0, "mean": 0.0, "stddev": 0.0});
+    read["lat_ns"] = read["clat_ns"].clone();
+    assert_eq!(shown(&of(read)).latency, None);
 }
 
 #[test]
-fn several_jobs_that_are_told_as_one_are_no_one_job() {
+fn several_jobs_reported_as_one_have_unknown_settings() {
     let alone = |change: &dyn Fn(&mut Value)| {
         let mut job = job(json!({"name": "a", "rw": "read", "bs": "4k"}), moved(1000));
         change(&mut job);
         let contents = of(&[job]);
-        (contents.found[0].point.clone(), contents.warnings)
+        (contents.found[0].0.point.clone(), contents.warnings())
     };
     let (point, warnings) = alone(&|_| {});
     assert_eq!((point.way.as_str(), warnings.len()), ("fio-psync", 0));
@@ -381,22 +388,22 @@ fn both_directions_as_one_are_counted_once() {
     assert_eq!((shown(&found).requests, shown(&found).bytes), (Some(100), Some(409_600)));
     let mut writes = job(json!({"rw": "randwrite", "unified_rw_reporting": "1"}), Value::Null);
     writes["mixed"] = moved(100);
-    let point = of(&[writes]).found.remove(0).point;
+    let point = of(&[writes]).found.remove(0).0.point;
     assert_eq!((point.way.as_str(), point.read_percent), ("fio-psync", 0));
 }
 
 #[test]
-fn options_without_an_axis_part_what_agrees() {
-    let ways = |first: Value, second: Value| -> Vec<String> {
-        let (one, two) = (of(&[job(first, moved(9))]), of(&[job(second, moved(9))]));
-        let mut both = Contents::default();
-        both.found = [one.found, two.found].concat();
-        both.part();
-        both.found.into_iter().map(|found| found.point.way).collect()
+fn options_without_an_axis_separate_jobs() {
+    let methods = |first: Value, second: Value| {
+        let mut both = of(&[job(first, moved(9))]);
+        both.found.extend(of(&[job(second, moved(9))]).found);
+        methods(both)
     };
-    let told = ways(json!({"name": "a", "fsync": "1"}), json!({"name": "a"}));
-    assert_eq!(told, ["fio-psync (fsync=1)", "fio-psync (no fsync)"]);
-    let same = ways(json!({"name": "a", "runtime": "1"}), json!({"name": "b", "runtime": "2"}));
+    let apart = methods(json!({"name": "a", "fsync": "1"}), json!({"name": "a"}));
+    assert_eq!(apart, ["fio-psync (fsync=1)", "fio-psync (no fsync)"]);
+    let apart = methods(json!({"name": "a"}), json!({"name": "b"}));
+    assert_eq!(apart, ["fio-psync (name=a)", "fio-psync (name=b)"]);
+    let same = methods(json!({"name": "a", "runtime": "1"}), json!({"name": "a", "runtime": "2"}));
     assert_eq!(same, ["fio-psync", "fio-psync"]);
 }
 
@@ -404,22 +411,8 @@ fn options_without_an_axis_part_what_agrees() {
 fn what_went_well_is_no_complaint() {
     let people = "a: (groupid=0, jobs=1): err= 0: pid=7\nb: (groupid=0, jobs=1): err= 5: pid=8\n";
     let contents = parse(&format!("{RANDOM}{people}")).unwrap();
-    assert_eq!(contents.warnings.len(), 1);
-    assert!(contents.warnings[0].contains("err= 5"), "{:?}", contents.warnings);
-}
-
-/// Options that are given once for all jobs are stored once.
-#[test]
-fn options_of_all_jobs_are_kept_once() {
-    let global: Vec<Value> = (0..2_000).map(|at| json!([format!("option{at}"), "x"])).collect();
-    let jobs: Vec<Value> =
-        (0..2_000).map(|at| json!({"jobname": at.to_string(), "read": moved(1)})).collect();
-    let value = json!({"fio version": "x", "global options": global, "jobs": jobs});
-    let global = Rc::new(job::options(&value, "global options").unwrap());
-    let lines = Lines::of(1, "");
-    let jobs = self::jobs(value["jobs"].as_array().unwrap(), &global, &lines, false);
-    // Each shares it without a copy.
-    assert_eq!((jobs.len(), Rc::strong_count(&global)), (2_000, 2_001));
+    assert_eq!(contents.warnings().len(), 1);
+    assert!(contents.warnings()[0].contains("err= 5"), "{:?}", contents.warnings());
 }
 
 proptest! {

@@ -12,7 +12,7 @@ use crate::report::ratio::Estimate;
 /// The model of files with these texts.
 pub(crate) fn model_of(texts: &[(&str, &str)]) -> Model {
     let folder = tempfile::tempdir().unwrap();
-    let sources: Vec<(String, Source)> = texts
+    let sources: Vec<(String, Vec<Record>)> = texts
         .iter()
         .map(|(name, text)| {
             let path = folder.path().join("results");

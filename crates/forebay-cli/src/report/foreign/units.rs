@@ -1,12 +1,10 @@
 //! Numbers of a table with their units, which are in the map, in the heading, or in the cell.
 
-use crate::report::foreign::found::number;
-
 /// The kind of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Text,
-    /// A number without a unit.
+    /// A plain number.
     Count,
     /// Bytes; without a unit they are bytes.
     Size,
@@ -14,6 +12,19 @@ pub(super) enum Kind {
     Rate,
     /// Time, in nanoseconds.
     Time,
+}
+
+impl Kind {
+    /// Some units of this kind, for an error.
+    pub(super) const fn units(self) -> &'static str {
+        match self {
+            Self::Text => ", which has none",
+            Self::Count => ": use k or M",
+            Self::Size => ": use B, KiB, MiB, kB, MB and so on",
+            Self::Rate => ": use MiB/s, GiB/s, MB/s, GB/s, Gbit/s and so on",
+            Self::Time => ": use ns, us, ms or s",
+        }
+    }
 }
 
 /// Prefixes of units: decimal ones, and powers of two.
@@ -32,7 +43,8 @@ const PREFIXES: [(&str, f64); 9] = [
 /// The factor of this unit; `None` for a unit of another kind.
 pub(super) fn scale(kind: Kind, unit: &str) -> Option<f64> {
     match kind {
-        Kind::Text | Kind::Count => None,
+        Kind::Text => None,
+        Kind::Count => count(unit),
         Kind::Size => size(unit),
         Kind::Rate => rate(unit),
         Kind::Time => time(unit),
@@ -41,6 +53,14 @@ pub(super) fn scale(kind: Kind, unit: &str) -> Option<f64> {
 
 fn prefix(text: &str) -> Option<f64> {
     PREFIXES.iter().find(|(name, _)| *name == text).map(|(_, scale)| *scale)
+}
+
+fn count(unit: &str) -> Option<f64> {
+    match unit {
+        "k" | "K" | "kIOPS" | "thousand" | "thousands" => Some(1e3),
+        "M" | "MIOPS" | "million" | "millions" => Some(1e6),
+        _ => None,
+    }
 }
 
 fn size(unit: &str) -> Option<f64> {
@@ -62,7 +82,8 @@ fn size(unit: &str) -> Option<f64> {
 }
 
 fn rate(unit: &str) -> Option<f64> {
-    let per_second = ["/s", "/sec", "/second"].iter().find_map(|end| unit.strip_suffix(end));
+    let per_second =
+        ["/s", "/sec", "/Sec", "/second"].iter().find_map(|end| unit.strip_suffix(end));
     let (amount, bits) = match per_second {
         Some(amount) => {
             let bits = ["bits", "bit", "b"].iter().find_map(|end| amount.strip_suffix(end));
@@ -90,20 +111,25 @@ fn time(unit: &str) -> Option<f64> {
 
 /// The unit at the end of a heading, as in `BW (MiB/s)`, `p99 [us]`, `lat_us` or `time, ms`. Text
 /// in brackets that is no unit (`MiB/s [last]`) is part of the name.
-pub(super) fn of_heading(kind: Kind, mut heading: &str) -> Option<f64> {
-    while let Some((name, within)) = bracketed(heading) {
+///
+/// # Errors
+/// The unit of a size is unknown, as in `bs (sectors)`.
+pub(super) fn of_heading(kind: Kind, heading: &str) -> Result<Option<f64>, String> {
+    let mut name = heading.trim();
+    while let Some((before, within)) = bracketed(name) {
         if let Some(scale) = scale(kind, within) {
-            return Some(scale);
+            return Ok(Some(scale));
         }
-        heading = name;
+        if kind == Kind::Size && !within.is_empty() {
+            return Err(within.to_owned());
+        }
+        name = before.trim();
     }
-    let heading = heading.trim();
-    let last = heading.rsplit([' ', '_', ',', ':']).next().unwrap_or(heading);
-    scale(kind, heading).or_else(|| scale(kind, last)).or_else(|| {
-        // `mib_s` is the closest that an identifier comes to `MiB/s`.
-        let (_, named) = heading.rsplit_once(' ').unwrap_or(("", heading));
-        (kind == Kind::Rate).then(|| underscored(named))?
-    })
+    let last = name.rsplit([' ', '_', ',', ':']).next().unwrap_or(name);
+    // A letter alone is a name, as in `a`, `k`, `M`.
+    let found = [name, last].into_iter().find_map(|unit| scale(kind, unit));
+    let found = found.filter(|_| kind != Kind::Count || last.len() > 1);
+    Ok(found.or_else(|| (kind == Kind::Rate).then(|| underscored(name))?))
 }
 
 /// The text before brackets at the end of a heading, and within them.
@@ -115,73 +141,14 @@ fn bracketed(heading: &str) -> Option<(&str, &str)> {
     })
 }
 
-/// The end of a heading of sizes or counts, if it may be an unknown unit, so that its numbers are
-/// ambiguous.
-pub(super) fn doubtful(kind: Kind, mut heading: &str) -> Option<&str> {
-    if !matches!(kind, Kind::Size | Kind::Count) {
-        return None;
-    }
-    while let Some((name, within)) = bracketed(heading) {
-        if is_known(kind, within) {
-            return None;
-        }
-        if may_be_unit(within) {
-            return Some(within);
-        }
-        heading = name;
-    }
-    let heading = heading.trim();
-    let last = heading.rsplit([' ', '_', ',', ':', '/']).next().unwrap_or(heading);
-    // `…/s` may end anything.
-    let per_second = ["s", "sec", "second"].contains(&last);
-    let is_letter = heading.eq_ignore_ascii_case("b"); // as `a`, `b` and `c` are
-    (may_be_unit(last) && !per_second && !is_letter && !is_known(kind, last)).then_some(last)
-}
-
-fn is_known(kind: Kind, unit: &str) -> bool {
-    let of_count = ["", "#", "n", "/s", "1/s", "iops", "ops", "ops/s", "io/s", "req/s"];
-    let words = ["count", "number", "requests", "requests/s"];
-    let lower = unit.to_lowercase();
-    match kind {
-        Kind::Count => of_count.iter().chain(&words).any(|word| *word == lower),
-        _ => scale(kind, unit).is_some(),
-    }
-}
-
-/// Whether a word may mean an amount, as `sectors`, `4k`, `thousands`, `x1000` or `%`.
-fn may_be_unit(word: &str) -> bool {
-    let lower = word.to_lowercase();
-    let ends = ["bit", "bits", "byte", "bytes", "sectors", "pages", "blocks"];
-    let many = ["thousand", "thousands", "million", "millions", "billion", "billions"];
-    let named = ["%", "percent", "pb", "pib", "eb", "eib", "kiops", "miops", "k", "m", "g", "t"];
-    let factor = lower.trim_start_matches(['x', '×', '*', ' ']);
-    let is_digit = |c: char| c.is_ascii_digit();
-    let rest = factor.trim_start_matches(|c| is_digit(c) || ['.', ',', '^', 'e', ' '].contains(&c));
-    let is_factor = factor.starts_with(is_digit) && ["", "k", "m", "g", "t"].contains(&rest);
-    is_factor
-        || ends.iter().chain(&many).any(|end| lower.ends_with(end))
-        || named.contains(&lower.as_str())
-        || [Kind::Size, Kind::Rate, Kind::Time].iter().any(|kind| scale(*kind, word).is_some())
-}
-
-/// The unit in `…_mib_s`, `…_gb_per_s`, `…_gbps`. Identifiers have no capitals, so bits are only
-/// recognized by `bit`.
+/// The unit in `…_mib_s`, `…_gb_per_s`, `…_bytes_per_second`: identifiers have no capitals, so `b`
+/// means bytes.
 fn underscored(name: &str) -> Option<f64> {
-    let lower = name.to_lowercase();
-    let amount = ["_per_second", "_per_sec", "_per_s", "_sec", "_s"]
-        .iter()
-        .find_map(|end| lower.strip_suffix(end))?;
+    let lower = name.rsplit(' ').next().unwrap_or(name).to_lowercase();
+    let ends = ["_per_second", "_per_sec", "_per_s", "_sec", "_s"];
+    let amount = ends.iter().find_map(|end| lower.strip_suffix(end))?;
     let amount = amount.rsplit('_').next()?;
-    match amount {
-        "b" | "bytes" => Some(1.0),
-        "kb" => Some(1e3),
-        "mb" => Some(1e6),
-        "gb" => Some(1e9),
-        "kib" => prefix("Ki"),
-        "mib" => prefix("Mi"),
-        "gib" => prefix("Gi"),
-        _ => None,
-    }
+    size(amount).filter(|_| amount.contains('b'))
 }
 
 /// The number of a cell in its own unit, else in that of its column.
@@ -205,13 +172,19 @@ pub(super) fn value(kind: Kind, cell: &str, of_column: Option<f64>) -> Result<Op
     let (digits, unit) = cell.split_at(end);
     let number = number(&pointed(digits)?).ok_or("it is not a number of 0 or more")?;
     let scale = match (unit.trim(), kind) {
-        ("", Kind::Size) => of_column.unwrap_or(1.0),
-        ("", Kind::Count | Kind::Text) => 1.0,
-        ("", _) => of_column.ok_or("it has no unit")?,
-        (_, Kind::Count | Kind::Text) => return Err("it is not a plain number".into()),
+        ("", Kind::Rate | Kind::Time) => of_column.ok_or("it has no unit")?,
+        ("", _) => of_column.unwrap_or(1.0),
         (unit, _) => scale(kind, unit).ok_or("its unit is unknown")?,
     };
     Ok(Some(number * scale))
+}
+
+/// A number written by a tool; `None` if it is not a number, or negative.
+pub(super) fn number(text: &str) -> Option<f64> {
+    let begins = |c: char| c.is_ascii_digit() || c == '.' || c == '+';
+    let text = text.trim();
+    let number = text.starts_with(begins).then(|| text.parse::<f64>().ok())??;
+    (number.is_finite() && number >= 0.0).then_some(number)
 }
 
 /// A number with a decimal point, from either mark.
@@ -226,6 +199,14 @@ fn pointed(digits: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_is_plain_and_not_negative() {
+        assert_eq!(number(" 1.5 "), Some(1.5));
+        for text in ["", "nan", "inf", "-1", "1e999", "1x", "0x10", "-nan", "+inf"] {
+            assert_eq!(number(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn units_are_what_they_say() {
@@ -243,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_heading_may_name_its_unit() {
-        let of = of_heading;
+        let of = |kind, heading| of_heading(kind, heading).unwrap();
         assert_eq!(of(Kind::Rate, "BW (MiB/s)"), Some(1_048_576.0));
         assert_eq!(of(Kind::Rate, "bw_gb_per_s"), Some(1e9));
         assert_eq!(of(Kind::Rate, "read mib_s"), Some(1_048_576.0));
@@ -254,6 +235,7 @@ mod tests {
         // Headings of elbencho and cloudai.
         assert_eq!(of(Kind::Rate, "MiB/s [last]"), Some(1_048_576.0));
         assert_eq!(of(Kind::Rate, "bw_gb_sec"), Some(1e9));
+        assert_eq!(of(Kind::Rate, "B/W (GB/Sec)"), Some(1e9));
         assert_eq!(of(Kind::Time, "IO lat us [avg]"), Some(1e3));
         assert_eq!(of(Kind::Time, "time ms [last]"), Some(1e6));
         assert_eq!(of(Kind::Time, "lat (us) [p99]"), Some(1e3));
@@ -280,44 +262,33 @@ mod tests {
     }
 
     #[test]
-    fn sizes_have_units_in_any_case_and_what_may_be_another_is_in_doubt() {
+    fn sizes_have_units_in_any_case_and_no_unknown_ones() {
         let of = |heading| of_heading(Kind::Size, heading);
         assert_eq!(
             ["bs_kb", "bs (kib)", "Size [MB]", "io_MIB", "size gb", "bs_gib"].map(of),
-            [1e3, 1024.0, 1e6, 1_048_576.0, 1e9, 1_073_741_824.0].map(Some)
-        );
-        let size = |heading| doubtful(Kind::Size, heading);
-        assert_eq!(
-            ["size (sectors)", "bs [4k]", "io_pages", "read_ms", "size_PiB"].map(size),
-            ["sectors", "4k", "pages", "ms", "PiB"].map(Some)
+            [1e3, 1024.0, 1e6, 1_048_576.0, 1e9, 1_073_741_824.0].map(|scale| Ok(Some(scale)))
         );
         assert_eq!(
-            ["Block", "bs", "size (KiB)", "IO block", "bytes", "bs_kb"].map(size),
-            [None; 6]
+            ["size (sectors)", "bs [4k]", "bs (blocks) [KB]"].map(of),
+            [Err("sectors".into()), Err("4k".into()), Ok(Some(1e3))]
         );
-        let count = |heading| doubtful(Kind::Count, heading);
-        assert_eq!(
-            ["IOPS (k)", "kIOPS", "requests_M", "ops (thousands)"].map(count),
-            ["k", "kIOPS", "M", "thousands"].map(Some)
-        );
-        assert_eq!(
-            ["IOPS (x1000)", "IOPS (4 k)", "IOPS [%]", "IOPS (1e3)", "entries k [last]"].map(count),
-            ["x1000", "4 k", "%", "1e3", "k"].map(Some)
-        );
-        assert_eq!(["IOPS", "IO/s", "iops (1/s)", "Threads", "depth [#]"].map(count), [None; 5]);
-        assert_eq!(
-            ["IOPS [last]", "entries [first]", "IOPS (avg)", "ops_per_sec", "req/sec"].map(count),
-            [None; 5]
-        );
+        assert_eq!(["Block", "bs", "IO block", "io_pages"].map(of), [const { Ok(None) }; 4]);
+    }
+
+    #[test]
+    fn counts_may_be_in_thousands() {
+        let of = |heading| of_heading(Kind::Count, heading).unwrap();
+        assert_eq!(["IOPS (k)", "kIOPS", "ops (millions)"].map(of), [1e3, 1e3, 1e6].map(Some));
+        assert_eq!(["IOPS [last]", "depth [#]", "k", "M", "Threads"].map(of), [None; 5]);
+        assert_eq!(value(Kind::Count, "84.4 k", None), Ok(Some(84_400.0)));
     }
 
     #[test]
     fn brackets_in_brackets_take_no_stack() {
-        let kinds = [Kind::Size, Kind::Count, Kind::Rate];
         for brackets in [" [x]", " (x)", "[", "]", "([])"] {
             let heading = brackets.repeat(200_000);
-            for kind in kinds {
-                assert_eq!((of_heading(kind, &heading), doubtful(kind, &heading)), (None, None));
+            for kind in [Kind::Count, Kind::Rate] {
+                assert_eq!(of_heading(kind, &heading), Ok(None));
             }
         }
     }
@@ -326,7 +297,7 @@ mod tests {
         #[test]
         fn no_text_ends_the_command(text: String) {
             for kind in [Kind::Text, Kind::Count, Kind::Size, Kind::Rate, Kind::Time] {
-                let _ = (of_heading(kind, &text), scale(kind, &text), doubtful(kind, &text));
+                let _ = (of_heading(kind, &text), scale(kind, &text));
                 if let Ok(Some(value)) = value(kind, &text, Some(2.0)) {
                     proptest::prop_assert!(value >= 0.0);
                 }

@@ -11,7 +11,9 @@ Block,BW (MiB/s),IOPS,lat_p99_us,mode,Threads,file
 ";
 
 fn of(text: &str, map: &str) -> Result<Contents, String> {
-    parse(text, &map.parse().unwrap(), "x")
+    let map: Map = map.parse().unwrap();
+    let mut contents = Contents::new("x", &map.values);
+    parse(text, &map, &mut contents).map(|()| contents)
 }
 
 const MAP: &str = "size=Block,throughput=BW (MiB/s),iops=iops,p99=lat_p99_us,direction=mode,\
@@ -21,8 +23,8 @@ const MAP: &str = "size=Block,throughput=BW (MiB/s),iops=iops,p99=lat_p99_us,dir
 fn columns_are_taken_in_their_units() {
     let contents = of(TABLE, MAP).unwrap();
     let [first, second] = contents.found.as_slice() else { panic!("{contents:?}") };
-    let (point, measured) = (&first.point, first.measured.as_ref().unwrap());
-    assert_eq!((first.line, point.way.as_str(), point.read_percent), (2, "x", 100));
+    let (point, measured) = (&first.0.point, first.0.measured.as_ref().unwrap());
+    assert_eq!((point.way.as_str(), point.read_percent), ("x", 100));
     assert_eq!((point.pattern.as_str(), point.request_size), ("random", 65536));
     assert_eq!((point.threads, point.path.as_str(), point.depth), (4, "/data/a", 0));
     assert!((measured.bytes_per_second - 1000.5 * 1_048_576.0).abs() < 1e-3);
@@ -32,39 +34,26 @@ fn columns_are_taken_in_their_units() {
         (measured.latency.unwrap().p50_ns, measured.bytes, measured.seconds),
         (None, None, None)
     );
-    assert_eq!((second.point.read_percent, second.point.path.as_str()), (0, "/data/b, c"));
-    assert_eq!(second.measured.as_ref().unwrap().latency, None);
-    assert_eq!(contents.warnings, Vec::<String>::new());
+    assert_eq!((second.0.point.read_percent, second.0.point.path.as_str()), (0, "/data/b, c"));
+    assert_eq!(second.0.measured.as_ref().unwrap().latency, None);
+    assert_eq!(contents.warnings(), Vec::<String>::new());
     // The same table as written by a spreadsheet with decimal commas.
     let other = "Block;BW (MiB/s);mode\n64K;1000,5;read\n";
     let contents = of(other, "size=Block,throughput=BW (MiB/s),direction=mode");
-    let rate = contents.unwrap().found[0].measured.as_ref().unwrap().bytes_per_second;
+    let rate = contents.unwrap().found[0].0.measured.as_ref().unwrap().bytes_per_second;
     assert!((rate - 1000.5 * 1_048_576.0).abs() < 1e-3);
 }
 
 #[test]
-fn rows_that_differ_only_in_an_unmapped_column_are_reported() {
-    let table =
-        "size,MB/s,mode,note\n4K,10,cold,a\n4K,20,resident,b\n4K,21,resident,\n8K,5,resident,c\n";
-    let warnings = |map: &str| of(table, &format!("{map},direction:=read")).unwrap().warnings;
-    let said = warnings("size=size,throughput=MB/s:MB/s");
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].contains("line 3") && said[0].contains("repeat of line 2"), "{said:?}");
-    assert!(said[0].contains("differs from it in `mode`, `note`:"), "{said:?}");
-    assert_eq!(warnings("size=size,throughput=MB/s:MB/s,cache=mode"), Vec::<String>::new());
-}
-
-#[test]
-fn a_throughput_may_follow_from_others() {
-    let rate = |text: &str, map: &str| {
-        let contents = of(text, &format!("{map},direction:=read")).unwrap();
-        let measured = contents.found[0].measured.clone().unwrap();
-        (measured.bytes_per_second, measured.requests_per_second)
+fn words_of_other_columns_are_settings() {
+    let table = "size,MB/s,mode,note\n4K,10,cold,a\n4K,20,resident,7\n";
+    let settings = |map: &str| {
+        let contents = of(table, &format!("size=size,throughput=MB/s:MB/s,direction:=read{map}"));
+        contents.unwrap().found.remove(0).1.into_iter().collect::<Vec<_>>()
     };
-    assert_eq!(rate("a,b\n4096,1000\n", "size=a,iops=b"), (4_096_000.0, Some(1000.0)));
-    assert_eq!(rate("a,b\n1M,500 ms\n", "bytes=a,seconds=b"), (2_097_152.0, None));
-    let all = rate("a,b,c\n1M,4,2\n", "bytes=a,requests=b,seconds=c:s");
-    assert_eq!(all, (524_288.0, Some(2.0)));
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    assert_eq!(settings(""), [pair("mode", "cold"), pair("note", "a")]);
+    assert_eq!(settings(",cache=mode"), [pair("note", "a")]);
 }
 
 #[test]
@@ -84,33 +73,31 @@ fn missing_columns_and_unclear_values_are_named() {
     assert!(why(sized, "size=bs (sectors),throughput=BW:GB/s").contains("is not a known unit"));
     let map = "size=\"bs (sectors)\":KiB,throughput=BW:GB/s,direction:=read";
     let told = of(sized, map);
-    assert_eq!(told.unwrap().found[0].point.request_size, 8192);
+    assert_eq!(told.unwrap().found[0].0.point.request_size, 8192);
     let told = |text: &str| {
         let contents = of(text, "throughput=a,direction=b,depth=c").unwrap();
         assert_eq!(contents.found, []);
-        contents.warnings.join("\n")
+        contents.warnings().join("\n")
     };
     let rows = "1 GB/s,read,1.5e300x\n-1 GB/s,read,1\n1,read,1\n,read,1\n1 GB/s,,1\n1 GB/s,up,1\n\
                 1,2\n\"1,234 GB/s\",read,1\n1e300 GB/s,read,1\n";
     insta::assert_snapshot!(told(&format!("a,b,c\n{rows}")).replace(" left out: ", "\n  "), @"
+    line 5:
+      it has no throughput, and no numbers that give one (and 1 more like it)
     line 2:
-      `c` is `1.5e300x`: it is not a plain number
+      `c` is `1.5e300x`: its unit is unknown: use k or M
     line 3:
       `a` is `-1 GB/s`: it is not a number of 0 or more
     line 4:
       `a` is `1`: it has no unit: use MiB/s, GiB/s, MB/s, GB/s, Gbit/s and so on
-    line 5:
-      it has no throughput, no bytes with seconds, and no request rate with a size
     line 6:
-      the direction is unknown: map a column to `direction`, or add `--map direction:=read`
+      the direction is unknown: add `--map direction:=read`, or map a column to it
     line 7:
       `direction` takes `read`, `write`, or `mixed:70` for 70 % reads
     line 8:
       2 fields below 3 headings
     line 9:
       `a` is `1,234 GB/s`: its comma is ambiguous: write numbers without it
-    line 10:
-      it has no throughput, no bytes with seconds, and no request rate with a size
     ");
 }
 
@@ -123,7 +110,7 @@ fn headings_as_elbencho_writes_them_name_their_units() {
                mean=IO lat us [avg]";
     let contents = of(text, map).unwrap();
     let [found] = contents.found.as_slice() else { panic!("{contents:?}") };
-    let measured = found.measured.as_ref().unwrap();
+    let measured = found.0.measured.as_ref().unwrap();
     assert_eq!(measured.bytes_per_second, 1333.0 * 1_048_576.0);
     assert_eq!((measured.requests, measured.requests_per_second), (Some(128), Some(10660.0)));
     assert_eq!(measured.seconds, Some(0.012));
@@ -133,10 +120,14 @@ fn headings_as_elbencho_writes_them_name_their_units() {
 #[test]
 fn a_column_may_name_the_method_and_common_headings_need_no_map() {
     let text = "tool\tGB/s\trw\na\t1\tread\n\t2\twrite\n";
-    let contents = parse(text, &Map::default(), "x").unwrap();
-    let ways: Vec<&str> = contents.found.iter().map(|found| found.point.way.as_str()).collect();
-    assert_eq!((ways, contents.found[1].point.read_percent), (vec!["a", "x"], 0));
-    let why = parse("a;b\n1;2\n", &Map::default(), "x").unwrap_err();
+    let read = |text: &str| {
+        let mut contents = Contents::new("x", &Map::default().values);
+        parse(text, &Map::default(), &mut contents).map(|()| contents)
+    };
+    let found = read(text).unwrap().found;
+    let ways: Vec<&str> = found.iter().map(|(sample, _)| sample.point.way.as_str()).collect();
+    assert_eq!((ways, found[1].0.point.read_percent), (vec!["a", "x"], 0));
+    let why = read("a;b\n1;2\n").unwrap_err();
     assert_eq!(why, "none of its columns is known: `a`, `b`");
 }
 

@@ -1,0 +1,335 @@
+//! One measurement of another tool, by the names of `--map`, and the bounds that apply to every
+//! tool. [`Contents`] makes samples of the rows of a file, and collects notes for the reader.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+
+use serde_json::json;
+
+use super::map::{Axes, set};
+use crate::bench::environment;
+use crate::report::json::Cache;
+use crate::report::plain::{cut, plain};
+use crate::results::{CpuCost, Imported, Latency, Measured, Point, Record, Run, SCHEMA, Sample};
+
+/// Most measurements of one file.
+pub(super) const FOUND_MAX: usize = 100_000;
+/// Most kinds of warnings of one file, and most of them that an error lists.
+const WARNINGS_MAX: usize = 50;
+const REASONS_MAX: usize = 3;
+/// Most settings without an axis that separate measurements.
+const PARTED_MAX: usize = 4;
+/// Most characters of an external text that are kept.
+const TEXT_MAX: usize = 200;
+/// Rates above this many bytes per second are implausible.
+const RATE_MAX: f64 = 1e15;
+/// Latencies above this many nanoseconds are implausible: a month.
+const LATENCY_MAX: f64 = 2.7e15;
+/// Larger counts are implausible: a `f64` is exact only below.
+const COUNT_MAX: f64 = 9e15;
+
+/// Settings without an axis, by name: measurements that differ in them are not repeats.
+pub(super) type Settings = BTreeMap<String, String>;
+
+/// One measurement, as a tool reports it.
+#[derive(Debug, Default)]
+pub(super) struct Row {
+    /// Its line in the file, from 1 on.
+    pub(super) line: u64,
+    /// When it was made, in seconds since 1970; 0 if unknown.
+    pub(super) unix_time: f64,
+    pub(super) axes: Axes,
+    /// Quantities in bytes, bytes per second, nanoseconds, or as counts.
+    pub(super) numbers: BTreeMap<&'static str, f64>,
+    pub(super) cpu: Option<CpuCost>,
+    /// Why the measurement failed.
+    pub(super) error: Option<String>,
+    pub(super) settings: Settings,
+}
+
+impl Row {
+    /// Sets an axis, if the value is possible.
+    pub(super) fn set(&mut self, axis: &'static str, value: &str) {
+        let _ = set(&mut self.axes, axis, &short(value));
+    }
+
+    /// Sets the size or the count of an axis, if it is plausible.
+    pub(super) fn count(&mut self, axis: &'static str, value: Option<f64>) {
+        if let Some(count) = value.and_then(count) {
+            self.set(axis, &count.to_string());
+        }
+    }
+
+    /// Sets a quantity, if it is known.
+    pub(super) fn number(&mut self, quantity: &'static str, value: Option<f64>) {
+        self.numbers.extend(value.map(|value| (quantity, value)));
+    }
+
+    fn point(&self, method: &str) -> Result<Point, String> {
+        let text = |axis: &str| self.axes.get(axis).cloned().unwrap_or_default();
+        let count = |axis: &str| text(axis).parse().unwrap_or_default();
+        let targets = text("target");
+        Ok(Point {
+            path: text("path"),
+            targets: targets.split_terminator('+').map(str::to_owned).collect(),
+            way: self.axes.get("method").cloned().unwrap_or_else(|| method.to_owned()),
+            route: None,
+            read_percent: text("direction").parse().map_err(
+                |_| "the direction is unknown: add `--map direction:=read`, or map a column to it",
+            )?,
+            pattern: text("pattern"),
+            request_size: text("size").parse().unwrap_or_default(),
+            depth: count("depth"),
+            batch: count("batch"),
+            threads: count("threads"),
+            files: count("files"),
+            cache: [Cache::Cold, Cache::Resident]
+                .into_iter()
+                .find(|one| one.name() == text("cache")),
+            queues: None,
+        })
+    }
+
+    /// The measurement; a missing throughput is derived from the rest.
+    #[expect(clippy::cast_precision_loss, reason = "a size")]
+    fn measured(&self, size: u64) -> Result<Measured, String> {
+        let of = |name: &str| self.numbers.get(name).copied();
+        let rate = |value: f64| (value > 0.0 && value <= RATE_MAX).then_some(value);
+        let seconds = of("seconds").map(|ns| ns / 1e9).filter(|seconds| *seconds > 0.0);
+        let per_second = |amount: Option<f64>| Some(amount? / seconds?);
+        let requests_per_second = of("iops").or_else(|| per_second(of("requests"))).and_then(rate);
+        let sized = requests_per_second.filter(|_| size > 0).map(|rate| rate * size as f64);
+        let found = of("throughput").or_else(|| per_second(of("bytes"))).or(sized);
+        let bytes_per_second =
+            found.and_then(rate).ok_or("it has no throughput, and no numbers that give one")?;
+        let time = |name: &str| of(name).filter(|ns| *ns > 0.0 && *ns <= LATENCY_MAX);
+        let whole = |name: &str| time(name).and_then(count);
+        let latency = Latency {
+            mean_ns: time("mean"),
+            p50_ns: whole("p50"),
+            p90_ns: whole("p90"),
+            p99_ns: whole("p99"),
+            p99_9_ns: whole("p99.9"),
+            max_ns: whole("max"),
+            ..Latency::default()
+        };
+        Ok(Measured {
+            bytes: of("bytes").and_then(count),
+            requests: of("requests").and_then(count),
+            seconds,
+            bytes_per_second,
+            requests_per_second,
+            latency: Some(latency).filter(|latency| *latency != Latency::default()),
+            cpu: self.cpu,
+            ..Measured::default()
+        })
+    }
+}
+
+/// The contents of a file.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    /// The tool, and the method of rows that name none.
+    tool: String,
+    /// Values that the user adds.
+    values: Axes,
+    pub(super) version: Option<String>,
+    /// When the tool ran, in seconds since 1970.
+    pub(super) unix_time: Option<u64>,
+    pub(super) found: Vec<(Sample, Settings)>,
+    /// Notes on the whole file.
+    notes: BTreeSet<String>,
+    /// How often each warning came, and its first line, by its words without values.
+    warnings: HashMap<String, (usize, u64, String)>,
+}
+
+impl Contents {
+    pub(super) fn new(tool: &str, values: &Axes) -> Self {
+        Self { tool: tool.into(), values: values.clone(), ..Self::default() }
+    }
+
+    /// Adds a measurement with the user's values.
+    ///
+    /// # Errors
+    /// The file reports another value, or it has too many measurements.
+    pub(super) fn add(&mut self, mut row: Row) -> Result<(), String> {
+        for (axis, value) in &self.values {
+            // A file seldom names its GPU, and a method is only a name.
+            let may_differ = |own: &str| *axis == "method" || (*axis == "target" && own == "gpu");
+            match row.axes.insert(axis, value.clone()) {
+                Some(own) if own != *value && !may_differ(&own) => {
+                    let line = row.line;
+                    return Err(format!("line {line}: the file already has the {axis}"));
+                }
+                _ => {}
+            }
+        }
+        let found = row.point(&self.tool).and_then(|point| {
+            let is_failed = row.error.is_some();
+            let measured = row.measured(point.request_size);
+            Ok((point, if is_failed { None } else { Some(measured?) }))
+        });
+        let (point, measured) = match found {
+            Ok(found) => found,
+            Err(why) => {
+                self.warn(row.line, &format!("left out: {why}"));
+                return Ok(());
+            }
+        };
+        if self.found.len() >= FOUND_MAX {
+            return Err(format!("it holds more than {FOUND_MAX} measurements"));
+        }
+        let (unix_time, error) = (row.unix_time, row.error);
+        let sample = Sample { point, repeat: 0, unix_time, queues_found: None, measured, error };
+        self.found.push((sample, row.settings));
+        Ok(())
+    }
+
+    /// Adds a warning on a line.
+    pub(super) fn warn(&mut self, line: u64, text: &str) {
+        let words = text.split('`').step_by(2);
+        let kind: String =
+            words.map(|words| words.replace(|c: char| c.is_ascii_digit(), "")).collect();
+        if self.warnings.len() < WARNINGS_MAX || self.warnings.contains_key(&kind) {
+            self.warnings.entry(kind).or_insert_with(|| (0, line, text.to_owned())).0 += 1;
+        }
+    }
+
+    /// Adds a note on the whole file.
+    pub(super) fn note(&mut self, text: &str) {
+        self.notes.insert(text.to_owned());
+    }
+
+    /// The warnings, each kind with its first line, the most frequent first.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let mut all: Vec<_> = self.warnings.values().collect();
+        all.sort_by_key(|(count, line, _)| (std::cmp::Reverse(*count), *line));
+        let text = |(count, line, text): &(usize, u64, String)| match count {
+            1 => format!("line {line}: {text}"),
+            count => format!("line {line}: {text} (and {} more like it)", count - 1),
+        };
+        all.into_iter().map(text).chain(self.notes.iter().cloned()).collect()
+    }
+
+    /// Why there is no measurement.
+    pub(super) fn reasons(&self) -> String {
+        let reasons = self.warnings().into_iter().take(REASONS_MAX);
+        let all = [format!("it holds no result of {}", self.tool)].into_iter().chain(reasons);
+        all.collect::<Vec<_>>().join("; ")
+    }
+
+    /// The records of the file. Nothing that it claims about the data path counts as proven.
+    pub(super) fn records(mut self, path: &Path) -> Vec<Record> {
+        self.part();
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+        let warnings = self
+            .warnings()
+            .into_iter()
+            .map(|text| Record::Warning { text: format!("{}: {text}", short(&name)) });
+        let (tool, version) = (self.tool, self.version);
+        let mut records = vec![Record::Run(Box::new(Run {
+            schema: SCHEMA,
+            verb: tool.clone(),
+            label: None,
+            environment: environment::unknown("", self.unix_time.unwrap_or_default()),
+            gpus: Vec::new(),
+            unmetered: Vec::new(),
+            asked: json!({}).into(),
+            imported: Some(Imported { tool, version }),
+        }))];
+        records.extend(warnings);
+        let mut counts: HashMap<Point, u32> = HashMap::new();
+        records.extend(self.found.into_iter().map(|(sample, _)| {
+            let next = counts.entry(sample.point.clone()).or_default();
+            *next += 1;
+            Record::Sample(Box::new(Sample { repeat: *next - 1, ..sample }))
+        }));
+        records
+    }
+
+    /// Extends the method names of measurements that agree on all axes, but differ in settings.
+    fn part(&mut self) {
+        let mut same: HashMap<&Point, Vec<usize>> = HashMap::new();
+        for (index, (sample, _)) in self.found.iter().enumerate() {
+            same.entry(&sample.point).or_default().push(index);
+        }
+        let mut parted: Vec<(usize, String)> = Vec::new();
+        for indices in same.into_values() {
+            let of = |index: &usize| &self.found[*index].1;
+            let names: BTreeSet<&String> = indices.iter().flat_map(|at| of(at).keys()).collect();
+            let differs = |name: &&String| {
+                indices.iter().any(|at| of(at).get(*name) != of(&indices[0]).get(*name))
+            };
+            let names: Vec<&String> = names.into_iter().filter(differs).take(PARTED_MAX).collect();
+            for index in indices.iter().filter(|_| !names.is_empty()) {
+                let text = |name: &&String| match of(index).get(*name) {
+                    Some(own) => format!("{name}={own}"),
+                    None => format!("no {name}"),
+                };
+                let texts: Vec<String> = names.iter().map(text).collect();
+                parted.push((*index, format!(" ({})", texts.join(", "))));
+            }
+        }
+        for (index, text) in parted {
+            let method = &mut self.found[index].0.point.way;
+            *method = short(&(std::mem::take(method) + &text));
+        }
+    }
+}
+
+/// An external text, shortened and with control characters escaped.
+pub(super) fn short(text: &str) -> String {
+    cut(&plain(text.trim()), TEXT_MAX)
+}
+
+/// A count or a number of bytes, if it is plausible.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within its bounds")]
+fn count(value: f64) -> Option<u64> {
+    (0.0..=COUNT_MAX).contains(&value).then_some(value.round() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(numbers: &[(&'static str, f64)]) -> Result<Measured, String> {
+        Row { numbers: numbers.iter().copied().collect(), ..Row::default() }.measured(4096)
+    }
+
+    #[test]
+    fn implausible_numbers_are_left_out() {
+        for rate in [0.0, 1e16] {
+            assert!(of(&[("throughput", rate)]).unwrap_err().contains("no throughput"));
+        }
+        let odd = [("throughput", 5.0), ("mean", 1e16), ("p50", 0.0), ("bytes", 1e300)];
+        let measured = of(&odd).unwrap();
+        assert_eq!((measured.latency, measured.bytes), (None, None));
+        let mut row = Row::default();
+        for value in [Some(1e12), Some(0.0), Some(-1.0), None] {
+            row.count("threads", value);
+        }
+        row.count("depth", Some(3.0));
+        assert_eq!(row.axes.into_iter().collect::<Vec<_>>(), [("depth", "3".to_owned())]);
+    }
+
+    #[test]
+    fn a_throughput_may_follow_from_others() {
+        let rate = |numbers: &[(&'static str, f64)]| {
+            let measured = of(numbers).unwrap();
+            (measured.bytes_per_second, measured.requests_per_second)
+        };
+        assert_eq!(rate(&[("iops", 1000.0)]), (4_096_000.0, Some(1000.0)));
+        assert_eq!(rate(&[("bytes", 1e6), ("seconds", 5e8)]), (2e6, None));
+    }
+
+    #[test]
+    fn warnings_of_one_kind_are_one_with_their_number() {
+        let mut contents = Contents::new("gdsio", &Axes::new());
+        (0..60).for_each(|line| contents.warn(line, &format!("`{line}` is wrong")));
+        contents.note("all");
+        contents.note("all");
+        assert_eq!(contents.warnings(), ["line 0: `0` is wrong (and 59 more like it)", "all"]);
+        assert!(contents.reasons().starts_with("it holds no result of gdsio; line 0: "));
+        assert_eq!(short(&"\u{1b}".repeat(999)).chars().count(), TEXT_MAX);
+    }
+}

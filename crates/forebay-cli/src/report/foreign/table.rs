@@ -1,0 +1,161 @@
+//! Any table of separated values with a heading, by columns that are known or that the user names.
+//!
+//! A row with an ambiguous number, or without a throughput, is left out with a warning. Words of
+//! other columns are settings.
+
+use super::map::{AXES, Column, Map, set};
+use super::near::near;
+use super::row::{Contents, Row, short};
+use super::units::{Kind, of_heading, scale, value};
+
+/// Most columns of a table that are named in an error.
+const NAMED_MAX: usize = 30;
+/// Possible separators, the likeliest first.
+const DELIMITERS: [u8; 3] = [b',', b';', b'\t'];
+/// Fields of a row at most.
+const FIELDS_MAX: usize = 1000;
+
+/// The rows of a text, each with its line, without empty ones. The separator is the one that splits
+/// the first row into most fields.
+fn rows(text: &str) -> Result<Vec<(u64, Vec<String>)>, String> {
+    let reader = |delimiter: u8| {
+        let mut builder = csv::ReaderBuilder::new();
+        builder.has_headers(false).flexible(true).delimiter(delimiter).from_reader(text.as_bytes())
+    };
+    let fields = |delimiter: u8| {
+        let first = reader(delimiter).into_records().next();
+        first.and_then(Result::ok).map_or(0, |record| record.len())
+    };
+    let mut best = DELIMITERS[0];
+    for other in DELIMITERS {
+        if fields(other) > fields(best) {
+            best = other;
+        }
+    }
+    let (mut rows, mut line, mut at) = (Vec::new(), 1, 0);
+    for record in reader(best).into_records() {
+        let record = record.map_err(|error| error.to_string())?;
+        // A record begins behind the line breaks before it.
+        let start = record.position().map_or(0, csv::Position::byte);
+        let start = usize::try_from(start).unwrap_or(usize::MAX).clamp(at, text.len());
+        let rest = text.as_bytes()[start..].iter();
+        let start = start + rest.take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+        line += text.as_bytes()[at..start].iter().filter(|byte| **byte == b'\n').count() as u64;
+        at = start;
+        if record.len() > FIELDS_MAX {
+            return Err(format!("line {line}: it has more than {FIELDS_MAX} fields"));
+        }
+        let fields: Vec<String> = record.iter().map(|field| field.trim().to_owned()).collect();
+        if fields.iter().any(|field| !field.is_empty()) {
+            rows.push((line, fields));
+        }
+    }
+    Ok(rows)
+}
+
+/// A column that the table has: its place, and the factor of its unit.
+struct Place {
+    column: Column,
+    at: usize,
+    scale: Option<f64>,
+}
+
+/// Parses a table.
+///
+/// # Errors
+/// A column is missing or lacks a required unit, or the table is damaged.
+pub(super) fn parse(text: &str, map: &Map, contents: &mut Contents) -> Result<(), String> {
+    let mut rows = rows(text)?.into_iter();
+    let (_, head) = rows.next().ok_or("it is empty")?;
+    let columns = map.columns_of(&head).into_iter();
+    let places: Vec<Place> =
+        columns.map(|column| place(column, &head)).collect::<Result<_, String>>()?;
+    if places.is_empty() {
+        return Err(format!("none of its columns is known: {}", names(&head)));
+    }
+    for (line, fields) in rows {
+        if fields.len() != head.len() {
+            let (has, of) = (fields.len(), head.len());
+            contents.warn(line, &format!("left out: {has} fields below {of} headings"));
+            continue;
+        }
+        match row(line, &places, &head, &fields) {
+            Ok(row) => contents.add(row)?,
+            Err(why) => contents.warn(line, &format!("left out: {why}")),
+        }
+    }
+    Ok(())
+}
+
+fn place(column: Column, heads: &[String]) -> Result<Place, String> {
+    let heading = column.heading.as_str();
+    let all = |same: &dyn Fn(&str) -> bool| -> Vec<usize> {
+        (0..heads.len()).filter(|at| same(&heads[*at])).collect()
+    };
+    let exact = all(&|head| head == heading);
+    let others = || all(&|head| head.eq_ignore_ascii_case(heading));
+    let found = if exact.is_empty() { others() } else { exact };
+    let at = match found.as_slice() {
+        [at] => *at,
+        [] => return Err(missing(heading, heads)),
+        _ => return Err(format!("{} of its columns are called `{heading}`", found.len())),
+    };
+    let scale = match &column.unit {
+        Some(unit) => scale(column.kind, unit),
+        None => of_heading(column.kind, &heads[at]).map_err(|unit| {
+            let (unit, heading) = (short(&unit), short(&heads[at]));
+            format!(
+                "`{unit}` in `{heading}` is not a known unit: give the unit after the column, as \
+                 in `size=COLUMN:KiB`"
+            )
+        })?,
+    };
+    Ok(Place { column, at, scale })
+}
+
+fn missing(heading: &str, heads: &[String]) -> String {
+    let near = near(heading, heads.iter().map(String::as_str));
+    let near = near.map_or_else(String::new, |near| format!(": perhaps `{near}` was meant"));
+    format!("it has no column `{heading}`{near}; it has {}", names(heads))
+}
+
+fn names(heads: &[String]) -> String {
+    let names: Vec<String> =
+        heads.iter().take(NAMED_MAX).map(|head| format!("`{}`", short(head))).collect();
+    let more = heads.len().saturating_sub(NAMED_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    names.join(", ") + &more
+}
+
+fn row(line: u64, places: &[Place], heads: &[String], fields: &[String]) -> Result<Row, String> {
+    let mut row = Row { line, ..Row::default() };
+    for Place { column, at, scale } in places {
+        let (name, cell) = (column.name, fields[*at].as_str());
+        if column.kind == Kind::Text {
+            if !cell.is_empty() {
+                set(&mut row.axes, name, &short(cell))?;
+            }
+            continue;
+        }
+        let number = value(column.kind, cell, *scale).map_err(|why| {
+            let units = if why.contains("unit") { column.kind.units() } else { "" };
+            format!("`{}` is `{}`: {why}{units}", column.heading, short(cell))
+        })?;
+        if AXES.iter().any(|(axis, ..)| *axis == name) {
+            row.count(name, number);
+        } else {
+            row.number(name, number);
+        }
+    }
+    // Numbers may differ between repeats.
+    let is_word = |text: &str| !text.is_empty() && !text.contains(|c: char| c.is_ascii_digit());
+    for (at, (head, cell)) in heads.iter().zip(fields).enumerate() {
+        if is_word(cell) && places.iter().all(|place| place.at != at) {
+            row.settings.insert(short(head), short(cell));
+        }
+    }
+    Ok(row)
+}
+
+#[cfg(test)]
+mod tests;
