@@ -23,7 +23,7 @@ const SCRIPT: &str = include_str!("script.js");
 /// A test recomputes the hashes.
 const POLICY: &str = "default-src 'none'; \
     style-src 'sha256-DPCb4F+gdgypozMOo3T2ZV8Idmx7KzcORir+mIUhR84=' \
-    'sha256-z9dI4LU/UlCvE2rSgZ1VJxFHEV+YMNPB68+vvY/mS18='; \
+    'sha256-gP/R7SPsQgsyxexzKkwaSxd5MPWSVs3kZaxbIeplreA='; \
     script-src 'sha256-NFfSEO/c4FA1Ho1UuJIAHhyu0zIIT3kTwudAOwRKtnc=' \
     'sha256-YX59NWSnStfWijgf2vlittf7iGQYxwJScS1Z5SMqDtc='; \
     base-uri 'none'; form-action 'none'";
